@@ -48,8 +48,8 @@ pub struct Identification {
 pub struct SearchPoint {
     /// False positive identification rate that was asked for, 0 to 1.
     pub fpir: f64,
-    /// True positive identification rate in percent; `None` where there are no mated probes, or fewer than 1/FPIR non-mated
-    /// ones.
+    /// True positive identification rate in percent; `None` where there are no mated probes, or fewer than
+    /// 1/FPIR non-mated ones.
     pub tpir: Option<f64>,
     /// False positive identification rate that the threshold really has, 0 to 1; `None` with `tpir`.
     pub fpir_reached: Option<f64>,
@@ -67,13 +67,15 @@ struct Searched {
 
 /// 1:N identification by cosine similarity; candidates are ranked by (similarity descending, gallery index).
 ///
-/// **Open set.** A probe whose subject is not enrolled is a false positive at a threshold where its best candidate is above
-/// it. With I such probes the largest a with `a/I ≤ FPIR` may be false positives, and the threshold is the best similarity of
-/// the (a + 1)-th of them; candidates strictly ABOVE it are returned, so ties are rejected together, as in
-/// [`crate::verification::verify`]. A mated probe is found where its subject's best template is above the threshold and among
-/// the first R candidates. TPIR is the share of mated probes that are found (some tables print it as TNIR).
+/// **Open set.** A probe whose subject is not enrolled is a false positive at a threshold where its best
+/// candidate is above it. With I such probes the largest a with `a/I ≤ FPIR` may be false positives, and the
+/// threshold is the best similarity of the (a + 1)-th of them; candidates strictly ABOVE it are returned, so
+/// ties are rejected together, as in [`crate::verification::verify`]. A mated probe is found where its
+/// subject's best template is above the threshold and among the first R candidates. TPIR is the share of
+/// mated probes that are found (some tables print it as TNIR).
 ///
-/// **Closed set.** Rank-k is the share of mated probes whose subject's best template is among the first k candidates.
+/// **Closed set.** Rank-k is the share of mated probes whose subject's best template is among the first k
+/// candidates.
 ///
 /// ```
 /// use rehang_protocols::identification::{IdentificationInput, identification};
@@ -103,8 +105,8 @@ struct Searched {
 ///
 /// # Errors
 ///
-/// Vectors that are empty or hold NaN; subjects of another number; a rate that is not above 0 and at most 1; a list of no
-/// candidates; [`ErrorKind::Empty`] where every probe is unknown; cancelled.
+/// Vectors that are empty or hold NaN; subjects of another number; a rate that is not above 0 and at most 1;
+/// a list of no candidates; [`ErrorKind::Empty`] where every probe is unknown; cancelled.
 pub fn identification(input: &IdentificationInput<'_>, progress: &Progress) -> Result<Identification> {
     check_rates("false positive identification rate", input.rates)?;
     if input.candidates == 0 {

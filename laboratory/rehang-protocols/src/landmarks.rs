@@ -14,8 +14,8 @@ pub const PRECISION_DEPTHS: [usize; 3] = [1, 5, 10];
 /// Depth of mAP@k by which RACT and DMU report the revisited benchmarks.
 pub const REVISITED_MAP_DEPTH: usize = 10;
 
-/// mAP@k of landmark queries `[m, d]` in an index `[n, d]`: `1/min(P, k) · Σ_{r_i ≤ k} i / r_i` for P right answers at ranks
-/// r_i, meaned over queries that have any (Google Landmarks v2; k = 100).
+/// mAP@k of landmark queries `[m, d]` in an index `[n, d]`: `1/min(P, k) · Σ_{r_i ≤ k} i / r_i` for P right
+/// answers at ranks r_i, meaned over queries that have any (Google Landmarks v2; k = 100).
 ///
 /// `answers[q]` are the index rows that answer query q. Equal distances are ranked by index row.
 ///
@@ -86,7 +86,8 @@ pub struct RevisitedSetup {
     pub queries: QueryCount,
     /// Mean trapezoidal average precision, in percent; NaN where no query counts.
     pub map: f64,
-    /// mAP@10 by the rule of Google Landmarks v2, as RACT reports these benchmarks, in percent; DMU reports `map`.
+    /// mAP@10 by the rule of Google Landmarks v2, as RACT reports these benchmarks, in percent; DMU reports
+    /// `map`.
     pub map_at_10: f64,
     /// Mean precision at 1, 5 and 10, in percent.
     pub precision_at: [f64; 3],
@@ -94,15 +95,16 @@ pub struct RevisitedSetup {
 
 /// Revisited Oxford or Paris: queries `[m, d]` in a gallery `[n, d]`, in the setups Easy, Medium and Hard.
 ///
-/// Junk is taken out of the ranking of its query before ranks are counted. With P right answers at ranks r_1 < … < r_P:
+/// Junk is taken out of the ranking of its query before ranks are counted. With P right answers at ranks r_1
+/// < … < r_P:
 ///
-/// - average precision is the area under the precision–recall curve by trapezoids, as the benchmark's own code has it:
-///   `1/P · Σ_i (p_i + i/r_i) / 2`, where `p_i = (i − 1)/(r_i − 1)` is the precision just above the i-th right answer, and 1
-///   where `r_i = 1`;
+/// - average precision is the area under the precision–recall curve by trapezoids, as the benchmark's own
+///   code has it: `1/P · Σ_i (p_i + i/r_i) / 2`, where `p_i = (i − 1)/(r_i − 1)` is the precision just above
+///   the i-th right answer, and 1 where `r_i = 1`;
 /// - precision at k looks no deeper than the last right answer: `|{r_i ≤ k'}| / k'` with `k' = min(k, r_P)`.
 ///
-/// Equal distances are ranked by gallery row. The benchmark searches by inner product of unit vectors: that is
-/// [`Distance::Cosine`].
+/// Equal distances are ranked by gallery row. The benchmark searches by inner product of unit vectors: that
+/// is [`Distance::Cosine`].
 ///
 /// ```
 /// use rehang_files::lists::GroundTruth;
@@ -124,8 +126,9 @@ pub struct RevisitedSetup {
 ///
 /// # Errors
 ///
-/// Vectors that are empty, hold NaN; ground truth of another number than the queries, that names a row twice or one that does
-/// not exist; [`rehang::ErrorKind::NothingToFind`] where no query has a right answer in any setup; cancelled.
+/// Vectors that are empty, hold NaN; ground truth of another number than the queries, that names a row twice
+/// or one that does not exist; [`rehang::ErrorKind::NothingToFind`] where no query has a right answer in any
+/// setup; cancelled.
 pub fn revisited(
     gallery: &Matrix,
     queries: &Matrix,

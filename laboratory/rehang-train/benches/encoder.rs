@@ -1,10 +1,12 @@
-//! Training steps of encoders on the processor: forward pass, mean squared error, backward pass and a step of gradient
-//! descent with momentum 0.9, on one batch of 128 images of 3 × 32 × 32 that are embedded in 128 coordinates.
+//! Training steps of encoders on the processor: forward pass, mean squared error, backward pass and a step of
+//! gradient descent with momentum 0.9, on one batch of 128 images of 3 × 32 × 32 that are embedded in 128
+//! coordinates.
 //!
 //! `cargo bench -p rehang-train --bench encoder -- write ENCODER FILE` writes weights, batch and targets for
-//! `laboratory/bench/encoder/rival.py`; `-- run ENCODER THREADS STEPS` prints one JSON line: the vectors' norm before the first step, the norm
-//! of its gradient, the loss of the first and of the third step, wall and CPU seconds of each step after the first.
-//! ENCODER is `cnn-small` or `resnet18`. The driver is `laboratory/bench/encoder/run.sh`.
+//! `laboratory/bench/encoder/rival.py`; `-- run ENCODER THREADS STEPS` prints one JSON line: the vectors'
+//! norm before the first step, the norm of its gradient, the loss of the first and of the third step, wall
+//! and CPU seconds of each step after the first. ENCODER is `cnn-small` or `resnet18`. The driver is
+//! `laboratory/bench/encoder/run.sh`.
 
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "a measurement reads clocks and prints")]
 
@@ -83,8 +85,8 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
 /// Decay of the sum of gradients in a step.
 const MOMENTUM: f32 = 0.9;
 
-/// An encoder that learns to give one fixed target for one fixed batch, on the processor: forward pass, mean squared
-/// error, backward pass, and a step of gradient descent with momentum 0.9.
+/// An encoder that learns to give one fixed target for one fixed batch, on the processor: forward pass, mean
+/// squared error, backward pass, and a step of gradient descent with momentum 0.9.
 struct TrainingStep {
     graph: Graph,
     passes: Passes,

@@ -332,7 +332,8 @@ impl AllocationPart {
         };
         if self.file.exists() {
             let allocation = Allocation::read(&self.file, examples)?;
-            // A configuration may name the file alone. Parameters that it leaves out are not compared with the file's.
+            // A configuration may name the file alone. Parameters that it leaves out are not compared with
+            // the file's.
             let drawn_so = parameters.as_ref().is_none_or(|asked| {
                 (asked, self.new_share) == (&allocation.parameters, allocation.new_share)
             });

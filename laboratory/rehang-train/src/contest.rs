@@ -75,18 +75,21 @@ pub struct ComparisonData<'a> {
     pub old_rows: &'a [usize],
     /// Rows that new models are trained on.
     pub new_rows: &'a [usize],
-    /// Parts that are searched, each query leaving itself out: a name and its rows, which no encoder was trained on.
+    /// Parts that are searched, each query leaving itself out: a name and its rows, which no encoder was
+    /// trained on.
     pub parts: Vec<(String, Vec<usize>)>,
 }
 
-/// Runs a study. A contender, its ψ or an adapter that leaves the finite numbers is left out for that seed, with a warning.
+/// Runs a study. A contender, its ψ or an adapter that leaves the finite numbers is left out for that seed,
+/// with a warning.
 ///
 /// # Errors
 ///
-/// [`rehang::ErrorKind::Empty`] without seeds, parts or orders; [`rehang::ErrorKind::InvalidOption`] for labels, adapters, orders or seeds that
-/// come twice, and for a part in which no class has two rows; [`rehang::ErrorKind::Conflict`] for a kept encoder that was trained in
-/// another way; [`rehang::ErrorKind::Diverged`] and [`rehang::ErrorKind::NotFinite`] where the old or the independent model leaves the finite
-/// numbers; as [`train`], [`fit_adapter`] and [`curve`].
+/// [`rehang::ErrorKind::Empty`] without seeds, parts or orders; [`rehang::ErrorKind::InvalidOption`] for
+/// labels, adapters, orders or seeds that come twice, and for a part in which no class has two rows;
+/// [`rehang::ErrorKind::Conflict`] for a kept encoder that was trained in another way;
+/// [`rehang::ErrorKind::Diverged`] and [`rehang::ErrorKind::NotFinite`] where the old or the independent
+/// model leaves the finite numbers; as [`train`], [`fit_adapter`] and [`curve`].
 pub fn compare(
     data: &ComparisonData<'_>,
     parameters: &ComparisonParameters,
@@ -489,8 +492,9 @@ impl Study<'_> {
         old: Option<&OldModel>,
     ) -> Result<(TrainedEncoder, Option<Adapter>)> {
         let name = format!("{}-{}", file_name(label), self.seed);
-        // Layers of one shape start from the same weights for the same seed; an old model that started where the new ones
-        // do would be nearer to them than any two real models are. All new encoders start alike, which compares methods.
+        // Layers of one shape start from the same weights for the same seed; an old model that started where
+        // the new ones do would be nearer to them than any two real models are. All new encoders start alike,
+        // which compares methods.
         let seed = if label == OLD { self.seed ^ OLD_SEED } else { self.seed };
         let parameters = TrainingParameters { model: name.clone(), seed, ..parameters.clone() };
         let places = self.parameters.folder.as_ref().map(|folder| {

@@ -69,8 +69,9 @@ pub struct TrainAnswer {
 ///
 /// # Errors
 ///
-/// What is wrong with the configuration names its key; [`MissingInput`](rehang::ErrorKind::MissingInput) without a place for the
-/// encoder; [`InvalidOption`](rehang::ErrorKind::InvalidOption) for an output that is an input or another output; as [`train`].
+/// What is wrong with the configuration names its key; [`MissingInput`](rehang::ErrorKind::MissingInput)
+/// without a place for the encoder; [`InvalidOption`](rehang::ErrorKind::InvalidOption) for an output that is
+/// an input or another output; as [`train`].
 pub fn train_files(files: &TrainFiles, progress: &Progress) -> Result<TrainAnswer> {
     let file = TrainingFile::read(&files.config)?;
     let mut parameters = file.parameters(&files.method)?;
@@ -224,8 +225,8 @@ pub struct ExportAnswer {
 ///
 /// # Errors
 ///
-/// As [`TrainedEncoder::load`] and [`TrainedEncoder::to_onnx`]; [`InvalidOption`](rehang::ErrorKind::InvalidOption) where the output is the
-/// encoder.
+/// As [`TrainedEncoder::load`] and [`TrainedEncoder::to_onnx`];
+/// [`InvalidOption`](rehang::ErrorKind::InvalidOption) where the output is the encoder.
 pub fn export_onnx(encoder: &Path, output: &PathBuf) -> Result<ExportAnswer> {
     expect_apart(&[("output", Some(output))], &[("encoder", encoder.to_owned())])?;
     let encoder = TrainedEncoder::load(encoder)?;

@@ -12,14 +12,16 @@ arguments! {
     TrainArguments => TrainFiles {
         /// plain, bct, ract, dmu, l2, lwf, focal-distillation, regression, ract-on-bct or both-heads.
         method: String = [],
-        /// The configuration: [data], [allocation], [encoder], [head], [augmentation], [sampler], [old], [method], [training],
-        /// [output] (laboratory/docs/training.md).
+        /// The configuration: [data], [allocation], [encoder], [head], [augmentation], [sampler], [old],
+        /// [method], [training], [output] (laboratory/docs/training.md).
         config: PathBuf = [],
         /// The encoder file to write [default: output.encoder of the configuration].
         output: Option<PathBuf> = [short, long, value_name = "FILE"],
-        /// The adapter file to write, for methods that train one (dmu) [default: output.adapter of the configuration].
+        /// The adapter file to write, for methods that train one (dmu) [default: output.adapter of the
+        /// configuration].
         adapter: Option<PathBuf> = [long, value_name = "FILE"],
-        /// Seed of initial weights, batches and variations [default: training.seed of the configuration, or 0].
+        /// Seed of initial weights, batches and variations [default: training.seed of the configuration, or
+        /// 0].
         seed: Option<u64> = [long],
         /// Epochs [default: training.epochs of the configuration, or 30].
         epochs: Option<usize> = [long, value_name = "N"],

@@ -1,10 +1,11 @@
-//! `cargo lab study bias [FOLDER]`: the bias study of `laboratory/docs/results.md`, after FastFill §5.3 and appendix F.
+//! `cargo lab study bias [FOLDER]`: the bias study of `laboratory/docs/results.md`, after FastFill §5.3 and
+//! appendix F.
 //!
-//! The old model saw every class of three alphabets and every tenth class of three others; the new model saw all classes of
-//! both. The gap is the difference in top-1 between the favoured and the neglected alphabets. A good order closes it early,
-//! because it re-embeds first what the old model knew badly. Some alphabets are harder than others, so each study is made
-//! twice, with favour and neglect exchanged, and the gap is the mean of both: what remains is made by the training set.
-//! Three seeds; everything is trained here.
+//! The old model saw every class of three alphabets and every tenth class of three others; the new model saw
+//! all classes of both. The gap is the difference in top-1 between the favoured and the neglected alphabets.
+//! A good order closes it early, because it re-embeds first what the old model knew badly. Some alphabets are
+//! harder than others, so each study is made twice, with favour and neglect exchanged, and the gap is the
+//! mean of both: what remains is made by the training set. Three seeds; everything is trained here.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -49,7 +50,8 @@ struct Line {
     today: f64,
     /// Gap in points at 0, 1, …, 100 percent re-embedded.
     gaps: Vec<f64>,
-    /// Percent of the neglected among the first 10, 25 and 50 percent of the order, less their share of the gallery.
+    /// Percent of the neglected among the first 10, 25 and 50 percent of the order, less their share of the
+    /// gallery.
     shares: [f64; 3],
     area: f64,
 }

@@ -1,8 +1,7 @@
-//! `cargo lab study bridge [SPLITS [FOLDER [SET…]]]`: what an old gallery gives to bridged queries, beside what it gives today, what both models'
-//! scores together give, and what the switch gives.
-//! Each split draws other pairs. Everything is chosen on them; measured are galleries that the choice has not
-//! seen. All vectors are compared by their cosine.
-//! compared by their cosine.
+//! `cargo lab study bridge [SPLITS [FOLDER [SET…]]]`: what an old gallery gives to bridged queries, beside
+//! what it gives today, what both models' scores together give, and what the switch gives. Each split draws
+//! other pairs. Everything is chosen on them; measured are galleries that the choice has not seen. All
+//! vectors are compared by their cosine. compared by their cosine.
 
 use rehang::adapter;
 use rehang::curve::{

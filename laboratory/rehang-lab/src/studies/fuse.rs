@@ -1,4 +1,5 @@
-//! `cargo lab study fuse [FOLDER] [SET…]`: what searches find at every stage of a live upgrade, in four ways of serving.
+//! `cargo lab study fuse [FOLDER] [SET…]`: what searches find at every stage of a live upgrade, in four ways
+//! of serving.
 //!
 //! Doing nothing: the old query over old vectors. A bridge: both queries over old vectors, before the switch.
 //! Mixed: the new query over native and adapted vectors. Fused: native vectors by the new query, all others

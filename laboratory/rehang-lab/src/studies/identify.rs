@@ -1,4 +1,5 @@
-//! `cargo lab study identify [FOLDER [REAL]]`: random mixtures of models' vectors, found or rightly not found.
+//! `cargo lab study identify [FOLDER [REAL]]`: random mixtures of models' vectors, found or rightly not
+//! found.
 //!
 //! The first table compares one model's vectors with another's. The two after it hold the numbers that say
 //! from where on vectors are near or related. Then come models that may have made the vectors: each case
@@ -255,7 +256,8 @@ fn sets(folder: &Path, real: &Path) -> Result<Vec<Set>> {
     Ok(sets)
 }
 
-/// Whether two names are of one model, up to what providers change: the set's `new` is MiniLM-L6 in single precision.
+/// Whether two names are of one model, up to what providers change: the set's `new` is MiniLM-L6 in single
+/// precision.
 fn is_one(a: &str, b: &str) -> bool {
     let of =
         |name: &str| if name == "new" || name == "L6 in 8 bits" { "L6".to_owned() } else { name.to_owned() };

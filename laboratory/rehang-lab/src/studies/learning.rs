@@ -1,4 +1,5 @@
-//! `cargo lab study learning [FOLDER] [SET…]`: what the learning curve promises of twice as many pairs, against what they brought.
+//! `cargo lab study learning [FOLDER] [SET…]`: what the learning curve promises of twice as many pairs,
+//! against what they brought.
 
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,6 @@
-//! Studies: what the methods of papers and rehang's own choices are worth, measured on real vectors. They read `../shared/data`, seen from
-//! the root of the repository, and write the records and pages of the laboratory.
+//! Studies: what the methods of papers and rehang's own choices are worth, measured on real vectors. They
+//! read `../shared/data`, seen from the root of the repository, and write the records and pages of the
+//! laboratory.
 
 mod bias;
 mod bridge;

@@ -1,4 +1,5 @@
-//! `cargo lab study orders [SPLITS [FOLDER [SET…]]]`: whether the order that held-out pairs choose for a metric is right for galleries that they have not seen.
+//! `cargo lab study orders [SPLITS [FOLDER [SET…]]]`: whether the order that held-out pairs choose for a
+//! metric is right for galleries that they have not seen.
 //!
 //! Each split draws other pairs, and a half of each part as its gallery; the other half asks. *Even*: each
 //! item asks once. *Zipf*: as many queries, those of a class by 1/rank, in a random ranking of the classes.

@@ -1,4 +1,5 @@
-//! `cargo lab study refit [METHOD [FOLDER [SET…]]]`: what it is worth to fit the map again while a gallery is re-embedded.
+//! `cargo lab study refit [METHOD [FOLDER [SET…]]]`: what it is worth to fit the map again while a gallery is
+//! re-embedded.
 //!
 //! A part of a set is a gallery whose new vectors are all known. It is re-embedded in an order twice: with
 //! the map of its pairs to the end, and with a map that is fitted again at the shares where a run asks, if

@@ -1,9 +1,11 @@
-//! `cargo lab study regret [FOLDER] [SET…]`: what `auto`'s choice costs against the best candidate that it had.
+//! `cargo lab study regret [FOLDER] [SET…]`: what `auto`'s choice costs against the best candidate that it
+//! had.
 //!
-//! Every method that `auto` compared is fitted on the training pairs by itself, knowing what `auto` knew, and served to the test parts,
-//! which no fit has seen, with its own handicap in the default order; their labels (or judgements) say what it is worth. The regret of
-//! a choice is the area of the best of them less the area of the chosen one, in points of mAP (of nDCG@10 where there are judgements).
-//! What is in the record is not measured again; `table` in place of a set only writes the table. `scripts/real-pairs.py` makes sets of
+//! Every method that `auto` compared is fitted on the training pairs by itself, knowing what `auto` knew, and
+//! served to the test parts, which no fit has seen, with its own handicap in the default order; their labels
+//! (or judgements) say what it is worth. The regret of a choice is the area of the best of them less the area
+//! of the chosen one, in points of mAP (of nDCG@10 where there are judgements). What is in the record is not
+//! measured again; `table` in place of a set only writes the table. `scripts/real-pairs.py` makes sets of
 //! real encoders.
 
 use std::collections::VecDeque;

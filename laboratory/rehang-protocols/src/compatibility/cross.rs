@@ -125,8 +125,9 @@ impl CrossEvaluation {
 ///
 /// # Errors
 ///
-/// No models, or two of one name; vectors that are empty, hold NaN or differ in number; some models with queries of their
-/// own and some without; labels or judgements that do not fit; no query with a right answer; cancelled.
+/// No models, or two of one name; vectors that are empty, hold NaN or differ in number; some models with
+/// queries of their own and some without; labels or judgements that do not fit; no query with a right answer;
+/// cancelled.
 pub fn cross_evaluate(input: &CrossInput<'_>, progress: &Progress) -> Result<CrossEvaluation> {
     check_models(input.models.iter().copied())?;
     let options = CurveOptions { metrics: input.metrics.to_vec(), ..CurveOptions::default() };

@@ -52,7 +52,8 @@ impl CrossMatrix {
     ///
     /// # Errors
     ///
-    /// Those of `value`; [`ErrorKind::Empty`](rehang::ErrorKind::Empty) for no models, [`ErrorKind::Duplicate`](rehang::ErrorKind::Duplicate) for two of one name.
+    /// Those of `value`; [`ErrorKind::Empty`](rehang::ErrorKind::Empty) for no models,
+    /// [`ErrorKind::Duplicate`](rehang::ErrorKind::Duplicate) for two of one name.
     pub fn from_fn(names: &[String], mut value: impl FnMut(usize, usize) -> Result<f64>) -> Result<Self> {
         check_names(names.iter().map(String::as_str))?;
         let values = (0..names.len())
@@ -122,12 +123,13 @@ impl CrossMatrix {
 /// Draws a bootstrap interval, over queries, of the difference of two means over the same queries: `after −
 /// before`.
 ///
-/// Each query is drawn with both of its values, so what the two models find equally hard does not widen the interval. An
-/// interval that holds 0 says that the difference may be chance.
+/// Each query is drawn with both of its values, so what the two models find equally hard does not widen the
+/// interval. An interval that holds 0 says that the difference may be chance.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::CountMismatch`](rehang::ErrorKind::CountMismatch) where the two are not of the same queries; those of [`bootstrap_means`].
+/// [`ErrorKind::CountMismatch`](rehang::ErrorKind::CountMismatch) where the two are not of the same queries;
+/// those of [`bootstrap_means`].
 pub fn paired_difference(
     after: &[f64],
     before: &[f64],

@@ -32,10 +32,11 @@ pub struct Refresh {
     pub curve: Curve,
 }
 
-/// Follows mAP, mAP@k, top-k and the negative flip rate along a hot refresh, in every order given (RACT §5.2).
+/// Follows mAP, mAP@k, top-k and the negative flip rate along a hot refresh, in every order given (RACT
+/// §5.2).
 ///
-/// At fraction α the first `⌊α·n⌋` items of an order carry new vectors and all others old ones, as they are: a compatible
-/// model needs no adapter. For different widths see [the module](super).
+/// At fraction α the first `⌊α·n⌋` items of an order carry new vectors and all others old ones, as they are:
+/// a compatible model needs no adapter. For different widths see [the module](super).
 ///
 /// ```
 /// use rehang_protocols::compatibility::{Model, RefreshInput, hot_refresh};
@@ -62,8 +63,8 @@ pub struct Refresh {
 ///
 /// # Errors
 ///
-/// As [`curve()`]; [`ErrorKind::Empty`] for no orders; [`ErrorKind::MissingInput`] where only one model has queries of its
-/// own.
+/// As [`curve()`]; [`ErrorKind::Empty`] for no orders; [`ErrorKind::MissingInput`] where only one model has
+/// queries of its own.
 pub fn hot_refresh(
     input: &RefreshInput<'_>,
     options: &CurveOptions,

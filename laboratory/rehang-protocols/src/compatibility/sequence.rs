@@ -80,20 +80,21 @@ pub struct SequenceStep {
 
 /// Follows a gallery through several models: no-refresh against hot-refresh (RACT §5.4, DMU table 6).
 ///
-/// Let `φ_0 … φ_T` be the models. At step t all queries are by `φ_t`, and the gallery holds the items that have joined by
-/// then. Item x is embedded
+/// Let `φ_0 … φ_T` be the models. At step t all queries are by `φ_t`, and the gallery holds the items that
+/// have joined by then. Item x is embedded
 ///
 /// - in the **no-refresh** gallery by the model of the step at which x joined, for ever;
-/// - in the **hot-refresh** gallery the same way when it joins; then step t (t ≥ 1) takes the c items that are not by
-///   `φ_t`, in its order, and embeds the first `⌊f_t·c⌋` of them by `φ_t`. What it does not reach keeps its older vector,
-///   which may be several models old, for the next steps.
+/// - in the **hot-refresh** gallery the same way when it joins; then step t (t ≥ 1) takes the c items that
+///   are not by `φ_t`, in its order, and embeds the first `⌊f_t·c⌋` of them by `φ_t`. What it does not reach
+///   keeps its older vector, which may be several models old, for the next steps.
 ///
-/// With adapters (DMU table 6) a vector that is by an older model goes through `ψ_t` when step t begins, in both galleries: one of `φ_0`
-/// stands at step 2 as `ψ_2(ψ_1(φ_0(x)))`.
+/// With adapters (DMU table 6) a vector that is by an older model goes through `ψ_t` when step t begins, in
+/// both galleries: one of `φ_0` stands at step 2 as `ψ_2(ψ_1(φ_0(x)))`.
 ///
-/// With all fractions 0 the two are the same; with all fractions 1 the hot-refresh gallery ends every step at the bound
-/// `M(φ_t, φ_t)`. Where the gallery is its own query set, the queries of a step are the items that have joined. Different
-/// widths are brought together as [the module](super) says for mixed galleries, in the widest width of all models.
+/// With all fractions 0 the two are the same; with all fractions 1 the hot-refresh gallery ends every step at
+/// the bound `M(φ_t, φ_t)`. Where the gallery is its own query set, the queries of a step are the items that
+/// have joined. Different widths are brought together as [the module](super) says for mixed galleries, in the
+/// widest width of all models.
 ///
 /// ```
 /// use rehang_protocols::compatibility::{Model, SequenceInput, UpgradeStep, upgrade_sequence};
@@ -126,10 +127,10 @@ pub struct SequenceStep {
 ///
 /// # Errors
 ///
-/// No steps, or two models of one name; vectors that are empty, hold NaN or differ in number; an order that is no
-/// permutation; a fraction outside 0 to 1; an item that joins at a step that does not exist; no item in the first gallery;
-/// a step without a query that has a right answer; an adapter that is not as wide as the models on its two sides, and what
-/// [`apply`] says; cancelled.
+/// No steps, or two models of one name; vectors that are empty, hold NaN or differ in number; an order that
+/// is no permutation; a fraction outside 0 to 1; an item that joins at a step that does not exist; no item in
+/// the first gallery; a step without a query that has a right answer; an adapter that is not as wide as the
+/// models on its two sides, and what [`apply`] says; cancelled.
 pub fn upgrade_sequence(input: &SequenceInput<'_>, progress: &Progress) -> Result<Vec<SequenceStep>> {
     let ground = Ground::new(input)?;
     let options = CurveOptions { metrics: input.metrics.to_vec(), ..CurveOptions::default() };
@@ -158,7 +159,8 @@ pub fn upgrade_sequence(input: &SequenceInput<'_>, progress: &Progress) -> Resul
         let evaluate_state =
             |gallery: &Matrix| view.evaluate(&gallery.select(&members), &options, progress).map_err(in_step);
         let no_refresh = evaluate_state(&first_seen)?;
-        // The items that this step may backfill, in its order, come first; the curve's order goes on with the rest.
+        // The items that this step may backfill, in its order, come first; the curve's order goes on with the
+        // rest.
         let waiting: Vec<usize> = if number == 0 {
             Vec::new()
         } else {

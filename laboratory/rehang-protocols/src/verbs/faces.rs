@@ -23,7 +23,8 @@ pub struct FaceFiles {
     pub models: Vec<NamedFile>,
     /// Name of the model whose own search is the best to be had with a full backfill.
     pub best: Option<String>,
-    /// Face metadata: tables with the columns TEMPLATE_ID, SUBJECT_ID and, if there, MEDIA_ID (or SIGHTING_ID) and FILENAME.
+    /// Face metadata: tables with the columns TEMPLATE_ID, SUBJECT_ID and, if there, MEDIA_ID (or
+    /// SIGHTING_ID) and FILENAME.
     pub metadata: Vec<PathBuf>,
     /// File name of every row of the vectors; rows are in the order of the metadata without it.
     pub names: Option<VectorSource>,
@@ -87,7 +88,8 @@ pub struct VerificationAnswer {
 pub struct VerificationRate {
     /// False acceptance rate.
     pub far: f64,
-    /// TAR@FAR, first template by row and second by column; `None` where there are too few impostors for this rate.
+    /// TAR@FAR, first template by row and second by column; `None` where there are too few impostors for this
+    /// rate.
     pub tar: Option<Table>,
     /// Operating points, `[first][second]`; `None` with `tar`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -187,8 +189,8 @@ pub fn tpir_name(fpir: f64) -> String {
 ///
 /// # Errors
 ///
-/// What is wrong with a file, or between two, names them; [`InvalidOption`](rehang::ErrorKind::InvalidOption) for 0 candidates;
-/// as [`identification`](crate::identification::identification).
+/// What is wrong with a file, or between two, names them; [`InvalidOption`](rehang::ErrorKind::InvalidOption)
+/// for 0 candidates; as [`identification`](crate::identification::identification).
 pub fn identify(
     files: &FaceFiles,
     how: &IdentificationFiles,

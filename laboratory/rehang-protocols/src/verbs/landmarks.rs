@@ -55,8 +55,8 @@ pub enum LandmarkTruth {
         /// Cut-off of mAP@k.
         k: usize,
     },
-    /// Revisited Oxford or Paris: JSON with queries, gallery, and easy, hard and junk images of each query. Ids are needed only
-    /// where rows stand in another order.
+    /// Revisited Oxford or Paris: JSON with queries, gallery, and easy, hard and junk images of each query.
+    /// Ids are needed only where rows stand in another order.
     Revisited(PathBuf),
 }
 
@@ -123,8 +123,9 @@ struct Ground {
 ///
 /// # Errors
 ///
-/// What is wrong with a file, or between two, names them; [`MissingInput`](rehang::ErrorKind::MissingInput) for queries or ids
-/// that the truth needs; [`InvalidOption`](rehang::ErrorKind::InvalidOption) for k = 0 and a usage that no query has.
+/// What is wrong with a file, or between two, names them; [`MissingInput`](rehang::ErrorKind::MissingInput)
+/// for queries or ids that the truth needs; [`InvalidOption`](rehang::ErrorKind::InvalidOption) for k = 0 and
+/// a usage that no query has.
 pub fn landmarks(files: &LandmarkFiles, progress: &Progress) -> Result<LandmarkAnswer> {
     if matches!(files.truth, LandmarkTruth::Solution { k: 0, .. }) {
         return Err(Error::option("k", 0, "1 or more"));

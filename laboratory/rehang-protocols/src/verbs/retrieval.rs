@@ -178,8 +178,8 @@ pub struct CrossAnswer {
 ///
 /// # Errors
 ///
-/// What is wrong with a file, or between two, names them; [`InvalidOption`](rehang::ErrorKind::InvalidOption) for names that no
-/// model has.
+/// What is wrong with a file, or between two, names them; [`InvalidOption`](rehang::ErrorKind::InvalidOption)
+/// for names that no model has.
 pub fn cross(
     files: &ModelFiles,
     best: Option<&String>,
@@ -263,12 +263,13 @@ pub struct RefreshLine {
 
 /// Follows a hot refresh: queries by the new model, the gallery replaced item by item, without an adapter.
 ///
-/// `files.models` are two, the old one first; `orders` are files of orders by name, one random order by `seed` without any;
-/// values are given at `grid` points.
+/// `files.models` are two, the old one first; `orders` are files of orders by name, one random order by
+/// `seed` without any; values are given at `grid` points.
 ///
 /// # Errors
 ///
-/// As [`cross`]; [`InvalidOption`](rehang::ErrorKind::InvalidOption) for another number of models and for a grid below 2.
+/// As [`cross`]; [`InvalidOption`](rehang::ErrorKind::InvalidOption) for another number of models and for a
+/// grid below 2.
 pub fn refresh(
     files: &ModelFiles,
     orders: &[NamedFile],
@@ -317,7 +318,7 @@ pub fn refresh(
 /// |---|---|---|
 /// | `backfilled` | everything | 0 to 1 each; one for all upgrades, or one for each |
 /// | `orders` | one random order by `seed` for all | one for each model but the first |
-/// | `adapters` | older vectors stay as they are | into any model's space but the first one's, from the one before |
+/// | `adapters` | older vectors stay as is | into any model's space but the first, from the one before |
 /// | `joined` | all with the first model | 0 for the first model, 1 for the second, … |
 #[derive(Debug, Clone)]
 pub struct SequenceFiles {
@@ -353,7 +354,8 @@ pub struct SequenceAnswer {
 ///
 /// # Errors
 ///
-/// As [`cross`]; [`InvalidOption`](rehang::ErrorKind::InvalidOption) for shares, orders or `joined` that do not fit the models.
+/// As [`cross`]; [`InvalidOption`](rehang::ErrorKind::InvalidOption) for shares, orders or `joined` that do
+/// not fit the models.
 pub fn sequence(files: &ModelFiles, how: &SequenceFiles, progress: &Progress) -> Result<SequenceAnswer> {
     let mut ground = Ground::read(files, None)?;
     let mut joined = None;

@@ -26,8 +26,8 @@ fn distance(q: &[f32], g: &[f32], kind: Distance) -> f64 {
 /// Computes top-1, top-5, mAP, mAP@DEPTH in percent of the queries that have a right answer; `None` where
 /// there are none.
 ///
-/// `gallery[i]` is item `i`'s vector, or nothing where it has not joined; query q leaves item `own(q)` out. Beside a narrower vector a
-/// query is cut.
+/// `gallery[i]` is item `i`'s vector, or nothing where it has not joined; query q leaves item `own(q)` out.
+/// Beside a narrower vector a query is cut.
 fn twin(
     queries: &[Vec<f32>],
     gallery: &[Option<Vec<f32>>],
@@ -361,7 +361,8 @@ fn pairs_leave_the_paragon_out() {
     assert!(CrossMatrix::from_fn(&["a", "a"].map(String::from), |_, _| Ok(0.0)).is_err());
 }
 
-/// BCT (9): M(new*) is the best of any variant of the new model; a compatible one may be better than the independent one.
+/// BCT (9): M(new*) is the best of any variant of the new model; a compatible one may be better than the
+/// independent one.
 #[test]
 fn the_whole_of_an_update_gain_is_the_new_model_where_it_is_better_than_the_paragon() {
     let names = ["old", "compatible", "paragon"].map(String::from);

@@ -1,7 +1,7 @@
 //! Classification heads while they train: logits with a margin on the true class, and cross-entropy.
 //!
-//! With a vector `v`, weights `w_k` and bias `b_k` of class `k`, cosines `c_k = ⟨v/‖v‖, w_k/‖w_k‖⟩`, scale `s`, margin `m`
-//! and the true class `y`:
+//! With a vector `v`, weights `w_k` and bias `b_k` of class `k`, cosines `c_k = ⟨v/‖v‖, w_k/‖w_k‖⟩`, scale
+//! `s`, margin `m` and the true class `y`:
 //!
 //! ```text
 //! softmax              z_k = ⟨v, w_k⟩ + b_k
@@ -97,8 +97,9 @@ impl HeadForm {
         }
     }
 
-    /// Fails where nothing could be learned with such a head: a scale that is not a finite number above 0, or a margin that
-    /// is not a finite number from 0 on, for `ArcFace` below 1.6 (about a right angle). A margin of 0 is none.
+    /// Fails where nothing could be learned with such a head: a scale that is not a finite number above 0, or
+    /// a margin that is not a finite number from 0 on, for `ArcFace` below 1.6 (about a right angle). A
+    /// margin of 0 is none.
     ///
     /// `table` is how the error calls the head: `head` or `old.head`.
     ///
@@ -133,9 +134,9 @@ pub(crate) struct HeadWeights {
     /// Biases, `[classes]`; zeros for heads of cosines.
     pub bias: Vec<f32>,
     pub form: HeadForm,
-    /// Numbers of the classes that the head is taught, ascending. All others, which only the old head knows, take no part in
-    /// its losses: nothing would ever draw their weights to anything (RACT equation 7 sums over the classes of the new training
-    /// set).
+    /// Numbers of the classes that the head is taught, ascending. All others, which only the old head knows,
+    /// take no part in its losses: nothing would ever draw their weights to anything (RACT equation 7 sums
+    /// over the classes of the new training set).
     pub taught: Vec<usize>,
 }
 

@@ -8,9 +8,9 @@
 //! | `dmu` | L_cls + λ·L_SBC + λ_FA·L_FA (DMU 8) | old head and vectors |
 //! | `l2` | L_cls + λ·L_l2 (BCT 3) | old vectors |
 //! | `lwf` | L_cls + λ·L_distillation (Learning without Forgetting) | old head and vectors |
-//! | `focal-distillation` | L_cls + λ·L_influence·(where `influence` is on) + λ·L_focal | old head and vectors |
+//! | `focal-distillation` | L_cls + λ·L_influence (if `influence` is on) + λ·L_focal | old head and vectors |
 //! | `regression` | L_cls + λ·L_regression (DMU 14) | old vectors |
-//! | `ract-on-bct` | L_cls + L_influence + λ·L_ra-comp (RACT 6 on top of BCT 8, RACT A.5) | old head and vectors |
+//! | `ract-on-bct` | L_cls + L_influence + λ·L_ra-comp (RACT 6 on BCT 8, RACT A.5) | old head and vectors |
 //! | `both-heads` | L_cls + λ·L_both-heads (OpenCompatible) | old head |
 //!
 //! `dmu`, `ract-on-bct`, `both-heads`, `bct` as it is by default and `focal-distillation` for its influence
@@ -195,8 +195,8 @@ pub enum Positives {
 pub enum NewClasses {
     /// The influence loss leaves them out: it is taken on what the old training set would hold.
     LeaveOut,
-    /// The old head gets the mean old vector of each as its weight; none is made where the influence loss is taken on the
-    /// old training set ([`InfluenceSet::Old`]), which has no row of them.
+    /// The old head gets the mean old vector of each as its weight; none is made where the influence loss is
+    /// taken on the old training set ([`InfluenceSet::Old`]), which has no row of them.
     #[default]
     Synthesised,
     /// Distillation: the new vector of such a row learns what the old head says of its old vector.
@@ -210,8 +210,8 @@ pub enum InfluenceSet {
     /// The new model's: every row of a batch (the second choice of BCT, sections 2.4 and 2.5).
     #[default]
     New,
-    /// The old model's: those rows of a batch that the old model was trained on as well, by the old head's own classes alone
-    /// (the first choice of BCT, sections 2.4 and 2.5: its basic form).
+    /// The old model's: those rows of a batch that the old model was trained on as well, by the old head's
+    /// own classes alone (the first choice of BCT, sections 2.4 and 2.5: its basic form).
     Old,
 }
 
@@ -423,8 +423,8 @@ impl TrainingMethod {
     /// Whether the old head gets synthesised weights for classes that it does not know.
     pub fn synthesises(&self) -> bool {
         match self {
-            // A synthesised class would be one more negative of the old training set's rows, which BCT's basic form does not
-            // have.
+            // A synthesised class would be one more negative of the old training set's rows, which BCT's
+            // basic form does not have.
             Self::Bct { new_classes, influence_set, .. } => {
                 (*new_classes, *influence_set) == (NewClasses::Synthesised, InfluenceSet::New)
             }

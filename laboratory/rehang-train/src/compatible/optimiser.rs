@@ -127,8 +127,8 @@ impl Moments {
 mod tests {
     use super::*;
 
-    /// Numbers of PyTorch 2.15: `SGD([w], lr=0.1, momentum=0.9, weight_decay=0.01)` from (1, −2) with gradients (0.5, −1),
-    /// (0.25, 3): velocities 0.51, −1.02 and 0.7185…, 2.0613….
+    /// Numbers of PyTorch 2.15: `SGD([w], lr=0.1, momentum=0.9, weight_decay=0.01)` from (1, −2) with
+    /// gradients (0.5, −1), (0.25, 3): velocities 0.51, −1.02 and 0.7185…, 2.0613….
     #[test]
     fn momentum_steps_as_pytorch_does() {
         let mut moments = Moments::new(OptimiserKind::Sgd { momentum: 0.9 }, 2);

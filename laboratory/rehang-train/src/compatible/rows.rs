@@ -1,5 +1,5 @@
-//! Rows of vectors as heads and objectives read them: as wide as others, at length 1, multiplied with each other; each with
-//! its way back for derivatives.
+//! Rows of vectors as heads and objectives read them: as wide as others, at length 1, multiplied with each
+//! other; each with its way back for derivatives.
 
 use rehang::Matrix;
 use rehang_fit::network::product::{self, Window};

@@ -1,4 +1,5 @@
-//! Whole trainings, small ones: methods and encoders, threads, checkpoints, bad input, and what compatibility buys.
+//! Whole trainings, small ones: methods and encoders, threads, checkpoints, bad input, and what compatibility
+//! buys.
 
 use std::path::Path;
 
@@ -321,7 +322,8 @@ fn the_old_model_stays_as_it_is_and_may_be_run_or_remembered() {
         let parameters = quick(name, if name == "dmu" { "hidden = 8" } else { "" }, mlp(7));
         let weights =
             |old: &OldModel| run(&examples, &rows, Some(old), &parameters).unwrap().encoder.state.parameters;
-        // Without variations an old encoder that was touched, or that used the batch's statistics, would differ here.
+        // Without variations an old encoder that was touched, or that used the batch's statistics, would
+        // differ here.
         let of_live = weights(&live);
         let size = of_live.iter().fold(0.0_f32, |size, value| size.max(value.abs()));
         for other in [weights(&cached), weights(&remembered)] {
@@ -703,8 +705,8 @@ fn the_influence_loss_on_the_old_training_set_needs_to_know_it() {
     let weights = |old_rows: &[usize]| trained(&rows, Some(old_rows)).unwrap().encoder.state.parameters;
     let of_all = weights(&old_rows);
     assert!(of_all != weights(&old_rows[..old_rows.len() / 2]));
-    // No class is synthesised for the others: they would be negatives. The old head knows no other rows here, so that is the
-    // same as leaving the others out.
+    // No class is synthesised for the others: they would be negatives. The old head knows no other rows here,
+    // so that is the same as leaving the others out.
     let left_out = quick("bct", "new_classes = 'leave-out'", mlp(6));
     assert!(run(&examples, &rows, Some(&old), &left_out).unwrap().encoder.state.parameters == of_all);
 }

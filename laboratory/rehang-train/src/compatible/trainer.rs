@@ -178,24 +178,25 @@ pub struct Trained {
 
 /// Trains an encoder.
 ///
-/// Classes are numbered as the old head's come, then the set's other ones in its own order, so that one number means one
-/// class in both heads. Classes that only the old head knows are not taught: the encoder's head does not have them.
+/// Classes are numbered as the old head's come, then the set's other ones in its own order, so that one
+/// number means one class in both heads. Classes that only the old head knows are not taught: the encoder's
+/// head does not have them.
 ///
 /// The same inputs and seed give the same encoder, bit by bit, for any number of threads.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::InvalidOption`] for parameters out of range, an encoder that does not take the inputs or a checkpoint of
-/// another training; [`ErrorKind::MissingInput`] for an old model, head or rows that the method needs;
-/// [`ErrorKind::WidthMismatch`] for an old
-/// head that is not as wide as the old vectors; [`ErrorKind::CountMismatch`] for old vectors that are not one a row;
-/// [`ErrorKind::NotFound`] and [`ErrorKind::Duplicate`] for rows that are not there or come twice, and for an old head's class
-/// that is named twice; [`ErrorKind::Corrupt`] for sets that cannot be trained on, and for damaged initial weights and
-/// checkpoints; [`ErrorKind::Io`] for such files;
-/// [`ErrorKind::NotFinite`] for NaN in the examples or the old vectors, and for an encoder, old or trained, some of whose
-/// vectors are not finite; [`ErrorKind::Diverged`] with the step at which the loss left the finite numbers: the checkpoint of
-/// the last whole epoch is kept; [`ErrorKind::Cancelled`]. A ψ that leaves the finite numbers is no error: the encoder is
-/// finished, so it comes without the adapter and with a warning.
+/// [`ErrorKind::InvalidOption`] for parameters out of range, an encoder that does not take the inputs or a
+/// checkpoint of another training; [`ErrorKind::MissingInput`] for an old model, head or rows that the method
+/// needs; [`ErrorKind::WidthMismatch`] for an old head that is not as wide as the old vectors;
+/// [`ErrorKind::CountMismatch`] for old vectors that are not one a row; [`ErrorKind::NotFound`] and
+/// [`ErrorKind::Duplicate`] for rows that are not there or come twice, and for an old head's class that is
+/// named twice; [`ErrorKind::Corrupt`] for sets that cannot be trained on, and for damaged initial weights
+/// and checkpoints; [`ErrorKind::Io`] for such files; [`ErrorKind::NotFinite`] for NaN in the examples or the
+/// old vectors, and for an encoder, old or trained, some of whose vectors are not finite;
+/// [`ErrorKind::Diverged`] with the step at which the loss left the finite numbers: the checkpoint of the
+/// last whole epoch is kept; [`ErrorKind::Cancelled`]. A ψ that leaves the finite numbers is no error: the
+/// encoder is finished, so it comes without the adapter and with a warning.
 pub fn train(
     set: TrainingSet<'_>,
     old: Option<&OldModel>,
@@ -243,8 +244,9 @@ pub(super) fn train_until(
     }
     let augmenter = run.augmenter.evaluation();
     {
-        // Running statistics lag behind the weights: after steps that were far too long the loss may still be finite and
-        // the encoder useless. A look at some rows shows it now and not when a gallery is embedded.
+        // Running statistics lag behind the weights: after steps that were far too long the loss may still be
+        // finite and the encoder useless. A look at some rows shows it now and not when a gallery is
+        // embedded.
         let (passes, state) = (&mut model.encoder.passes, &mut model.encoder.state);
         let some = &rows[..rows.len().min(CHECKED_ROWS)];
         embed_rows(passes, state, &augmenter, &examples.inputs, some, &Progress::default()).map_err(
@@ -789,11 +791,12 @@ impl<'a> Run<'a> {
     /// Trains all epochs that are left up to `last`.
     fn finish(&mut self, model: &mut Model, last: usize, progress: &Progress) -> Result<()> {
         let epochs = self.parameters.epochs;
-        // Balanced batches fill classes up, and last ones may be dropped; how many rows that makes is the same in every
-        // epoch, whatever is drawn.
+        // Balanced batches fill classes up, and last ones may be dropped; how many rows that makes is the
+        // same in every epoch, whatever is drawn.
         let batches = self.sampler.batches(0);
         let rows = batches.iter().filter(|rows| is_trained_on(rows)).map(Vec::len).sum::<usize>() as u64;
-        // Epochs of an earlier run took none of this run's time: counted as done they would make a rate that is far too high.
+        // Epochs of an earlier run took none of this run's time: counted as done they would make a rate that
+        // is far too high.
         let left = epochs.saturating_sub(self.history.len()) as u64;
         progress.begin(format!("training {}", self.parameters.model), "items", left * rows);
         for epoch in self.history.len()..last {
@@ -981,8 +984,8 @@ fn cut(parts: &mut [&mut Vec<f32>], limit: Option<f64>) -> f64 {
     length
 }
 
-/// Whether a batch makes a step: `BatchNorm` over a single row of a vector is undefined, so such a remainder waits for another
-/// epoch.
+/// Whether a batch makes a step: `BatchNorm` over a single row of a vector is undefined, so such a remainder
+/// waits for another epoch.
 fn is_trained_on(rows: &[usize]) -> bool {
     rows.len() > 1
 }

@@ -12,8 +12,8 @@ use crate::examples::SIDE_MAX;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "kind", deny_unknown_fields)]
 pub enum EncoderArchitecture {
-    /// Dense layers with BatchNorm and ReLU between them, on given feature vectors: `hidden` may be empty, which is a
-    /// linear map.
+    /// Dense layers with BatchNorm and ReLU between them, on given feature vectors: `hidden` may be empty,
+    /// which is a linear map.
     Mlp {
         /// Number of units of every hidden layer.
         #[serde(default)]
@@ -21,8 +21,8 @@ pub enum EncoderArchitecture {
         /// Coordinates of the vector.
         outputs: usize,
     },
-    /// Three 3 × 3 convolutions with `width`, 2·`width`, 4·`width` channels, each with BatchNorm, ReLU and a 2 × 2
-    /// maximum; then a dense layer on all that is left.
+    /// Three 3 × 3 convolutions with `width`, 2·`width`, 4·`width` channels, each with BatchNorm, ReLU and a
+    /// 2 × 2 maximum; then a dense layer on all that is left.
     CnnSmall {
         /// Channels of the first convolution.
         #[serde(default = "default_width")]
@@ -119,8 +119,8 @@ impl EncoderArchitecture {
     ///
     /// # Errors
     ///
-    /// Widths of zero, feature vectors for an encoder of images, images too small for the pooling; images and widths that are
-    /// too large for any memory.
+    /// Widths of zero, feature vectors for an encoder of images, images too small for the pooling; images and
+    /// widths that are too large for any memory.
     pub fn graph(&self, input: Shape) -> Result<Graph> {
         if input.size() == 0 || self.outputs() == 0 {
             return Err(Error::option("encoder", format!("{self:?}"), "inputs and outputs of at least 1"));

@@ -1,8 +1,8 @@
 //! ONNX files of encoders, for any runtime.
 //!
-//! The input is called `pixels` `[batch, channels, height, width]` and holds pixels from 0 to 1 (or `features`
-//! `[batch, coordinates]` as they are); the encoder's own normalisation is part of the file. The output is called
-//! `vector` `[batch, d]`.
+//! The input is called `pixels` `[batch, channels, height, width]` and holds pixels from 0 to 1 (or
+//! `features` `[batch, coordinates]` as they are); the encoder's own normalisation is part of the file. The
+//! output is called `vector` `[batch, d]`.
 
 use rehang::{Matrix, Result};
 use rehang_files::onnx::{Attribute, Network};

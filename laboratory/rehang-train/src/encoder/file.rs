@@ -21,8 +21,9 @@ const BATCH: usize = 128;
 
 /// An encoder with its classification head.
 ///
-/// Its file is safetensors with metadata (`laboratory/docs/formats.md`): parameters are called as PyTorch's torchvision calls them
-/// (`conv1.weight`, `layer1.0.bn1.running_mean`, `fc.bias`), the head `head.weight` and `head.bias`.
+/// Its file is safetensors with metadata (`laboratory/docs/formats.md`): parameters are called as PyTorch's
+/// torchvision calls them (`conv1.weight`, `layer1.0.bn1.running_mean`, `fc.bias`), the head `head.weight`
+/// and `head.bias`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TrainedEncoder {
     /// Name of the model and of its space.
@@ -64,8 +65,8 @@ impl TrainedEncoder {
     ///
     /// # Errors
     ///
-    /// [`rehang::ErrorKind::WidthMismatch`] for inputs of another shape, [`rehang::ErrorKind::NotFinite`] for vectors that left the
-    /// finite numbers, [`rehang::ErrorKind::Cancelled`].
+    /// [`rehang::ErrorKind::WidthMismatch`] for inputs of another shape, [`rehang::ErrorKind::NotFinite`] for
+    /// vectors that left the finite numbers, [`rehang::ErrorKind::Cancelled`].
     pub fn embed(&self, inputs: &ExampleInputs, progress: &Progress) -> Result<Vectors> {
         let rows: Vec<usize> = (0..inputs.len()).collect();
         progress.begin("embedding", "items", rows.len() as u64);
@@ -127,7 +128,8 @@ impl TrainedEncoder {
     ///
     /// # Errors
     ///
-    /// [`rehang::ErrorKind::Corrupt`] for anything that is not a whole, undamaged encoder file of a version known here.
+    /// [`rehang::ErrorKind::Corrupt`] for anything that is not a whole, undamaged encoder file of a version
+    /// known here.
     pub fn from_bytes(bytes: &[u8], what: &str) -> Result<Self> {
         assemble(bytes).map_err(|detail| Error::corrupt(what, detail))
     }

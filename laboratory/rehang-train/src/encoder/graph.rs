@@ -1,8 +1,9 @@
 //! Graph of an encoder, a list of operations: the one description that is trained, embedded with, written to
 //! a file and exported.
 //!
-//! Node 0 is the input. Every other node reads nodes before it, and the last node is the vector. Parameters are named
-//! ranges of one flat vector, so that an optimiser is one pass, a checkpoint is a copy, and a file is a list of names.
+//! Node 0 is the input. Every other node reads nodes before it, and the last node is the vector. Parameters
+//! are named ranges of one flat vector, so that an optimiser is one pass, a checkpoint is a copy, and a file
+//! is a list of names.
 
 use std::ops::Range;
 
@@ -44,7 +45,8 @@ pub struct Parameter {
 /// Role of a parameter. Weight decay is the same for all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// Weight of a convolution; starts normal with variance `2/(outputs·height·width)` (He et al. 2015, fan-out).
+    /// Weight of a convolution; starts normal with variance `2/(outputs·height·width)` (He et al. 2015,
+    /// fan-out).
     Convolution,
     /// Weight of a dense layer with so many inputs; starts uniform in ±1/√inputs.
     Dense,

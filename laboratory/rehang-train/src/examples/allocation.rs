@@ -21,9 +21,11 @@ const VERSION: u32 = 1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AllocationKind {
-    /// The gallery grew: old sees a share of the rows of every class, as with [`AllocationKind::OpenData`], new all rows.
+    /// The gallery grew: old sees a share of the rows of every class, as with [`AllocationKind::OpenData`],
+    /// new all rows.
     Expansion,
-    /// Data of one time were replaced by data of another: old sees a share of the rows of every class, new the rest.
+    /// Data of one time were replaced by data of another: old sees a share of the rows of every class, new
+    /// the rest.
     OpenData,
     /// The world changed: old sees a share of the classes, drawn at random, new the other classes.
     OpenClass,
@@ -38,7 +40,7 @@ pub enum AllocationKind {
 /// | Name | Default | Purpose | Range |
 /// |---|---|---|---|
 /// | `kind` | | how rows are divided | see [`AllocationKind`] |
-/// | `share` | | what of it the old model sees; not with `classes` | above 0, below 1; 1 only for the kinds in which new sees all |
+/// | `share` | | share that old sees, not with `classes` | above 0, below 1 (1 where new sees all) |
 /// | `seed` | 0 | draws classes and rows | |
 /// | `test` | 0.1 | share of every seen class that is held out for the test | 0 to below 1 |
 /// | `test_rows` | none | a file of row numbers that are the test instead | |
@@ -55,7 +57,8 @@ pub struct AllocationParameters {
     /// Seed that draws classes and rows.
     #[serde(default)]
     pub seed: u64,
-    /// Share of the rows of every seen class that is held out for the test, at least one row of a class of two.
+    /// Share of the rows of every seen class that is held out for the test, at least one row of a class of
+    /// two.
     #[serde(default = "a_tenth")]
     pub test: f64,
     /// File of row numbers, one a row, that are the test instead of a share.
@@ -96,8 +99,8 @@ pub struct ClassLists {
 /// Allocation: who sees which rows. Old and new model are trained from one file of it, so that the test is
 /// new to both.
 ///
-/// Each list of rows is increasing. `test` and `unseen` share no row with each other, nor with `old` or `new`; `old` and
-/// `new` may share rows, as their kind says.
+/// Each list of rows is increasing. `test` and `unseen` share no row with each other, nor with `old` or
+/// `new`; `old` and `new` may share rows, as their kind says.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Allocation {
@@ -180,9 +183,10 @@ impl Allocation {
     ///
     /// # Errors
     ///
-    /// [`rehang::ErrorKind::InvalidOption`] and [`rehang::ErrorKind::MissingInput`] for parameters out of range, and for test rows of a class
-    /// that no list names; [`rehang::ErrorKind::NotFound`] for a listed class that is not there; [`rehang::ErrorKind::Empty`] where a model
-    /// would see nothing; as [`Examples::check_trainable`].
+    /// [`rehang::ErrorKind::InvalidOption`] and [`rehang::ErrorKind::MissingInput`] for parameters out of
+    /// range, and for test rows of a class that no list names; [`rehang::ErrorKind::NotFound`] for a listed
+    /// class that is not there; [`rehang::ErrorKind::Empty`] where a model would see nothing; as
+    /// [`Examples::check_trainable`].
     pub fn draw(examples: &Examples, parameters: &AllocationParameters) -> Result<Self> {
         parameters.check()?;
         let division = Division::new(examples, parameters)?;
@@ -206,12 +210,13 @@ impl Allocation {
     /// trained on `parameters.share` to one that is trained on `new_share`. With shares of 0.3, 0.6, 0.8 and
     /// 1 there are three steps.
     ///
-    /// Every model sees all that the one before it saw, also where a single step of this kind would divide the rows, and
-    /// all steps of one seed have one test.
+    /// Every model sees all that the one before it saw, also where a single step of this kind would divide
+    /// the rows, and all steps of one seed have one test.
     ///
     /// # Errors
     ///
-    /// As [`Allocation::draw`]; missing input without a share; [`rehang::ErrorKind::InvalidOption`] for a `new_share` that is not larger.
+    /// As [`Allocation::draw`]; missing input without a share; [`rehang::ErrorKind::InvalidOption`] for a
+    /// `new_share` that is not larger.
     pub fn step(examples: &Examples, parameters: &AllocationParameters, new_share: f64) -> Result<Self> {
         if parameters.kind == AllocationKind::Classes {
             return Err(Error::option("kind", "classes", "a kind with shares, for a sequence of models"));
@@ -243,9 +248,9 @@ impl Allocation {
     ///
     /// # Errors
     ///
-    /// [`rehang::ErrorKind::Io`]; [`rehang::ErrorKind::Corrupt`] for a file that is no allocation, or one whose lists contradict what
-    /// an [`Allocation`] is; [`rehang::ErrorKind::CountMismatch`] for data of another length; [`rehang::ErrorKind::Conflict`] for other
-    /// data of the same length.
+    /// [`rehang::ErrorKind::Io`]; [`rehang::ErrorKind::Corrupt`] for a file that is no allocation, or one
+    /// whose lists contradict what an [`Allocation`] is; [`rehang::ErrorKind::CountMismatch`] for data of
+    /// another length; [`rehang::ErrorKind::Conflict`] for other data of the same length.
     pub fn read(path: impl AsRef<Path>, examples: &Examples) -> Result<Self> {
         let path = path.as_ref();
         let corrupt = |detail: String| Error::corrupt(path.display(), detail);
@@ -315,8 +320,8 @@ struct Division {
     kind: AllocationKind,
     test: Vec<usize>,
     unseen: Vec<usize>,
-    /// Rows that may be trained on, one part a class. Each kind hands out either the first of the rows of every part, or the
-    /// first parts as a whole.
+    /// Rows that may be trained on, one part a class. Each kind hands out either the first of the rows of
+    /// every part, or the first parts as a whole.
     parts: Vec<Vec<usize>>,
 }
 

@@ -15,7 +15,8 @@ use crate::encoder::normal;
 /// Least share of the area that a crop may have: a hundredth of each side.
 const AREA_MIN: f32 = 1e-4;
 
-/// Bounds of ratios and growths: beyond them nothing is left of an image, and coordinates leave the exact numbers.
+/// Bounds of ratios and growths: beyond them nothing is left of an image, and coordinates leave the exact
+/// numbers.
 const GROWTH: [f32; 2] = [0.01, 100.0];
 
 /// Variation of rows while an encoder is trained. The default varies nothing.
@@ -23,16 +24,16 @@ const GROWTH: [f32; 2] = [0.01, 100.0];
 /// | Name | Default | Purpose | Range |
 /// |---|---|---|---|
 /// | `crop_padding` | 0 | images are shifted by up to this many pixels either way, both ways | 0 to 16384 |
-/// | `border` | `"zero"` | what stands outside of an image: black, its mirror image, its edge | `zero`, `reflect`, `edge` |
+/// | `border` | `"zero"` | outside of the image: black, mirror image, edge | `zero`, `reflect`, `edge` |
 /// | `resized_crop` | none | a random part, stretched to the whole | see [`ResizedCrop`] |
 /// | `affine` | none | a small random turn, shift and growth | see [`Affine`] |
 /// | `flip` | 0 | probability of the mirror image, left for right | 0 to 1 |
 /// | `colour` | none | random brightness, contrast, saturation | see [`ColourJitter`] |
 /// | `noise` | 0 | standard deviation of normal noise on vectors, after normalisation | ≥ 0 |
-/// | `dropout` | 0 | probability that a coordinate of a vector becomes 0; the others are divided by 1 − it | 0 to below 1 |
+/// | `dropout` | 0 | probability of 0 for each coordinate; others are divided by 1 − it | 0 to below 1 |
 ///
-/// Parts for images are errors for vectors, and the other way round: silence there would be a variation that never
-/// happens. The order for images is crop, affine, shift, flip, colours.
+/// Parts for images are errors for vectors, and the other way round: silence there would be a variation that
+/// never happens. The order for images is crop, affine, shift, flip, colours.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Augmentation {
@@ -72,8 +73,9 @@ pub enum Border {
 
 /// A random part of an image, stretched to the whole.
 ///
-/// Its share of the area is drawn from `scale`, its ratio of width to height (relative to the image's own) from `ratio`
-/// on a logarithmic scale; a part that does not fit is drawn again, and after ten draws the whole image stands in.
+/// Its share of the area is drawn from `scale`, its ratio of width to height (relative to the image's own)
+/// from `ratio` on a logarithmic scale; a part that does not fit is drawn again, and after ten draws the
+/// whole image stands in.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ResizedCrop {
@@ -96,7 +98,8 @@ pub struct Affine {
     pub scale: [f32; 2],
 }
 
-/// Random colours. Each factor is drawn from `1 − value` (not below 0) to `1 + value`; the result stays in 0 to 255.
+/// Random colours. Each factor is drawn from `1 − value` (not below 0) to `1 + value`; the result stays in 0
+/// to 255.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ColourJitter {
@@ -248,8 +251,8 @@ impl Augmenter {
     /// Puts the named rows into `out`, replacing what was there: `[rows, channels, height, width]`, or
     /// `[rows, coordinates]`.
     ///
-    /// The variation of a row is a function of the seed, the epoch, the row and the view. A loss that compares two
-    /// variations of one row asks for the views 0 and 1.
+    /// The variation of a row is a function of the seed, the epoch, the row and the view. A loss that
+    /// compares two variations of one row asks for the views 0 and 1.
     ///
     /// # Panics
     ///

@@ -1,4 +1,5 @@
-//! The binary version of CIFAR-10 and CIFAR-100: labels of a byte each, then 3 × 32 × 32 bytes, image after image.
+//! The binary version of CIFAR-10 and CIFAR-100: labels of a byte each, then 3 × 32 × 32 bytes, image after
+//! image.
 
 use std::path::PathBuf;
 

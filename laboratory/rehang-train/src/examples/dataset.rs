@@ -108,8 +108,9 @@ impl Examples {
     ///
     /// # Errors
     ///
-    /// [`rehang::ErrorKind::Empty`], [`rehang::ErrorKind::CountMismatch`], [`rehang::ErrorKind::NotFinite`]; [`rehang::ErrorKind::Corrupt`] for a
-    /// class number without a class, a class that is named twice or images of no size.
+    /// [`rehang::ErrorKind::Empty`], [`rehang::ErrorKind::CountMismatch`], [`rehang::ErrorKind::NotFinite`];
+    /// [`rehang::ErrorKind::Corrupt`] for a class number without a class, a class that is named twice or
+    /// images of no size.
     pub fn check(&self) -> Result<()> {
         match &self.inputs {
             ExampleInputs::Images(images) => images.check()?,
@@ -137,8 +138,8 @@ impl Examples {
         }
     }
 
-    /// Fails where classes cannot be learned from these rows, and otherwise says what is odd about them: classes of a
-    /// single row. One sentence each; empty where nothing is odd.
+    /// Fails where classes cannot be learned from these rows, and otherwise says what is odd about them:
+    /// classes of a single row. One sentence each; empty where nothing is odd.
     ///
     /// # Errors
     ///

@@ -1,7 +1,7 @@
 //! Crops, shifts, turns and mirror images as one map from pixels to where they are taken from.
 //!
-//! One map means one interpolation: an image that is cropped, turned and shifted is blurred once, not three times.
-//! Whole shifts and mirror images have weights of exactly 0 and 1, so they change no value at all.
+//! One map means one interpolation: an image that is cropped, turned and shifted is blurred once, not three
+//! times. Whole shifts and mirror images have weights of exactly 0 and 1, so they change no value at all.
 
 use super::augmentation::Border;
 
@@ -69,8 +69,8 @@ impl Map {
     /// Passes an image, `[channels, height, width]`, through the map: each pixel is mixed from the four
     /// nearest.
     ///
-    /// Places are found once for all channels, and pixels whose four neighbours lie inside skip the border: that is
-    /// most of an image, and several times as fast.
+    /// Places are found once for all channels, and pixels whose four neighbours lie inside skip the border:
+    /// that is most of an image, and several times as fast.
     pub(super) fn apply(
         self,
         image: &[u8],
@@ -187,7 +187,8 @@ mod tests {
 
     #[test]
     fn a_crop_is_stretched_by_mixing_neighbours() {
-        // The middle half of a ramp, grown to the whole: centres at 1.25, 1.75, 2.25, 2.75 in pixels' places less ½.
+        // The middle half of a ramp, grown to the whole: centres at 1.25, 1.75, 2.25, 2.75 in pixels' places
+        // less ½.
         let out = through(Map::crop((1.0, 0.0), (2.0, 1.0), (4, 1)), &[0, 40, 80, 120], (4, 1), Border::Zero);
         assert_eq!(out, [30.0, 50.0, 70.0, 90.0]);
     }

@@ -3,7 +3,7 @@
 //!
 //! | Part | Holds |
 //! |---|---|
-//! | [`Examples`], [`ExamplesSource`] | rows with a class each, out of image folders, arrays, CIFAR or vectors |
+//! | [`Examples`], [`ExamplesSource`] | rows with a class each: image folders, arrays, CIFAR or vectors |
 //! | [`Allocation`] | which rows the old and the new model are trained on, and which neither sees |
 //! | [`Augmentation`], [`Augmenter`] | rows as numbers of the encoder, varied while it is trained |
 //! | [`SamplerParameters`], [`Sampler`] | which rows make a batch |
@@ -39,8 +39,8 @@
 //!
 //! # Same seed, same bytes
 //!
-//! Everything that is drawn here is a function of a seed, and of the epoch, the row and the view where it is drawn
-//! while a model is trained; never of the number of threads, nor of what was drawn before.
+//! Everything that is drawn here is a function of a seed, and of the epoch, the row and the view where it is
+//! drawn while a model is trained; never of the number of threads, nor of what was drawn before.
 
 mod allocation;
 mod arrays;

@@ -63,7 +63,8 @@ impl Normalisation {
                     let middle = sum(&|value| value);
                     let variance = sum(&|value| (value - middle).powi(2));
                     mean[channel] = middle as f32;
-                    // The mean of one and the same value may be a rounding away from it, which is no deviation.
+                    // The mean of one and the same value may be a rounding away from it, which is no
+                    // deviation.
                     if counts.iter().filter(|&&n| n > 0).count() > 1 {
                         std[channel] = deviation(variance);
                     }

@@ -27,14 +27,15 @@ pub enum SamplerParameters {
         #[serde(default)]
         last: LastBatch,
     },
-    /// Batches of `classes` different classes with `items` rows of each: for contrastive losses, which need rows of
-    /// the same class to pull together and of others to push apart.
+    /// Batches of `classes` different classes with `items` rows of each: for contrastive losses, which need
+    /// rows of the same class to pull together and of others to push apart.
     ///
-    /// A class with fewer than `items` rows, and the rest of a class that does not divide, is filled up with rows of
-    /// the class. Classes are drawn so that the largest is never left alone: with `last = "keep"` every row comes at
-    /// least once an epoch, and classes that have run out are drawn again where a batch needs another class; with
-    /// `"drop"` such batches are left out, and rows of large classes may wait for another epoch. A class of a single
-    /// row has no partner and is left out always; see [`Sampler::left_out`].
+    /// A class with fewer than `items` rows, and the rest of a class that does not divide, is filled up with
+    /// rows of the class. Classes are drawn so that the largest is never left alone: with `last = "keep"`
+    /// every row comes at least once an epoch, and classes that have run out are drawn again where a batch
+    /// needs another class; with `"drop"` such batches are left out, and rows of large classes may wait for
+    /// another epoch. A class of a single row has no partner and is left out always; see
+    /// [`Sampler::left_out`].
     Balanced {
         /// Number of classes a batch, at least 2.
         classes: usize,
@@ -80,10 +81,10 @@ impl Sampler {
     ///
     /// # Errors
     ///
-    /// [`rehang::ErrorKind::Empty`] where no row is given; [`rehang::ErrorKind::NotFound`] for a row without a label;
-    /// [`rehang::ErrorKind::Duplicate`] for a row that is given twice; [`rehang::ErrorKind::InvalidOption`] for sizes out of range,
-    /// for a batch that no epoch fills although the last one is dropped, and for more classes a batch than there are
-    /// classes of two rows or more.
+    /// [`rehang::ErrorKind::Empty`] where no row is given; [`rehang::ErrorKind::NotFound`] for a row without
+    /// a label; [`rehang::ErrorKind::Duplicate`] for a row that is given twice;
+    /// [`rehang::ErrorKind::InvalidOption`] for sizes out of range, for a batch that no epoch fills although
+    /// the last one is dropped, and for more classes a batch than there are classes of two rows or more.
     pub fn new(parameters: &SamplerParameters, labels: &[u32], rows: &[usize], seed: u64) -> Result<Self> {
         if rows.is_empty() {
             return Err(Error::empty("the list of rows to train on"));
@@ -184,8 +185,8 @@ impl Sampler {
         let mut order: Vec<usize> = (0..groups.len()).collect();
         let mut batches = Vec::new();
         loop {
-            // The classes with most groups left go first, so that the end of an epoch is not one class alone; among
-            // equals chance decides.
+            // The classes with most groups left go first, so that the end of an epoch is not one class alone;
+            // among equals chance decides.
             order.shuffle(random);
             order.sort_by_key(|&class| std::cmp::Reverse(groups[class].len()));
             let full = order.iter().take(classes).filter(|&&class| !groups[class].is_empty()).count();

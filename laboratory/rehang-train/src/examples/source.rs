@@ -15,7 +15,7 @@ use super::folder;
 /// | `kind` | Keys | Rows |
 /// |---|---|---|
 /// | `folder` | `path`, `size`, `channels` (3) | the PNG and JPEG files of one folder a class |
-/// | `arrays` | `images`, `labels`, `size`, `layout`, `scale`, `invert` (`false`) | images in one array of a `.npy` or `.npz` file |
+/// | `arrays` | `images`, `labels`, `size`, `layout`, `scale`, `invert` (`false`) | images in one array |
 /// | `cifar` | `paths`, `set` | the binary files of CIFAR-10 or CIFAR-100 |
 /// | `features` | `vectors`, `labels` | vectors of a file, for an encoder of ready-made features |
 ///
@@ -36,12 +36,13 @@ use super::folder;
 pub enum ExamplesSource {
     /// Image files in one folder a class.
     ///
-    /// Every folder in `path` is a class of that name; classes are numbered in the order of their names. Files that end
-    /// in `.png`, `.jpg` or `.jpeg` are read, from the folders inside a class too; other files, and whatever has a name
-    /// that begins with a dot, are passed over. An image is made grey or coloured, scaled until its shorter side fits
-    /// `size`, and its middle is cut out, as by the encoder's `resize = "shorter-side-crop"`. Rows go by class, then by
-    /// path. A file that cannot be read as an image (it is damaged, cut off, or too large to decode and scale in 1 GiB of
-    /// memory), and a class without one, is listed in [`Examples::refused`].
+    /// Every folder in `path` is a class of that name; classes are numbered in the order of their names.
+    /// Files that end in `.png`, `.jpg` or `.jpeg` are read, from the folders inside a class too; other
+    /// files, and whatever has a name that begins with a dot, are passed over. An image is made grey or
+    /// coloured, scaled until its shorter side fits `size`, and its middle is cut out, as by the encoder's
+    /// `resize = "shorter-side-crop"`. Rows go by class, then by path. A file that cannot be read as an image
+    /// (it is damaged, cut off, or too large to decode and scale in 1 GiB of memory), and a class without
+    /// one, is listed in [`Examples::refused`].
     Folder {
         /// Folder of folders.
         path: PathBuf,
@@ -53,11 +54,11 @@ pub enum ExamplesSource {
     },
     /// Images in one array, labels in another.
     ///
-    /// Both are `.npy` files, or `.npz` archives in which an entry may be named behind a `#`: `digits.npz#x_train`.
-    /// Without a name, the only entry is taken, or else the first of `images`, `image`, `x_train`, `x`, `data`, `arr_0`
-    /// (`labels`, `label`, `y_train`, `y`, `target`, `arr_1`) that is there. Labels may also stand in any other file
-    /// that [`rehang_files::read_labels`] reads. They are whole numbers, not negative, and numbered in their order, or
-    /// text, numbered in the order of the alphabet.
+    /// Both are `.npy` files, or `.npz` archives in which an entry may be named behind a `#`:
+    /// `digits.npz#x_train`. Without a name, the only entry is taken, or else the first of `images`, `image`,
+    /// `x_train`, `x`, `data`, `arr_0` (`labels`, `label`, `y_train`, `y`, `target`, `arr_1`) that is there.
+    /// Labels may also stand in any other file that [`rehang_files::read_labels`] reads. They are whole
+    /// numbers, not negative, and numbered in their order, or text, numbered in the order of the alphabet.
     Arrays {
         /// File of the images: `[n, height, width]`, `[n, height, width, channels]` or `[n, channels, height,
         /// width]`; or `[n, height·width]` with `size`.
@@ -85,8 +86,8 @@ pub enum ExamplesSource {
         /// Set of CIFAR, with the labels of it that count.
         set: CifarLabels,
     },
-    /// Vectors of any file that [`rehang_files::read_matrix`] reads, or of an entry of a `.npz` archive, which must
-    /// be finite.
+    /// Vectors of any file that [`rehang_files::read_matrix`] reads, or of an entry of a `.npz` archive,
+    /// which must be finite.
     Features {
         /// File of the vectors, `[n, d]`.
         vectors: PathBuf,
@@ -126,10 +127,11 @@ impl Examples {
     ///
     /// # Errors
     ///
-    /// [`rehang::ErrorKind::Io`], [`rehang::ErrorKind::Empty`] where not one row is left, [`rehang::ErrorKind::Corrupt`] for files that are
-    /// not what they should be (an image in a folder is listed in `refused` instead), [`rehang::ErrorKind::CountMismatch`]
-    /// where there is not one label a row, [`rehang::ErrorKind::NotFinite`] for vectors with NaN, and
-    /// [`rehang::ErrorKind::InvalidOption`] or [`rehang::ErrorKind::MissingInput`] for a source that does not fit its files.
+    /// [`rehang::ErrorKind::Io`], [`rehang::ErrorKind::Empty`] where not one row is left,
+    /// [`rehang::ErrorKind::Corrupt`] for files that are not what they should be (an image in a folder is
+    /// listed in `refused` instead), [`rehang::ErrorKind::CountMismatch`] where there is not one label a row,
+    /// [`rehang::ErrorKind::NotFinite`] for vectors with NaN, and [`rehang::ErrorKind::InvalidOption`] or
+    /// [`rehang::ErrorKind::MissingInput`] for a source that does not fit its files.
     pub fn read(source: &ExamplesSource) -> Result<Self> {
         let examples = source.read()?;
         examples.check()?;

@@ -994,7 +994,8 @@ mod augmenting {
             ExampleInputs::Images(Images { channels: 1, height: 1, width: 2, pixels: vec![0, 255, 9, 9] });
         let measured = Normalisation::measured(&grey, &[0]).unwrap();
         assert_eq!(measured, Normalisation { mean: vec![0.5], std: vec![0.5] });
-        // The mean of five times 248/255 is not 248/255 to the last bit; the channel is the same everywhere all the same.
+        // The mean of five times 248/255 is not 248/255 to the last bit; the channel is the same everywhere
+        // all the same.
         let even = ExampleInputs::Images(Images { channels: 1, height: 1, width: 5, pixels: vec![248; 5] });
         let measured = Normalisation::measured(&even, &[0]).unwrap();
         assert_eq!(measured.std, [1.0]);

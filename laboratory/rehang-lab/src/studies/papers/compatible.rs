@@ -35,7 +35,8 @@ const BCT: Row = ("φ_n (BCT)", "bct", BCT_THERE);
 const OURS: Row = ("φ_n (ours)", "dmu + ψ", OURS_THERE);
 const DEFAULT: Row = ("rehang's default (`auto`)", "auto", None);
 const TABLE_1: [Row; 4] = [ORACLE, BCT, OURS, DEFAULT];
-/// Table 1's other scenarios: the oracle, BCT and ours, 30 to 70 % of the images, and 30 to 100 % of the classes.
+/// Table 1's other scenarios: the oracle, BCT and ours, 30 to 70 % of the images, and 30 to 100 % of the
+/// classes.
 const OPEN_DATA_THERE: [[f64; 4]; 3] =
     [[23.66, f64::NAN, f64::NAN, f64::NAN], [23.47, 20.74, 9.56, 0.80], [23.76, 21.70, 14.63, -0.42]];
 const EXTENDED_CLASS_THERE: [[f64; 4]; 3] =

@@ -1,4 +1,5 @@
-//! FastFill's tables from the units of the vector sets, and its table 7 from a study with encoders of our own.
+//! FastFill's tables from the units of the vector sets, and its table 7 from a study with encoders of our
+//! own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -35,7 +36,8 @@ const TABLE_4: [(&str, &str, &str, Option<[f64; 2]>); 5] = [
 ];
 const OLD_OF_TABLE_4: [f64; 2] = [54.04, 26.41];
 
-/// Rows of figure 7: method and order without and with side information, then areas of top-1, top-5 and mAP on ImageNet-1k.
+/// Rows of figure 7: method and order without and with side information, then areas of top-1, top-5 and mAP
+/// on ImageNet-1k.
 const FIGURE_7: [(&str, &str, &str, Option<[f64; 3]>); 4] = [
     ("FCT", "fct", "random", None),
     ("FCT, side information", "fct+side", "random", Some([64.72, 82.35, 42.55])),
@@ -55,7 +57,8 @@ const TABLE_5: [(&str, &str, &str, [f64; 2]); 8] = [
     ("(l2+disc+uncert.)-sigma", "fastfill-reference", "sigma", [66.49, 44.84]),
 ];
 
-/// Rows of table 7: method, uncertainty, method and order of the study, then top-1 and mAP areas on `[:500]`, `[500:]` and `[:1000]`.
+/// Rows of table 7: method, uncertainty, method and order of the study, then top-1 and mAP areas on `[:500]`,
+/// `[500:]` and `[:1000]`.
 const TABLE_7: [(&str, &str, &str, &str, [f64; 6]); 7] = [
     ("Old Model", "", "", "", [50.7, 12.41, 29.32, 29.13, 2.47, 14.9]),
     ("FastFill", "Bayesian", "fastfill-reference", "sigma", [75.27, 17.9, 43.0, 53.88, 4.68, 26.44]),
@@ -215,7 +218,8 @@ fn table_7(studies: &Studies) -> Result<String> {
             .map(|column| {
                 let part = parts[column % 3];
                 let measure = if column < 3 { Measure::Top1 } else { Measure::Map };
-                // The old model by itself stands in every outcome, also in that of a model with no regard to it.
+                // The old model by itself stands in every outcome, also in that of a model with no regard to
+                // it.
                 let number = if method.is_empty() {
                     study.over_seeds("independent", part, |outcome| Some(outcome.old_old.of(measure)))
                 } else {

@@ -1,9 +1,10 @@
-//! `cargo lab study papers`: the tables of the papers, made of what can be had here; [`pages`] writes them, `laboratory/docs/results.md` and the pages under
-//! `laboratory/docs/results/`.
+//! `cargo lab study papers`: the tables of the papers, made of what can be had here; [`pages`] writes them,
+//! `laboratory/docs/results.md` and the pages under `laboratory/docs/results/`.
 //!
-//! Two kinds of records stand behind them: the units of [`units`] (fits on the vector sets of `../shared/data`) and the studies of
-//! `laboratory/bench/compatible` (encoders trained from pixels). What is recorded is not measured again. A page is a text of ours with places for
-//! tables; a test says where a page and its records disagree.
+//! Two kinds of records stand behind them: the units of [`units`] (fits on the vector sets of
+//! `../shared/data`) and the studies of `laboratory/bench/compatible` (encoders trained from pixels). What is
+//! recorded is not measured again. A page is a text of ours with places for tables; a test says where a page
+//! and its records disagree.
 
 mod compatible;
 mod fastfill;

@@ -1,7 +1,8 @@
 //! Units on the vector sets of `../shared/data`: every method in every order that applies.
 //!
-//! Every (set, seed, method) is a unit of work whose numbers are appended to `laboratory/bench/runs/results/units.jsonl` as soon as
-//! they are known; a unit that is there already is not done again.
+//! Every (set, seed, method) is a unit of work whose numbers are appended to
+//! `laboratory/bench/runs/results/units.jsonl` as soon as they are known; a unit that is there already is not
+//! done again.
 
 use std::io::Write as _;
 use std::path::Path;

@@ -120,7 +120,8 @@ mod tests {
     #[test]
     fn a_batch_computed_by_hand() {
         let plain = Plain::on_axes();
-        // Row 0: positive 1, old negative 1, new negative 0; row 1: positive 0, old negative 0, new negative 0.
+        // Row 0: positive 1, old negative 1, new negative 0; row 1: positive 0, old negative 0,
+        // new negative 0.
         let (two, zero) = (2.0_f64.exp(), 1.0_f64);
         let vanilla = 0.5 * ((two + two).ln() - 2.0 + (zero + zero).ln());
         assert!((plain.value(&contrast(Negatives::Old, None)) - vanilla).abs() < 1e-5);
@@ -155,8 +156,8 @@ mod tests {
 
     #[test]
     fn a_row_of_the_same_class_changes_nothing_for_its_sister() {
-        // Rows 0 and 1 are of one class, row 2 of another. Under new-to-old negatives the pull on row 0 is its own old vector and
-        // its push row 2's old vector: row 1 may be anywhere.
+        // Rows 0 and 1 are of one class, row 2 of another. Under new-to-old negatives the pull on row 0 is
+        // its own old vector and its push row 2's old vector: row 1 may be anywhere.
         let objective = contrast(Negatives::Old, None);
         let base = Plain {
             labels: vec![0, 0, 1],
@@ -178,7 +179,8 @@ mod tests {
 
     #[test]
     fn wider_new_vectors_are_cut_beside_old_ones_alone() {
-        // The third coordinate is the new model's alone: beside old vectors it is nothing, beside new ones it counts.
+        // The third coordinate is the new model's alone: beside old vectors it is nothing, beside new ones it
+        // counts.
         let plain = Plain {
             new: vec![1.0, 0.0, 1.0, 0.0, 1.0, 1.0],
             old: vec![1.0, 0.0, 0.0, 1.0],

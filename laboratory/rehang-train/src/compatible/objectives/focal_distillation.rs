@@ -1,5 +1,5 @@
-//! Focal distillation (Yan et al. 2020, positive-congruent training), a baseline against flips: what the old model had
-//! right is distilled more.
+//! Focal distillation (Yan et al. 2020, positive-congruent training), a baseline against flips: what the old
+//! model had right is distilled more.
 //!
 //! ```text
 //! features        L = 1/|B| Σ_B (α + β·1[old right on x])·‖φ_new(x) − φ_old(x)‖²

@@ -7,8 +7,8 @@
 //! L = T²/|B| Σ_{x ∈ B} KL(p ‖ q)
 //! ```
 //!
-//! `z_old` are the frozen head's logits, a cosine head's with its scale, which is the temperature that BCT's appendix
-//! means. The factor T² keeps the size of the gradient (Hinton et al. 2015).
+//! `z_old` are the frozen head's logits, a cosine head's with its scale, which is the temperature that BCT's
+//! appendix means. The factor T² keeps the size of the gradient (Hinton et al. 2015).
 
 use rehang::Matrix;
 

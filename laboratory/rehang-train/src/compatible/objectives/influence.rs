@@ -69,7 +69,8 @@ mod tests {
 
     #[test]
     fn a_batch_computed_by_hand() {
-        // Logits (2, 0) and (0, 0) of an old head of two classes: losses ln(1 + e⁻²) for class 0 and ln 2 for class 1.
+        // Logits (2, 0) and (0, 0) of an old head of two classes: losses ln(1 + e⁻²) for class 0 and ln 2 for
+        // class 1.
         let old_head = frozen(&[1.0, 0.0, 0.0, 0.0], 2, HeadForm::Softmax);
         let expected = 0.5 * ((1.0 + (-2.0_f64).exp()).ln() + 2.0_f64.ln());
         let influence = |set| influence(old_head.clone(), set, NewClasses::LeaveOut);
@@ -100,7 +101,8 @@ mod tests {
 
     #[test]
     fn what_is_distilled_stands_in_one_mean_with_the_others() {
-        // Two rows of a known class and one of an unknown one: a third of everything, and not a mean of each kind.
+        // Two rows of a known class and one of an unknown one: a third of everything, and not a mean of each
+        // kind.
         let old_head = frozen(&[1.0, 0.0, 0.0, 0.0], 2, HeadForm::Softmax);
         let plain = Plain {
             labels: vec![0, 0, 7],

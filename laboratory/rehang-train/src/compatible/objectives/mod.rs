@@ -1,12 +1,13 @@
 //! Objectives that compatible training minimises: one file for each, its formula on top.
 //!
-//! An objective sees one [`Batch`] and gives its [`Loss`]: one number, and its derivatives with respect to the new vectors, to
-//! ψ's output and to the new head; never to the old model, whose vectors and head are constants. A method is a weighted
-//! list of objectives (see [`crate::compatible::TrainingMethod`]). Products of matrices are in single precision, sums over a row in
-//! double; all have a fixed order, whatever the number of threads.
+//! An objective sees one [`Batch`] and gives its [`Loss`]: one number, and its derivatives with respect to
+//! the new vectors, to ψ's output and to the new head; never to the old model, whose vectors and head are
+//! constants. A method is a weighted list of objectives (see [`crate::compatible::TrainingMethod`]). Products
+//! of matrices are in single precision, sums over a row in double; all have a fixed order, whatever the
+//! number of threads.
 //!
-//! `v = φ_new(x)`, `o = φ_old(x)`, `ω` the weights of a head, `B` the batch. Where old and new differ in width, `v`
-//! is cut to its first `d_old` coordinates, or filled up with zeros (BCT §3.6).
+//! `v = φ_new(x)`, `o = φ_old(x)`, `ω` the weights of a head, `B` the batch. Where old and new differ in
+//! width, `v` is cut to its first `d_old` coordinates, or filled up with zeros (BCT §3.6).
 
 pub(crate) mod both_heads;
 pub(crate) mod classification;

@@ -144,7 +144,8 @@ fn cases(sizes: &Sizes) -> Vec<(String, Plain, Objective)> {
     cases
 }
 
-/// Name, value, and the derivatives with respect to new vectors, ψ's output and the new head, each along one direction.
+/// Name, value, and the derivatives with respect to new vectors, ψ's output and the new head, each along one
+/// direction.
 #[rustfmt::skip]
 const RECORDED: &[(&str, [f64; 4])] = &[
     ("classification 0", [1.2511493, 0.1906390, 0.0000000, -0.2611682]),

@@ -1,5 +1,5 @@
-//! DMU's selective backward compatibility (equations 9, 10; least confidence 13): what the old model knew well is kept,
-//! what it knew badly is let go.
+//! DMU's selective backward compatibility (equations 9, 10; least confidence 13): what the old model knew
+//! well is kept, what it knew badly is let go.
 //!
 //! ```text
 //! L_SBC = Σ_{x ∈ K} λ(x)·ℓ(φ_new(x), ω_old)_y          K = rows of B whose class the old head knows, Σ λ = 1
@@ -10,9 +10,9 @@
 //! sharper, of the same Λ:  entropy λ = softmax_K(−s·Λ), least confidence λ = softmax_K(s·Λ)
 //! ```
 //!
-//! (9) writes `⟨φ_old, ω_old⟩` for the logits. By default a head of cosines has them multiplied by its scale, without a margin:
-//! bare cosines of many classes have a flat softmax, and λ is 1/|K| to four digits whatever the old model knew. With one
-//! row λ = 1. A head with synthesised weights knows their classes too.
+//! (9) writes `⟨φ_old, ω_old⟩` for the logits. By default a head of cosines has them multiplied by its scale,
+//! without a margin: bare cosines of many classes have a flat softmax, and λ is 1/|K| to four digits whatever
+//! the old model knew. With one row λ = 1. A head with synthesised weights knows their classes too.
 
 use rehang::Matrix;
 use serde::{Deserialize, Serialize};
@@ -89,8 +89,9 @@ pub(crate) fn weights(
 /// Makes the objective. `old_head` is ω_old, `logits` what λ is read off. Its measure says how far λ is from
 /// even: the largest λ(x) of a batch over 1/|K|, less 1, in percent.
 ///
-/// By (10), λ lies between `(1 − 1)/(|K| − 1)` and `1/(|K| − 1)` and its mean is `1/|K|`, so with entropy it is at most `100/(|K| − 1)`
-/// percent above even, whatever the old model knows; `sharpness` has no such bound.
+/// By (10), λ lies between `(1 − 1)/(|K| − 1)` and `1/(|K| − 1)` and its mean is `1/|K|`, so with entropy it
+/// is at most `100/(|K| − 1)` percent above even, whatever the old model knows; `sharpness` has no such
+/// bound.
 pub(crate) fn selective(
     old_head: HeadWeights,
     selection: RowWeighting,
@@ -134,8 +135,8 @@ mod tests {
 
     #[test]
     fn a_batch_computed_by_hand() {
-        // Old vectors (ln 3, 0) and (0, 0): least confidence ¾ and ½. New vectors (0, 0) and (ln 3, 0): losses ln 2 and
-        // ln 4/3. A third row, of a class that the head does not know, is nothing.
+        // Old vectors (ln 3, 0) and (0, 0): least confidence ¾ and ½. New vectors (0, 0) and (ln 3, 0):
+        // losses ln 2 and ln 4/3. A third row, of a class that the head does not know, is nothing.
         let old_head = frozen(&[1.0, 0.0, 0.0, 0.0], 2, HeadForm::Softmax);
         let rows = Plain {
             labels: vec![0, 0, 5],

@@ -1,5 +1,6 @@
-//! Convolutions of planes with channels last: the window of every output position is copied into a row of a matrix
-//! (for 1 × 1 windows with stride 1 the planes are that matrix already), and the rest is matrix products.
+//! Convolutions of planes with channels last: the window of every output position is copied into a row of a
+//! matrix (for 1 × 1 windows with stride 1 the planes are that matrix already), and the rest is matrix
+//! products.
 //!
 //! ```text
 //! z = columns(x) · W        columns [positions, side·side·inputs], W [side·side·inputs, outputs]
@@ -120,8 +121,8 @@ impl Convolution {
         });
     }
 
-    /// Adds dw to `gradient`, `[outputs, inputs, side, side]`, and writes dx into `input_gradient` if it is asked for (or
-    /// adds it where the flag is set).
+    /// Adds dw to `gradient`, `[outputs, inputs, side, side]`, and writes dx into `input_gradient` if it is
+    /// asked for (or adds it where the flag is set).
     pub(super) fn backward(
         &self,
         rows: usize,

@@ -1,13 +1,13 @@
 //! Graphs on the processor: forward and backward passes written by hand over the `gemm` crate.
 //!
-//! A graph becomes a list of steps. A convolution takes the BatchNorm behind it along, and BatchNorm the residual and
-//! the ReLU behind itself, so that planes are read and written as rarely as possible: memory, not arithmetic, is what
-//! such passes wait for. Inside, planes lie with their channels last.
+//! A graph becomes a list of steps. A convolution takes the BatchNorm behind it along, and BatchNorm the
+//! residual and the ReLU behind itself, so that planes are read and written as rarely as possible: memory,
+//! not arithmetic, is what such passes wait for. Inside, planes lie with their channels last.
 //!
 //! # Threads and bits
 //!
-//! Tasks are cut by sizes alone and partial sums are added in a fixed order: the same numbers come out for any number
-//! of threads.
+//! Tasks are cut by sizes alone and partial sums are added in a fixed order: the same numbers come out for
+//! any number of threads.
 
 mod convolution;
 mod dense;
@@ -153,7 +153,8 @@ impl Passes {
     ///
     /// # Errors
     ///
-    /// [`rehang::ErrorKind::InvalidOption`] for an `input` of another size than `rows` rows, or parameters of another encoder.
+    /// [`rehang::ErrorKind::InvalidOption`] for an `input` of another size than `rows` rows, or parameters of
+    /// another encoder.
     pub fn forward(&mut self, state: &mut State, input: &[f32], rows: usize, mode: Mode) -> Result<Vec<f32>> {
         let size = rows * self.shapes[0].size();
         if input.len() != size {
@@ -189,13 +190,13 @@ impl Passes {
         Ok(vectors)
     }
 
-    /// Adds the gradient of every parameter to `parameters` (in the order of [`State::parameters`]), given the
-    /// gradient `[rows, outputs]` of the vectors of the last forward pass in [`Mode::Training`].
+    /// Adds the gradient of every parameter to `parameters` (in the order of [`State::parameters`]), given
+    /// the gradient `[rows, outputs]` of the vectors of the last forward pass in [`Mode::Training`].
     ///
     /// # Errors
     ///
-    /// [`rehang::ErrorKind::InvalidOption`] for a gradient of another size; [`rehang::ErrorKind::Conflict`] without such a pass
-    /// before.
+    /// [`rehang::ErrorKind::InvalidOption`] for a gradient of another size; [`rehang::ErrorKind::Conflict`]
+    /// without such a pass before.
     pub fn backward(&mut self, state: &State, gradient: &[f32], parameters: &mut [f32]) -> Result<()> {
         let Some(rows) = self.rows else {
             return Err(Error::conflict(

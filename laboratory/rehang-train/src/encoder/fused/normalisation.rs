@@ -135,7 +135,8 @@ impl Normalisation {
 
     /// Turns the gradient of `out` into that of `z`, and adds dγ and dβ to `parameters`.
     ///
-    /// Without a residual, `gradient` becomes dz. With one, it becomes the residual's gradient and `dz` is written.
+    /// Without a residual, `gradient` becomes dz. With one, it becomes the residual's gradient and `dz` is
+    /// written.
     pub(super) fn backward(
         &mut self,
         state: &State,
@@ -364,7 +365,8 @@ vectorised! {
             let z: [&[f32]; 8] = std::array::from_fn(|row| &z[row * channels..][..channels]);
             for channel in 0..channels {
                 let (slope, intercept, mean) = (slope[channel], intercept[channel], mean[channel]);
-                // Loads come first and without a condition: else the loop is not turned into vector instructions.
+                // Loads come first and without a condition: else the loop is not turned into vector
+                // instructions.
                 let dy: [f32; 8] = std::array::from_fn(|row| rows[row][channel]);
                 let z: [f32; 8] = std::array::from_fn(|row| z[row][channel]);
                 let dy: [f32; 8] = std::array::from_fn(|row| {

@@ -95,7 +95,8 @@ pub(super) fn generalised_mean(shape: Shape, input: &[f32], out: &mut [f32]) {
     });
 }
 
-/// Adds `x²/(n·y²)` times the gradient of every generalised mean `y` of `n` numbers to the numbers `x` that count.
+/// Adds `x²/(n·y²)` times the gradient of every generalised mean `y` of `n` numbers to the numbers `x` that
+/// count.
 pub(super) fn generalised_mean_backward(
     shape: Shape,
     input: &[f32],
@@ -147,8 +148,8 @@ pub(super) fn channels_first(shape: Shape, input: &[f32], out: &mut [f32]) {
     });
 }
 
-/// Calls `visit(cell of the output, number within the window, position in the input, whether it is the first)` for
-/// every number of every window of one row's planes.
+/// Calls `visit(cell of the output, number within the window, position in the input, whether it is the
+/// first)` for every number of every window of one row's planes.
 fn for_each_cell(
     input: Shape,
     output: Shape,

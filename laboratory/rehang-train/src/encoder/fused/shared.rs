@@ -27,7 +27,8 @@ impl<'a, T> Disjoint<'a, T> {
     #[allow(clippy::mut_from_ref, reason = "the caller promises that parts do not overlap")]
     pub(super) unsafe fn part(&self, range: Range<usize>) -> &mut [T] {
         assert!(range.start <= range.end && range.end <= self.length);
-        // SAFETY: the range lies inside the slice, and by the caller's promise no other part that is alive overlaps it.
+        // SAFETY: the range lies inside the slice, and by the caller's promise no other part that is alive
+        // overlaps it.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
     }
 }
@@ -57,7 +58,8 @@ thread_local! {
 
 /// Runs `work` with `length` numbers of this thread's own; what they hold at first is arbitrary.
 pub(super) fn with_scratch<R>(length: usize, work: impl FnOnce(&mut [f32]) -> R) -> R {
-    // Taken out, so that `work` may ask for more scratch (and then gets fresh memory) without a double borrow.
+    // Taken out, so that `work` may ask for more scratch (and then gets fresh memory) without a double
+    // borrow.
     let mut scratch = SCRATCH.take();
     let result = work(grown(&mut scratch, length));
     SCRATCH.set(scratch);

@@ -1,5 +1,5 @@
-//! The fused passes against loops in f64 that one can believe by looking, and their gradients against differences of
-//! those loops.
+//! The fused passes against loops in f64 that one can believe by looking, and their gradients against
+//! differences of those loops.
 
 use proptest::prelude::*;
 
@@ -137,7 +137,8 @@ fn close(left: f64, right: f64, tolerance: f64) -> bool {
     (left - right).abs() <= tolerance * (1.0 + left.abs().max(right.abs()))
 }
 
-/// Compares values, running statistics and gradients of all parameters (at most `samples` of each) with the loops.
+/// Compares values, running statistics and gradients of all parameters (at most `samples` of each) with the
+/// loops.
 fn compare(graph: &Graph, rows: usize, seed: u32, samples: usize) {
     let mut state = random_state(graph, seed);
     let input = numbers(rows * graph.input().size(), seed + 3);
@@ -204,9 +205,9 @@ fn compare(graph: &Graph, rows: usize, seed: u32, samples: usize) {
 
 /// Whether comparing single precision with f64 says nothing about this graph.
 ///
-/// A ReLU or a maximum may be so near to its bend that single precision takes the other side: there a derivative is
-/// either of two numbers. And in a channel that hardly varies over the batch, normalisation divides by √(var + 1e-5): the
-/// gradient of the weights before it is a small rest of large terms.
+/// A ReLU or a maximum may be so near to its bend that single precision takes the other side: there a
+/// derivative is either of two numbers. And in a channel that hardly varies over the batch, normalisation
+/// divides by √(var + 1e-5): the gradient of the weights before it is a small rest of large terms.
 fn is_ill_conditioned(graph: &Graph, rows: usize, seed: u32) -> bool {
     const MARGIN: f64 = 1e-5;
     const VARIANCE_MIN: f64 = 1e-3;

@@ -9,9 +9,10 @@
 //! z = Aᵀ M A      of every tile, 4 × 4
 //! ```
 //!
-//! The backward pass is the transpose of every line: `dM = A dz Aᵀ`, `dU = Vᵀ · dM`, `dV = dM · Uᵀ`, `dg = Gᵀ dU G`,
-//! and `dd = B dV Bᵀ` added where tiles overlap. With channels last, every transform is a sum of rows of numbers: along
-//! one axis a whole line of the image at a time, along the other all channels of a position.
+//! The backward pass is the transpose of every line: `dM = A dz Aᵀ`, `dU = Vᵀ · dM`, `dV = dM · Uᵀ`, `dg = Gᵀ
+//! dU G`, and `dd = B dV Bᵀ` added where tiles overlap. With channels last, every transform is a sum of rows
+//! of numbers: along one axis a whole line of the image at a time, along the other all channels of a
+//! position.
 //!
 //! In f32 results differ from the definition's by about 1e-6 of their scale (a test demands 1e-5).
 
@@ -460,7 +461,8 @@ vectorised! {
             for across in 0..tiles.1 {
                 let tile = first + down * tiles.1 + across;
                 for (row, line) in lines.chunks_exact_mut(length).take(6).enumerate() {
-                    // SAFETY: the six parts lie in different planes, and only this image's task visits its tiles.
+                    // SAFETY: the six parts lie in different planes, and only this image's task visits its
+                    // tiles.
                     let m: [&[f32]; 6] = std::array::from_fn(|column| unsafe { &*planes.at(6 * row + column, tile) });
                     let (o0, rest) = line[SIDE * across * channels..].split_at_mut(channels);
                     let (o1, rest) = rest.split_at_mut(channels);
@@ -535,7 +537,8 @@ vectorised! {
             for across in 0..tiles.1 {
                 let tile = first + down * tiles.1 + across;
                 for (row, line) in lines.chunks_exact_mut(length).take(6).enumerate() {
-                    // SAFETY: the six parts lie in different planes, and only this image's task visits its tiles.
+                    // SAFETY: the six parts lie in different planes, and only this image's task visits its
+                    // tiles.
                     let v: [&[f32]; 6] = std::array::from_fn(|column| unsafe { &*planes.at(6 * row + column, tile) });
                     let [o0, o1, o2, o3, o4, o5] = six(&mut line[SIDE * across * channels..], channels);
                     b_added(channels, v[0], v[1], v[2], v[3], v[4], v[5], o0, o1, o2, o3, o4, o5);

@@ -1,5 +1,5 @@
-//! Encoders outside of rehang: as ONNX files in the backfill's own runtime and in ONNX Runtime, and as weights that
-//! PyTorch reads and writes.
+//! Encoders outside of rehang: as ONNX files in the backfill's own runtime and in ONNX Runtime, and as
+//! weights that PyTorch reads and writes.
 
 use std::collections::BTreeMap;
 use std::path::Path;
