@@ -120,8 +120,8 @@ impl CrossMatrix {
     }
 }
 
-/// Draws a bootstrap interval, over queries, of the difference of two means over the same queries: `after −
-/// before`.
+/// Draws a bootstrap interval, over queries, of the difference of two means over the same queries:
+/// `after − before`.
 ///
 /// Each query is drawn with both of its values, so what the two models find equally hard does not widen the
 /// interval. An interval that holds 0 says that the difference may be chance.

@@ -4,8 +4,9 @@
 //! Everything here is read off the **cross matrix** of all `M(i, j)`:
 //!
 //! - [`criterion_met`](rehang::gains::criterion_met): `M(new, old) > M(old, old)` (BCT eq. 2).
-//! - [`update_gain`](rehang::gains::update_gain) Γ: `(M(new, old) − M(old, old)) / (M(new*, new*) − M(old,
-//!   old))`, in percent; new* is the best variant of the new model (BCT eq. 9).
+//! - [`update_gain`](rehang::gains::update_gain) Γ:
+//!   `(M(new, old) − M(old, old)) / (M(new*, new*) − M(old, old))`, in percent; new* is the best variant of
+//!   the new model (BCT eq. 9).
 //! - [`absolute_gain`](rehang::gains::absolute_gain): `M(new, old) − M(old, old)`, in points (BCT tables 1,
 //!   3, 4).
 //! - [`gain_up`](rehang::gains::gain_up) Δ↑: `(M(new, old) − M(old, old)) / M(old, old)`, in percent (DMU eq.

@@ -45,8 +45,8 @@ impl Unit {
     }
 }
 
-/// Computes the scalar product of every row with every row of another matrix: `left [n, d] · right [m, d]ᵀ =
-/// [n, m]`.
+/// Computes the scalar product of every row with every row of another matrix:
+/// `left [n, d] · right [m, d]ᵀ = [n, m]`.
 pub(crate) fn products(left: &Matrix, right: &Matrix) -> Matrix {
     let (n, m) = (left.rows(), right.rows());
     let mut out = Matrix::zeros(n, m);
@@ -65,8 +65,8 @@ pub(crate) fn weighted_sums(weights: &Matrix, rows: &Matrix) -> Matrix {
     out
 }
 
-/// Computes sums of rows with the weights the other way round than [`weighted_sums`]: `weights [n, m]ᵀ · rows
-/// [n, d] = [m, d]`.
+/// Computes sums of rows with the weights the other way round than [`weighted_sums`]:
+/// `weights [n, m]ᵀ · rows [n, d] = [m, d]`.
 pub(crate) fn weighted_sums_down(weights: &Matrix, rows: &Matrix) -> Matrix {
     let (m, d) = (weights.columns(), rows.columns());
     let mut out = Matrix::zeros(m, d);

@@ -87,8 +87,8 @@ impl EncoderArchitecture {
         }
     }
 
-    /// Names the architecture as in a configuration, with what tells it from others of the kind: `"cnn-small
-    /// of width 16"`.
+    /// Names the architecture as in a configuration, with what tells it from others of the kind:
+    /// `"cnn-small of width 16"`.
     pub fn name(&self) -> String {
         match self {
             Self::Mlp { hidden, .. } if hidden.is_empty() => "a linear map".into(),

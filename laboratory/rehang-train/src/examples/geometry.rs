@@ -5,8 +5,8 @@
 
 use super::augmentation::Border;
 
-/// Map from a pixel at `(x, y)` of the varied image to where it is taken from: `(a x + b y + c, d x + e y +
-/// f)`, with whole numbers at the centres of pixels.
+/// Map from a pixel at `(x, y)` of the varied image to where it is taken from:
+/// `(a x + b y + c, d x + e y + f)`, with whole numbers at the centres of pixels.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Map {
     x: [f32; 3],

@@ -60,8 +60,8 @@ pub enum ExamplesSource {
     /// Labels may also stand in any other file that [`rehang_files::read_labels`] reads. They are whole
     /// numbers, not negative, and numbered in their order, or text, numbered in the order of the alphabet.
     Arrays {
-        /// File of the images: `[n, height, width]`, `[n, height, width, channels]` or `[n, channels, height,
-        /// width]`; or `[n, height·width]` with `size`.
+        /// File of the images: `[n, height, width]`, `[n, height, width, channels]` or
+        /// `[n, channels, height, width]`; or `[n, height·width]` with `size`.
         images: PathBuf,
         /// File of the labels, `[n]`.
         labels: PathBuf,

@@ -55,8 +55,8 @@ const STUDIES: [(&str, u32); 30] = [
     ("dmu-extended-class", 3),
 ];
 
-/// Makes what is missing and writes the pages. Without a word it makes all; `pages` measures nothing; `units
-/// [SET…]`, `side` and `studies [NAME…]` make one kind.
+/// Makes what is missing and writes the pages. Without a word it makes all; `pages` measures nothing;
+/// `units [SET…]`, `side` and `studies [NAME…]` make one kind.
 pub fn run(arguments: &[&str]) -> Result<()> {
     let shared = Path::new("../shared/data");
     let (kind, names) = arguments.split_first().map_or(("all", &[][..]), |(kind, names)| (*kind, names));

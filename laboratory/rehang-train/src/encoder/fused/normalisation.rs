@@ -2,8 +2,8 @@
 //!
 //! Per channel, over all rows and positions of a batch: `y = max(γ·(z − μ)/√(var + ε) + β + residual, 0)`.
 //! The moments of `z` are summed while a convolution's output is still in the cache. So a forward pass reads
-//! `z` once more and a backward pass twice: for the two sums that `dγ` and `dβ` are, and for `dz = γ/√(var +
-//! ε)·(dy − dβ/n − x̂·dγ/n)`.
+//! `z` once more and a backward pass twice: for the two sums that `dγ` and `dβ` are, and for
+//! `dz = γ/√(var + ε)·(dy − dβ/n − x̂·dγ/n)`.
 //!
 //! Sums over eight positions are taken in f32 and those sums are added in f64, chunk after chunk.
 

@@ -9,9 +9,9 @@
 //! z = Aᵀ M A      of every tile, 4 × 4
 //! ```
 //!
-//! The backward pass is the transpose of every line: `dM = A dz Aᵀ`, `dU = Vᵀ · dM`, `dV = dM · Uᵀ`, `dg = Gᵀ
-//! dU G`, and `dd = B dV Bᵀ` added where tiles overlap. With channels last, every transform is a sum of rows
-//! of numbers: along one axis a whole line of the image at a time, along the other all channels of a
+//! The backward pass is the transpose of every line: `dM = A dz Aᵀ`, `dU = Vᵀ · dM`, `dV = dM · Uᵀ`,
+//! `dg = Gᵀ dU G`, and `dd = B dV Bᵀ` added where tiles overlap. With channels last, every transform is a sum
+//! of rows of numbers: along one axis a whole line of the image at a time, along the other all channels of a
 //! position.
 //!
 //! In f32 results differ from the definition's by about 1e-6 of their scale (a test demands 1e-5).
