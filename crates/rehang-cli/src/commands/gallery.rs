@@ -1,4 +1,4 @@
-//! `rehang gallery import|adopt|release|export|put|delete|drop-space|info`.
+//! `rehang gallery import|adopt|release|export|put|delete|index|compact|drop-space|info`.
 
 use rehang::{Error, Matrix, Result};
 use rehang_files::{VectorSource, expect_apart};
