@@ -1,4 +1,5 @@
-//! A gallery inside an application: it puts notes into it, searches them, and goes on doing both while the model is replaced.
+//! A gallery inside an application: it puts notes into it, searches them, and goes on doing both while the
+//! model is replaced.
 //!
 //! `cargo run -p rehang-examples --bin embedded_gallery`
 
@@ -26,20 +27,21 @@ fn embed(model: usize, dimension: usize, texts: &[&str]) -> Matrix {
     rows
 }
 
-/// The application. It owns its gallery, and may share it between threads.
+/// Application that owns its gallery, and may share it between threads.
 struct Notes {
     gallery: Gallery,
 }
 
 impl Notes {
-    /// The application embeds with the old model until the old space is gone. After the switch, the gallery adapts what it is given.
+    /// Puts a note. The application embeds with the old model until the old space is gone. After the switch,
+    /// the gallery adapts what it is given.
     fn put(&self, id: &str, text: &str) -> Result<()> {
         let vector = embed(1, 24, &[text]).into_data();
         let vectors = vec![NewVector::of_model("first", vector, Provenance::Old)];
         self.gallery.put(&[ItemWrite::new(id, Some(text.into()), vectors)]).map(drop)
     }
 
-    /// The nearest note. Queries of both models make the same call right at every stage.
+    /// Finds the nearest note. Queries of both models make the same call right at every stage.
     fn nearest(&self, text: &str) -> Result<String> {
         let (old, new) = (embed(1, 24, &[text]), embed(2, 32, &[text]));
         let answer = self.gallery.search(&[("first", &old), ("second", &new)], 1, &Filter::default())?;
@@ -71,7 +73,8 @@ fn run(folder: &Path) -> Result<()> {
     upgrade.fit(Method::Ridge, None, &Progress::default())?;
     upgrade.start(&Unobserved)?;
 
-    // From here on the application's own writes are adapted as they come; the run makes them native like all others.
+    // From here on the application's own writes are adapted as they come; the run makes them native like all
+    // others.
     notes.gallery = upgrade.gallery();
     upgrade.switch(Serving::Mixed, true)?;
     notes.put("late", "the telescope is on the roof")?;

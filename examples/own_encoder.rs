@@ -1,4 +1,5 @@
-//! An encoder of one's own, and an upgrade with it by library calls alone: no configuration, and no file but the gallery's.
+//! An encoder of one's own, and an upgrade with it by library calls alone: no configuration, and no file but
+//! the gallery's.
 //!
 //! `cargo run -p rehang-examples --bin own_encoder`
 
@@ -17,7 +18,7 @@ use rehang_upgrade::{
 /// Texts as counts of their letters, in as many dimensions as the space has. A real one calls a model here.
 struct Letters {
     space: Space,
-    /// Texts that it was given: what it costs.
+    /// Number of texts that it was given, which is what it costs.
     items: AtomicU64,
 }
 
@@ -54,7 +55,7 @@ impl Encoder for Letters {
         Ok(inputs.iter().map(answer).collect())
     }
 
-    /// With it, a run knows another model from this one without embedding anything.
+    /// Names the model, so that a run knows another model from this one without embedding anything.
     fn fingerprint(&self) -> Result<Option<String>> {
         Ok(Some(format!("letters, {} wide, version 1", self.space.dimension)))
     }

@@ -1,5 +1,5 @@
-//! The truth of the gallery, which another store keeps. A store that keeps it by itself answers each of these questions; the
-//! documentation of `Ledger` says what each answer promises.
+//! The truth of the gallery, which another store keeps. A store that keeps it by itself answers each of these
+//! questions; the documentation of `Ledger` says what each answer promises.
 
 use std::time::Duration;
 

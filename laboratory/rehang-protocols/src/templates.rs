@@ -7,17 +7,19 @@ use rehang_files::lists::TemplateItem;
 /// Averaged templates.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Templates {
-    /// One unit vector a template, `[templates, d]`; zeros where [`Templates::zeros`] counts it.
+    /// Unit vector of each template, `[templates, d]`; zeros where [`Templates::zeros`] counts it.
     pub vectors: Matrix,
-    /// Templates whose items cancel each other out, or are all zero: their similarity to everything is 0.
+    /// Number of templates whose items cancel each other out, or are all zero: their similarity to everything
+    /// is 0.
     pub zeros: usize,
 }
 
 /// Averages items into templates: `[n, d]` → `[templates, d]`.
 ///
-/// Every item is scaled to length 1 (a zero vector stays zero). Items of one template and one medium are averaged, then the
-/// template's media, each with the same weight; the mean is scaled to length 1 again. So a video of a hundred frames weighs as
-/// much as one photograph (the IJB-C convention). Sums are made in `f64` in the order of `items`.
+/// Every item is scaled to length 1 (a zero vector stays zero). Items of one template and one medium are
+/// averaged, then the template's media, each with the same weight; the mean is scaled to length 1 again. So a
+/// video of a hundred frames weighs as much as one photograph (the IJB-C convention). Sums are made in `f64`
+/// in the order of `items`.
 ///
 /// ```
 /// use rehang::Matrix;
@@ -38,8 +40,8 @@ pub struct Templates {
 ///
 /// # Errors
 ///
-/// [`rehang::ErrorKind::Empty`] for a template without items, [`rehang::ErrorKind::InvalidOption`] for an item of a row or
-/// template that does not exist, [`rehang::ErrorKind::NotFinite`].
+/// [`rehang::ErrorKind::Empty`] for a template without items, [`rehang::ErrorKind::InvalidOption`] for an
+/// item of a row or template that does not exist, [`rehang::ErrorKind::NotFinite`].
 pub fn average(vectors: &Matrix, items: &[TemplateItem], templates: usize) -> Result<Templates> {
     vectors.check_finite("vectors of template items")?;
     let mut members: Vec<Vec<&TemplateItem>> = vec![Vec::new(); templates];
@@ -70,7 +72,7 @@ pub fn average(vectors: &Matrix, items: &[TemplateItem], templates: usize) -> Re
     Ok(Templates { vectors: made, zeros })
 }
 
-/// The unit mean of one template; `None` where there is none.
+/// Averages one template to a unit vector; `None` where its items cancel each other out.
 fn average_one(vectors: &Matrix, members: &[&TemplateItem]) -> Option<Vec<f32>> {
     // Media in the order in which they first appear, each with its sum and its number of items.
     let mut media: Vec<(Option<i64>, Vec<f64>, f64)> = Vec::new();
@@ -100,7 +102,8 @@ fn average_one(vectors: &Matrix, members: &[&TemplateItem]) -> Option<Vec<f32>> 
         }
     }
     let length = mean.iter().map(|value| value * value).sum::<f64>().sqrt();
-    // Opposite items cancel out up to the rounding of their `f32`; what is left then is noise and no direction.
+    // Opposite items cancel out up to the rounding of their `f32`; what is left then is noise and no
+    // direction.
     let noise = 1e-6 * media.len() as f64;
     (length > noise).then(|| mean.iter().map(|value| (value / length) as f32).collect())
 }

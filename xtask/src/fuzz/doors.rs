@@ -1,5 +1,5 @@
-//! Every door through which bytes of others enter. Whatever the bytes are, a door gives a value or an error: it neither panics nor
-//! hangs, and its memory is bounded by what the bytes could rightly hold.
+//! Every door through which bytes of others enter. Whatever the bytes are, a door gives a value or an error:
+//! it neither panics nor hangs, and its memory is bounded by what the bytes could rightly hold.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;

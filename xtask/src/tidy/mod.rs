@@ -1,4 +1,5 @@
-//! `cargo xtask tidy`: rules of this repository that neither the compiler nor clippy knows. It runs as a test as well.
+//! `cargo xtask tidy`: rules of this repository that neither the compiler nor clippy knows. It runs as a test
+//! as well.
 //!
 //! | rule | because |
 //! |---|---|
@@ -40,7 +41,7 @@ struct Fault {
     path: String,
     /// Counted from 1.
     line: usize,
-    /// What is wrong and what to do.
+    /// Sentence that says what is wrong and what to do.
     what: String,
 }
 
@@ -80,18 +81,18 @@ fn faults(root: &Path) -> Result<Vec<Fault>> {
     Ok(faults)
 }
 
-/// A crate of the repository, with the names of what it depends on.
+/// Crate of the repository, with the names of what it depends on.
 struct Package {
     name: String,
     manifest: String,
     normal: Vec<String>,
-    /// Those of `normal` that only a feature brings in.
+    /// Dependencies of `normal` that only a feature brings in.
     optional: Vec<String>,
     development: Vec<String>,
     features: Vec<String>,
 }
 
-/// What cargo prints.
+/// Runs cargo, offline, and gives what it prints.
 fn cargo(root: &Path, arguments: &[&str]) -> Result<Vec<u8>> {
     let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
     let output = Command::new(cargo)
@@ -206,7 +207,7 @@ fn laboratory(packages: &[Package], sources: &[Source]) -> Vec<Fault> {
     faults
 }
 
-/// The faults of those lines of a source for which `what` says one.
+/// Finds the faults of those lines of a source for which `what` says one.
 fn each_line(source: &Source, what: impl Fn(&source::SourceLine) -> Option<String>) -> Vec<Fault> {
     let fault =
         |(number, line)| Some(Fault { path: source.path.clone(), line: number + 1, what: what(line)? });
@@ -274,7 +275,7 @@ const VERBS: [&str; 18] = [
     "transform",
 ];
 
-/// The first word of the command line in a text: an option, or the program with a verb.
+/// Finds the first word of the command line in a text: an option, or the program with a verb.
 fn command_line_word(text: &str) -> Option<String> {
     let word =
         |rest: &str| rest.chars().take_while(|c| c.is_ascii_lowercase() || *c == '-').collect::<String>();
@@ -457,7 +458,7 @@ fn names(sources: &[Source], allowed: &[(&str, &str)]) -> Vec<Fault> {
     faults
 }
 
-/// Features of the command line without a line on their page, and lines without a feature.
+/// Finds features of the command line without a line on their page, and lines without a feature.
 fn features(root: &Path, packages: &[Package]) -> Result<Vec<Fault>> {
     let path = "docs/features.md";
     let page = root.join(path);
@@ -468,8 +469,8 @@ fn features(root: &Path, packages: &[Package]) -> Result<Vec<Fault>> {
     Ok(unlisted(path, &text, &features))
 }
 
-/// What the first part of a page, up to the first heading below its title, lacks of features or has too many. A line of its table begins
-/// with the name of a feature.
+/// Compares the first part of a page, up to the first heading below its title, with the features there are. A
+/// line of its table begins with the name of a feature.
 fn unlisted(path: &str, text: &str, features: &[&str]) -> Vec<Fault> {
     let fault = |line: usize, what: String| Fault { path: path.into(), line, what };
     let first_part = text.lines().take_while(|line| !line.starts_with("## ")).enumerate();
@@ -485,7 +486,8 @@ fn unlisted(path: &str, text: &str, features: &[&str]) -> Vec<Fault> {
         .collect()
 }
 
-/// Crates of others that the demo builds with other features than the tests. Systems differ in their crates, so one is looked at.
+/// Finds crates of others that the demo builds with other features than the tests. Systems differ in their
+/// crates, so one is looked at.
 fn built_twice(root: &Path) -> Result<Vec<Fault>> {
     let tree = |wanted: &[&str]| -> Result<BTreeSet<String>> {
         let shown =
@@ -532,7 +534,7 @@ fn unneeded(exception: &str) -> Fault {
     Fault { path: RULES.into(), line: 1, what }
 }
 
-/// Exceptions that are none any more.
+/// Finds exceptions that are not needed any more.
 fn stale(sources: &[Source]) -> Vec<Fault> {
     let of = |path: &str| sources.iter().find(|source| source.path == path);
     let lines = |path: &str| of(path).into_iter().flat_map(|source| source.product().map(|(_, line)| line));

@@ -1,6 +1,7 @@
-//! What is allowed where. To allow more, add a line here, with its reason.
+//! Rules: what is allowed where. To allow more, add a line here, with its reason.
 
-/// What each crate may depend on, of this repository; examples and tests may use more. Arrows point towards the core.
+/// Crates of this repository that each crate may depend on; examples and tests may use more. Arrows point
+/// towards the core.
 pub const ARROWS: &[(&str, &[&str])] = &[
     ("rehang", &[]),
     ("rehang-files", &["rehang"]),
@@ -102,7 +103,7 @@ const LAB: &[&str] = &[
     "rehang-cli",
 ];
 
-/// What reads bytes of others is fuzzed.
+/// Crates that `xtask` may use: readers of others' bytes are fuzzed.
 const XTASK: &[&str] = &[
     "rehang",
     "rehang-files",
@@ -114,11 +115,11 @@ const XTASK: &[&str] = &[
     "rehang-upgrade",
 ];
 
-/// What examples and tests may use besides: no face.
+/// Faces, which examples and tests must not use; they may use every other crate beside their arrows.
 pub const FACES: &[&str] = &["rehang-cli", "rehang-lab", "rehang-python", "xtask"];
 
-/// Dependencies that cost a user minutes or megabytes, by the beginning of their names, and the crates that are about them. Behind a
-/// feature any crate may have them.
+/// Dependencies that cost a user minutes or megabytes, by the beginning of their names, and the crates that
+/// are about them. Behind a feature any crate may have them.
 pub const HEAVY: &[(&str, &[&str])] = &[
     ("parquet", &["rehang-files"]),
     ("flatbuffers", &["rehang-files"]),
@@ -142,7 +143,8 @@ pub const HEAVY: &[(&str, &[&str])] = &[
     ("ctrlc", &["rehang-cli"]),
 ];
 
-/// Crates that still have circles of imports among more than three files, and how many files stand in them. The list gets shorter only.
+/// Crates that still have circles of imports among more than three files, and how many files stand in them.
+/// The list gets shorter only.
 pub const CIRCLES: &[(&str, usize)] = &[];
 
 /// Names that more than one public type has, and why. The list gets shorter only.
@@ -163,6 +165,7 @@ pub const DOORS: &[(&str, &str)] = &[
 /// Crates that talk to people: they print, and they know the words of the command line.
 pub const SPEAKERS: &[&str] = &["rehang-cli", "rehang-lab", "rehang-python", "xtask"];
 
-/// What looks like a word of the command line in a library and is none: a file, a part of the line, and why it may stay.
+/// Words that look like those of the command line in a library and are none: a file, a part of the line, and
+/// why it may stay.
 pub const SAID: &[(&str, &str, &str)] =
     &[("crates/rehang/src/error.rs", "--features", "an option of cargo: who builds has to give it")];

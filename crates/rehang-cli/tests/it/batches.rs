@@ -1,4 +1,5 @@
-//! A gallery whose service has a batch API: the program is killed again and again while batches are under way, and what was sent comes back.
+//! A gallery whose service has a batch API: the program is killed again and again while batches are under
+//! way, and what was sent comes back.
 
 use std::collections::BTreeMap;
 use std::process::Stdio;

@@ -1,5 +1,5 @@
-//! A gallery that is large enough for a graph, through a whole upgrade: no search makes an index, no switch goes without one, and the
-//! disk gets its room back.
+//! A gallery that is large enough for a graph, through a whole upgrade: no search makes an index, no switch
+//! goes without one, and the disk gets its room back.
 
 use std::process::Output;
 

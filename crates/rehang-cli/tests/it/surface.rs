@@ -106,7 +106,7 @@ fn every_method_fits_and_its_adapter_transforms() {
     ] {
         let fitted = fit(&place, method, "m.safetensors");
         assert_eq!(fitted["method"], method);
-        // Also of a σ² that is trained together with its map.
+        // The calibration is measured also where σ² is trained together with its map.
         assert!(fitted["calibration"]["items"].as_u64() > Some(50), "{method}: {}", fitted["calibration"]);
         place.json(&["transform", "m.safetensors", &old, "-o", "m.npy", "--sigma", "s.npy"]);
         let adapted = read_matrix(&source(&place.text("m.npy"))).unwrap();
@@ -231,7 +231,7 @@ fn items_can_be_joined_by_id() {
     assert_eq!(value["pairs"], 59);
 }
 
-/// What a fit on the demo's pairs says on stderr, and its exit code.
+/// Fits two files of vectors; gives what the fit says on stderr, and its exit code.
 fn said(place: &Place, old: &str, new: &str, more: &[&str]) -> (String, Option<i32>) {
     let output = place.run(&[&["fit", "--old", old, "--new", new, "-o", "said.safetensors"], more].concat());
     (String::from_utf8_lossy(&output.stderr).into_owned(), output.status.code())
@@ -280,7 +280,7 @@ fn old_and_new_that_are_swapped_are_noticed_by_labels_by_a_head_and_by_neither()
 fn a_gain_that_is_not_there_is_said_without_labels() {
     let place = Place::new();
     let (old, new) = (demo("old.npy"), demo("new.npy"));
-    // The same model twice: nothing to gain.
+    // Old and new vectors of the same model: nothing to gain.
     let (same, code) = said(&place, &new, &new, &["--method", "ridge"]);
     assert!(same.contains("agreement@10") && same.contains("Do not upgrade"), "{same}");
     assert_eq!(code, Some(1));
@@ -409,7 +409,8 @@ fn items_that_are_among_the_pairs_are_counted_wherever_an_adapter_meets_a_galler
     assert_eq!(value["among_pairs"]["rows"], 3);
     assert_eq!(value["findings"], serde_json::json!([]));
 
-    // The whole demo, pairs and gallery: a numbers' worth of nothing, and said so without naming the pairs.
+    // The whole demo, pairs and gallery, is measured: its numbers mean nothing, which is said without the
+    // pairs being named.
     let (all_old, all_new, all_labels) = (demo("old.npy"), demo("new.npy"), demo("label.npy"));
     place.json(&["transform", "a.safetensors", &all_old, "-o", "all.npy", "--sigma", "all-sigma.npy"]);
     place.json(&["order", "--policy", "sigma", "--sigma", "all-sigma.npy", "-o", "all-order.npy"]);
@@ -705,7 +706,7 @@ fn labels_that_the_head_does_not_know_are_counted() {
         said.contains(&format!("{unknown} of 1079 pairs have a label that the head does not know")),
         "{said}"
     );
-    // What was measured was measured on a σ² that is not in the adapter.
+    // The calibration was measured on a σ² that is not in the adapter.
     let fitted: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&fitted["uncertainty"], &fitted["calibration"]), (&Value::from("constant"), &Value::Null));
 }
@@ -1111,7 +1112,7 @@ fn a_fit_is_chosen_by_queries_and_judgements_where_there_are_any() {
     );
     assert_eq!(fitted(&[&queries, &qrels])["criterion"], "nDCG@10");
     assert_eq!(fitted(&[&queries, &qrels, &["--for", "map"]])["criterion"], "mAP");
-    // What is missing, or cannot be measured, is said.
+    // Options that are missing, and metrics that cannot be measured, are named.
     let refused = |more: &[&[&str]], word: &str| {
         let output = place.run(&[&base[..], &more.concat()].concat());
         assert_eq!(output.status.code(), Some(2));
