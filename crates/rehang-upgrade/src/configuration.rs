@@ -492,6 +492,26 @@ impl Configuration {
         })
     }
 
+    /// Plans the upgrade that is under way: by the adapter of its record, whatever was fitted since. Where none
+    /// is under way by a map, or the file names an adapter, it is planned [anew](Configuration::planned).
+    ///
+    /// # Errors
+    ///
+    /// As [`Configuration::planned`].
+    pub fn under_way(&self, store: &dyn Ledger) -> Result<Planned> {
+        let record = Recorded::read(store)?.map(|recorded| recorded.record).filter(|record| {
+            record.is_live() && !record.is_plain() && record.is_between(&self.old.name, &self.new.name)
+        });
+        let Some(record) = record.filter(|_| !self.names_adapter()) else { return self.planned(store) };
+        let Some(adapter) = kept::adapter(store, &record.adapter)? else { return self.planned(store) };
+        Ok(Planned {
+            old: Space { normalised: adapter.old.normalised, ..self.old.clone() },
+            new: Space { normalised: adapter.output_space().normalised, ..self.new.clone() },
+            adapter: Some(adapter),
+            order: self.order(store)?,
+        })
+    }
+
     /// Plans the upgrade without a map: everything is embedded.
     pub(crate) fn planned_plain(&self, store: &dyn Ledger) -> Result<Planned> {
         let made = || self.made_space();
@@ -771,7 +791,9 @@ impl Configuration {
             return Err(Error::option("config", self.name(), expected));
         }
         match Recorded::read(store)? {
-            Some(recorded) if recorded.record.is_live() => expect_same(store, &self.planned(store)?.setup()),
+            Some(recorded) if recorded.record.is_live() => {
+                expect_same(store, &self.under_way(store)?.setup())
+            }
             _ => Ok(()),
         }
     }

@@ -120,6 +120,10 @@ impl Upgrade {
         self.configuration.planned(self.store())
     }
 
+    fn under_way(&self) -> Result<Planned> {
+        self.configuration.under_way(self.store())
+    }
+
     fn planned_plain(&self) -> Result<Planned> {
         self.configuration.planned_plain(self.store())
     }
@@ -659,7 +663,7 @@ impl Upgrade {
     /// As [`switch`](verbs::switch), [`expect_worthwhile`] and [`Configuration::forecast`].
     pub fn switch(&self, serving: Serving, anyway: bool) -> Result<(Switched, Vec<Finding>)> {
         let mut findings = Vec::new();
-        let planned = self.planned()?;
+        let planned = self.under_way()?;
         let new = &planned.new.name;
         // The switch below refuses any other phase, for a better reason.
         let record = Recorded::read(self.store())?.map(|recorded| recorded.record);
@@ -719,7 +723,7 @@ impl Upgrade {
         let record = Recorded::expect(self.store())?.record;
         expect_between(self.store(), &record, &self.configuration.old, &self.configuration.new)?;
         // After the finish nothing is adapted, so a caller that has no adapter file any more can run too.
-        let planned = if record.phase == Phase::Finished { None } else { Some(self.planned()?) };
+        let planned = if record.phase == Phase::Finished { None } else { Some(self.under_way()?) };
         if let Some(planned) = &planned {
             expect_same(self.store(), &planned.setup())?;
         }
@@ -733,7 +737,7 @@ impl Upgrade {
         let mut limits = self.configuration.limits_of(asked, encoder)?;
         let asked_until = limits.until;
         if matches!(limits.until, Until::Enough | Until::Worth { .. }) {
-            let planned = self.planned()?;
+            let planned = self.under_way()?;
             let forecast = self.configuration.forecast(self.store(), &planned)?;
             limits.until = share_of(limits.until, forecast.as_ref(), || self.cost_of_all(&planned))?;
         }
@@ -807,7 +811,7 @@ impl Upgrade {
     ///
     /// As [`Configuration::planned`] and [`Configuration::forecast`].
     pub fn forecast(&self) -> Result<Option<Forecast>> {
-        self.configuration.forecast(self.store(), &self.planned()?)
+        self.configuration.forecast(self.store(), &self.under_way()?)
     }
 
     /// Reads how the upgrade stands, as [`status`](status::status) does.
@@ -891,7 +895,8 @@ impl Upgrade {
     ///
     /// As [`request`](verbs::request) and [`put_back`].
     pub fn resume(&self, retry_failed: bool, re_embed: bool, observer: &dyn Observer) -> Result<Resumed> {
-        let put_back = if re_embed { put_back(self.store(), &self.planned()?.setup(), observer)? } else { 0 };
+        let put_back =
+            if re_embed { put_back(self.store(), &self.under_way()?.setup(), observer)? } else { 0 };
         let requested = self.request(Request::Run)?;
         let new = &self.configuration.new.name;
         let retried = if retry_failed { self.store.clear_failures(new)? } else { 0 };
@@ -910,7 +915,7 @@ impl Upgrade {
             self.remove_bridge()?;
             return verbs::served_again(self.store(), self.configuration.old.name.clone());
         }
-        verbs::rollback(self.store(), &self.planned()?.setup(), &Unobserved)
+        verbs::rollback(self.store(), &self.under_way()?.setup(), &Unobserved)
     }
 
     /// Returns what a person should know before a [finish](Upgrade::finish), by how the upgrade stands at
@@ -935,7 +940,7 @@ impl Upgrade {
     /// As [`finish`](verbs::finish); a conflict where another process is at work.
     pub fn finish(&self, anyway: bool, observer: &dyn Observer) -> Result<FinishedUpgrade> {
         let _lock = self.lock()?;
-        verbs::finish(self.store(), &self.planned()?.setup(), anyway, observer)
+        verbs::finish(self.store(), &self.under_way()?.setup(), anyway, observer)
     }
 }
 

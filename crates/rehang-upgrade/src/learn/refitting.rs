@@ -252,7 +252,7 @@ impl Answering<'_> {
             keep(store, spaces, pairs, store.counts(&spaces.1.name)?.native)?;
             return Ok(None);
         };
-        let planned = configuration.planned(store)?;
+        let planned = configuration.under_way(store)?;
         let Some(mapped) = &planned.adapter else { return Ok(None) };
         if rehang_files::adapter_file::fingerprint(mapped)? != record.adapter {
             return Ok(None);

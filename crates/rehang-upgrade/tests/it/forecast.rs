@@ -14,7 +14,8 @@ use rehang_fit::Method;
 use rehang_sqlite::SqliteStore;
 use rehang_store::{Files, Filter, ItemWrite, Ledger, NewVector};
 use rehang_upgrade::{
-    Forecast, PairsFiles, PairsOptions, RunOptions, Serving, Unobserved, Until, Upgrade, set_bridge,
+    AutoOptions, Forecast, Next, PairsFiles, PairsOptions, Recorded, RunOptions, Serving, Step, Unobserved,
+    Until, Upgrade, set_bridge,
 };
 
 /// Digits of the demo by both models; the source of an item is the number of its row.
@@ -215,6 +216,13 @@ fn three_machines_take_turns(digits: &Digits, config: &Path) {
     held.put(&[ItemWrite::new("100007", Some("7".into()), vec![late])]).unwrap();
     assert_eq!(first.store().counts("new-model").unwrap().lacking, 0);
     assert_eq!(run(&first, digits, 0.6), 0, "and anybody runs on by it");
+    // A map that one of them fits meanwhile is nobody's until a start plans with it.
+    let in_use = Recorded::expect(first.store()).unwrap().record.adapter;
+    third.fit(Method::Procrustes, None, &Progress::default()).unwrap();
+    run(&first, digits, 0.65);
+    assert_eq!(Recorded::expect(second.store()).unwrap().record.adapter, in_use);
+    let next = third.next(&AutoOptions::default(), false).unwrap();
+    assert_eq!(next, Next::Step(Step::Start), "which is told");
 
     second.rollback().unwrap();
     let spaces = (digits.old_space(), digits.space.clone());
