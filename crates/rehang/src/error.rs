@@ -159,7 +159,7 @@ pub enum ErrorKind {
         /// Obstacle, in words.
         detail: String,
     },
-    /// Another process has changed what was read since then: a compare-and-set was lost and nothing was
+    /// A compare-and-set was lost to another process, which changed what had been read, so nothing was
     /// written. Act: read it again, then decide again.
     ChangedMeanwhile {
         /// Name of what the other process changed.
