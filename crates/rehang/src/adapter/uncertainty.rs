@@ -21,7 +21,7 @@ pub const LOG_VARIANCE_LIMIT: f64 = 60.0;
 )]
 #[derive(Debug, Clone, PartialEq)]
 pub enum Uncertainty {
-    /// The same σ² for every item, since nothing better was learned.
+    /// One σ² for every item, since nothing better was learned.
     Constant {
         /// σ², above 0.
         variance: f32,
