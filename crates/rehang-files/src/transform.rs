@@ -74,7 +74,7 @@ pub struct Transformed {
     /// The adapted vectors and the σ² of each, where they were not written.
     #[serde(skip)]
     pub made: Option<(Matrix, Vec<f32>)>,
-    /// File of their σ².
+    /// File of the σ² of the adapted vectors.
     pub sigma: Option<PathBuf>,
     /// Space of the adapted vectors.
     pub space: Space,

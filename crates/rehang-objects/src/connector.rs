@@ -151,7 +151,7 @@ mod tests {
     use super::*;
     use crate::ObjectFolder;
 
-    /// Lists a bucket of a server, with these variables in the environment, and counts its objects.
+    /// Lists a bucket of a server and counts its objects; `set` holds variables of the environment.
     fn list(endpoint: &str, set: &[(&str, &str)]) -> Result<usize> {
         drop(rustls::crypto::ring::default_provider().install_default());
         let variable =

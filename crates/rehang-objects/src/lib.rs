@@ -1,10 +1,10 @@
 //! Folders that lie in an object store: S3 and services that speak its language, Google Cloud Storage, Azure.
 //!
-//! [`ObjectFolder`] is a [`Folder`] of [`rehang_files`]. An object is fetched whole into a temporary folder before
-//! it is read. It is made there before it is written, and then written whole. So the disk holds one object
-//! per call, and memory some parts of it. Credentials, region and endpoint come from the environment, as
-//! `docs/reference/object-stores.md` lists; they are never printed. Requests that fail for a while are tried
-//! again by the crate `object_store`.
+//! [`ObjectFolder`] is a [`Folder`] of [`rehang_files`]. An object is fetched whole into a temporary folder
+//! before it is read. It is made there before it is written, and then written whole. So the disk holds one
+//! object per call, and memory some parts of it. Credentials, region and endpoint come from the environment,
+//! as `docs/reference/object-stores.md` lists; they are never printed. Requests that fail for a while are
+//! tried again by the crate `object_store`.
 
 mod address;
 mod connector;

@@ -28,7 +28,7 @@ pub struct OrderOutcome {
     pub min: Quality,
     /// NFR@1 against the gallery at the start of the backfill: its mean over all fractions.
     pub negative_flips: f64,
-    /// NFR@1 at its worst fraction.
+    /// NFR@1 at the worst fraction.
     pub negative_flips_max: f64,
     /// Top-1 at 101 fractions, 0 % to 100 %, to three decimals.
     pub top1: Vec<f64>,

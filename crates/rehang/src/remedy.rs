@@ -71,7 +71,7 @@ pub enum Remedy {
         /// up.
         backfill_percent: Option<f64>,
     },
-    /// Embed items that have no vector first, or switch all the same.
+    /// First embed the items that have no vector, or switch all the same.
     EmbedFirst,
     /// Make a report as JSON, on pairs that the adapter was not fitted on.
     MakeReport,

@@ -227,7 +227,7 @@ pub struct Floors {
 pub struct Floor {
     /// Value of the floor today.
     pub today: f64,
-    /// Number of answers that it lets through, for a query on average.
+    /// Number of answers that the floor lets through, for a query on average.
     pub answers: f64,
     /// Floor at the switch, when all items are adapted; `None` where too few answers pass to say.
     pub adapted: Option<FloorAt>,
@@ -251,7 +251,7 @@ pub struct FloorAt {
 /// Code of the finding that a metric other than the verdict's falls at the switch.
 pub const ANOTHER_METRIC: &str = "another-metric-falls";
 
-/// Code of the finding that a forecast's queries are other items than those of the forecast before it.
+/// Code of the finding that a forecast asks other items as queries than the forecast before it.
 pub const MORE_QUERIES: &str = "more-queries";
 
 /// Code of the finding that a forecast knows hardly anything of its gallery: its range at the switch is wider
