@@ -99,9 +99,9 @@ impl Bridge {
         self.share < 1.0
     }
 
-    /// Makes queries for the old gallery `[n, d_old]`, from the same queries embedded by the old model `[n,
-    /// d_old]` and by the new one `[n, d_new]`. Where the share is 1, those of the old model may be left out;
-    /// if given, they lend their lengths.
+    /// Makes queries for the old gallery `[n, d_old]`, from the same queries embedded by the old model
+    /// `[n, d_old]` and by the new one `[n, d_new]`. Where the share is 1, those of the old model may be left
+    /// out; if given, they lend their lengths.
     ///
     /// # Errors
     ///

@@ -131,8 +131,8 @@ pub(crate) fn resampled_means(values: &[f64], columns: usize, resamples: usize, 
         .collect()
 }
 
-/// Draws a random index below `bound`, from the high half of a 128-bit product; the bias is below `bound /
-/// 2^64`.
+/// Draws a random index below `bound`, from the high half of a 128-bit product; the bias is below
+/// `bound / 2^64`.
 pub(crate) fn below(random: &mut impl Rng, bound: usize) -> usize {
     ((u128::from(random.next_u64()) * bound as u128) >> 64) as usize
 }

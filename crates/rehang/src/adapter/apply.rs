@@ -268,9 +268,9 @@ impl Applier {
         self.d_side
     }
 
-    /// Applies the adapter to a batch of `n = variance.len()` rows. Reads `old` `[n, d_old]` and `side` `[n,
-    /// d_side]`; writes `vectors` `[n, d_new]`, `variance` `[n]` (σ²) and `raw_norms` `[n]` (lengths before
-    /// the geometry).
+    /// Applies the adapter to a batch of `n = variance.len()` rows. Reads `old` `[n, d_old]` and `side`
+    /// `[n, d_side]`; writes `vectors` `[n, d_new]`, `variance` `[n]` (σ²) and `raw_norms` `[n]` (lengths
+    /// before the geometry).
     ///
     /// `first_row` is the row of the whole file at which the batch begins, since errors name rows of the
     /// file. A batch without rows does nothing. Memory beside the slices is bounded and reused from call to

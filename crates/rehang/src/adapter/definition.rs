@@ -81,8 +81,8 @@ pub struct Map {
 }
 
 /// A map for each of several kinds of old vectors, and a gate that tells the kinds apart by the old vector
-/// alone. Kinds are, for example, the vectors of two models in one column. The output is `Σ_k p_k(o) ·
-/// map_k(o)`, where p is the softmax of the gate's output.
+/// alone. Kinds are, for example, the vectors of two models in one column. The output is
+/// `Σ_k p_k(o) · map_k(o)`, where p is the softmax of the gate's output.
 ///
 /// Where the gate is sure, the output is that of the kind's map. Where it is not, the output is a mean over
 /// kinds, which has the least expected squared error that the gate's doubt allows.
@@ -160,11 +160,11 @@ pub struct Adapter {
     /// is 0 or more, in the unit of the new space's [`Distance`](crate::Distance) (squared for L2).
     ///
     /// An output h(o) is an estimate, and estimates lie nearer to everything than what they estimate. Where
-    /// `v` is `h(o)` plus an error that does not depend on the query, `E‖q − v‖² = ‖q − h(o)‖² + E‖v −
-    /// h(o)‖²`. Without a handicap, wrong adapted items therefore push right native ones down. With the whole
-    /// error as the handicap, right adapted items would stand behind all natives. The best share of it is
-    /// measured on pairs that the map was not fitted on (`rehang fit`). A handicap changes no rank among
-    /// adapted items, and none once all are native.
+    /// `v` is `h(o)` plus an error that does not depend on the query,
+    /// `E‖q − v‖² = ‖q − h(o)‖² + E‖v − h(o)‖²`. Without a handicap, wrong adapted items therefore push right
+    /// native ones down. With the whole error as the handicap, right adapted items would stand behind all
+    /// natives. The best share of it is measured on pairs that the map was not fitted on (`rehang fit`). A
+    /// handicap changes no rank among adapted items, and none once all are native.
     pub handicap: f64,
     /// Way in which a search with queries of both models judges an adapted vector together with the old one.
     /// `None` where no pairs were left out to measure it on.

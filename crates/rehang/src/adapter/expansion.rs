@@ -190,9 +190,9 @@ crate::vectorised! {
 /// `e^x` for `x ≤ 0`, to 2 units in the last place; exactly 0 below −708.
 ///
 /// It is written without a branch and without fused steps. So the compiler makes vector instructions of it,
-/// and every processor gives the same bits. `e^x = 2^n · e^r` with `n = round(x / ln 2)` and `|r| ≤ ln 2 /
-/// 2`. For `e^r` it uses a polynomial of degree 13 (the Taylor series, whose remainder there is below 5e-18
-/// of the value).
+/// and every processor gives the same bits. `e^x = 2^n · e^r` with `n = round(x / ln 2)` and
+/// `|r| ≤ ln 2 / 2`. For `e^r` it uses a polynomial of degree 13 (the Taylor series, whose remainder there is
+/// below 5e-18 of the value).
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "the body must be compiled inside each version of the loop above")]
 pub(super) fn exponential(x: f64) -> f64 {

@@ -634,8 +634,8 @@ fn precision_sum<E: Eight>(ranks: &[f64], weights: &[f64]) -> f64 {
     sums.sum()
 }
 
-/// Adds `step`, 1 or −1, to the ranks at positions `first..end`. Returns the change of `Σ weights[i] /
-/// ranks[i]`: `w/(r + step) − w/r = −step · w / (r·(r + step))`.
+/// Adds `step`, 1 or −1, to the ranks at positions `first..end`. Returns the change of
+/// `Σ weights[i] / ranks[i]`: `w/(r + step) − w/r = −step · w / (r·(r + step))`.
 ///
 /// Four registers at a time are read and written, and the ranks outside the range stay unchanged: a rank that
 /// stays has a numerator of 0. Most ranges fit into one such group, so the loop ends where the processor

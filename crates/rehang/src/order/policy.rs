@@ -217,8 +217,8 @@ impl<'a> Evidence<'a> {
     }
 }
 
-/// Computes the softmax probabilities of every vector and gives them to `score`: `[n, d] → [n, classes] →
-/// [n]`.
+/// Computes the softmax probabilities of every vector and gives them to `score`:
+/// `[n, d] → [n, classes] → [n]`.
 pub(super) fn probabilities(
     head: &Head,
     vectors: &Matrix,
