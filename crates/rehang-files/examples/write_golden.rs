@@ -1,7 +1,8 @@
 //! Writes the golden files of this version's adapter format: `cargo run --example write_golden -- FOLDER`.
 //!
-//! The files in `tests/golden` were made by this program and are kept: whatever later versions write, they must read
-//! these and give the same outputs. So it is run once for a new kind of adapter, and passes over files that are there.
+//! The files in `tests/golden` were made by this program and are kept. Whatever later versions write, they
+//! must read these files and give the same outputs. So the program is run once for a new kind of adapter, and
+//! passes over files that exist.
 
 #[path = "../../rehang/tests/adapters/mod.rs"]
 mod adapters;

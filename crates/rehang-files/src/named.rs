@@ -1,4 +1,4 @@
-//! Files that belong to a name.
+//! Files that belong to a name, written as `NAME=FILE`.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ pub struct NamedFile {
 }
 
 impl NamedFile {
-    /// The file that `NAME=FILE` stands for, where it stands for one; `parameter` is where it was given.
+    /// Parses `NAME=FILE`; `parameter` is where the text was given.
     ///
     /// # Errors
     ///
@@ -30,7 +30,7 @@ impl NamedFile {
     }
 }
 
-/// Fails where a name stands twice; `parameter` is where the files were given.
+/// Fails where two files have one name; `parameter` is where the files were given.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! Stands in for the reader and the writer of Parquet in a build without the feature `parquet`.
+//! Stand-in for the reader and the writer of Parquet in a build without the feature `parquet`.
 
 use std::ops::Range;
 use std::path::Path;

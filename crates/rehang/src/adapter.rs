@@ -1,9 +1,9 @@
 //! Adapters: the map h from old vectors to the new space, with an uncertainty σ² for every output.
 //!
-//! An [`Adapter`] is data. Fitting one is `rehang-fit`'s work; this module holds what it is made of, applies it
-//! ([`apply`], or an [`Applier`] for streams). Its file is `rehang-files`' business.
+//! An [`Adapter`] is data. `rehang-fit` fits it. This module holds its parts and applies it ([`apply`], or an
+//! [`Applier`] for streams). `rehang-files` reads and writes its file.
 //!
-//! What happens to an old vector `o`:
+//! An old vector `o` takes this way:
 //!
 //! 1. it is scaled as [`InputScaling`] says and goes through the [`Map`]: the raw output `raw(o)` `[d_new]`;
 //! 2. [`Uncertainty`] gives σ², an estimate of `‖v − h(o)‖²`;

@@ -1,4 +1,4 @@
-//! The bridge: new queries in an old gallery, which stays as it is.
+//! The bridge: searches by new queries in an old gallery, which stays as it is.
 
 use crate::adapter::{Map, Training};
 use crate::check::{expect_count, expect_width};
@@ -7,14 +7,17 @@ use crate::length::{norm, normalise};
 use crate::space::Space;
 use crate::vectors::Matrix;
 
-/// Brings queries of the new model to a gallery of the old one, before anything of that gallery is written.
+/// Bridge from the new model's queries to a gallery of the old one, before anything of that gallery is
+/// written.
 ///
-/// A query is `q = unit((1 − a) unit(q_old) + a g(q_new))`, `[n, d_old]`, and g the adjoint of a map h from old vectors to new ones: of
-/// `h(o) = W (o − μ_old) + μ_new` it is `g(q) = unit(Wᵀ (q − μ_new))`. So the score of g(q) for an item is that of q for what h makes of
-/// it, `⟨Wᵀ (q − μ_new), o⟩ = ⟨q − μ_new, h(o)⟩` but for a constant, and search indexes of old vectors serve it. (A regression of
-/// old vectors on new ones has the least squared error and not these scores: on real galleries it finds less.)
+/// A query is `q = unit((1 − a) unit(q_old) + a g(q_new))`, `[n, d_old]`, where g is the adjoint of a map h
+/// from old vectors to new ones. For `h(o) = W (o − μ_old) + μ_new` it is `g(q) = unit(Wᵀ (q − μ_new))`. So
+/// g(q) scores an item as q scores what h makes of it, `⟨Wᵀ (q − μ_new), o⟩ = ⟨q − μ_new, h(o)⟩` up to a
+/// constant, and search indexes of old vectors can be used. (A regression of old vectors on new ones has the
+/// least squared error but not these scores: on real galleries it finds less.)
 ///
-/// The result has the length of the old query, which matters to L2 alone; without one it has the mean length of old vectors.
+/// The result has the length of the old query, which matters to L2 alone. Without an old query it has the
+/// mean length of old vectors.
 ///
 /// | vector | is |
 /// |---|---|
@@ -48,28 +51,30 @@ use crate::vectors::Matrix;
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bridge {
-    /// The space of the gallery, and of what it writes.
+    /// Space of the gallery, and of the queries that the bridge makes.
     pub old: Space,
-    /// The space of the queries that it reads.
+    /// Space of the queries that the bridge reads.
     pub new: Space,
-    /// g but for its length, `[n, d_new] → [n, d_old]`: one layer without ReLU.
+    /// Map that gives g up to its length, `[n, d_new] → [n, d_old]`: one layer without ReLU.
     pub map: Map,
-    /// a, above 0 and at most 1. At 1 the old model has no part, and may be switched off.
+    /// Share a of the new query, above 0 and at most 1. At 1 the old model has no part, and may be switched
+    /// off.
     pub share: f64,
-    /// The mean length of old vectors.
+    /// Mean length of old vectors.
     pub length: f64,
-    /// How the map was made whose adjoint it is.
+    /// How the map was made of which the bridge is the adjoint.
     pub training: Training,
 }
 
 impl Bridge {
-    /// Says whether all parts agree: widths, numbers finite, a share above 0 and at most 1, a length above 0.
+    /// Checks that all parts agree: widths, numbers finite, a share above 0 and at most 1, a length above 0.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::WidthMismatch`](crate::ErrorKind::WidthMismatch), [`ErrorKind::NotFinite`](crate::ErrorKind::NotFinite),
-    /// [`ErrorKind::InvalidOption`](crate::ErrorKind::InvalidOption), [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) for a map that
-    /// is not one layer.
+    /// [`ErrorKind::WidthMismatch`](crate::ErrorKind::WidthMismatch),
+    /// [`ErrorKind::NotFinite`](crate::ErrorKind::NotFinite),
+    /// [`ErrorKind::InvalidOption`](crate::ErrorKind::InvalidOption),
+    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) for a map that is not one layer.
     pub fn check(&self) -> Result<()> {
         let [layer] = &self.map.mixer[..] else {
             return Err(Error::corrupt("the bridge", "its map is one layer"));
@@ -94,13 +99,15 @@ impl Bridge {
         self.share < 1.0
     }
 
-    /// Queries for the old gallery `[n, d_old]`, of the same queries by the old model `[n, d_old]` and by the new one `[n, d_new]`. Without
-    /// those of the old model where the share is 1; given, they lend their lengths.
+    /// Makes queries for the old gallery `[n, d_old]`, from the same queries embedded by the old model
+    /// `[n, d_old]` and by the new one `[n, d_new]`. Where the share is 1, those of the old model may be left
+    /// out; if given, they lend their lengths.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::MissingInput`](crate::ErrorKind::MissingInput) where queries of the old model are needed;
-    /// [`ErrorKind::WidthMismatch`](crate::ErrorKind::WidthMismatch), [`ErrorKind::CountMismatch`](crate::ErrorKind::CountMismatch),
+    /// [`ErrorKind::WidthMismatch`](crate::ErrorKind::WidthMismatch),
+    /// [`ErrorKind::CountMismatch`](crate::ErrorKind::CountMismatch),
     /// [`ErrorKind::NotFinite`](crate::ErrorKind::NotFinite).
     pub fn queries(&self, old: Option<&Matrix>, new: &Matrix) -> Result<Matrix> {
         if old.is_none() && self.needs_old() {
@@ -121,7 +128,8 @@ impl Bridge {
         Ok(mixed(old, &turned, self.share, length))
     }
 
-    /// g of queries by the new model, `[n, d_new] → [n, d_old]`: rows of length 1, and of 0 for a zero query.
+    /// Applies g to queries of the new model, `[n, d_new] → [n, d_old]`: rows of length 1, and of length 0
+    /// for a zero query.
     ///
     /// # Errors
     ///
@@ -139,9 +147,10 @@ impl Bridge {
     }
 }
 
-/// `unit((1 − share) unit(q_old) + share g)` at the length of the old query, or at `length` where it has none: `[n, d_old]`.
+/// Computes `unit((1 − share) unit(q_old) + share g)` at the length of the old query, or at `length` where
+/// there is none: `[n, d_old]`.
 ///
-/// Rows of `turned` have length 1 or 0. See [`Bridge`] for what has no direction.
+/// Rows of `turned` have length 1 or 0. [`Bridge`] says what happens to vectors without a direction.
 pub fn mixed(old: Option<&Matrix>, turned: &Matrix, share: f64, length: f64) -> Matrix {
     let mut queries = turned.clone();
     for row in 0..queries.rows() {
@@ -155,7 +164,7 @@ pub fn mixed(old: Option<&Matrix>, turned: &Matrix, share: f64, length: f64) -> 
             .collect();
         let whole = sum.iter().map(|value| value * value).sum::<f64>().sqrt();
         let query = queries.row_mut(row);
-        // What is left of two that cancel is rounding, and no direction.
+        // Two queries that cancel leave only rounding, which has no direction.
         if whole > f64::from(f32::EPSILON) {
             for (query, sum) in query.iter_mut().zip(&sum) {
                 *query = (sum / whole * target) as f32;
@@ -228,7 +237,7 @@ mod tests {
         assert!((norm(alone.row(0)) - 5.0).abs() < 1e-5);
         assert!(close(&bridge(0.5).queries(Some(&none), &new).unwrap(), &alone));
         assert_eq!(bridge(1.0).queries(None, &no_query).unwrap(), none);
-        // What is against itself cancels.
+        // Opposite vectors cancel.
         let turned = Matrix::new(3, vec![0.0, -0.6, -0.8]).unwrap();
         assert_eq!(mixed(Some(&old), &turned, 0.5, 1.0), old);
     }

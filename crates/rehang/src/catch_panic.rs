@@ -1,4 +1,4 @@
-//! Panics of other libraries, as values.
+//! Catching panics of other libraries, as values.
 
 use std::cell::Cell;
 use std::panic::{self, AssertUnwindSafe, catch_unwind};
@@ -8,10 +8,11 @@ thread_local! {
     static IS_CAUGHT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs a library's code on data that may be damaged or hostile; `None` where that code panics. `work` must stay on its thread.
+/// Runs a library's code on data that may be damaged or hostile; `None` where that code panics. `work` must
+/// stay on its thread.
 ///
-/// The process's panic hook is wrapped once, so that it never hears of such a panic: its message would stand before the error, and a
-/// hook that ends the process would end it for a damaged file.
+/// The process's panic hook is wrapped once, so that it never hears of such a panic. Otherwise its message
+/// would stand before the error, and a hook that ends the process would end it for a damaged file.
 ///
 /// ```
 /// assert_eq!(rehang::catch_panic(|| 2), Some(2));

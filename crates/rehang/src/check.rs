@@ -1,4 +1,4 @@
-//! Checks of shapes and numbers, made where data enter and before the first expensive second.
+//! Checks of shapes and numbers, made where data enter and before any expensive work.
 
 use std::fmt;
 
@@ -35,8 +35,8 @@ pub fn expect_count(
     Err(ErrorKind::CountMismatch { left, left_count, right, right_count }.into())
 }
 
-/// Fails where one of the vectors `[n, width]` of a normalised space has another length than 1; `first_row` is the number of
-/// the first one in its file.
+/// Fails where one of the vectors `[n, width]` of a normalised space has another length than 1. `first_row`
+/// is the number of the first of these rows in its file.
 ///
 /// # Errors
 ///
@@ -53,7 +53,8 @@ pub fn expect_normalised(what: &str, width: usize, first_row: u64, vectors: &[f3
     Ok(())
 }
 
-/// Fails on the first NaN or infinite number of rows of `columns` numbers, the first of which is row `first_row`.
+/// Fails on the first NaN or infinite number in rows of `columns` numbers. The first of these rows is row
+/// `first_row`.
 ///
 /// # Errors
 ///
@@ -69,8 +70,8 @@ pub fn check_finite<T: Copy + Into<f64>>(
     Err(ErrorKind::NotFinite { what: what.into(), row, column }.into())
 }
 
-/// Whether a vector is without NaN and infinite numbers, as every one is that came through the library: an application may have
-/// written others around it.
+/// Whether a vector is without NaN and infinite numbers. Every vector that came through the library is; an
+/// application may have written others around it.
 pub fn is_finite(vector: &[f32]) -> bool {
     vector.iter().all(|value| value.is_finite())
 }
@@ -84,7 +85,7 @@ pub fn expect_finite(what: &str, values: &[f32]) -> Result<()> {
     check_finite(what, values, values.len(), 0)
 }
 
-/// Fails where what is added to the distances of adapted items is negative or not a number.
+/// Fails where a handicap, which is added to the distances of adapted items, is negative or not a number.
 ///
 /// # Errors
 ///
@@ -96,11 +97,12 @@ pub fn check_handicap(handicap: f64) -> Result<()> {
     Err(Error::option("handicap", handicap, "a finite number, 0 or more"))
 }
 
-/// Fails where `order` is not a permutation of `0..items`, naming what is missing, twice or outside.
+/// Fails where `order` is not a permutation of `0..items`. The error names what is missing, twice or outside.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::CountMismatch`], [`ErrorKind::Duplicate`], [`ErrorKind::Corrupt`] for an index outside the gallery.
+/// [`ErrorKind::CountMismatch`], [`ErrorKind::Duplicate`], [`ErrorKind::Corrupt`] for an index outside the
+/// gallery.
 pub fn check_permutation(order: &[usize], items: usize) -> Result<()> {
     expect_count("the order", order.len(), "the gallery", items)?;
     let mut seen = vec![false; items];

@@ -1,4 +1,4 @@
-//! k-means, for pseudo-classes where there are no labels and for orders that cover a gallery.
+//! k-means: it makes pseudo-classes where there are no labels, and clusters for orders that cover a gallery.
 
 use rand::rand_core::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -12,9 +12,9 @@ use crate::space::Distance;
 use crate::statistics::below;
 use crate::vectors::Matrix;
 
-/// Items whose distances to the centres are computed together.
+/// Number of items whose distances to the centres are computed together.
 const BLOCK: usize = 64;
-/// Centres are found on at most this many items a cluster.
+/// Most items per cluster on which centres are found.
 const SAMPLE_PER_CLUSTER: usize = 64;
 
 /// A partition of items into clusters.
@@ -22,20 +22,22 @@ const SAMPLE_PER_CLUSTER: usize = 64;
 pub struct Clusters {
     /// Centre of each cluster, `[k, d]`.
     pub centres: Matrix,
-    /// The cluster of each item, `[n]`.
+    /// Number of each item's cluster, `[n]`.
     pub of_item: Vec<u32>,
 }
 
-/// k-means by Lloyd's algorithm in squared Euclidean distance: `[n, d] → k` clusters.
+/// Clusters items by k-means (Lloyd's algorithm) in squared Euclidean distance: `[n, d] → k` clusters.
 ///
-/// Centres are found on an evenly spaced sample of at most 64 items a cluster. They start at `count` items drawn without replacement and
-/// move at most `rounds` times to the mean of their items, until no item of the sample changes its cluster. Then every item goes to its
-/// nearest centre (equal distances: the lower number). A cluster without items keeps its centre. `count` is lowered to the number of items.
-/// Same input and seed, same bits, whatever the number of threads.
+/// Centres are found on an evenly spaced sample of at most 64 items a cluster. They start at `count` items
+/// drawn without replacement. They move at most `rounds` times to the mean of their items, until no item of
+/// the sample changes its cluster. Then every item goes to its nearest centre (equal distances: the lower
+/// number). A cluster without items keeps its centre. `count` is lowered to the number of items. The same
+/// input and seed give the same bits, whatever the number of threads.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Empty`] without items, [`ErrorKind::InvalidOption`] for 0 clusters, [`ErrorKind::NotFinite`], [`ErrorKind::Cancelled`].
+/// [`ErrorKind::Empty`] without items, [`ErrorKind::InvalidOption`] for 0 clusters, [`ErrorKind::NotFinite`],
+/// [`ErrorKind::Cancelled`].
 ///
 /// ```
 /// use rehang::{Matrix, Progress, k_means};
@@ -56,7 +58,8 @@ pub fn k_means(
     weighted_k_means(vectors, &vec![1.0; vectors.rows()], count, rounds, seed, progress)
 }
 
-/// As [`k_means`], with centres at the weighted means of their items: where weights are large, centres lie denser.
+/// Clusters as [`k_means`] does, with centres at the weighted means of their items: where weights are large,
+/// centres lie denser.
 ///
 /// Weights must be positive; `[n]`.
 pub(crate) fn weighted_k_means(
@@ -88,7 +91,7 @@ pub(crate) fn weighted_k_means(
     }
     let mut centres = vectors.select(&drawn[..count]);
     let mut settled: Vec<Nearest> = Vec::new();
-    // Before the first round nothing is known of any item.
+    // Nothing is known of any item before the first round.
     let mut moved: Vec<usize> = (0..count).collect();
     progress.begin("clustering", "rounds", rounds as u64 + 1);
     for _ in 0..rounds {
@@ -114,10 +117,10 @@ pub(crate) fn weighted_k_means(
     Ok(Clusters { centres, of_item: of_item.into_iter().map(|nearest| nearest.place).collect() })
 }
 
-/// The mean of the rows of every class, `[count, d]`, summed in `f64` in the order of the rows.
+/// Computes the mean of the rows of every class, `[count, d]`, summed in `f64` in the order of the rows.
 ///
-/// `classes` names the class of every row, `[n]`, each below `count`; a row of `None` has no part. The mean of a class
-/// without rows is 0.
+/// `classes` names the class of every row, `[n]`, each below `count`; a row of `None` has no part. The mean
+/// of a class without rows is 0.
 pub fn class_means(vectors: &Matrix, classes: &[Option<usize>], count: usize) -> Matrix {
     let mut means = Matrix::zeros(count, vectors.columns());
     let known = classes.iter().enumerate().filter_map(|(row, class)| Some((row, (*class)?, 1.0)));
@@ -125,7 +128,8 @@ pub fn class_means(vectors: &Matrix, classes: &[Option<usize>], count: usize) ->
     means
 }
 
-/// Puts every centre on the weighted mean of its members, given as (row, centre, weight); one without members stays.
+/// Moves every centre to the weighted mean of its members, given as (row, centre, weight). A centre without
+/// members stays.
 fn move_centres(vectors: &Matrix, members: impl Iterator<Item = (usize, usize, f64)>, centres: &mut Matrix) {
     let width = vectors.columns();
     let mut sums = vec![0.0; centres.rows() * width];
@@ -143,15 +147,16 @@ fn move_centres(vectors: &Matrix, members: impl Iterator<Item = (usize, usize, f
     }
 }
 
-/// The centre that is nearest to an item, and its distance.
+/// Centre that is nearest to an item, and its distance.
 #[derive(Debug, Clone, Copy)]
 struct Nearest {
     distance: f64,
     place: u32,
 }
 
-/// The nearest centre of each named item. Where it is known of each what it was before some centres moved, an item whose own one did not move is
-/// compared with those that did, alone: all others are as far as they were.
+/// Finds the nearest centre of each named item. `known` may hold the nearest centres from before some centres
+/// `moved`. Then an item whose own centre stayed is compared with the moved ones alone, since all others are
+/// as far as before.
 fn nearest_centres(
     vectors: &Matrix,
     items: &[usize],
@@ -182,7 +187,8 @@ fn nearest_centres(
     Ok(nearest)
 }
 
-/// The nearest of a known centre and those among some, in the order of their numbers, for each named item.
+/// Finds, for each named item, the nearest centre among the known one and those of `among`, in the order of
+/// their numbers.
 fn nearer_centres(
     vectors: &Matrix,
     items: &[usize],
@@ -231,7 +237,8 @@ mod tests {
             let offset = (row * 37 + column * 11) % 10;
             (row % 3) as f32 * 100.0 + offset as f32
         });
-        // Lloyd's algorithm finds the blobs from centres that lie in different ones, as the first ones do with this seed.
+        // Lloyd's algorithm finds the blobs from centres that lie in different ones, as the first centres do
+        // with this seed.
         let run = || k_means(&vectors, 3, 20, 1, &Progress::default()).unwrap();
         let clusters = run();
         let alone = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap().install(run);
@@ -259,11 +266,12 @@ mod tests {
         assert!(run(&Matrix::default(), 2).is_err());
     }
 
-    /// What did not move is not compared again, and nobody could tell: against every item compared with every centre in every round.
+    /// Centres that did not move are not compared again. This gives the same bits as comparing every item
+    /// with every centre in every round.
     #[test]
     fn what_is_known_of_a_round_before_changes_no_bit() {
         let noise = |row: usize, column: usize| ((row * 7919 + column * 104_729) % 1009) as f32 / 1009.0;
-        // Twins of some rows, so that distances tie.
+        // Some rows are twins of others, so that distances tie.
         let vectors = Matrix::from_fn(700, 11, |row, column| noise(row % 650, column));
         let quiet = Progress::default();
         for (count, rounds) in [(90, 1), (90, 2), (90, 15), (3, 9)] {
@@ -275,7 +283,7 @@ mod tests {
             for centre in (0..count).step_by(4) {
                 moved.row_mut(centre)[0] += 0.05;
             }
-            // A twin of another centre, with a lower number.
+            // One centre becomes the twin of another, with a lower number.
             let twin = moved.row(count - 1).to_vec();
             moved.row_mut(0).copy_from_slice(&twin);
             let which: Vec<usize> = (0..count).step_by(4).collect();

@@ -1,14 +1,14 @@
-//! The data of a comparison: every method of upgrading side by side, over seeds, parts of the data and orders.
+//! Data of a comparison: every method of upgrading side by side, over seeds, parts of the data and orders.
 //!
-//! Everything is measured with the new model's queries, each leaving itself out, by the study's distance, and given in percent. What is
-//! done is `rehang-train`'s work, how it looks `rehang-report`'s.
+//! Everything is measured with the new model's queries, each leaving itself out, by the study's distance, and
+//! given in percent. `rehang-train` makes the measurements, and `rehang-report` shows them.
 
 use serde::{Deserialize, Serialize};
 
 use crate::gains::{criterion_met, gain_down, gain_up, update_gain};
 use crate::statistics::{MeanSd, mean_sd};
 
-/// Top-1 and mAP in percent.
+/// Top-1 and mAP of one ranking, in percent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Quality {
     /// CMC top-1.
@@ -20,84 +20,87 @@ pub struct Quality {
 /// One backfill of one method on one part with one seed, in one order.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OrderOutcome {
-    /// The order's name.
+    /// Name of the order.
     pub order: String,
     /// Mean over all fractions, M̃.
     pub area: Quality,
-    /// Lowest point of each.
+    /// Lowest point of each metric.
     pub min: Quality,
     /// NFR@1 against the gallery at the start of the backfill: its mean over all fractions.
     pub negative_flips: f64,
-    /// NFR@1 at its worst fraction.
+    /// NFR@1 at the worst fraction.
     pub negative_flips_max: f64,
     /// Top-1 at 101 fractions, 0 % to 100 %, to three decimals.
     pub top1: Vec<f64>,
-    /// mAP at the same fractions.
+    /// mAP at the same fractions as `top1`.
     pub map: Vec<f64>,
-    /// CMC top-5 at the same fractions; empty in records of before it was kept.
+    /// CMC top-5 at the same fractions as `top1`; empty in records from before it was kept.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub top5: Vec<f64>,
     /// Mean of top-5 over all fractions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub area_top5: Option<f64>,
-    /// NFR@1 at the same fractions.
+    /// NFR@1 at the same fractions as `top1`.
     pub negative_flip_rate: Vec<f64>,
 }
 
-/// What a protocol of a paper, such as TAR at a rate, says of one method, in percent; `None` where the part cannot show it.
+/// Result of one method by a protocol of a paper, such as TAR at a rate, in percent. `None` where the part
+/// cannot show it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ProtocolOutcome {
-    /// Its name with its rate or depth, such as `tar@0.001`.
+    /// Name of the protocol with its rate or depth, such as `tar@0.001`.
     pub protocol: String,
-    /// Old queries in the old gallery.
+    /// Result of old queries in the old gallery.
     pub old_old: Option<f64>,
-    /// New queries in the gallery as it stands at the switch.
+    /// Result of new queries in the gallery as it stands at the switch.
     pub new_old: Option<f64>,
-    /// New queries in the gallery after the whole backfill.
+    /// Result of new queries in the gallery after the whole backfill.
     pub new_new: Option<f64>,
-    /// The independent model by itself.
+    /// Result of the independent model by itself.
     pub best_best: Option<f64>,
 }
 
-/// One method on one part with one seed.
+/// Outcome of one method on one part with one seed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MethodOutcome {
-    /// The method's name, such as `bct`, `dmu + ψ` or `fastfill`.
+    /// Name of the method, such as `bct`, `dmu + ψ` or `fastfill`.
     pub method: String,
-    /// The seed.
+    /// Seed of the method.
     pub seed: u64,
-    /// The part of the data, such as `test` or `unseen`.
+    /// Name of the part of the data, such as `test` or `unseen`.
     pub part: String,
-    /// The new encoder, where the method has another one than the independent model; `None` where it has the same.
+    /// Name of the new encoder, where the method has another one than the independent model; `None` where it
+    /// has the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encoder: Option<String>,
     /// M(old, old): doing nothing.
     pub old_old: Quality,
-    /// M(new, old): new queries in the gallery as it stands at the switch, adapted where the method adapts it.
+    /// M(new, old): new queries in the gallery as it stands at the switch, adapted where the method adapts
+    /// it.
     pub new_old: Quality,
     /// M(new, new): after the whole backfill.
     pub new_new: Quality,
     /// M(new*, new*): the new model trained with no regard to the old one.
     pub best_best: Quality,
-    /// The backfill in every order.
+    /// Backfills by the method, one in each order.
     pub backfills: Vec<OrderOutcome>,
-    /// The protocols that were asked for.
+    /// Results by the protocols that were asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub protocols: Vec<ProtocolOutcome>,
 }
 
-/// A whole comparison.
+/// A whole comparison of methods.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
-    /// What was compared, in a line.
+    /// Subject of the comparison, in one line.
     pub title: String,
-    /// How, one sentence each: data, encoders, epochs.
+    /// Setting of the comparison, one sentence each: data, encoders, epochs.
     pub setting: Vec<String>,
-    /// The version of rehang.
+    /// Version of rehang that made it.
     pub version: String,
-    /// Every outcome.
+    /// Outcomes of all methods, parts and seeds.
     pub outcomes: Vec<MethodOutcome>,
-    /// What a reader has to know, one sentence each.
+    /// Warnings that a reader has to know, one sentence each.
     pub warnings: Vec<String>,
 }
 
@@ -111,7 +114,7 @@ pub enum Measure {
 }
 
 impl Quality {
-    /// One of its numbers.
+    /// Value of one metric.
     pub fn of(self, measure: Measure) -> f64 {
         match measure {
             Measure::Top1 => self.top1,
@@ -121,12 +124,12 @@ impl Quality {
 }
 
 impl MethodOutcome {
-    /// The backfill in an order.
+    /// Backfill in the order of a name.
     pub fn backfill(&self, order: &str) -> Option<&OrderOutcome> {
         self.backfills.iter().find(|backfill| backfill.order == order)
     }
 
-    /// What a protocol says of it, by the protocol's name.
+    /// Result by the protocol of a name.
     pub fn protocol(&self, name: &str) -> Option<&ProtocolOutcome> {
         self.protocols.iter().find(|outcome| outcome.protocol == name)
     }
@@ -170,39 +173,42 @@ impl Comparison {
         distinct(protocols.map(|outcome| outcome.protocol.as_str()))
     }
 
-    /// The outcomes of a method on a part, one a seed.
+    /// Outcomes of a method on a part, one for each seed.
     pub fn of<'a>(&'a self, method: &'a str, part: &'a str) -> impl Iterator<Item = &'a MethodOutcome> {
         self.outcomes.iter().filter(move |outcome| outcome.method == method && outcome.part == part)
     }
 
-    /// M(new*, new*) of BCT's (9): the best M(new, new) of the variants of an outcome's new model, which are all methods with its encoder on
-    /// the same part with the same seed, and the independent model.
+    /// M(new*, new*) of BCT's (9): the best M(new, new) of the variants of an outcome's new model. The
+    /// variants are all methods with its encoder on the same part with the same seed, and the independent
+    /// model.
     pub fn best_variant(&self, outcome: &MethodOutcome, measure: Measure) -> f64 {
         let ends = self.variants(outcome).map(|other| other.new_new.of(measure));
         ends.fold(outcome.best_best.of(measure), f64::max)
     }
 
-    /// All methods with the encoder of an outcome on its part with its seed.
+    /// Outcomes of all methods with the encoder, the part and the seed of a given outcome.
     fn variants<'a>(&'a self, of: &'a MethodOutcome) -> impl Iterator<Item = &'a MethodOutcome> {
         self.outcomes.iter().filter(move |other| {
             (other.seed, &other.part, &other.encoder) == (of.seed, &of.part, &of.encoder)
         })
     }
 
-    /// BCT's update gain Γ (9) of an outcome in percent, held against [`Comparison::best_variant`]; `None` where the criterion fails.
+    /// BCT's update gain Γ (9) of an outcome in percent, measured against [`Comparison::best_variant`].
+    /// `None` where the criterion fails.
     pub fn update_gain(&self, outcome: &MethodOutcome, measure: Measure) -> Option<f64> {
         let best = self.best_variant(outcome, measure);
         update_gain(outcome.new_old.of(measure), outcome.old_old.of(measure), best)
     }
 
-    /// The same by a protocol; `None` also where the part cannot show it.
+    /// BCT's update gain Γ (9) of an outcome by a protocol, in percent. `None` where the criterion fails, or
+    /// where the part cannot show it.
     pub fn update_gain_by(&self, outcome: &MethodOutcome, protocol: &str) -> Option<f64> {
         let own = outcome.protocol(protocol)?;
         let ends = self.variants(outcome).filter_map(|other| other.protocol(protocol)?.new_new);
         update_gain(own.new_old?, own.old_old?, ends.fold(own.best_best?, f64::max))
     }
 
-    /// Mean and spread over seeds of a number of a method on a part; seeds without the number are left out.
+    /// Mean and spread, over seeds, of a number of a method on a part. Seeds without the number are left out.
     pub fn over_seeds(
         &self,
         method: &str,
@@ -264,7 +270,8 @@ mod tests {
         assert_eq!((gain.count, gain.mean), (1, 25.0));
     }
 
-    /// BCT says of (9): M(new*) is "the best accuracy level we can achieve from any variants of the new model".
+    /// BCT says of (9): M(new*) is "the best accuracy level we can achieve from any variants of the new
+    /// model".
     #[test]
     fn the_whole_of_an_update_gain_is_the_best_variant_of_the_seed_and_encoder() {
         let quality = |map: f64| Quality { top1: map, map };
@@ -297,7 +304,7 @@ mod tests {
         let gains: Vec<Option<f64>> =
             comparison.outcomes.iter().map(|of| comparison.update_gain(of, Measure::Map)).collect();
         assert_eq!(gains, [20.0, 20.0, 5.0, 25.0, 25.0, 25.0].map(Some));
-        // The same of a protocol; one that a part cannot show has no gain.
+        // The update gain by a protocol; an outcome whose part cannot show it has no gain.
         let mut by_protocol = comparison.clone();
         for outcome in &mut by_protocol.outcomes {
             outcome.protocols = vec![ProtocolOutcome {
@@ -312,7 +319,7 @@ mod tests {
         let gains: Vec<Option<f64>> =
             by_protocol.outcomes.iter().map(|of| by_protocol.update_gain_by(of, "tar@0.1")).collect();
         assert_eq!(gains, [Some(20.0), Some(20.0), Some(5.0), Some(25.0), None, Some(25.0)]);
-        // Records from before encoders were named are read, and none is written where it is the usual one.
+        // Records from before encoders were named are read. No encoder is written where it is the usual one.
         let text = serde_json::to_string(&comparison).unwrap();
         assert_eq!(
             (text.matches("\"encoder\"").count(), serde_json::from_str(&text).ok()),

@@ -1,11 +1,12 @@
-//! One error type for the whole product, written for the person who must act.
+//! The one error type of the whole product, written for the person who must act.
 //!
 //! # Design
 //!
-//! [`Error`] carries one [`ErrorKind`] with structured fields (so a test can assert on them) and a chain of contexts
-//! that says what was being done. The sentence is made in `Display`: what happened, where, and what to do about it.
-//! The predicates ([`Error::is_mismatch`], [`Error::is_corrupt`], …) group kinds by what the operator does next. Where
-//! there is a next step that a face has its own words for, the error carries it as a [`Remedy`].
+//! [`Error`] carries one [`ErrorKind`] with structured fields (so a test can assert on them) and a chain of
+//! contexts that says what was being done. The sentence is made in `Display`: what happened, where, and what
+//! to do about it. The predicates ([`Error::is_mismatch`], [`Error::is_corrupt`], …) group kinds by what the
+//! operator does next. Where there is a next step that a face has its own words for, the error carries it as
+//! a [`Remedy`].
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -15,23 +16,24 @@ use crate::remedy::{Plain, Remedy, Wording};
 /// The result of every fallible function of rehang.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What went wrong, with the values that prove it.
+/// Kind of an error, with the values that prove it.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// A file or an argument holds nothing. Act: give a file that has rows.
     Empty {
-        /// What is empty, in words ("old vectors", or a path).
+        /// Name of what is empty ("old vectors", or a path).
         what: String,
     },
-    /// No query has anything to find, so nothing can be measured. Act: give what belongs together, or more of it.
+    /// No query has anything to find, so nothing can be measured. Act: give what belongs together, or more of
+    /// it.
     NothingToFind {
-        /// Why, in words.
+        /// Reason, in words.
         detail: String,
     },
     /// A matrix is not as wide as it has to be. Act: give the file of the right model.
     WidthMismatch {
-        /// What has the wrong width.
+        /// Name of the matrix that has the wrong width.
         what: String,
         /// Width that is needed, in coordinates.
         expected: usize,
@@ -40,179 +42,183 @@ pub enum ErrorKind {
     },
     /// Two things that go row by row have different numbers of rows. Act: give files of the same items.
     CountMismatch {
-        /// The first thing.
+        /// Name of the first thing.
         left: String,
         /// Rows of the first thing.
         left_count: usize,
-        /// The second thing.
+        /// Name of the second thing.
         right: String,
         /// Rows of the second thing.
         right_count: usize,
     },
     /// Vectors of one space met vectors of another. Act: transform, or give vectors of the right model.
     SpaceMismatch {
-        /// The space that is needed.
+        /// Space that is needed.
         expected: String,
-        /// The space that was given.
+        /// Space that was given.
         received: String,
     },
     /// A coordinate is NaN or infinite. Act: repair or drop the row.
     NotFinite {
-        /// Where it was found.
+        /// Name of the vectors or numbers that hold the coordinate.
         what: String,
         /// Row (counted from 0).
         row: usize,
         /// Column (counted from 0).
         column: usize,
     },
-    /// A space says that its vectors have length 1 and one has not. Act: normalise, or declare the space as raw.
+    /// A space says that its vectors have length 1 and one has not. Act: normalise, or declare the space as
+    /// raw.
     NotNormalised {
-        /// Where it was found.
+        /// Name of the vectors that hold the row.
         what: String,
         /// Row (counted from 0).
         row: usize,
-        /// Its length.
+        /// Length of the vector in that row.
         norm: f64,
     },
-    /// A vector has length 0 where cosines are compared: it has no direction, and is near to nothing. Act: leave its item out, or give it
-    /// another vector.
+    /// A vector has length 0 where cosines are compared: it has no direction, and is near to nothing. Act:
+    /// leave its item out, or give it another vector.
     NoDirection {
-        /// Whose vector it is.
+        /// Name of the vector, or of its item.
         what: String,
     },
     /// An id, a row or a name is there twice. Act: keep one.
     Duplicate {
-        /// What is there twice.
+        /// Name of the place that holds the value twice.
         what: String,
-        /// The value that is there twice.
+        /// Value that stands twice.
         value: String,
     },
-    /// Ids of one file are missing in another. Act: see the examples; pass the option that keeps the common part.
+    /// Ids of one file are missing in another. Act: see the examples; pass the option that keeps the common
+    /// part.
     Unmatched {
-        /// What was joined.
+        /// Names of the things that were joined.
         what: String,
-        /// How many did not match.
+        /// Number of ids that did not match.
         count: usize,
-        /// The first few of them.
+        /// The first few ids that did not match.
         examples: Vec<String>,
     },
-    /// A file is not what it should be: truncated, of another format, with a wrong check sum. Act: make it again.
+    /// A file is not what it should be: truncated, of another format, with a wrong check sum. Act: make it
+    /// again.
     Corrupt {
-        /// The file (or the thing) that cannot be read.
+        /// Name of the file (or the thing) that cannot be read.
         what: String,
-        /// What is wrong with it.
+        /// Fault of the file, in words.
         detail: String,
     },
     /// The operating system refused. Act: see the reason; the path is named.
     Io {
-        /// What was tried ("open", "write", "rename").
+        /// Action that was tried ("open", "write", "rename").
         action: &'static str,
-        /// The path.
+        /// Path that the action was tried on.
         path: PathBuf,
-        /// The system's own words, or ours where we refuse.
+        /// Reason in the system's own words, or in ours where we refuse.
         reason: String,
-        /// The system's number for why; `None` where we refuse, or it has none.
+        /// The system's number for the reason; `None` where we refuse, or it has none.
         errno: Option<i32>,
     },
-    /// A parameter has a value that it cannot have. Act: use one that is listed.
+    /// A parameter has a value that it cannot have. Act: use a value that is listed.
     InvalidOption {
-        /// The parameter's name in the library; [`Wording::parameter`] gives the face's.
+        /// Name of the parameter in the library; [`Wording::parameter`] gives the face's name for it.
         option: String,
-        /// The value given.
+        /// Value that was given.
         value: String,
-        /// What is allowed.
+        /// Values that are allowed, in words.
         expected: String,
     },
     /// Something that the chosen method needs was not given. Act: give it, or choose another method.
     MissingInput {
-        /// What is missing: a parameter's name in the library ("labels"), or words.
+        /// Missing input: a parameter's name in the library ("labels"), or words.
         input: String,
-        /// Who needs it ("order entropy").
+        /// Name of the method that needs the input ("order entropy").
         needed_by: String,
     },
-    /// This build leaves the feature out. Act: build with it.
+    /// A feature is left out of this build. Act: build with it.
     MissingFeature {
-        /// The cargo feature.
+        /// Name of the cargo feature.
         feature: &'static str,
     },
     /// An adapter was applied to, or fitted on, vectors of the wrong side. Act: swap old and new.
     WrongDirection {
-        /// What gives it away.
+        /// Observation that gives the wrong direction away.
         evidence: String,
     },
     /// A fit or a computation left the finite numbers. Act: see the step; lower the learning rate.
     Diverged {
-        /// What was computed.
+        /// Name of the computation.
         what: String,
-        /// The step at which it happened.
+        /// Step at which the numbers stopped being finite.
         step: usize,
     },
-    /// The state of what was to be changed does not allow it. Act: look at the state, then decide again.
+    /// The present state does not allow the change. Act: look at the state, then decide again.
     Conflict {
-        /// What was to be changed ("the upgrade of gallery.db").
+        /// Name of what was to be changed ("the upgrade of gallery.db").
         what: String,
-        /// What is in the way.
+        /// Obstacle, in words.
         detail: String,
     },
-    /// Another process has changed what was read since: a compare-and-set was lost and nothing was written. Act: read it
-    /// again, then decide again.
+    /// A compare-and-set was lost to another process, which changed what had been read, so nothing was
+    /// written. Act: read it again, then decide again.
     ChangedMeanwhile {
-        /// What was changed.
+        /// Name of what the other process changed.
         what: String,
-        /// What was expected and what is there.
+        /// Expected state and present state, in words.
         detail: String,
     },
-    /// Work was done for a plan that is not valid any more, so nothing of it was written: the upgrade was planned anew, rolled
-    /// back, finished, or another one took its place. Act: stop this work; the remedy says what continues.
+    /// Work was done for a plan that is not valid any more, so nothing of it was written. The upgrade was
+    /// planned anew, rolled back or finished, or another one took its place. Act: stop this work; the remedy
+    /// says what continues.
     Superseded {
-        /// What was being done ("filling \"clip\" of gallery.db").
+        /// Work that was being done ("filling \"clip\" of gallery.db").
         what: String,
-        /// What happened meanwhile.
+        /// Change that happened meanwhile, in words.
         detail: String,
     },
     /// A verb does not fit the phase that an upgrade is in. Act: the remedy names the verb that comes first.
     WrongPhase {
-        /// What is in that phase ("the upgrade of gallery.db").
+        /// Name of what is in that phase ("the upgrade of gallery.db").
         what: String,
-        /// The phase, with what it means for the verb.
+        /// Phase, with what it means for the verb.
         phase: String,
     },
-    /// A budget of money, tokens or items is spent: an orderly end, which a larger budget continues. An encoder ends a run
-    /// with this kind.
+    /// A budget of money, tokens or items is spent: an orderly end, which a larger budget continues. An
+    /// encoder ends a run with this kind.
     BudgetSpent {
-        /// Whose budget ("the budget of the encoder").
+        /// Owner of the budget ("the budget of the encoder").
         what: String,
-        /// Which budget, and what was spent.
+        /// Kind of budget, and the amount that was spent.
         detail: String,
     },
-    /// Something was asked for by a name that nothing has. Act: use one of the names there are.
+    /// A name was asked for that nothing has. Act: use one of the names that exist.
     NotFound {
-        /// What was looked for ("space", "upgrade").
+        /// Kind of thing that was looked for ("space", "upgrade").
         what: String,
-        /// The name.
+        /// Name that was asked for.
         name: String,
-        /// Where it was looked for, or which names there are.
+        /// Place that was searched, or the names that exist.
         place: String,
     },
     /// A service refused the credentials. Act: set the right key; trying again does not help.
     Unauthorised {
-        /// The service.
+        /// Name of the service.
         service: String,
-        /// What it said.
+        /// Answer of the service.
         detail: String,
     },
     /// A service or a store cannot be reached or does not answer now. Act: try again later.
     Unavailable {
-        /// The service.
+        /// Name of the service or store.
         service: String,
-        /// What happened.
+        /// Failure, in words.
         detail: String,
     },
     /// The caller asked to stop. Act: resume when ready.
     Cancelled,
 }
 
-/// An error of rehang: what happened and the chain of what was being done.
+/// An error of rehang: what happened, and the chain of what was being done.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Error {
     kind: Box<ErrorKind>,
@@ -228,14 +234,14 @@ impl Error {
         self
     }
 
-    /// Says what the reader can do next, which is printed last. A later call replaces an earlier one.
+    /// Adds what the reader can do next, which is printed last. A later call replaces an earlier one.
     #[must_use]
     pub fn advise(mut self, remedy: Remedy) -> Self {
         self.remedy = Some(remedy);
         self
     }
 
-    /// What the reader can do next, where there is more to say than the kind does.
+    /// Remedy: what the reader can do next, where there is more to say than the kind does.
     pub fn remedy(&self) -> Option<&Remedy> {
         self.remedy.as_ref()
     }
@@ -245,7 +251,7 @@ impl Error {
         self.remedy.take()
     }
 
-    /// The whole sentence in the words of a face.
+    /// Makes the whole sentence in the words of a face.
     pub fn worded(&self, wording: &dyn Wording) -> String {
         let mut text: String = self.context.iter().rev().map(|doing| format!("{doing}: ")).collect();
         text += &self.kind.worded(wording);
@@ -256,14 +262,15 @@ impl Error {
         text
     }
 
-    /// What went wrong.
+    /// Kind of the error: what went wrong.
     pub fn kind(&self) -> &ErrorKind {
         &self.kind
     }
 
-    /// An operating-system error on a path.
+    /// Makes the error for an operating-system failure on a path.
     pub fn io(action: &'static str, path: impl AsRef<Path>, error: &std::io::Error) -> Self {
-        // fs_err already says the path and the action; only the cause of the failure is kept of its message.
+        // fs_err already says the path and the action, so only the cause of the failure is kept of its
+        // message.
         let reason = std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string);
         let inner = error.get_ref().map(|inner| inner as &(dyn std::error::Error + 'static));
         let mut causes = std::iter::successors(inner, |cause| cause.source());
@@ -273,18 +280,19 @@ impl Error {
         ErrorKind::Io { action, path: path.as_ref().to_path_buf(), reason, errno }.into()
     }
 
-    /// A path that we refuse ourselves, as [`Error::io`] says what the system refuses.
+    /// Makes the error for a path that we refuse ourselves, in the form that [`Error::io`] has for the
+    /// system's refusals.
     pub fn refused(action: &'static str, path: impl AsRef<Path>, reason: impl fmt::Display) -> Self {
         let (path, reason) = (path.as_ref().to_path_buf(), reason.to_string());
         ErrorKind::Io { action, path, reason, errno: None }.into()
     }
 
-    /// A file (or another thing) that cannot be read as what it should be.
+    /// Makes the error for a file (or another thing) that cannot be read as what it should be.
     pub fn corrupt(what: impl fmt::Display, detail: impl fmt::Display) -> Self {
         ErrorKind::Corrupt { what: what.to_string(), detail: detail.to_string() }.into()
     }
 
-    /// An option with a value that it cannot have.
+    /// Makes the error for an option with a value that it cannot have.
     pub fn option(option: impl fmt::Display, value: impl fmt::Display, expected: impl fmt::Display) -> Self {
         ErrorKind::InvalidOption {
             option: option.to_string(),
@@ -294,59 +302,59 @@ impl Error {
         .into()
     }
 
-    /// A name of an option that none of its values has; there are two or more `names`.
+    /// Makes the error for a name that no value of an option has; there are two or more `names`.
     pub fn unknown_name(option: &str, text: &str, names: &[&str]) -> Self {
         let (last, others) = names.split_last().expect("an option has values");
         Self::option(option, text, format!("{} or {last}", others.join(", ")))
     }
 
-    /// A file or an argument that holds nothing.
+    /// Makes the error for a file or an argument that holds nothing.
     pub fn empty(what: impl fmt::Display) -> Self {
         ErrorKind::Empty { what: what.to_string() }.into()
     }
 
-    /// Something that is there twice.
+    /// Makes the error for something that stands twice.
     pub fn duplicate(what: impl fmt::Display, value: impl fmt::Display) -> Self {
         ErrorKind::Duplicate { what: what.to_string(), value: value.to_string() }.into()
     }
 
-    /// Something that a method needs and that was not given.
+    /// Makes the error for an input that a method needs and that was not given.
     pub fn missing(input: impl fmt::Display, needed_by: impl fmt::Display) -> Self {
         ErrorKind::MissingInput { input: input.to_string(), needed_by: needed_by.to_string() }.into()
     }
 
-    /// The state of what was to be changed does not allow it.
+    /// Makes the error for a state that does not allow the change.
     pub fn conflict(what: impl fmt::Display, detail: impl fmt::Display) -> Self {
         ErrorKind::Conflict { what: what.to_string(), detail: detail.to_string() }.into()
     }
 
-    /// A compare-and-set was lost to another process.
+    /// Makes the error for a compare-and-set that was lost to another process.
     pub fn changed_meanwhile(what: impl fmt::Display, detail: impl fmt::Display) -> Self {
         ErrorKind::ChangedMeanwhile { what: what.to_string(), detail: detail.to_string() }.into()
     }
 
-    /// Work was done for a plan that is not valid any more.
+    /// Makes the error for work that was done for a plan that is not valid any more.
     pub fn superseded(what: impl fmt::Display, detail: impl fmt::Display) -> Self {
         ErrorKind::Superseded { what: what.to_string(), detail: detail.to_string() }.into()
     }
 
-    /// A verb does not fit the phase that an upgrade is in.
+    /// Makes the error for a verb that does not fit the phase of an upgrade.
     pub fn wrong_phase(what: impl fmt::Display, phase: impl fmt::Display) -> Self {
         ErrorKind::WrongPhase { what: what.to_string(), phase: phase.to_string() }.into()
     }
 
-    /// A budget is spent.
+    /// Makes the error for a budget that is spent.
     pub fn budget_spent(what: impl fmt::Display, detail: impl fmt::Display) -> Self {
         ErrorKind::BudgetSpent { what: what.to_string(), detail: detail.to_string() }.into()
     }
 
-    /// Something was asked for by a name that nothing has.
+    /// Makes the error for a name that nothing has.
     pub fn not_found(what: impl fmt::Display, name: impl fmt::Display, place: impl fmt::Display) -> Self {
         ErrorKind::NotFound { what: what.to_string(), name: name.to_string(), place: place.to_string() }
             .into()
     }
 
-    /// No query has a right answer in the gallery.
+    /// Makes the error for queries of which none has a right answer in the gallery.
     pub fn no_right_answers() -> Self {
         let detail = "none has a right answer in the gallery; check that labels, or judgements and ids, belong to these items \
                       and queries, and that a class has two items or more where the gallery is its own set of queries";
@@ -388,8 +396,8 @@ impl Error {
         matches!(*self.kind, ErrorKind::Cancelled)
     }
 
-    /// Whether the state of what was to be changed does not allow it, now or since another process changed it: look at the
-    /// state, then decide again.
+    /// Whether the present state does not allow the change, from the start or because another process changed
+    /// it. Look at the state, then decide again.
     pub fn is_conflict(&self) -> bool {
         matches!(
             *self.kind,
@@ -405,7 +413,7 @@ impl Error {
         matches!(*self.kind, ErrorKind::ChangedMeanwhile { .. })
     }
 
-    /// Whether the plan that work was done for is not valid any more: stop this work.
+    /// Whether work was done for a plan that is not valid any more: stop this work.
     pub fn is_superseded(&self) -> bool {
         matches!(*self.kind, ErrorKind::Superseded { .. })
     }
@@ -420,7 +428,7 @@ impl Error {
         matches!(*self.kind, ErrorKind::Unauthorised { .. })
     }
 
-    /// Whether this build leaves out what was asked for.
+    /// Whether this build leaves out the feature that was asked for.
     pub fn is_missing_feature(&self) -> bool {
         matches!(*self.kind, ErrorKind::MissingFeature { .. })
     }
@@ -445,7 +453,7 @@ impl fmt::Display for ErrorKind {
 }
 
 impl ErrorKind {
-    /// The sentence, with parameters named as a face names them.
+    /// Makes the sentence, with parameters named as a face names them.
     fn worded(&self, wording: &dyn Wording) -> String {
         match self {
             Self::Empty { what } => format!("{what} is empty; give a file with at least one row"),
@@ -526,7 +534,7 @@ mod tests {
         assert_eq!(error.to_string(), "demo: ordering: order entropy needs labels, which was not given");
     }
 
-    /// The number is what the system said, however deep it lies, and not what a sentence says.
+    /// The number is the system's, however deep it lies, and is never taken from a sentence.
     #[test]
     fn the_number_of_an_error_of_the_system_is_kept() {
         let of_system = || std::io::Error::from_raw_os_error(28);

@@ -1,4 +1,4 @@
-//! Findings: what was noticed about data, a fit, a curve or a gallery, said before it costs a night.
+//! Findings: problems noticed in data, a fit, a curve or a gallery, told before they cost a night.
 //!
 //! A finding never stops anything. It says how much it matters, and its reader decides.
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::remedy::Remedy;
 
-/// How much a finding matters; later ones matter more.
+/// Severity of a finding; later variants matter more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
@@ -22,10 +22,10 @@ pub enum Severity {
     Problem,
 }
 
-/// Something that was found: what was seen, what it may mean, what to try, and the numbers that show it.
+/// Finding: what was seen, what it may mean, what to try, and the numbers that show it.
 ///
-/// The three texts are whole sentences, or empty, and name no command and no flag: a face that has a command for the
-/// remedy says so in its own words.
+/// The three texts are whole sentences, or empty, and name no command and no flag. A face that has a command
+/// for the remedy says so in its own words.
 ///
 /// ```
 /// use rehang::finding::{Finding, Severity};
@@ -39,11 +39,11 @@ pub enum Severity {
 pub struct Finding {
     /// A stable name for scripts, such as `few-queries`.
     pub code: String,
-    /// How much it matters.
+    /// Severity of the finding.
     pub severity: Severity,
-    /// What was seen.
+    /// Observation, as a sentence.
     pub seen: String,
-    /// What it may mean.
+    /// Possible meaning of the observation, as a sentence.
     #[serde(default)]
     pub may_mean: String,
     /// What to try.
@@ -52,58 +52,58 @@ pub struct Finding {
     /// The next step, where a face has words of its own for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<Remedy>,
-    /// The numbers that show it, by name.
+    /// Numbers that show the observation, by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub evidence: Vec<(String, f64)>,
 }
 
 impl Finding {
-    /// A finding that says what was seen; the rest is added.
+    /// Makes a finding that says what was seen; the other parts are added afterwards.
     pub fn new(severity: Severity, code: &str, seen: impl Into<String>) -> Self {
         Self { code: code.into(), severity, seen: seen.into(), ..Self::default() }
     }
 
-    /// Good to know.
+    /// Makes a finding that is good to know.
     pub fn note(code: &str, seen: impl Into<String>) -> Self {
         Self::new(Severity::Note, code, seen)
     }
 
-    /// Numbers may say less than they seem to.
+    /// Makes a finding about numbers that may say less than they seem to.
     pub fn warning(code: &str, seen: impl Into<String>) -> Self {
         Self::new(Severity::Warning, code, seen)
     }
 
-    /// Numbers must not be acted on before this is settled.
+    /// Makes a finding about numbers that must not be acted on before it is settled.
     pub fn problem(code: &str, seen: impl Into<String>) -> Self {
         Self::new(Severity::Problem, code, seen)
     }
 
-    /// Says what it may mean.
+    /// Adds what the observation may mean.
     #[must_use]
     pub fn may_mean(self, may_mean: impl Into<String>) -> Self {
         Self { may_mean: may_mean.into(), ..self }
     }
 
-    /// Says what to try.
+    /// Adds what to try.
     #[must_use]
     pub fn remedy(self, remedy: impl Into<String>) -> Self {
         Self { remedy: remedy.into(), ..self }
     }
 
-    /// Names the next step, for the faces.
+    /// Adds the next step, for the faces.
     #[must_use]
     pub fn next(self, step: Remedy) -> Self {
         Self { next: Some(step), ..self }
     }
 
-    /// Gives the numbers that show it.
+    /// Adds the numbers that show the observation.
     #[must_use]
     pub fn evidence(self, evidence: &[(&str, f64)]) -> Self {
         Self { evidence: evidence.iter().map(|&(name, value)| (name.to_owned(), value)).collect(), ..self }
     }
 }
 
-/// The sentences, one after the other.
+/// Joins the sentences, one after the other.
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let said: Vec<&str> = [&self.seen, &self.may_mean, &self.remedy]
@@ -115,7 +115,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Findings as JSON, each also with its sentences as one `message`.
+/// Converts findings to JSON, each also with its sentences as one `message`.
 pub fn with_messages(findings: &[Finding]) -> Value {
     let value = |finding: &Finding| {
         let mut value = json!(finding);

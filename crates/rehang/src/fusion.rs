@@ -1,4 +1,4 @@
-//! Fusion: what both models say of one item, as one distance.
+//! Fusion: the distances of one item by the old and by the new model, as one distance.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,27 +6,29 @@ use crate::check::check_handicap;
 use crate::error::{Error, Result};
 use crate::statistics::mean_sd;
 
-/// Where quantiles are known on the near side: 0 and these powers of a half, up to the median.
+/// Number of quantiles at the near side of the table, besides 0: powers of a half, up to the median.
 const NEAR: u32 = 14;
-/// And on the far side: all but these powers of a half, and 1.
+/// Largest power of a half at the far side of the table: its quantiles are 1 minus these powers, and 1.
 const FAR: u32 = 6;
-/// Distances that a table is made of, at most.
+/// Most distances that a table is made from.
 const DISTANCES_MAX: usize = 200_000;
 
-/// The distance of an item that both models have seen: the old query to its old vector, and the new query to what an adapter made of that.
+/// Fused distance of an item: the distance of the old query to its old vector and that of the new query to
+/// its adapted vector, as one.
 ///
 /// ```text
 /// both  = (1 − w) d_old / s_old + w d_adapted / s_adapted
 /// fused = Q(both) + c
 /// ```
 ///
-/// w is the weight, s the standard deviation of either distance, and c a handicap, as
-/// [`Adapter::handicap`](crate::adapter::Adapter::handicap) is one. Q is the increasing map that gives `both` the distribution of
-/// `d_adapted`, linear between common quantiles: so a fused distance is compared with that of a native vector as an adapted one is. What it
-/// finds: `laboratory/docs/fused.md`.
+/// w is the weight, s the standard deviation of either distance, and c a handicap like
+/// [`Adapter::handicap`](crate::adapter::Adapter::handicap). Q is the increasing map that gives `both` the
+/// distribution of `d_adapted`, linear between common quantiles. So a fused distance can be compared with
+/// that of a native vector, as an adapted one can. Measurements stand in `laboratory/docs/fused.md`.
 ///
-/// With w = 0 items that are not native rank as by the old model alone, and with w = 1 as by the adapted vectors alone. An item that
-/// has no adapted vector (yet) has the adapted distance of the quantile that its old one is.
+/// With w = 0, items that are not native rank as by the old model alone. With w = 1, they rank as by the
+/// adapted vectors alone. An item without an adapted vector (yet) gets the adapted distance at the quantile
+/// of its old one.
 ///
 /// ```
 /// use rehang::Fusion;
@@ -42,34 +44,38 @@ const DISTANCES_MAX: usize = 200_000;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fusion {
-    /// w, 0 to 1.
+    /// Weight w of the adapted distance, 0 to 1.
     pub weight: f64,
-    /// c, 0 or more, in the unit of the new space's distance.
+    /// Handicap c, 0 or more, in the unit of the new space's distance.
     pub handicap: f32,
-    /// `s_old` and `s_adapted`, above 0.
+    /// Standard deviations `s_old` and `s_adapted`, above 0.
     pub spreads: [f32; 2],
     /// Quantiles of old distances, increasing.
     pub old: Vec<f32>,
-    /// The same quantiles of adapted distances, increasing.
+    /// Quantiles of adapted distances at the same shares as `old`, increasing.
     pub adapted: Vec<f32>,
-    /// The same of `both`, increasing.
+    /// Quantiles of `both` at the same shares as `old`, increasing.
     pub both: Vec<f32>,
 }
 
 impl Fusion {
-    /// Knots at an end of the table whose slope goes on beyond it: the slope of two alone is that of a few distances.
+    /// Number of knots at an end of the table whose slope continues beyond it. The slope of only two knots
+    /// would be that of a few distances.
     pub const END: usize = 4;
-    /// Candidates that a search looks at in each space for every wanted item, before it knows whether they are enough.
+    /// Candidates that a search reads in each space for every wanted item, before it knows whether they are
+    /// enough.
     pub const CANDIDATES_PER_HIT: usize = 4;
-    /// Candidates from each space at least.
+    /// Fewest candidates that a search reads in each space.
     pub const CANDIDATES_MIN: usize = 64;
-    /// How many times as many are read where they were too few.
+    /// Factor by which a search reads more candidates where there were too few.
     pub const FURTHER: usize = 4;
-    /// Candidates from each space at most, unless more items are wanted: an answer that is not proven exact by then is given as it is.
+    /// Most candidates from each space, unless more items are wanted. An answer that is not proven exact by
+    /// then is given as it is.
     pub const CANDIDATES_MAX: usize = 1024;
 
-    /// With a weight and without a handicap, for distances like these `(d_old, d_adapted)`, each pair of one query to one item. `None`
-    /// where either is the same nearly everywhere, so that it says nothing.
+    /// Makes a fusion with a weight and without a handicap, from sample distances `(d_old, d_adapted)`, each
+    /// pair of one query to one item. `None` where either distance is the same nearly everywhere, so that it
+    /// says nothing.
     pub fn of_distances(weight: f64, distances: &[(f64, f64)]) -> Option<Self> {
         let step = distances.len().div_ceil(DISTANCES_MAX).max(1);
         let sample = || distances.iter().step_by(step);
@@ -87,7 +93,7 @@ impl Fusion {
         let mut table: [Vec<f32>; 3] = Default::default();
         for part in [0.0].into_iter().chain(near).chain(far).chain([1.0]) {
             let place = (part * last as f64).round() as usize;
-            // Only where all three rise is the order of each kept.
+            // A knot is kept only where all three columns rise, so that the order of each is kept.
             let knots = columns.each_ref().map(|column| column[place] as f32);
             if knots.iter().zip(&table).all(|(knot, known)| known.last().is_none_or(|before| knot > before)) {
                 knots.iter().zip(&mut table).for_each(|(&knot, known)| known.push(knot));
@@ -98,19 +104,21 @@ impl Fusion {
         fusion.check().ok().map(|()| fusion)
     }
 
-    /// The distance of an item: `old` from the old query to its old vector, `adapted` from the new query to its adapted one. It rises with
-    /// both.
+    /// Computes the fused distance of an item. `old` is from the old query to its old vector, `adapted` from
+    /// the new query to its adapted one. The result rises with both.
     pub fn distance(&self, old: f64, adapted: Option<f64>) -> f64 {
         let adapted = adapted.unwrap_or_else(|| along(&self.old, &self.adapted, old));
         along(&self.both, &self.adapted, blend(self.weight, self.spreads, old, adapted))
             + f64::from(self.handicap)
     }
 
-    /// Says whether it is one: a weight from 0 to 1, spreads above 0, a table whose columns rise.
+    /// Checks that the parts make a fusion: a weight from 0 to 1, spreads above 0, a table whose columns
+    /// rise.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidOption`](crate::ErrorKind::InvalidOption), [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt).
+    /// [`ErrorKind::InvalidOption`](crate::ErrorKind::InvalidOption),
+    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt).
     pub fn check(&self) -> Result<()> {
         if !(0.0..=1.0).contains(&self.weight) {
             return Err(Error::option("weight of a fusion", self.weight, "a number from 0 to 1"));
@@ -139,7 +147,7 @@ fn blend(weight: f64, spreads: [f32; 2], old: f64, adapted: f64) -> f64 {
     (1.0 - weight) * old / f64::from(spreads[0]) + weight * adapted / f64::from(spreads[1])
 }
 
-/// Linear between the knots, and beyond an end with the slope of its last few.
+/// Interpolates linearly between the knots, and goes on beyond an end with the slope of its last few.
 fn along(from: &[f32], to: &[f32], value: f64) -> f64 {
     let last = from.len() - 1;
     let (at, other) = match from.partition_point(|&knot| f64::from(knot) <= value) {
@@ -180,12 +188,12 @@ mod tests {
                 assert!((fused[place] - adapted[place]).abs() < 0.02, "{weight} {place}");
             }
         }
-        // Nothing of the old model: the adapted distance itself.
+        // The weight leaves only the adapted distance.
         let alone = Fusion::of_distances(1.0, &pairs).unwrap();
         assert!(
             pairs.iter().all(|(old, adapted)| (alone.distance(*old, Some(*adapted)) - adapted).abs() < 1e-6)
         );
-        // Nothing of the adapted vector: it may as well be missing.
+        // The weight leaves nothing of the adapted vector, so it may as well be missing.
         let none = Fusion::of_distances(0.0, &pairs).unwrap();
         assert!(
             pairs
@@ -214,7 +222,8 @@ mod tests {
     }
 
     proptest! {
-        /// Doing nothing among what is not native: no order is reversed or lost, within the table and beyond it.
+        /// Fusion keeps the order of items that are not native: no order is reversed or lost, within the
+        /// table and beyond it.
         #[test]
         fn it_rises_with_both_distances(weight in 0.0..=1.0f64, old in -2.0..3.0f64, adapted in -2.0..3.0f64, more in 1e-3..1.0f64) {
             let fusion = Fusion::of_distances(weight, &pairs(400)).unwrap();

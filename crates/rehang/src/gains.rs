@@ -1,8 +1,10 @@
-//! What papers on compatible models say about two models, as formulas of retrieval metrics M(query model, gallery model).
+//! Measures that papers on compatible models report for two models, as formulas of retrieval metrics M(query
+//! model, gallery model).
 
-/// The empirical compatibility criterion (BCT eq. 2): strictly better with the new model's queries, and no backfill.
+/// The empirical compatibility criterion (BCT eq. 2): the new model's queries are strictly better, without
+/// any backfill.
 ///
-/// An undefined (NaN) value never meets it.
+/// An undefined (NaN) value never meets the criterion.
 ///
 /// ```
 /// use rehang::gains::criterion_met;
@@ -16,12 +18,13 @@ pub fn criterion_met(new_old: f64, old_old: f64) -> bool {
     new_old > old_old
 }
 
-/// The update gain Γ (BCT eq. 9): which share of a full backfill's gain comes without any backfill, in percent.
-/// `best_best` is "the best accuracy level we can achieve from any variants of the new model by backfilling".
+/// The update gain Γ (BCT eq. 9): the share of a full backfill's gain that comes without any backfill, in
+/// percent. `best_best` is "the best accuracy level we can achieve from any variants of the new model by
+/// backfilling".
 ///
-/// `None` where the criterion fails (BCT: "only valid when Eq. (2) is satisfied"), and where the full backfill gains
-/// nothing, so that there is no whole to take a share of. Above 100 where the new model on the old gallery beats even
-/// the full backfill.
+/// `None` where the criterion fails (BCT: "only valid when Eq. (2) is satisfied"), and where the full
+/// backfill gains nothing, so that there is no whole to take a share of. Above 100 where the new model on the
+/// old gallery beats even the full backfill.
 ///
 /// ```
 /// use rehang::gains::update_gain;
@@ -37,7 +40,8 @@ pub fn update_gain(new_old: f64, old_old: f64, best_best: f64) -> Option<f64> {
         .then(|| 100.0 * (new_old - old_old) / (best_best - old_old))
 }
 
-/// The absolute gain: `M(new, old) − M(old, old)`, in points; negative where the upgrade makes searches worse.
+/// The absolute gain: `M(new, old) − M(old, old)`, in points; negative where the upgrade makes searches
+/// worse.
 ///
 /// ```
 /// use rehang::gains::absolute_gain;
@@ -49,7 +53,8 @@ pub fn absolute_gain(new_old: f64, old_old: f64) -> f64 {
     new_old - old_old
 }
 
-/// The upgrade gain Δ↑ (DMU eq. 6): the absolute gain relative to today, in percent. `None` where today's value is 0.
+/// The upgrade gain Δ↑ (DMU eq. 6): the absolute gain relative to today, in percent. `None` where today's
+/// value is 0.
 ///
 /// ```
 /// use rehang::gains::gain_up;
@@ -63,8 +68,8 @@ pub fn gain_up(new_old: f64, old_old: f64) -> Option<f64> {
     (old_old > 0.0).then(|| 100.0 * (new_old - old_old) / old_old)
 }
 
-/// The discriminativeness degradation Δ↓ (DMU eq. 7): what the new model's own searches lose by being compatible, in
-/// percent. Negative where compatible training helped. `None` where the best value is 0.
+/// The discriminativeness degradation Δ↓ (DMU eq. 7): how much the new model's own searches lose by being
+/// compatible, in percent. Negative where compatible training helped. `None` where the best value is 0.
 ///
 /// ```
 /// use rehang::gains::gain_down;

@@ -8,7 +8,7 @@ use crate::check::{check_finite, expect_count};
 use crate::error::{Error, Result};
 use crate::vectors::Matrix;
 
-/// How a head turns a vector `v` into logits.
+/// Kind of a head: how it turns a vector `v` into logits.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum HeadKind {
@@ -22,8 +22,8 @@ pub enum HeadKind {
         /// Angular margin m in radians (0.5 for faces, 0.3 for landmarks).
         margin: f32,
     },
-    /// `scale · ⟨w_y, v⟩ / (‖w_y‖·‖v‖)`, less `scale · margin` on the true class while training (CosFace); a normalised softmax where the
-    /// margin is 0.
+    /// `scale · ⟨w_y, v⟩ / (‖w_y‖·‖v‖)`, less `scale · margin` on the true class while training (CosFace).
+    /// With a margin of 0 it is a normalised softmax.
     CosFace {
         /// Scale s.
         scale: f32,
@@ -42,8 +42,8 @@ impl HeadKind {
     }
 }
 
-/// `softmax`, `normalised-softmax:SCALE`, or `arcface:SCALE,MARGIN` and `cosface:SCALE,MARGIN` with a finite scale above 0 and a margin from
-/// 0 to below 1.6.
+/// Parses `softmax`, `normalised-softmax:SCALE`, `arcface:SCALE,MARGIN` or `cosface:SCALE,MARGIN`, with a
+/// finite scale above 0 and a margin from 0 to below 1.6.
 impl FromStr for HeadKind {
     type Err = Error;
 
@@ -81,12 +81,12 @@ pub struct Head {
 }
 
 impl Head {
-    /// A head from its weight and bias; a missing bias counts as zeros.
+    /// Builds a head from its weight and bias; a missing bias counts as zeros.
     ///
     /// # Errors
     ///
-    /// [`crate::ErrorKind::Empty`] without classes, [`crate::ErrorKind::CountMismatch`] where the bias has another length,
-    /// [`crate::ErrorKind::NotFinite`] for NaN or infinite weights.
+    /// [`crate::ErrorKind::Empty`] without classes, [`crate::ErrorKind::CountMismatch`] where the bias has
+    /// another length, [`crate::ErrorKind::NotFinite`] for NaN or infinite weights.
     pub fn new(weight: Matrix, bias: Option<Vec<f32>>, kind: HeadKind) -> Result<Self> {
         let bias = bias.unwrap_or_else(|| vec![0.0; weight.rows()]);
         if weight.rows() == 0 {
@@ -108,7 +108,7 @@ impl Head {
         &self.bias
     }
 
-    /// How logits are made.
+    /// Kind of the head: how it makes logits.
     pub fn kind(&self) -> HeadKind {
         self.kind
     }

@@ -10,7 +10,7 @@ pub fn squared_distance(a: &[f32], b: &[f32]) -> f64 {
     a.iter().zip(b).map(|(&a, &b)| (f64::from(a) - f64::from(b)).powi(2)).sum()
 }
 
-/// Scales a vector to length 1 and says whether it could: a zero vector stays as it is.
+/// Scales a vector to length 1. Returns whether it could: a zero vector stays as it is.
 pub fn normalise(row: &mut [f32]) -> bool {
     let length = norm(row);
     if length <= 0.0 || !length.is_finite() {
@@ -22,5 +22,6 @@ pub fn normalise(row: &mut [f32]) -> bool {
     true
 }
 
-/// How far a length may be from 1 for a vector that counts as normalised (half-precision files stay inside).
+/// Largest difference between a length and 1 at which a vector counts as normalised. Half-precision files
+/// stay within it.
 pub const NORMALISED_TOLERANCE: f64 = 2e-3;

@@ -1,6 +1,7 @@
 //! The core of rehang: spaces and vectors, adapters and how to apply them, orders, exact backfilling curves.
 //!
-//! This crate knows no file format, no deep-learning framework, no database, no network and no clock, and it prints nothing.
+//! This crate knows no file format, no deep-learning framework, no database, no network and no clock, and it
+//! prints nothing.
 
 pub mod adapter;
 pub mod bridge;

@@ -1,7 +1,8 @@
 //! Enums whose variants have names.
 
-/// Declares an enum whose variants have names in files and on the command line: each stands beside its variant, and `ALL`,
-/// `name` and text in both directions follow from them. The word in brackets says what a name is of, in errors.
+/// Declares an enum whose variants have names in files and on the command line. Each name stands beside its
+/// variant; `ALL`, `name` and conversion from and to text follow from them. The word in brackets is the kind
+/// of thing that is named, for errors.
 ///
 /// ```
 /// rehang::named! {
@@ -34,10 +35,10 @@ macro_rules! named {
         }
 
         impl $kind {
-            /// Every one, in the order of the documentation.
+            /// All variants, in the order of the documentation.
             pub const ALL: [Self; [$($name),+].len()] = [$(Self::$variant),+];
 
-            /// The name used in files and on the command line.
+            /// Name of the variant in files and on the command line.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => $name,)+

@@ -1,8 +1,8 @@
 //! Orders: which item of a gallery is re-embedded first.
 //!
-//! An order is a permutation with scores, the largest score first, ties by index. Orders cannot see evaluation labels;
-//! [`Policy::Oracle`] looks at the true errors and exists for evaluation only. A policy is a file of `order/`, a
-//! variant of [`Policy`] and an arm of its `definition` here.
+//! An order is a permutation with scores, the largest score first, ties by index. Orders cannot see
+//! evaluation labels; [`Policy::Oracle`] looks at the true errors and exists for evaluation only. A policy is
+//! a file of `order/`, a variant of [`Policy`] and an arm of its `definition` here.
 
 mod class_mean;
 mod coverage;
@@ -35,7 +35,7 @@ impl Policy {
         }
     }
 
-    /// What it does, in words that follow its name: "goes by …".
+    /// Description of the policy, in words that follow its name: "goes by …".
     pub fn about(self) -> &'static str {
         self.definition().about
     }
@@ -45,12 +45,12 @@ impl Policy {
         self.definition().is_evaluation_only
     }
 
-    /// Whether it cannot be made without a classifier head.
+    /// Whether the order cannot be made without a classifier head.
     pub fn needs_head(self) -> bool {
         self.definition().head == HeadUse::Needed
     }
 
-    /// The head that it looks through: the adapter's `own` or a `given` one.
+    /// Chooses the head that the policy looks through: the adapter's `own` or a `given` one.
     pub fn head<'h>(self, own: Option<&'h Head>, given: Option<&'h Head>) -> Option<&'h Head> {
         match self.definition().head {
             HeadUse::Own => own.or(given),
@@ -58,19 +58,19 @@ impl Policy {
         }
     }
 
-    /// Whether a head that is given has no effect beside the adapter's own one.
+    /// Whether a given head has no effect beside the adapter's own one.
     pub fn prefers_own_head(self) -> bool {
         self.definition().head == HeadUse::Own
     }
 
-    /// Whether a live gallery has to be looked at as a whole; see [`arrange`].
+    /// Whether the policy has to look at a live gallery as a whole; see [`arrange`].
     pub fn is_arranged(self) -> bool {
         self.definition().arrange.is_some()
     }
 }
 
-/// What items of a live gallery are ranked by, each by itself: larger is earlier. One item's score does not depend on the
-/// others, so a gallery may be scored page by page.
+/// Scores items of a live gallery, each by itself: a larger score is earlier. One item's score does not
+/// depend on the others, so a gallery may be scored page by page.
 ///
 /// # Errors
 ///
@@ -79,7 +79,7 @@ pub fn scores(policy: Policy, page: &Page<'_>) -> Result<Vec<f64>> {
     (policy.definition().scores)(page)
 }
 
-/// Looks at a sample of a live gallery, given as to [`order`]; `None` where [`scores`] says everything.
+/// Looks at a sample of a live gallery, given as to [`order`]. `None` where [`scores`] alone make the order.
 ///
 /// # Errors
 ///
@@ -89,7 +89,7 @@ pub fn arrange(policy: Policy, sample: &OrderInput<'_>) -> Result<Option<Arrange
     policy.definition().arrange.map(|arrange| arrange(&evidence)).transpose()
 }
 
-/// Orders a gallery.
+/// Orders a gallery by a policy.
 ///
 /// ```
 /// use rehang::order::{OrderInput, Policy, order};
@@ -105,9 +105,9 @@ pub fn arrange(policy: Policy, sample: &OrderInput<'_>) -> Result<Option<Arrange
 ///
 /// # Errors
 ///
-/// [`ErrorKind::MissingInput`] for what the policy needs, [`ErrorKind::CountMismatch`] where it is not of n items,
-/// [`ErrorKind::NotFinite`] for NaN, [`ErrorKind::WidthMismatch`] between head and vectors, [`ErrorKind::Empty`]
-/// for an empty gallery.
+/// [`ErrorKind::MissingInput`] for an input that the policy needs, [`ErrorKind::CountMismatch`] for an input
+/// that is not of n items, [`ErrorKind::NotFinite`] for NaN, [`ErrorKind::WidthMismatch`] between head and
+/// vectors, [`ErrorKind::Empty`] for an empty gallery.
 pub fn order(policy: Policy, input: &OrderInput<'_>) -> Result<Order> {
     if input.items == 0 {
         return Err(ErrorKind::Empty { what: "the gallery to order".into() }.into());
@@ -124,9 +124,9 @@ pub fn least_confidence(head: &Head, vectors: &Matrix) -> Result<Vec<f64>> {
     probabilities(head, vectors, doubt::least_confidence)
 }
 
-/// Who comes first in an order: the share of its first ⌊x·n⌋ items that is of each group, 0 to 1, for every fraction x of
-/// `fractions`; NaN where x·n is below one item. Groups by ascending number, negative ones (no group) left out
-/// (FastFill App. F).
+/// Shares of groups at the beginning of an order. For every fraction x of `fractions`, it is the share of the
+/// first ⌊x·n⌋ items that belong to each group, 0 to 1; NaN where x·n is below one item. Groups come by
+/// ascending number; negative ones (no group) are left out (FastFill App. F).
 ///
 /// ```
 /// let shares = rehang::order::group_shares(&[2, 3, 0, 1], &[0, 0, 1, 1], &[0.5, 1.0])?;
@@ -151,7 +151,7 @@ pub fn group_shares(order: &[usize], groups: &[i64], fractions: &[f64]) -> Resul
         }
     }
     let share = |places: &[usize], fraction: f64| {
-        // A fraction that was made as k/n is k items, although k/n·n may come out just below k.
+        // A fraction that was made as k/n counts as k items, although k/n·n may come out just below k.
         let first = (fraction * order.len() as f64 + 1e-9) as usize;
         places.partition_point(|&place| place < first) as f64 / first as f64
     };
@@ -243,14 +243,15 @@ mod tests {
 
     #[test]
     fn coverage_visits_every_cluster_and_then_digs_where_the_score_is_largest() {
-        // Two far clusters; the first has the larger errors throughout. The items in the middle are nearest to the
-        // weighted centres 0.096 and 50.117.
+        // Two clusters lie far apart; the first has the larger errors throughout. The items in the middle are
+        // nearest to the weighted centres 0.096 and 50.117.
         let vectors = Matrix::new(1, vec![0.0, 0.1, 0.2, 50.0, 50.1, 50.2]).unwrap();
         let sigma = [9.0, 7.0, 8.0, 1.0, 3.0, 2.0];
         let input =
             OrderInput { sigma: Some(&sigma), vectors: Some(&vectors), clusters: Some(2), ..input(6) };
         assert_eq!(order(Policy::Coverage, &input).unwrap().permutation, [1, 4, 0, 2, 5, 3]);
-        // With a head its doubt decides: both classes are equally likely for the items at 50 only.
+        // The doubt of a head decides where there is one: both classes are equally likely for the items at 50
+        // only.
         let head =
             Head::new(Matrix::new(1, vec![1.0, -1.0]).unwrap(), Some(vec![-50.1, 50.1]), HeadKind::Softmax);
         let head = head.unwrap();
@@ -258,7 +259,7 @@ mod tests {
         let made = order(Policy::Coverage, &doubted).unwrap().permutation;
         assert_eq!(made[0], 4);
         check_permutation(&made, 6).unwrap();
-        // All weights 0 still cover.
+        // Weights that are all 0 still cover.
         let nothing = OrderInput { sigma: Some(&[0.0; 6]), ..input };
         check_permutation(&order(Policy::Coverage, &nothing).unwrap().permutation, 6).unwrap();
     }
@@ -266,7 +267,7 @@ mod tests {
     #[test]
     fn class_mean_takes_first_what_is_farthest_from_the_mean_of_its_class() {
         let vectors = Matrix::new(1, vec![0.0, 1.0, 5.0, 50.0, 51.0, 56.0, 7.0]).unwrap();
-        // Means 2 and 52.33; the class of the last item is not known.
+        // The means are 2 and 52.33; the class of the last item is not known.
         let classes = [0, 0, 0, 4, 4, 4, -1];
         let input = OrderInput { vectors: Some(&vectors), classes: Some(&classes), ..input(7) };
         let made = order(Policy::ClassMean, &input).unwrap();
@@ -287,7 +288,7 @@ mod tests {
         );
         assert_eq!(made.permutation[..2], [5, 2]);
         assert_eq!(*made.permutation.last().unwrap(), 6);
-        // Without classes the clusters take their place: the nearest of two centres, here those of the two ends.
+        // Clusters take the place of missing classes: the nearest of two centres, here those of the two ends.
         let clustered = OrderInput { classes: None, clusters: Some(2), ..input };
         let made = order(Policy::ClassMean, &clustered).unwrap();
         let centres = [(0.0 + 1.0 + 5.0 + 7.0) / 4.0, (50.0 + 51.0 + 56.0) / 3.0];

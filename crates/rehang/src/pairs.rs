@@ -4,7 +4,8 @@ use crate::check::expect_count;
 use crate::error::Result;
 use crate::vectors::{Labels, Matrix, Vectors};
 
-/// Items embedded by both models, row by row: old `[n, d_old]`, new `[n, d_new]`, and what is known besides.
+/// Items embedded by both models, row by row: old `[n, d_old]`, new `[n, d_new]`, and labels and side
+/// information where they are known.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pairs {
     old: Vectors,
@@ -14,12 +15,12 @@ pub struct Pairs {
 }
 
 impl Pairs {
-    /// Pairs from vectors that go row by row.
+    /// Builds pairs from vectors that go row by row.
     ///
     /// # Errors
     ///
-    /// [`crate::ErrorKind::CountMismatch`] where the parts have different numbers of rows, [`crate::ErrorKind::NotFinite`] for side
-    /// information that is NaN or infinite.
+    /// [`crate::ErrorKind::CountMismatch`] where the parts have different numbers of rows,
+    /// [`crate::ErrorKind::NotFinite`] for side information that is NaN or infinite.
     pub fn new(old: Vectors, new: Vectors, labels: Option<Labels>, side: Option<Matrix>) -> Result<Self> {
         let same_count = |what: &str, count: usize| expect_count("old vectors", old.len(), what, count);
         same_count("new vectors", new.len())?;
@@ -33,22 +34,22 @@ impl Pairs {
         Ok(Self { old, new, labels, side })
     }
 
-    /// How many pairs.
+    /// Number of pairs.
     pub fn len(&self) -> usize {
         self.old.len()
     }
 
-    /// Whether there are none (never, once constructed).
+    /// Whether there are no pairs (never, once constructed).
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The old model's vectors, `[n, d_old]`.
+    /// Vectors of the old model, `[n, d_old]`.
     pub fn old(&self) -> &Vectors {
         &self.old
     }
 
-    /// The new model's vectors, `[n, d_new]`.
+    /// Vectors of the new model, `[n, d_new]`.
     pub fn new_vectors(&self) -> &Vectors {
         &self.new
     }
@@ -63,7 +64,7 @@ impl Pairs {
         self.side.as_ref()
     }
 
-    /// The pairs named by `indices`, in that order.
+    /// Selects the pairs with these `indices`, in that order.
     #[must_use]
     pub fn select(&self, indices: &[usize]) -> Self {
         Self {

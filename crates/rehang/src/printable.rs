@@ -1,11 +1,12 @@
-//! Text of others on a terminal.
+//! Foreign text on a terminal.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// A text without what steers a terminal: control characters but line ends and tabs, and marks that turn the direction of writing
-/// around, become `\u{…}`. Ids, sources, answers of services, words of programs and fields of files may hold anything; every face
-/// that prints passes its whole output through this one function.
+/// Escapes everything in a text that steers a terminal as `\u{…}`: control characters other than line ends
+/// and tabs, and marks that reverse the direction of writing. Ids, sources, answers of services, words of
+/// programs and fields of files may hold anything. So every face that prints passes its whole output through
+/// this one function.
 ///
 /// ```
 /// assert_eq!(rehang::printable("cat\x1b[2J.png\r\n"), "cat\\u{1b}[2J.png\\u{d}\n");

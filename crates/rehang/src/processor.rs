@@ -1,10 +1,11 @@
-//! Which instruction set the inner loops run with: one type that every crate asks, and how a loop is compiled for each.
+//! The instruction set that the inner loops run with: one type that every crate asks, and how a loop is
+//! compiled for each set.
 //!
 //! # Why not a crate for it
 //!
-//! `pulp`, which the matrix products use, detects the same levels and wraps the intrinsics of each. Our kernels read
-//! through raw pointers, prefetch and mask, so their `unsafe` blocks would stay as they are; what it would save is the
-//! twenty lines below.
+//! `pulp`, which the matrix products use, detects the same levels and wraps the intrinsics of each. The
+//! kernels here read through raw pointers, prefetch and mask, so their `unsafe` blocks would stay as they
+//! are. `pulp` would only save the twenty lines below.
 
 use std::sync::OnceLock;
 
@@ -18,12 +19,12 @@ pub enum Processor {
     /// Registers of 256 bits: AVX2, FMA, BMI1 and BMI2.
     #[cfg(target_arch = "x86_64")]
     Avx2,
-    /// What the compiler's target has.
+    /// The instructions of the compiler's target alone.
     Plain,
 }
 
 impl Processor {
-    /// Every instruction set of this machine, the fastest first.
+    /// Lists every instruction set of this machine, the fastest first.
     pub fn available() -> Vec<Self> {
         let mut found = Vec::new();
         #[cfg(target_arch = "x86_64")]
@@ -47,7 +48,8 @@ impl Processor {
         found
     }
 
-    /// The fastest instruction set of this machine. The processor is asked once; later calls read one number.
+    /// Returns the fastest instruction set of this machine. The processor is asked once; later calls read one
+    /// number.
     #[inline]
     pub fn detect() -> Self {
         static FASTEST: OnceLock<Processor> = OnceLock::new();
@@ -57,8 +59,9 @@ impl Processor {
 
 /// Defines functions whose bodies are compiled for every [`Processor`] and chosen at run time.
 ///
-/// The body is plain Rust that the compiler turns into vector instructions. It never fuses a product and a sum that
-/// are written apart, so every version rounds alike and the same numbers come out on every processor.
+/// The body is plain Rust that the compiler turns into vector instructions. The compiler never fuses a
+/// product and a sum that are written apart. So every version rounds alike, and the same numbers come out on
+/// every processor.
 ///
 /// ```
 /// rehang::vectorised! {

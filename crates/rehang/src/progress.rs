@@ -1,7 +1,7 @@
-//! A write-only, infallible way for long work to say how far it is, and to be asked to stop.
+//! Progress of long work: a write-only, infallible way to say how far it is, and to be asked to stop.
 //!
-//! Libraries print nothing. They write into a [`Progress`]; the command line reads it from another thread and draws
-//! a bar. Nothing here can fail: a defect in showing progress must never stop the work.
+//! Libraries print nothing. They write into a [`Progress`]; the command line reads it from another thread and
+//! draws a bar. Nothing here can fail: a defect in showing progress must never stop the work.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -26,13 +26,13 @@ pub struct Progress {
 
 #[derive(Debug, Default)]
 struct Counters {
-    /// The stage and its words; its counts are those below.
+    /// Words of the stage. Their counts are not used: `done` and `total` below hold those.
     words: Mutex<ProgressSnapshot>,
     done: AtomicU64,
     total: AtomicU64,
 }
 
-/// Whether work is to stop, or the whole that it is a part of.
+/// Request to stop a piece of work. A part of larger work also stops where the whole is asked to.
 #[derive(Debug, Default)]
 struct Stop {
     asked: AtomicBool,
@@ -45,23 +45,23 @@ impl Stop {
     }
 }
 
-/// What a [`Progress`] says at one moment.
+/// State of a [`Progress`] at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ProgressSnapshot {
-    /// What is being done.
+    /// Stage of the work, such as "fitting".
     pub stage: String,
-    /// What is counted.
+    /// Unit that is counted, such as "epochs".
     pub unit: &'static str,
     /// A short remark, such as the current loss.
     pub note: String,
-    /// How many are done.
+    /// Number of units that are done.
     pub done: u64,
-    /// How many there are; 0 where that is not known.
+    /// Number of all units; 0 where it is not known.
     pub total: u64,
 }
 
 impl Progress {
-    /// Begins a stage: the counter starts again at 0.
+    /// Begins a stage. The counter starts again at 0.
     pub fn begin(&self, stage: impl Into<String>, unit: &'static str, total: u64) {
         if let Ok(mut words) = self.counters.words.lock() {
             *words = ProgressSnapshot { stage: stage.into(), unit, ..ProgressSnapshot::default() };
@@ -87,7 +87,8 @@ impl Progress {
         self.stop.asked.store(true, Ordering::Relaxed);
     }
 
-    /// A handle on the same counters for a part of the work, which may be asked to stop alone; where the whole is, so is the part.
+    /// Makes a handle on the same counters for a part of the work. The part may be asked to stop alone;
+    /// asking the whole also stops the part.
     ///
     /// ```
     /// let whole = rehang::Progress::default();
@@ -103,7 +104,7 @@ impl Progress {
         Self { counters: Arc::clone(&self.counters), stop: Arc::new(stop) }
     }
 
-    /// Fails where a stop was asked for.
+    /// Fails where the work was asked to stop.
     ///
     /// # Errors
     ///
@@ -112,7 +113,7 @@ impl Progress {
         if self.stop.is_asked() { Err(ErrorKind::Cancelled.into()) } else { Ok(()) }
     }
 
-    /// What the handle says now.
+    /// Returns the state of the work at this moment.
     pub fn snapshot(&self) -> ProgressSnapshot {
         let words = self.counters.words.lock().map(|words| words.clone()).unwrap_or_default();
         ProgressSnapshot {

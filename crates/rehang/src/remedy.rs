@@ -1,15 +1,15 @@
-//! What a reader can do about an error, as data that every face words in its own language.
+//! Remedies: what a reader can do about an error, as data that every face words in its own language.
 //!
-//! A library does not know how it is called: a command line has flags, Python has keyword arguments. So an error holds
-//! the names of the library's own parameters and, where there is a next step, a [`Remedy`]. What a remedy says is written
-//! here once; a face gives parameters and verbs its own names through [`Wording`], and
-//! [`Error::worded`](crate::Error::worded) puts all of them into the sentence.
+//! A library does not know how it is called: a command line has flags, Python has keyword arguments. So an
+//! error holds the names of the library's own parameters and, where there is a next step, a [`Remedy`]. The
+//! text of a remedy is written here once. A face gives parameters and verbs its own names through
+//! [`Wording`], and [`Error::worded`](crate::Error::worded) puts all of them into the sentence.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What the reader can do next.
+/// Next step that the reader can take.
 ///
 /// [`Remedy::worded`] says it in the words of a face, [`Display`](fmt::Display) in those of this library.
 ///
@@ -33,14 +33,15 @@ pub enum Remedy {
     BeginUpgrade,
     /// Start the upgrade again: its filling goes on where it was.
     ContinueFilling,
-    /// Start the upgrade with the given adapter, which plans it anew and keeps native vectors; or give the adapter that it
-    /// was started with.
+    /// Start the upgrade with the given adapter, which plans it anew and keeps native vectors; or give the
+    /// adapter that it was started with.
     PlanAnew,
-    /// Let the start that planned the upgrade anew come to its end, or start with this adapter and order once more.
+    /// Let the start that planned the upgrade anew come to its end, or start with this adapter and order once
+    /// more.
     AwaitNewPlan,
     /// Look which upgrade is under way, then finish it or roll it back.
     SettleOtherUpgrade,
-    /// Switch searches to the new space before.
+    /// Switch searches to the new space first.
     SwitchFirst,
     /// Look how the upgrade stands, then switch again.
     SwitchAgain,
@@ -50,11 +51,11 @@ pub enum Remedy {
     RollBackOrFill,
     /// Allow backfills again.
     ResumeBackfill,
-    /// Embed what is left before the finish, or finish all the same.
+    /// Embed the remaining items before the finish, or finish all the same.
     EmbedBeforeFinish,
-    /// Embed what is adapted before the release, or take it along as it is.
+    /// Embed the adapted items before the release, or take their vectors along as they are.
     EmbedOrTakeAlong,
-    /// Release the gallery once more, which goes on where that ended.
+    /// Release the gallery once more, which goes on where the last release ended.
     ReleaseAgain,
     /// Move the vectors that serve into a column of the table, or drop them all the same.
     MoveOrDrop,
@@ -62,13 +63,15 @@ pub enum Remedy {
     Follow,
     /// Put native vectors back to adapted ones, so that the next backfill embeds them again.
     EmbedNativesAgain,
-    /// A forecast says that switching now serves worse than doing nothing: backfill to `backfill_percent` first (`None` where
-    /// no share of native items is enough), serve fused searches, or switch all the same.
+    /// Think again about a switch that, by the forecast, serves worse than doing nothing. The reader may
+    /// backfill to `backfill_percent` first (`None` where no share of native items is enough), serve fused
+    /// searches, or switch all the same.
     ReconsiderSwitch {
-        /// Share of native items from which on mixed searches are above doing nothing, in percent, rounded up.
+        /// Share of native items from which on mixed searches are above doing nothing, in percent, rounded
+        /// up.
         backfill_percent: Option<f64>,
     },
-    /// Embed what has no vector before, or switch all the same.
+    /// First embed the items that have no vector, or switch all the same.
     EmbedFirst,
     /// Make a report as JSON, on pairs that the adapter was not fitted on.
     MakeReport,
@@ -94,7 +97,7 @@ pub enum Remedy {
     PrepareIndex,
     /// Wait for the other process, or ask it to end with a pause.
     AwaitOtherProcess,
-    /// Say how wide the vectors of a model are that a space keeps at another width.
+    /// Say how wide the vectors of a model are, where a space keeps them at another width.
     KeepAtWidth {
         /// Coordinates that the model gives.
         own: usize,
@@ -104,7 +107,7 @@ pub enum Remedy {
 }
 
 impl Remedy {
-    /// The remedy in the words of a face. All faces say the same, each with its own names for verbs.
+    /// Says the remedy in the words of a face. All faces say the same, each with its own names for verbs.
     pub fn worded(&self, face: &dyn Wording) -> String {
         let verb = |verb| face.verb(verb);
         let start = || face.verb(Verb::Start);
@@ -208,7 +211,7 @@ impl fmt::Display for Remedy {
     }
 }
 
-/// A verb that a remedy names. Every face has a name for each of them, which the compiler makes sure of.
+/// Verb that a remedy names. Every face has a name for each verb, which the compiler makes sure of.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Verb {
     /// Make a gallery of an application's table.
@@ -219,9 +222,9 @@ pub enum Verb {
     Status,
     /// Switch searches to the new space.
     Switch,
-    /// Switch to fused searches; said beside the other ways to switch.
+    /// Switch to fused searches; named beside the other ways to switch.
     SwitchFused,
-    /// Switch whatever the forecast says; said beside the other ways to switch.
+    /// Switch whatever the forecast says; named beside the other ways to switch.
     SwitchAnyway,
     /// Let searches go back to the old space.
     Rollback,
@@ -231,13 +234,13 @@ pub enum Verb {
     ReEmbed,
     /// Backfill until nothing is left.
     Run,
-    /// Drop the old space whatever is left; said beside the other way.
+    /// Drop the old space whatever is left; named beside the other way.
     FinishAnyway,
-    /// Release with adapted vectors; said beside the other way.
+    /// Release with adapted vectors; named beside the other way.
     ReleaseWithAdapted,
-    /// Release, with the vectors that serve in a column.
+    /// Release, and keep the vectors that serve in a column.
     Release,
-    /// Release without them; said beside the other way.
+    /// Release without the vectors that serve; named beside the other way.
     ReleaseAnyway,
     /// Backfill until a share of the items is native.
     RunUntil {
@@ -270,25 +273,25 @@ pub enum Verb {
     Repair,
 }
 
-/// How a face words what errors hold as data. Without words of its own, it uses the names of this library.
+/// Words of a face for what errors hold as data. By default they are the names of this library.
 pub trait Wording {
-    /// A parameter of a library function (`"old_ids"`), as the reader of this face knows it.
+    /// Name of a library function's parameter (`"old_ids"`), as the reader of this face knows it.
     fn parameter(&self, name: &str) -> String {
         name.to_owned()
     }
 
-    /// What the reader of this face does with a verb: "run" it, or "call" it.
+    /// Word for what the reader of this face does with a verb: "run" it, or "call" it.
     fn imperative(&self) -> &'static str {
         "call"
     }
 
-    /// A verb, as the reader of this face writes it, between backticks.
+    /// Verb as the reader of this face writes it, between backticks.
     fn verb(&self, verb: Verb) -> String {
         format!("`{verb:?}`")
     }
 }
 
-/// The words of no face in particular.
+/// Words of no particular face: the names of this library.
 pub(crate) struct Plain;
 
 impl Wording for Plain {}

@@ -1,18 +1,19 @@
 //! Report data: everything that a report says, before it is put into HTML, Markdown or JSON.
 //!
-//! These are plain values. The crate `rehang-report` renders them and needs to know nothing else; their serde form is
-//! the JSON report. The names of the fields are part of that format, and [`FORMAT_VERSION`] counts its changes.
+//! The data are plain values. The crate `rehang-report` renders them and needs to know nothing else; their
+//! serde form is the JSON report. The names of the fields are part of that format, and [`FORMAT_VERSION`]
+//! counts its changes.
 //!
 //! # Units
 //!
-//! Qualities (top-1, mAP, flips, …) and shares of groups are in percent, 0–100. Fractions of a gallery are in `[0, 1]`.
-//! A number that is not defined is NaN here and `null` in JSON; reading `null` gives NaN again.
+//! Qualities (top-1, mAP, flips, …) and shares of groups are in percent, 0–100. Fractions of a gallery are in
+//! `[0, 1]`. A number that is not defined is NaN here and `null` in JSON; reading `null` gives NaN again.
 //!
 //! # Metrics have names, not fields
 //!
-//! A labelled gallery has top-1, top-5 and mAP; one with graded relevance has nDCG@10 and recall@k; one without
-//! labels has only agreement@k. So a [`Report`] lists its [`ShownMetric`]s, and everything that is measured is a map from
-//! [`ShownMetric::id`] to a value.
+//! A labelled gallery has top-1, top-5 and mAP. One with graded relevance has nDCG@10 and recall@k; one
+//! without labels has only agreement@k. So a [`Report`] lists its [`ShownMetric`]s, and every measurement is
+//! a map from [`ShownMetric::id`] to a value.
 
 use std::collections::BTreeMap;
 
@@ -24,21 +25,22 @@ use crate::finding::Finding;
 use crate::statistics::Calibration;
 use crate::verdict::Verdict;
 
-/// Version of the JSON form; it grows when a field changes its meaning or goes away, not when one is added.
+/// Version of the JSON form. It grows when a field changes its meaning or goes away, not when one is added.
 ///
-/// Version 1 had one `calibration`, of the first adapter, in place of `calibrations`, and fields that never said anything
-/// (`comparison`, and `unit` in every metric). Until version 2 a warning had `id` for `code`, `try` for `remedy`, and the
-/// severities `caution` for `warning` and `severe` for `problem`. Both are still read.
+/// Version 1 had one `calibration`, of the first adapter, in place of `calibrations`, and fields that never
+/// said anything (`comparison`, and `unit` in every metric). Until version 2 a warning had `id` for `code`,
+/// `try` for `remedy`, and the severities `caution` for `warning` and `severe` for `problem`. Reports of both
+/// versions are still read.
 pub const FORMAT_VERSION: u32 = 3;
 
-/// How many points of an exact curve a report keeps at most: one every half percent.
+/// Most points of an exact curve that a report keeps: one every half percent.
 pub const DISPLAY_POINTS: usize = 201;
 
 /// One value for each metric, by [`ShownMetric::id`].
 pub type Scores = BTreeMap<String, f64>;
 
 crate::named! {
-    /// How a database keeps the coordinates of vectors.
+    /// Number format in which a database keeps the coordinates of vectors.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
     #[serde(rename_all = "lowercase")]
     pub enum Precision ("precision") {
@@ -46,13 +48,13 @@ crate::named! {
         F32 = "f32",
         /// Half precision (pgvector's `halfvec`, Qdrant's `float16`): two bytes.
         F16 = "f16",
-        /// One byte: 127 steps on either side of 0, of which the largest coordinate of the gallery has the last one.
+        /// One byte: 127 steps on either side of 0. The largest coordinate of the gallery has the last step.
         I8 = "i8",
     }
 }
 
 impl Precision {
-    /// Bytes of a coordinate.
+    /// Number of bytes that a coordinate takes.
     pub fn bytes(self) -> usize {
         match self {
             Self::F32 => 4,
@@ -62,19 +64,19 @@ impl Precision {
     }
 }
 
-/// What new vectors of one width and precision give.
+/// Quality of new vectors that are kept at one width and precision.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SizeScores {
-    /// Coordinates that are kept; fewer than the model's are scaled to length 1.
+    /// Number of coordinates that are kept. Vectors with fewer than the model's are scaled to length 1.
     pub width: usize,
-    /// How each of them is kept.
+    /// Number format of each coordinate.
     pub precision: Precision,
-    /// Bytes of a vector.
+    /// Number of bytes of a vector.
     pub bytes: usize,
-    /// Quality of a gallery that is fully native, queries cut and rounded likewise.
+    /// Quality of a gallery that is fully native, with queries cut and rounded likewise.
     #[serde(deserialize_with = "nullable::map")]
     pub new_model: Scores,
-    /// Quality at the switch, of the headline's adapter; empty without right answers.
+    /// Quality at the switch, with the headline's adapter; empty without right answers.
     #[serde(default, deserialize_with = "nullable::map")]
     pub at_the_switch: Scores,
 }
@@ -82,24 +84,24 @@ pub struct SizeScores {
 /// A whole report.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// [`FORMAT_VERSION`] of the writer.
+    /// Version of the format that the report was written in ([`FORMAT_VERSION`]).
     pub format_version: u32,
-    /// What the report is about, in a few words.
+    /// Subject of the report, in a few words.
     pub title: String,
-    /// What made it.
+    /// Program, command and seeds that made the report.
     pub created_by: CreatedBy,
     /// The two spaces of the upgrade.
     pub spaces: Spaces,
     /// Files that were read, with their fingerprints.
     #[serde(default)]
     pub inputs: Vec<InputRecord>,
-    /// What was measured on what.
+    /// Sets of items that adapters were fitted on and that was measured on.
     #[serde(default)]
     pub measured_on: Vec<MeasuredSet>,
-    /// The metrics, in the order in which they are shown; the first one carries the verdict.
+    /// Metrics in the order in which they are shown; the first one carries the verdict.
     #[serde(default)]
     pub metrics: Vec<ShownMetric>,
-    /// Quality of the gallery and the queries of today: old queries on old vectors.
+    /// Quality of today's gallery and queries: old queries on old vectors.
     #[serde(default, deserialize_with = "nullable::map")]
     pub do_nothing: Scores,
     /// Quality of a gallery that is fully native: new queries on new vectors.
@@ -108,7 +110,7 @@ pub struct Report {
     /// Backfilling curves, one for each method and order.
     #[serde(default)]
     pub curves: Vec<CurveSeries>,
-    /// Which of `curves` the verdict speaks about.
+    /// Index in `curves` of the curve that the verdict speaks about.
     #[serde(default)]
     pub headline: usize,
     /// How well σ² of each adapter predicts the true error.
@@ -117,23 +119,23 @@ pub struct Report {
     /// Quality by group of items.
     #[serde(default)]
     pub groups: Option<GroupStudy>,
-    /// What new vectors of other widths and precisions give, where that was asked.
+    /// Quality of new vectors at other widths and precisions, where that was asked.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sizes: Vec<SizeScores>,
-    /// The gallery that `do_nothing`, `new_model` and `curves` are a forecast of; `None` where they were measured on the items
-    /// themselves.
+    /// Gallery that `do_nothing`, `new_model` and `curves` are a forecast of; `None` where they were measured
+    /// on the items themselves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gallery: Option<WholeGallery>,
-    /// Where an application's floors lie by the new model, in the report of a whole gallery.
+    /// Floors of an application's searches, carried over to the new model, in the report of a whole gallery.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub floors: Option<Floors>,
-    /// What the reader should be careful about.
+    /// Findings that the reader should be careful about.
     #[serde(default)]
     pub warnings: Vec<Finding>,
 }
 
 impl Report {
-    /// A report on these two spaces in which nothing is measured yet.
+    /// Makes a report on two spaces in which nothing is measured yet.
     pub fn new(title: impl Into<String>, created_by: CreatedBy, spaces: Spaces) -> Self {
         Self {
             format_version: FORMAT_VERSION,
@@ -156,18 +158,18 @@ impl Report {
         }
     }
 
-    /// The curve that the verdict speaks about; `None` where there is no curve.
+    /// Curve that the verdict speaks about; `None` where there is no curve.
     pub fn headline_curve(&self) -> Option<&CurveSeries> {
         self.curves.get(self.headline).or_else(|| self.curves.first())
     }
 
-    /// The metric that the verdict speaks about: the first one that the headline curve has.
+    /// Metric that the verdict speaks about: the first one that the headline curve has.
     pub fn headline_metric(&self) -> Option<&ShownMetric> {
         let curve = self.headline_curve()?;
         self.metrics.iter().find(|metric| curve.metrics.contains_key(&metric.id))
     }
 
-    /// What the headline curve says of the headline metric.
+    /// Verdict of the headline curve on the headline metric.
     pub fn verdict(&self) -> Verdict {
         let (Some(series), Some(metric)) = (self.headline_curve(), self.headline_metric()) else {
             return Verdict::NotMeasured;
@@ -175,7 +177,7 @@ impl Report {
         self.verdict_of(series, &metric.id)
     }
 
-    /// What one curve says of one metric.
+    /// Verdict of one curve on one metric.
     pub fn verdict_of(&self, series: &CurveSeries, id: &str) -> Verdict {
         match (series.metrics.get(id), self.do_nothing.get(id)) {
             (Some(curve), Some(line)) if line.is_finite() => Verdict::passing(curve.passes_do_nothing_at),
@@ -184,97 +186,101 @@ impl Report {
     }
 }
 
-/// A whole gallery of which a report forecasts what an upgrade buys, from a few items whose new vectors are known
+/// A whole gallery whose upgrade a report forecasts, from a few items whose new vectors are known
 /// ([`crate::curve::forecast()`]).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct WholeGallery {
-    /// Its items.
+    /// Number of items in the gallery.
     pub items: usize,
-    /// Those whose new vectors are known, and which no adapter was fitted on.
+    /// Number of items whose new vectors are known, and which no adapter was fitted on.
     pub held_out: usize,
-    /// Items of the gallery that the numbers speak of; fewer than `items` where a random part of the vectors was read.
+    /// Number of items that the values hold for; fewer than `items` where a random part of the vectors was
+    /// read.
     pub speaks_of: usize,
-    /// Quality when nothing is done, by [`ShownMetric::id`]; with an interval where not every query was asked.
+    /// Quality when nothing is done, by [`ShownMetric::id`]; with an interval where not every query was
+    /// asked.
     pub do_nothing: BTreeMap<String, NumberWithSpread>,
-    /// Quality when old vectors and their index stay, and queries go to them over a [bridge](crate::Bridge), by [`ShownMetric::id`]; empty
-    /// where there is none, or without right answers.
+    /// Quality when old vectors and their index stay, and queries go to them over a [bridge](crate::Bridge),
+    /// by [`ShownMetric::id`]. Empty without a bridge or without right answers.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub bridge: BTreeMap<String, NumberWithSpread>,
 }
 
-/// Floors of an application's searches by the new model, such as a similarity of 0.30 below which nothing is shown: each lets as many answers
-/// through as today's.
+/// Floors of an application's searches, carried over to the new model. A floor is a bound such as a
+/// similarity of 0.30, below which nothing is shown. Each new floor lets as many answers through as today's.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Floors {
-    /// The measure that floors of today are of, such as `cosine similarity`.
+    /// Measure of today's floors, such as `cosine similarity`.
     pub today: String,
-    /// The measure that those of the new model are of.
+    /// Measure of the new model's floors.
     pub then: String,
-    /// Queries that answers were counted of.
+    /// Number of queries whose answers were counted.
     pub queries: usize,
-    /// Items whose native vectors say the floors of a gallery that is native.
+    /// Number of items whose native vectors the floors of a native gallery come from.
     pub natives: usize,
-    /// One floor of today after the other.
+    /// Floors of today, each with the ones that take its place.
     pub rows: Vec<Floor>,
 }
 
-/// A floor of today, carried over.
+/// Floor of today, and the floors of the new model that take its place.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Floor {
-    /// The floor.
+    /// Value of the floor today.
     pub today: f64,
-    /// Answers that it lets through, of a query on average.
+    /// Number of answers that the floor lets through, for a query on average.
     pub answers: f64,
-    /// The floor at the switch, when all items are adapted; `None` where too few answers pass to say.
+    /// Floor at the switch, when all items are adapted; `None` where too few answers pass to say.
     pub adapted: Option<FloorAt>,
-    /// The floor when all items are native; `None` where too few answers are held-out items to say.
+    /// Floor when all items are native; `None` where too few answers are held-out items to say.
     pub native: Option<FloorAt>,
 }
 
-/// A floor of the new model.
+/// Floor of the new model, with its interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct FloorAt {
-    /// The floor.
+    /// Value of the floor.
     pub floor: f64,
-    /// Lower end of the range that holds it in 95 of 100 samples of the queries.
+    /// Lower end of the range that holds the floor in 95 of 100 samples of the queries.
     pub low: f64,
-    /// Upper end.
+    /// Upper end of that range.
     pub high: f64,
-    /// The part of today's answers that does not come through, from 0 to 1.
+    /// Share of today's answers that does not come through, from 0 to 1.
     pub changed: f64,
 }
 
-/// The code of the finding that a metric beside the one of the verdict falls at the switch.
+/// Code of the finding that a metric other than the verdict's falls at the switch.
 pub const ANOTHER_METRIC: &str = "another-metric-falls";
 
-/// The code of the finding that other items ask a forecast's queries than asked those of the forecast before it.
+/// Code of the finding that a forecast asks other items as queries than the forecast before it.
 pub const MORE_QUERIES: &str = "more-queries";
 
-/// The code of the finding that a forecast knows hardly anything of its gallery: its range at the switch is wider than half of everything.
+/// Code of the finding that a forecast knows hardly anything of its gallery: its range at the switch is wider
+/// than half of everything.
 pub const WIDE_FORECAST: &str = "wide-forecast";
 
-/// The share of native items from which on a metric stays at 98 % of its end ([`crate::curve::ENOUGH`]), with its interval.
+/// Share of native items from which on a metric stays at 98 % of its end ([`crate::curve::ENOUGH`]), with its
+/// interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct EnoughShare {
-    /// The share.
+    /// Estimate of the share.
     #[serde(deserialize_with = "nullable::one")]
     pub fraction: f64,
-    /// Lower end.
+    /// Lower end of the interval.
     #[serde(deserialize_with = "nullable::one")]
     pub low: f64,
-    /// Upper end.
+    /// Upper end of the interval.
     #[serde(deserialize_with = "nullable::one")]
     pub high: f64,
 }
 
-/// What made a report.
+/// Program, command and seeds that made a report.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct CreatedBy {
     /// Version of rehang.
     pub version: String,
-    /// The command that was run.
+    /// Command that was run.
     pub command: String,
-    /// The seeds of everything random, in the order of the runs.
+    /// Seeds of everything random, in the order of the runs.
     #[serde(default)]
     pub seeds: Vec<u64>,
 }
@@ -282,35 +288,36 @@ pub struct CreatedBy {
 /// The two spaces of an upgrade.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spaces {
-    /// The space that the gallery lives in today.
+    /// Space that the gallery lives in today.
     pub old: Space,
-    /// The space that it moves to.
+    /// Space that the gallery moves to.
     pub new: Space,
 }
 
 /// A file that went into a report.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct InputRecord {
-    /// What it is for: "old", "new", "labels", "qrels", "adapter", ….
+    /// Role of the file: "old", "new", "labels", "qrels", "adapter", ….
     pub role: String,
-    /// Where it was read.
+    /// Path that the file was read from.
     pub path: String,
-    /// Rows in it; of an adapter the pairs that it was fitted on.
+    /// Number of rows in the file; for an adapter, the number of pairs that it was fitted on.
     pub rows: usize,
     /// Width of a row, where rows are vectors.
     #[serde(default)]
     pub dimension: Option<usize>,
-    /// Fingerprint of its content: of the rows that `--rows` took from vectors or labels.
+    /// Fingerprint of the content: of the rows that `--rows` took, for vectors and labels.
     pub fingerprint: String,
 }
 
 impl InputRecord {
-    /// The role of what the adapter `name` was fitted on, `role` being "old", "new", "labels", … there.
+    /// Makes the role of a file that the adapter `name` was fitted on. `role` is its role in that fit: "old",
+    /// "new", "labels", ….
     pub fn role_of_pairs(name: impl std::fmt::Display, role: &str) -> String {
         format!("pairs of {name}: {role}")
     }
 
-    /// Whether an adapter was fitted on it in that role; see [`InputRecord::role_of_pairs`].
+    /// Whether an adapter was fitted on this file in the given role; see [`InputRecord::role_of_pairs`].
     pub fn is_of_pairs(&self, role: &str) -> bool {
         let name = self.role.strip_prefix("pairs of ").and_then(|rest| rest.strip_suffix(role));
         name.is_some_and(|name| name.ends_with(": "))
@@ -320,53 +327,53 @@ impl InputRecord {
 /// A set of items that something was fitted or measured on.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct MeasuredSet {
-    /// Its name, such as "evaluation".
+    /// Name of the set, such as "evaluation".
     pub name: String,
-    /// Pairs that the adapter was fitted on; of several adapters the first one.
+    /// Number of pairs that the adapter was fitted on; with several adapters, that of the first one.
     pub pairs: usize,
     /// Pairs that each adapter was fitted on.
     #[serde(default)]
     pub fitted: Vec<FittedOn>,
-    /// Items of the gallery that was measured.
+    /// Number of items in the gallery that was measured.
     pub items: usize,
-    /// Queries.
+    /// Number of queries.
     pub queries: usize,
     /// Whether the queries are the gallery's own items, each left out of its own answer.
     #[serde(default)]
     pub leave_one_out: bool,
-    /// Classes among the items, where they have labels.
+    /// Number of classes among the items, where they have labels.
     #[serde(default)]
     pub classes: Option<usize>,
-    /// Queries left out of every mean because nothing in the gallery is relevant to them.
+    /// Number of queries left out of every mean because nothing in the gallery is relevant to them.
     #[serde(default)]
     pub left_out_queries: usize,
-    /// Items of the gallery whose old vector is among the pairs; `None` where it was not measured.
+    /// Number of gallery items whose old vector is among the pairs; `None` where it was not measured.
     #[serde(default)]
     pub overlapping_items: Option<usize>,
-    /// Whether that number is an estimate from a sample of the pairs.
+    /// Whether `overlapping_items` is an estimate from a sample of the pairs.
     #[serde(default)]
     pub overlap_is_estimated: bool,
 }
 
-/// What one adapter was fitted on.
+/// Pairs that one adapter was fitted on.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct FittedOn {
-    /// The adapter's method, as in [`CurveSeries::method`].
+    /// Method of the adapter, as in [`CurveSeries::method`].
     pub method: String,
-    /// Pairs that it was fitted on.
+    /// Number of pairs that the adapter was fitted on.
     pub pairs: usize,
 }
 
 /// A metric as a report shows it: a quality in percent, more is better, and how to speak about it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ShownMetric {
-    /// Its key in every map of this report: `top1`, `top5`, `map`, `ndcg@10`, ….
+    /// Key of the metric in every map of this report: `top1`, `top5`, `map`, `ndcg@10`, ….
     pub id: String,
-    /// Its name for people.
+    /// Name of the metric for people.
     pub name: String,
-    /// What it means, in one sentence.
+    /// Meaning of the metric, in one sentence.
     pub about: String,
-    /// Whether it belongs with the first charts; the others come under "further metrics".
+    /// Whether the metric belongs with the first charts; the others come under "further metrics".
     #[serde(default)]
     pub primary: bool,
 }
@@ -383,13 +390,13 @@ pub struct NumberWithSpread {
     /// The number.
     #[serde(deserialize_with = "nullable::one")]
     pub value: f64,
-    /// Its spread, where it was measured.
+    /// Spread of the number, where it was measured.
     #[serde(default)]
     pub spread: Option<Spread>,
 }
 
 impl NumberWithSpread {
-    /// The interval around the number, `(low, high)`; `None` where its spread is none.
+    /// Interval around the number, `(low, high)`; `None` where its spread is not an interval.
     pub fn interval(&self) -> Option<(f64, f64)> {
         match self.spread {
             Some(Spread::Interval { low, high, .. }) => Some((low, high)),
@@ -404,7 +411,7 @@ impl From<f64> for NumberWithSpread {
     }
 }
 
-/// How far a number may be off.
+/// Spread of a number: how far it may be off.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "kind")]
 pub enum Spread {
@@ -413,10 +420,10 @@ pub enum Spread {
         /// Standard deviation.
         #[serde(deserialize_with = "nullable::one")]
         deviation: f64,
-        /// How many runs.
+        /// Number of runs.
         runs: usize,
     },
-    /// An interval over the queries: of their bootstrap, or of a forecast.
+    /// Interval over the queries: of their bootstrap, or of a forecast.
     Interval {
         /// Lower end.
         #[serde(deserialize_with = "nullable::one")]
@@ -432,23 +439,23 @@ pub enum Spread {
 /// The backfilling curve of one method and one order, for every metric that was measured.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct CurveSeries {
-    /// The adapter's method, such as `fastfill`.
+    /// Method of the adapter, such as `fastfill`.
     pub method: String,
-    /// The order in which items are re-embedded, such as `sigma`.
+    /// Order in which items are re-embedded, such as `sigma`.
     pub order: String,
     /// Fractions of the gallery that are re-embedded, increasing from 0 to 1, at most [`DISPLAY_POINTS`].
     #[serde(deserialize_with = "nullable::many")]
     pub fractions: Vec<f64>,
-    /// The curve of each metric at these fractions, by [`ShownMetric::id`].
+    /// Curve of each metric at these fractions, by [`ShownMetric::id`].
     pub metrics: BTreeMap<String, MetricCurve>,
-    /// What was added to the distance of every item that was still adapted
+    /// Handicap: what was added to the distance of every item that was still adapted
     /// ([`Adapter::handicap`](crate::adapter::Adapter::handicap)).
     #[serde(default)]
     pub handicap: f64,
 }
 
 impl CurveSeries {
-    /// Method and order in a few words.
+    /// Names method and order in a few words.
     pub fn name(&self) -> String {
         match (self.method.is_empty(), self.order.is_empty()) {
             (_, true) => self.method.clone(),
@@ -460,43 +467,45 @@ impl CurveSeries {
 
 /// One metric along one curve.
 ///
-/// `area`, `start`, `end`, `minimum` and the crossing are those of the exact curve at all n+1 fractions; `values`
-/// shows some of its points.
+/// `area`, `start`, `end`, `minimum` and the crossing are those of the exact curve at all n+1 fractions;
+/// `values` shows some of its points.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MetricCurve {
-    /// The metric at the series' fractions.
+    /// Values of the metric at the series' fractions.
     #[serde(deserialize_with = "nullable::many")]
     pub values: Vec<f64>,
-    /// A band around it at the same fractions.
+    /// Band around the curve at the same fractions.
     #[serde(default)]
     pub band: Option<CurveBand>,
     /// Mean over all fractions (the papers' M̃).
     pub area: NumberWithSpread,
-    /// At the switch: nothing is re-embedded yet.
+    /// Value at the switch, when nothing is re-embedded yet.
     #[serde(deserialize_with = "nullable::one")]
     pub start: f64,
-    /// With everything re-embedded.
+    /// Value when everything is re-embedded.
     #[serde(deserialize_with = "nullable::one")]
     pub end: f64,
-    /// The lowest point.
+    /// Lowest point of the curve.
     pub minimum: Point,
-    /// The first fraction from which on the curve never falls below the do-nothing line; `None` where it ends below
-    /// it, or where doing nothing was not measured.
+    /// First fraction from which on the curve never falls below the do-nothing line. `None` where it ends
+    /// below the line, or where doing nothing was not measured.
     #[serde(default)]
     pub passes_do_nothing_at: Option<f64>,
     /// Queries whose answer changed, where the metric has right and wrong answers (top-1, top-5).
     #[serde(default)]
     pub flips: Option<FlipCurves>,
-    /// How much of the backfill is enough, where the curve is a forecast of a whole gallery; `None` also where nothing can be said.
+    /// Share of the backfill that is enough, where the curve is a forecast of a whole gallery. `None` also
+    /// where nothing can be said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enough: Option<EnoughShare>,
 }
 
 impl MetricCurve {
-    /// The display form of an exact curve: `exact[k]` is the metric with `k` of the `exact.len() − 1` items
-    /// re-embedded, `display` are the points to keep (see [`display_points`]), `area` is the caller's mean.
+    /// Makes the display form of an exact curve. `exact[k]` is the metric with `k` of the `exact.len() − 1`
+    /// items re-embedded, `display` are the points to keep (see [`display_points`]), and `area` is the
+    /// caller's mean.
     ///
-    /// An empty curve gives NaN everywhere; indices beyond it are left out.
+    /// An empty curve gives NaN everywhere; indices beyond the curve are left out.
     ///
     /// ```
     /// use rehang::report::{MetricCurve, display_points};
@@ -534,8 +543,8 @@ impl MetricCurve {
     }
 }
 
-/// Indices of the points of an exact curve that a report keeps: all of them up to [`DISPLAY_POINTS`], otherwise that
-/// many at equal distances, the first and the last among them.
+/// Lists the indices of the points of an exact curve that a report keeps: all of them up to
+/// [`DISPLAY_POINTS`], otherwise that many at equal distances, the first and the last among them.
 ///
 /// ```
 /// assert_eq!(rehang::report::display_points(3), [0, 1, 2]);
@@ -547,13 +556,14 @@ pub fn display_points(points: usize) -> Vec<usize> {
         return (0..points).collect();
     }
     let (steps, last) = (DISPLAY_POINTS - 1, points - 1);
-    // Rounded in whole numbers, so that every platform keeps the same points.
+    // Whole numbers are rounded, so that every platform keeps the same points.
     (0..=steps)
         .map(|step| ((step as u128 * last as u128 + steps as u128 / 2) / steps as u128) as usize)
         .collect()
 }
 
-/// A fraction in percent with one decimal, rounded up: what holds from a fraction on also holds from the number that is shown.
+/// Rounds a fraction up to a percentage with one decimal. So what holds from a fraction on also holds from
+/// the number that is shown.
 ///
 /// ```
 /// use rehang::report::percent_rounded_up;
@@ -561,17 +571,17 @@ pub fn display_points(points: usize) -> Vec<usize> {
 /// assert_eq!([0.0, 0.0004, 0.07, 0.1234].map(percent_rounded_up), [0.0, 0.1, 7.0, 12.4]);
 /// ```
 pub fn percent_rounded_up(fraction: f64) -> f64 {
-    // 0.07 · 1000 comes out just above 70. Adding 0 turns −0 into 0.
+    // Without the subtraction, 0.07 · 1000 comes out just above 70. Adding 0 turns −0 into 0.
     (fraction * 1000.0 - 1e-9).ceil() / 10.0 + 0.0
 }
 
-/// A value at a fraction.
+/// One point of a curve.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Point {
-    /// The fraction of the gallery that is re-embedded.
+    /// Fraction of the gallery that is re-embedded.
     #[serde(deserialize_with = "nullable::one")]
     pub fraction: f64,
-    /// The value there.
+    /// Value at that fraction.
     #[serde(deserialize_with = "nullable::one")]
     pub value: f64,
 }
@@ -579,7 +589,7 @@ pub struct Point {
 /// A band around a curve, at the curve's fractions.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct CurveBand {
-    /// What it is, such as "95 % bootstrap interval over queries" or "± 1 sd over 3 seeds".
+    /// Description of the band, such as "95 % bootstrap interval over queries" or "± 1 sd over 3 seeds".
     pub about: String,
     /// Lower edge.
     #[serde(deserialize_with = "nullable::many")]
@@ -589,46 +599,47 @@ pub struct CurveBand {
     pub high: Vec<f64>,
 }
 
-/// Queries whose answer changed against the start of the curve, in percent, at the curve's fractions. Where the curve is
-/// the mean of several orders, so are these. A value of the curve is its start, plus `positive`, less `negative`.
+/// Queries whose answer changed against the start of the curve, in percent, at the curve's fractions. Where
+/// the curve is the mean of several orders, so are these. A value of the curve is its start, plus `positive`,
+/// less `negative`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct FlipCurves {
-    /// Wrong at the start and right here, in percent of all queries.
+    /// Queries that are wrong at the start and right at each fraction, in percent of all queries.
     #[serde(deserialize_with = "nullable::many")]
     pub positive: Vec<f64>,
-    /// Right at the start and wrong here, in percent of all queries.
+    /// Queries that are right at the start and wrong at each fraction, in percent of all queries.
     #[serde(deserialize_with = "nullable::many")]
     pub negative: Vec<f64>,
-    /// Negative flip rate against the start of the curve (new queries in the adapted gallery, with its handicap), in percent of
-    /// the queries that were right there (RACT eq. 12).
+    /// Negative flip rate against the start of the curve (new queries in the adapted gallery, with its
+    /// handicap), in percent of the queries that were right at the start (RACT eq. 12).
     #[serde(default, deserialize_with = "nullable::many")]
     pub negative_flip_rate: Vec<f64>,
 }
 
-/// How well σ² of one adapter predicts the true squared error.
+/// Calibration of one adapter: how well its σ² predicts the true squared error.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AdapterCalibration {
     /// The adapter's method, as in [`CurveSeries::method`].
     #[serde(default)]
     pub method: String,
-    /// The calibration.
+    /// Calibration table of the adapter.
     #[serde(flatten)]
     pub table: Calibration,
-    /// Kendall τ-b of σ² with the true errors.
+    /// Kendall's τ-b of σ² with the true errors.
     #[serde(default)]
     pub kendall_tau: KendallTau,
 }
 
-/// Kendall τ-b of σ² with each kind of true error, in `[−1, 1]`; `None` where that error was not measured.
+/// Kendall's τ-b of σ² with each kind of true error, in `[−1, 1]`; `None` where that error was not measured.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct KendallTau {
-    /// With the squared distance `‖v − h(o)‖²`.
+    /// τ-b with the squared distance `‖v − h(o)‖²`.
     #[serde(default)]
     pub l2: Option<f64>,
-    /// With the discriminative loss through the new head.
+    /// τ-b with the discriminative loss through the new head.
     #[serde(default)]
     pub discriminative: Option<f64>,
-    /// With their sum.
+    /// τ-b with the sum of both errors.
     #[serde(default)]
     pub sum: Option<f64>,
 }
@@ -638,9 +649,10 @@ pub struct KendallTau {
 pub struct GroupStudy {
     /// Names of the groups, `[g]`; every list over groups has this order.
     pub names: Vec<String>,
-    /// The metric that is split by group, by [`ShownMetric::id`].
+    /// Metric that is split by group, by [`ShownMetric::id`].
     pub metric: String,
-    /// Share of each group in the gallery, in percent, `[g]`; empty where the groups are those of separate queries.
+    /// Share of each group in the gallery, in percent, `[g]`; empty where the groups are those of separate
+    /// queries.
     #[serde(deserialize_with = "nullable::many")]
     pub gallery_share: Vec<f64>,
     /// Quality of each group when nothing is done, `[g]`; empty where not measured.
@@ -649,31 +661,32 @@ pub struct GroupStudy {
     /// Quality of each group in the fully native gallery, `[g]`; empty where not measured.
     #[serde(default, deserialize_with = "nullable::many")]
     pub new_model: Vec<f64>,
-    /// The curves, one for each method and order.
+    /// Curves by group, one for each method and order.
     pub curves: Vec<GroupCurves>,
-    /// Which of `curves` is shown group by group.
+    /// Index in `curves` of the curve that is shown group by group.
     #[serde(default)]
     pub headline: usize,
 }
 
 impl GroupStudy {
-    /// The curve that is shown group by group; `None` where there is no curve.
+    /// Curve that is shown group by group; `None` where there is no curve.
     pub fn headline_curve(&self) -> Option<&GroupCurves> {
         self.curves.get(self.headline).or_else(|| self.curves.first())
     }
 }
 
-/// Groups along one curve.
+/// Qualities of groups along one curve.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct GroupCurves {
-    /// The adapter's method.
+    /// Method of the adapter.
     pub method: String,
-    /// The order in which items are re-embedded.
+    /// Order in which items are re-embedded.
     pub order: String,
     /// Fractions of the gallery that are re-embedded, increasing from 0 to 1.
     #[serde(deserialize_with = "nullable::many")]
     pub fractions: Vec<f64>,
-    /// Quality of each group at these fractions, `[g][fractions]`; of several orders the mean, as all numbers here.
+    /// Quality of each group at these fractions, `[g][fractions]`. With several orders it is their mean, as
+    /// are all numbers here.
     #[serde(deserialize_with = "nullable::table")]
     pub values: Vec<Vec<f64>>,
     /// Best group minus worst group, `[fractions]`.
@@ -685,7 +698,7 @@ pub struct GroupCurves {
 }
 
 impl GroupCurves {
-    /// Method and order in a few words.
+    /// Names method and order in a few words.
     pub fn name(&self) -> String {
         CurveSeries { method: self.method.clone(), order: self.order.clone(), ..CurveSeries::default() }
             .name()

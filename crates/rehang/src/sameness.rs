@@ -1,17 +1,20 @@
-//! Whether two vectors of one source are of one model.
+//! Difference between two vectors of one source: whether one model made both.
 
 use crate::length::{norm, squared_distance};
 use crate::space::Distance;
 
-/// Relative squared distance of two vectors of one source from which on two models made them, or one that gives a source different
-/// vectors. A service that computes in half precision stays below a thousandth of it; two models that were trained apart are near 1.
+/// Relative squared distance between two vectors of one source from which on they count as made by two
+/// models, or by one that gives a source different vectors. A service that computes in half precision stays
+/// below a thousandth of it. Two models that were trained apart are near 1.
 pub const DIFFERENCE_MAX: f64 = 0.01;
 
-/// Two vectors of one source may differ this many times as much as two of one model do, where a model gives a source different vectors.
+/// Factor for models that give one source different vectors. Two vectors may differ this many times as much
+/// as two vectors of one model do.
 pub const NOISE_TIMES: f64 = 4.0;
 
-/// How far apart two vectors of one source are, as the space measures: `‖a − b‖² / max(‖a‖², ‖b‖²)`, of their directions for
-/// [`Distance::Cosine`], which sees no lengths. From 0 to 4. Two zero vectors are 0 apart, a zero vector and another one 1; NaN gives NaN.
+/// Distance between two vectors of one source, as the space measures: `‖a − b‖² / max(‖a‖², ‖b‖²)`.
+/// [`Distance::Cosine`] sees no lengths, so there it is the distance of their directions. From 0 to 4. Two
+/// zero vectors are 0 apart, a zero vector and another one 1; NaN gives NaN.
 ///
 /// ```
 /// use rehang::{Distance, difference};
@@ -37,7 +40,7 @@ pub fn difference(distance: Distance, a: &[f32], b: &[f32]) -> f64 {
     a.iter().zip(b).map(|(&a, &b)| (f64::from(a) / a_length - f64::from(b) / b_length).powi(2)).sum()
 }
 
-/// How two vectors of one source differ, for a reader.
+/// Describes the difference between two vectors of one source, for a reader.
 pub fn difference_in_words(distance: Distance, before: &[f32], now: &[f32]) -> String {
     let directions = difference(Distance::Cosine, before, now);
     let times = norm(now) / norm(before);

@@ -2,19 +2,20 @@
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// Lets threads in while there are places: as many threads at a time, or as many bytes that they hold together.
+/// Semaphore that lets threads in while there are places. Places may be threads at a time, or bytes that
+/// threads hold together.
 #[derive(Debug)]
 pub struct Semaphore {
     free: Mutex<usize>,
     changed: Condvar,
 }
 
-/// Places of a [`Semaphore`], which other threads get when this is dropped.
+/// Places of a [`Semaphore`] that a thread has taken. Other threads get them when this value is dropped.
 #[derive(Debug)]
 pub struct Permit<'a>(&'a Semaphore, usize);
 
 impl Semaphore {
-    /// A semaphore with so many places, 1 or more.
+    /// Makes a semaphore with so many places, 1 or more.
     pub const fn new(places: usize) -> Self {
         Self { free: Mutex::new(places), changed: Condvar::new() }
     }
@@ -24,8 +25,9 @@ impl Semaphore {
         self.acquire_many(1)
     }
 
-    /// Waits until so many places are free, and takes them. A call for more than there are in all never returns. A
-    /// thread that holds places must not ask for more: two threads that do could wait for each other for ever.
+    /// Waits until so many places are free, and takes them. A call for more places than the semaphore has
+    /// never returns. A thread that holds places must not ask for more: two such threads could wait for each
+    /// other for ever.
     pub fn acquire_many(&self, places: usize) -> Permit<'_> {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         while *free < places {

@@ -1,7 +1,7 @@
-//! Spaces: what a model's vectors live in.
+//! Spaces: where the vectors of a model live, and how distances between them are measured.
 //!
-//! A vector never travels without its space. Comparing two spaces is an error that names both, even when their
-//! widths agree: two models of the same width give numbers that look comparable and are not.
+//! A vector never travels without its space. Comparing two spaces is an error that names both, even when
+//! their widths agree: two models of the same width give numbers that look comparable and are not.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use crate::error::{ErrorKind, Result};
 use crate::length::{norm, squared_distance};
 
 crate::named! {
-    /// How far two vectors of a space are from each other; smaller is nearer for all three.
+    /// Distance between two vectors of a space; smaller is nearer for all three.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
     #[serde(rename_all = "lowercase")]
     pub enum Distance ("distance") {
@@ -26,7 +26,7 @@ crate::named! {
 }
 
 impl Distance {
-    /// The distance of two vectors of one width, computed in `f64`.
+    /// Computes the distance between two vectors of one width, in `f64`.
     ///
     /// ```
     /// use rehang::Distance;
@@ -39,7 +39,7 @@ impl Distance {
         let pairs = || a.iter().zip(b).map(|(&a, &b)| (f64::from(a), f64::from(b)));
         match self {
             Self::L2 => squared_distance(a, b),
-            // A minus sign would make the product 0 a negative zero, which sorts before the positive one of another.
+            // A minus sign would turn the product 0 into a negative zero, which sorts before a positive zero.
             Self::Dot => 0.0 - pairs().map(|(a, b)| a * b).sum::<f64>(),
             Self::Cosine => {
                 let (mut product, mut left, mut right) = (0.0, 0.0, 0.0);
@@ -54,8 +54,9 @@ impl Distance {
         }
     }
 
-    /// Whether a vector is nearer to some vectors than to others, as every one is that a model makes and the library writes: it is without
-    /// NaN and infinite numbers, and where cosines count it has a direction. An application may have written others around the library.
+    /// Whether searches can rank a vector by distance: it has no NaN and no infinite number and, where
+    /// cosines count, it has a direction. Every vector that a model makes and the library writes can be
+    /// ranked. An application may have written others around the library.
     ///
     /// ```
     /// use rehang::Distance;
@@ -68,7 +69,8 @@ impl Distance {
     }
 }
 
-/// What a model's vectors live in: the model's name, its width, its distance, and whether vectors have length 1.
+/// Space that the vectors of a model live in: the model's name, its width, its distance, and whether vectors
+/// have length 1.
 ///
 /// ```
 /// use rehang::{Distance, Space};
@@ -81,11 +83,11 @@ impl Distance {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Space {
-    /// The name by which a gallery, an adapter and a report know the space: by convention that of the model that made the
-    /// vectors. Files call it `model`.
+    /// Name by which a gallery, an adapter and a report know the space. By convention it is the name of the
+    /// model that made the vectors. Files call it `model`.
     #[serde(rename = "model")]
     pub name: String,
-    /// Coordinates a vector has.
+    /// Number of coordinates of a vector.
     pub dimension: usize,
     /// Distance used for search.
     pub distance: Distance,
@@ -94,7 +96,7 @@ pub struct Space {
 }
 
 impl Space {
-    /// A space by its four properties.
+    /// Makes a space from its four properties.
     pub fn new(name: impl Into<String>, dimension: usize, distance: Distance, normalised: bool) -> Self {
         Self { name: name.into(), dimension, distance, normalised }
     }
@@ -103,7 +105,7 @@ impl Space {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::SpaceMismatch`], naming both.
+    /// [`ErrorKind::SpaceMismatch`], naming both spaces.
     pub fn expect_same(&self, received: &Self) -> Result<()> {
         if self == received {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Statistics that a report is made of: rank correlation, intervals, spread, calibration.
+//! Statistics that a report is made from: rank correlation, intervals, spread, calibration.
 
 use rand::rand_core::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::check::{check_finite, expect_count};
 use crate::error::{Error, ErrorKind, Result};
 
-/// An interval and the estimate inside it.
+/// An estimate with the interval around it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
     /// The estimate from all the data.
@@ -22,15 +22,15 @@ pub struct Interval {
 /// Mean and standard deviation over repetitions (seeds).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct MeanSd {
-    /// How many values.
+    /// Number of values.
     pub count: usize,
-    /// Their mean.
+    /// Mean of the values.
     pub mean: f64,
-    /// Their standard deviation with the divisor count − 1; 0 for a single value.
+    /// Standard deviation of the values, with the divisor count − 1; 0 for a single value.
     pub sd: f64,
 }
 
-/// Mean ± standard deviation; `None` without values.
+/// Computes mean and standard deviation; `None` without values.
 ///
 /// ```
 /// let spread = rehang::statistics::mean_sd(&[1.0, 2.0, 3.0]).unwrap();
@@ -49,17 +49,18 @@ pub fn mean_sd(values: &[f64]) -> Option<MeanSd> {
     Some(MeanSd { count, mean, sd })
 }
 
-/// Percentile bootstrap intervals of column means: `[rows, columns]`, row after row → one interval a column.
+/// Computes percentile bootstrap intervals of column means: `[rows, columns]`, row after row → one interval a
+/// column.
 ///
-/// Rows (queries) are drawn with replacement `resamples` times, the same rows for every column; the interval runs
-/// between the `(1 − level)/2` and `(1 + level)/2` quantiles of the resampled means (Efron 1979; quantiles are
-/// interpolated linearly). Resample i has a random stream of its own, so the answer depends on the seed alone and not
-/// on the number of threads.
+/// Rows (queries) are drawn with replacement `resamples` times, the same rows for every column. The interval
+/// runs between the `(1 − level)/2` and `(1 + level)/2` quantiles of the resampled means (Efron 1979;
+/// quantiles are interpolated linearly). Resample i has a random stream of its own, so the answer depends on
+/// the seed alone and not on the number of threads.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Empty`] without rows or columns, [`ErrorKind::InvalidOption`] for no resamples or a level outside (0,
-/// 1), [`ErrorKind::NotFinite`] for NaN.
+/// [`ErrorKind::Empty`] without rows or columns, [`ErrorKind::InvalidOption`] for no resamples or a level
+/// outside (0, 1), [`ErrorKind::NotFinite`] for NaN.
 ///
 /// ```
 /// let values: Vec<f64> = (0..100).map(f64::from).collect();
@@ -102,7 +103,7 @@ pub fn bootstrap_means(
         .collect())
 }
 
-/// The mean of every column of `[rows, columns]` over some rows.
+/// Computes the mean of every column of `[rows, columns]` over some rows.
 fn means_of_rows(values: &[f64], columns: usize, rows: impl ExactSizeIterator<Item = usize>) -> Vec<f64> {
     let (mut sums, count) = (vec![0.0; columns], rows.len());
     for row in rows {
@@ -116,8 +117,8 @@ fn means_of_rows(values: &[f64], columns: usize, rows: impl ExactSizeIterator<It
     sums
 }
 
-/// The means of the columns of `[rows, columns]` over as many rows, drawn with replacement, `resamples` times. Resample i has a random
-/// stream of its own.
+/// Computes the means of the columns of `[rows, columns]` over as many rows, drawn with replacement,
+/// `resamples` times. Resample i has a random stream of its own.
 pub(crate) fn resampled_means(values: &[f64], columns: usize, resamples: usize, seed: u64) -> Vec<Vec<f64>> {
     let rows = values.len() / columns;
     (0..resamples)
@@ -130,19 +131,20 @@ pub(crate) fn resampled_means(values: &[f64], columns: usize, resamples: usize, 
         .collect()
 }
 
-/// A random index below `bound`, from the high half of a 128-bit product; the bias is below `bound / 2^64`.
+/// Draws a random index below `bound`, from the high half of a 128-bit product; the bias is below
+/// `bound / 2^64`.
 pub(crate) fn below(random: &mut impl Rng, bound: usize) -> usize {
     ((u128::from(random.next_u64()) * bound as u128) >> 64) as usize
 }
 
-/// A random permutation of the values.
+/// Permutes the values at random.
 pub(crate) fn shuffle<T>(values: &mut [T], random: &mut impl Rng) {
     for place in 0..values.len() {
         values.swap(place, place + below(random, values.len() - place));
     }
 }
 
-/// The q-quantile of ascending values, of which there is at least one, interpolated linearly.
+/// Computes the q-quantile of ascending values, at least one, interpolated linearly.
 ///
 /// ```
 /// assert_eq!(rehang::statistics::quantile(&[1.0, 2.0, 4.0], 0.75), 3.0);
@@ -154,10 +156,12 @@ pub fn quantile(sorted: &[f64], q: f64) -> f64 {
     sorted[low] + (sorted[high] - sorted[low]) * (place - low as f64)
 }
 
-/// Kendall's τ-b between two lists, in O(n log n); `None` where one of them is constant (τ-b is 0/0 there).
+/// Computes Kendall's τ-b between two lists, in O(n log n). `None` where one of them is constant (τ-b is 0/0
+/// there).
 ///
-/// `τ_b = (C − D) / sqrt((n₀ − n₁)(n₀ − n₂))` with C concordant and D discordant pairs, `n₀ = n(n − 1)/2`, n₁ and n₂
-/// the pairs tied in the first and in the second list (Kendall 1945; counted by merge sort, Knight 1966).
+/// `τ_b = (C − D) / sqrt((n₀ − n₁)(n₀ − n₂))` with C concordant and D discordant pairs, `n₀ = n(n − 1)/2`,
+/// and n₁ and n₂ the pairs tied in the first and in the second list (Kendall 1945; counted by merge sort,
+/// Knight 1966).
 ///
 /// # Errors
 ///
@@ -185,13 +189,13 @@ pub fn kendall_tau_b(first: &[f64], second: &[f64]) -> Result<Option<f64>> {
     if tied_first == all || tied_second == all {
         return Ok(None);
     }
-    // All pairs but the tied ones are concordant or discordant; pairs tied in both lists were subtracted twice.
+    // All untied pairs are concordant or discordant; pairs tied in both lists were subtracted twice.
     let untied = all + tied_both - tied_first - tied_second;
     let numerator = untied as f64 - 2.0 * discordant as f64;
     Ok(Some(numerator / ((all - tied_first) as f64 * (all - tied_second) as f64).sqrt()))
 }
 
-/// Sorts by merging and returns how many pairs stood in descending order.
+/// Sorts by merging, and returns the number of pairs that stood in descending order.
 fn sort_counting_swaps(values: &mut Vec<f64>) -> u64 {
     let mut swaps = 0;
     let mut merged = Vec::with_capacity(values.len());
@@ -205,7 +209,7 @@ fn sort_counting_swaps(values: &mut Vec<f64>) -> u64 {
                     merged.push(a);
                     left = &left[1..];
                 } else {
-                    // Everything that is left of the first run is larger than b.
+                    // Everything that remains of the left run is larger than b.
                     swaps += left.len() as u64;
                     merged.push(b);
                     right = &right[1..];
@@ -220,13 +224,14 @@ fn sort_counting_swaps(values: &mut Vec<f64>) -> u64 {
     swaps
 }
 
-/// How well a predicted squared error σ² fits the measured one.
+/// Calibration: how well a predicted squared error σ² fits the measured one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Calibration {
     /// Items by ascending σ², in groups of (nearly) equal size.
     pub bins: Vec<CalibrationBin>,
-    /// Mean σ² over mean measured error: 1 is calibrated, below 1 is over-confident, above 1 over-cautious. Infinite where every
-    /// error is 0, and NaN where every σ² is 0 as well; both are `null` in JSON, which is read as NaN.
+    /// Mean σ² over mean measured error: 1 is calibrated, below 1 is over-confident, above 1 over-cautious.
+    /// Infinite where every error is 0, and NaN where every σ² is 0 as well; both are `null` in JSON, which
+    /// is read as NaN.
     #[serde(deserialize_with = "nullable")]
     pub ratio: f64,
     /// How many items were compared.
@@ -236,20 +241,21 @@ pub struct Calibration {
     pub mean_squared_error: f64,
 }
 
-/// Items of similar σ².
+/// Group of items of similar σ².
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct CalibrationBin {
-    /// Their mean σ².
+    /// Mean σ² of the items.
     #[serde(deserialize_with = "nullable")]
     pub predicted: f64,
-    /// Their mean measured squared error.
+    /// Mean measured squared error of the items.
     #[serde(deserialize_with = "nullable")]
     pub actual: f64,
-    /// How many items.
+    /// Number of items.
     pub items: usize,
 }
 
-/// A calibration with the rank correlation of σ² and the measured errors: whether the scale is right, and whether the order is.
+/// Quality of σ²: its calibration, for the scale, and its rank correlation with the measured errors, for the
+/// order.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SigmaQuality {
     /// Kendall's τ-b: 1 is the true order, 0 is chance; `None` where all σ² or all errors are equal.
@@ -260,18 +266,18 @@ pub struct SigmaQuality {
 }
 
 impl SigmaQuality {
-    /// Compares predictions with what was measured, item by item.
+    /// Compares predicted errors with measured ones, item by item.
     ///
     /// # Errors
     ///
-    /// Those of [`calibration`].
+    /// The errors of [`calibration`].
     pub fn of(predicted: &[f64], measured: &[f64]) -> Result<Self> {
         let calibration = calibration(predicted, measured, BINS)?;
         Ok(Self { kendall_tau: kendall_tau_b(predicted, measured)?, calibration })
     }
 }
 
-/// Bins of a calibration where nothing else is said.
+/// Number of bins of a calibration where nothing else is said.
 pub const BINS: usize = 10;
 
 /// A number that is `null` where it is not defined.
@@ -279,8 +285,9 @@ pub(crate) fn nullable<'de, D: Deserializer<'de>>(from: D) -> std::result::Resul
     Option::deserialize(from).map(|value| value.unwrap_or(f64::NAN))
 }
 
-/// The calibration table of σ²: items sorted by prediction and cut into `bins` groups of equal size (Levi et al. 2022
-/// compare mean variance and mean squared error group by group in this way). Fewer groups where there are fewer items.
+/// Computes the calibration table of σ²: items sorted by prediction and cut into `bins` groups of equal size.
+/// Levi et al. 2022 compare mean variance and mean squared error group by group in this way. There are fewer
+/// groups where there are fewer items.
 ///
 /// # Errors
 ///
@@ -339,7 +346,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// τ-b by looking at every pair.
+    /// Computes τ-b by looking at every pair.
     fn slow_tau_b(first: &[f64], second: &[f64]) -> Option<f64> {
         let (mut difference, mut untied_first, mut untied_second) = (0.0, 0.0, 0.0);
         for i in 0..first.len() {

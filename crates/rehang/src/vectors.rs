@@ -13,7 +13,8 @@ use crate::space::Space;
 
 /// A dense matrix of `f32`, row after row: `[rows, columns]`.
 ///
-/// Used wherever numbers have no space of their own (weights, side information). Embeddings travel as [`Vectors`].
+/// It is used wherever numbers have no space of their own (weights, side information). Embeddings travel as
+/// [`Vectors`].
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Matrix {
     columns: usize,
@@ -21,11 +22,12 @@ pub struct Matrix {
 }
 
 impl Matrix {
-    /// A matrix from its numbers, row after row.
+    /// Makes a matrix from its numbers, row after row.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) where `data` is no whole number of rows, or `columns` is 0 while there is data.
+    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) where `data` is no whole number of rows, or
+    /// `columns` is 0 while there is data.
     pub fn new(columns: usize, data: Vec<f32>) -> Result<Self> {
         if (columns == 0 && !data.is_empty()) || (columns > 0 && !data.len().is_multiple_of(columns)) {
             let detail = format!("{} numbers do not make rows of {columns}", data.len());
@@ -34,12 +36,12 @@ impl Matrix {
         Ok(Self { columns, data })
     }
 
-    /// A matrix of zeros.
+    /// Makes a matrix of zeros.
     pub fn zeros(rows: usize, columns: usize) -> Self {
         Self { columns, data: vec![0.0; rows * columns] }
     }
 
-    /// A matrix made number by number.
+    /// Makes a matrix number by number, from a function of row and column.
     pub fn from_fn(rows: usize, columns: usize, mut value: impl FnMut(usize, usize) -> f32) -> Self {
         let mut data = Vec::with_capacity(rows * columns);
         for row in 0..rows {
@@ -50,42 +52,42 @@ impl Matrix {
         Self { columns, data }
     }
 
-    /// Rows; 0 for a matrix without columns.
+    /// Number of rows; 0 for a matrix without columns.
     pub fn rows(&self) -> usize {
         self.data.len().checked_div(self.columns).unwrap_or(0)
     }
 
-    /// Coordinates a row has.
+    /// Number of coordinates in a row.
     pub fn columns(&self) -> usize {
         self.columns
     }
 
-    /// One row.
+    /// Borrows one row.
     pub fn row(&self, row: usize) -> &[f32] {
         &self.data[row * self.columns..(row + 1) * self.columns]
     }
 
-    /// One row, to change.
+    /// Borrows one row, to change it.
     pub fn row_mut(&mut self, row: usize) -> &mut [f32] {
         &mut self.data[row * self.columns..(row + 1) * self.columns]
     }
 
-    /// All numbers, row after row.
+    /// Borrows all numbers, row after row.
     pub fn as_slice(&self) -> &[f32] {
         &self.data
     }
 
-    /// All numbers, row after row, to change.
+    /// Borrows all numbers, row after row, to change them.
     pub fn as_mut_slice(&mut self) -> &mut [f32] {
         &mut self.data
     }
 
-    /// The numbers themselves.
+    /// Takes the numbers out of the matrix, row after row.
     pub fn into_data(self) -> Vec<f32> {
         self.data
     }
 
-    /// The rows named by `indices`, in that order; an index may be named twice.
+    /// Selects the rows with these `indices`, in that order; an index may stand twice.
     #[must_use]
     pub fn select(&self, indices: &[usize]) -> Self {
         let mut data = Vec::with_capacity(indices.len() * self.columns);
@@ -95,8 +97,8 @@ impl Matrix {
         Self { columns: self.columns, data }
     }
 
-    /// Query vectors `[m, d]` made to fit a gallery of `width` coordinates: the first coordinates of wider ones, narrower ones
-    /// filled up with zeros.
+    /// Fits query vectors `[m, d]` to a gallery of `width` coordinates: wider vectors keep their first
+    /// coordinates, narrower ones are filled up with zeros.
     ///
     /// ```
     /// use rehang::Matrix;
@@ -127,12 +129,13 @@ impl Matrix {
         check_finite(what, &self.data, self.columns, 0)
     }
 
-    /// The Euclidean length of every row, summed in `f64`: `[rows]`.
+    /// Computes the Euclidean length of every row, summed in `f64`: `[rows]`.
     pub fn norms(&self) -> Vec<f64> {
         (0..self.rows()).map(|row| norm(self.row(row))).collect()
     }
 
-    /// Scales every row to length 1; rows of length 0 stay as they are. Returns how many those are.
+    /// Scales every row to length 1; rows of length 0 stay as they are. Returns the number of rows of length
+    /// 0.
     pub fn normalise_rows(&mut self) -> usize {
         let mut zeros = 0;
         for row in 0..self.rows() {
@@ -141,7 +144,8 @@ impl Matrix {
         zeros
     }
 
-    /// A 64-bit fingerprint of shape and numbers, as 16 hexadecimal digits. Equal bits give equal fingerprints.
+    /// Computes a 64-bit fingerprint of shape and numbers, as 16 hexadecimal digits. Equal bits give equal
+    /// fingerprints.
     pub fn fingerprint(&self) -> String {
         let mut hasher = Xxh3::new();
         hasher.update(&(self.rows() as u64).to_le_bytes());
@@ -153,7 +157,7 @@ impl Matrix {
     }
 }
 
-/// The mean over all rows of `of(value, column)`, column by column; zeros for no rows.
+/// Computes the mean over all rows of `of(value, column)`, column by column; zeros where there are no rows.
 pub(crate) fn column_means(matrix: &Matrix, of: impl Fn(f64, usize) -> f64) -> Vec<f64> {
     let mut sums = vec![0.0; matrix.columns()];
     for row in 0..matrix.rows() {
@@ -164,7 +168,8 @@ pub(crate) fn column_means(matrix: &Matrix, of: impl Fn(f64, usize) -> f64) -> V
     sums.iter().map(|sum| sum / matrix.rows().max(1) as f64).collect()
 }
 
-/// The different numbers of classes or groups, ascending; negative ones mean that there is none.
+/// Lists the different numbers of classes or groups, ascending. Negative numbers, which mean "none", are left
+/// out.
 pub fn distinct(labels: impl Iterator<Item = i64>) -> Vec<i64> {
     labels.filter(|&label| label >= 0).collect::<BTreeSet<_>>().into_iter().collect()
 }
@@ -192,13 +197,17 @@ pub struct Vectors {
 }
 
 impl Vectors {
-    /// Vectors of a space, checked: not empty, of the right width, finite, of length 1 where the space says so.
+    /// Makes vectors of a space and checks them: not empty, of the right width, finite, of length 1 where the
+    /// space says so.
     ///
-    /// `what` names them in errors (a path, or "old vectors").
+    /// `what` names the vectors in errors (a path, or "old vectors").
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Empty`](crate::ErrorKind::Empty), [`ErrorKind::WidthMismatch`](crate::ErrorKind::WidthMismatch), [`ErrorKind::NotFinite`](crate::ErrorKind::NotFinite), [`ErrorKind::NotNormalised`](crate::ErrorKind::NotNormalised).
+    /// [`ErrorKind::Empty`](crate::ErrorKind::Empty),
+    /// [`ErrorKind::WidthMismatch`](crate::ErrorKind::WidthMismatch),
+    /// [`ErrorKind::NotFinite`](crate::ErrorKind::NotFinite),
+    /// [`ErrorKind::NotNormalised`](crate::ErrorKind::NotNormalised).
     pub fn new(space: Space, rows: Matrix, what: &str) -> Result<Self> {
         if rows.rows() == 0 {
             return Err(Error::empty(what));
@@ -211,8 +220,8 @@ impl Vectors {
         Ok(Self { space, rows })
     }
 
-    /// Vectors whose space is declared by their model's name and distance, and measured for the rest:
-    /// the width is the rows' own, and they count as normalised where every row has length 1.
+    /// Makes vectors whose space is declared by the model's name and the distance, and measured for the rest.
+    /// The width is the rows' own, and they count as normalised where every row has length 1.
     ///
     /// # Errors
     ///
@@ -223,43 +232,44 @@ impl Vectors {
         Self::new(Space::new(model, rows.columns(), distance, normalised), rows, what)
     }
 
-    /// The space.
+    /// Space of the vectors.
     pub fn space(&self) -> &Space {
         &self.space
     }
 
-    /// The rows, `[n, d]`.
+    /// Rows of the vectors, `[n, d]`.
     pub fn matrix(&self) -> &Matrix {
         &self.rows
     }
 
-    /// How many vectors.
+    /// Number of vectors.
     pub fn len(&self) -> usize {
         self.rows.rows()
     }
 
-    /// Whether there are none (never, once constructed; here for completeness).
+    /// Whether there are no vectors (never, once constructed; here for completeness).
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Coordinates a vector has.
+    /// Number of coordinates of a vector.
     pub fn dimension(&self) -> usize {
         self.rows.columns()
     }
 
-    /// The vectors named by `indices`, in that order.
+    /// Selects the vectors with these `indices`, in that order.
     #[must_use]
     pub fn select(&self, indices: &[usize]) -> Self {
         Self { space: self.space.clone(), rows: self.rows.select(indices) }
     }
 }
 
-/// The numbers of a class, a group or another integer tag, one an item.
+/// Numbers of a class, a group or another integer tag, one for each item.
 pub type Labels = Vec<i64>;
 
 crate::named! {
-    /// Where a vector of a gallery comes from, in the order in which an upgrade goes through them.
+    /// Provenance of a vector in a gallery. The variants stand in the order in which an upgrade goes through
+    /// them.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
     #[serde(rename_all = "lowercase")]
     pub enum Provenance ("provenance") {

@@ -2,22 +2,22 @@
 //!
 //! # When a curve is below doing nothing
 //!
-//! Qualities are percent, and one is below another where it is smaller by more than [`ROUNDING`]. That is the only
-//! tolerance: a curve adds up in fixed point and a single line does not, so the same answers may differ by that much.
-//! A smaller quality by any larger amount counts, since every curve is exact; how far it may be chance is what intervals
-//! say.
+//! Qualities are percent, and one is below another where it is smaller by more than [`ROUNDING`]. There is no
+//! other tolerance: a curve adds up in fixed point and a single line does not, so the same answers may differ
+//! by that much. A quality that is smaller by more counts as below, since every curve is exact; intervals say
+//! how far it may be chance.
 
 use serde::{Deserialize, Serialize};
 
-/// Percent that two sums of the same numbers may differ by.
+/// Difference in percent that may lie between two sums of the same numbers.
 pub const ROUNDING: f64 = 1e-9;
 
-/// Whether a quality is below another one, rounding aside; NaN is.
+/// Whether a quality is below another one by more than rounding. NaN counts as below.
 pub fn is_below(value: f64, line: f64) -> bool {
     value.is_nan() || value < line - ROUNDING
 }
 
-/// What one curve says about an upgrade, held against the line of doing nothing.
+/// Verdict of one curve on an upgrade, held against the line of doing nothing.
 ///
 /// ```
 /// use rehang::Verdict;
@@ -34,14 +34,14 @@ pub fn is_below(value: f64, line: f64) -> bool {
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "verdict")]
 pub enum Verdict {
-    /// There is no curve, or what doing nothing is worth was not measured.
+    /// No curve, or no measurement of doing nothing.
     #[default]
     NotMeasured,
     /// The curve never falls below doing nothing.
     SwitchNow,
     /// The curve stays at or above doing nothing from a fraction on, and is below it before.
     ReembedFirst {
-        /// That fraction of the gallery, above 0 and at most 1.
+        /// The fraction of the gallery from which on the curve stays there, above 0 and at most 1.
         until: f64,
     },
     /// Even the fully native gallery is below doing nothing.
@@ -49,8 +49,9 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// The verdict of an exact curve: `values[c]` with c of the `values.len() − 1` items re-embedded, in percent. Not
-    /// measured where there are no values, or no finite line.
+    /// Returns the verdict of an exact curve. `values[c]` is the quality in percent with c of the
+    /// `values.len() − 1` items re-embedded. [`Verdict::NotMeasured`] where there are no values, or no finite
+    /// line.
     pub fn along(values: &[f64], do_nothing: Option<f64>) -> Self {
         let (Some(line), Some(last)) =
             (do_nothing.filter(|line| line.is_finite()), values.len().checked_sub(1))
@@ -62,7 +63,8 @@ impl Verdict {
         Self::passing((above > 0).then(|| cut as f64 / last.max(1) as f64))
     }
 
-    /// The verdict where doing nothing was measured and the curve is known to pass it for good at a fraction, or never.
+    /// Returns the verdict where doing nothing was measured, and the fraction is known at which the curve
+    /// passes it for good (`None` for never).
     pub fn passing(at: Option<f64>) -> Self {
         match at {
             None => Self::DoNotSwitch,
@@ -71,8 +73,8 @@ impl Verdict {
         }
     }
 
-    /// The fraction from which on the curve stays at or above doing nothing; `None` where it never does, or nothing was
-    /// measured.
+    /// The fraction from which on the curve stays at or above doing nothing; `None` where it never does, or
+    /// where nothing was measured.
     pub fn passes_at(self) -> Option<f64> {
         match self {
             Self::SwitchNow => Some(0.0),
@@ -81,8 +83,8 @@ impl Verdict {
         }
     }
 
-    /// Whether a gallery that is switched at this fraction is worse than one that is left alone, at once or on the way to the
-    /// end; `false` where nothing was measured.
+    /// Whether a gallery that is switched at this fraction is worse than one that is left alone, at once or
+    /// on the way to the end. `false` where nothing was measured.
     pub fn is_worse_from(self, fraction: f64) -> bool {
         match self {
             Self::NotMeasured | Self::SwitchNow => false,

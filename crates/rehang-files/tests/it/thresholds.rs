@@ -36,7 +36,8 @@ fn a_cut_takes_exactly_the_first_of_the_sorted_order() {
         for _ in 0..random.random_range(1..8) {
             let rows = random.random_range(1..300);
             let values = (0..rows).map(|_| match round % 4 {
-                // Many ties; many orders of magnitude; neighbours in the last bits; negative numbers and both zeros.
+                // Four kinds of numbers: many ties; many orders of magnitude; neighbours in the last bits;
+                // negative numbers and both zeros.
                 0 => (random.random_range(0..4) as f32) * 0.25,
                 1 => 10_f32.powf(random.random_range(-30.0..30.0)),
                 2 => f32::from_bits(0x3f80_ffc0 + random.random_range(0..128)),

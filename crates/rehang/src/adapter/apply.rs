@@ -17,24 +17,25 @@ use crate::progress::Progress;
 use crate::space::{Distance, Space};
 use crate::vectors::{Matrix, Vectors};
 
-/// Most rows that one thread takes through all layers at a time. The widest activations of the published network
-/// (2,048 numbers a row) are then 3 MiB: enough rows for every weight that is read, few enough for the cache.
+/// Most rows that one thread takes through all layers at a time. The widest activations of the published
+/// network (2,048 numbers a row) are then 3 MiB. So every weight that is read serves many rows, and the
+/// activations stay in the cache.
 const PANEL_ROWS_MAX: usize = 384;
 
-/// Fewest rows worth a thread of their own.
+/// Fewest rows that are worth a thread of their own.
 const PANEL_ROWS_MIN: usize = 24;
 
-/// Rows that the kernels take at a time: fewer take no less time.
+/// Number of rows that the kernels take at a time: fewer take no less time.
 const KERNEL_ROWS: usize = 6;
 
-/// Numbers that the rows of a panel have at most in one of its buffers, where more than [`KERNEL_ROWS`] are taken: 4 MiB. A file
-/// of a few MB may hold a layer that is a million numbers wide.
+/// Most numbers that one buffer of a panel holds, where the panel has more than [`KERNEL_ROWS`] rows: 4 MiB.
+/// A file of a few MB may hold a layer that is a million numbers wide.
 const PANEL_NUMBERS_MAX: usize = 1 << 20;
 
-/// Rows between two looks at whether the caller asked to stop.
+/// Number of rows after which it is checked whether the caller asked to stop.
 const BLOCK_ROWS: usize = 16 * 1024;
 
-/// What [`apply`] gives, row by row as the old vectors.
+/// Result of [`apply`], row by row as the old vectors.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Adapted {
     /// h(o), `[n, d_new]`, in [`Adapter::output_space`].
@@ -45,16 +46,16 @@ pub struct Adapted {
     pub raw_norms: Vec<f32>,
 }
 
-/// Applies an adapter to old vectors `[n, d_old]` (and side information `[n, d_side]` where its map reads some):
-/// `[n, d_new]` with a σ² and a raw length for every row.
+/// Applies an adapter to old vectors `[n, d_old]` (and to side information `[n, d_side]` where its map reads
+/// some). Returns `[n, d_new]` with a σ² and a raw length for every row.
 ///
-/// Zero vectors are legal in a raw space and go through the map like all others. The result does not depend on the
-/// number of threads. For files larger than memory, make an [`Applier`] and feed it batch by batch.
+/// Zero vectors are legal in a raw space and go through the map like all others. The result does not depend
+/// on the number of threads. For files larger than memory, make an [`Applier`] and feed it batch by batch.
 ///
 /// # Errors
 ///
-/// As [`Applier::new`], [`Adapter::expect_input`] and [`Applier::apply_rows`]; [`crate::ErrorKind::Cancelled`] where a stop was
-/// asked for through `progress`.
+/// As [`Applier::new`], [`Adapter::expect_input`] and [`Applier::apply_rows`];
+/// [`crate::ErrorKind::Cancelled`] where a stop was asked for through `progress`.
 pub fn apply(
     adapter: &Adapter,
     old: &Vectors,
@@ -92,8 +93,8 @@ pub fn apply(
 }
 
 impl Map {
-    /// Raw outputs, `[n, d_old] → [n, d_new]`: what a fit looks at before it has the rest of an adapter. Side information that the
-    /// map does not read is not looked at.
+    /// Computes raw outputs, `[n, d_old] → [n, d_new]`, for a fit that does not have the other parts of an
+    /// adapter yet. Side information is ignored where the map reads none.
     ///
     /// # Errors
     ///
@@ -120,7 +121,7 @@ impl Map {
     }
 }
 
-/// A layer made ready.
+/// A layer with its weights packed.
 struct Layer {
     packed: Packed,
     relu: bool,
@@ -138,14 +139,14 @@ impl Layer {
     }
 }
 
-/// An adapter made ready for many rows: checked, its weights packed in the order in which they are read.
+/// An adapter prepared for many rows: checked, its weights packed in the order in which they are read.
 ///
-/// Takes about as much memory as the adapter itself, plus a few megabytes a thread.
+/// It takes about as much memory as the adapter itself, plus a few megabytes a thread.
 ///
 /// # Same rows, same bits
 ///
-/// Every row's result is computed by the same sequence of operations, whatever batch it comes in and however many
-/// threads there are. So a stream may be cut anywhere.
+/// Every row's result is computed by the same sequence of operations, whatever batch it comes in and however
+/// many threads there are. So a stream may be cut anywhere.
 pub struct Applier {
     d_side: Option<usize>,
     input: InputScaling,
@@ -156,7 +157,7 @@ pub struct Applier {
     scratch: Mutex<Vec<Scratch>>,
 }
 
-/// A map made ready.
+/// A [`Map`] with the weights of its layers packed.
 struct PreparedMap {
     branch: Vec<Layer>,
     second: Option<(BranchInput, Vec<Layer>)>,
@@ -167,7 +168,7 @@ struct PreparedMap {
     widths: Widths,
 }
 
-/// A [`PerKind`] made ready.
+/// A [`PerKind`] with the weights of its maps packed.
 struct PreparedKinds {
     gate: Box<PreparedMap>,
     maps: Vec<PreparedMap>,
@@ -180,18 +181,18 @@ struct Widths {
     new: usize,
     branch: usize,
     second: usize,
-    /// The widest output of a layer that is followed by another.
+    /// Widest output of a layer that another layer follows.
     hidden: usize,
 }
 
 impl Widths {
-    /// The widest row of a buffer.
+    /// Width of the widest row that a buffer holds.
     fn widest(self) -> usize {
         self.old.max(self.new).max(self.branch + self.second).max(self.hidden)
     }
 }
 
-/// Buffers of one thread. Rows are [`padded`] apart.
+/// Buffers of one thread. Rows begin [`padded`] numbers apart.
 #[derive(Default)]
 struct Scratch {
     old: Vec<f32>,
@@ -209,7 +210,7 @@ struct MapScratch {
     kinds: KindScratch,
 }
 
-/// Buffers of the kinds of a map: what the gate gives for every row, and what the map of one kind does.
+/// Buffers for the kinds of a map: the gate's outputs for every row, and the outputs of one kind's map.
 #[derive(Default)]
 struct KindScratch {
     gate: Vec<f32>,
@@ -217,13 +218,13 @@ struct KindScratch {
     output: Vec<f32>,
 }
 
-/// Distance between rows of `width` numbers in a buffer. Rows of a power of two would all fall into the same few sets
-/// of the cache; a line more spreads them.
+/// Distance between the beginnings of rows of `width` numbers in a buffer. Rows of a power of two would all
+/// fall into the same few sets of the cache; one line more spreads them.
 fn padded(width: usize) -> usize {
     width.next_multiple_of(16) + 16
 }
 
-/// Rows of one panel: what goes in and where it comes out.
+/// Rows of one panel: the slices of its inputs and of its outputs.
 struct Panel<'a> {
     first_row: usize,
     old: &'a [f32],
@@ -234,7 +235,7 @@ struct Panel<'a> {
 }
 
 impl Applier {
-    /// Makes an adapter ready.
+    /// Checks an adapter and packs its weights.
     ///
     /// # Errors
     ///
@@ -252,35 +253,37 @@ impl Applier {
         })
     }
 
-    /// Width of the rows that go in.
+    /// Width of the old vectors.
     pub fn d_old(&self) -> usize {
         self.map.widths.old
     }
 
-    /// Width of the rows that come out.
+    /// Width of the adapted vectors.
     pub fn d_new(&self) -> usize {
         self.map.widths.new
     }
 
-    /// Width of the side information that goes in with every row; `None` where none is read.
+    /// Width of the side information that belongs to every row; `None` where none is read.
     pub fn d_side(&self) -> Option<usize> {
         self.d_side
     }
 
-    /// Applies the adapter to a batch: `n = variance.len()` rows of `old` `[n, d_old]` and `side` `[n, d_side]` into
-    /// `vectors` `[n, d_new]`, `variance` `[n]` (σ²) and `raw_norms` `[n]` (lengths before the geometry).
+    /// Applies the adapter to a batch of `n = variance.len()` rows. Reads `old` `[n, d_old]` and `side`
+    /// `[n, d_side]`; writes `vectors` `[n, d_new]`, `variance` `[n]` (σ²) and `raw_norms` `[n]` (lengths
+    /// before the geometry).
     ///
-    /// `first_row` is where the batch begins in the whole file: errors name rows of the file. A batch without rows
-    /// does nothing. Memory beside the slices is bounded and reused from call to call. After an error the contents of
-    /// the three outputs mean nothing.
+    /// `first_row` is the row of the whole file at which the batch begins, since errors name rows of the
+    /// file. A batch without rows does nothing. Memory beside the slices is bounded and reused from call to
+    /// call. After an error the contents of the three outputs mean nothing.
     ///
     /// # Errors
     ///
-    /// - [`crate::ErrorKind::WidthMismatch`] / [`crate::ErrorKind::CountMismatch`]: a slice has not the size that `n` rows need.
+    /// - [`crate::ErrorKind::WidthMismatch`] / [`crate::ErrorKind::CountMismatch`]: a slice has not the size
+    ///   that `n` rows need.
     /// - [`crate::ErrorKind::MissingInput`]: the map reads side information and none is given.
     /// - [`crate::ErrorKind::InvalidOption`]: side information is given and the map reads none.
-    /// - [`crate::ErrorKind::NotFinite`]: a number going in is NaN or infinite, or one coming out is (a vector far too long
-    ///   for this adapter); the first such row is named.
+    /// - [`crate::ErrorKind::NotFinite`]: a number going in is NaN or infinite, or one coming out is (a
+    ///   vector far too long for this adapter); the first such row is named.
     pub fn apply_rows(
         &self,
         first_row: usize,
@@ -326,7 +329,8 @@ impl Applier {
                     variance,
                     raw_norms,
                 };
-                // A panic of another thread leaves a buffer in no bad state: every panel writes before it reads.
+                // A panic of another thread leaves a buffer in no bad state: every panel writes before it
+                // reads.
                 let pool = || self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
                 let mut scratch = pool().pop().unwrap_or_default();
                 let result = self.apply_panel(panel, &mut scratch);
@@ -334,7 +338,7 @@ impl Applier {
                 result
             })
             .collect();
-        // The first in the order of rows, whichever thread met one first.
+        // The error of the first row is returned, whichever thread met an error first.
         results.into_iter().collect()
     }
 
@@ -367,7 +371,8 @@ impl Applier {
         for (row, raw) in vectors.chunks_exact_mut(d_new).enumerate() {
             expect_finite_row("the adapter's output", first_row + row, raw)?;
             let raw_norm = dot(raw, raw).sqrt();
-            // A length beyond single precision is kept as its largest number: it is only looked at, never scaled by.
+            // A length beyond single precision is kept as the largest single number. It is only looked at;
+            // nothing is scaled by it.
             raw_norms[row] = raw_norm.min(f64::from(f32::MAX)) as f32;
             match &self.uncertainty {
                 Prepared::Constant(constant) => variance[row] = *constant,
@@ -409,13 +414,14 @@ impl PreparedMap {
         }
     }
 
-    /// The widest row of a buffer.
+    /// Width of the widest row that a buffer holds, those of the kinds' maps included.
     fn widest(&self) -> usize {
         let kinds = self.per_kind.iter().flat_map(|kinds| kinds.maps.iter().chain([&*kinds.gate]));
         kinds.map(Self::widest).fold(self.widths.widest(), usize::max)
     }
 
-    /// Raw outputs of `count` scaled rows, and of side information with its width, into `outputs` `[count, d_new]`.
+    /// Writes the raw outputs of `count` scaled rows to `outputs` `[count, d_new]`. Side information comes
+    /// with its width.
     fn outputs(
         &self,
         scaled: RowsRef<'_>,
@@ -468,10 +474,11 @@ impl PreparedKinds {
         }
     }
 
-    /// Adds the gate's mean over the kinds' maps of `count` scaled rows to `output` `[count, d_new]`.
+    /// Adds the outputs of the kinds' maps, averaged by the gate, to `output` `[count, d_new]`, for `count`
+    /// scaled rows.
     fn add(&self, scaled: RowsRef<'_>, count: usize, output: &mut [f32], scratch: &mut MapScratch) {
         let (kinds, d_new) = (self.maps.len(), self.maps[0].widths.new);
-        // The maps of the kinds need the other buffers.
+        // The kinds' buffers are taken out, since the maps of the kinds need the other ones.
         let KindScratch { mut gate, mut parts, output: mut of_kind } = std::mem::take(&mut scratch.kinds);
         grow(&mut gate, count * kinds);
         grow(&mut of_kind, count * d_new);
@@ -496,7 +503,8 @@ impl PreparedKinds {
     }
 }
 
-/// Rows of a panel: equal panels, a whole number of them for every thread where the batch is large enough.
+/// Number of rows in a panel. Panels are equal, and every thread gets a whole number of them where the batch
+/// is large enough.
 fn panel_rows(count: usize, threads: usize, widest: usize) -> usize {
     let most =
         (PANEL_NUMBERS_MAX / padded(widest)).clamp(KERNEL_ROWS, PANEL_ROWS_MAX) / KERNEL_ROWS * KERNEL_ROWS;
@@ -513,14 +521,16 @@ fn grow(buffer: &mut Vec<f32>, length: usize) {
 
 /// Fails where a row has a NaN or infinite number.
 fn expect_finite_row(what: &str, row: usize, values: &[f32]) -> Result<()> {
-    // Without a branch inside, the loop over a row is a few vector instructions; the column is looked for only then.
+    // Without a branch inside, the loop over a row is a few vector instructions. The column is looked for
+    // only after it fails.
     if values.iter().fold(true, |finite, value| finite & value.is_finite()) {
         return Ok(());
     }
     check_finite(what, values, values.len(), row)
 }
 
-/// Takes `count` rows through layers into the first columns of `output`'s rows; without layers they are copied.
+/// Takes `count` rows through layers into the first columns of `output`'s rows. Without layers the rows are
+/// copied.
 fn run_layers(
     layers: &[Layer],
     input: RowsRef<'_>,

@@ -1,4 +1,4 @@
-//! What an adapter is made of, and whether its parts agree.
+//! Parts of an adapter, and checks that they agree.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +17,7 @@ use crate::vectors::Matrix;
 
 /// One fully connected layer: `y = W x + b`, followed by `max(y, 0)` where `relu` says so.
 ///
-/// BatchNorm is folded in: a trained `Linear → BatchNorm → ReLU` block arrives here as one layer.
+/// BatchNorm is folded in: a trained `Linear → BatchNorm → ReLU` block becomes one such layer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Dense {
     /// Weight W, `[outputs, inputs]`.
@@ -28,102 +28,106 @@ pub struct Dense {
     pub relu: bool,
 }
 
-/// What a map does to an old vector before its first layer.
+/// Scaling of an old vector before the first layer of a map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum InputScaling {
-    /// Nothing.
+    /// The old vector stays as it is.
     AsIs,
-    /// Scales it to length 1; a zero vector stays zero.
+    /// The old vector is scaled to length 1; a zero vector stays zero.
     UnitLength,
 }
 
-/// What the second branch of a mixer network reads.
+/// Input of the second branch of a mixer network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum BranchInput {
     /// The old vector again (FCT without side information).
     Old,
-    /// Side information.
+    /// Side information about the item.
     Side,
 }
 
-/// The second branch of a mixer network.
+/// Second branch of a mixer network.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SecondBranch {
-    /// What it reads.
+    /// Input that the branch reads.
     pub input: BranchInput,
-    /// Its layers.
+    /// Layers of the branch.
     pub layers: Vec<Dense>,
 }
 
 /// A map from old vectors `[n, d_old]` (and side information `[n, d_side]`) to raw outputs `[n, d_new]`.
 ///
-/// `raw(o) = mixer(concat(branch(o), second(o or side))) + skip(o) + kernel(o) + per_kind(o)`, where an absent part is left out and
-/// an empty list of layers is the identity. The closed forms are one or two layers in `mixer` without ReLU; a residual MLP has
-/// a `skip`; FCT and FastFill have two branches.
+/// `raw(o) = mixer(concat(branch(o), second(o or side))) + skip(o) + kernel(o) + per_kind(o)`, where an
+/// absent part is left out and an empty list of layers is the identity. The closed forms are one or two
+/// layers in `mixer` without ReLU; a residual MLP has a `skip`; FCT and FastFill have two branches.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Map {
-    /// What happens to the old vector first.
+    /// Scaling of the old vector before anything else.
     pub input: InputScaling,
-    /// Layers on the old vector.
+    /// Layers that read the old vector.
     pub branch: Vec<Dense>,
-    /// A second branch, whose output is appended to the first one's.
+    /// Second branch, whose output is appended to the first one's.
     pub second: Option<SecondBranch>,
-    /// Layers on the (concatenated) branches.
+    /// Layers that read the (concatenated) branches.
     pub mixer: Vec<Dense>,
-    /// A layer without ReLU from the (scaled) old vector straight to the output, which is added.
+    /// Layer without ReLU from the (scaled) old vector straight to the output. Its output is added.
     pub skip: Option<Dense>,
-    /// A sum of kernels around known old vectors, which is added.
+    /// Sum of kernels around known old vectors. Its output is added.
     pub kernel: Option<KernelExpansion>,
-    /// A map for each kind of old vectors, of which the gate's mean is added.
+    /// Map for each kind of old vectors. The mean of their outputs, weighted by the gate, is added.
     pub per_kind: Option<Box<PerKind>>,
 }
 
-/// A map for each of several kinds of old vectors, such as those of two models in one column, and a gate that tells the kinds apart
-/// by the old vector alone: `Σ_k p_k(o) · map_k(o)`, p being the softmax of what the gate gives.
+/// A map for each of several kinds of old vectors, and a gate that tells the kinds apart by the old vector
+/// alone. Kinds are, for example, the vectors of two models in one column. The output is
+/// `Σ_k p_k(o) · map_k(o)`, where p is the softmax of the gate's output.
 ///
-/// Where the gate is sure, this is the map of the kind. Where it is not, it is the mean over kinds, which has the least expected
-/// squared error of all that the gate leaves open.
+/// Where the gate is sure, the output is that of the kind's map. Where it is not, the output is a mean over
+/// kinds, which has the least expected squared error that the gate's doubt allows.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PerKind {
-    /// `[n, d_old] → [n, kinds]`: the log of how likely each kind is, up to what all have in common.
+    /// Gate, `[n, d_old] → [n, kinds]`: the log of each kind's probability, up to a constant that is common
+    /// to all kinds.
     pub gate: Map,
-    /// A map `[n, d_old] → [n, d_new]` for each kind, two at least.
+    /// A map `[n, d_old] → [n, d_new]` for each kind, at least two.
     ///
-    /// They and the gate read what the map around them makes of the old vector ([`Map::input`]), so theirs is
-    /// [`InputScaling::AsIs`]. They have neither a second branch nor kinds of their own.
+    /// The maps and the gate read the old vector as the surrounding map has scaled it ([`Map::input`]), so
+    /// their own scaling is [`InputScaling::AsIs`]. They have neither a second branch nor kinds of their own.
     pub maps: Vec<Map>,
 }
 
-/// What is known about how an adapter was made; written into its file and shown in reports.
+/// Facts about how an adapter was made. They are written into its file and shown in reports.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Training {
-    /// The method's name, as on the command line.
+    /// Name of the method, as on the command line.
     pub method: String,
-    /// The seed.
+    /// Seed of the fit.
     pub seed: u64,
-    /// How many pairs it was fitted on.
+    /// Number of pairs that the adapter was fitted on.
     pub pairs: usize,
-    /// Fingerprints of its inputs, by role ("old", "new", "labels", "side", "head").
+    /// Fingerprints of the inputs of the fit, by role ("old", "new", "labels", "side", "head").
     pub inputs: std::collections::BTreeMap<String, String>,
-    /// Hyper-parameters, by name.
+    /// Hyper-parameters of the fit, by name.
     pub hyper_parameters: std::collections::BTreeMap<String, String>,
-    /// The version of rehang that made it.
+    /// Version of rehang that made the adapter.
     pub version: String,
-    /// A sketch of the pairs' old vectors, which tells whether a gallery holds some of them; `None` in files of
+    /// Sketch of the pairs' old vectors, which tells whether a gallery holds some of them. `None` in files of
     /// versions that kept none. It is kept in the adapter's file and not shown.
     #[serde(skip)]
     pub pairs_sketch: Option<RowSketch>,
-    /// Whether all numbers of its matrices are ones of half precision, so that its file keeps each in two bytes.
+    /// Whether all numbers of the adapter's matrices are exact in half precision, so that its file keeps each
+    /// in two bytes.
     #[serde(default)]
     pub halves: bool,
 }
 
-/// The map h from one space to another with its uncertainty: all that is needed to turn old vectors into new ones.
+/// The map h from one space to another with its uncertainty: all that is needed to turn old vectors into new
+/// ones.
 ///
-/// The fields are public so that a fit can simply write them down; [`Adapter::check`] says whether they
-/// agree with each other, and nothing is applied or saved before it has succeeded.
+/// The fields are public so that a fit can simply write them down. [`Adapter::check`] says whether they agree
+/// with each other; nothing is applied or saved before it has succeeded.
 ///
 /// ```
 /// use rehang::adapter::{self, Adapter, Dense, InputScaling, Map, Uncertainty};
@@ -142,38 +146,39 @@ pub struct Training {
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Adapter {
-    /// The space it reads.
+    /// Space of the vectors that the adapter reads.
     pub old: Space,
-    /// The space it writes.
+    /// Space of the vectors that the adapter makes.
     pub new: Space,
-    /// The map.
+    /// Map from old vectors to raw outputs.
     pub map: Map,
-    /// How its outputs conform to the new space.
+    /// Way in which raw outputs are put into the new space.
     pub geometry: Geometry,
-    /// Where σ² comes from.
+    /// Source of σ².
     pub uncertainty: Uncertainty,
-    /// What a search adds to the distance between a query and a vector that this adapter made; 0 or more, in the unit of
-    /// the new space's [`Distance`](crate::Distance) (squared for L2).
+    /// Handicap: what a search adds to the distance between a query and a vector that this adapter made. It
+    /// is 0 or more, in the unit of the new space's [`Distance`](crate::Distance) (squared for L2).
     ///
-    /// An output h(o) is an estimate, and estimates lie nearer to everything than what they estimate: where `v` is
-    /// `h(o)` plus an error that does not depend on the query, `E‖q − v‖² = ‖q − h(o)‖² + E‖v − h(o)‖²`. Without a
-    /// handicap wrong adapted items therefore push right native ones down. The whole of it would put right adapted items
-    /// behind all natives; how much of it serves best is measured on pairs that the map was not fitted on (`rehang fit`).
-    /// It changes no rank among adapted items, and none once all are native.
+    /// An output h(o) is an estimate, and estimates lie nearer to everything than what they estimate. Where
+    /// `v` is `h(o)` plus an error that does not depend on the query,
+    /// `E‖q − v‖² = ‖q − h(o)‖² + E‖v − h(o)‖²`. Without a handicap, wrong adapted items therefore push right
+    /// native ones down. With the whole error as the handicap, right adapted items would stand behind all
+    /// natives. The best share of it is measured on pairs that the map was not fitted on (`rehang fit`). A
+    /// handicap changes no rank among adapted items, and none once all are native.
     pub handicap: f64,
-    /// How a search judges a vector that this adapter made together with the old vector, where it has queries of both models; `None` where
-    /// nothing was left out to measure that on.
+    /// Way in which a search with queries of both models judges an adapted vector together with the old one.
+    /// `None` where no pairs were left out to measure it on.
     pub fusion: Option<Fusion>,
-    /// Statistics of the old vectors that it was fitted on, by which [`input_drift`](super::input_drift) notices others; `None`
-    /// where nothing was fitted.
+    /// Statistics of the old vectors that the adapter was fitted on, by which
+    /// [`input_drift`](super::input_drift) notices vectors of another model. `None` where nothing was fitted.
     pub input_statistics: Option<InputStatistics>,
-    /// How it was made.
+    /// Facts about how the adapter was made.
     pub training: Training,
 }
 
 impl Adapter {
-    /// A map with its uncertainty and nothing more: outputs as they are, no handicap, nothing known of pairs. It is not checked yet
-    /// ([`Adapter::check`]).
+    /// Makes an adapter of a map and its uncertainty alone: outputs stay as they are, there is no handicap,
+    /// and nothing is known of pairs. It is not checked yet ([`Adapter::check`]).
     pub fn new(old: Space, new: Space, map: Map, uncertainty: Uncertainty) -> Self {
         Self {
             old,
@@ -188,9 +193,10 @@ impl Adapter {
         }
     }
 
-    /// The adapter of a compatible model: `h(o) = o`, since its queries search old vectors as they are. σ² is 1 for every item:
-    /// nothing is learned. With the new model's `head` a backfill may be ordered by what that head makes of old vectors
-    /// (RACT §4.3: entropy, margin, least confidence; `coverage` too).
+    /// Makes the adapter of a compatible model: `h(o) = o`, since its queries search old vectors as they are.
+    /// σ² is 1 for every item, since nothing is learned. With the new model's `head`, a backfill may be
+    /// ordered by what that head makes of old vectors (RACT §4.3: entropy, margin, least confidence;
+    /// `coverage` too).
     ///
     /// ```
     /// use rehang::{Adapter, Distance, Space};
@@ -204,8 +210,9 @@ impl Adapter {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::WidthMismatch`] for spaces, or a head, of different widths: old vectors can only stand in the new space as they are
-    /// where they have its coordinates. [`ErrorKind::SpaceMismatch`] for spaces that are searched by different distances.
+    /// [`ErrorKind::WidthMismatch`] for spaces, or a head, of different widths: old vectors can stand in the
+    /// new space as they are only where both have the same coordinates. [`ErrorKind::SpaceMismatch`] for
+    /// spaces that are searched by different distances.
     pub fn identity(old: Space, new: Space, head: Option<Head>) -> Result<Self> {
         expect_width("the new space, into which old vectors go as they are,", old.dimension, new.dimension)?;
         if old.distance != new.distance {
@@ -216,7 +223,7 @@ impl Adapter {
         let weight = Matrix::from_fn(d, d, |row, column| f32::from(u8::from(row == column)));
         let uncertainty = match head {
             None => Uncertainty::Constant { variance: 1.0 },
-            // No feature has a coefficient, so that σ² is exp 0; the head is there for orders.
+            // No feature has a coefficient, so σ² is exp 0; the head is there for orders.
             Some(head) => {
                 let features = out_of_fold::features(1, true);
                 Uncertainty::OutOfFold(OutOfFold {
@@ -238,13 +245,14 @@ impl Adapter {
         Ok(adapter)
     }
 
-    /// Says whether all parts agree: widths from layer to layer, lengths of biases, numbers finite, σ² positive.
+    /// Checks that all parts agree: widths from layer to layer, lengths of biases, numbers finite, σ²
+    /// positive.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::WidthMismatch`] and [`ErrorKind::CountMismatch`] for shapes that do not agree,
-    /// [`ErrorKind::NotFinite`] for NaN or infinite numbers, [`ErrorKind::Empty`] for a space without coordinates,
-    /// [`ErrorKind::InvalidOption`] for settings out of their range; the part is named.
+    /// [`ErrorKind::NotFinite`] for NaN or infinite numbers, [`ErrorKind::Empty`] for a space without
+    /// coordinates, [`ErrorKind::InvalidOption`] for settings out of their range. The error names the part.
     pub fn check(&self) -> Result<()> {
         let (d_old, d_new) = (self.old.dimension, self.new.dimension);
         for (name, dimension) in [("the old space", d_old), ("the new space", d_new)] {
@@ -268,8 +276,8 @@ impl Adapter {
         self.map.side_dimension(self.old.dimension, self.new.dimension)
     }
 
-    /// The space of the outputs: the new space. The published recipe and matched lengths give outputs that are not
-    /// of length 1, so theirs is not declared normalised.
+    /// Space of the outputs: the new space. [`Geometry::Raw`] (the published recipe) and matched lengths give
+    /// outputs whose length is not 1, so their space is not declared normalised.
     pub fn output_space(&self) -> Space {
         let normalised = self.new.normalised && matches!(self.geometry, Geometry::Sphere { .. });
         Space { normalised, ..self.new.clone() }
@@ -277,13 +285,13 @@ impl Adapter {
 }
 
 impl Map {
-    /// A map of layers alone, one after the other: `raw(o) = mixer(o)`, of the old vector as it is or scaled to length 1. Without layers it
-    /// is the identity.
+    /// Makes a map of layers alone, one after the other: `raw(o) = mixer(o)`, where o is the old vector as it
+    /// is or scaled to length 1. Without layers the map is the identity.
     pub fn of_layers(input: InputScaling, mixer: Vec<Dense>) -> Self {
         Self { input, branch: Vec::new(), second: None, mixer, skip: None, kernel: None, per_kind: None }
     }
 
-    /// Width of what the mixer takes; without layers it is the output itself.
+    /// Width of the mixer's input. Without layers in the mixer it is the width of the output.
     fn mixer_width(&self, d_new: usize) -> usize {
         self.mixer.first().map_or(d_new, |layer| layer.weight.columns())
     }
@@ -348,12 +356,12 @@ impl PerKind {
     }
 }
 
-/// The width that comes out of layers where `input` goes in.
+/// Width of what layers give for an input of width `input`.
 pub(super) fn width_after(layers: &[Dense], input: usize) -> usize {
     layers.last().map_or(input, |layer| layer.weight.rows())
 }
 
-/// Checks layers that follow each other from a width of `input`, and gives the width that comes out.
+/// Checks layers that follow each other from a width of `input`, and returns the width of their output.
 fn check_layers(name: &str, layers: &[Dense], input: usize) -> Result<usize> {
     let mut width = input;
     for (index, layer) in layers.iter().enumerate() {

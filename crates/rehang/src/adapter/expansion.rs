@@ -1,4 +1,4 @@
-//! Kernel expansions: the non-linear part of kernel ridge regression, block by block of its centres.
+//! Kernel expansions: the non-linear part of kernel ridge regression, computed in blocks of its centres.
 
 use super::kernel::RowsRef;
 use crate::check::{expect_count, expect_finite, expect_width};
@@ -35,19 +35,20 @@ impl KernelExpansion {
     }
 }
 
-/// Centres that are worked on together, so that memory does not grow with them.
+/// Number of centres that are worked on together, so that memory does not grow with their number.
 const CENTRES: usize = 16 * TILE;
-/// Outputs that are computed side by side, and rows at a time: their sums stay in registers.
+/// Number of outputs that are computed side by side. Their sums, for [`ROWS`] rows at a time, stay in
+/// registers.
 const TILE: usize = 16;
 const ROWS: usize = 4;
 
-/// A [`KernelExpansion`] made ready for many rows.
+/// A [`KernelExpansion`] prepared for many rows.
 ///
-/// All of it is double precision: the terms are hundreds of times larger than their sum, and single precision would lose
-/// these digits where they cancel.
+/// Everything is in double precision. The terms are hundreds of times larger than their sum, so in single
+/// precision they would lose digits where they cancel.
 pub(super) struct PreparedExpansion {
     centres: Tiles,
-    /// `‖c_j‖²`.
+    /// Squared length of each centre, `‖c_j‖²`.
     lengths: Vec<f64>,
     /// Coefficients of every block of [`CENTRES`] centres.
     coefficients: Vec<Tiles>,
@@ -56,7 +57,8 @@ pub(super) struct PreparedExpansion {
     d_new: usize,
 }
 
-/// A matrix `[depth, width]` in tiles of [`TILE`] columns, each `[depth, TILE]`; the last one is filled up with zeros.
+/// A matrix `[depth, width]` in tiles of [`TILE`] columns, each `[depth, TILE]`; the last tile is filled up
+/// with zeros.
 struct Tiles {
     depth: usize,
     values: Vec<f64>,
@@ -79,7 +81,7 @@ impl Tiles {
         Self { depth, values }
     }
 
-    /// Tiles from column `first` on, which begins one, to column `last`.
+    /// Numbers of the tiles from column `first`, at which a tile begins, to column `last`.
     fn columns(&self, first: usize, last: usize) -> &[f64] {
         &self.values[first * self.depth..last.next_multiple_of(TILE) * self.depth]
     }
@@ -136,8 +138,8 @@ fn squared_length(row: &[f32]) -> f64 {
 }
 
 crate::vectorised! {
-    /// `out[r] += a[r]·B` for rows of `a` `[rows, depth]` and `B` in tiles. Every sum is one chain in the order of the depth,
-    /// so that a row's result does not depend on what else is in its batch.
+    /// `out[r] += a[r]·B` for rows of `a` `[rows, depth]` and `B` in tiles. Every sum is one chain in the
+    /// order of the depth, so that a row's result does not depend on the other rows of its batch.
     fn multiply(a: &[f64], a_stride: usize, tiles: &[f64], depth: usize, out: &mut [f64], out_stride: usize) {
         for (number, tile) in tiles.chunks_exact(depth * TILE).enumerate() {
             let columns = number * TILE..(number + 1) * TILE;
@@ -187,17 +189,19 @@ crate::vectorised! {
 
 /// `e^x` for `x ≤ 0`, to 2 units in the last place; exactly 0 below −708.
 ///
-/// Written without a branch and without fused steps, so that the compiler makes vector instructions of it and every
-/// processor gives the same bits: `e^x = 2^n · e^r` with `n = round(x / ln 2)`, `|r| ≤ ln 2 / 2`, and a polynomial of
-/// degree 13 for `e^r` (its Taylor series, whose remainder is below 5e-18 of the value there).
+/// It is written without a branch and without fused steps. So the compiler makes vector instructions of it,
+/// and every processor gives the same bits. `e^x = 2^n · e^r` with `n = round(x / ln 2)` and
+/// `|r| ≤ ln 2 / 2`. For `e^r` it uses a polynomial of degree 13 (the Taylor series, whose remainder there is
+/// below 5e-18 of the value).
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "the body must be compiled inside each version of the loop above")]
 pub(super) fn exponential(x: f64) -> f64 {
     const LOG2_E: f64 = std::f64::consts::LOG2_E;
-    // ln 2 in two parts, the first of which has few bits so that its multiples are exact.
+    // ln 2 in two parts. The first part has few bits, so that its multiples are exact.
     const LN2_HIGH: f64 = 0.693_147_180_369_123_8;
     const LN2_LOW: f64 = 1.908_214_929_270_587_7e-10;
-    // Adding and subtracting 1.5 · 2^52 rounds to the nearest whole number, which stands in the last bits meanwhile.
+    // Adding and subtracting 1.5 · 2^52 rounds to the nearest whole number, which stands in the last bits
+    // meanwhile.
     const ROUND: f64 = 6_755_399_441_055_744.0;
     let clamped = x.max(-708.0);
     let shifted = clamped * LOG2_E + ROUND;
@@ -289,7 +293,7 @@ mod tests {
         expect_formula(&expansion, &rows, &output, 0.0);
     }
 
-    /// Holds outputs against the formula: they are rounded once, to single precision, but for `more`.
+    /// Compares outputs with the formula. They may differ by one rounding to single precision, and by `more`.
     fn expect_formula(expansion: &KernelExpansion, rows: &Matrix, outputs: &[f32], more: f64) {
         let d_new = expansion.coefficients.columns();
         for (at, &output) in outputs.iter().enumerate() {

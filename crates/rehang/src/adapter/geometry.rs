@@ -1,4 +1,4 @@
-//! How a raw output is put where vectors of the new space lie.
+//! Geometries: how a raw output is moved to where vectors of the new space lie.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::length::{NORMALISED_TOLERANCE, norm};
 use crate::vectors::Matrix;
 
-/// How a raw output is put into the new space.
+/// Way in which a raw output is put into the new space.
 ///
 /// With `r = ‖raw‖`:
 ///
@@ -20,18 +20,21 @@ use crate::vectors::Matrix;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "kind")]
 pub enum Geometry {
-    /// It stays as it is (the published recipe).
+    /// The raw output stays as it is (the published recipe).
     Raw,
-    /// It is scaled to length 1: for spaces whose vectors are normalised. A zero output becomes `fallback`.
+    /// The raw output is scaled to length 1, for spaces whose vectors are normalised. A zero output becomes
+    /// `fallback`.
     Sphere {
-        /// The direction that a zero output gets, of length 1: the normalised mean of the new vectors, `[d_new]`.
+        /// Direction that a zero output gets, of length 1: the normalised mean of the new vectors, `[d_new]`.
         fallback: Vec<f32>,
     },
-    /// Its length is replaced by the native length of the same rank: piecewise linear between quantiles.
+    /// The length of the raw output is replaced by the native length of the same rank: piecewise linear
+    /// between quantiles.
     ///
-    /// `q(raw[i]) = native[i]`, linear in between; a length below the first or above the last quantile gets the first
-    /// or the last native length, so that no output is shorter or longer than native vectors are. Where several raw
-    /// quantiles are equal, that length gets the middle of their native lengths.
+    /// `q(raw[i]) = native[i]`, linear in between. A length below the first quantile gets the first native
+    /// length, and one above the last quantile gets the last. So no output is shorter or longer than native
+    /// vectors are. Where several raw quantiles are equal, that length gets the middle of their native
+    /// lengths.
     MatchedNorms {
         /// Lengths of raw outputs at equally spaced ranks (out-of-fold), never decreasing.
         raw: Vec<f32>,
@@ -41,7 +44,7 @@ pub enum Geometry {
 }
 
 impl Geometry {
-    /// The name in files and reports.
+    /// Name of the geometry in files and reports.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Raw => "raw",
@@ -50,7 +53,7 @@ impl Geometry {
         }
     }
 
-    /// Raw outputs `[n, d_new]`, each put into the new space.
+    /// Puts raw outputs `[n, d_new]` into the new space.
     pub fn conformed(&self, mut raw: Matrix) -> Matrix {
         for row in 0..raw.rows() {
             let row = raw.row_mut(row);
@@ -105,9 +108,10 @@ impl Geometry {
     }
 }
 
-/// The native length at the rank that `length` has among raw lengths.
+/// Native length at the rank that `length` has among raw lengths.
 fn quantile_map(raw: &[f32], native: &[f32], length: f64) -> f64 {
-    // Lengths of files are single precision and so are the quantiles: a length equal to one must find it.
+    // Lengths in files and the quantiles are in single precision, so the length is rounded to it in order to
+    // find an equal one.
     let length = f64::from(length as f32);
     let below = raw.partition_point(|&value| f64::from(value) < length);
     let not_above = raw.partition_point(|&value| f64::from(value) <= length);

@@ -1,4 +1,4 @@
-//! Guards against vectors of the wrong side: by their space, by their width, and by what they look like.
+//! Guards against vectors of the wrong side, recognised by their space, their width and their statistics.
 
 use super::definition::{Adapter, InputScaling};
 use crate::check::{expect_finite, expect_width};
@@ -8,13 +8,13 @@ use crate::space::Space;
 use crate::vectors::{Matrix, column_means};
 
 impl Adapter {
-    /// Succeeds only where vectors of `space` are what this adapter reads.
+    /// Succeeds only where this adapter reads vectors of `space`.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::WrongDirection`] where the vectors already are of the new space, or have its width and not the
-    /// old one's; [`ErrorKind::WidthMismatch`] for any other width; [`ErrorKind::SpaceMismatch`] for another space of
-    /// the right width.
+    /// [`ErrorKind::WrongDirection`] where the vectors already are of the new space, or have its width and
+    /// not that of the old one; [`ErrorKind::WidthMismatch`] for any other width;
+    /// [`ErrorKind::SpaceMismatch`] for another space of the right width.
     pub fn expect_input(&self, space: &Space) -> Result<()> {
         if *space == self.old {
             return Ok(());
@@ -27,8 +27,8 @@ impl Adapter {
         self.old.expect_same(space)
     }
 
-    /// Succeeds only where rows of `columns` coordinates can be what this adapter reads: for files that do not say
-    /// their space.
+    /// Succeeds only where this adapter can read rows of `columns` coordinates. It serves files that do not
+    /// state their space.
     ///
     /// # Errors
     ///
@@ -47,19 +47,20 @@ impl Adapter {
     }
 }
 
-/// What the old vectors looked like that an adapter was fitted on, coordinate by coordinate.
+/// Statistics of the old vectors that an adapter was fitted on, coordinate by coordinate.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct InputStatistics {
     /// Mean vector, `[d_old]`.
     pub mean: Vec<f32>,
     /// Standard deviation of each coordinate (divided by n), `[d_old]`.
     pub standard_deviation: Vec<f32>,
-    /// Mean length.
+    /// Mean length of the vectors.
     pub mean_norm: f32,
 }
 
 impl InputStatistics {
-    /// The statistics of old vectors `[n, d_old]`, not scaled; zeros for no rows.
+    /// Computes the statistics of old vectors `[n, d_old]` as they are, not scaled; zeros where there are no
+    /// rows.
     pub fn of(rows: &Matrix) -> Self {
         let (mean, standard_deviation) = moments(rows);
         let count = rows.rows().max(1) as f64;
@@ -86,41 +87,42 @@ fn moments(rows: &Matrix) -> (Vec<f64>, Vec<f64>) {
     (means, squares.into_iter().map(f64::sqrt).collect())
 }
 
-/// How much vectors look like the old vectors that an adapter was fitted on.
+/// Likeness of vectors to the old vectors that an adapter was fitted on.
 ///
-/// Every model has a pattern in its coordinates: some have a larger mean than others, some vary more. That
-/// pattern differs little between sets of items and entirely between models.
+/// Every model has a pattern in its coordinates: some have a larger mean than others, some vary more. This
+/// pattern differs little between sets of items, and entirely between models.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Drift {
-    /// Correlation, over coordinates, of the mean vector with the fitted one; `None` where the fitted means differ too
-    /// little from each other to be recognised.
+    /// Correlation, over coordinates, of the mean vector with the fitted one. `None` where the fitted means
+    /// differ too little from each other to be recognised.
     pub mean_correlation: Option<f64>,
-    /// Correlation, over coordinates, of the logs of the standard deviations; `None` where the fitted ones differ too
-    /// little.
+    /// Correlation, over coordinates, of the logs of the standard deviations. `None` where the fitted ones
+    /// differ too little from each other.
     pub spread_correlation: Option<f64>,
-    /// Mean length divided by the fitted one; `None` where the adapter scales its inputs to length 1, so that
+    /// Mean length divided by the fitted one. `None` where the adapter scales its inputs to length 1, so that
     /// lengths do not matter.
     pub norm_ratio: Option<f64>,
 }
 
 /// Correlation from which on a pattern counts as recognised.
 ///
-/// Measured on five real galleries of 64 to 128 coordinates: other items of the same model, classes never seen
-/// included, 0.79 to 1.00; vectors of another model, or the same ones with coordinates in another order, −0.23 to
-/// 0.23.
+/// Measured on five real galleries of 64 to 128 coordinates. Other items of the same model, those of unseen
+/// classes included: 0.79 to 1.00. Vectors of another model, or the same vectors with coordinates in another
+/// order: −0.23 to 0.23.
 pub const DRIFT_CORRELATION_MIN: f64 = 0.4;
 
 /// Largest factor between mean lengths, either way, that is not suspicious.
 pub const DRIFT_NORM_RATIO_MAX: f64 = 3.0;
 
-/// Fewest rows, and fewest coordinates, whose pattern says anything.
+/// Fewest rows whose pattern says anything.
 pub const DRIFT_ROWS_MIN: usize = 64;
 
-/// Fewest coordinates whose pattern says anything: among 16 unrelated ones a correlation of 0.4 is already rare.
+/// Fewest coordinates whose pattern says anything: among 16 unrelated ones a correlation of 0.4 is already
+/// rare.
 pub const DRIFT_COLUMNS_MIN: usize = 16;
 
 impl Drift {
-    /// Whether the vectors do not look like the ones fitted on: neither pattern is recognised
+    /// Whether the vectors look unlike those that the adapter was fitted on: neither pattern is recognised
     /// ([`DRIFT_CORRELATION_MIN`]), or lengths are of another order ([`DRIFT_NORM_RATIO_MAX`]).
     pub fn is_suspicious(&self) -> bool {
         let mut patterns = [self.mean_correlation, self.spread_correlation].into_iter().flatten().peekable();
@@ -132,23 +134,25 @@ impl Drift {
     }
 }
 
-/// Compares vectors `[n, d_old]` with the statistics of the old vectors that an adapter was fitted on: a warning
-/// against vectors of another model (or of the new one) where widths agree and no space was declared.
+/// Compares vectors `[n, d_old]` with the statistics of the old vectors that an adapter was fitted on. It
+/// warns of vectors of another model (or of the new one) where widths agree and no space was declared.
 ///
-/// `None` where that cannot be told: the adapter keeps no statistics, there are fewer than [`DRIFT_ROWS_MIN`] rows or
-/// [`DRIFT_COLUMNS_MIN`] coordinates.
+/// `None` where the likeness cannot be told: the adapter keeps no statistics, or there are fewer than
+/// [`DRIFT_ROWS_MIN`] rows or [`DRIFT_COLUMNS_MIN`] coordinates.
 ///
-/// # What it can and cannot see
+/// # What the comparison can and cannot see
 ///
-/// Only means, spreads and lengths are compared. Two models whose coordinates are alike in these (whitened embeddings,
-/// or a model fine-tuned from the other) look the same to it. A file that holds a single kind of item, or whose first
-/// rows do, can look foreign without being so; give rows from all over it. So this is a warning and never an error.
+/// Only means, spreads and lengths are compared. Two models whose coordinates agree in these (whitened
+/// embeddings, or a model fine-tuned from the other) cannot be told apart. A file that holds a single kind of
+/// item, or whose first rows do, can look foreign without being so; give rows from all over it. So this is a
+/// warning and never an error.
 ///
 /// # Errors
 ///
 /// As [`Adapter::expect_input_width`]; [`ErrorKind::NotFinite`].
 pub fn input_drift(adapter: &Adapter, rows: &Matrix) -> Result<Option<Drift>> {
-    // Weaker patterns than these drown in the noise of DRIFT_ROWS_MIN rows (0.13 for means, 0.09 for log spreads).
+    // Weaker patterns than these drown in the noise of DRIFT_ROWS_MIN rows (0.13 for means, 0.09 for log
+    // spreads).
     const MEAN_PATTERN_MIN: f64 = 0.2;
     const SPREAD_PATTERN_MIN: f64 = 0.15;
     adapter.expect_input_width(rows.columns())?;
@@ -160,7 +164,8 @@ pub fn input_drift(adapter: &Adapter, rows: &Matrix) -> Result<Option<Drift>> {
     let (means, deviations) = moments(rows);
     let fitted_means: Vec<f64> = fitted.mean.iter().map(|&value| f64::from(value)).collect();
     let typical = norm(&fitted.standard_deviation) / (rows.columns() as f64).sqrt();
-    // A coordinate that hardly varies counts with a hundredth of the typical spread, so that a dead one cannot decide.
+    // A coordinate that hardly varies counts with a hundredth of the typical spread, so that a dead one
+    // cannot decide.
     let floor = (typical * 0.01).max(f64::from(f32::MIN_POSITIVE));
     let fitted_logs: Vec<f64> =
         fitted.standard_deviation.iter().map(|&value| f64::from(value).max(floor).ln()).collect();
@@ -174,11 +179,11 @@ pub fn input_drift(adapter: &Adapter, rows: &Matrix) -> Result<Option<Drift>> {
     }))
 }
 
-/// In which way old vectors `[n, d_old]` of `what` look unlike those that an adapter was fitted on, in words without a full
-/// stop; `None` where they look like them, or where that [cannot be told](input_drift).
+/// Describes how old vectors `[n, d_old]` of `what` look unlike those that an adapter was fitted on, in words
+/// without a full stop. `None` where they look like them, or where that [cannot be told](input_drift).
 ///
-/// Where both spaces have one width, such vectors may be the new model's: that is an error, unless `force` says that the
-/// caller knows better.
+/// Where both spaces have one width, such vectors may be the new model's. That is an error, unless `force`
+/// says that the caller knows better.
 ///
 /// # Errors
 ///
@@ -203,8 +208,8 @@ pub fn unlike_pairs(adapter: &Adapter, rows: &Matrix, what: &str, force: bool) -
     Ok(Some(seen))
 }
 
-/// Pearson's correlation; `None` where the fitted values' own standard deviation is below `weakest` or 0, and 0 where
-/// the other values are all equal.
+/// Pearson's correlation. `None` where the fitted values' own standard deviation is below `weakest` or 0; 0
+/// where the other values are all equal.
 fn correlation(fitted: &[f64], other: &[f64], weakest: f64) -> Option<f64> {
     let count = fitted.len() as f64;
     let centred = |values: &[f64]| -> Vec<f64> {

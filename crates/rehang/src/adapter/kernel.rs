@@ -1,32 +1,33 @@
-//! Matrix times packed weights, with bias and ReLU done while the numbers are in registers.
+//! Products of a matrix with packed weights, with bias and ReLU applied while the numbers are in registers.
 //!
-//! One product computes `C = A·Wᵀ + b` for `A` `[rows, inputs]` and `W` `[outputs, inputs]`. Weights are packed once:
-//! tiles of [`TILE`] outputs, inside a tile input after input, so that the inner loop reads them in order.
+//! One product computes `C = A·Wᵀ + b` for `A` `[rows, inputs]` and `W` `[outputs, inputs]`. Weights are
+//! packed once: tiles of [`TILE`] outputs, inside a tile input after input, so that the inner loop reads them
+//! in order.
 //!
 //! # Bits
 //!
-//! Every output is one chain `fma(a_last, w_last, … fma(a_1, w_1, fma(a_0, w_0, b)))` in the order of the inputs,
-//! whichever instruction set does it and wherever the row stands. So a row's result depends neither on the batch it
-//! is in, nor on the number of threads, nor on the processor (the plain path of an x86 processor without FMA
-//! rounds twice a step and may differ in the last bits).
+//! Every output is one chain `fma(a_last, w_last, … fma(a_1, w_1, fma(a_0, w_0, b)))` in the order of the
+//! inputs, whichever instruction set computes it and wherever the row stands. So a row's result depends
+//! neither on its batch, nor on the number of threads, nor on the processor. (The plain path of an x86
+//! processor without FMA rounds twice a step and may differ in the last bits.)
 
 use crate::processor::Processor;
 
-/// Outputs that are computed side by side: four AVX-512 registers.
+/// Number of outputs that are computed side by side: four AVX-512 registers.
 pub(super) const TILE: usize = 64;
 
-/// Floats in one 64-byte line; tiles are cut into lines where the outputs do not fill a whole tile.
+/// Number of floats in one 64-byte line. Tiles are cut into lines where the outputs do not fill a whole tile.
 const LINE: usize = 16;
 
-/// Inputs that one pass over a tile takes. The tile's 256 KiB of weights then stay in the second cache while the rows
-/// go by, and the sums are loaded and stored only once in 1,024 steps.
+/// Number of inputs that one pass over a tile takes. The tile's 256 KiB of weights then stay in the second
+/// cache while the rows go by, and the sums are loaded and stored only once in 1,024 steps.
 const DEPTH: usize = 1024;
 
-/// How many inputs ahead the weights are asked for, so that they arrive from the second cache in time.
+/// Number of inputs by which weights are prefetched, so that they arrive from the second cache in time.
 #[cfg(target_arch = "x86_64")]
 const AHEAD: usize = 8;
 
-/// One 64-byte line of weights; makes a `Vec` of them aligned for the widest loads.
+/// One 64-byte line of weights. It makes a `Vec` of lines aligned for the widest loads.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
 struct Line([f32; LINE]);
@@ -34,24 +35,25 @@ struct Line([f32; LINE]);
 /// Weights and bias of one product in the order in which the kernel reads them.
 #[derive(Debug, Clone)]
 pub(super) struct Packed {
-    /// The instruction set that multiplies, which this machine has.
+    /// Instruction set that multiplies; this machine has it.
     processor: Processor,
     inputs: usize,
     outputs: usize,
-    /// Tile after tile `[inputs, width]`, `width` being [`TILE`] but for the last, which is cut to whole lines.
+    /// Weights, tile after tile `[inputs, width]`. `width` is [`TILE`] except for the last tile, which is cut
+    /// to whole lines.
     weights: Vec<Line>,
     /// Bias, padded with zeros to whole lines.
     bias: Vec<Line>,
 }
 
-/// What the sums begin with.
+/// Value that the sums begin with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Begin {
-    /// The bias.
+    /// The bias of each output.
     Bias,
-    /// What is in the output already, as where another slice of the inputs came before.
+    /// The present content of the output, to which an earlier slice of the inputs has been added.
     Output,
-    /// What is in the output already, plus the bias.
+    /// The present content of the output, plus the bias.
     OutputPlusBias,
 }
 
@@ -63,7 +65,7 @@ pub(super) struct RowsRef<'a> {
 }
 
 impl<'a> RowsRef<'a> {
-    /// Rows that begin at every multiple of `stride` of `data`.
+    /// Makes rows that begin at every multiple of `stride` in `data`.
     pub(super) fn new(data: &'a [f32], stride: usize) -> Self {
         Self { data, stride }
     }
@@ -104,20 +106,20 @@ impl Packed {
         Self { processor: Processor::detect(), inputs, outputs, weights, bias }
     }
 
-    /// Width of the rows that go in.
+    /// Width of the input rows.
     pub(super) fn inputs(&self) -> usize {
         self.inputs
     }
 
-    /// Width of the rows that come out.
+    /// Width of the output rows.
     pub(super) fn outputs(&self) -> usize {
         self.outputs
     }
 
     /// Computes outputs `range` of `rows` rows into the first columns of `output`'s rows.
     ///
-    /// `range` begins at a multiple of [`TILE`] and ends at another or at the number of outputs. Only the columns
-    /// asked for are written: what stands behind them in a row stays.
+    /// `range` begins at a multiple of [`TILE`] and ends at another or at the number of outputs. Only the
+    /// columns asked for are written; whatever stands behind them in a row stays.
     pub(super) fn multiply(
         &self,
         input: RowsRef<'_>,
@@ -131,7 +133,8 @@ impl Packed {
         if rows == 0 || range.is_empty() {
             return;
         }
-        // The kernels below use pointers; these four checks are what makes every access of theirs lie inside.
+        // The kernels below use pointers. These four checks ensure that every access of theirs lies inside
+        // the buffers.
         assert!(range.start.is_multiple_of(TILE) && range.end <= self.outputs, "columns begin at a tile");
         assert!(range.end == self.outputs || range.end.is_multiple_of(TILE), "columns end at a tile");
         assert!(
@@ -172,7 +175,7 @@ fn tile_width(outputs: usize, tile: usize) -> usize {
     (outputs - tile).min(TILE).next_multiple_of(LINE)
 }
 
-/// One product, checked: all that a kernel needs.
+/// One checked product: all that a kernel needs.
 struct Task<'a> {
     packed: &'a Packed,
     input: *const f32,
@@ -186,8 +189,8 @@ struct Task<'a> {
     relu: bool,
 }
 
-/// A block of the output with everything that a micro kernel reads: a slice of the inputs, a few rows, a few lines
-/// of outputs.
+/// A block of the output with everything that a micro kernel reads: a slice of the inputs, a few rows, a few
+/// lines of outputs.
 #[derive(Clone, Copy)]
 struct Block {
     /// First input of the first row.
@@ -200,15 +203,16 @@ struct Block {
     bias: *const f32,
     output: *mut f32,
     output_stride: usize,
-    /// How many columns of the block exist; the rest is padding of the last line.
+    /// Number of columns of the block that exist; the rest is padding of the last line.
     columns: usize,
     start: Begin,
     relu: bool,
 }
 
 impl Task<'_> {
-    /// Cuts the product into blocks of at most `rows_step` rows and `columns_step` outputs, all rows of a
-    /// tile's slice one after the other while its weights are near. `micro(rows, columns, block)` computes one block.
+    /// Cuts the product into blocks of at most `rows_step` rows and `columns_step` outputs. All rows of a
+    /// tile's slice come one after the other, while its weights are near. `micro(rows, columns, block)`
+    /// computes one block.
     ///
     /// # Safety
     ///
@@ -266,8 +270,8 @@ impl Task<'_> {
 crate::vectorised! {
     /// `⟨a, b⟩` in double precision: eight sums side by side, joined in a fixed order.
     ///
-    /// A product of two single-precision numbers is exact in double precision, so that wider instructions, fused or not,
-    /// give the same bits.
+    /// A product of two single-precision numbers is exact in double precision. So wider instructions, fused
+    /// or not, give the same bits.
     pub(super) fn dot(a: &[f32], b: &[f32]) -> f64 {
         let mut sums = [0.0_f64; 8];
         let ((a_lines, a_rest), (b_lines, b_rest)) = (a.as_chunks::<8>(), b.as_chunks::<8>());
@@ -322,11 +326,12 @@ mod avx512 {
 
     /// # Safety
     ///
-    /// `block` lies inside its task's matrices, with `ROWS` rows and `LINES` lines of columns; the processor has AVX-512F.
+    /// `block` lies inside its task's matrices, with `ROWS` rows and `LINES` lines of columns; the processor
+    /// has AVX-512F.
     #[target_feature(enable = "avx512f")]
     unsafe fn micro<const ROWS: usize, const LINES: usize>(block: Block) {
-        // SAFETY: masks keep every access to inputs and outputs inside the block's existing columns; weights and
-        // bias are padded to whole lines.
+        // SAFETY: masks keep every access to inputs and outputs inside the block's existing columns; weights
+        // and bias are padded to whole lines.
         unsafe {
             let mask: [__mmask16; LINES] = std::array::from_fn(|line| {
                 let existing = block.columns.saturating_sub(line * LINE).min(LINE);
@@ -363,7 +368,7 @@ mod avx512 {
                 }
                 weights = weights.add(block.weight_stride);
             }
-            // The second operand is what a NaN leaves, so an overflow is not hidden as a zero.
+            // `max` returns its second operand for a NaN, so an overflow is not hidden as a zero.
             let floor = _mm512_setzero_ps();
             for row in 0..ROWS {
                 for line in 0..LINES {
@@ -410,8 +415,8 @@ mod avx2 {
     /// `block` lies inside its task's matrices, with `ROWS` rows; the processor has AVX2 and FMA.
     #[target_feature(enable = "avx2,fma")]
     unsafe fn micro<const ROWS: usize>(block: Block) {
-        // SAFETY: rows with less than a whole line of columns go through `edge`, which is a line long; weights and
-        // bias are padded to whole lines.
+        // SAFETY: rows with less than a whole line of columns go through `edge`, which is a line long;
+        // weights and bias are padded to whole lines.
         unsafe {
             let whole = block.columns == LINE;
             let mut edge = [[0.0_f32; LINE]; ROWS];
@@ -445,7 +450,7 @@ mod avx2 {
                 }
                 weights = weights.add(block.weight_stride);
             }
-            // The second operand is what a NaN leaves, so an overflow is not hidden as a zero.
+            // `max` returns its second operand for a NaN, so an overflow is not hidden as a zero.
             let floor = _mm256_setzero_ps();
             for row in 0..ROWS {
                 let output =
@@ -466,8 +471,8 @@ mod avx2 {
     }
 }
 
-/// Plain loops over one line of outputs and up to four rows, for every other processor. The compiler turns them into
-/// the vector instructions of the target (NEON on aarch64).
+/// Plain loops over one line of outputs and up to four rows, for every other processor. The compiler turns
+/// them into the vector instructions of the target (NEON on aarch64).
 mod plain {
     use super::{Begin, Block, LINE, Task};
 
@@ -486,8 +491,8 @@ mod plain {
         }
     }
 
-    /// `a·b + c`, rounded once where the target has such an instruction. Where an x86 build has not (it is chosen
-    /// when compiling), the rounded-once form would be a slow call into the C library.
+    /// `a·b + c`, rounded once where the target has such an instruction. In an x86 build without it (the
+    /// choice is made when compiling), rounding once would be a slow call into the C library.
     #[inline]
     fn multiply_add(a: f32, b: f32, c: f32) -> f32 {
         if cfg!(all(target_arch = "x86_64", not(target_feature = "fma"))) {
@@ -501,7 +506,8 @@ mod plain {
     ///
     /// `block` lies inside its task's matrices, with `ROWS` rows.
     unsafe fn micro<const ROWS: usize>(block: Block) {
-        // SAFETY: only existing columns of the output are touched; weights and bias are padded to whole lines.
+        // SAFETY: only existing columns of the output are touched; weights and bias are padded to whole
+        // lines.
         unsafe {
             let mut sums = [[0.0_f32; LINE]; ROWS];
             for row in 0..ROWS {
@@ -547,7 +553,7 @@ mod plain {
 mod tests {
     use super::*;
 
-    /// Numbers between −1 and 1 that need no generator: fractional parts of multiples of the golden ratio.
+    /// Makes numbers between −1 and 1 without a generator: fractional parts of multiples of the golden ratio.
     fn numbers(count: usize, offset: usize) -> Vec<f32> {
         (0..count)
             .map(|at| (((at + offset) as f64 * 0.618_033_988_749_895).fract() * 2.0 - 1.0) as f32)
@@ -603,7 +609,8 @@ mod tests {
                                 );
                             }
                         }
-                        // The plain path of a build without FMA rounds twice a step; all others agree in bits.
+                        // The plain path of a build without FMA rounds twice a step; all others agree in
+                        // bits.
                         let rounds_once = set != Processor::Plain
                             || cfg!(any(not(target_arch = "x86_64"), target_feature = "fma"));
                         match &first {

@@ -1,4 +1,4 @@
-//! σ² from out-of-fold residuals: what happened to similar pairs that the map had not seen.
+//! σ² from out-of-fold residuals: the errors on similar pairs that the map had not seen.
 
 use std::ops::Range;
 
@@ -15,8 +15,8 @@ use crate::vectors::Matrix;
 /// `log σ²` as a linear function of a few features, each known when the adapter is applied.
 ///
 /// Features of an item with (scaled) old vector `o`, in this order ([`OutOfFold::features`]):
-/// 1. one a column of `anchor_values`: the mean of that column over the `neighbours` nearest anchors (by Euclidean
-///    distance in the scaled old space; the first ones among equals),
+/// 1. one a column of `anchor_values`: the mean of that column over the `neighbours` nearest anchors (by
+///    Euclidean distance in the scaled old space; the first ones among equals),
 /// 2. the log of the mean Euclidean distance to these anchors,
 /// 3. the log of the raw output's length `‖raw(o)‖`,
 /// 4. the log of the raw output's distance from the mean of the new vectors, `‖raw(o) − centre‖`,
@@ -26,48 +26,49 @@ use crate::vectors::Matrix;
 /// `log σ² = intercept + Σ coefficient·(feature − mean)`, clamped to `[log_minimum, log_maximum]` (and to
 /// ±[`LOG_VARIANCE_LIMIT`](super::LOG_VARIANCE_LIMIT), whatever these say).
 ///
-/// Where there are fewer anchors than `neighbours`, all of them are looked at. A length of 0 counts as the smallest
+/// Where there are fewer anchors than `neighbours`, all of them count. A length of 0 counts as the smallest
 /// normal single-precision number, so that its log is finite.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct OutOfFold {
     /// Old vectors (scaled as the map's input) whose out-of-fold residual is known, `[m, d_old]`, m ≥ 1.
     pub anchors: Matrix,
-    /// What is known of every anchor, `[m, values]`, such as the log of its out-of-fold squared error.
+    /// Known values of every anchor, `[m, values]`, such as the log of its out-of-fold squared error.
     pub anchor_values: Matrix,
-    /// How many nearest anchors are looked at, 1 to 1,024.
+    /// Number of nearest anchors that are averaged, 1 to 1,024.
     pub neighbours: usize,
-    /// The mean of the new vectors, `[d_new]`.
+    /// Mean of the new vectors, `[d_new]`.
     pub centre: Vec<f32>,
-    /// The constant term.
+    /// Constant term of `log σ²`.
     pub intercept: f32,
-    /// One coefficient a feature: the columns of `anchor_values` and 3, and 2 more with a head.
+    /// One coefficient for each feature: the columns of `anchor_values` and 3, and 2 more with a head.
     pub coefficients: Vec<f32>,
-    /// The mean of each feature over the pairs: as many as coefficients.
+    /// Mean of each feature over the pairs: as many as coefficients.
     pub means: Vec<f32>,
-    /// Smallest `log σ²` given.
+    /// Smallest `log σ²` that is given.
     pub log_minimum: f32,
-    /// Largest `log σ²` given.
+    /// Largest `log σ²` that is given.
     pub log_maximum: f32,
-    /// The head of the last two features, its temperature already divided into weight and bias.
+    /// Head that the last two features look through. Its temperature is already divided into weight and bias.
     pub head: Option<Head>,
 }
 
-/// Most anchors that are looked at: each row of a panel keeps as many candidates.
+/// Most nearest anchors that may be asked for: each row of a panel keeps as many candidates.
 const NEIGHBOURS_MAX: usize = 1024;
 
-/// How many features there are beside the anchors' values and the head's.
+/// Number of features besides the anchors' values and the head's.
 const FEATURES: usize = 3;
 
-/// How many features there are with so many values of an anchor.
+/// Number of features where an anchor has so many values.
 pub(super) fn features(values: usize, has_head: bool) -> usize {
     values + FEATURES + 2 * usize::from(has_head)
 }
 
 impl OutOfFold {
-    /// The features of one item from what was measured on it, in the order of the documentation of [`OutOfFold`].
-    /// The fit of the coefficients calls this too, so that both sides mean the same numbers.
+    /// Lists the features of one item from its measurements, in the order of the documentation of
+    /// [`OutOfFold`]. The fit of the coefficients calls this function too, so that both sides mean the same
+    /// numbers.
     ///
-    /// `head` is the entropy and the largest probability, where there is a head.
+    /// `head` holds the entropy and the largest probability, where there is a head.
     pub fn features(
         mean_values: impl IntoIterator<Item = f64>,
         mean_distance: f64,
@@ -116,10 +117,11 @@ impl OutOfFold {
     }
 }
 
-/// Products are made this many columns at a time, so that memory does not grow with the anchors or the classes.
+/// Number of columns of products that are made at a time, so that memory does not grow with the anchors or
+/// the classes.
 const COLUMNS: usize = 8 * TILE;
 
-/// Buffers of one thread; they grow to what the first panel needs and stay.
+/// Buffers of one thread. They grow to what the first panel needs and stay.
 #[derive(Default)]
 pub(super) struct Scratch {
     block: Vec<f32>,
@@ -146,20 +148,21 @@ fn for_each_product(
     }
 }
 
-/// Anchors made ready for finding the nearest ones.
+/// Anchors prepared for finding the nearest ones.
 ///
-/// Candidates are found by the blocked product `⟨o, a⟩ − ‖a‖²/2` (the nearer, the larger) in single precision, a few
-/// more than asked for; their Euclidean distances are then computed in double precision and decide. Equal distances
-/// are ordered by index.
+/// The blocked product `⟨o, a⟩ − ‖a‖²/2` (the nearer, the larger), in single precision, finds a few more
+/// candidates than asked for. Their Euclidean distances are then computed in double precision and decide.
+/// Equal distances are ordered by index.
 pub struct NearestAnchors {
     anchors: Matrix,
     packed: Packed,
 }
 
-/// Candidates beyond the ones asked for: single precision may swap anchors that are almost equally near.
+/// Number of candidates beyond those asked for, since single precision may swap anchors that are almost
+/// equally near.
 pub const SPARE_CANDIDATES: usize = 8;
 
-/// The best scores of one row so far, best first.
+/// Best scores of one row so far, best first.
 #[derive(Default)]
 struct Candidates(Vec<(f32, u32)>);
 
@@ -178,7 +181,7 @@ impl Candidates {
 }
 
 impl NearestAnchors {
-    /// Makes anchors `[m, d]` ready.
+    /// Checks anchors `[m, d]` and packs them.
     ///
     /// # Errors
     ///
@@ -203,9 +206,9 @@ impl NearestAnchors {
         Ok(Self { anchors: anchors.clone(), packed })
     }
 
-    /// The `count` nearest anchors of every query `[n, d]`, nearest first, as (Euclidean distance, anchor); fewer
-    /// where there are fewer anchors. Anchors for which `leave_out(query, anchor)` holds are passed over: the query
-    /// itself, where the queries are the anchors, or all that are of its kind.
+    /// Finds the `count` nearest anchors of every query `[n, d]`, nearest first, as (Euclidean distance,
+    /// anchor); fewer where there are fewer anchors. Anchors for which `leave_out(query, anchor)` holds are
+    /// passed over: the query itself, where the queries are the anchors, or all anchors of its kind.
     ///
     /// # Errors
     ///
@@ -266,7 +269,7 @@ impl NearestAnchors {
         });
     }
 
-    /// Orders candidates by their distances in double precision.
+    /// Sorts candidates by their distances in double precision.
     fn nearest_into(&self, query: &[f32], candidates: &Candidates, neighbours: &mut Vec<(f64, usize)>) {
         neighbours.clear();
         neighbours.extend(candidates.0.iter().map(|&(_, anchor)| {
@@ -277,8 +280,8 @@ impl NearestAnchors {
     }
 }
 
-/// The entropy `−Σ p·ln p` of a softmax whose logits arrive block by block:
-/// `ln S − (Σ x·e^(x−m)) / S + m` with m the largest logit and `S = Σ e^(x−m)`.
+/// The entropy `−Σ p·ln p` of a softmax whose logits arrive block by block: `ln S − (Σ x·e^(x−m)) / S + m`
+/// with m the largest logit and `S = Σ e^(x−m)`.
 #[derive(Clone, Copy)]
 struct RunningEntropy {
     largest: f64,
@@ -308,17 +311,18 @@ impl RunningEntropy {
 
     fn value(&self) -> f64 {
         let entropy = self.sum.ln() - self.weighted / self.sum;
-        // Rounding may leave a little below 0. A NaN stays one: `max` would turn it into perfect certainty.
+        // Rounding may give a value slightly below 0. A NaN stays NaN: `max` would turn it into perfect
+        // certainty.
         if entropy < 0.0 { 0.0 } else { entropy }
     }
 
-    /// The largest probability: the largest logit's own term of the sum is 1.
+    /// Returns the largest probability. The largest logit's own term of the sum is 1.
     fn largest_probability(&self) -> f64 {
         1.0 / self.sum
     }
 }
 
-/// The weight of a head of cosines, each row at the length `scale`; a zero row stays zero.
+/// Scales the weight of a head of cosines: each row gets the length `scale`; a zero row stays zero.
 pub fn cosine_weight(head: &Head, scale: f32) -> Matrix {
     let mut weight = head.weight().clone();
     for class in 0..head.classes() {
@@ -332,10 +336,10 @@ pub fn cosine_weight(head: &Head, scale: f32) -> Matrix {
     weight
 }
 
-/// A head made ready for its entropy.
+/// A head prepared for computing its entropy.
 struct PreparedHead {
     packed: Packed,
-    /// Whether logits are cosines: divided by the vector's length.
+    /// Whether logits are cosines, which are divided by the vector's length.
     cosine: bool,
 }
 
@@ -357,7 +361,7 @@ impl PreparedHead {
     }
 }
 
-/// What was measured on the raw outputs of a panel before they were put into the new space's geometry.
+/// Lengths of the raw outputs of a panel, measured before the outputs were put into the new space's geometry.
 pub(super) struct Lengths<'a> {
     /// `‖raw(o)‖` of every row.
     pub(super) raw_norms: &'a [f32],
@@ -365,7 +369,7 @@ pub(super) struct Lengths<'a> {
     pub(super) centre_distances: &'a [f64],
 }
 
-/// An [`OutOfFold`] made ready for many rows.
+/// An [`OutOfFold`] prepared for many rows.
 pub(super) struct PreparedOutOfFold {
     learned: OutOfFold,
     anchors: NearestAnchors,
@@ -381,13 +385,14 @@ impl PreparedOutOfFold {
         Ok(Self { learned, anchors, head })
     }
 
-    /// `‖raw − centre‖`.
+    /// Computes `‖raw − centre‖`.
     pub(super) fn centre_distance(&self, raw: &[f32]) -> f64 {
         let differences = raw.iter().zip(&self.learned.centre).map(|(&a, &b)| f64::from(a) - f64::from(b));
         differences.map(|difference| difference * difference).sum::<f64>().sqrt()
     }
 
-    /// σ² of every row of a panel: `scaled` are its old vectors as the map reads them, `adapted` its h(o) `[n, d_new]`.
+    /// Computes σ² of every row of a panel. `scaled` are its old vectors as the map reads them, `adapted` its
+    /// h(o) `[n, d_new]`.
     pub(super) fn variances(
         &self,
         scaled: RowsRef<'_>,
@@ -437,7 +442,7 @@ impl PreparedOutOfFold {
             .map(|(feature, (&coefficient, &mean))| f64::from(coefficient) * (feature - f64::from(mean)))
             .sum();
         let log = f64::from(self.learned.intercept) + sum;
-        // Logits beyond single precision have no entropy: nothing is known about such an item.
+        // Logits beyond single precision have no entropy, so nothing is known about such an item.
         let log = if log.is_nan() { f64::from(self.learned.log_maximum) } else { log };
         variance_of_log(log.clamp(f64::from(self.learned.log_minimum), f64::from(self.learned.log_maximum)))
     }

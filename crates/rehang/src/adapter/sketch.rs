@@ -1,9 +1,9 @@
 //! A small memory of the pairs: enough to notice that a gallery holds items that an adapter was fitted on.
 //!
-//! It is a bottom-k sketch. Every row has a 64-bit hash; of all different hashes the k smallest are kept. For a row
-//! whose hash is not above the largest kept one, the sketch knows whether the row was among the pairs (but for a chance
-//! of k/2⁶⁴). Such rows are a sample of all rows that does not depend on their content. With k or fewer pairs nothing
-//! was left out, and every answer is exact.
+//! The memory is a bottom-k sketch. Every row has a 64-bit hash, and the k smallest of all different hashes
+//! are kept. For a row whose hash is not above the largest kept one, the sketch knows whether the row was
+//! among the pairs (except for a chance of k/2⁶⁴). Such rows are a sample of all rows that does not depend on
+//! their content. With k or fewer pairs nothing is left out, and every answer is exact.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
@@ -14,7 +14,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::vectors::Matrix;
 
-/// The smallest hashes of the old vectors of the pairs.
+/// Sketch of the pairs: the smallest hashes of their old vectors.
 ///
 /// ```
 /// use rehang::Matrix;
@@ -28,45 +28,47 @@ use crate::vectors::Matrix;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RowSketch {
-    /// Different rows that are not zero.
+    /// Number of different rows that are not zero.
     rows: usize,
-    /// Ascending.
+    /// Kept hashes, ascending.
     hashes: Vec<u64>,
 }
 
 impl RowSketch {
-    /// How many hashes are kept: with a thousandth of a large gallery among the pairs, four of them still show it.
+    /// Number of hashes that are kept. With a thousandth of a large gallery among the pairs, four of them
+    /// still show it.
     pub const SIZE: usize = 4096;
 
-    /// The sketch of rows `[n, d]`. Zero rows are left out: different items may well share one.
+    /// Makes the sketch of rows `[n, d]`. Zero rows are left out, since different items may well share one.
     pub fn of(rows: &Matrix) -> Self {
         let hashes: BTreeSet<u64> = row_hashes(rows).collect();
         Self { rows: hashes.len(), hashes: hashes.into_iter().take(Self::SIZE).collect() }
     }
 
-    /// How many different rows that are not zero there were.
+    /// Number of different rows that are not zero.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// The kept hashes, ascending.
+    /// Kept hashes, ascending.
     pub fn hashes(&self) -> &[u64] {
         &self.hashes
     }
 
-    /// A sketch from its parts; `None` where they are none: hashes that do not ascend, or more of them than rows.
+    /// Builds a sketch from its parts. `None` where they cannot be a sketch's: hashes that do not ascend, or
+    /// more hashes than rows.
     pub fn from_parts(rows: usize, hashes: Vec<u64>) -> Option<Self> {
         let ascends = hashes.windows(2).all(|pair| pair[0] < pair[1]);
         (ascends && hashes.len() <= rows && (hashes.is_empty() == (rows == 0)))
             .then_some(Self { rows, hashes })
     }
 
-    /// Whether every row's hash was kept.
+    /// Whether the hash of every row was kept.
     pub fn is_complete(&self) -> bool {
         self.hashes.len() == self.rows
     }
 
-    /// Which rows `[n, d]` are among the pairs, bit for bit.
+    /// Counts the rows `[n, d]` that are among the pairs, bit for bit.
     pub fn overlap(&self, rows: &Matrix) -> RowOverlap {
         let mut overlap = RowOverlap::new(self);
         overlap.add(self, rows.as_slice(), rows.columns());
@@ -74,18 +76,18 @@ impl RowSketch {
     }
 }
 
-/// How many rows of a gallery are among the pairs, counted batch by batch.
+/// Count of a gallery's rows that are among the pairs, batch by batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RowOverlap {
     rows: usize,
-    /// Rows whose membership the sketch knows, and those of them that are members.
+    /// Number of rows whose membership the sketch knows, and the number of members among these.
     known: usize,
     members: usize,
     is_exact: bool,
 }
 
 impl RowOverlap {
-    /// Nothing counted yet.
+    /// Begins a count.
     pub fn new(sketch: &RowSketch) -> Self {
         Self { rows: 0, known: 0, members: 0, is_exact: sketch.is_complete() }
     }
@@ -102,13 +104,13 @@ impl RowOverlap {
         }
     }
 
-    /// Rows that were counted.
+    /// Number of rows that were counted.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// How many of them are among the pairs; where this [is not exact](Self::is_exact), the share among the rows whose
-    /// membership is known, times all rows.
+    /// Number of counted rows that are among the pairs. Where it [is not exact](Self::is_exact), it is the
+    /// share among the rows whose membership is known, times all rows.
     pub fn among_pairs(&self) -> usize {
         if self.is_exact || self.members == 0 {
             return self.members;
@@ -123,7 +125,7 @@ impl RowOverlap {
     }
 }
 
-/// In words, without a full stop.
+/// Says the count in words, without a full stop.
 impl fmt::Display for RowOverlap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let about = if self.is_exact { "" } else { "about " };
@@ -132,16 +134,19 @@ impl fmt::Display for RowOverlap {
     }
 }
 
-/// As `{rows, of, exact}`: rows among the pairs, rows that were counted, and whether the first number is exact.
+/// Writes `{rows, of, exact}`: rows among the pairs, rows that were counted, and whether the first number is
+/// exact.
 impl Serialize for RowOverlap {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         json!({ "rows": self.among_pairs(), "of": self.rows, "exact": self.is_exact }).serialize(serializer)
     }
 }
 
-/// Rows of `evaluation` that have the very numbers of a row of `pairs`: items that an adapter may have been fitted on.
+/// Counts the rows of `evaluation` that have the very numbers of a row of `pairs`: items that an adapter may
+/// have been fitted on.
 ///
-/// Zero vectors are not counted: different items may well share one. Rows are compared by a hash of 64 bits. A [`RowSketch`] answers the same from a sample.
+/// Zero vectors are not counted, since different items may well share one. Rows are compared by a hash of 64
+/// bits. A [`RowSketch`] answers the same question from a sample.
 pub fn overlap(pairs: &Matrix, evaluation: &Matrix) -> usize {
     if pairs.columns() != evaluation.columns() {
         return 0;
@@ -150,7 +155,8 @@ pub fn overlap(pairs: &Matrix, evaluation: &Matrix) -> usize {
     row_hashes(evaluation).filter(|row| known.contains(row)).count()
 }
 
-/// How many rows have the very same numbers as another row of the same matrix: items that the model cannot tell apart.
+/// Counts the rows that have the very same numbers as another row of the same matrix: items that the model
+/// cannot tell apart.
 ///
 /// Zero vectors are not counted, as by [`overlap`].
 pub fn lookalikes(vectors: &Matrix) -> usize {
@@ -161,7 +167,7 @@ pub fn lookalikes(vectors: &Matrix) -> usize {
     rows.into_values().filter(|&count| count > 1).sum()
 }
 
-/// What the rows of a matrix are known by, but for zero rows.
+/// Hashes of the rows of a matrix, zero rows left out.
 fn row_hashes(matrix: &Matrix) -> impl Iterator<Item = u64> {
     (0..matrix.rows()).filter_map(|row| hash(matrix.row(row)))
 }
@@ -201,7 +207,7 @@ mod tests {
         assert_eq!(sketch, RowSketch::of(&numbered(0..40_000)));
         let overlap = sketch.overlap(&numbered(30_000..60_000));
         assert!(!overlap.is_exact());
-        // About 3,000 rows are known; four standard deviations of a third of them.
+        // About 3,000 rows are known; the tolerance is four standard deviations of a third of them.
         assert!(overlap.among_pairs().abs_diff(10_000) < 1_050, "{}", overlap.among_pairs());
         assert_eq!(sketch.overlap(&numbered(50_000..90_000)).among_pairs(), 0);
         assert_eq!(sketch.overlap(&numbered(0..40_000)).among_pairs(), 40_000);

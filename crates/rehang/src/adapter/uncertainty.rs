@@ -1,4 +1,4 @@
-//! σ²: how wrong an output is expected to be.
+//! σ²: the expected error of an adapter's output.
 
 use super::kernel::dot;
 use super::out_of_fold::{OutOfFold, PreparedOutOfFold};
@@ -8,26 +8,26 @@ use crate::head::Head;
 use crate::length::squared_distance;
 use crate::vectors::Matrix;
 
-/// Bound of `|log σ²|`. It keeps σ² finite and above 0 in single precision (`e^60 ≈ 1e26`) whatever a head says about
-/// a vector far from what it was fitted on; it lies far outside every σ² that means something.
+/// Bound of `|log σ²|`. It keeps σ² finite and above 0 in single precision (`e^60 ≈ 1e26`), whatever a head
+/// says about a vector far from what it was fitted on. It lies far outside every σ² that means something.
 pub const LOG_VARIANCE_LIMIT: f64 = 60.0;
 
-/// Where σ² of an output comes from. σ² estimates the squared error `‖v − h(o)‖²` in the new space.
+/// Source of an output's σ², which estimates the squared error `‖v − h(o)‖²` in the new space.
 ///
-/// It is finite and above 0 for every vector that an adapter accepts.
+/// σ² is finite and above 0 for every vector that an adapter accepts.
 #[allow(
     clippy::large_enum_variant,
     reason = "an adapter holds one of these: the room of a small variant is not worth a box"
 )]
 #[derive(Debug, Clone, PartialEq)]
 pub enum Uncertainty {
-    /// The same σ² for every item: nothing better was learned.
+    /// One σ² for every item, since nothing better was learned.
     Constant {
         /// σ², above 0.
         variance: f32,
     },
-    /// The published head ψ (FastFill §4.2): `log σ² = ⟨weight, raw(o)⟩ + bias`, one linear layer on the raw output,
-    /// limited to ±[`LOG_VARIANCE_LIMIT`].
+    /// The published head ψ (FastFill §4.2): `log σ² = ⟨weight, raw(o)⟩ + bias`, one linear layer on the raw
+    /// output, limited to ±[`LOG_VARIANCE_LIMIT`].
     Linear {
         /// Weight, `[d_new]`.
         weight: Vec<f32>,
@@ -39,8 +39,8 @@ pub enum Uncertainty {
 }
 
 impl Uncertainty {
-    /// The head that σ² looks through, where it has one: the new model's, or one made of class means. Its temperature
-    /// is divided into weight and bias, so its probabilities are those of adapted vectors.
+    /// Head that σ² looks through, where it has one: the new model's, or one made of class means. Its
+    /// temperature is divided into weight and bias, so its probabilities are those of adapted vectors.
     pub fn head(&self) -> Option<&Head> {
         match self {
             Self::OutOfFold(learned) => learned.head.as_ref(),
@@ -48,7 +48,7 @@ impl Uncertainty {
         }
     }
 
-    /// The name in files and reports.
+    /// Name of the source in files and reports.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Constant { .. } => "constant",
@@ -73,7 +73,7 @@ impl Uncertainty {
     }
 }
 
-/// An [`Uncertainty`] made ready for many rows.
+/// An [`Uncertainty`] prepared for many rows.
 pub(super) enum Prepared {
     Constant(f32),
     Linear { weight: Vec<f32>, bias: f32 },
@@ -90,17 +90,17 @@ impl Prepared {
     }
 }
 
-/// `e^log` as a σ²: limited, so finite and above 0.
+/// `e^log` as a σ²: limited, so that it is finite and above 0.
 pub(super) fn variance_of_log(log: f64) -> f32 {
     log.clamp(-LOG_VARIANCE_LIMIT, LOG_VARIANCE_LIMIT).exp() as f32
 }
 
-/// σ² of the published head for one raw output.
+/// Computes σ² of the published head for one raw output.
 pub(super) fn linear_variance(weight: &[f32], bias: f32, raw: &[f32]) -> f32 {
     variance_of_log(dot(weight, raw) + f64::from(bias))
 }
 
-/// The squared error `‖v − h(o)‖²` of every item, `[n]`, which σ² estimates.
+/// Computes the squared error `‖v − h(o)‖²` of every item, `[n]`, which σ² estimates.
 pub fn true_errors(native: &Matrix, adapted: &Matrix) -> Vec<f64> {
     (0..native.rows()).map(|row| squared_distance(native.row(row), adapted.row(row))).collect()
 }

@@ -1,28 +1,30 @@
-//! A common centre taken out of vectors that all lie far from the origin, before their L2 distances are computed.
+//! A common centre that is taken out of vectors far from the origin, before their L2 distances are computed.
 //!
-//! Distances come from lengths and inner products ([`super::distances()`]). Where all vectors share an offset that is
-//! far larger than their spread, both are large, nearly equal numbers, and their difference, the distance, keeps only
-//! the digits in which they differ. An L2 distance does not change when everything moves by the same amount, so the
-//! offset can be taken out first.
+//! Distances come from lengths and inner products ([`super::distances()`]). Where all vectors share an offset
+//! that is far larger than their spread, both are large, nearly equal numbers. Their difference, the
+//! distance, keeps only the digits in which they differ. An L2 distance does not change when everything moves
+//! by the same amount, so the offset can be taken out first.
 
 use std::borrow::Cow;
 
 use crate::space::Distance;
 use crate::vectors::{Matrix, column_means};
 
-/// How many times the mean squared spread of the gallery the squared length of its mean has to be, for a centre to be
-/// taken out. Below it a squared distance keeps eleven digits at least, and vectors stay as they are.
+/// Ratio from which on a centre is taken out: the squared length of the gallery's mean over the mean squared
+/// spread. Below it a squared distance keeps at least eleven digits, and vectors stay as they are.
 const RATIO_MIN: f64 = 1e4;
 
-/// What is subtracted from every vector of a search: `[d]`, or nothing.
+/// Centre that is subtracted from every vector of a search: `[d]`, or nothing.
 pub(crate) struct Centre(Option<Vec<f32>>);
 
 impl Centre {
-    /// The centre of a gallery `[n, d]` that is searched together with `others` (its adapted vectors, the queries).
+    /// Finds the centre of a gallery `[n, d]` that is searched together with `others` (its adapted vectors,
+    /// the queries).
     ///
-    /// Coordinate by coordinate the mean of the gallery, rounded to `f32`, where every single difference from it is
-    /// exact in `f32`, and 0 elsewhere: what is compared afterwards are the same vectors to the last bit, only moved.
-    /// Nothing for cosine and dot products, which change with the origin, and where the offset is not large.
+    /// A coordinate of the centre is the mean of the gallery, rounded to `f32`, where every single difference
+    /// from it is exact in `f32`; elsewhere it is 0. So the moved vectors are the same to the last bit. There
+    /// is no centre for cosine and dot products, which change with the origin, nor where the offset is not
+    /// large.
     pub(crate) fn new(distance: Distance, gallery: &Matrix, others: &[&Matrix]) -> Self {
         if distance != Distance::L2 {
             return Self(None);
@@ -46,7 +48,7 @@ impl Centre {
         Self(centre.iter().any(|&value| value != 0.0).then_some(centre))
     }
 
-    /// The vectors without the centre: themselves where nothing is taken out.
+    /// Subtracts the centre from vectors. They are borrowed unchanged where there is no centre.
     pub(crate) fn taken_from<'a>(&self, vectors: &'a Matrix) -> Cow<'a, Matrix> {
         let Some(centre) = &self.0 else { return Cow::Borrowed(vectors) };
         let moved = |row: usize, column: usize| vectors.row(row)[column] - centre[column];
@@ -91,7 +93,7 @@ mod tests {
         assert_eq!(moved.row(5)[1], 1e-3);
         assert_eq!(moved.row(0)[1], queries.row(0)[1]);
         assert!(moved.row(5)[0].abs() < 1.0 && moved.row(5)[2].abs() < 1.0);
-        // A zero vector among them hinders nothing.
+        // A zero vector among the queries hinders nothing.
         queries.row_mut(5).fill(0.0);
         assert!(Centre::new(Distance::L2, &gallery, &[&queries]).taken_from(&queries).row(0)[1].abs() < 1.0);
     }

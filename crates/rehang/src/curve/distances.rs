@@ -1,14 +1,16 @@
-//! Distances from a block of queries to every gallery item, in `f64`, the same bits on every processor.
+//! Distances from a block of queries to every gallery item, in `f64`, with the same bits on every processor.
 //!
 //! # Why not a general matrix product
 //!
-//! Ranks are decided by comparing distances, so two items with equal vectors must get equal bits, wherever they stand
-//! in the gallery and however many queries are in the block. A general matrix product promises no such thing (edges,
-//! thin shapes and splits of the inner dimension take other code paths). Here every inner product is summed coordinate
-//! after coordinate in one `f64`. The vectors are `f32`, whose products are exact in `f64`, so a fused multiply-add
-//! and a product followed by a sum round alike: AVX-512, AVX2 and plain code agree to the last bit.
+//! Ranks are decided by comparing distances. So two items with equal vectors must get equal bits, wherever
+//! they stand in the gallery and however many queries are in the block. A general matrix product promises no
+//! such thing (edges, thin shapes and splits of the inner dimension take other code paths). Here every inner
+//! product is summed coordinate after coordinate in one `f64`. The vectors are `f32`, whose products are
+//! exact in `f64`. So a fused multiply-add and a product followed by a sum round alike: AVX-512, AVX2 and
+//! plain code agree to the last bit.
 //!
-//! The gallery is packed once into panels of [`PANEL`] items, which every block of queries then reads as it lies.
+//! The gallery is packed once into panels of [`PANEL`] items, which every block of queries then reads as it
+//! lies.
 
 use crate::space::Distance;
 use crate::vectors::Matrix;
@@ -18,23 +20,23 @@ use super::registers::x86::{Avx2, Avx512};
 use super::registers::{Eight, LANES, lanes, lanes_mut};
 use crate::processor::Processor;
 
-/// Gallery items in a panel: three AVX-512 registers of eight `f64`.
+/// Number of gallery items in a panel: three AVX-512 registers of eight `f64`.
 const PANEL: usize = 24;
-/// Queries in a tile: with 24 items a tile keeps 24 sums in registers.
+/// Number of queries in a tile. With 24 items a tile keeps 24 sums in registers.
 const TILE: usize = 8;
 
 /// Gallery vectors in the order in which distances are wanted, packed for [`distances`].
 pub(crate) struct Panels {
     count: usize,
     dimension: usize,
-    /// `[panels, d, PANEL]`, filled up with zeros.
+    /// Coordinates of the items, `[panels, d, PANEL]`, filled up with zeros.
     data: Vec<f32>,
     /// `‖g‖²` of every item, filled up with zeros.
     squares: Vec<f64>,
 }
 
 impl Panels {
-    /// Packs the rows named by `order`: `[n, d] → n` columns of distances, column t being row `order[t]`.
+    /// Packs the rows that `order` names: `[n, d] → n` columns of distances. Column t is row `order[t]`.
     pub(crate) fn new(vectors: &Matrix, order: &[usize]) -> Self {
         let dimension = vectors.columns();
         let panels = order.len().div_ceil(PANEL);
@@ -55,13 +57,13 @@ impl Panels {
 #[derive(Default)]
 pub(crate) struct QueryTiles {
     count: usize,
-    /// `[tiles, d, TILE]`, filled up with zeros.
+    /// Coordinates of the queries, `[tiles, d, TILE]`, filled up with zeros.
     data: Vec<f64>,
     squares: Vec<f64>,
 }
 
 impl QueryTiles {
-    /// Replaces the content by the rows named by `queries`.
+    /// Replaces the content by the rows that `queries` names.
     pub(crate) fn fill(&mut self, vectors: &Matrix, queries: &[usize]) {
         let dimension = vectors.columns();
         self.count = queries.len();
@@ -83,8 +85,8 @@ fn square(row: &[f32]) -> f64 {
     row.iter().fold(0.0, |sum, &value| sum + f64::from(value) * f64::from(value))
 }
 
-/// Distances `[queries, n]` of a block of queries to all items: `‖q‖² + ‖g‖² − 2⟨q, g⟩` clipped at 0, or
-/// `1 − ⟨q, g⟩/(‖q‖·‖g‖)` (1 where a vector is zero), or `−⟨q, g⟩`.
+/// Computes distances `[queries, n]` of a block of queries to all items: `‖q‖² + ‖g‖² − 2⟨q, g⟩` clipped at
+/// 0, or `1 − ⟨q, g⟩/(‖q‖·‖g‖)` (1 where a vector is zero), or `−⟨q, g⟩`.
 pub(crate) fn distances(
     processor: Processor,
     queries: &QueryTiles,
@@ -115,7 +117,7 @@ fn distances_avx2(queries: &QueryTiles, gallery: &Panels, distance: Distance, ou
     blocks::<Avx2, 4, 1>(queries, gallery, distance, out);
 }
 
-/// All distances by sub-tiles of `QUERIES` queries and `COLUMNS` times eight items.
+/// Computes all distances by sub-tiles of `QUERIES` queries and `COLUMNS` times eight items.
 #[inline(always)]
 fn blocks<E: Eight, const QUERIES: usize, const COLUMNS: usize>(
     queries: &QueryTiles,
@@ -156,7 +158,8 @@ fn blocks<E: Eight, const QUERIES: usize, const COLUMNS: usize>(
     }
 }
 
-/// Inner products of `QUERIES` queries with `COLUMNS` times eight items; every sum runs over the coordinates in order.
+/// Inner products of `QUERIES` queries with `COLUMNS` times eight items. Every sum runs over the coordinates
+/// in order.
 #[inline(always)]
 fn products<E: Eight, const QUERIES: usize, const COLUMNS: usize>(
     queries: &[f64],
@@ -179,7 +182,7 @@ fn products<E: Eight, const QUERIES: usize, const COLUMNS: usize>(
     sums
 }
 
-/// Inner products turned into distances.
+/// Turns inner products into distances.
 #[inline(always)]
 fn finish<E: Eight>(distance: Distance, products: E, query_square: f64, squares: E) -> E {
     let zero = E::splat(0.0);

@@ -1,4 +1,4 @@
-//! The metrics of a gallery that stays as it is.
+//! Metrics of a gallery that stays as it is.
 
 use crate::error::{Error, Result};
 use crate::progress::Progress;
@@ -20,29 +20,29 @@ pub struct DoNothing<'a> {
     pub gallery: &'a Matrix,
     /// The old model's queries, `[m, d_old]`; `None` where the gallery is its own query set.
     pub queries: Option<&'a Matrix>,
-    /// How the old model's vectors are compared.
+    /// Distance by which the old model's vectors are compared.
     pub distance: Distance,
 }
 
 /// Metrics of one gallery and one query set, in percent; definitions as in [the module](super).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Evaluation {
-    /// Queries counted and left out.
+    /// Number of queries that count, and of those left out.
     pub queries: QueryCount,
-    /// Top-1, top-5, mAP and what else was asked for, in percent.
+    /// Top-1, top-5, mAP and the other metrics that were asked for, in percent.
     pub values: ByMetric<f64>,
-    /// Every counted query's own numbers.
+    /// Numbers of every counted query.
     pub per_query: QueryRanks,
 }
 
-/// What one ranking says about every counted query.
+/// Results of one ranking for every counted query.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct QueryRanks {
-    /// The counted queries, ascending.
+    /// Numbers of the counted queries, ascending.
     pub queries: Vec<usize>,
-    /// Rank of the first right answer of each, from 1.
+    /// Rank of the first right answer to each query, from 1.
     pub first_rank: Vec<usize>,
-    /// Each metric of each, in percent.
+    /// Each metric of each query, in percent.
     pub values: ByMetric<Vec<f64>>,
 }
 
@@ -54,9 +54,10 @@ impl Evaluation {
     }
 }
 
-/// The metrics of a gallery `[n, d]` for queries `[m, d]` (`None`: the gallery itself, leaving each query out).
+/// Computes the metrics of a gallery `[n, d]` for queries `[m, d]` (`None`: the gallery itself, leaving each
+/// query out).
 ///
-/// The metrics of `options` come on top; its kept cuts are not used.
+/// The metrics of `options` are added; its kept cuts are not used.
 ///
 /// ```
 /// use rehang::curve::{CurveOptions, MAP, Relevance, TOP1, evaluate};
@@ -92,11 +93,11 @@ pub fn evaluate(
     summarise(gallery, queries.unwrap_or(gallery), answers, distance, &measured, progress)
 }
 
-/// The metrics of the search as it is today: the do-nothing line of a [curve](super::curve()) with these queries, right answers
-/// and options.
+/// Computes the metrics of the search as it is today: the do-nothing line of a [curve](super::curve()) with
+/// these queries, right answers and options.
 ///
-/// For [`Relevance::Nearest`] that is the share of the k nearest items by the new model (`queries` in `native`, compared by
-/// `distance`) that the old model gives among its k nearest too.
+/// For [`Relevance::Nearest`] the metric is a share of the k nearest items by the new model (`queries` in
+/// `native`, compared by `distance`): of those, the old model has this share among its k nearest too.
 ///
 /// ```
 /// use rehang::curve::{CurveOptions, DoNothing, Metric, Relevance, evaluate_today};
@@ -116,7 +117,7 @@ pub fn evaluate(
 ///
 /// # Errors
 ///
-/// As [`super::curve()`]; where old and new vectors or queries are not of the same number.
+/// As [`super::curve()`]; where old and new vectors, or old and new queries, differ in number.
 pub fn evaluate_today(
     today: DoNothing<'_>,
     native: &Matrix,
@@ -133,8 +134,8 @@ pub fn evaluate_today(
         (None, Some(_)) => return Err(Error::missing("old query vectors", "the do-nothing line")),
         (Some(_), None) => return Err(Error::missing("new query vectors", "a set of old queries")),
     }
-    // For agreement the right answers are the items that the new model finds in its own gallery; the old model's search is then
-    // measured by how many of these it finds.
+    // For agreement the right answers are the items that the new model finds in its own gallery. The old
+    // model's search is then measured by how many of these it finds.
     let wanted = match relevance {
         Relevance::Nearest(depth) => Some(nearest(native, queries, depth, distance, progress)?),
         Relevance::Labels { .. } | Relevance::Judgements(_) => None,
@@ -148,9 +149,9 @@ pub fn evaluate_today(
     summarise(today.gallery, queries, answers, today.distance, &measured, progress)
 }
 
-/// The `depth` nearest items of a gallery `[n, d]` to each query `[m, d]` (`None`: the gallery itself, each query leaving itself out), each
-/// with the gain 1: what agreement@k takes for right. A search has the agreement@k that is its
-/// [recall@k](super::Metric::recall_at) by these.
+/// Finds the `depth` nearest items of a gallery `[n, d]` to each query `[m, d]` (`None`: the gallery itself,
+/// each query leaving itself out), each with the gain 1. These are the right answers of agreement@k: a search
+/// has the agreement@k that is its [recall@k](super::Metric::recall_at) by these.
 ///
 /// # Errors
 ///
@@ -171,8 +172,8 @@ pub fn nearest(
     Qrels::new(nearest)
 }
 
-/// The metrics of a gallery `[n, d]` whose own items, embedded by another model, are the queries `[n, d]`: query i
-/// leaves item i out.
+/// Computes the metrics of a gallery `[n, d]` whose own items, embedded by another model, are the queries
+/// `[n, d]`. Query i leaves item i out.
 ///
 /// ```
 /// use rehang::curve::{CurveOptions, MAP, Relevance, TOP1, evaluate_leave_one_out};
@@ -210,7 +211,7 @@ pub fn evaluate_leave_one_out(
     summarise(gallery, queries, answers, distance, &Measured::new(relevance, options)?, progress)
 }
 
-/// The ranks of the right answers to every query, ascending, from 1; `None` for a query that has none.
+/// Finds the ranks of the right answers to every query, ascending, from 1; `None` for a query that has none.
 ///
 /// Items that a query ignores take no rank.
 ///
@@ -238,8 +239,8 @@ pub fn ranks_of_answers(
     Ok((answers.count, ranks))
 }
 
-/// What `read` makes of the exact distances `[n]` of every query in `counted` to all items of a gallery; it is given the query's place
-/// in `counted`. Answers stand in the order of `counted`.
+/// Calls `read` with the exact distances `[n]` of every query in `counted` to all items of a gallery, and
+/// with the query's place in `counted`. Returns its results in the order of `counted`.
 ///
 /// # Errors
 ///
@@ -268,7 +269,7 @@ pub fn distances_by_query<R: Send>(
     Ok(answers)
 }
 
-/// Ranks the gallery for every counted query and keeps what `read` makes of it.
+/// Ranks the gallery for every counted query and keeps what `read` makes of the ranking.
 fn rank_all<R: Send>(
     gallery: &Matrix,
     queries: &Matrix,

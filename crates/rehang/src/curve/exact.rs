@@ -1,4 +1,4 @@
-//! The curve itself: every metric at every state of a backfill.
+//! The exact curve: every metric at every state of a backfill.
 
 use super::evaluate::{DoNothing, Evaluation, evaluate_today};
 use super::input::{Search, check_vectors, kept_cuts, percent_line};
@@ -16,41 +16,45 @@ use crate::space::Distance;
 use crate::statistics::{Interval, bootstrap_means};
 use crate::vectors::{Matrix, distinct};
 
-/// The most groups of queries that one curve may have.
+/// Most groups of queries that one curve may have.
 pub const GROUPS_MAX: usize = 64;
 
-/// What a curve is computed from.
+/// Inputs that a curve is computed from.
 ///
-/// All vectors are of the new model's space (the adapted ones by way of an adapter); the code that reads them checks that
-/// once ([`crate::Space::expect_same`]).
+/// All vectors are of the new model's space (the adapted ones by way of an adapter). The code that reads them
+/// checks that once ([`crate::Space::expect_same`]).
 #[derive(Debug, Clone, Copy)]
 pub struct CurveInput<'a> {
-    /// The gallery after the backfill, `[n, d]`.
+    /// Gallery after the backfill, `[n, d]`.
     pub native: &'a Matrix,
-    /// The gallery before the backfill, `[n, d]`; or `[n, d_old]` with fewer coordinates, as a compatible model searches it. Each
-    /// query is then cut to its first `d_old` coordinates for the comparison, and cosines are those of the cut query.
+    /// Gallery before the backfill, `[n, d]`; or `[n, d_old]` with fewer coordinates, as a compatible model
+    /// searches it. Each query is then cut to its first `d_old` coordinates for the comparison, and cosines
+    /// are those of the cut query.
     pub adapted: &'a Matrix,
-    /// A permutation of `0..n`; `order[0]` is re-embedded first.
+    /// Order of the backfill, a permutation of `0..n`; `order[0]` is re-embedded first.
     pub order: &'a [usize],
-    /// Query vectors, `[m, d]`; `None` where the gallery is its own query set and each query leaves itself out.
+    /// Query vectors, `[m, d]`; `None` where the gallery is its own query set and each query leaves itself
+    /// out.
     pub queries: Option<&'a Matrix>,
-    /// What is a right answer.
+    /// Definition of a right answer.
     pub relevance: Relevance<'a>,
-    /// How vectors are compared.
+    /// Distance by which vectors are compared.
     pub distance: Distance,
-    /// What is added to the distance of every item that is still adapted; 0 compares all vectors alike. See
-    /// [`Adapter::handicap`](crate::adapter::Adapter::handicap).
+    /// Handicap: what is added to the distance of every item that is still adapted; 0 compares all vectors
+    /// alike. See [`Adapter::handicap`](crate::adapter::Adapter::handicap).
     pub handicap: f64,
-    /// A group of each query, `[m]`, for the gap in top-1 between groups; a negative one means "no group".
+    /// Group of each query, `[m]`, for the gap in top-1 between groups; a negative number means "no group".
     pub groups: Option<&'a [i64]>,
     /// The search as it is today, for the do-nothing line.
     pub do_nothing: Option<DoNothing<'a>>,
-    /// Distances from the queries to the native vectors and to the adapted ones, where they were computed before.
+    /// Distances from the queries to the native vectors and to the adapted ones, where they were computed
+    /// before.
     pub known: Option<[&'a Distances; 2]>,
 }
 
 impl<'a> CurveInput<'a> {
-    /// A gallery that is its own query set, without a handicap, groups or a do-nothing line.
+    /// Makes the input for a gallery that is its own query set, without a handicap, groups or a do-nothing
+    /// line.
     pub fn new(
         native: &'a Matrix,
         adapted: &'a Matrix,
@@ -73,77 +77,80 @@ impl<'a> CurveInput<'a> {
     }
 }
 
-/// Queries that change between right and wrong, against a reference state (the start, or the do-nothing gallery).
+/// Queries that change between right and wrong, against a reference state (the start, or the do-nothing
+/// gallery).
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Flips {
-    /// Queries that the reference answers.
+    /// Number of queries that the reference answers.
     pub right: usize,
-    /// Wrong in the reference and right at each cut, `[n + 1]`.
+    /// Number of queries that are wrong in the reference and right at each cut, `[n + 1]`.
     pub positive: Vec<u64>,
-    /// Right in the reference and wrong at each cut, `[n + 1]`.
+    /// Number of queries that are right in the reference and wrong at each cut, `[n + 1]`.
     pub negative: Vec<u64>,
-    /// Negative flip rate `|Q⁺(reference) ∩ Q⁻(cut)| / |Q⁺(reference)|` in percent (RACT eq. 12); 0 where the reference
-    /// answers no query.
+    /// Negative flip rate `|Q⁺(reference) ∩ Q⁻(cut)| / |Q⁺(reference)|` in percent (RACT eq. 12); 0 where the
+    /// reference answers no query.
     pub rate: Line,
 }
 
 /// Top-1 of the queries of one group.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GroupLine {
-    /// The group's number.
+    /// Number of the group.
     pub group: i64,
-    /// Its queries that count.
+    /// Number of the group's queries that count.
     pub queries: usize,
-    /// Their top-1.
+    /// Top-1 of the group's queries.
     pub top1: Line,
 }
 
-/// Every counted query's own numbers, in percent: what intervals over queries are drawn from.
+/// Numbers of every counted query, in percent. Intervals over queries are drawn from them.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct PerQuery {
-    /// The counted queries, ascending.
+    /// Numbers of the counted queries, ascending.
     pub queries: Vec<usize>,
-    /// The area of each metric of each.
+    /// Area of each metric for each query.
     pub areas: ByMetric<Vec<f64>>,
     /// Cuts at which values are kept.
     pub cuts: Vec<usize>,
-    /// Each metric of each query at each kept cut, `[queries, cuts]`.
+    /// Value of each metric for each query at each kept cut, `[queries, cuts]`.
     pub at_cuts: ByMetric<Vec<f32>>,
 }
 
 /// The do-nothing line, and the flips against it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DoNothingLine {
-    /// What the search is worth today.
+    /// Metrics of the search as it is today.
     pub evaluation: Evaluation,
-    /// Queries that the search of today answers and the gallery under backfill does not, and the other way round.
+    /// Queries that the search of today answers and the gallery under backfill does not, and the other way
+    /// round.
     pub flips: ByMetric<Flips>,
 }
 
 /// Every metric at every one of the n + 1 states of a backfill.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Curve {
-    /// Gallery size n.
+    /// Number n of items in the gallery.
     pub items: usize,
-    /// Queries counted and left out.
+    /// Number of queries that count, and of those left out.
     pub queries: QueryCount,
-    /// Top-1, top-5, mAP and what else was asked for; agreement@k alone for [`Relevance::Nearest`].
+    /// Top-1, top-5, mAP and the other metrics that were asked for; agreement@k alone for
+    /// [`Relevance::Nearest`].
     pub lines: ByMetric<Line>,
-    /// Flips against the start of the backfill: of top-1, of top-5, and of top-k for [`CurveOptions::flips_at`]; none of
-    /// agreement.
+    /// Flips against the start of the backfill: of top-1, of top-5, and of top-k for
+    /// [`CurveOptions::flips_at`]. Agreement has no flips.
     pub flips: ByMetric<Flips>,
-    /// The search of today, where given.
+    /// Do-nothing line of the search of today, where it is given.
     pub do_nothing: Option<DoNothingLine>,
     /// Top-1 of each group, by ascending group; empty without groups or right answers.
     pub groups: Vec<GroupLine>,
-    /// Best minus worst group's top-1, where there are groups.
+    /// Gap in top-1 between the best and the worst group, where there are groups.
     pub gap: Option<Line>,
-    /// Every counted query's own areas.
+    /// Areas of every counted query.
     pub per_query: PerQuery,
 }
 
 impl Curve {
-    /// Percentile bootstrap intervals over queries of the areas; see [`bootstrap_means`].
+    /// Computes percentile bootstrap intervals over queries of the areas; see [`bootstrap_means`].
     ///
     /// # Errors
     ///
@@ -157,7 +164,8 @@ impl Curve {
         Ok(areas.metrics().zip(intervals).collect())
     }
 
-    /// Percentile bootstrap intervals over queries at the kept cuts ([`PerQuery::cuts`]); see [`bootstrap_means`].
+    /// Computes percentile bootstrap intervals over queries at the kept cuts ([`PerQuery::cuts`]); see
+    /// [`bootstrap_means`].
     ///
     /// # Errors
     ///
@@ -175,9 +183,10 @@ impl Curve {
     }
 }
 
-/// The exact backfilling curve: `[n, d]` native, `[n, d]` adapted, an order and queries → n + 1 values of each metric.
+/// Computes the exact backfilling curve: `[n, d]` native, `[n, d]` adapted, an order and queries → n + 1
+/// values of each metric.
 ///
-/// Definitions of the metrics and of ties are those of [the module](super).
+/// [The module](super) defines the metrics and the rule for ties.
 ///
 /// ```
 /// use rehang::curve::{CurveInput, CurveOptions, Metric, Relevance, TOP1, curve};
@@ -208,9 +217,10 @@ impl Curve {
 ///
 /// # Errors
 ///
-/// Vectors that are empty, hold NaN or differ in width or number; an order that is no permutation; labels of another
-/// number; a handicap that is negative or no number; a depth of 0; more than [`COUNT_MAX`](super::COUNT_MAX) items or queries, or [`GROUPS_MAX`] groups; no query with a right
-/// answer. [`crate::ErrorKind::Cancelled`] where `progress` asks to stop.
+/// Vectors that are empty, hold NaN or differ in width or number; an order that is no permutation; labels of
+/// another number; a handicap that is negative or no number; a depth of 0; more than
+/// [`COUNT_MAX`](super::COUNT_MAX) items or queries, or [`GROUPS_MAX`] groups; no query with a right answer.
+/// [`crate::ErrorKind::Cancelled`] where `progress` asks to stop.
 pub fn curve(input: &CurveInput<'_>, options: &CurveOptions, progress: &Progress) -> Result<Curve> {
     curve_on(Processor::detect(), input, options, progress)
 }
@@ -277,7 +287,7 @@ fn curve_on(
     Ok(Curve { per_query: PerQuery { cuts, ..curve.per_query }, ..curve })
 }
 
-/// Turns sums over queries into percent; the kept cuts are left out.
+/// Turns sums over queries into percent. The kept cuts are not filled in.
 fn assemble(
     answers: &Answers<'_>,
     measured: &Measured,
@@ -357,7 +367,7 @@ fn assemble(
     }
 }
 
-/// Running sums of changes that never become negative.
+/// Running sums of changes; they never become negative.
 fn running(changes: &[i64]) -> Vec<u64> {
     let mut sum = 0;
     changes
@@ -371,11 +381,11 @@ fn running(changes: &[i64]) -> Vec<u64> {
 
 /// Groups of the counted queries.
 struct Groups {
-    /// Ascending group numbers.
+    /// Numbers of the groups, ascending.
     names: Vec<i64>,
-    /// Counted queries of each group.
+    /// Number of counted queries in each group.
     sizes: Vec<usize>,
-    /// Position in `names` of every counted query.
+    /// Position in `names` of every counted query's group.
     of_query: Vec<Option<usize>>,
 }
 

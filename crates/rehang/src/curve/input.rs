@@ -1,4 +1,4 @@
-//! What every metric shares: checks of the vectors, and the walk over blocks of queries.
+//! Common parts of all metrics: checks of the vectors, and the walk over blocks of queries.
 
 use std::borrow::Cow;
 use std::sync::Mutex;
@@ -18,14 +18,15 @@ use super::known::Distances;
 use super::line::{Line, grid_cuts};
 use crate::processor::Processor;
 
-/// The most items, and the most queries, that one curve may have (2^22): sums are 64-bit integers.
+/// Most items, and most queries, that one curve may have (2^22), since sums are 64-bit integers.
 pub const COUNT_MAX: usize = 1 << 22;
 /// Fails where the vectors of a gallery and of its queries cannot be compared.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Empty`], [`ErrorKind::WidthMismatch`], [`ErrorKind::NotFinite`]; [`ErrorKind::InvalidOption`] for more vectors than
-/// a curve can have; [`ErrorKind::CountMismatch`] where there is not one adapted vector for each native one.
+/// [`ErrorKind::Empty`], [`ErrorKind::WidthMismatch`], [`ErrorKind::NotFinite`]; [`ErrorKind::InvalidOption`]
+/// for more vectors than a curve can have; [`ErrorKind::CountMismatch`] where there is not one adapted vector
+/// for each native one.
 pub fn check_vectors(native: &Matrix, adapted: Option<&Matrix>, queries: Option<&Matrix>) -> Result<()> {
     // Old vectors may be narrower than queries, which are cut for them.
     let narrowest = |vectors: &Matrix| vectors.columns().min(native.columns());
@@ -52,47 +53,48 @@ pub fn check_vectors(native: &Matrix, adapted: Option<&Matrix>, queries: Option<
     Ok(())
 }
 
-/// Queries whose distances are computed together: enough to keep a panel of the gallery in the nearest cache, few
-/// enough that a block's distances stay small beside the vectors.
+/// Number of queries whose distances are computed together: enough to keep a panel of the gallery in the
+/// nearest cache, few enough that a block's distances stay small beside the vectors.
 fn block_queries(items: usize) -> usize {
     if items <= 1 << 16 { 32 } else { 8 }
 }
 
-/// The cuts at which queries keep their own values: `count` of them, evenly spaced; none for 0.
+/// Cuts at which queries keep their own values: `count` of them, evenly spaced; none for 0.
 pub(crate) fn kept_cuts(items: usize, count: usize) -> Vec<usize> {
     if count == 0 { Vec::new() } else { grid_cuts(items, count) }
 }
 
-/// The queries of one metric, which search a gallery block by block.
+/// A search of the counted queries in a gallery, block by block.
 pub(crate) struct Search<'a> {
     pub(crate) processor: Processor,
-    /// The gallery, `[n, d]`.
+    /// Native vectors of the gallery, `[n, d]`.
     pub(crate) native: &'a Matrix,
-    /// The gallery before a backfill, where there is one; where it is narrower, queries are cut to its width.
+    /// Vectors of the gallery before a backfill, where there is one. Where they are narrower, queries are cut
+    /// to their width.
     pub(crate) adapted: Option<&'a Matrix>,
-    /// The item of every column of distances.
+    /// Item of every column of distances.
     pub(crate) order: &'a [usize],
     pub(crate) queries: &'a Matrix,
     /// Rows of `queries` that count.
     pub(crate) counted: &'a [usize],
     pub(crate) distance: Distance,
-    /// What is added to every distance to an adapted vector.
+    /// Handicap: what is added to every distance to an adapted vector.
     pub(crate) handicap: f64,
     /// Distances to the native and the adapted vectors, where they were computed before.
     pub(crate) known: Option<[&'a Distances; 2]>,
 }
 
-/// Buffers of one thread at a time.
+/// Buffers that one thread at a time uses.
 struct Slot<S> {
     tiles: QueryTiles,
-    /// The queries as adapted vectors are compared with them, where these are narrower.
+    /// Queries cut to the width of adapted vectors, where these are narrower.
     cut: QueryTiles,
     native: Vec<f64>,
     adapted: Vec<f64>,
     state: S,
 }
 
-/// Where distances come from.
+/// Source of distances: vectors, or distances computed before.
 enum Source<'a> {
     Vectors(Packed<'a>),
     Known([&'a Distances; 2]),
@@ -103,7 +105,7 @@ struct Packed<'a> {
     native: Panels,
     adapted: Option<Panels>,
     queries: Cow<'a, Matrix>,
-    /// The queries as adapted vectors are compared with them, where these are narrower.
+    /// Queries cut to the width of adapted vectors, where these are narrower.
     cut: Option<Matrix>,
 }
 
@@ -124,7 +126,7 @@ impl<'a> Packed<'a> {
         }
     }
 
-    /// Distances of some queries to the native vectors, and to the adapted ones where there are any.
+    /// Computes distances of some queries to the native vectors, and to the adapted ones where there are any.
     fn distances(
         &self,
         search: &Search<'_>,
@@ -148,8 +150,9 @@ impl<'a> Packed<'a> {
 }
 
 impl Search<'_> {
-    /// Calls `each(state, i, distances to native, distances to adapted)` for every counted query i, with a state for each
-    /// slot, which threads take one at a time; returns the answers by query, and the states in no particular order.
+    /// Calls `each(state, i, distances to native, distances to adapted)` for every counted query i. Each slot
+    /// has a state, and threads take slots one at a time. Returns the answers by query, and the states in no
+    /// particular order.
     pub(crate) fn run<S: Send, R: Send>(
         &self,
         progress: &Progress,
@@ -163,8 +166,8 @@ impl Search<'_> {
         let items = self.order.len();
         let rows = block_queries(items);
         let blocks = self.counted.len().div_ceil(rows);
-        // A thread takes the slot of its own number, so locks are hardly waited for: only where there are fewer blocks than
-        // threads may two of them share a slot.
+        // A thread takes the slot of its own number, so locks are hardly waited for. Two threads share a slot
+        // only where there are fewer blocks than threads.
         let slots: Vec<Mutex<Slot<S>>> = (0..rayon::current_num_threads().min(blocks).max(1))
             .map(|_| {
                 Mutex::new(Slot {
@@ -224,7 +227,7 @@ impl Search<'_> {
     }
 }
 
-/// Changes from cut to cut as a line in percent of `whole`.
+/// Turns changes from cut to cut into a line in percent of `whole`.
 pub(crate) fn percent_line(changes: &[i64], whole: f64) -> Line {
     let mut sum = 0;
     Line::new(

@@ -11,11 +11,11 @@ use crate::vectors::Matrix;
 use super::centre::Centre;
 use super::distances::{Panels, QueryTiles, distances};
 
-/// Queries whose distances are computed together.
+/// Number of queries whose distances are computed together.
 const BLOCK: usize = 32;
 
-/// Distances from every query to every item of a gallery, `[m, n]`: what curves of one gallery share, whatever the order and the
-/// handicap ([`super::CurveInput::known`]).
+/// Distances from every query to every item of a gallery, `[m, n]`. Curves of one gallery share them,
+/// whatever the order and the handicap ([`super::CurveInput::known`]).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Distances {
     items: usize,
@@ -23,9 +23,11 @@ pub struct Distances {
 }
 
 impl Distances {
-    /// Of the queries (`None`: the native vectors themselves) to `gallery`, the native vectors `[n, d]` or the adapted ones `[n, d]`.
+    /// Computes the distances of the queries (`None`: the native vectors themselves) to `gallery`, which is
+    /// the native vectors `[n, d]` or the adapted ones `[n, d]`.
     ///
-    /// They have the bits that a [curve](super::curve()) of these vectors computes itself, where no offset is taken out.
+    /// The distances have the bits that a [curve](super::curve()) of these vectors computes itself, where no
+    /// offset is taken out.
     ///
     /// # Errors
     ///
@@ -59,11 +61,12 @@ impl Distances {
         Ok(Self { items, values })
     }
 
-    /// The distances of the same queries to the same items by two measures, as one: `of` each two.
+    /// Combines the distances of the same queries to the same items by two measures: `of` makes one number of
+    /// each two.
     ///
     /// # Errors
     ///
-    /// [`crate::ErrorKind::CountMismatch`] where they are not of as many queries and items.
+    /// [`crate::ErrorKind::CountMismatch`] where the two differ in the number of queries or items.
     pub fn combined(&self, other: &Self, of: impl Fn(f64, f64) -> f64 + Sync) -> Result<Self> {
         expect_count("other distances", other.items, "gallery vectors", self.items)?;
         expect_count("other distances", other.queries(), "query vectors", self.queries())?;
@@ -71,27 +74,27 @@ impl Distances {
         Ok(Self { items: self.items, values })
     }
 
-    /// All of them, `[m, n]`.
+    /// All distances, `[m, n]`.
     pub fn values(&self) -> &[f64] {
         &self.values
     }
 
-    /// Queries.
+    /// Number of queries.
     pub fn queries(&self) -> usize {
         self.values.len().checked_div(self.items).unwrap_or(0)
     }
 
-    /// Gallery items.
+    /// Number of gallery items.
     pub fn items(&self) -> usize {
         self.items
     }
 
-    /// The distances of one query, `[n]`.
+    /// Distances of one query to all items, `[n]`.
     pub(super) fn of_query(&self, query: usize) -> &[f64] {
         &self.values[query * self.items..][..self.items]
     }
 
-    /// The distances of one query in an order of the items.
+    /// Copies the distances of one query to `out`, in an order of the items.
     pub(super) fn in_order(&self, query: usize, order: &[usize], out: &mut [f64]) {
         let line = self.of_query(query);
         for (value, &item) in out.iter_mut().zip(order) {

@@ -1,7 +1,7 @@
-//! One metric along a backfill.
+//! Line: one metric along a backfill.
 
-/// One metric at every one of the n + 1 states of a backfill: `values[c]` after the first c items of the order were
-/// re-embedded, in percent.
+/// One metric at every one of the n + 1 states of a backfill. `values[c]` holds after the first c items of
+/// the order were re-embedded, in percent.
 ///
 /// ```
 /// use rehang::curve::Line;
@@ -22,48 +22,49 @@ pub struct Line {
 /// A metric on a grid of fractions, as FastFill's reference code reports it.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Grid {
-    /// How many items are backfilled at each point.
+    /// Number of backfilled items at each point.
     pub cuts: Vec<usize>,
-    /// The metric there.
+    /// Values of the metric at these points.
     pub values: Vec<f64>,
-    /// The mean of these values.
+    /// Mean of these values.
     pub mean: f64,
 }
 
 impl Line {
-    /// A line from its values, of which there must be one at least.
+    /// Makes a line from its values, of which there must be at least one.
     pub fn new(values: Vec<f64>) -> Self {
         Self { values }
     }
 
-    /// The values, `[n + 1]`.
+    /// Values of the line, `[n + 1]`.
     pub fn values(&self) -> &[f64] {
         &self.values
     }
 
-    /// The value before the backfill; NaN for a line without values.
+    /// Value before the backfill; NaN for a line without values.
     pub fn start(&self) -> f64 {
         self.values.first().copied().unwrap_or(f64::NAN)
     }
 
-    /// The value after the whole backfill; NaN for a line without values.
+    /// Value after the whole backfill; NaN for a line without values.
     pub fn end(&self) -> f64 {
         self.values.last().copied().unwrap_or(f64::NAN)
     }
 
-    /// The lowest value; NaN for a line without values.
+    /// Lowest value; NaN for a line without values.
     pub fn min(&self) -> f64 {
         self.values.iter().copied().reduce(f64::min).unwrap_or(f64::NAN)
     }
 
-    /// The area `M̃ = E_{α∼U[0,1]} M(α)` (FastFill 6), exactly. ⌊α·n⌋ items are re-embedded at α, so each of the first n states holds for
-    /// 1/n of the way, and the last one for α = 1 alone: the mean over n states. The one value of a line without items.
+    /// The area `M̃ = E_{α∼U[0,1]} M(α)` (FastFill 6), exactly. At α, ⌊α·n⌋ items are re-embedded. So each of
+    /// the first n states holds for 1/n of the way, and the last one for α = 1 alone: the area is the mean
+    /// over n states. A line without items has one value, which is its area.
     pub fn area(&self) -> f64 {
         let way = &self.values[..area_states(self.values.len().saturating_sub(1)).min(self.values.len())];
         way.iter().sum::<f64>() / way.len() as f64
     }
 
-    /// The values at `points` evenly spaced cuts, `cuts[i] = ⌊i·n/(points − 1)⌋`, and their mean.
+    /// Returns the values at `points` evenly spaced cuts, `cuts[i] = ⌊i·n/(points − 1)⌋`, and their mean.
     ///
     /// Fewer than two points give the start alone.
     pub fn grid(&self, points: usize) -> Grid {
@@ -74,12 +75,14 @@ impl Line {
     }
 }
 
-/// How many states an area is the mean of, for a gallery of `items`: all but the last, the one there is without items.
+/// Number of states that an area is the mean of, for a gallery of `items`: all but the last, or the only one
+/// where there are no items.
 pub(super) fn area_states(items: usize) -> usize {
     items.max(1)
 }
 
-/// `points` evenly spaced cuts of a gallery of `items`: `⌊i·n/(points − 1)⌋`; the start alone for fewer than two.
+/// `points` evenly spaced cuts of a gallery of `items`: `⌊i·n/(points − 1)⌋`; the start alone for fewer than
+/// two.
 pub fn grid_cuts(items: usize, points: usize) -> Vec<usize> {
     if points < 2 {
         return vec![0];

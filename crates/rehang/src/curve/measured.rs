@@ -1,4 +1,4 @@
-//! What a curve or an evaluation measures, as it was asked for.
+//! Metrics that a curve or an evaluation measures, as they were asked for.
 
 use super::input::COUNT_MAX;
 use super::metrics::{MAP, Metric, TOP1, TOP5};
@@ -6,7 +6,7 @@ use super::relevance::Relevance;
 use super::sweep::{self, Depths, OWN_FIXED, Ranking};
 use crate::error::{Error, Result};
 
-/// What to compute beside top-1, top-5, mAP and their flips.
+/// Options of a curve: what to compute besides top-1, top-5, mAP and their flips.
 ///
 /// | name | default | purpose |
 /// |---|---|---|
@@ -19,13 +19,13 @@ pub struct CurveOptions {
     pub metrics: Vec<Metric>,
     /// Depth of further flips; 1 or more.
     pub flips_at: Option<usize>,
-    /// Cuts at which every query's own values are kept.
+    /// Number of cuts at which every query's own values are kept.
     pub kept_cuts: usize,
 }
 
-/// What is measured: the metrics asked for, checked.
+/// Metrics to measure: the ones asked for, checked.
 pub(super) struct Measured {
-    /// Top-1, top-5 and mAP, which the sweep always has, then those of the first ranks.
+    /// Top-1, top-5 and mAP, which the sweep always has, then the metrics of the first ranks.
     pub metrics: Vec<Metric>,
     /// Depths of the flips.
     pub flips: Vec<usize>,
@@ -37,7 +37,7 @@ impl Measured {
         let mut metrics = vec![TOP1, TOP5, MAP];
         if let Relevance::Nearest(depth) = relevance {
             metrics.push(Metric::agreement_at(depth));
-            // Agreement is recall of what the fully native gallery finds.
+            // Agreement is recall of the items that the fully native gallery finds.
             let depths = Depths::new(&[Metric::recall_at(depth)], None);
             return Ok(Self { metrics, flips: Vec::new(), depths });
         }
@@ -61,7 +61,7 @@ impl Measured {
         Ok(Self { metrics, flips: [1, 5].into_iter().chain(options.flips_at).collect(), depths })
     }
 
-    /// What a ranking is worth by each of the metrics, 0 to 1.
+    /// Value of a ranking by each of the metrics, 0 to 1.
     pub fn values(&self, ranking: &Ranking) -> Vec<f64> {
         let within = |depth: usize| if ranking.first_rank <= depth { 1.0 } else { 0.0 };
         let of_slot = |slot: usize| match slot {
@@ -77,7 +77,7 @@ impl Measured {
         self.flips.is_empty()
     }
 
-    /// The metrics that are told, and where the sweep has them.
+    /// Metrics that are reported, each with its place in the sweep's numbers.
     pub fn shown(&self) -> impl Iterator<Item = (usize, Metric)> {
         let hidden = if self.is_agreement() { sweep::OWN_FIXED } else { 0 };
         self.metrics.iter().copied().enumerate().skip(hidden)

@@ -1,26 +1,27 @@
-//! Eight `f64` at a time, in whatever registers a processor has.
+//! Groups of eight `f64`, in whatever registers a processor has.
 //!
-//! The compiler does not turn the inner loops of this module into vector code by itself (it was tried: the sums of a
-//! tile end up as single numbers), so they are written in terms of [`Eight`]. Every operation is exact IEEE
-//! arithmetic, lane by lane, and [`Eight::sum`] adds the lanes in one fixed order: all implementations give the same
-//! bits. Only code that [`crate::Processor`] chose at run time may use the two x86 implementations.
+//! The compiler does not turn the inner loops of this module into vector code by itself (it was tried: the
+//! sums of a tile end up as single numbers). So they are written in terms of [`Eight`]. Every operation is
+//! exact IEEE arithmetic, lane by lane, and [`Eight::sum`] adds the lanes in one fixed order: all
+//! implementations give the same bits. Only code that [`crate::Processor`] chose at run time may use the two
+//! x86 implementations.
 
-/// Lanes of an [`Eight`].
+/// Number of lanes of an [`Eight`].
 pub(crate) const LANES: usize = 8;
 
-/// The eight numbers from `first` on.
+/// Borrows the eight numbers from `first` on.
 #[inline(always)]
 pub(crate) fn lanes<T>(slice: &[T], first: usize) -> &[T; LANES] {
     slice[first..].first_chunk().expect("buffers are filled up to whole registers")
 }
 
-/// The eight numbers from `first` on, to change.
+/// Borrows the eight numbers from `first` on, to change them.
 #[inline(always)]
 pub(crate) fn lanes_mut<T>(slice: &mut [T], first: usize) -> &mut [T; LANES] {
     slice[first..].first_chunk_mut().expect("buffers are filled up to whole registers")
 }
 
-/// The numbers of one register, where a load or store of them touches one cache line only.
+/// Numbers of one register, aligned so that a load or store of them touches one cache line only.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
 struct Register([f64; LANES]);
@@ -50,7 +51,7 @@ impl std::ops::Deref for Registers {
 impl std::ops::DerefMut for Registers {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut [f64] {
-        // SAFETY: as above.
+        // SAFETY: a `Register` is LANES numbers without anything between or after them.
         unsafe { std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast(), self.0.len() * LANES) }
     }
 }
@@ -71,10 +72,10 @@ pub(crate) trait Eight: Copy {
     fn max(self, other: Self) -> Self;
     /// Square root of each lane.
     fn sqrt(self) -> Self;
-    /// `self · factor + summand`. Products of two `f32` are exact in `f64`, so fused and separate rounding agree there,
-    /// which is the only use.
+    /// `self · factor + summand`. It is used only for products of two `f32`, which are exact in `f64`, so
+    /// fused and separate rounding agree.
     fn mul_add_exact(self, factor: Self, summand: Self) -> Self;
-    /// The lanes whose bit is set in `mask` (lane 0 is the lowest bit), 0 in the others.
+    /// Keeps the lanes whose bit is set in `mask` (lane 0 is the lowest bit), and sets the others to 0.
     fn only(self, mask: u8) -> Self;
     /// Lanes without their fraction; each lies between 0 and `i32::MAX`.
     fn truncate(self) -> [u32; 8];
@@ -82,7 +83,7 @@ pub(crate) trait Eight: Copy {
     fn sum(self) -> f64;
 }
 
-/// Operations of [`Eight`] on two registers, each as what it makes of them.
+/// Defines operations of [`Eight`] on two registers, each by the expression for its result.
 macro_rules! of_two {
     ($($name:ident: |$a:ident, $b:ident| $value:expr;)*) => {$(
         #[inline(always)]
@@ -170,8 +171,9 @@ pub(crate) mod x86 {
     /// Evaluates intrinsics of the instruction set that the surrounding code is for.
     macro_rules! intrinsics {
         ($($calls:tt)*) => {
-            // SAFETY: `Processor` names an instruction set only after it was detected, and this module is used below its
-            // dispatch alone. Loads and stores go to references of arrays that hold as many numbers as are read or written.
+            // SAFETY: `Processor` names an instruction set only after it was detected, and this module is
+            // used below its dispatch alone. Loads and stores go to references of arrays that hold as many
+            // numbers as are read or written.
             unsafe { $($calls)* }
         };
     }
@@ -312,7 +314,7 @@ pub(crate) mod x86 {
         }
     }
 
-    /// All bits set in the lanes of the two halves whose bit is set in `mask`.
+    /// Two registers, with all bits set in the lanes whose bit is set in `mask`.
     #[inline(always)]
     fn halves(mask: u8) -> (__m256d, __m256d) {
         intrinsics!({

@@ -1,4 +1,4 @@
-//! Which gallery items are right answers to which query.
+//! Relevance: which gallery items are right answers to a query.
 
 use std::collections::HashMap;
 
@@ -7,32 +7,34 @@ use serde::Serialize;
 use crate::check::expect_count;
 use crate::error::{Error, ErrorKind, Result};
 
-/// What makes a gallery item a right answer to a query.
+/// Definition of the right answers to a query.
 #[derive(Debug, Clone, Copy)]
 pub enum Relevance<'a> {
-    /// Items with the query's label. A negative label means "unknown": such an item is never relevant, and such a
-    /// query is left out and counted.
+    /// Items with the query's label. A negative label means "unknown": such an item is never relevant, and
+    /// such a query is left out and counted.
     Labels {
-        /// One label a gallery item, `[n]`.
+        /// Label of each gallery item, `[n]`.
         gallery: &'a [i64],
-        /// One label a query, `[m]`; `None` where the gallery is its own query set.
+        /// Label of each query, `[m]`; `None` where the gallery is its own query set.
         queries: Option<&'a [i64]>,
     },
     /// Items that were judged, query by query.
     Judgements(&'a Qrels),
-    /// This many nearest items of the fully native gallery: without labels, a [curve](super::curve()) measures agreement with
-    /// that gallery and nothing else. A shorter ranking counts whole.
+    /// Number of nearest items of the fully native gallery that are right answers. Without labels, a
+    /// [curve](super::curve()) measures agreement with that gallery and nothing else. A shorter ranking
+    /// counts whole.
     Nearest(usize),
 }
 
 impl Relevance<'_> {
-    /// Fails where these right answers are not of so many `items` and `queries`; `None` where the gallery is
-    /// its own query set.
+    /// Fails where these right answers do not fit so many `items` and `queries`. `None` stands for a gallery
+    /// that is its own query set.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::CountMismatch`], [`ErrorKind::Corrupt`] for an item outside the gallery, [`ErrorKind::MissingInput`] for labels of one
-    /// side only, [`ErrorKind::InvalidOption`] for a depth of 0, [`ErrorKind::NothingToFind`] where there is nothing beside the query.
+    /// [`ErrorKind::CountMismatch`], [`ErrorKind::Corrupt`] for an item outside the gallery,
+    /// [`ErrorKind::MissingInput`] for labels of one side only, [`ErrorKind::InvalidOption`] for a depth of
+    /// 0, [`ErrorKind::NothingToFind`] where there is nothing beside the query.
     pub fn check(self, items: usize, queries: Option<usize>) -> Result<()> {
         let given = queries.unwrap_or(items);
         match self {
@@ -67,7 +69,7 @@ impl Relevance<'_> {
         }
     }
 
-    /// Fails where only a gallery that is backfilled has right answers.
+    /// Fails for [`Relevance::Nearest`], whose right answers exist only for a gallery that is backfilled.
     ///
     /// # Errors
     ///
@@ -105,12 +107,13 @@ pub struct Qrels {
 }
 
 impl Qrels {
-    /// Judgements of each query as (gallery index, gain).
+    /// Makes judgements from a list of (gallery index, gain) for each query.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Duplicate`] where an item is judged twice for a query, [`ErrorKind::NotFinite`] for a gain that is
-    /// NaN or infinite, [`ErrorKind::InvalidOption`] for one above [`f32::MAX`]: sums of such gains may overflow.
+    /// [`ErrorKind::Duplicate`] where an item is judged twice for a query, [`ErrorKind::NotFinite`] for a
+    /// gain that is NaN or infinite, [`ErrorKind::InvalidOption`] for a gain above [`f32::MAX`], since sums
+    /// of such gains may overflow.
     pub fn new(mut queries: Vec<Vec<(usize, f64)>>) -> Result<Self> {
         for (query, judged) in queries.iter_mut().enumerate() {
             judged.sort_by_key(|&(item, _)| item);
@@ -131,7 +134,7 @@ impl Qrels {
         Ok(Self { queries })
     }
 
-    /// Queries that these judgements speak of, the ones without any judgement included.
+    /// Number of queries that these judgements speak of, those without any judgement included.
     pub fn len(&self) -> usize {
         self.queries.len()
     }
@@ -141,31 +144,31 @@ impl Qrels {
         self.queries.is_empty()
     }
 
-    /// The judgements of one query, by gallery index.
+    /// Judgements of one query, by gallery index.
     pub fn query(&self, query: usize) -> &[(usize, f64)] {
         &self.queries[query]
     }
 }
 
-/// How many queries a mean is over, and why the others were left out.
+/// Number of queries that a mean is over, and of those left out, by reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct QueryCount {
-    /// Queries given.
+    /// Number of queries that were given.
     pub given: usize,
-    /// Queries that every mean is over.
+    /// Number of queries that every mean is over.
     pub counted: usize,
-    /// Queries left out because the gallery holds no right answer to them.
+    /// Number of queries left out because the gallery holds no right answer to them.
     pub without_positives: usize,
-    /// Queries left out because their label is unknown (negative).
+    /// Number of queries left out because their label is unknown (negative).
     pub unlabelled: usize,
 }
 
 /// A right answer to a query.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Positive {
-    /// When the item is backfilled (its column in the distances).
+    /// Time at which the item is backfilled (its column in the distances).
     pub(crate) time: u32,
-    /// Its gain, above 0.
+    /// Gain of the item, above 0.
     pub(crate) gain: f64,
 }
 
@@ -184,18 +187,18 @@ pub(crate) struct Answers<'a> {
 }
 
 enum Kind<'a> {
-    /// Times of the items of each label, ascending; label of each query.
+    /// Times of the items of each label, ascending, and the label of each query.
     Labels {
         classes: HashMap<i64, Vec<u32>>,
         queries: &'a [i64],
     },
     Judgements(&'a Qrels),
-    /// How many of the nearest items.
+    /// Number of nearest items that are right answers.
     Nearest(usize),
 }
 
 impl<'a> Answers<'a> {
-    /// Checks `relevance` against the number of items and queries; `queries` is `None` for leave-one-out.
+    /// Checks `relevance` against the number of items and queries. `queries` is `None` for leave-one-out.
     pub(crate) fn new(relevance: Relevance<'a>, order: &[usize], queries: Option<usize>) -> Result<Self> {
         let mut times = vec![0; order.len()];
         for (time, &item) in order.iter().enumerate() {
@@ -257,8 +260,8 @@ impl<'a> Answers<'a> {
         }
     }
 
-    /// Fills in the right answers to a query by ascending time, and the columns that are not in its ranking; `native` are its
-    /// distances to the native vectors.
+    /// Fills in the right answers to a query by ascending time, and the columns that are not in its ranking.
+    /// `native` are its distances to the native vectors.
     pub(crate) fn of(
         &self,
         query: usize,
@@ -300,7 +303,8 @@ impl<'a> Answers<'a> {
         }
     }
 
-    /// The `depth` nearest columns but `own` by (distance, gallery index), as (distance, gallery index, column).
+    /// Finds the `depth` nearest columns, `own` left out, by (distance, gallery index), as (distance, gallery
+    /// index, column).
     fn nearest(&self, distances: &[f64], own: Option<u32>, depth: usize) -> Vec<(f64, u32, u32)> {
         let mut nearest: Vec<(f64, u32, u32)> = Vec::new();
         let mut farthest = f64::INFINITY;

@@ -1,14 +1,14 @@
-//! One query through the whole backfill: every metric at every cut, in one pass over the gallery.
+//! Sweep of one query through the whole backfill: every metric at every cut, in one pass over the gallery.
 //!
-//! A query has P right answers, each with two distances: adapted and native. These 2P **thresholds** are sorted once.
-//! Placing an item's two distances among them (`thresholds.rs`) says everything that the metrics can see of the item:
-//! it stands above exactly the thresholds from its place on. Backfilling the item moves it from one place to the
-//! other, and the ranks of the right answers in between change by one.
+//! A query has P right answers, each with two distances: adapted and native. These 2P **thresholds** are
+//! sorted once. An item's two distances are placed among them (`thresholds.rs`). That says everything that
+//! the metrics can see of the item: it stands above exactly the thresholds from its place on. Backfilling the
+//! item moves it from one place to the other, and the ranks of the right answers in between change by one.
 //!
-//! Only the P right answers in their present form are kept in `ranks`, ascending, so the i-th of them contributes
-//! `(i + 1) / ranks[i]` to average precision; `active[s]` translates a place among all 2P thresholds into a position in
-//! `ranks`. When a right answer itself is backfilled, its entry moves, and its new rank is counted in `histogram`,
-//! which holds how many items stand at each place.
+//! Only the P right answers in their present form are kept in `ranks`, ascending, so the i-th of them
+//! contributes `(i + 1) / ranks[i]` to average precision. `active[s]` translates a place among all 2P
+//! thresholds into a position in `ranks`. When a right answer itself is backfilled, its entry moves. Its new
+//! rank is counted in `histogram`, which holds the number of items at each place.
 
 use super::line::area_states;
 use super::metrics::{Head, Metric};
@@ -21,26 +21,27 @@ use crate::processor::Processor;
 
 /// Fixed-point unit of average precision and the other means: 2^40, so that a rounding is below 1e-12.
 ///
-/// Sums of integers do not depend on the order of adding, hence neither on the number of threads. Up to
+/// Sums of integers do not depend on the order of adding, hence not on the number of threads. Up to
 /// [`super::COUNT_MAX`] queries or items fit into `i64`.
 pub(crate) const UNIT: f64 = (1_u64 << 40) as f64;
-/// Ranks that are updated together: four registers, as many as `u32` has bits.
+/// Number of ranks that are updated together: four registers, as many as `u32` has bits.
 const GROUP: usize = 4 * LANES;
-/// Items that are placed between two looks at the list of moves.
+/// Number of items that are placed between two looks at the list of moves.
 const CHUNK: usize = 512;
-/// Depths at which a right answer counts as found: 1, 5, and the one that may be asked for.
+/// Number of depths at which a right answer counts as found: 1, 5, and one that may be asked for.
 pub(crate) const HITS: usize = 3;
-/// Where a query's own numbers have top-1, top-5 and average precision; the heads follow.
+/// Number of values that come first among a query's numbers: top-1, top-5 and average precision. The heads
+/// follow.
 pub(crate) const OWN_FIXED: usize = 3;
 
-/// What is measured beside average precision.
+/// Depths and heads that are measured besides average precision.
 #[derive(Default)]
 pub(crate) struct Depths {
-    /// Metrics that look at the first ranks only, with their depths.
+    /// Heads: metrics that look at the first ranks only, with their depths.
     heads: Vec<(f64, Box<dyn Head>)>,
-    /// A right answer at this rank or above counts as found; a depth of 0 finds nothing.
+    /// Depths at which a right answer counts as found, if its rank is not larger. A depth of 0 finds nothing.
     pub(crate) hits: [f64; HITS],
-    /// Ranks up to this one can change what the first ranks say.
+    /// Largest rank whose change can affect the heads and hits.
     touched: f64,
 }
 
@@ -54,31 +55,31 @@ impl Depths {
     }
 }
 
-/// A metric of the first ranks: right answers within the depth, from the ascending ranks of all and their gains, over the
-/// largest value there can be.
+/// Value of a head: its sum over the right answers within the depth, divided by the largest possible value.
+/// `ranks` are those of all right answers, ascending, and `gains` go with them.
 fn head_value((depth, head): &(f64, Box<dyn Head>), ranks: &[f64], gains: &[f64], best: f64) -> f64 {
     let within = ranks.iter().take_while(|rank| *rank <= depth).count();
-    // An empty sum is −0.
+    // An empty sum is −0; adding 0 makes it 0.
     (head.sum(&ranks[..within], &gains[..within]) + 0.0) / best
 }
 
-/// Changes of one sum over queries from cut to cut: entry c is what cut c adds to cut c − 1.
+/// Changes of one sum over queries from cut to cut: entry c is the difference between cut c and cut c − 1.
 pub(crate) type Changes = Vec<i64>;
 
-/// The sums over queries that a curve is made of.
+/// Sums over queries that a curve is made from.
 #[derive(Debug, Default)]
 pub(crate) struct Totals {
-    /// Average precision, in units of 1/[`UNIT`].
+    /// Sum of average precision, in units of 1/[`UNIT`].
     pub(crate) precision: Changes,
-    /// Queries answered within each of [`Depths::hits`].
+    /// Number of queries answered within each of [`Depths::hits`].
     pub(crate) hits: [Changes; HITS],
-    /// Queries answered at the start and no longer.
+    /// Number of queries answered at the start and no longer.
     pub(crate) lost: [Changes; HITS],
-    /// Queries answered by the do-nothing gallery and not here.
+    /// Number of queries answered by the do-nothing gallery and not here.
     pub(crate) lost_to_baseline: [Changes; HITS],
-    /// Of each head, in units of 1/[`UNIT`].
+    /// Sum of each head, in units of 1/[`UNIT`].
     pub(crate) heads: Vec<Changes>,
-    /// Queries of each group answered at rank 1.
+    /// Number of queries of each group answered at rank 1.
     pub(crate) groups: Vec<Changes>,
 }
 
@@ -95,7 +96,7 @@ impl Totals {
         }
     }
 
-    /// The sums with those of other queries.
+    /// Adds the sums of other queries.
     pub(crate) fn plus(mut self, mut other: Self) -> Self {
         for (mine, theirs) in self.all().into_iter().zip(other.all()) {
             for (mine, theirs) in mine.iter_mut().zip(theirs) {
@@ -127,18 +128,18 @@ pub(crate) struct Query<'a> {
     pub(crate) ignored: &'a [u32],
     /// Position of the query's group.
     pub(crate) group: Option<usize>,
-    /// Whether the do-nothing gallery answers it within each of [`Depths::hits`].
+    /// Whether the do-nothing gallery answers the query within each of [`Depths::hits`].
     pub(crate) baseline: [bool; HITS],
     /// Cuts at which the query's own values are kept, ascending.
     pub(crate) cuts: &'a [usize],
 }
 
-/// One query's own numbers.
+/// Values of one query.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct QueryValues {
-    /// Mean over all cuts of top-1, top-5, average precision and each head, 0 to 1.
+    /// Mean of top-1, top-5, average precision and each head, 0 to 1, over all cuts but the last.
     pub(crate) areas: Vec<f64>,
-    /// The same at each kept cut, cut after cut.
+    /// Top-1, top-5, average precision and each head at each kept cut, cut after cut.
     pub(crate) at_cuts: Vec<f32>,
 }
 
@@ -159,16 +160,16 @@ struct Move {
     to: u32,
 }
 
-/// Where the sweep has to stop between two items.
+/// Event at which the sweep has to stop between two items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Stop {
     /// The query's values are kept before this column is backfilled.
     Keep,
-    /// This column is not in the ranking.
+    /// The column is not in the ranking.
     Ignored,
-    /// This column is the right answer with that number.
+    /// The column is the right answer of this number.
     Answer(u32),
-    /// There are no more columns.
+    /// The last column has been passed.
     End,
 }
 
@@ -183,23 +184,23 @@ pub(crate) struct Workspace {
     adapted: Vec<u32>,
     /// Places of the native distances of one chunk.
     native: Vec<u32>,
-    /// The first `found` of these are the moves of one chunk.
+    /// Moves of one chunk; only the first `found` of them count.
     moves: Vec<Move>,
     found: usize,
-    /// Items standing at each place.
+    /// Number of items at each place.
     histogram: Vec<u32>,
-    /// Right answers with a threshold below each place, in their present form.
+    /// Number of right answers that have their present threshold below each place.
     active: Vec<u32>,
     /// Ranks of the right answers, ascending, filled up with 1.
     ranks: Registers,
-    /// 1, 2, 3, … beside `ranks`, filled up with 0.
+    /// Numbers 1, 2, 3, … beside `ranks`, filled up with 0.
     weights: Registers,
     gains: Vec<f64>,
-    /// The gains, descending, where a head is measured.
+    /// Gains, descending, where a head is measured.
     best_gains: Vec<f64>,
 }
 
-/// Runs one query through the backfill, adds its part to `totals`, and returns its own numbers.
+/// Runs one query through the backfill, adds its part to `totals`, and returns its own values.
 pub(crate) fn sweep(
     processor: Processor,
     work: &mut Workspace,
@@ -311,9 +312,10 @@ impl Workspace {
         }
         count(&self.adapted, outside as usize, &mut self.histogram);
 
-        // Before the backfill the adapted thresholds are the active ones.
+        // Adapted thresholds are the active ones before the backfill.
         let positives = query.positives.len();
-        // A group may begin at any register, so three more than the last one begins with are there.
+        // A group may begin at any register, so there are three registers more than the last group begins
+        // with.
         let padded = positives.next_multiple_of(GROUP) + GROUP;
         self.active.clear();
         self.active.push(0);
@@ -341,13 +343,13 @@ impl Workspace {
         self.stops.push((query.items.len() as u32, Stop::End));
     }
 
-    /// Lists the columns `start..end` that change their place; none of them is a right answer or ignored.
+    /// Lists the columns `start..end` that change their place. None of them is a right answer or ignored.
     #[inline(always)]
     fn find_moves<E: Eight>(&mut self, query: &Query<'_>, start: usize, end: usize) {
         self.native.resize(CHUNK, 0);
         let native = &mut self.native[..end - start];
         self.thresholds.place::<E>(&query.native[start..end], &query.items[start..end], native);
-        // Most items change nothing; a list that is written always and grown sometimes needs no jump.
+        // Most items change nothing. A list that is always written and only sometimes grown needs no jump.
         self.moves.resize(CHUNK + 1, Move::default());
         let (moves, adapted) = (&mut self.moves[..=CHUNK], &self.adapted[start..end]);
         let mut found = 0;
@@ -360,7 +362,7 @@ impl Workspace {
 }
 
 impl Workspace {
-    /// The largest sum that each head can have for the gains at hand.
+    /// Computes the largest sum that each head can have for the present gains.
     fn best<'d>(&mut self, depths: &'d Depths) -> impl Iterator<Item = f64> + use<'_, 'd> {
         if !depths.heads.is_empty() {
             self.best_gains.clone_from(&self.gains);
@@ -382,7 +384,7 @@ fn sort(thresholds: &mut [(f64, u32, u32)]) {
     });
 }
 
-/// Counts how many items stand at each place `0 ..= outside`.
+/// Counts the items at each place `0 ..= outside`.
 #[inline(always)]
 fn count(places: &[u32], outside: usize, histogram: &mut Vec<u32>) {
     histogram.clear();
@@ -392,13 +394,13 @@ fn count(places: &[u32], outside: usize, histogram: &mut Vec<u32>) {
     }
 }
 
-/// One head of a query between two items.
+/// State of one head of a query between two items.
 struct HeadState {
-    /// The largest sum that the query can have.
+    /// Largest sum that the query can have.
     best: f64,
-    /// Its value now, in fixed point.
+    /// Present value of the head, in fixed point.
     now: i64,
-    /// Sum of its values over all cuts, in fixed point.
+    /// Sum of the head's values over all cuts, in fixed point.
     area: i64,
 }
 
@@ -409,13 +411,13 @@ struct State {
     unit: f64,
     /// `Σ (i + 1) / ranks[i]`.
     sum: f64,
-    /// Average precision now, in fixed point.
+    /// Present average precision, in fixed point.
     precision: i64,
     /// Sum of average precision over all cuts, in fixed point.
     precision_area: i64,
     hits: [bool; HITS],
     start_hits: [bool; HITS],
-    /// Cuts at which the query is answered.
+    /// Number of cuts at which the query is answered.
     hit_area: [i64; HITS],
     heads: Vec<HeadState>,
 }
@@ -438,7 +440,8 @@ impl State {
         };
         let cuts = query.items.len() as i64 + 1;
         state.update_precision(0, cuts, totals);
-        // The hits of the start are what later losses are counted against, so they are set before the update.
+        // A query that the do-nothing gallery answers counts as lost until the first update finds it
+        // answered. Losses against the start need the hits of the start, which are known after that update.
         for slot in 0..HITS {
             if query.baseline[slot] {
                 totals.lost_to_baseline[slot][0] += 1;
@@ -451,7 +454,8 @@ impl State {
         state
     }
 
-    /// Average precision from `sum`; `cuts` is how many cuts the new value holds for, this one included.
+    /// Updates average precision from `sum`. `cuts` is the number of cuts that the new value holds for, this
+    /// one included.
     #[inline(always)]
     fn update_precision(&mut self, cut: usize, cuts: i64, totals: &mut Totals) {
         let precision = nearest(self.sum * self.unit);
@@ -461,7 +465,7 @@ impl State {
         totals.precision[cut] += change;
     }
 
-    /// Everything that depends on the first ranks only.
+    /// Updates everything that depends on the first ranks only.
     #[inline(always)]
     fn update_head(
         &mut self,
@@ -522,7 +526,7 @@ impl State {
             if from == to {
                 continue;
             }
-            // Moving nearer, the item comes to stand above the right answers in between.
+            // An item that moves nearer comes to stand above the right answers in between.
             let (first, end, step) = if to < from { (to, from, 1.0) } else { (from, to, -1.0) };
             let touched = ranks[first] <= depths.touched;
             self.sum += shift_ranks::<E>(ranks, weights, first, end, step);
@@ -575,7 +579,7 @@ impl State {
         };
         work.ranks[to] = rank;
         work.gains[to] = answer.gain;
-        // Summed anew, so that roundings of the moves in between do not pile up.
+        // The sum is computed anew, so that roundings of the moves in between do not pile up.
         self.sum = precision_sum::<E>(&work.ranks, &work.weights);
         let cut = answer.time as usize + 1;
         let cuts = (query.items.len() - answer.time as usize) as i64;
@@ -583,7 +587,7 @@ impl State {
         self.update_head(cut, cuts, &work.ranks, &work.gains, query, depths, totals);
     }
 
-    /// Keeps the numbers of [`QueryValues`] as they are now.
+    /// Appends the present values of the query to `kept`, in the order of [`QueryValues`].
     fn keep(&self, kept: &mut Vec<f32>) {
         let hit = |slot: usize| if self.hits[slot] { 1.0 } else { 0.0 };
         let value = |units: i64| (units as f64 / UNIT) as f32;
@@ -591,7 +595,8 @@ impl State {
         kept.extend(self.heads.iter().map(|head| value(head.now)));
     }
 
-    /// Their areas, as of a [`super::line::Line`]: what they are at the end is summed, but has no width.
+    /// Areas of the query's metrics, as of a [`super::line::Line`]. The sums hold the values at the end,
+    /// which have no width and are taken out.
     fn areas(&self, items: usize) -> Vec<f64> {
         let states = area_states(items) as f64;
         let hit = |slot: usize| (self.hit_area[slot] - i64::from(self.hits[slot])) as f64 / states;
@@ -601,16 +606,16 @@ impl State {
     }
 }
 
-/// The nearest whole number of a value from 0 to [`UNIT`]. Beside 1.5 · 2^52 the last place of an `f64` is 1, so the sum holds the whole
-/// number in its low bits. A cast, which also looks for what is no number, makes a curve
-/// 3 % slower (`bench/curve`).
+/// Rounds a value from 0 to [`UNIT`] to the nearest whole number. Beside 1.5 · 2^52 the last place of an
+/// `f64` is 1, so the sum holds the whole number in its low bits. A cast, which also looks for values that
+/// are no numbers, makes a curve 3 % slower (`bench/curve`).
 #[inline(always)]
 fn nearest(value: f64) -> i64 {
     const ONES: f64 = 1.5 * (1_u64 << 52) as f64;
     (value + ONES).to_bits().cast_signed() - ONES.to_bits().cast_signed()
 }
 
-/// A number from 0 to 1 in fixed point, rounded to the nearest.
+/// Converts a number from 0 to 1 to fixed point, rounded to the nearest.
 fn fixed(value: f64) -> i64 {
     nearest(value * UNIT)
 }
@@ -629,12 +634,13 @@ fn precision_sum<E: Eight>(ranks: &[f64], weights: &[f64]) -> f64 {
     sums.sum()
 }
 
-/// Adds `step`, 1 or −1, to the ranks at positions `first..end` and returns by how much `Σ weights[i] / ranks[i]`
-/// changes: `w/(r + step) − w/r = −step · w / (r·(r + step))`.
+/// Adds `step`, 1 or −1, to the ranks at positions `first..end`. Returns the change of
+/// `Σ weights[i] / ranks[i]`: `w/(r + step) − w/r = −step · w / (r·(r + step))`.
 ///
-/// Four registers at a time are read and written, the ranks outside the range unchanged: a rank that stays has a
-/// numerator of 0. Most ranges fit into one such group, so the loop ends where the processor expects it to. The four
-/// fractions are put over one denominator, because a division takes as long as all the products.
+/// Four registers at a time are read and written, and the ranks outside the range stay unchanged: a rank that
+/// stays has a numerator of 0. Most ranges fit into one such group, so the loop ends where the processor
+/// expects it to. The four fractions are put over one denominator, because a division takes as long as all
+/// the products.
 #[inline(always)]
 fn shift_ranks<E: Eight>(ranks: &mut [f64], weights: &[f64], first: usize, end: usize, step: f64) -> f64 {
     let steps = E::splat(step);
@@ -647,8 +653,8 @@ fn shift_ranks<E: Eight>(ranks: &mut [f64], weights: &[f64], first: usize, end: 
             let mask = (inside >> (register * LANES)) as u8;
             let ranks = lanes_mut(ranks, register * LANES);
             let before = E::load(ranks);
-            // Zeros are added outside the range. Stored under the mask instead, these ranks could not be handed to the
-            // next move's load before they are in the cache.
+            // Zeros are added outside the range. If the ranks were stored under the mask instead, the next
+            // move could not load them before they are in the cache.
             let after = before.add(steps.only(mask));
             after.store(ranks);
             *fraction = (E::load(lanes(weights, register * LANES)).only(mask), before.mul(after));
@@ -658,14 +664,14 @@ fn shift_ranks<E: Eight>(ranks: &mut [f64], weights: &[f64], first: usize, end: 
     -step * sums.sum()
 }
 
-/// The positions of a group before `end`, one bit each.
+/// Positions of a group before `end`, one bit each.
 #[inline(always)]
 fn below(end: usize) -> u32 {
     if end < GROUP { (1 << end) - 1 } else { u32::MAX }
 }
 
-/// The sum of four fractions (numerator, denominator) by one division. Denominators are products of two ranks, ranks
-/// stay below 2^23, so the product of all four is far from an overflow.
+/// Sum of four fractions (numerator, denominator) by one division. Denominators are products of two ranks,
+/// and ranks stay below 2^23, so the product of all four is far from an overflow.
 #[inline(always)]
 fn sum_fractions<E: Eight>([a, b, c, d]: [(E, E); 4]) -> E {
     let (low, high) = (add_fractions(a, b), add_fractions(c, d));
@@ -678,7 +684,7 @@ fn add_fractions<E: Eight>(a: (E, E), b: (E, E)) -> (E, E) {
     (a.0.mul(b.1).add(b.0.mul(a.1)), a.1.mul(b.1))
 }
 
-/// One ranking of the gallery, as [`super::evaluate`] reports it.
+/// Result of one ranking of the gallery, as [`super::evaluate`] reports it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Ranking {
     pub(crate) first_rank: usize,
@@ -686,7 +692,8 @@ pub(crate) struct Ranking {
     pub(crate) heads: Vec<f64>,
 }
 
-/// The metrics of one query in a gallery that stays as it is: `query.native` is searched, `query.adapted` is not read.
+/// Computes the metrics of one query in a gallery that stays as it is. `query.native` is searched;
+/// `query.adapted` is not read.
 pub(crate) fn rank(work: &mut Workspace, query: &Query<'_>, depths: &Depths) -> Ranking {
     work.sorted.clear();
     for (number, positive) in query.positives.iter().enumerate() {

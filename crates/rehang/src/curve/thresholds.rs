@@ -1,20 +1,21 @@
-//! The distances of one query's right answers, sorted, and a fast way to place every other distance among them.
+//! The distances of one query's right answers, sorted, and a fast way to place every other distance among
+//! them.
 
 use super::registers::{Eight, LANES};
 
-/// Marks a table entry whose bucket holds more than one threshold.
+/// Mark of a table entry whose bucket holds more than one threshold.
 const SEVERAL: u32 = 1 << 31;
 
-/// Sorted keys (distance, gallery index) and a table from quantised distance to position.
+/// Sorted keys (distance, gallery index), and a table from quantised distance to position.
 ///
-/// The table is monotone: thresholds in lower buckets are below a distance, those in higher buckets above it, so only
-/// the distance's own bucket is compared. With eight buckets a threshold most buckets hold none or one, and the place
-/// is found without a jump that depends on the data.
+/// The table is monotone: thresholds in lower buckets are below a distance, those in higher buckets above it.
+/// So only the distance's own bucket is compared. With eight buckets a threshold, most buckets hold none or
+/// one, and the place is found without a jump that depends on the data.
 #[derive(Default)]
 pub(crate) struct Thresholds {
-    /// Ascending distances, and infinity as the last one.
+    /// Ascending distances of the thresholds, and infinity as the last one.
     keys: Vec<f64>,
-    /// Gallery index of each, which decides between equal distances.
+    /// Gallery index of each threshold, which decides between equal distances.
     items: Vec<u32>,
     /// First threshold of each bucket, marked with [`SEVERAL`]; the last two entries end it.
     table: Vec<u32>,
@@ -24,7 +25,7 @@ pub(crate) struct Thresholds {
 }
 
 impl Thresholds {
-    /// How many thresholds there are.
+    /// Number of thresholds.
     pub(crate) fn len(&self) -> usize {
         self.items.len()
     }
@@ -40,7 +41,8 @@ impl Thresholds {
         let buckets = (8 * self.keys.len()).next_power_of_two().clamp(64, 1 << 14);
         let (low, high) = (self.keys[0], self.keys[self.keys.len() - 1]);
         let scale = (buckets - 1) as f64 / (high - low);
-        // Equal or nearly equal thresholds cannot be quantised: everything goes to bucket 0, where it is searched.
+        // Equal or nearly equal thresholds cannot be quantised, so everything goes to bucket 0, where it is
+        // searched.
         (self.low, self.scale) = (low, if scale.is_finite() { scale } else { 0.0 });
         self.limit = buckets as f64;
         self.table.clear();
@@ -65,8 +67,8 @@ impl Thresholds {
         scaled.max(E::splat(0.0)).min(E::splat(self.limit)).truncate()
     }
 
-    /// For each distance the number of thresholds below its key (distance, gallery index); a threshold with the same
-    /// key is not below.
+    /// Writes, for each distance, the number of thresholds below its key (distance, gallery index). A
+    /// threshold with the same key is not below.
     #[inline(always)]
     pub(crate) fn place<E: Eight>(&self, distances: &[f64], items: &[u32], places: &mut [u32]) {
         let (eights, rest) = distances.as_chunks();
@@ -83,7 +85,7 @@ impl Thresholds {
         }
     }
 
-    /// [`Self::place`] in plain code, where time goes elsewhere.
+    /// [`Self::place`] in plain code, for callers that spend their time elsewhere.
     pub(crate) fn place_plain(&self, distances: &[f64], items: &[u32], places: &mut [u32]) {
         self.place::<[f64; LANES]>(distances, items, places);
     }
@@ -105,7 +107,7 @@ impl Thresholds {
         }
     }
 
-    /// The place of a distance among several thresholds of one bucket, or beside an equal one.
+    /// Place of a distance among several thresholds of one bucket, or beside an equal one.
     #[cold]
     #[inline(never)]
     fn search(&self, bucket: u32, distance: f64, item: u32) -> u32 {

@@ -1,5 +1,6 @@
-//! By the distance of h(o) to the mean of its class, farthest first (λ-orthogonality, arXiv 2509.16664, partial
-//! backfilling); without labels, to the mean of its k-means cluster.
+//! The order `class-mean`: by the distance of h(o) to the mean of its class, farthest first (λ-orthogonality,
+//! arXiv 2509.16664, partial backfilling). Without labels, the mean of its k-means cluster takes the place of
+//! the class.
 
 use super::policy::{Arrangement, Definition, Evidence, HeadUse, Order, Page, distances_to_nearest};
 use crate::clusters::{class_means, k_means};
@@ -10,7 +11,8 @@ use crate::vectors::{Matrix, distinct};
 
 /// Rounds of k-means.
 const CLUSTER_ROUNDS: usize = 15;
-/// One cluster for this many items, and the bounds of their number: coarse, as classes are.
+/// Number of items for which there is one cluster. The clusters are coarse, as classes are; their number has
+/// bounds.
 const CLUSTER_ITEMS: usize = 30;
 const CLUSTERS_MIN: usize = 2;
 const CLUSTERS_MAX: usize = 256;
@@ -30,7 +32,7 @@ pub(super) static CLASS_MEAN: Definition = Definition {
         };
         Order::by_scores(distances, "distances to class means")
     },
-    // Where the centres are is not known before the whole gallery is adapted.
+    // The places of the centres are not known before the whole gallery is adapted.
     scores: |page: &Page<'_>| Ok(page.by_sigma()),
     arrange: Some(|evidence| {
         let vectors = evidence.vectors("adapted vectors")?;
@@ -38,7 +40,7 @@ pub(super) static CLASS_MEAN: Definition = Definition {
     }),
 };
 
-/// The centres of the clusters, `[k, d]`.
+/// Computes the centres of the clusters, `[k, d]`.
 fn centres(evidence: &Evidence<'_>, vectors: &Matrix) -> Result<Matrix> {
     let count = (vectors.rows() / CLUSTER_ITEMS).clamp(CLUSTERS_MIN, CLUSTERS_MAX);
     let count = evidence.input.clusters.unwrap_or(count);
@@ -47,7 +49,8 @@ fn centres(evidence: &Evidence<'_>, vectors: &Matrix) -> Result<Matrix> {
     Ok(k_means(vectors, count, CLUSTER_ROUNDS, evidence.input.seed, progress)?.centres)
 }
 
-/// The distance of every vector to the mean of its class, `[n]`; 0 for one whose class is not known (negative).
+/// Computes the distance of every vector to the mean of its class, `[n]`; 0 for a vector whose class is not
+/// known (negative).
 fn distances_to_means(vectors: &Matrix, classes: &[i64]) -> Vec<f64> {
     let names = distinct(classes.iter().copied());
     let of_item: Vec<Option<usize>> = classes.iter().map(|class| names.binary_search(class).ok()).collect();

@@ -1,4 +1,4 @@
-//! Cover, then dig.
+//! The order `coverage`: first items that cover the gallery, then items where the map is in doubt.
 
 use super::doubt::{entropy, margin, scores};
 use super::policy::{Arrangement, Definition, Evidence, HeadUse, Order, probabilities};
@@ -9,9 +9,9 @@ use crate::progress::Progress;
 
 /// Rounds of k-means.
 const CLUSTER_ROUNDS: usize = 15;
-/// One item of this many covers.
+/// Number of items of which one covers: the divisor that gives the number of clusters.
 const COVER_SHARE: usize = 10;
-/// The most clusters of a gallery that is ordered as a whole.
+/// Most clusters of a gallery that is ordered as a whole.
 const CLUSTERS_MAX: usize = 2048;
 
 pub(super) static COVERAGE: Definition = Definition {
@@ -31,12 +31,12 @@ pub(super) static COVERAGE: Definition = Definition {
     }),
 };
 
-/// The dig score: entropy times margin.
+/// Computes the dig score: entropy times margin.
 fn dig(probabilities: &[f64]) -> f64 {
     entropy(probabilities) * margin(probabilities)
 }
 
-/// The items by dig score, those that are nearest to the centres of `count` weighted clusters first.
+/// Sorts items by dig score, with those that are nearest to the centres of `count` weighted clusters first.
 fn cover_then_dig(evidence: &Evidence<'_>, count: usize) -> Result<Vec<usize>> {
     let vectors = evidence.vectors("vectors to cover")?;
     let scores = match evidence.input.classified {
@@ -47,7 +47,7 @@ fn cover_then_dig(evidence: &Evidence<'_>, count: usize) -> Result<Vec<usize>> {
         None => evidence.values(evidence.input.sigma, "a classifier head or predicted errors σ²")?,
     };
     let ranked = Order::by_scores(scores, "dig scores")?;
-    // σ² of all items may be 0, and weights must not all be.
+    // σ² may be 0 for all items, and weights must not all be 0.
     let smallest = ranked.scores.iter().copied().fold(0.0, f64::max) * 1e-6 + f64::MIN_POSITIVE;
     let weights: Vec<f64> = ranked.scores.iter().map(|&score| score.max(smallest)).collect();
     let alone = Progress::default();

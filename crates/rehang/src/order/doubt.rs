@@ -1,4 +1,4 @@
-//! By a classifier's doubt about every item (RACT eq. 9–11).
+//! The orders by a classifier's doubt about every item (RACT eq. 9–11).
 
 use super::policy::{Definition, Evidence, HeadUse, Order, Page, probabilities};
 use crate::error::Result;
@@ -24,7 +24,7 @@ const fn doubt(order: Ordered, scores: Scored) -> Definition {
     }
 }
 
-/// A gallery by a measure of class probabilities.
+/// Orders a gallery by a measure of class probabilities.
 fn ordered(evidence: &Evidence<'_>, measure: fn(&[f64]) -> f64) -> Result<Order> {
     let needed = || evidence.needed("a classifier head and vectors it classifies");
     let (head, vectors) = evidence.input.classified.ok_or_else(needed)?;
@@ -32,7 +32,7 @@ fn ordered(evidence: &Evidence<'_>, measure: fn(&[f64]) -> f64) -> Result<Order>
     Order::by_scores(probabilities(head, vectors, measure)?, "class probabilities")
 }
 
-/// A page by a measure of class probabilities; by σ² without a head.
+/// Scores a page by a measure of class probabilities, or by σ² without a head.
 pub(super) fn scores(page: &Page<'_>, measure: fn(&[f64]) -> f64) -> Result<Vec<f64>> {
     match page.head {
         Some(head) => probabilities(head, page.vectors, measure),

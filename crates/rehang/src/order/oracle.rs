@@ -1,4 +1,4 @@
-//! By the true squared error: it is not known before the backfill is done.
+//! The order `oracle`: by the true squared error, which is not known before the backfill is done.
 
 use super::policy::{Definition, HeadUse, Order};
 

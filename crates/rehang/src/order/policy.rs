@@ -1,4 +1,4 @@
-//! What policies have in common: their names, what they are made of, what they may look at, and the order that they make.
+//! Common parts of policies: their names, their definition, their inputs, and the order that they make.
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -13,11 +13,11 @@ use crate::progress::Progress;
 use crate::space::Distance;
 use crate::vectors::Matrix;
 
-/// Items whose logits are computed together.
+/// Number of items whose logits are computed together.
 const BLOCK: usize = 64;
 
 crate::named! {
-    /// How an order is made.
+    /// Policy by which an order is made.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
     #[serde(rename_all = "kebab-case")]
     pub enum Policy ("policy") {
@@ -31,58 +31,63 @@ crate::named! {
         Margin = "margin",
         /// `−Σ p log p` (RACT eq. 11). Needs `classified`.
         Entropy = "entropy",
-        /// The true squared error ("cheating" order of FastFill). Needs `squared_errors`; for evaluation only, since an upgrade never
-        /// has them before the backfill is done.
+        /// The true squared error ("cheating" order of FastFill). Needs `squared_errors`. It is for
+        /// evaluation only, since an upgrade never has them before the backfill is done.
         Oracle = "oracle",
-        /// Cover, then dig: first the item nearest to the centre of each of `n/10` clusters of the gallery (k-means, every
-        /// item weighted by its dig score), then the rest, both by dig score. A query needs one near native item for top-1
-        /// and all of them for mAP, so an order that reaches every corner early serves both.
+        /// Cover, then dig: first the item nearest to the centre of each of `n/10` clusters of the gallery
+        /// (k-means, every item weighted by its dig score), then the rest; both by dig score. A query needs
+        /// one near native item for top-1, and all of them for mAP. So an order that reaches every corner
+        /// early serves both.
         ///
-        /// The dig score is `H(p) · (1 − (p¹ − p²))`, entropy times margin through a head (the adapter carries one even
-        /// where the model came without); σ² where there is none. Needs `vectors`, and `classified` or `sigma`.
+        /// The dig score is `H(p) · (1 − (p¹ − p²))`, entropy times margin, through a head (the adapter
+        /// carries one even where the model came without). Without a head it is σ². Needs `vectors`, and
+        /// `classified` or `sigma`.
         Coverage = "coverage",
-        /// The distance of h(o) to the mean of its class, or of its k-means cluster without labels, farthest first
-        /// (λ-orthogonality, arXiv 2509.16664). Needs `vectors`; `classes` are those that the gallery declares.
+        /// The distance of h(o) to the mean of its class, or of its k-means cluster without labels, farthest
+        /// first (λ-orthogonality, arXiv 2509.16664). Needs `vectors`; `classes` are the ones that the
+        /// gallery declares.
         ClassMean = "class-mean",
     }
 }
 
-/// What a policy is.
+/// Definition of a policy: its description, and the functions that make its order.
 pub(super) struct Definition {
-    /// What it does, after its name: "goes by …".
+    /// Description of the policy, in words that follow its name: "goes by …".
     pub about: &'static str,
-    /// Whether it uses what is not known before the backfill is done.
+    /// Whether the order uses what is not known before the backfill is done.
     pub is_evaluation_only: bool,
     pub head: HeadUse,
-    /// Orders a whole gallery.
+    /// Function that orders a whole gallery.
     pub order: fn(&Evidence<'_>) -> Result<Order>,
-    /// What items are ranked by, each by itself and as soon as it is adapted: larger is earlier.
+    /// Function that scores items, each by itself and as soon as it is adapted: a larger score is earlier.
     pub scores: fn(&Page<'_>) -> Result<Vec<f64>>,
-    /// What has to be said of a live gallery as a whole, from a sample of it; `None` where `scores` says everything.
+    /// Function that looks at a sample of a live gallery as a whole; `None` where `scores` alone make the
+    /// order.
     pub arrange: Option<fn(&Evidence<'_>) -> Result<Arrangement>>,
 }
 
-/// What a policy does with a classifier head.
+/// Use that a policy makes of a classifier head.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum HeadUse {
-    /// It looks through none.
+    /// The policy looks through no head.
     None,
-    /// It needs one.
+    /// The policy needs a head.
     Needed,
-    /// It looks through the adapter's own one, which is tempered on left-out pairs, before any other.
+    /// The policy looks through the adapter's own head, which is tempered on left-out pairs, before any
+    /// other.
     Own,
 }
 
 /// Items of a live gallery that were just adapted.
 #[derive(Clone, Copy)]
 pub struct Page<'a> {
-    /// A number in `[0, 1)` that is drawn for the item of a row and stays the same, for shuffles.
+    /// Number in `[0, 1)` that is drawn for the item of a row and stays the same, for shuffles.
     pub drawn: &'a dyn Fn(usize) -> f64,
-    /// σ² of each, `[n]`.
+    /// σ² of each item, `[n]`.
     pub sigma: &'a [f32],
-    /// Adapted vectors, `[n, d]`.
+    /// Adapted vectors of the items, `[n, d]`.
     pub vectors: &'a Matrix,
-    /// The adapter's head.
+    /// Head of the adapter.
     pub head: Option<&'a Head>,
 }
 
@@ -92,17 +97,17 @@ impl Page<'_> {
     }
 }
 
-/// What a look at a sample of a live gallery says of the whole.
+/// Arrangement of a whole live gallery, from a look at a sample of it.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Arrangement {
-    /// These rows of the sample come before everything else, the first one first.
+    /// Rows of the sample that come before everything else, the first one first.
     First(Vec<usize>),
-    /// Every item is ranked by its distance to the nearest of these centres, `[k, d]`, farthest first; see
+    /// Centres `[k, d]`. Every item is ranked by its distance to the nearest of them, farthest first; see
     /// [`distances_to_nearest`].
     FarFrom(Matrix),
 }
 
-/// The distance of every vector to the nearest centre: `[n, d], [k, d] → [n]`.
+/// Computes the distance of every vector to the nearest centre: `[n, d], [k, d] → [n]`.
 pub fn distances_to_nearest(vectors: &Matrix, centres: &Matrix) -> Vec<f64> {
     let nearest = |row: usize| {
         let to = (0..centres.rows()).map(|centre| squared_distance(vectors.row(row), centres.row(centre)));
@@ -111,7 +116,7 @@ pub fn distances_to_nearest(vectors: &Matrix, centres: &Matrix) -> Vec<f64> {
     (0..vectors.rows()).into_par_iter().map(nearest).collect()
 }
 
-/// What an order may be made from; each policy says what it needs.
+/// Inputs that an order may be made from; each policy says what it needs.
 ///
 /// | name | default | purpose |
 /// |---|---|---|
@@ -132,17 +137,18 @@ pub struct OrderInput<'a> {
     pub sigma: Option<&'a [f64]>,
     /// True squared error of each item.
     pub squared_errors: Option<&'a [f64]>,
-    /// A head and the vectors it classifies.
+    /// A head, and the vectors that it classifies.
     pub classified: Option<(&'a Head, &'a Matrix)>,
     /// Vectors whose space is to be covered.
     pub vectors: Option<&'a Matrix>,
     /// Class of each item, as the gallery declares it.
     pub classes: Option<&'a [i64]>,
-    /// Clusters of an order that has some.
+    /// Number of clusters, for an order that has some.
     pub clusters: Option<usize>,
     /// Seed of shuffles and of k-means.
     pub seed: u64,
-    /// Is told how far an order is that clusters the gallery, which takes a minute where it is large; and ends it.
+    /// Progress of an order that clusters the gallery, which takes a minute where it is large. It can also
+    /// end the work.
     pub progress: Option<&'a Progress>,
 }
 
@@ -151,17 +157,19 @@ pub struct OrderInput<'a> {
 pub struct Order {
     /// `permutation[0]` is re-embedded first.
     pub permutation: Vec<usize>,
-    /// What each item was ranked by, `[n]` in gallery order. Orders without a score of their own (random, coverage)
-    /// have `1 − place/n`, so that sorting by score gives the permutation for every policy.
+    /// Number that each item was ranked by, `[n]` in gallery order. Orders without a score of their own
+    /// (random, coverage) have `1 − place/n`, so that sorting by score gives the permutation for every
+    /// policy.
     pub scores: Vec<f64>,
 }
 
 impl Order {
-    /// The order with the largest score first; equal scores by index.
+    /// Makes the order with the largest score first; equal scores stand by index.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotFinite`](crate::ErrorKind::NotFinite) where a score is NaN or infinite: such an item has no place.
+    /// [`ErrorKind::NotFinite`](crate::ErrorKind::NotFinite) where a score is NaN or infinite: such an item
+    /// has no place.
     pub fn by_scores(scores: Vec<f64>, what: &str) -> Result<Self> {
         check_finite(what, &scores, 1, 0)?;
         let mut permutation: Vec<usize> = (0..scores.len()).collect();
@@ -180,7 +188,7 @@ impl Order {
     }
 }
 
-/// What an order may be made from, asked for by the policy that needs it.
+/// Access of a policy to its inputs. An input that is missing becomes an error that names the policy.
 pub(super) struct Evidence<'a> {
     pub policy: Policy,
     pub input: &'a OrderInput<'a>,
@@ -191,7 +199,7 @@ impl<'a> Evidence<'a> {
         Error::missing(what, format!("the order {:?}", self.policy.name()))
     }
 
-    /// Fails where something is not of n items.
+    /// Fails where an input is not of n items.
     pub(super) fn expect_items(&self, what: &str, count: usize) -> Result<()> {
         expect_count(what, count, "the gallery", self.input.items)
     }
@@ -209,7 +217,8 @@ impl<'a> Evidence<'a> {
     }
 }
 
-/// Softmax probabilities of every vector, given to `score`: `[n, d] → [n, classes] → [n]`.
+/// Computes the softmax probabilities of every vector and gives them to `score`:
+/// `[n, d] → [n, classes] → [n]`.
 pub(super) fn probabilities(
     head: &Head,
     vectors: &Matrix,

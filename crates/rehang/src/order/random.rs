@@ -1,4 +1,4 @@
-//! A shuffle.
+//! The order `random`: a shuffle.
 
 use rand::rand_core::SeedableRng;
 use rand_chacha::ChaCha8Rng;

@@ -1,4 +1,4 @@
-//! By predicted squared error σ², the largest first (FastFill §4.2).
+//! The order `sigma`: by predicted squared error σ², the largest first (FastFill §4.2).
 
 use super::policy::{Definition, HeadUse, Order};
 

@@ -1,4 +1,5 @@
-//! Small adapters of every kind, made from a seed; shared by the tests of `rehang` and `rehang-files`, and by `write_golden` there.
+//! Small adapters of every kind, made from a seed. The tests of `rehang` and `rehang-files` share them with
+//! `write_golden` of `rehang-files`.
 #![allow(dead_code, reason = "each user of this module needs a part of it")]
 
 use std::collections::BTreeMap;
@@ -11,7 +12,7 @@ use rehang::adapter::{
 };
 use rehang::{Distance, Head, HeadKind, Matrix, Space};
 
-/// Numbers between −1 and 1.
+/// A matrix of numbers between −1 and 1.
 pub fn matrix(random: &mut ChaCha8Rng, rows: usize, columns: usize) -> Matrix {
     Matrix::from_fn(rows, columns, |_, _| random.random_range(-1.0..1.0))
 }
@@ -36,7 +37,7 @@ pub fn layers(random: &mut ChaCha8Rng, widths: &[usize], last_relu: bool) -> Vec
         .collect()
 }
 
-/// Which parts an adapter has.
+/// Parts that an adapter has.
 #[derive(Debug, Clone, Copy)]
 pub struct Kind {
     pub input: InputScaling,
@@ -51,7 +52,7 @@ pub struct Kind {
     pub handicap: f64,
 }
 
-/// An adapter of a kind: old width, new width, side width, hidden width.
+/// Makes an adapter of a kind, with old width, new width, side width and hidden width.
 pub fn adapter(random: &mut ChaCha8Rng, kind: Kind, [d_old, d_new, d_side, hidden]: [usize; 4]) -> Adapter {
     let chain = |input: usize, count: usize, output: usize| {
         let mut widths = vec![input];
@@ -90,7 +91,7 @@ pub fn adapter(random: &mut ChaCha8Rng, kind: Kind, [d_old, d_new, d_side, hidde
             kernel: Some(expansion(random, kind.kinds)),
             ..Map::of_layers(InputScaling::AsIs, vec![dense(random, d_old, kind.kinds, false)])
         };
-        // Every second one has a hidden layer and a skip.
+        // Every second map has a hidden layer and a skip.
         let of_kind = |of: usize| {
             let widths = [d_old, hidden, d_new];
             let is_deep = of % 2 == 1;
@@ -289,7 +290,7 @@ pub fn broken() -> Vec<(&'static str, Adapter)> {
     broken
 }
 
-/// A map that does nothing, for vectors like these.
+/// Makes a map that does nothing, with statistics of these vectors.
 pub fn fitted_on(old: &Matrix) -> Adapter {
     let (_, mut adapter) = of_every_kind().swap_remove(0);
     adapter.old.dimension = old.columns();

@@ -1,5 +1,5 @@
-//! Applying adapters: the fast path against ten lines that can be believed by looking, and every way to give it
-//! something wrong.
+//! Applying adapters: the fast path against a few lines that can be checked by reading, and every way to give
+//! it something wrong.
 
 use crate::adapters::{self, Kind, adapter, broken, fitted_on, matrix, of_every_kind};
 use proptest::prelude::*;
@@ -12,7 +12,7 @@ use rehang::adapter::{
 };
 use rehang::{Distance, ErrorKind, Head, HeadKind, Matrix, Progress, Space, Vectors};
 
-/// One row through layers in double precision.
+/// Takes one row through layers in double precision.
 fn slow_layers(layers: &[Dense], row: &[f64]) -> Vec<f64> {
     let mut row = row.to_vec();
     for layer in layers {
@@ -32,7 +32,7 @@ fn length(row: &[f64]) -> f64 {
     row.iter().map(|value| value * value).sum::<f64>().sqrt()
 }
 
-/// One old vector as the map reads it.
+/// Scales one old vector as the map reads it.
 fn slow_scaled(input: InputScaling, old: &[f32]) -> Vec<f64> {
     let old: Vec<f64> = old.iter().map(|&value| f64::from(value)).collect();
     let length = length(&old);
@@ -40,7 +40,7 @@ fn slow_scaled(input: InputScaling, old: &[f32]) -> Vec<f64> {
     old.iter().map(|value| value / scale).collect()
 }
 
-/// One raw output in double precision.
+/// Computes one raw output in double precision.
 fn slow_raw(map: &Map, old: &[f32], side: Option<&[f32]>) -> Vec<f64> {
     let old = slow_scaled(map.input, old);
     let mut joined = slow_layers(&map.branch, &old);
@@ -76,7 +76,8 @@ fn slow_raw(map: &Map, old: &[f32], side: Option<&[f32]>) -> Vec<f64> {
     raw
 }
 
-/// The entropy of a head's softmax and one minus its largest probability, straight from their definitions.
+/// Computes the entropy of a head's softmax and one minus its largest probability, straight from their
+/// definitions.
 fn slow_doubt(head: &Head, v: &[f64]) -> [f64; 2] {
     let logits: Vec<f64> = (0..head.classes())
         .map(|class| {
@@ -133,7 +134,7 @@ fn slow_log_variance(adapter: &Adapter, old: &[f32], raw: &[f64], adapted: &[f64
     }
 }
 
-/// Outputs of a batch through [`Applier::apply_rows`].
+/// Applies an adapter to a batch through [`Applier::apply_rows`].
 fn applied(adapter: &Adapter, old: &Matrix, side: Option<&Matrix>) -> (Matrix, Vec<f32>, Vec<f32>) {
     let applier = Applier::new(adapter).unwrap();
     let mut vectors = Matrix::zeros(old.rows(), applier.d_new());
@@ -190,7 +191,8 @@ fn kinds() -> impl Strategy<Value = Kind> {
         |(unit, branch_layers, second, mixer_layers, skip, geometry, uncertainty)| Kind {
             input: if unit { InputScaling::UnitLength } else { InputScaling::AsIs },
             branch_layers,
-            // Side information as it comes, with no mixer behind it, leaves its width to the mixer that is not there.
+            // Side information that is read as it comes, without a mixer behind it, has no width of its own:
+            // the missing mixer would give it.
             second,
             mixer_layers,
             skip,
@@ -356,7 +358,7 @@ fn zero_vectors_go_through_every_kind_and_sigma_stays_positive() {
         vectors.check_finite(name).unwrap();
         assert!(variance[0] > 0.0 && variance[0].is_finite() && raw_norms[0].is_finite(), "{name}");
     }
-    // A map that gives exactly zero: every length and distance whose log is taken is 0.
+    // A map that gives exactly zero, so every length and distance whose log is taken is 0.
     let (_, mut adapter) = of_every_kind().swap_remove(5);
     let zero = |inputs: usize| Dense { weight: Matrix::zeros(4, inputs), bias: vec![0.0; 4], relu: false };
     let joined = adapter.map.mixer[0].weight.columns();
@@ -417,7 +419,7 @@ fn parts_that_do_not_agree_are_named() {
 fn nearest_anchors_are_those_of_a_full_sort() {
     let mut random = ChaCha8Rng::seed_from_u64(11);
     let mut anchors = matrix(&mut random, 700, 9);
-    // Duplicates: equal distances are ordered by index.
+    // Duplicates make equal distances, which are ordered by index.
     for row in 600..700 {
         let copied = anchors.row(row - 600).to_vec();
         anchors.row_mut(row).copy_from_slice(&copied);
@@ -426,7 +428,7 @@ fn nearest_anchors_are_those_of_a_full_sort() {
         left.iter().zip(right).map(|(&a, &b)| (f64::from(a) - f64::from(b)).powi(2)).sum::<f64>().sqrt()
     };
     let search = NearestAnchors::new(&anchors).unwrap();
-    // Itself, and half of all others.
+    // The query itself is left out, or half of all anchors.
     let left_out: [fn(usize, usize) -> bool; 2] =
         [|query, anchor| query == anchor, |query, anchor| (query + anchor) % 2 == 1];
     for leave_out in left_out {

@@ -1,4 +1,5 @@
-//! The curve against a brute-force twin: at every cut the distances are put together anew, sorted, and read off.
+//! The curve against a brute-force twin: at every cut the distances are put together anew, sorted, and read
+//! off.
 
 use proptest::prelude::*;
 use rehang::curve::{
@@ -7,11 +8,12 @@ use rehang::curve::{
 };
 use rehang::{Distance, ErrorKind, Matrix, Progress};
 
-/// The distance of the definition, by loops that share nothing with the product: no length is squared and no product
-/// taken apart.
+/// Computes the distance by its definition, with loops that share nothing with the product: no length is
+/// squared and no product taken apart.
 ///
-/// Ties are decided by the last bit, so the numbers that it is asked about are such that every step is exact: see
-/// [`whole_numbers`] and [`directions`]. Elsewhere equal vectors get equal bits, and others are far from a tie.
+/// Ties are decided by the last bit. So the tests use numbers for which every step is exact: see
+/// [`whole_numbers`] and [`directions`]. Elsewhere equal vectors get equal bits, and others are far from a
+/// tie.
 fn distance(q: &[f32], g: &[f32], kind: Distance) -> f64 {
     match kind {
         Distance::L2 => {
@@ -40,7 +42,7 @@ fn distance(q: &[f32], g: &[f32], kind: Distance) -> f64 {
     }
 }
 
-/// A vector at length 1; a zero vector as it is, so that its cosine with anything is 0.
+/// Scales a vector to length 1. A zero vector stays as it is, so that its cosine with anything is 0.
 fn unit(vector: &[f32]) -> Vec<f64> {
     let mut squares = 0.0;
     for &value in vector {
@@ -50,7 +52,7 @@ fn unit(vector: &[f32]) -> Vec<f64> {
     vector.iter().map(|&value| f64::from(value) / length).collect()
 }
 
-/// Right and wrong answers of one query, as gains (negative: not in the ranking).
+/// Right and wrong answers to one query, as gains (negative: not in the ranking).
 type Gains = Vec<f64>;
 
 /// Metrics of one query at one state.
@@ -68,7 +70,7 @@ struct Point {
 }
 
 const DEPTH: usize = 3;
-/// What is measured beside top-1, top-5 and mAP.
+/// Metrics that are measured besides top-1, top-5 and mAP.
 const FURTHER: [Metric; 4] =
     [Metric::map_at(DEPTH), Metric::precision_at(DEPTH), Metric::ndcg_at(DEPTH), Metric::recall_at(DEPTH)];
 
@@ -96,7 +98,7 @@ fn point(distances: &[f64], gains: &Gains) -> Point {
     }
 }
 
-/// Every query's metrics at every cut: `[cuts][counted queries]`.
+/// Computes the metrics of every query at every cut: `[cuts][counted queries]`.
 fn twin(case: &Case, gains: &[Gains], counted: &[usize]) -> Vec<Vec<Point>> {
     let queries = case.queries.as_ref().unwrap_or(&case.native);
     (0..=case.native.rows())
@@ -166,7 +168,7 @@ impl Case {
     }
 }
 
-/// Vectors for a distance, small and with many duplicates and ties.
+/// Draws vectors for a distance, small and with many duplicates and ties.
 fn matrix(rows: usize, columns: usize, kind: Distance) -> BoxedStrategy<Matrix> {
     match kind {
         Distance::L2 | Distance::Dot => whole_numbers(rows, columns),
@@ -174,15 +176,15 @@ fn matrix(rows: usize, columns: usize, kind: Distance) -> BoxedStrategy<Matrix> 
     }
 }
 
-/// Small whole numbers: sums, products and squares of them are exact in every order.
+/// Draws small whole numbers: sums, products and squares of them are exact in every order.
 fn whole_numbers(rows: usize, columns: usize) -> BoxedStrategy<Matrix> {
     prop::collection::vec(-2_i8..=2, rows * columns)
         .prop_map(move |values| Matrix::new(columns, values.into_iter().map(f32::from).collect()).unwrap())
         .boxed()
 }
 
-/// Vectors whose lengths are 0 or powers of two: dividing by a length is exact, and so is every cosine. They lie along an
-/// axis, or have four coordinates of one size.
+/// Draws vectors whose lengths are 0 or powers of two, so dividing by a length is exact, and so is every
+/// cosine. They lie along an axis, or have four coordinates of one size.
 fn directions(rows: usize, columns: usize) -> BoxedStrategy<Matrix> {
     let row = (0..columns, any::<bool>(), 0..5_u8, any::<[bool; 4]>()).prop_map(
         move |(first, spread, size, negative)| {
@@ -384,7 +386,7 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
         })?;
     }
 
-    // Every query's own numbers.
+    // Values of every query.
     for place in 0..counted.len() {
         let states = &points[..points.len() - 1];
         let area = |metric: fn(&Point) -> f64| {
@@ -403,15 +405,16 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
         }
     }
 
-    // A gallery that stays as it is: the two ends of the curve.
+    // The two ends of the curve are galleries that stay as they are.
     for (gallery, cut) in [(&case.adapted, 0), (&case.native, points.len() - 1)] {
         let queries = case.queries.as_ref().unwrap_or(&case.native);
         if cut == 0 && case.queries.is_none() {
-            // Leaving itself out, the gallery would be searched with adapted queries here.
+            // This gallery would be searched with adapted queries, each leaving itself out.
             continue;
         }
         if cut == 0 && case.handicap > 0.0 && case.distance == Distance::Cosine {
-            // What is added to every distance changes no rank, but for cosines that only rounding told apart.
+            // A handicap on every distance changes no rank, except among cosines that only rounding told
+            // apart.
             continue;
         }
         let queries = case.queries.is_some().then_some(queries);
@@ -440,7 +443,7 @@ fn check_agreement(case: &Case) -> Result<(), TestCaseError> {
     prop_assert!(made.lines.metrics().eq([agreement]) && made.flips == ByMetric::default());
     let (line, own) = (&made.lines[agreement], &made.per_query);
     let vectors = queries.unwrap_or(&case.native);
-    // Every cut is kept, so that queries' own numbers must add up to the line and its area.
+    // Every cut is kept, so the queries' own values must add up to the line and its area.
     let mean = own.areas[agreement].iter().sum::<f64>() / vectors.rows() as f64;
     prop_assert!((mean - line.area()).abs() < 1e-9);
     for (cut, value) in line.values().iter().enumerate() {
@@ -484,7 +487,7 @@ proptest! {
     }
 }
 
-/// Numbers that look random and are the same everywhere.
+/// Makes numbers that look random and are the same everywhere.
 fn noise(seed: u64) -> impl FnMut() -> f32 {
     let mut state = seed;
     move || {
@@ -560,7 +563,8 @@ fn one_item_is_enough_for_a_query_set_of_its_own_and_too_few_to_leave_itself_out
 
 #[test]
 fn a_wide_gallery_of_duplicates_keeps_ties_through_the_sums() {
-    // 90 items of 129 fractional coordinates, but only 10 different vectors: equal vectors must get equal bits.
+    // 90 items of 129 fractional coordinates hold only 10 different vectors, and equal vectors must get equal
+    // bits.
     let mut noise = noise(3);
     let few = Matrix::from_fn(10, 129, |_, _| noise());
     let mut case = plain_case(90, 129, 6, 0.0);
@@ -601,7 +605,8 @@ fn the_number_of_threads_does_not_change_a_bit() {
     assert_eq!(one, curve_of(&case));
 }
 
-/// A gallery of close neighbours, its old vectors and its queries' curve, agreement and evaluation, moved by `offset`.
+/// Measures a gallery of close neighbours, moved by `offset` with its old vectors and queries: its curve,
+/// agreement and evaluation.
 fn measured_at(offset: impl Fn(usize) -> f32, separate_queries: bool) -> (Curve, Vec<f64>, f64) {
     const STEP: f32 = 1.0 / 1024.0;
     let mut noise = noise(17);
@@ -656,7 +661,7 @@ fn an_offset_that_all_vectors_share_changes_nothing_of_an_l2_curve() {
     for separate_queries in [false, true] {
         let expected = measured_at(|_| 0.0, separate_queries);
         assert_eq!(measured_at(|_| 10_000.0, separate_queries), expected);
-        // A column that dwarfs all others, by a number beside which a step of the others just survives.
+        // One column dwarfs all others, by a number beside which a step of the others just survives.
         assert_eq!(
             measured_at(|column| if column == 3 { 10_000.0 } else { 0.0 }, separate_queries),
             expected

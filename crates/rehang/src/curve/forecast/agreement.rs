@@ -1,13 +1,16 @@
-//! Agreement with the fully native gallery, from the few items of which both vectors are known.
+//! Agreement with the fully native gallery, forecast from the few items of which both vectors are known.
 //!
-//! How much the first k of a search agree depends on the part of the gallery that they are. So the k of N items are compared with the
-//! k' = k·n/N of the held-out ones, which are the same part: logit A(k, n) = f(k/n) + c/k, where c is what very short lists lose. It is read off two
-//! sizes of one part: lists of k among n items, and of k/2 among halves of them. Below k' = 1 f goes on as it comes, and never up: among more items no more
-//! agree. The range grows with −ln k', and of few items in a large gallery it says that nothing is known.
+//! Agreement of the first k depends on the part of the gallery that these k are. So the k of N items are
+//! compared with the k' = k·n/N of the held-out ones, which are the same part: logit A(k, n) = f(k/n) + c/k,
+//! where c is what very short lists lose. c is read off two sizes of one part: lists of k among n items, and
+//! of k/2 among halves of them. Below k' = 1, f continues its slope but never rises, since among more items
+//! no more can agree. The range grows with −ln k'; for few items in a large gallery it is so wide that it
+//! says nothing is known.
 //!
-//! On the way from the switch to the end, which agrees with itself, the held-out items among themselves tell too much. Their way is scaled to the
-//! switch of N items, and the interval reaches towards what they tell themselves. Scaled alone it came out 1.1 to 1.6 points too high at 25 % native and up to 2.0 too
-//! low at 75 %: at a share α it is moved by α (2α − 1) of the distance to what they tell themselves.
+//! A backfill ends at full agreement. On the way there from the switch, the agreement of the held-out items
+//! among themselves is too high. So their way is scaled to the switch of N items, and the interval reaches
+//! towards their own agreement. Scaled alone, it came out 1.1 to 1.6 points too high at 25 % native and up to
+//! 2.0 too low at 75 %. So at a share α it is moved by α (2α − 1) of the distance to their own agreement.
 
 use rand::rand_core::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -26,20 +29,23 @@ use crate::space::Distance;
 use crate::statistics::{Interval, shuffle};
 use crate::vectors::Matrix;
 
-/// Depths at which agreement is measured, beside the one that is asked for.
+/// Depths at which agreement is measured, besides the one that is asked for.
 const DEPTHS: [usize; 9] = [1, 2, 3, 5, 7, 10, 14, 20, 30];
-/// Halvings of the held-out items.
+/// Number of times that the held-out items are split into halves.
 const HALVINGS: usize = 4;
 
-/// The part of the distance from the held-out items' own agreement that an interval on the way has at least, on either side.
+/// Part of the distance to the held-out items' own agreement that half of an interval on the way has at
+/// least.
 const APART: f64 = 0.6;
-/// By what part of itself an interval on the way grows with the share: that all items go the held-out ones' way is a rule of thumb. Without it 65 %
-/// of the intervals held the truth at 75 % native, and 72 % at 50 %, of 200 items.
+/// Part of itself by which an interval on the way grows with the share, since it is a rule of thumb that all
+/// items go the way of the held-out ones. Without it, for 200 items, 65 % of the intervals held the truth at
+/// 75 % native, and 72 % at 50 %.
 const WIDER: f64 = 1.6;
-/// The interval from n items is 1 + 100/n times as wide as their spread says.
+/// Widening of intervals from few items: from n items, they are 1 + 100/n times as wide as the spread says.
 const FEW: f64 = 100.0;
 
-/// The nearest held-out items of a query: among all, then among the half that it lies in, halving by halving.
+/// Nearest held-out items of a query: among all items, then among the half that the query lies in, for every
+/// split.
 type Lists = Vec<Vec<u32>>;
 
 pub(super) fn forecast(
@@ -52,7 +58,7 @@ pub(super) fn forecast(
     let passes = 2 + usize::from(input.queries.is_none_or(|queries| queries.old.is_some()));
     let alone = alone(input, depth, progress)?;
     progress.begin("forecast", "queries", (passes * queries.rows()) as u64);
-    // A list is shorter than the half that it is of.
+    // A list must be shorter than the half that it is taken from.
     let mut depths: Vec<usize> =
         DEPTHS.into_iter().chain([depth]).filter(|&depth| depth < known - 1).collect();
     depths.sort_unstable();
@@ -93,7 +99,7 @@ pub(super) fn forecast(
     })
 }
 
-/// Agreement along a backfill of the held-out items, among themselves.
+/// Computes agreement along a backfill of the held-out items, among themselves.
 fn alone(input: &ForecastInput<'_>, depth: usize, progress: &Progress) -> Result<Line> {
     let mut order: Vec<usize> = (0..input.held_out.len()).collect();
     if let Some(of_all) = input.order {
@@ -115,7 +121,8 @@ fn alone(input: &ForecastInput<'_>, depth: usize, progress: &Progress) -> Result
     Ok(curve(&curve_input, &CurveOptions::default(), progress)?.lines[Metric::agreement_at(depth)].clone())
 }
 
-/// Agreement at every share, from the one at the switch and the way of the held-out items `alone`.
+/// Computes agreement at every share, from agreement at the switch and from the way of the held-out items
+/// `alone`.
 fn along(switch: Interval, alone: &Line, shares: &[f64]) -> Vec<Interval> {
     let known = alone.values().len() - 1;
     let half = (switch.high - switch.low) / 200.0;
@@ -123,22 +130,22 @@ fn along(switch: Interval, alone: &Line, shares: &[f64]) -> Vec<Interval> {
         .iter()
         .map(|&share| {
             let among = alone.values()[(share * known as f64).round() as usize];
-            // The part of its way that the curve has gone.
+            // Part of its way that the curve has gone.
             let gone =
                 if alone.start() < 100.0 { (among - alone.start()) / (100.0 - alone.start()) } else { 1.0 };
             let scaled = switch.estimate + gone * (100.0 - switch.estimate);
-            // At the switch nothing was scaled.
+            // Nothing was scaled at the switch.
             let part = if share == 0.0 { 0.0 } else { share.max(APART) };
             let apart = part * (among - scaled);
             let width = ((1.0 - gone.clamp(0.0, 1.0)) * half).hypot(apart / 100.0);
-            // A larger gallery stays behind first, and comes after beyond one half.
+            // A larger gallery lags behind at first, and catches up beyond one half.
             let told = scaled + share * (2.0 * share - 1.0) * (among - scaled);
             percent_around(told / 100.0, width * (1.0 + WIDER * share))
         })
         .collect()
 }
 
-/// Which half every item lies in, halving by halving.
+/// Splits the items into halves: for every split, whether an item lies in the first half.
 fn halves(items: usize) -> Vec<Vec<bool>> {
     (0..HALVINGS as u64)
         .map(|halving| {
@@ -150,7 +157,7 @@ fn halves(items: usize) -> Vec<Vec<bool>> {
         .collect()
 }
 
-/// The nearest items of one query, in every half that it is asked in.
+/// Lists the nearest items of one query: among all items, and in its half of every split.
 fn nearest(distances: &[f64], query: usize, is_own: bool, halves: &[Vec<bool>], longest: usize) -> Lists {
     let mut order: Vec<u32> = (0..distances.len() as u32).collect();
     order.sort_unstable_by(|&a, &b| distances[a as usize].total_cmp(&distances[b as usize]).then(a.cmp(&b)));
@@ -165,13 +172,13 @@ fn nearest(distances: &[f64], query: usize, is_own: bool, halves: &[Vec<bool>], 
     std::iter::once(whole).chain(halves.iter().map(in_half)).collect()
 }
 
-/// The part of the first `depth` that two lists share.
+/// Share of the first `depth` items that two lists have in common.
 fn agreement(wanted: &[u32], found: &[u32], depth: usize) -> f64 {
     let (wanted, found) = (&wanted[..depth.min(wanted.len())], &found[..depth.min(found.len())]);
     wanted.iter().filter(|item| found.contains(item)).count() as f64 / wanted.len().max(1) as f64
 }
 
-/// Agreement at `depth` carried over from `known` items to `items`.
+/// Carries agreement at `depth` over from `known` items to `items`.
 fn carried(
     wanted: &[Lists],
     found: &[Lists],
@@ -192,7 +199,7 @@ fn carried(
         (value / (1.0 - value)).ln()
     };
     let whole: Vec<f64> = depths.iter().map(|&depth| logit(mean(0, depth))).collect();
-    // logit A(k/2, n/2) − logit A(k, n) = c/k: least squares over all k whose half is there.
+    // logit A(k/2, n/2) − logit A(k, n) = c/k: least squares over all k whose half was measured.
     let (mut above, mut below) = (0.0, 0.0);
     for (&depth, &whole) in depths.iter().zip(&whole) {
         if depth % 2 == 0 && depths.contains(&(depth / 2)) {
@@ -209,7 +216,7 @@ fn carried(
         .map(|(&depth, whole)| ((depth as f64).ln(), whole - short / depth as f64))
         .collect();
     let estimate = 1.0 / (1.0 + (-(interpolated(&places, at.ln()) + short / depth as f64)).exp());
-    // A short list says less than a long one, and it is a list of k' that was asked.
+    // A short list says less than a long one, and the depth that is asked for is a list of k'.
     let asked = depths.iter().copied().find(|&one| one as f64 >= at).unwrap_or(depth);
     let each: Vec<f64> =
         wanted.iter().zip(found).map(|(wanted, found)| agreement(&wanted[0], &found[0], asked)).collect();
@@ -224,7 +231,8 @@ fn carried(
     percent_around(estimate, half)
 }
 
-/// Linear between ascending places, and on beyond the first, where it never rises; the last value beyond the last.
+/// Interpolates linearly between ascending places. Before the first place it continues the slope but never
+/// rises; beyond the last it keeps the last value.
 fn interpolated(places: &[(f64, f64)], at: f64) -> f64 {
     let right = places.partition_point(|place| place.0 <= at).clamp(1, places.len().max(2) - 1);
     match (places.get(right - 1), places.get(right)) {

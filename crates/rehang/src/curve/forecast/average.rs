@@ -1,36 +1,38 @@
-//! Average precision in a gallery of which only some natives are known: each of them stands for several.
+//! Average precision in a gallery of which only some natives are known: each known native stands for several.
 //!
-//! The ranking holds the n held-out natives and all N adapted vectors, each with a weight. In a random order at a share α a native weighs αN/n and an
-//! adapted vector 1 − α. In a given order a native among the first items A weighs |A| over the held-out items of A, and an adapted vector outside
-//! A weighs 1; all others weigh nothing ([`super::imagined`] has one exception). With W the weight above a right answer and W⁺ that of right answers above it, its precision is
-//! `(W⁺ + 1 + m)/(W + 1 + m)`, where a native of weight w stands for w right answers at one place, of which `m = max((w − 1)/2, 0)` are above the
-//! middle one. The average precision is the mean over all right answers, each by its weight.
+//! The ranking holds the n held-out natives and all N adapted vectors, each with a weight. In a random order
+//! at a share α, a native weighs αN/n and an adapted vector 1 − α. In a given order with the first items A, a
+//! native in A weighs |A| over the number of held-out items of A, and an adapted vector outside A weighs 1.
+//! All others weigh nothing ([`super::imagined`] has one exception). Let W be the weight above a right
+//! answer, and W⁺ the weight of the right answers above it. Its precision is `(W⁺ + 1 + m)/(W + 1 + m)`,
+//! since a native of weight w stands for w right answers at one place, of which `m = max((w − 1)/2, 0)` are
+//! above the middle one. The average precision is the mean over all right answers, each by its weight.
 
 use super::data::ForecastInput;
 use super::right::Right;
 use crate::curve::thresholds::Thresholds;
 
-/// Where items get which weight.
+/// Weights of the items in every mixture.
 pub(super) struct Weights {
-    /// The first step at which each item is native, 1 to `steps`; all 1 in a random order.
+    /// First step at which each item is native, 1 to `steps`; always 1 in a random order.
     step: Vec<u32>,
     held_out: Vec<u32>,
-    /// What weighs how much at each step.
+    /// Weights of natives and adapted vectors, one mixture for each step.
     mixtures: Vec<Mixture>,
 }
 
 #[derive(Clone, Copy)]
 struct Mixture {
-    /// Of natives up to a step, and of those beyond it.
+    /// Weight of natives up to the step `natives_to`; `native_beyond` is that of later natives.
     native: f64,
     native_beyond: f64,
     adapted: f64,
     natives_to: u32,
-    /// Adapted vectors beyond this step weigh.
+    /// Step beyond which adapted vectors have the weight `adapted`.
     adapted_from: u32,
 }
 
-/// A right answer in one of its two forms.
+/// One of the two forms of a right answer: adapted or native.
 #[derive(Clone, Copy)]
 struct Form {
     distance: f64,
@@ -40,10 +42,11 @@ struct Form {
 }
 
 impl Weights {
-    /// One mixture for each cut, then those of a random order at one half and at three quarters, which the end is extrapolated from.
+    /// Makes one mixture for each cut, and two more of a random order, at one half and at three quarters. The
+    /// end is extrapolated from these two.
     ///
-    /// `kept` is the part of what an order selects by that natives keep: 1 for natives that are known. Less of it, and natives of all items stand for
-    /// the rest, 1 − `kept`, as in a random order.
+    /// `kept` is how far natives keep the selection that an order makes: 1 for natives that are known. If it
+    /// is less, natives of all items stand for the rest, 1 − `kept`, as in a random order.
     pub(super) fn new(input: &ForecastInput<'_>, cuts: &[usize], kept: f64) -> Self {
         let (items, known) = (input.old.rows(), input.held_out.len());
         let steps = cuts.len() as u32 - 1;
@@ -66,7 +69,7 @@ impl Weights {
             }
             for (cut, at) in cuts.iter().zip(0..) {
                 let inside = input.held_out.iter().filter(|&&item| step[item] <= at).count();
-                // Of a part without held-out items nothing is known but its adapted vectors.
+                // A part without held-out items is known by its adapted vectors alone.
                 let of_all = (1.0 - kept) * *cut as f64 / known as f64;
                 let native = if inside == 0 { 0.0 } else { kept * *cut as f64 / inside as f64 };
                 mixtures.push(Mixture {
@@ -94,7 +97,7 @@ impl Weights {
     ) -> Vec<f64> {
         let own = right.own(query);
         let mut forms = Vec::new();
-        // In no ranking: the query itself, and what is judged so.
+        // Items that are in no ranking: the query itself, and items that are judged as junk.
         let mut outside = vec![false; adapted.len()];
         for (item, &distance) in adapted.iter().enumerate() {
             let gain = right.gain(query, item);
@@ -120,7 +123,7 @@ impl Weights {
         let mut thresholds = Thresholds::default();
         thresholds.build(forms.iter().map(|form| (form.distance, key(form.item, form.is_native))));
         let steps = self.step.iter().copied().max().unwrap_or(1) as usize + 1;
-        // Items at each place by the step at which they become native.
+        // Counts the items at each place by the step at which they become native.
         let counted = |distances: &[f64], items: &[u32], is_native: bool| {
             let keys: Vec<u32> = items.iter().map(|&item| key(item, is_native)).collect();
             let mut places = vec![0; items.len()];
@@ -175,7 +178,7 @@ mod tests {
     use crate::space::Distance;
     use crate::vectors::Matrix;
 
-    /// The definition, item by item.
+    /// Computes the definition, item by item.
     fn slow(
         (native, adapted): (&[f64], &[f64]),
         held_out: &[usize],
@@ -233,7 +236,7 @@ mod tests {
             let right = Right::new(&input);
             for (query, kept) in (0..held_out.len()).flat_map(|query| [(query, 1.0), (query, 0.6)]) {
                 let weights = Weights::new(&input, &cuts, kept);
-                // Many are equal.
+                // Many distances are equal.
                 let mut coarse = || (next() * 20.0).floor();
                 let adapted: Vec<f64> = (0..items).map(|_| coarse()).collect();
                 let native: Vec<f64> = (0..held_out.len()).map(|_| coarse()).collect();

@@ -1,4 +1,4 @@
-//! From what every query saw to a forecast with its intervals.
+//! Estimates with intervals, made from the numbers of every query.
 
 use super::data::{ENOUGH, MetricForecast, POINTS};
 use crate::statistics::{Interval, quantile, resampled_means};
@@ -6,22 +6,24 @@ use crate::statistics::{Interval, quantile, resampled_means};
 /// Standard errors on either side of an estimate that hold [`LEVEL`] of a normal distribution.
 pub(super) const Z: f64 = 1.96;
 const LEVEL: f64 = 0.95;
-/// Resamples of the queries for the share that is enough.
+/// Number of resamples of the queries for the share that is enough.
 const RESAMPLES: usize = 400;
-/// How much of the old vectors' size effect, in logits, the end of average precision has.
+/// Part of the old vectors' size effect, in logits, that the end of average precision has.
 const OLD_EFFECT: f64 = 0.6;
 
-/// A size effect is known to about a third, so one in twenty is off by this part of it.
+/// Relative error of a size effect: it is known to about a third, so one in twenty is off by more than this.
 const EFFECT_OFF: f64 = Z / 3.0;
-/// What is extrapolated from n items has an interval 1 + 50/n times as wide as their spread says.
+/// Widening of intervals from few items: a value extrapolated from n items has an interval 1 + 50/n times as
+/// wide as the spread says.
 const FEW: f64 = 50.0;
-/// The interval of a share has this on either side: shares of a forecast are 5 % apart, and one random order is not another.
+/// Least distance from a share that is enough to either end of its interval. Shares of a forecast are 5 %
+/// apart, and random orders differ.
 const RESOLUTION: f64 = 0.01;
 
 /// Numbers of every query, `[queries, columns]`; a query may lack some.
 pub(super) struct Table {
     columns: usize,
-    /// A number, or 0, and whether it is there, of every column.
+    /// Two numbers for every column: the query's number, or 0, and whether it has one.
     values: Vec<f64>,
 }
 
@@ -42,7 +44,7 @@ impl Table {
         self.values.len().checked_div(2 * self.columns).unwrap_or(0)
     }
 
-    /// Numbers of one column, of the queries that have one.
+    /// Numbers of one column, for the queries that have one.
     fn column(&self, column: usize) -> impl Iterator<Item = f64> {
         let rows = self.values.chunks_exact(2 * self.columns);
         rows.map(move |row| (row[2 * column], row[2 * column + 1])).filter(|one| one.1 > 0.0).map(|one| one.0)
@@ -61,7 +63,7 @@ impl Table {
         (squares / (count - 1) as f64 / count as f64).sqrt()
     }
 
-    /// The means over queries that are drawn with replacement.
+    /// Means over queries that are drawn with replacement.
     fn resampled(&self) -> Vec<Means> {
         let of = |sums: Vec<f64>| {
             Means(sums.chunks_exact(2).map(|one| (one[1] > 0.0).then(|| one[0] / one[1])).collect())
@@ -75,7 +77,7 @@ fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     (count > 0).then(|| sum / count as f64)
 }
 
-/// The mean of every column; `None` where no query has a number.
+/// Mean of every column; `None` where no query has a number.
 struct Means(Vec<Option<f64>>);
 
 impl Means {
@@ -84,11 +86,12 @@ impl Means {
     }
 }
 
-/// Where columns lie: the switch, today, those of each view, and for average precision one for each mixture.
+/// First columns of a table: the switch and today. The columns of each view follow and, for average
+/// precision, one for each mixture.
 const SWITCH: usize = 0;
 const TODAY: usize = 1;
 
-/// Columns of a view.
+/// Number of columns of a view.
 const OF_VIEW: usize = 5;
 
 fn mixed(view: usize) -> usize {
@@ -103,7 +106,8 @@ fn old(view: usize) -> usize {
     4 + OF_VIEW * view
 }
 
-/// In a random order, with as many natives as in the given one, and with as many as there are.
+/// Columns of the galleries in a random order: one with as many natives as the given order's gallery has, and
+/// the largest.
 fn random(view: usize) -> [usize; 2] {
     [5, 6].map(|column| column + OF_VIEW * view)
 }
@@ -112,47 +116,47 @@ fn precision(mixture: usize) -> usize {
     2 + OF_VIEW * POINTS + mixture
 }
 
-/// Average precision with imagined natives, and with their right answers moved.
+/// Columns of average precision with imagined natives, and with their right answers moved.
 fn imagined(mixture: usize) -> [usize; 2] {
     [1, 2].map(|block| precision(block * (POINTS + 2) + mixture))
 }
 
-/// The view of all natives and nothing else.
+/// View that has all natives and nothing else.
 const END: usize = POINTS - 1;
 
-/// What is known of a metric beside its table.
+/// Facts about a metric that stand beside its table.
 pub(super) struct Columns<'a> {
     pub(super) shares: &'a [f64],
-    /// Whether old vectors say what a size does to natives.
+    /// Whether old vectors show the effect of the gallery's size on natives.
     pub(super) by_old: bool,
-    /// Doing nothing over all items as queries, in percent.
+    /// Value of doing nothing over all items as queries, in percent.
     pub(super) exact: Option<f64>,
-    /// Whether it is average precision.
+    /// Whether the metric is average precision.
     pub(super) is_average: bool,
-    /// Held-out items.
+    /// Number of held-out items.
     pub(super) held_out: usize,
-    /// Items of the gallery.
+    /// Number of items in the gallery.
     pub(super) items: usize,
-    /// What the known natives weigh beside imagined ones, 0 to 1.
+    /// Weight of the known natives beside the imagined ones, 0 to 1.
     pub(super) known: f64,
 }
 
-/// One value of a curve: its estimate, the column whose spread it has, how many times, and what else there is of standard errors.
+/// One value of a curve: its estimate, and the standard errors that its interval is made from.
 #[derive(Default)]
 struct Value {
     estimate: f64,
     column: usize,
     times: f64,
-    /// Added to the spread.
+    /// Error that is added to the spread.
     more: f64,
-    /// Of its own, whatever the queries: added in squares.
+    /// Error that does not depend on the queries, added in squares.
     apart: f64,
-    /// A second column, and what it weighs beside the first.
+    /// Second column, and its weight beside the first.
     other: Option<(usize, f64)>,
 }
 
 impl Columns<'_> {
-    /// The forecast; `left` is the root of the part of the gallery that is not sampled.
+    /// Makes the forecast. `left` is the root of the share of the gallery that is not sampled.
     pub(super) fn forecast(&self, table: &Table, left: f64) -> MetricForecast {
         let smallest = 0.5 / table.queries().max(1) as f64;
         let values = self.values(&table.means(), smallest, 1.0);
@@ -180,7 +184,7 @@ impl Columns<'_> {
         let times = values[END].times * left;
         let drawn: Vec<Vec<f64>> =
             table.resampled().iter().map(|means| self.estimates(means, smallest, 1.0)).collect();
-        // The size effect may be another one, all along the curve.
+        // The size effect may be off, all along the curve.
         let others = [1.0 - EFFECT_OFF, 1.0 + EFFECT_OFF]
             .map(|effect| self.estimates(&table.means(), smallest, effect));
         MetricForecast { do_nothing, at, enough: enough(self.shares, &estimates, &drawn, &others, times) }
@@ -190,7 +194,7 @@ impl Columns<'_> {
         self.values(means, smallest, effect).iter().map(|value| value.estimate).collect()
     }
 
-    /// Every share's value, with size effects `effect` times as large as they were measured.
+    /// Computes the value at every share, with size effects `effect` times as large as they were measured.
     fn values(&self, means: &Means, smallest: f64, effect: f64) -> Vec<Value> {
         let logit = |value: f64| {
             let value = value.clamp(smallest, 1.0 - smallest);
@@ -202,7 +206,7 @@ impl Columns<'_> {
         let carried = |value: f64, effect: f64| {
             if effect == 0.0 { value } else { 1.0 / (1.0 + (-(logit(value) + effect)).exp()) }
         };
-        // Of natives in a gallery of N items in place of a view's, in logits.
+        // Size effect on natives, in logits, from a view to a gallery of N items.
         let of_adapted = |view: usize| {
             means.get(adapted(view)).map_or(0.0, |small| effect * (logit(switch) - logit(small)))
         };
@@ -225,7 +229,7 @@ impl Columns<'_> {
             let Some(small) = means.get(mixed(at)) else {
                 return Value { estimate: switch, column: SWITCH, times, ..Value::default() };
             };
-            // The sample's own queries on both sides, so that what they have in common cancels.
+            // Both sides have the sample's own queries, so that what they have in common cancels.
             let grown = match random(at).map(|column| means.get(column)) {
                 [Some(small), Some(large)] => effect * (logit(large) - logit(small)),
                 _ => 0.0,
@@ -233,7 +237,7 @@ impl Columns<'_> {
             let shift = grown + (1.0 - share) * of_adapted(at) + share * of_old(at, means.get(TODAY));
             let estimate = carried(small, shift);
             let more = (estimate - small).abs() / 3.0;
-            // Which items become native first is chance too.
+            // Chance also decides which items become native first.
             let by_chance = 4.0 * share * (1.0 - share) * estimate * (1.0 - estimate) / self.items as f64;
             let apart = if self.by_old { by_chance.sqrt() } else { 0.0 };
             Value { estimate, column: mixed(at), times, more, apart, other: None }
@@ -247,7 +251,7 @@ impl Columns<'_> {
             let end = f64::midpoint(along, carried(known, OLD_EFFECT * of_old(END, today))).clamp(0.0, 1.0);
             let missing = end - values[END].estimate;
             for (value, &share) in values.iter_mut().zip(self.shares) {
-                // From three quarters on the line goes over into the end.
+                // From three quarters on, the line is blended into the end.
                 value.estimate += ((share - 0.75) / 0.25).clamp(0.0, 1.0) * missing;
             }
             values[END].column = mixed(END);
@@ -265,15 +269,15 @@ impl Columns<'_> {
     }
 }
 
-/// An estimate and half of its interval, both 0 to 1, in percent.
+/// Makes an interval, in percent, of an estimate and half of its width, both 0 to 1.
 pub(super) fn percent_around(estimate: f64, half: f64) -> Interval {
     let [estimate, low, high] =
         [estimate, estimate - half, estimate + half].map(|value| 100.0 * value.clamp(0.0, 1.0));
     Interval { estimate, low: low.min(estimate), high: high.max(estimate) }
 }
 
-/// The share that is enough, with the interval that curves of resampled queries give, `times` as wide, and no smaller than what `others`
-/// say.
+/// Finds the share that is enough. Its interval is the one that curves of resampled queries give, `times` as
+/// wide, and no smaller than what `others` give.
 fn enough(
     shares: &[f64],
     estimates: &[f64],
@@ -303,7 +307,8 @@ fn enough(
     (share.high - share.low <= 0.5).then_some(share)
 }
 
-/// The first share from which on the values stay at or above a level that the last one has; linear between shares.
+/// The first share from which on the values stay at or above a level that the last value has; linear between
+/// shares.
 fn first_above(shares: &[f64], values: &[f64], level: f64) -> f64 {
     let below = values.iter().rposition(|&value| value < level);
     match below {

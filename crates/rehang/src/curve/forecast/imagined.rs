@@ -1,36 +1,44 @@
 //! Average precision in a gallery of which few natives are known: the others are imagined.
 //!
-//! Where a query has hardly a right answer among the n held-out items, no weight makes a ranking of them ([`super::average`]). But of every item the
-//! adapted distance is known, and of the held-out items the native one too. Let z be a query's distance to an item, less the mean and by the
-//! spread of its distances to the wrong answers among the held-out items, of adapted and of native vectors apart. Then an item is imagined at the native z that
+//! A ranking of the n held-out items says little where a query has hardly a right answer among them, whatever
+//! the weights ([`super::average`]). But the adapted distance of every item is known, and so is the native
+//! distance of the held-out items. Let z be a query's distance to an item, standardised by the mean and the
+//! spread of the query's distances to the wrong answers among the held-out items. Adapted and native vectors
+//! are standardised apart. Then an item is imagined at the native z that
 //!
-//! - has as many wrong answers below it, over all queries, as the adapted z has: a monotone map through their quantiles;
-//! - for right answers, `offset + scale · z`, which gives them the mean and the spread that right answers have, each query's weighing as
-//!   one over all of its right answers.
+//! - has as many wrong answers below it, over all queries, as the adapted z has: a monotone map through their
+//!   quantiles;
+//! - for right answers, `offset + scale · z`, which gives them the mean and the spread that right answers
+//!   have. Each query's right answers weigh as one over the number of all of its right answers.
 //!
-//! An order that selects by adapted vectors selects imagined ones as well, and real ones less: by the correlation r of z adapted and native, over right
-//! answers. So of natives at a share a part r is those that the order has had, and 1 − r any.
+//! An order that selects by adapted vectors selects by imagined ones as well, but less by real ones: by the
+//! correlation r of z adapted and native, over right answers. So of the natives at a share, a part r are
+//! those that the order has chosen, and 1 − r are any.
 //!
-//! The gallery with all natives imagined is ranked as the known one is. Of both average precisions the known one weighs `k² / (k² + 9 (1 − n/N))`, with k
-//! the held-out right answers of a query, on average: where all items are held out, nothing is imagined.
+//! The gallery with all natives imagined is ranked like the known one, which gives a second average
+//! precision. The one of known natives weighs `k² / (k² + 9 (1 − n/N))`, where k is the mean number of
+//! held-out right answers of a query. Where all items are held out, nothing is imagined.
 //!
-//! Top-1 is not told so: what is nearest depends on what the map leaves out, and comes out too high.
+//! Top-1 is not forecast in this way: the nearest item depends on what the map leaves out, and top-1 comes
+//! out too high.
 
 use super::data::ForecastInput;
 use super::right::Right;
 use crate::curve::known::Distances;
 use crate::error::Result;
 
-/// The held-out right answers of a query with which the known natives weigh as much as the imagined ones, in a large gallery.
+/// Number of a query's held-out right answers at which known natives weigh as much as imagined ones, in a
+/// large gallery.
 const EVEN: f64 = 3.0;
-/// Distances that the maps are made of, of either kind; beyond it fewer queries are asked.
+/// Most distances that the maps are made from, of either kind. Beyond it fewer queries are asked.
 const DISTANCES_MAX: usize = 2_000_000;
-/// Fewer queries with a held-out right answer say nothing of where right answers are.
+/// Fewest queries with a held-out right answer that say where right answers are.
 const QUERIES_MIN: usize = 10;
-/// Quantiles of the wrong answers on either side of their middle, closer to each other towards the end.
+/// Number of quantiles of the wrong answers on either side of their middle, closer to each other towards the
+/// end.
 const QUANTILES: usize = 200;
 
-/// Where a forecast imagines the natives that are not held out.
+/// Maps that give every item an imagined native distance.
 pub(super) struct Imagined {
     /// z of wrong answers, adapted and native, ascending: as many lie below the one as below the other.
     wrong: [Vec<f64>; 2],
@@ -38,13 +46,13 @@ pub(super) struct Imagined {
     scale: f64,
     /// Standard error of `offset`.
     error: f64,
-    /// The part of what an order selects adapted vectors by that natives keep, 0 to 1.
+    /// How far natives keep the selection that an order makes by adapted vectors, 0 to 1.
     pub(super) kept: f64,
-    /// What the known natives weigh, 0 to 1; the imagined ones weigh the rest.
+    /// Weight of the known natives, 0 to 1; the imagined ones have the rest.
     pub(super) known: f64,
 }
 
-/// A query's distances to wrong answers among the held-out items.
+/// Mean and spread of a query's distances to wrong answers among the held-out items.
 #[derive(Clone, Copy)]
 struct Moments {
     mean: f64,
@@ -70,7 +78,8 @@ impl Moments {
     }
 }
 
-/// Adapted and native moments of a query whose distances to the held-out items are given; `None` where these are all equal, or none is wrong.
+/// Computes the adapted and the native moments of a query from its distances to the held-out items. `None`
+/// where these are all equal, or none is wrong.
 fn moments(
     right: &Right<'_>,
     query: usize,
@@ -83,7 +92,8 @@ fn moments(
 }
 
 impl Imagined {
-    /// From the `counted` queries' distances to the held-out natives; `None` where all items are held out, or too few right answers.
+    /// Makes the maps from the `counted` queries' distances to the held-out natives. `None` where all items
+    /// are held out, or where there are too few right answers.
     pub(super) fn new(
         input: &ForecastInput<'_>,
         right: &Right<'_>,
@@ -140,7 +150,8 @@ impl Imagined {
         let together = mean(&|z| (z[0] - middle[0]) * (z[1] - middle[1]));
         let kept = if spread[0] * spread[1] > 0.0 { together / spread[0] / spread[1] } else { 1.0 };
         let offset = middle[1] - scale * middle[0];
-        // What one query's right answers have in common is one error; where items ask each other, each pair of them counts twice.
+        // The common error of one query's right answers is one error. Where items ask each other, each pair
+        // of them counts twice.
         let pairs = if input.queries.is_none() { 2.0 } else { 1.0 };
         let of_queries = found.chunk_by(|one, other| one.1 == other.1);
         let squares: f64 = of_queries
@@ -160,8 +171,9 @@ impl Imagined {
         }))
     }
 
-    /// A query's distances to all items, imagined native, `[N]`; and how far right answers move by a standard error of where they are. `adapted`: those to
-    /// all adapted vectors, `native`: those to the held-out natives.
+    /// Imagines a query's native distances to all items, `[N]`. Also returns how far right answers move by
+    /// one standard error of their place. `adapted` are the distances to all adapted vectors, `native` those
+    /// to the held-out natives.
     pub(super) fn distances(
         &self,
         right: &Right<'_>,
@@ -182,7 +194,8 @@ impl Imagined {
         (adapted.iter().enumerate().map(imagined).collect(), of_native.spread * self.error)
     }
 
-    /// The native z of a wrong answer; beyond the last quantiles as far from them as the adapted one.
+    /// The native z of a wrong answer. Beyond the last quantiles it lies as far from them as the adapted z
+    /// does.
     fn of_wrong(&self, z: f64) -> f64 {
         let [from, to] = &self.wrong;
         let right = from.partition_point(|&place| place <= z);
@@ -195,7 +208,7 @@ impl Imagined {
     }
 }
 
-/// Places of quantiles in a sorted list, ascending: both ends, the middle, and more the nearer to an end.
+/// Places of quantiles in a sorted list, ascending: both ends, the middle, and more of them nearer to an end.
 fn quantiles(count: usize) -> Vec<usize> {
     let half = count as f64 / 2.0;
     let from_end = (0..QUANTILES).map(|step| {
@@ -224,7 +237,8 @@ mod tests {
         assert!(many.len() < 2 * QUANTILES && many.contains(&49_999));
     }
 
-    /// Items on a line whose native distances are the adapted ones, twice as large and shifted: every item is imagined where it is.
+    /// Items on a line whose native distances are the adapted ones, doubled and shifted. Every item is
+    /// imagined where it is.
     #[test]
     fn natives_that_are_the_adapted_ones_stretched_are_imagined_where_they_are() {
         let items = 400;
@@ -258,7 +272,7 @@ mod tests {
         let to_all = of(&stretched);
         let made = Imagined::new(&input, &right, &counted, &to_natives).unwrap().unwrap();
         assert!((made.offset.abs() < 1e-9) && (made.scale - 1.0).abs() < 1e-9 && made.error < 1e-9);
-        // 20 of 100 held-out items have a query's label, itself left out.
+        // 20 of 100 held-out items have a query's label; the query itself is left out.
         assert!((made.known - 361.0 / (361.0 + 9.0 * 0.75)).abs() < 1e-12, "{}", made.known);
         for query in [0, 17, 63] {
             // A handicap moves all adapted distances, and no imagined one.

@@ -1,8 +1,9 @@
-//! What a backfill is worth at the gallery's own size, forecast from the few items whose new vectors are known.
+//! Forecast of a backfill at the gallery's own size, from the few items whose new vectors are known.
 //!
-//! n items of a gallery of N, a random sample, have been embedded by the new model already and were held out of the fit. Searched among
-//! each other they are a gallery of n items, and a metric depends on the size: a denser gallery has a lower mAP by label and a higher
-//! top-1. But all old vectors, all adapted ones and all right answers of the whole gallery are there. So:
+//! n items of a gallery of N, a random sample, have been embedded by the new model already and were held out
+//! of the fit. Searched among each other they are a gallery of n items, and a metric depends on the size: a
+//! denser gallery has a lower mAP by label and a higher top-1. But all old vectors, all adapted ones and all
+//! right answers of the whole gallery are known. So:
 //!
 //! | of the whole gallery | comes from |
 //! |---|---|
@@ -14,17 +15,20 @@
 //!
 //! # Intervals
 //!
-//! σ is the standard error over the held-out queries times √(1 − n/N): queries are a sample of the gallery, and of a whole gallery nothing
-//! is left to sample. Queries of their own are a sample of all that will be asked, so for them the root is left out. An interval of 95 % is
-//! ± 1.96 σ at the switch, ± 1.96 · 1.25 σ up to one half and ± 1.96 · 1.5 σ beyond, where what is known of the natives is extrapolated, both 1 + 50/n
-//! times as wide. Imagined natives add what a standard error of where right answers are imagined is worth, and top-1 by labels what is chance in which items become native
-//! first, √(4 α (1 − α) p (1 − p)/N); both in squares. Metrics of the first ranks add 1.96 times a third of what the size effect moved them by. The factors are measured (`cargo lab study forecast`); only the
-//! switch is safe at any size by construction.
+//! σ is the standard error over the held-out queries times √(1 − n/N): queries are a sample of the gallery,
+//! and of a whole gallery nothing is left to sample. Separate queries are a sample of all that will be asked,
+//! so for them the root is left out. An interval of 95 % is ± 1.96 σ at the switch, ± 1.96 · 1.25 σ up to one
+//! half and ± 1.96 · 1.5 σ beyond, where knowledge of the natives is extrapolated; both of these are 1 + 50/n
+//! times as wide. Imagined natives add the effect of one standard error of where right answers are imagined.
+//! Top-1 by labels adds the chance in which items become native first, √(4 α (1 − α) p (1 − p)/N). Both are
+//! added in squares. Metrics of the first ranks add 1.96 times a third of the size effect's shift. The
+//! factors are measured (`cargo lab study forecast`); only the switch is safe at any size by construction.
 //!
-//! # What it does not know
+//! # What a forecast does not know
 //!
-//! Adapted vectors of the pairs that the adapter was fitted on are better than those of other items; where these are a large part of the gallery,
-//! its switch is forecast too high. A sample that is not random forecasts another gallery.
+//! Adapted vectors of the pairs that the adapter was fitted on are better than those of other items. Where
+//! these pairs are a large part of the gallery, its switch is forecast too high. A sample that is not random
+//! forecasts another gallery.
 
 mod agreement;
 mod average;
@@ -55,13 +59,14 @@ use imagined::Imagined;
 use right::Right;
 use size::{Row, View, Views};
 
-/// Distances that doing nothing may take: below it every item is a query, 20,000 items among each other.
+/// Most distances that doing nothing may take: up to it every item is a query (20,000 items among each
+/// other).
 const ALL_QUERIES_MAX: usize = 400_000_000;
-/// Fewer held-out items than this say nothing of a gallery.
+/// Fewest held-out items that say anything of a gallery.
 pub const HELD_OUT_MIN: usize = 30;
 
-/// Forecasts top-1 and mAP, by judgements nDCG at `depth` too, along a backfill of the whole gallery; without right answers agreement at the
-/// depth of [`Relevance::Nearest`].
+/// Forecasts top-1 and mAP along a backfill of the whole gallery, and by judgements nDCG at `depth` too.
+/// Without right answers it forecasts agreement at the depth of [`Relevance::Nearest`].
 ///
 /// ```
 /// use rehang::curve::{ForecastInput, MAP, Relevance, forecast};
@@ -96,9 +101,10 @@ pub const HELD_OUT_MIN: usize = 30;
 ///
 /// # Errors
 ///
-/// Vectors that are empty, hold NaN or differ in width or number; held-out rows that are given twice or lie outside;
-/// [`crate::ErrorKind::InvalidOption`] for fewer than [`HELD_OUT_MIN`] held-out items; an order that is no permutation; judgements without queries of their
-/// own; no query with a right answer. [`crate::ErrorKind::Cancelled`] where `progress` asks to stop.
+/// Vectors that are empty, hold NaN or differ in width or number; held-out rows that are given twice or lie
+/// outside; [`crate::ErrorKind::InvalidOption`] for fewer than [`HELD_OUT_MIN`] held-out items; an order that
+/// is no permutation; judgements without queries of their own; no query with a right answer.
+/// [`crate::ErrorKind::Cancelled`] where `progress` asks to stop.
 pub fn forecast(input: &ForecastInput<'_>, depth: usize, progress: &Progress) -> Result<GalleryForecast> {
     check(input)?;
     if let Relevance::Nearest(depth) = input.relevance {
@@ -147,7 +153,7 @@ fn check(input: &ForecastInput<'_>) -> Result<()> {
     input.relevance.check(items, asked)
 }
 
-/// What the passes over the queries share.
+/// Common inputs of the passes over the queries.
 struct Ground<'a> {
     input: &'a ForecastInput<'a>,
     right: Right<'a>,
@@ -157,27 +163,29 @@ struct Ground<'a> {
     measured: Measured,
     depth: usize,
     shares: Vec<f64>,
-    /// The galleries that stand for each share.
+    /// Galleries that stand for the whole one at each share.
     views: Views,
     weights: Weights,
     cuts: Vec<usize>,
 }
 
-/// What one query sees of the new model: each metric at the switch and in every view, and average precision at every share.
+/// Results of one query by the new model: each metric at the switch and in every view, and average precision
+/// at every share.
 struct Seen {
     switch: Vec<f64>,
-    /// In the mixed gallery of each view; `None` where it has no right answer.
+    /// Metrics in the mixed gallery of each view; `None` where it has no right answer.
     mixed: Vec<Option<Vec<f64>>>,
-    /// In those of a random order, the mean of the small ones first; none without an order.
+    /// Metrics in the views of a random order: the mean of the small ones first, then the largest. Empty
+    /// without an order.
     random: [Vec<Option<Vec<f64>>>; 2],
-    /// In the largest of a random order before it was backfilled.
+    /// Metrics in the largest view of a random order before it was backfilled.
     adapted: Vec<Option<Vec<f64>>>,
     precision: Vec<f64>,
-    /// The same with imagined natives, and with their right answers moved by a standard error.
+    /// Average precision with imagined natives, and with their right answers moved by a standard error.
     imagined: Option<[Vec<f64>; 2]>,
 }
 
-/// The same of the old model.
+/// Results of one query by the old model.
 struct Today {
     whole: Vec<f64>,
     views: Vec<Option<Vec<f64>>>,
@@ -208,7 +216,7 @@ impl<'a> Ground<'a> {
     fn forecast(&self, progress: &Progress) -> Result<GalleryForecast> {
         let input = self.input;
         let items = input.old.rows();
-        // Every item as a query, where there is time for it.
+        // Every item is a query where there is time for it.
         let exact = match input.relevance {
             Relevance::Labels { gallery, .. }
                 if input.queries.is_none() && items.saturating_mul(items) <= ALL_QUERIES_MAX =>
@@ -231,7 +239,8 @@ impl<'a> Ground<'a> {
         let all = self.measured.metrics.iter().copied().enumerate();
         let metrics = all.filter(|&(_, metric)| self.is_told(metric)).map(|(slot, metric)| {
             let table = self.table(slot, metric, &seen, today.as_deref());
-            // Judged queries are few and their answers are chosen, so only the adapted vectors say what a size does to them.
+            // Judged queries are few and their answers are chosen, so only the adapted vectors show the
+            // effect of a size on them.
             let by_old = today.is_some() && matches!(input.relevance, Relevance::Labels { .. });
             let exact = exact.as_ref().and_then(|values| values.get(metric)).copied();
             let columns = Columns {
@@ -255,14 +264,14 @@ impl<'a> Ground<'a> {
         })
     }
 
-    /// Whether a metric's forecast was found to hold: of top-5 and of the metrics with a depth, labels make too steep a function of the
-    /// size.
+    /// Whether forecasts of a metric were found to hold. For top-5 and metrics with a depth, labels make too
+    /// steep a function of the size.
     fn is_told(&self, metric: Metric) -> bool {
         let by_judgements = matches!(self.input.relevance, Relevance::Judgements(_));
         [TOP1, MAP].contains(&metric) || (by_judgements && metric == Metric::ndcg_at(self.depth))
     }
 
-    /// One pass over all adapted vectors.
+    /// Takes one pass over all adapted vectors.
     fn seen(
         &self,
         native: &Distances,
@@ -325,7 +334,7 @@ impl<'a> Ground<'a> {
         )
     }
 
-    /// One pass over all old vectors; `None` without old queries.
+    /// Takes one pass over all old vectors; `None` without old queries.
     fn today(&self, progress: &Progress) -> Result<Option<Vec<Today>>> {
         let input = self.input;
         let own;
@@ -360,7 +369,7 @@ impl<'a> Ground<'a> {
         Ok(Some(today))
     }
 
-    /// One metric of every counted query.
+    /// Collects one metric of every counted query.
     fn table(&self, slot: usize, metric: Metric, seen: &[Seen], today: Option<&[Today]>) -> Table {
         let rows = seen.iter().enumerate().map(|(place, seen)| {
             let today = today.map(|today| &today[place]);
@@ -382,7 +391,7 @@ impl<'a> Ground<'a> {
     }
 }
 
-/// Every view's mean over drawings, of those with a right answer.
+/// Mean of every view over drawings, of those with a right answer.
 fn averaged(drawn: &[Vec<Option<Vec<f64>>>]) -> Vec<Option<Vec<f64>>> {
     let views = drawn.first().map_or(0, Vec::len);
     let of_view = |view: usize| {
@@ -404,7 +413,7 @@ mod tests {
     use crate::statistics::{Interval, shuffle};
     use crate::vectors::Matrix;
 
-    /// Classes around centres, by two models that see more or less of them.
+    /// Classes around centres, seen by two models that see more or less of them.
     struct World {
         old: Matrix,
         adapted: Matrix,
@@ -472,7 +481,7 @@ mod tests {
             }
         }
 
-        /// A random sample.
+        /// Draws a random sample.
         fn sample(&self, count: usize, seed: u64) -> Vec<usize> {
             let mut items: Vec<usize> = (0..self.labels.len()).collect();
             let mut random = ChaCha8Rng::seed_from_u64(seed);
@@ -487,7 +496,7 @@ mod tests {
         let world = World::new(240, 12, 3);
         let order = world.order();
         let truth = world.truth(&order);
-        // In another order than the gallery's.
+        // The sample is in another order than the gallery.
         let made = world.forecast(&world.sample(240, 1), Some(&order));
         let cuts = grid_cuts(240, POINTS);
         for metric in [TOP1, MAP] {
@@ -527,7 +536,7 @@ mod tests {
                     assert!((at.estimate - truth).abs() < 15.0, "{metric} {place} {at:?} {truth}");
                 }
             }
-            // Among the held-out items alone mAP is another thing.
+            // Among the held-out items alone, mAP is another number.
             let switch = truth.lines[MAP].start();
             let alone = World {
                 old: world.old.select(&held_out),
@@ -547,7 +556,7 @@ mod tests {
 
     #[test]
     fn where_a_query_has_hardly_a_known_right_answer_natives_are_imagined() {
-        // A held-out item has 0.7 others of its class beside it.
+        // A held-out item has 0.7 other held-out items of its class, on average.
         let world = World::new(4000, 200, 7);
         let order = world.order();
         let truth = world.truth(&order);
@@ -597,7 +606,7 @@ mod tests {
             assert!((made.do_nothing.unwrap().estimate - today[metric]).abs() < 1e-9);
             assert!((made.at[0].estimate - switch[metric]).abs() < 1e-9, "{metric}");
         }
-        // Without the old model's queries there is no doing nothing; the rest is there.
+        // Without the old model's queries there is no value of doing nothing; the rest is there.
         let queries = Some(ForecastQueries { new: &new, old: None });
         let made = forecast(&ForecastInput { queries, ..input }, 10, &Progress::default()).unwrap();
         assert_eq!(made.metrics[metric].do_nothing, None);
@@ -635,7 +644,7 @@ mod tests {
             off_alone += (alone.lines[metric].start() - truth) / 3.0;
         }
         assert!(off.abs() < 4.0 && off_alone > 2.0 * off.abs(), "{off} {off_alone}");
-        // Of few items the range is wide, and holds the truth of the gallery as it is.
+        // Few items give a wide range, which holds the truth of the gallery as it is.
         for (known, width) in [(30, 50.0), (100, 20.0)] {
             let held_out = world.sample(known, 0);
             let native = world.new.select(&held_out);

@@ -1,13 +1,13 @@
-//! Which items are right answers to which query, where a query may be an item of the gallery.
+//! Right answers of a forecast, where a query may be an item of the gallery.
 
 use super::data::ForecastInput;
 use crate::curve::relevance::{QueryCount, Relevance};
 use crate::error::{Error, Result};
 
-/// The right answers of a forecast.
+/// Right answers to the queries of a forecast.
 pub(super) struct Right<'a> {
     relevance: Relevance<'a>,
-    /// The item that each query is; `None` for separate queries.
+    /// Item that each query is; `None` for separate queries.
     own: Option<&'a [usize]>,
     queries: usize,
 }
@@ -21,12 +21,12 @@ impl<'a> Right<'a> {
         }
     }
 
-    /// The item that a query is.
+    /// Item that a query is; `None` for a separate query.
     pub(super) fn own(&self, query: usize) -> Option<usize> {
         self.own.map(|own| own[query])
     }
 
-    /// What an item is worth to a query: above 0 for a right answer, below 0 for one that is in no ranking.
+    /// Gain of an item for a query: above 0 for a right answer, below 0 for an item that is in no ranking.
     pub(super) fn gain(&self, query: usize, item: usize) -> f64 {
         match self.relevance {
             Relevance::Labels { gallery, .. } => {
@@ -41,7 +41,7 @@ impl<'a> Right<'a> {
         }
     }
 
-    /// Whether an item is a right answer; the query's own item is none.
+    /// Whether an item is a right answer. The query's own item is not.
     pub(super) fn is_right(&self, query: usize, item: usize) -> bool {
         self.gain(query, item) > 0.0 && self.own(query) != Some(item)
     }
@@ -62,7 +62,8 @@ impl<'a> Right<'a> {
         }
     }
 
-    /// Queries with a right answer in the whole gallery of `items`, ascending, and why the others are left out.
+    /// Lists the queries with a right answer in the whole gallery of `items`, ascending. Also counts why the
+    /// others are left out.
     pub(super) fn counted(&self, items: usize) -> Result<(Vec<usize>, QueryCount)> {
         let mut count = QueryCount { given: self.queries, ..QueryCount::default() };
         let mut counted = Vec::new();

@@ -1,12 +1,16 @@
-//! Metrics of the first ranks: smaller galleries of the right mixture, and how they are carried over to the whole one.
+//! Metrics of the first ranks: they are measured in smaller galleries of the right mixture, and carried over
+//! to the whole one.
 //!
-//! At a share α the gallery of N items has αN natives, of which n are known at most. The largest gallery that can be made of them with that
-//! share has S = n/α items: the n natives, and S − n adapted vectors. It is searched as it stands. What a gallery of N items has beyond it
-//! is the size effect in logits: of the adapted vectors for their part of the mixture, and of the old vectors, which are of a model too, for
-//! the part of the natives. While α ≤ n/N there are natives enough, and nothing is left to carry over.
+//! At a share α the gallery of N items has αN natives, of which at most n are known. The largest gallery that
+//! can be made of them with that share has S = n/α items: the n natives, and S − n adapted vectors. It is
+//! searched as it stands. A gallery of N items differs from it by the size effect, in logits. For the adapted
+//! part of the mixture, this effect is that of the adapted vectors. For the part of the natives, it is that
+//! of the old vectors, which are a model's vectors too. While α ≤ n/N there are natives enough, and nothing
+//! is left to carry over.
 //!
-//! In a given order only natives among the first αN items may stand in it, so S is about n. What a random mixture gains from that size to its own largest is known
-//! too, from galleries with as many natives drawn at random, and is carried over first.
+//! In a given order only natives among the first αN items may stand in such a gallery, so S is about n. What
+//! a random mixture gains from that size to its own largest is known too, from galleries with as many natives
+//! drawn at random. It is carried over first.
 
 use rand::rand_core::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -23,7 +27,7 @@ const ADAPTED: u32 = u32::MAX;
 
 /// A gallery that stands for the whole one at a share.
 pub(super) struct View {
-    /// The item of every column, and its row among the natives, or [`ADAPTED`]; none where no native is known.
+    /// Item of every column, and its row among the natives, or [`ADAPTED`]. Empty where no native is known.
     columns: Vec<(u32, u32)>,
 }
 
@@ -32,7 +36,8 @@ impl View {
         self.columns.iter().filter(|column| column.1 != ADAPTED).count()
     }
 
-    /// Items with their distances in the mixed gallery; `native` are those to the held-out natives, `adapted` to all adapted vectors.
+    /// Items with their distances in the mixed gallery. `native` are the distances to the held-out natives,
+    /// `adapted` those to all adapted vectors.
     pub(super) fn mixed<'a>(
         &'a self,
         native: &'a [f64],
@@ -43,25 +48,26 @@ impl View {
         })
     }
 
-    /// The same items with their distances in one gallery.
+    /// Items of the view with their distances in one gallery.
     pub(super) fn all_of<'a>(&'a self, distances: &'a [f64]) -> impl Iterator<Item = (u32, f64)> + 'a {
         self.columns.iter().map(|&(item, _)| (item, distances[item as usize]))
     }
 }
 
-/// Drawings of a random mixture of few natives, whose mean is less a matter of chance.
+/// Number of drawings of a random mixture of few natives. Their mean is less a matter of chance.
 const DRAWINGS: usize = 4;
 
-/// Galleries that stand for the whole one, each of every cut.
+/// Galleries that stand for the whole one, one for every cut.
 pub(super) struct Views {
-    /// The largest in the order.
+    /// Largest views in the order.
     pub(super) mixed: Vec<View>,
-    /// Where an order is given, those of a random one.
+    /// Views in a random order, where an order is given.
     pub(super) random: Option<Random>,
 }
 
 pub(super) struct Random {
-    /// With as many natives as those in the given order, by drawing; empty where that is the largest.
+    /// Views with as many natives as the ones in the given order, by drawing. Empty where that view is the
+    /// largest.
     pub(super) small: [Vec<View>; DRAWINGS],
     pub(super) largest: Vec<View>,
 }
@@ -77,17 +83,17 @@ impl Views {
         Self { mixed, random }
     }
 
-    /// The largest of a random order, or of none.
+    /// Largest views in a random order; without an order, these are the mixed ones.
     pub(super) fn largest(&self) -> &[View] {
         self.random.as_ref().map_or(&self.mixed, |random| &random.largest)
     }
 }
 
-/// The items in the order in which views take them.
+/// Items in the order in which views take them.
 struct Shuffled {
     held_out: Vec<usize>,
     others: Vec<usize>,
-    /// The row of every item among the natives, or [`ADAPTED`].
+    /// Row of every item among the natives, or [`ADAPTED`].
     row_of: Vec<u32>,
 }
 
@@ -108,7 +114,8 @@ impl Shuffled {
         Self { held_out, others, row_of }
     }
 
-    /// The view of every cut, with at most as many natives as those of `like`, in which drawing; without an order its natives are drawn at random.
+    /// Makes the view of every cut. `like` limits the natives to as many as the views there have, and says
+    /// which drawing it is. Without an order the natives are drawn at random.
     fn views(&self, cuts: &[usize], order: Option<&[usize]>, like: Option<(&[View], usize)>) -> Vec<View> {
         let Self { held_out, others, row_of } = self;
         let items = row_of.len();
@@ -128,7 +135,7 @@ impl Shuffled {
                 // Each drawing begins where the one before ends.
                 let (most, drawing) =
                     like.map_or((cut, 0), |(views, drawing)| (views[at].natives(), drawing));
-                // One with as many natives as there are is the largest itself.
+                // A view with as many natives as there are is the largest itself.
                 if like.is_some() && most >= cut.min(held_out.len()) {
                     return View { columns: Vec::new() };
                 }
@@ -139,7 +146,7 @@ impl Shuffled {
                     Some(_) => drawn().filter(|&item| is_first(item)).collect(),
                     None => drawn().take(most).collect(),
                 };
-                // Without natives it is the switch.
+                // Without natives the view is the switch.
                 if natives.is_empty() {
                     return View { columns: Vec::new() };
                 }
@@ -158,7 +165,7 @@ impl Shuffled {
     }
 }
 
-/// One query's ranking of some columns.
+/// Ranking of some columns for one query.
 #[derive(Default)]
 pub(super) struct Row {
     distances: Vec<f64>,
@@ -193,7 +200,7 @@ impl Row {
         }
     }
 
-    /// Every metric of the ranking, 0 to 1; `None` where it has no right answer.
+    /// Computes every metric of the ranking, 0 to 1; `None` where it has no right answer.
     pub(super) fn rank(&self, work: &mut Workspace, measured: &Measured) -> Option<Vec<f64>> {
         if self.positives.is_empty() {
             return None;

@@ -1,4 +1,5 @@
-//! agreement@k: the share of the k nearest items that are also among the k nearest of the fully native gallery.
+//! agreement@k: the share of the k nearest items that are also among the k nearest in the fully native
+//! gallery.
 
 use super::definition::{Definition, Depth, Measured, Needs};
 

@@ -1,52 +1,54 @@
-//! What a metric is made of.
+//! Definition of a metric.
 
-/// What a metric is.
+/// Definition of a metric: its names, its meaning, and how it is measured.
 pub(super) struct Definition {
-    /// The first part of its id: `ndcg` of `ndcg@10`.
+    /// First part of the id: `ndcg` of `ndcg@10`.
     pub id: &'static str,
-    /// The first part of its name: `nDCG` of `nDCG@10`.
+    /// First part of the name: `nDCG` of `nDCG@10`.
     pub name: &'static str,
-    /// What it means at a depth, in one sentence.
+    /// Meaning of the metric at a depth, in one sentence.
     pub about: fn(usize) -> String,
     pub needs: Needs,
     pub depth: Depth,
-    /// Place in a report; the metric that comes first carries the verdict.
+    /// Place in a report. The metric that comes first carries the verdict.
     pub place: u8,
-    /// Whether a report shows it with the first charts.
+    /// Whether a report shows the metric with the first charts.
     pub is_primary: bool,
     pub measured: Measured,
 }
 
-/// How a metric is measured.
+/// Way in which a metric is measured.
 pub(super) enum Measured {
-    /// Queries with a right answer within the depth: the sweep counts them, and their flips.
+    /// The sweep counts the queries with a right answer within the depth, and their flips.
     Found,
-    /// Average precision over all ranks: the sweep's running sum.
+    /// The sweep keeps a running sum of average precision over all ranks.
     Precision,
-    /// From the right answers within the depth.
+    /// A head computes the value from the right answers within the depth.
     Head(fn(usize) -> Box<dyn Head>),
-    /// From the nearest items of the native gallery: [`Relevance::Nearest`](super::super::Relevance::Nearest).
+    /// The value comes from the nearest items of the native gallery:
+    /// [`Relevance::Nearest`](super::super::Relevance::Nearest).
     Agreement,
 }
 
-/// The depths that a metric has.
+/// Depths that a metric has.
 pub(super) enum Depth {
-    /// It looks at all ranks.
+    /// The metric looks at all ranks.
     All,
-    /// It is always measured at these.
+    /// The metric is always measured at these depths.
     Fixed(&'static [usize]),
-    /// The caller names one.
+    /// The caller names a depth.
     Asked,
 }
 
-/// What a metric is measured against.
+/// Ground truth that a metric is measured against.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Needs {
     /// Right answers, from labels or judgements.
     Answers,
-    /// Judgements: labels make nearly every list of nearest items either all right or all wrong.
+    /// Judgements alone: by labels, nearly every list of nearest items would be either all right or all
+    /// wrong.
     Judgements,
-    /// Nothing but the new model's vectors.
+    /// The new model's vectors and nothing else.
     Nothing,
 }
 
@@ -54,8 +56,9 @@ pub(super) enum Needs {
 ///
 /// The value of a query is [`Head::sum`] over [`Head::best`], and lies between 0 and 1.
 pub(crate) trait Head: Send + Sync {
-    /// The sum over right answers within the depth; `ranks` ascend from 1, and `gains` go with them.
+    /// Sum over right answers within the depth. `ranks` ascend from 1, and `gains` go with them.
     fn sum(&self, ranks: &[f64], gains: &[f64]) -> f64;
-    /// The largest sum that a query can have; `gains` of all its right answers, descending, at least one. Above 0.
+    /// Largest sum that a query can have, above 0. `gains` are those of all its right answers, descending, at
+    /// least one.
     fn best(&self, gains: &[f64]) -> f64;
 }

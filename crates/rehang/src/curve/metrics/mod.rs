@@ -1,7 +1,7 @@
 //! The metrics by name: what each is called, what it means, what it needs.
 //!
-//! A metric is a file of this folder and a line of [`REGISTRY`]. Curves, evaluations, intervals, bands and reports are
-//! lists by metric ([`ByMetric`]) and name none of them.
+//! A metric is a file of this folder and a line of [`REGISTRY`]. Curves, evaluations, intervals, bands and
+//! reports are lists by metric ([`ByMetric`]) and name none of them.
 
 mod agreement;
 mod definition;
@@ -49,7 +49,7 @@ static REGISTRY: [&Definition; 8] = [
 #[derive(Clone, Copy)]
 pub struct Metric {
     definition: &'static Definition,
-    /// 0 where it looks at all ranks.
+    /// Depth of the metric; 0 where it looks at all ranks.
     depth: usize,
 }
 
@@ -66,7 +66,7 @@ impl Metric {
         Self { definition: &top::TOP, depth }
     }
 
-    /// mAP@k.
+    /// mAP@k: mean average precision over the k nearest items.
     pub const fn map_at(depth: usize) -> Self {
         Self { definition: &map_at::MAP_AT, depth }
     }
@@ -96,7 +96,8 @@ impl Metric {
         Self { definition: &agreement::AGREEMENT, depth }
     }
 
-    /// Every metric that these right answers allow, those with a depth at `depth`, in the order of a curve.
+    /// Lists every metric that these right answers allow, in the order of a curve. Metrics with a depth are
+    /// taken at `depth`.
     pub fn measurable(relevance: Relevance<'_>, depth: usize) -> Vec<Self> {
         let allows = |needs: Needs| match relevance {
             Relevance::Nearest(_) => needs == Needs::Nothing,
@@ -115,14 +116,14 @@ impl Metric {
         metrics
     }
 
-    /// The metrics in the order of a report: the first one carries the verdict.
+    /// Sorts metrics into the order of a report: the first one carries the verdict.
     #[must_use]
     pub fn for_report(mut metrics: Vec<Self>) -> Vec<Self> {
         metrics.sort_by_key(|metric| metric.definition.place);
         metrics
     }
 
-    /// Its key in files: `top1`, `map`, `ndcg@10`, ….
+    /// Key of the metric in files: `top1`, `map`, `ndcg@10`, ….
     pub fn id(self) -> String {
         let id = self.definition.id;
         match self.definition.depth {
@@ -132,7 +133,7 @@ impl Metric {
         }
     }
 
-    /// Its key where the depth is said beside it: `top1`, `map`, `ndcg_at`, ….
+    /// Key of the metric where the depth is given beside it: `top1`, `map`, `ndcg_at`, ….
     pub fn key(self) -> String {
         match self.definition.depth {
             Depth::Asked => format!("{}_at", self.definition.id),
@@ -140,7 +141,7 @@ impl Metric {
         }
     }
 
-    /// Its name for people: `Top-1`, `mAP`, `nDCG@10`, ….
+    /// Name of the metric for people: `Top-1`, `mAP`, `nDCG@10`, ….
     pub fn name(self) -> String {
         let name = self.definition.name;
         match self.definition.depth {
@@ -150,22 +151,22 @@ impl Metric {
         }
     }
 
-    /// What it means, in one sentence.
+    /// Meaning of the metric, in one sentence.
     pub fn about(self) -> String {
         (self.definition.about)(self.depth)
     }
 
-    /// How many ranks it looks at; `None` where it looks at all.
+    /// Number of ranks that the metric looks at; `None` where it looks at all.
     pub fn depth(self) -> Option<usize> {
         (self.depth > 0).then_some(self.depth)
     }
 
-    /// Whether it belongs with the first charts of a report.
+    /// Whether the metric belongs with the first charts of a report.
     pub fn is_primary(self) -> bool {
         self.definition.is_primary
     }
 
-    /// How it is measured from the first ranks; `None` where it is not.
+    /// Measure of the metric from the first ranks; `None` where it is measured otherwise.
     pub(crate) fn head(self) -> Option<Box<dyn Head>> {
         match self.definition.measured {
             Measured::Head(make) => Some(make(self.depth)),
@@ -173,7 +174,7 @@ impl Metric {
         }
     }
 
-    /// The first part of its name with a k: `nDCG@k`.
+    /// First part of the metric's name with a k: `nDCG@k`.
     pub(crate) fn name_at_any_depth(self) -> String {
         format!("{}@k", self.definition.name)
     }
@@ -193,7 +194,7 @@ impl fmt::Debug for Metric {
     }
 }
 
-/// By its [id](Metric::id).
+/// Parses a metric by its [id](Metric::id).
 ///
 /// ```
 /// use rehang::curve::{MAP, Metric};
@@ -229,8 +230,8 @@ impl fmt::Display for Metric {
     }
 }
 
-/// One value for each of several metrics, in the order in which they were measured; a map by
-/// [`Metric::key`] in JSON, where the depth is said once beside all.
+/// One value for each of several metrics, in the order in which they were measured. In JSON it is a map by
+/// [`Metric::key`], where the depth is given once beside all of them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ByMetric<T>(Vec<(Metric, T)>);
 
@@ -241,22 +242,22 @@ impl<T> Default for ByMetric<T> {
 }
 
 impl<T> ByMetric<T> {
-    /// The value of a metric; `None` where it was not measured.
+    /// Value of a metric; `None` where it was not measured.
     pub fn get(&self, metric: Metric) -> Option<&T> {
         self.0.iter().find(|(other, _)| *other == metric).map(|(_, value)| value)
     }
 
-    /// The metrics and their values.
+    /// Iterates over the metrics and their values.
     pub fn iter(&self) -> impl Iterator<Item = (Metric, &T)> {
         self.0.iter().map(|(metric, value)| (*metric, value))
     }
 
-    /// The metrics.
+    /// Iterates over the metrics.
     pub fn metrics(&self) -> impl Iterator<Item = Metric> {
         self.0.iter().map(|&(metric, _)| metric)
     }
 
-    /// Another value for each metric.
+    /// Converts the value of each metric by `of`.
     pub fn map<U>(&self, mut of: impl FnMut(&T) -> U) -> ByMetric<U> {
         self.iter().map(|(metric, value)| (metric, of(value))).collect()
     }
@@ -268,11 +269,11 @@ impl<T> FromIterator<(Metric, T)> for ByMetric<T> {
     }
 }
 
-/// The value of a metric that was measured: [`TOP1`], [`TOP5`] and [`MAP`] always are.
+/// Returns the value of a metric that was measured; [`TOP1`], [`TOP5`] and [`MAP`] always are.
 ///
 /// # Panics
 ///
-/// Where the metric was not measured; [`ByMetric::get`] asks.
+/// Panics where the metric was not measured; [`ByMetric::get`] returns `None` instead.
 impl<T> Index<Metric> for ByMetric<T> {
     type Output = T;
 
