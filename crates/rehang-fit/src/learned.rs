@@ -1,7 +1,8 @@
 //! The learned methods as candidates: residual MLP, FCT, FastFill (ours) and FastFill by the published
 //! recipe.
 //!
-//! [`fit_adapter`] makes the head that a method needs and hands the networks that were asked for to the selection.
+//! [`fit_adapter`] makes the head that a method needs and hands the networks that were asked for to the
+//! selection.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

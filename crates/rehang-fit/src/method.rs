@@ -42,7 +42,8 @@ rehang::named! {
 }
 
 impl Method {
-    /// The methods that train a network, whose fit takes minutes where others take seconds. [`Method::Auto`] leaves them out unless
+    /// The methods that train a network, whose fit takes minutes where others take seconds. [`Method::Auto`]
+    /// leaves them out unless
     /// [`crate::NetworkOptions::networks`] asks for them.
     pub const NETWORKS: [Self; 4] = [Self::ResidualMlp, Self::Fct, Self::Fastfill, Self::FastfillReference];
 }

@@ -774,7 +774,8 @@ fn or_renamed(database: &Database, options: &TableOptions, error: Error) -> Erro
     Error::conflict(format!("the gallery in {}", options.table), why)
 }
 
-/// Makes the functions of a gallery anew, by the present names of its table and columns: a function names columns by the names of when it was
+/// Makes the functions of a gallery anew, by the present names of its table and columns: a function names
+/// columns by the names of when it was
 /// made.
 fn renew(
     connection: &mut Connection,

@@ -15,7 +15,8 @@ use crate::pgvector::Pgvector;
 /// Numbers of a matrix that one statement writes.
 const WRITTEN_TOGETHER: usize = 1 << 18;
 
-/// The table. A row of a matrix stays in its table's own page as long as it fits there: beside it, in pieces, it is read several times slower.
+/// The table. A row of a matrix stays in its table's own page as long as it fits there: beside it, in pieces,
+/// it is read several times slower.
 pub(crate) fn table(pgvector: &Pgvector) -> String {
     format!(
         "DO $rehang$ BEGIN

@@ -103,7 +103,8 @@ DO $rehang$ DECLARE given record; BEGIN
 END $rehang$;
 ";
 
-/// Takes away what every database with galleries has. The server refuses it where something of an application's depends on it.
+/// Takes away what every database with galleries has. The server refuses it where something of an
+/// application's depends on it.
 pub(crate) const DROP_BASE: &str = "
 DO $rehang$ DECLARE ours regprocedure; BEGIN
     FOR ours IN SELECT oid FROM pg_proc WHERE pronamespace = 'rehang'::regnamespace
@@ -289,7 +290,8 @@ pub(crate) fn truncate_triggers(g: i32, table: &Table) -> String {
     )
 }
 
-/// Counts the triggers of a gallery that its table lacks, or that do not fire in every session. A partition that came later is told [elsewhere](without_truncate)
+/// Counts the triggers of a gallery that its table lacks, or that do not fire in every session. A partition
+/// that came later is told [elsewhere](without_truncate)
 /// to have none of `TRUNCATE`.
 pub(crate) fn missing_triggers(g: i32, table: &Table) -> String {
     let is_there = format!(

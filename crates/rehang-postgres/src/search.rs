@@ -106,7 +106,8 @@ pub(crate) fn search_handicapped(
     })
 }
 
-/// Searches both spaces by the server's own function, in one call for some queries; `None` for a filter, which that function does not know.
+/// Searches both spaces by the server's own function, in one call for some queries; `None` for a filter,
+/// which that function does not know.
 pub(crate) fn search_fused(
     handle: &Handle,
     spaces: &FusedSpaces<'_>,
@@ -291,7 +292,8 @@ fn hit(row: &Row) -> Step<Found> {
     })
 }
 
-/// SQL that has the searches of a transaction for `k` neighbours read the index, by the rules of [`index_settings`] and [`candidates`].
+/// SQL that has the searches of a transaction for `k` neighbours read the index, by the rules of
+/// [`index_settings`] and [`candidates`].
 fn look_into_index(handle: &Handle, k: usize) -> String {
     let settings: String = index_settings(handle.pgvector.has_iterative_scan())
         .map(|(name, value)| format!("SET LOCAL {name} = {value}; "))

@@ -383,7 +383,8 @@ impl Content {
     }
 }
 
-/// Fails where another rehang has written the file, in a format that this one does not know. Formats before 5 were never released.
+/// Fails where another rehang has written the file, in a format that this one does not know. Formats before 5
+/// were never released.
 fn expect_known(path: &Path, format: i64) -> Result<()> {
     let known = schema::FORMAT;
     if format == known {

@@ -1059,10 +1059,12 @@ pub trait Index: Send + Sync {
         Ok(adapted.into_iter().zip(others).map(merge).collect())
     }
 
-    /// The `k` nearest items to each query, judged by both spaces of an upgrade: native vectors by the new query alone, all others by
+    /// The `k` nearest items to each query, judged by both spaces of an upgrade: native vectors by the new
+    /// query alone, all others by
     /// [`Fusion::distance`]. `queries` are the same ones by the old and by the new model.
     ///
-    /// `None` where the store has no search of its own for this filter: the caller then asks both spaces for candidates and puts them together.
+    /// `None` where the store has no search of its own for this filter: the caller then asks both spaces for
+    /// candidates and puts them together.
     fn search_fused(
         &self,
         _spaces: &FusedSpaces<'_>,
@@ -1073,7 +1075,8 @@ pub trait Index: Send + Sync {
         Ok(None)
     }
 
-    /// Share of the true `k` nearest neighbours that [`Index::search`] finds, over `samples` stored vectors as queries
+    /// Share of the true `k` nearest neighbours that [`Index::search`] finds, over `samples` stored vectors
+    /// as queries
     /// (the vector itself counts); 1 for exact indexes. Read-only.
     fn recall(&self, space: &str, samples: usize, k: usize) -> Result<f64>;
 

@@ -281,7 +281,8 @@ impl RunPart {
     }
 }
 
-/// Configuration of an upgrade: read from a file, with paths seen from its folder, or [made](Configuration::new)
+/// Configuration of an upgrade: read from a file, with paths seen from its folder, or
+/// [made](Configuration::new)
 /// by a program. Its adapter is read where it is needed: there may be none yet.
 #[derive(Debug)]
 pub struct Configuration {
@@ -492,7 +493,8 @@ impl Configuration {
         })
     }
 
-    /// Plans the upgrade that is under way: by the adapter of its record, whatever was fitted since. Where none
+    /// Plans the upgrade that is under way: by the adapter of its record, whatever was fitted since. Where
+    /// none
     /// is under way by a map, or the file names an adapter, it is planned [anew](Configuration::planned).
     ///
     /// # Errors

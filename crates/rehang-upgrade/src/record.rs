@@ -74,7 +74,8 @@ pub enum Serving {
     /// Searches the new space alone: native and adapted vectors, by one query.
     #[default]
     Mixed,
-    /// Native vectors by the new query, all others by both models together ([`UpgradeRecord::fusion`]): better around the switch, as long as
+    /// Native vectors by the new query, all others by both models together ([`UpgradeRecord::fusion`]):
+    /// better around the switch, as long as
     /// the application has the old model's queries too.
     Fused,
 }
@@ -100,27 +101,34 @@ pub struct UpgradeRecord {
     pub request: Request,
     /// Vectors and queries that searches after the switch use.
     pub serving: Serving,
-    /// The newest revision when it began: items with a later one came or changed during the upgrade, and go to the front of
-    /// the queue. A hint for the queue and no more: nothing is wrong where revisions do not come in the order of time.
+    /// The newest revision when it began: items with a later one came or changed during the upgrade, and go
+    /// to the front of
+    /// the queue. A hint for the queue and no more: nothing is wrong where revisions do not come in the order
+    /// of time.
     pub since: Option<Revision>,
-    /// Whether the old space of a finished upgrade is gone: it is dropped once, whatever takes its name later.
+    /// Whether the old space of a finished upgrade is gone: it is dropped once, whatever takes its name
+    /// later.
     pub dropped: bool,
-    /// What searches add to the distance of adapted vectors: [`rehang::adapter::Adapter::handicap`] of the adapter that fills
+    /// Handicap that searches add to the distance of adapted vectors: [`rehang::adapter::Adapter::handicap`]
+    /// of the adapter that fills
     /// the new space.
     pub handicap: f64,
-    /// The same for the old space, where an earlier upgrade left adapted vectors in it.
+    /// Handicap of the old space, where an earlier upgrade left adapted vectors in it.
     pub old_handicap: f64,
-    /// Whether adapted vectors that another adapter made, or that have their place by another order, may be in the new space.
+    /// Whether adapted vectors that another adapter made, or that have their place by another order, may be
+    /// in the new space.
     /// It stays so until all of them were made again.
     pub adapted_before: bool,
     /// Whether a [refit](crate::refit()) is at work: adapted vectors of the map before may be in the new
     /// space while those of this map are made, page by page. The space stays filled meanwhile.
     #[serde(default)]
     pub refitting: bool,
-    /// The epoch of the new space in which this plan fills it; every write of an adapted vector for it carries it. `None` until the
+    /// The epoch of the new space in which this plan fills it; every write of an adapted vector for it
+    /// carries it. `None` until the
     /// space is there.
     pub epoch: Option<Epoch>,
-    /// How fused searches judge what is not native: [`rehang::Adapter::fusion`] of the adapter that fills the new space. `None` where searches
+    /// How fused searches judge what is not native: [`rehang::Adapter::fusion`] of the adapter that fills the
+    /// new space. `None` where searches
     /// are not fused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fusion: Option<Fusion>,

@@ -37,7 +37,8 @@ pub struct Status {
     pub serving_as: Serving,
     /// Weight of the adapted vector in a fused distance; `None` where searches are not fused.
     pub fusion_weight: Option<f64>,
-    /// The bridge over which queries go to the old space at this moment; `None` where they go as they are, or to the new space.
+    /// The bridge over which queries go to the old space at this moment; `None` where they go as they are, or
+    /// to the new space.
     pub bridge: Option<BridgeInUse>,
     /// Order in which items are re-embedded.
     pub order: OrderSettings,

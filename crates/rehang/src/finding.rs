@@ -46,7 +46,7 @@ pub struct Finding {
     /// Possible meaning of the observation, as a sentence.
     #[serde(default)]
     pub may_mean: String,
-    /// What to try.
+    /// Remedy in words.
     #[serde(default)]
     pub remedy: String,
     /// The next step, where a face has words of its own for it.

@@ -9,10 +9,11 @@ const RIDDLES: &str = "that those these this such of what whatever where whereve
      else otherwise neither both either other others another than while until before after only not is are was were be has have like unlike \
      except besides beside per once then thus again still already between among through over under";
 
-/// Such words of comments that stand beside code, whose sentences may say when and why.
+/// Riddles among the first words of comments beside code, whose sentences may say when and why.
 const RIDDLES_BESIDE_CODE: &str = "that those these such of its it their they them also otherwise too else what whatever";
 
-/// The words that a comment must not begin with, where it begins with one: `riddles` parted by spaces, or a reference to another one.
+/// The words that a comment must not begin with, where it begins with one: `riddles` parted by spaces, or a
+/// reference to another one.
 fn riddle<'a>(comment: &'a str, riddles: &str) -> Option<&'a str> {
     let text = comment.trim_start();
     let length = text.find(|c: char| !c.is_ascii_alphabetic() && c != '\'').unwrap_or(text.len());

@@ -1,4 +1,5 @@
-//! Learns an upgrade from its own gallery: questions and clicks, pairs, the map and its forecast, whether they still hold, and which model to take.
+//! Learns an upgrade from its own gallery: questions and clicks, pairs, the map and its forecast, whether
+//! they still hold, and which model to take.
 
 pub(crate) mod asked;
 pub(crate) mod drift;

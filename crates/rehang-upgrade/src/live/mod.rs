@@ -1,4 +1,5 @@
-//! Fills the new space and embeds its items again while people search and write: the pure state machine, its one loop, and all that a worker heeds.
+//! Fills the new space and embeds its items again while people search and write: the pure state machine, its
+//! one loop, and all that a worker heeds.
 
 pub(crate) mod backfill;
 pub(crate) mod encoding;

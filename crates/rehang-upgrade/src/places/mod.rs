@@ -1,4 +1,5 @@
-//! Places of a gallery, and the way in and out: files, tables and collections, import and export, and a first configuration.
+//! Places of a gallery, and the way in and out: files, tables and collections, import and export, and a first
+//! configuration.
 
 pub(crate) mod collection;
 pub(crate) mod contents;

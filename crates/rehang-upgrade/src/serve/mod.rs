@@ -1,4 +1,5 @@
-//! Serves an application at every stage: searches, fused and over a bridge, writes, and the indexes of searches.
+//! Serves an application at every stage: searches, fused and over a bridge, writes, and the indexes of
+//! searches.
 
 pub(crate) mod fuse;
 pub(crate) mod gallery;

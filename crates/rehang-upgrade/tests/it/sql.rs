@@ -217,7 +217,8 @@ impl Place {
         // asked for no more or not yet.
         for (k, names) in [(7, &asked), (7, &known), (2 * ITEMS, &asked)] {
             let given: Vec<(&str, &Matrix)> = names.iter().map(|name| (&**name, of(name))).collect();
-            // A filter, though it restricts nothing, is no matter of the function: the library puts both spaces together itself.
+            // A filter, though it restricts nothing, is no matter of the function: the library puts both
+            // spaces together itself.
             let everything = Filter { provenances: Provenance::ALL.to_vec(), ..Filter::default() };
             let find = |k: usize| gallery.search(&given, k, &everything).unwrap().found;
             let at_once = gallery.search(&given, k, &Filter::default()).unwrap().found;
