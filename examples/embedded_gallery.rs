@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use rehang::{Distance, Matrix, Progress, Provenance, Result, Space};
+use rehang_core::{Distance, Matrix, Progress, Provenance, Result, Space};
 use rehang_encode::Function;
 use rehang_fit::Method;
 use rehang_sqlite::SqliteStore;

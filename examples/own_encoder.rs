@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rehang::{Distance, Error, Matrix, Pairs, Progress, Provenance, Result, Space, Vectors};
+use rehang_core::{Distance, Error, Matrix, Pairs, Progress, Provenance, Result, Space, Vectors};
 use rehang_encode::{Answer, Encoder, Input, ItemFailure, Spent};
 use rehang_fit::{FitParameters, Method, NetworkOptions, fit_adapter};
 use rehang_sqlite::SqliteStore;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use rehang::{Provenance, Result, Space};
+use rehang_core::{Provenance, Result, Space};
 use rehang_store::{
     AtWork, Claimed, Counts, Document, Drawn, Epoch, Failure, Item, ItemKey, ItemWrite, Ledger, Priority,
     Queue, Record, Revision, Sample, Scan, SpaceRecord, VectorRecord, VectorWrite, WriteOutcome,

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rehang::{Matrix, Result};
+use rehang_core::{Matrix, Result};
 use rehang_store::{
     Filter, Found, Index, Ledger, ManualLeaseClock, Record, Scan, Select, check, expect_space,
 };

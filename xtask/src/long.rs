@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 
 /// Stores that histories are played in.
 const STORES: [&str; 4] = ["memory", "disk", "postgres", "qdrant"];

@@ -1,8 +1,8 @@
 //! `cargo xtask picture [REPORT.json [OUT.svg [TRUTH.json]]]`: the README's picture from the report of a demo
 //! run, or a picture of another report.
 
-use rehang::report::Report;
-use rehang::{Error, Result};
+use rehang_core::report::Report;
+use rehang_core::{Error, Result};
 use rehang_files::AtomicFile;
 use rehang_report::{ChartLine, Level, Look};
 use serde::Deserialize;

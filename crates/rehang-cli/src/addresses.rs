@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use rehang::{Progress, Result};
+use rehang_core::{Progress, Result};
 use rehang_files::folders::{Folder, LocalFolder, is_partition};
 use rehang_files::{VectorSource, is_address};
 
@@ -58,7 +58,7 @@ fn open(address: &Path) -> Result<Arc<dyn Folder>> {
 
 #[cfg(not(feature = "objects"))]
 fn open(address: &Path) -> Result<Arc<dyn Folder>> {
-    let missing = rehang::Error::from(rehang::ErrorKind::MissingFeature { feature: "objects" });
+    let missing = rehang_core::Error::from(rehang_core::ErrorKind::MissingFeature { feature: "objects" });
     let doing = "lies in an object store, which may be mounted and named as a folder";
     Err(missing.context(format!("{} {doing}", address.display())))
 }

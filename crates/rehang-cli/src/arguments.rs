@@ -21,7 +21,7 @@ macro_rules! arguments {
     } $($others:tt)*) => {
         $crate::arguments!(@group $(#[$about])* $name { $($(#[$help])* $field: $type = [$($clap)*],)* });
         impl $crate::arguments::library::Argument<$options> for $name {
-            fn value(&self) -> rehang::Result<$options> {
+            fn value(&self) -> rehang_core::Result<$options> {
                 Ok($crate::arguments::library::options!($options { $($field),* } from self))
             }
         }

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use rehang::{Progress, ProgressSnapshot, printable};
+use rehang_core::{Progress, ProgressSnapshot, printable};
 
 use crate::commands::say;
 

@@ -17,8 +17,8 @@ use std::ffi::OsString;
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
 #[cfg(not(feature = "demo"))]
-use rehang::ErrorKind;
-use rehang::{Error, Result};
+use rehang_core::ErrorKind;
+use rehang_core::{Error, Result};
 
 use arguments::{Arguments, Command};
 use commands::Exit;

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::sync::OnceLock;
 
 use clap::{ArgMatches, Command};
-use rehang::{Error, Remedy, Verb, Wording};
+use rehang_core::{Error, Remedy, Verb, Wording};
 
 /// Words of the subcommand that this process runs.
 static CALLED: OnceLock<Flags> = OnceLock::new();

@@ -4,7 +4,7 @@
 use std::io::ErrorKind as Io;
 use std::sync::Arc;
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use rustls::crypto::ring;
 use ureq::config::ConfigBuilder;
 use ureq::tls::{Certificate, RootCerts, TlsConfig};

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use rehang::{Error, ErrorKind, Result};
+use rehang_core::{Error, ErrorKind, Result};
 
 use crate::machine::{Machine, plain, split_port};
 
@@ -22,7 +22,7 @@ const SCHEMES: [&str; 7] = ["http", "https", "socks4", "socks4a", "socks5", "soc
 /// assert_eq!(before("https://api.example"), Some("the proxy http://proxy:3128 (https_proxy)".into()));
 /// assert_eq!(before("https://embed.corp.example"), None);
 /// assert_eq!(before("https://10.1.2.3"), None);
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct Proxies {

@@ -4,7 +4,7 @@ use std::error::Error as StdError;
 use std::fmt::Display;
 use std::io;
 
-use rehang::Error;
+use rehang_core::Error;
 use rustls::CertificateError;
 
 /// Why a certificate was refused, where the innermost cause of an error is a refused certificate.

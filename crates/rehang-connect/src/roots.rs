@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;

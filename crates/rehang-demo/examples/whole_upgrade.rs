@@ -7,10 +7,10 @@
 
 use std::path::{Path, PathBuf};
 
-use rehang::curve::Relevance;
-use rehang::order::Policy;
-use rehang::report::Report;
-use rehang::{Adapter, Distance, Head, HeadKind, Pairs, Progress, Result, Vectors};
+use rehang_core::curve::Relevance;
+use rehang_core::order::Policy;
+use rehang_core::report::Report;
+use rehang_core::{Adapter, Distance, Head, HeadKind, Pairs, Progress, Result, Vectors};
 use rehang_demo::Live;
 use rehang_evaluate::study::{StudyAdapter, StudyInput, StudyOptions, study};
 use rehang_files::{AtomicFile, VectorSource};
@@ -75,8 +75,8 @@ fn measure(data: &Data, adapter: &Adapter) -> Result<Report> {
 
 /// The demo's vectors. Role 0 are the pairs, role 1 is the gallery.
 struct Data {
-    old: rehang::Matrix,
-    new: rehang::Matrix,
+    old: rehang_core::Matrix,
+    new: rehang_core::Matrix,
     labels: Vec<i64>,
     roles: Vec<i64>,
     head: Head,

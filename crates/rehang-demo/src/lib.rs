@@ -10,7 +10,7 @@ mod live;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use rehang_files::AtomicFile;
 
 pub use live::{Live, Load, Stages, Writes, live};

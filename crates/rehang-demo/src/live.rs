@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use image::GrayImage;
-use rehang::{Adapter, Error, Matrix, Progress, Provenance, Result};
+use rehang_core::{Adapter, Error, Matrix, Progress, Provenance, Result};
 use rehang_encode::{Encoder, EncoderConfig, Input};
 use rehang_files::{AtomicFile, VectorSource};
 use rehang_store::{Filter, ItemWrite, NewVector, Scan, Select, Store};
@@ -461,7 +461,7 @@ fn encoder_text(model: &str) -> String {
 }
 
 fn configuration(adapter: &Adapter) -> String {
-    let space = |space: &rehang::Space| {
+    let space = |space: &rehang_core::Space| {
         format!(
             "name = \"{}\"\ndimension = {}\ndistance = \"{}\"\n",
             space.name, space.dimension, space.distance

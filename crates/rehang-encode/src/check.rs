@@ -1,7 +1,7 @@
 //! Check of every vector that comes back against its space: the one place for it.
 
-use rehang::check::expect_width;
-use rehang::{Error, NORMALISED_TOLERANCE, Remedy, Result, Space, norm, normalise};
+use rehang_core::check::expect_width;
+use rehang_core::{Error, NORMALISED_TOLERANCE, Remedy, Result, Space, norm, normalise};
 
 use crate::contract::{Answer, ItemFailure};
 
@@ -101,7 +101,7 @@ impl Check {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use rehang::Distance;
+    use rehang_core::Distance;
 
     fn check(normalised: bool, normalise: bool) -> Check {
         Check::new(&Space::new("m", 2, Distance::Cosine, normalised), "the model", normalise)

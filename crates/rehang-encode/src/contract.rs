@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use rehang::finding::Finding;
-use rehang::{Result, Space};
+use rehang_core::finding::Finding;
+use rehang_core::{Result, Space};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -124,9 +124,9 @@ pub trait Encoder: Send + Sync {
     /// # Errors
     ///
     /// Reasons that stop the whole run because no item can succeed: wrong credentials
-    /// ([`rehang::Error::is_unauthorised`]), an encoder of another width, a program that cannot be started, a
+    /// ([`rehang_core::Error::is_unauthorised`]), an encoder of another width, a program that cannot be started, a
     /// service that answers no request or asks for a long wait. A budget that is spent
-    /// ([`rehang::Error::is_budget_spent`]) ends a backfill in an orderly way.
+    /// ([`rehang_core::Error::is_budget_spent`]) ends a backfill in an orderly way.
     fn encode(&self, inputs: &[Input<'_>]) -> Result<Vec<Answer>>;
 
     /// Number of inputs that one call of [`Encoder::encode_in_bulk`] should have, where it hands them to a

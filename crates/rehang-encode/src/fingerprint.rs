@@ -3,7 +3,7 @@
 use std::io::Read as _;
 use std::path::Path;
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use serde::Serialize;
 use xxhash_rust::xxh3::Xxh3;
 

@@ -1,6 +1,6 @@
 //! Function of the process as an encoder: a model that runs in the application itself.
 
-use rehang::{Error, ErrorKind, Matrix, Result, Space};
+use rehang_core::{Error, ErrorKind, Matrix, Result, Space};
 
 use crate::check::Check;
 use crate::contract::{Answer, Encoder, Input, ItemFailure, Spent};
@@ -12,7 +12,7 @@ type Embed = dyn Fn(&[&str]) -> Result<Matrix> + Send + Sync;
 /// Encoder that calls a function with the sources of a batch.
 ///
 /// ```
-/// use rehang::{Distance, Matrix, Space};
+/// use rehang_core::{Distance, Matrix, Space};
 /// use rehang_encode::{Encoder, Function, Input};
 ///
 /// let lengths = |sources: &[&str]| Ok(Matrix::from_fn(sources.len(), 1, |row, _| sources[row].len() as f32));
@@ -20,7 +20,7 @@ type Embed = dyn Fn(&[&str]) -> Result<Matrix> + Send + Sync;
 /// let encoder = Function::new(&space, 64, false, None, lengths);
 /// let input = Input { id: "a", source: "four", payload: &serde_json::Value::Null };
 /// assert_eq!(encoder.encode(&[input])?[0].as_ref().unwrap(), &[4.0]);
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 pub struct Function {
     check: Check,
@@ -132,7 +132,7 @@ impl Encoder for Function {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rehang::{Distance, ErrorKind};
+    use rehang_core::{Distance, ErrorKind};
     use serde_json::Value;
 
     fn encode(rows: usize, value: f32, normalise: bool) -> Result<Vec<Answer>> {
@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn rows_are_held_against_the_space() {
         let vector = encode(1, 3.0, true).unwrap().remove(0).unwrap();
-        assert!((rehang::norm(&vector) - 1.0).abs() < 1e-6);
+        assert!((rehang_core::norm(&vector) - 1.0).abs() < 1e-6);
         assert!(matches!(encode(1, 3.0, false).unwrap_err().kind(), ErrorKind::InvalidOption { .. }));
         assert!(encode(1, f32::NAN, true).unwrap()[0].is_err(), "the item fails, and no other");
         let error = encode(2, 1.0, true).unwrap_err().to_string();

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use rehang::Result;
-use rehang::finding::Finding;
+use rehang_core::Result;
+use rehang_core::finding::Finding;
 
 use crate::config::EncoderConfig;
 #[cfg(feature = "tokenizers")]

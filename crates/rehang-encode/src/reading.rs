@@ -7,7 +7,7 @@
 
 use std::fmt;
 
-use rehang::finding::Finding;
+use rehang_core::finding::Finding;
 use serde::{Deserialize, Serialize};
 
 /// Fewest characters of a beginning that a service is asked with. The models that read least stop at 128

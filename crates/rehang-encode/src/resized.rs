@@ -2,8 +2,8 @@
 
 use std::cmp::Ordering;
 
-use rehang::finding::Finding;
-use rehang::{Error, Result, Space};
+use rehang_core::finding::Finding;
+use rehang_core::{Error, Result, Space};
 
 use crate::check::Check;
 use crate::contract::{Answer, Encoder, Input, Reads, Spent};
@@ -21,7 +21,7 @@ use crate::fingerprint::Fingerprint;
 /// model, and than that of another width.
 ///
 /// ```
-/// use rehang::{Distance, Matrix, Space};
+/// use rehang_core::{Distance, Matrix, Space};
 /// use rehang_encode::{Encoder, Function, Input, Resized};
 ///
 /// let model = |sources: &[&str]| Ok(Matrix::from_fn(sources.len(), 4, |_, column| [3.0, 4.0, 12.0, 0.0][column]));
@@ -46,7 +46,7 @@ impl Resized {
     ///
     /// # Errors
     ///
-    /// [`rehang::ErrorKind::InvalidOption`] where the encoder's own vectors are of that width already.
+    /// [`rehang_core::ErrorKind::InvalidOption`] where the encoder's own vectors are of that width already.
     pub fn new(encoder: Box<dyn Encoder>, space: &Space) -> Result<Self> {
         let (own, kept) = (encoder.space().dimension, space.dimension);
         let (how, is_cut) = match own.cmp(&kept) {
@@ -163,7 +163,7 @@ impl Encoder for Resized {
 
 #[cfg(test)]
 mod tests {
-    use rehang::{Distance, Matrix};
+    use rehang_core::{Distance, Matrix};
 
     use super::*;
     use crate::contract::ItemFailure;

@@ -5,8 +5,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use rehang::finding::Finding;
-use rehang::{DIFFERENCE_MAX, Distance, Error, NOISE_TIMES, Result, difference, difference_in_words, norm};
+use rehang_core::finding::Finding;
+use rehang_core::{DIFFERENCE_MAX, Distance, Error, NOISE_TIMES, Result, difference, difference_in_words, norm};
 use serde_json::Value;
 
 use crate::contract::{Answer, Input, peculiar};
@@ -26,7 +26,7 @@ const KNOWN_MAX: usize = 3;
 /// a request of its own.
 const LATE_TIMES: u64 = 4;
 
-/// Way in which an encoder gives one source different vectors, each with the largest [`rehang::difference`]
+/// Way in which an encoder gives one source different vectors, each with the largest [`rehang_core::difference`]
 /// that was seen.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Noise {

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rehang::check::expect_count;
-use rehang::{Error, Matrix, Result, Space};
+use rehang_core::check::expect_count;
+use rehang_core::{Error, Matrix, Result, Space};
 use rehang_files::{VectorSource, read_ids, read_matrix};
 
 use crate::check::Check;
@@ -155,7 +155,7 @@ fn row_number(source: &str) -> Option<usize> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use rehang::{Distance, ErrorKind};
+    use rehang_core::{Distance, ErrorKind};
     use rehang_files::{Ids, write_matrix};
     use serde_json::Value;
 

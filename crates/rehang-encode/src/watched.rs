@@ -3,8 +3,8 @@
 
 use std::sync::Mutex;
 
-use rehang::finding::Finding;
-use rehang::{Error, ErrorKind, Result, Space};
+use rehang_core::finding::Finding;
+use rehang_core::{Error, ErrorKind, Result, Space};
 
 use crate::contract::{Answer, Encoder, Input, ItemFailure, Reads, Spent};
 use crate::meter::lock;
@@ -24,7 +24,7 @@ const TEXTS_BETWEEN: u64 = 128;
 /// one that has changed.
 ///
 /// ```
-/// use rehang::{Distance, Matrix, Space};
+/// use rehang_core::{Distance, Matrix, Space};
 /// use rehang_encode::{Encoder, Function, Input, Watched};
 /// use std::sync::atomic::{AtomicUsize, Ordering};
 ///
@@ -181,7 +181,7 @@ impl Encoder for Watched {
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use rehang::{Distance, Matrix};
+    use rehang_core::{Distance, Matrix};
 
     use super::*;
     use crate::function::Function;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rehang::{Distance, Space};
+use rehang_core::{Distance, Space};
 use rehang_encode::{EncoderConfig, open};
 use serde::Deserialize;
 

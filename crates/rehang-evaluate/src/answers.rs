@@ -3,9 +3,9 @@
 
 use std::path::PathBuf;
 
-use rehang::check::expect_count;
-use rehang::curve::{Qrels, Relevance};
-use rehang::{Error, Labels, Matrix, Result};
+use rehang_core::check::expect_count;
+use rehang_core::curve::{Qrels, Relevance};
+use rehang_core::{Error, Labels, Matrix, Result};
 use rehang_files::{InputReader, Join, Names, VectorSource, said};
 
 /// Files of right answers, of queries and of their groups. Without `labels` and `qrels`, no item counts as a
@@ -74,8 +74,8 @@ impl Answers {
     ///
     /// # Errors
     ///
-    /// Errors of a file, or between two files, name them. [`MissingInput`](rehang::ErrorKind::MissingInput)
-    /// and [`InvalidOption`](rehang::ErrorKind::InvalidOption) for parameters that need, or exclude, each
+    /// Errors of a file, or between two files, name them. [`MissingInput`](rehang_core::ErrorKind::MissingInput)
+    /// and [`InvalidOption`](rehang_core::ErrorKind::InvalidOption) for parameters that need, or exclude, each
     /// other.
     pub fn read(
         files: &AnswerFiles,
@@ -184,8 +184,8 @@ impl AnswerFiles {
     ///
     /// # Errors
     ///
-    /// [`MissingInput`](rehang::ErrorKind::MissingInput) and
-    /// [`InvalidOption`](rehang::ErrorKind::InvalidOption), naming the parameter.
+    /// [`MissingInput`](rehang_core::ErrorKind::MissingInput) and
+    /// [`InvalidOption`](rehang_core::ErrorKind::InvalidOption), naming the parameter.
     pub fn check(&self, has_queries: bool) -> Result<()> {
         if self.k == 0 {
             return Err(Error::option("k", 0, "1 or more"));

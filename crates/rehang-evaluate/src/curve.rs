@@ -3,16 +3,16 @@
 use std::path::{Path, PathBuf};
 
 use crate::study::{StudyOptions, may_be_other_items};
-use rehang::adapter::{lookalikes, true_errors};
-use rehang::check::{expect_count, expect_normalised, expect_width};
-use rehang::curve::{
+use rehang_core::adapter::{lookalikes, true_errors};
+use rehang_core::check::{expect_count, expect_normalised, expect_width};
+use rehang_core::curve::{
     ByMetric, COUNT_MAX, Curve, CurveInput, CurveOptions, DoNothing, Flips, Line, MAP, Metric, Relevance,
     TOP1, TOP5, curve as exact_curve,
 };
-use rehang::finding::{Finding, Severity, with_messages};
-use rehang::report::InputRecord;
-use rehang::statistics::{Interval, SigmaQuality};
-use rehang::{Adapter, Distance, Error, Matrix, Progress, Result, Verdict};
+use rehang_core::finding::{Finding, Severity, with_messages};
+use rehang_core::report::InputRecord;
+use rehang_core::statistics::{Interval, SigmaQuality};
+use rehang_core::{Adapter, Distance, Error, Matrix, Progress, Result, Verdict};
 use rehang_files::adapter_file::AdapterSource;
 use rehang_files::{
     Columns, InputReader, JoinFiles, RowSelection, VectorSource, expect_same_items, said, stream,
@@ -147,9 +147,9 @@ pub struct CurveAnswer {
 /// Computes the exact curve of one adapted gallery and one order.
 ///
 /// ```
-/// use rehang::curve::TOP1;
+/// use rehang_core::curve::TOP1;
 /// use rehang_files::VectorSource;
-/// use rehang::{Matrix, Progress};
+/// use rehang_core::{Matrix, Progress};
 /// use rehang_evaluate::{AnswerFiles, CurveFiles, curve};
 ///
 /// let folder = tempfile::tempdir()?;
@@ -176,7 +176,7 @@ pub struct CurveAnswer {
 ///
 /// # Errors
 ///
-/// Errors of a file, or between two files, name them. [`InvalidOption`](rehang::ErrorKind::InvalidOption) for
+/// Errors of a file, or between two files, name them. [`InvalidOption`](rehang_core::ErrorKind::InvalidOption) for
 /// a grid or a distance that cannot be, and for points that would be written over an input.
 pub fn curve(files: &CurveFiles, progress: &Progress) -> Result<CurveAnswer> {
     let mut inputs = InputReader::new(files.rows.as_ref())?;
@@ -305,7 +305,7 @@ pub fn curve(files: &CurveFiles, progress: &Progress) -> Result<CurveAnswer> {
 ///
 /// # Errors
 ///
-/// [`InvalidOption`](rehang::ErrorKind::InvalidOption).
+/// [`InvalidOption`](rehang_core::ErrorKind::InvalidOption).
 pub fn check_grid(points: usize) -> Result<()> {
     if (2..=COUNT_MAX).contains(&points) {
         return Ok(());

@@ -25,10 +25,10 @@
 //! the error is twice as large. Beside separate queries, the same sum over the items' own δ_i joins it in
 //! squares.
 
-use rehang::curve::distances_by_query;
-use rehang::report::{Floor, FloorAt, Floors};
-use rehang::statistics::mean_sd;
-use rehang::{Distance, Matrix, Progress, Result, Vectors};
+use rehang_core::curve::distances_by_query;
+use rehang_core::report::{Floor, FloorAt, Floors};
+use rehang_core::statistics::mean_sd;
+use rehang_core::{Distance, Matrix, Progress, Result, Vectors};
 
 use crate::queries::StudyQueries;
 
@@ -246,7 +246,7 @@ fn carried_over(today: &[Vec<f32>], then: &[Vec<f32>], limit: f32, drawn: Drawn)
 
 #[cfg(test)]
 mod tests {
-    use rehang::Space;
+    use rehang_core::Space;
 
     use super::*;
 

@@ -1,8 +1,8 @@
 //! Checks of an adapter against vectors of both models: items among its pairs, and the direction of its map.
 
-use rehang::adapter::RowOverlap;
-use rehang::finding::Finding;
-use rehang::{Adapter, Matrix, Pairs, Result, Vectors};
+use rehang_core::adapter::RowOverlap;
+use rehang_core::finding::Finding;
+use rehang_core::{Adapter, Matrix, Pairs, Result, Vectors};
 use rehang_fit::guards;
 
 /// Largest number of items that an adapter is checked on.

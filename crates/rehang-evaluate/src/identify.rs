@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use half::{bf16, f16};
-use rehang::check::expect_count;
-use rehang::finding::Finding;
-use rehang::{
+use rehang_core::check::expect_count;
+use rehang_core::finding::Finding;
+use rehang_core::{
     DIFFERENCE_MAX, Distance, Error, Matrix, NOISE_TIMES, Pairs, Progress, Result, Vectors, difference, norm,
 };
 use rehang_files::{
@@ -226,7 +226,7 @@ pub struct Nearness {
 ///
 /// # Errors
 ///
-/// [`rehang::ErrorKind::CountMismatch`] where the candidate does not have one row for each vector.
+/// [`rehang_core::ErrorKind::CountMismatch`] where the candidate does not have one row for each vector.
 pub fn nearness(unknown: &Matrix, candidate: &Candidate) -> Result<Vec<Option<Nearness>>> {
     candidate.expect_rows(unknown.rows())?;
     let compared = Compared::new(unknown, candidate);
@@ -253,7 +253,7 @@ impl Candidate {
 /// Vectors of length 0, and items that no candidate has a vector of, are [`Maker::Untold`].
 ///
 /// ```
-/// use rehang::Matrix;
+/// use rehang_core::Matrix;
 /// use rehang_evaluate::{Candidate, Maker, Origin, identify_vectors};
 ///
 /// let of = |seed: usize| Matrix::from_fn(40, 8, |row, column| ((row * 37 + column * (seed + row)) % 101) as f32 - 50.0);
@@ -263,12 +263,12 @@ impl Candidate {
 /// let found = identify_vectors(&unknown, &[candidate("a", of(5)), candidate("b", of(13))])?;
 /// assert_eq!((found.origin, found.models[0].made, found.models[1].made), (Origin::Mixed, 37, 3));
 /// assert_eq!((found.makers[2], found.minority()[2].0), (Maker::Model(1), 2));
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 ///
 /// # Errors
 ///
-/// [`rehang::ErrorKind::CountMismatch`] where a candidate does not have one row for each vector.
+/// [`rehang_core::ErrorKind::CountMismatch`] where a candidate does not have one row for each vector.
 pub fn identify_vectors(unknown: &Matrix, candidates: &[Candidate]) -> Result<Identified> {
     let n = unknown.rows();
     for candidate in candidates {
@@ -615,7 +615,7 @@ impl IdentifyFiles {
 ///
 /// # Errors
 ///
-/// Errors of a file, or between two files, name them. [`InvalidOption`](rehang::ErrorKind::InvalidOption) for
+/// Errors of a file, or between two files, name them. [`InvalidOption`](rehang_core::ErrorKind::InvalidOption) for
 /// `models` beside `new`, and for an output that is an input. Others as [`kinds_of_pairs`] and [`kinship`].
 pub fn identify(files: &IdentifyFiles, progress: &Progress) -> Result<Identified> {
     if !files.models.is_empty() && !files.new.is_empty() {

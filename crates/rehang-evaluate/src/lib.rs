@@ -7,8 +7,8 @@
 //! - [`identify()`] says which model made which vectors.
 //!
 //! Every verb is one function: a plain struct of files and settings in, a value out that serialises. Progress
-//! and cancel come by [`rehang::Progress`]. What readers should know beside the numbers is returned as
-//! [`rehang::finding::Finding`]s; nothing is printed. Messages name parameters by the fields of these
+//! and cancel come by [`rehang_core::Progress`]. What readers should know beside the numbers is returned as
+//! [`rehang_core::finding::Finding`]s; nothing is printed. Messages name parameters by the fields of these
 //! structs, between backticks.
 
 mod answers;

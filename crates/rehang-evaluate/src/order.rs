@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use rehang::check::{expect_count, expect_width};
-use rehang::finding::Finding;
-use rehang::order::{OrderInput, Policy, order as order_items};
-use rehang::{Error, Matrix, Result};
+use rehang_core::check::{expect_count, expect_width};
+use rehang_core::finding::Finding;
+use rehang_core::order::{OrderInput, Policy, order as order_items};
+use rehang_core::{Error, Matrix, Result};
 use rehang_files::adapter_file::AdapterSource;
 use rehang_files::{HeadFiles, InputReader, JoinFiles, VectorSource, expect_same_items, said};
 use serde::Serialize;
@@ -79,8 +79,8 @@ pub struct Ordered {
 ///
 /// # Errors
 ///
-/// [`MissingInput`](rehang::ErrorKind::MissingInput) for evidence that the policy needs;
-/// [`InvalidOption`](rehang::ErrorKind::InvalidOption) for an output that is no `.npy` or an input. Errors of
+/// [`MissingInput`](rehang_core::ErrorKind::MissingInput) for evidence that the policy needs;
+/// [`InvalidOption`](rehang_core::ErrorKind::InvalidOption) for an output that is no `.npy` or an input. Errors of
 /// a file, or between two files, name them.
 pub fn order(files: &OrderFiles) -> Result<Ordered> {
     files.output.as_ref().map_or(Ok(()), rehang_files::check_order_output)?;
@@ -121,7 +121,7 @@ pub fn order(files: &OrderFiles) -> Result<Ordered> {
         (Some(new), Some(adapted)) => {
             expect_count(&new_said, new.rows(), &adapted_said, adapted.rows())?;
             expect_width(format_args!("`adapted` {adapted_said}"), new.columns(), adapted.columns())?;
-            Some(rehang::adapter::true_errors(new, adapted))
+            Some(rehang_core::adapter::true_errors(new, adapted))
         }
         _ => None,
     };

@@ -1,6 +1,6 @@
 //! Separate queries of a study, which are no items of its gallery.
 
-use rehang::Matrix;
+use rehang_core::Matrix;
 
 /// Separate queries, embedded by both models.
 #[derive(Debug, Clone, Copy)]

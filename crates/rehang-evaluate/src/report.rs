@@ -8,12 +8,12 @@ use crate::study::{
     StudyAdapter, StudyGallery, StudyInput, StudyOptions, StudyQueries, overlap_warning, study,
 };
 use crate::whole::rows_in;
-use rehang::adapter::{RowOverlap, lookalikes, overlap, unlike_pairs};
-use rehang::curve::{Qrels, Relevance};
-use rehang::finding::{Finding, Severity};
-use rehang::order::Policy;
-use rehang::report::{InputRecord, Precision, Report};
-use rehang::{Adapter, Bridge, Error, Labels, Matrix, Progress, Result, Vectors};
+use rehang_core::adapter::{RowOverlap, lookalikes, overlap, unlike_pairs};
+use rehang_core::curve::{Qrels, Relevance};
+use rehang_core::finding::{Finding, Severity};
+use rehang_core::order::Policy;
+use rehang_core::report::{InputRecord, Precision, Report};
+use rehang_core::{Adapter, Bridge, Error, Labels, Matrix, Progress, Result, Vectors};
 use rehang_files::adapter_file::AdapterSource;
 use rehang_files::{HeadFiles, InputReader, JoinFiles, RowSelection, VectorSource, expect_same_items, said};
 
@@ -148,7 +148,7 @@ pub struct Reported {
 ///
 /// # Errors
 ///
-/// Errors of a file, or between two files, name them. [`InvalidOption`](rehang::ErrorKind::InvalidOption) for
+/// Errors of a file, or between two files, name them. [`InvalidOption`](rehang_core::ErrorKind::InvalidOption) for
 /// an output that is an input. Others as [`study`] and [`unlike_pairs`].
 pub fn report(files: &ReportFiles, progress: &Progress) -> Result<Reported> {
     let mut inputs = InputReader::new(files.rows.as_ref())?;

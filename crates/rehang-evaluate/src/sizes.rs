@@ -1,9 +1,9 @@
 //! Measures what new vectors of fewer coordinates, kept in fewer bytes, are worth.
 
 use half::f16;
-use rehang::curve::{CurveInput, DoNothing, curve, evaluate_today};
-use rehang::report::{Precision, Scores, SizeScores};
-use rehang::{Error, Matrix, Progress, Result};
+use rehang_core::curve::{CurveInput, DoNothing, curve, evaluate_today};
+use rehang_core::report::{Precision, Scores, SizeScores};
+use rehang_core::{Error, Matrix, Progress, Result};
 
 use crate::study::{StudyInput, StudyOptions, depths, relevance, scores};
 
@@ -16,7 +16,7 @@ use crate::study::{StudyInput, StudyOptions, depths, relevance, scores};
 ///
 /// # Errors
 ///
-/// [`rehang::ErrorKind::Cancelled`]. Widths have passed [`expect_widths`].
+/// [`rehang_core::ErrorKind::Cancelled`]. Widths have passed [`expect_widths`].
 pub(crate) fn sizes(
     ground: &StudyInput<'_>,
     adapted: &Matrix,
@@ -120,8 +120,8 @@ fn round(matrix: &mut Matrix, precision: Precision, last: f32) {
 mod tests {
     use super::*;
     use crate::study::tests::plain;
-    use rehang::curve::{Relevance, evaluate};
-    use rehang::{Distance, Space, Vectors};
+    use rehang_core::curve::{Relevance, evaluate};
+    use rehang_core::{Distance, Space, Vectors};
 
     const ITEMS: usize = 200;
 

@@ -2,26 +2,26 @@
 //! [`Report`].
 //!
 //! The gallery of a study stands for the one that will be upgraded. Its items must not be among the pairs
-//! that an adapter was fitted on ([`overlap`](rehang::adapter::overlap) counts those that are). Every adapter
+//! that an adapter was fitted on ([`overlap`](rehang_core::adapter::overlap) counts those that are). Every adapter
 //! is applied. Every order is made from what a real upgrade will know (σ², adapted vectors, the new head; the
 //! oracle alone sees true errors). The exact curve then says what each percent of re-embedding buys.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rehang::adapter::{self, Adapted, Adapter, true_errors};
-use rehang::curve::{
+use rehang_core::adapter::{self, Adapted, Adapter, true_errors};
+use rehang_core::curve::{
     Curve, CurveInput, CurveOptions, DoNothing, Evaluation, Line, Metric, Relevance, TOP1, curve, evaluate,
     evaluate_today,
 };
-use rehang::order::{OrderInput, Policy, group_shares, order};
-use rehang::report::{
+use rehang_core::order::{OrderInput, Policy, group_shares, order};
+use rehang_core::report::{
     ANOTHER_METRIC, AdapterCalibration, CreatedBy, CurveBand, CurveSeries, FittedOn, FlipCurves, GroupCurves,
     GroupStudy, KendallTau, MeasuredSet, MetricCurve, NumberWithSpread, Precision, Report, Scores,
     ShownMetric, Spaces, Spread, WIDE_FORECAST, display_points, percent_rounded_up,
 };
-use rehang::statistics::{BINS, Interval, calibration, kendall_tau_b, mean_sd};
-use rehang::verdict::{Verdict, is_below};
-use rehang::{
+use rehang_core::statistics::{BINS, Interval, calibration, kendall_tau_b, mean_sd};
+use rehang_core::verdict::{Verdict, is_below};
+use rehang_core::{
     Bridge, ErrorKind, Finding, Head, HeadKind, Matrix, Progress, Result, Severity, Vectors, distinct,
 };
 
@@ -267,7 +267,7 @@ pub fn study(
 
 /// Returns whether the `overlapping` items may well be other items than the pairs', although their old
 /// vectors are among the pairs' and the old model cannot tell them apart: they are few, or no more than the
-/// gallery has [`lookalikes`](rehang::adapter::lookalikes).
+/// gallery has [`lookalikes`](rehang_core::adapter::lookalikes).
 pub fn may_be_other_items(overlapping: usize, items: usize, lookalikes: usize) -> bool {
     overlapping * 100 <= items || overlapping <= lookalikes
 }
@@ -903,10 +903,10 @@ fn warnings(
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use rehang::adapter::{Dense, InputScaling, Map, Training, Uncertainty};
-    use rehang::curve::Qrels;
-    use rehang::report::Point;
-    use rehang::{Distance, Space};
+    use rehang_core::adapter::{Dense, InputScaling, Map, Training, Uncertainty};
+    use rehang_core::curve::Qrels;
+    use rehang_core::report::Point;
+    use rehang_core::{Distance, Space};
     use std::f64::consts::PI;
 
     fn space(model: &str) -> Space {
@@ -1317,7 +1317,7 @@ pub(crate) mod tests {
         top1.band = Some(CurveBand { about: String::new(), low: edge(-25.0), high: edge(25.0) });
         assert_eq!(said(&report).as_deref(), Some(expected), "a band around what was measured");
         let do_nothing = [].into();
-        report.gallery = Some(rehang::report::WholeGallery {
+        report.gallery = Some(rehang_core::report::WholeGallery {
             items: 9000,
             held_out: 300,
             speaks_of: 9000,

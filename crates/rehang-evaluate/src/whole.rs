@@ -2,17 +2,17 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use rehang::adapter::{self, Adapted};
-use rehang::curve::{
+use rehang_core::adapter::{self, Adapted};
+use rehang_core::curve::{
     ForecastInput, ForecastQueries, GalleryForecast, Line, MetricForecast, Relevance, forecast,
 };
-use rehang::order::Policy;
-use rehang::report::{
+use rehang_core::order::Policy;
+use rehang_core::report::{
     CurveBand, CurveSeries, DISPLAY_POINTS, EnoughShare, Floors, MetricCurve, NumberWithSpread, Report,
     ShownMetric, Spread, WholeGallery,
 };
-use rehang::statistics::Interval;
-use rehang::{Error, Head, Matrix, Progress, Result};
+use rehang_core::statistics::Interval;
+use rehang_core::{Error, Head, Matrix, Progress, Result};
 
 use crate::floors::{FloorsInput, floors};
 use crate::study::{
@@ -206,7 +206,7 @@ fn metric_curve(shares: &[f64], of: &MetricForecast) -> MetricCurve {
 ///
 /// # Errors
 ///
-/// [`Corrupt`](rehang::ErrorKind::Corrupt) where an item is not in the gallery; the error names `what` is
+/// [`Corrupt`](rehang_core::ErrorKind::Corrupt) where an item is not in the gallery; the error names `what` is
 /// searched.
 pub(crate) fn rows_in(gallery: &Matrix, sample: &Matrix, what: &str) -> Result<Vec<usize>> {
     let bits = |row: &[f32]| row.iter().map(|value| (value + 0.0).to_bits()).collect::<Vec<u32>>();

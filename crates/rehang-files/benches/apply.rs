@@ -13,8 +13,8 @@ use std::time::Instant;
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use rehang::adapter::{Adapter, Applier, BranchInput, Dense, InputScaling, Map, SecondBranch, Uncertainty};
-use rehang::{Distance, Matrix, Space};
+use rehang_core::adapter::{Adapter, Applier, BranchInput, Dense, InputScaling, Map, SecondBranch, Uncertainty};
+use rehang_core::{Distance, Matrix, Space};
 use serde_json::json;
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -160,7 +160,7 @@ fn main() -> Outcome {
     let appliers = adapters
         .iter()
         .map(|(name, adapter)| Ok((*name, Applier::new(adapter)?, operations(adapter))))
-        .collect::<rehang::Result<Vec<_>>>()?;
+        .collect::<rehang_core::Result<Vec<_>>>()?;
     let mut squares = SquareProducts::new(4096 + 16);
     for line in std::io::stdin().lock().lines() {
         let line = line?;

@@ -11,9 +11,9 @@
 use std::path::Path;
 use std::time::Instant;
 
-use rehang::curve::{CurveInput, CurveOptions, MAP, Relevance, TOP1, TOP5, curve};
-use rehang::order::{OrderInput, Policy, order};
-use rehang::{Distance, Matrix, Progress, Result};
+use rehang_core::curve::{CurveInput, CurveOptions, MAP, Relevance, TOP1, TOP5, curve};
+use rehang_core::order::{OrderInput, Policy, order};
+use rehang_core::{Distance, Matrix, Progress, Result};
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();

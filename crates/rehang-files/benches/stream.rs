@@ -13,7 +13,7 @@
 
 use std::time::Instant;
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use rehang_files::stream::{self, Columns, RowBatch};
 use rehang_files::{IdKind, Ids, VectorSource};
 

@@ -15,12 +15,12 @@ use crate::paths::expect_apart;
 use crate::tensors::{
     self, Detail, FileKind, HALVES, Metadata, Tensor, is_halved, json, parse, parse_json, text,
 };
-use rehang::adapter::{
+use rehang_core::adapter::{
     Adapter, BranchInput, Dense, Geometry, InputScaling, InputStatistics, KernelExpansion, Map, OutOfFold,
     PerKind, RowSketch, SecondBranch, Training, Uncertainty,
 };
-use rehang::report::Precision;
-use rehang::{Error, Head, HeadKind, Matrix, Result, Space};
+use rehang_core::report::Precision;
+use rehang_core::{Error, Head, HeadKind, Matrix, Result, Space};
 
 /// Format and newest version that adapter files state; files of every older version are read too.
 const KIND: FileKind = FileKind { format: "rehang-adapter", thing: "an adapter", version: 2 };
@@ -67,7 +67,7 @@ pub fn inspect(path: &Path) -> Result<Inspected> {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Io`](rehang::ErrorKind::Io).
+/// [`ErrorKind::Io`](rehang_core::ErrorKind::Io).
 pub fn is_adapter(path: &Path) -> Result<bool> {
     let bytes = fs_err::read(path).map_err(|error| Error::io("read", path, &error))?;
     Ok(tensors::is_of(&bytes, &KIND))
@@ -90,8 +90,8 @@ pub struct ExportedOnnx {
 ///
 /// # Errors
 ///
-/// As [`load`]; [`ErrorKind::InvalidOption`](rehang::ErrorKind::InvalidOption) where the output is the
-/// adapter; [`ErrorKind::Io`](rehang::ErrorKind::Io).
+/// As [`load`]; [`ErrorKind::InvalidOption`](rehang_core::ErrorKind::InvalidOption) where the output is the
+/// adapter; [`ErrorKind::Io`](rehang_core::ErrorKind::Io).
 pub fn export_onnx(adapter: &Path, output: &PathBuf) -> Result<ExportedOnnx> {
     expect_apart(&[("output", Some(output))], &[("file", adapter.to_owned())])?;
     let network = to_network(&load(adapter)?)?;
@@ -159,13 +159,13 @@ impl fmt::Display for AdapterSource {
 /// Serialises the adapter to the bytes of its file. The same adapter gives the same bytes.
 ///
 /// ```
-/// use rehang::{Adapter, Distance, Space};
+/// use rehang_core::{Adapter, Distance, Space};
 /// use rehang_files::adapter_file::{from_bytes, to_bytes};
 ///
 /// let space = |name| Space::new(name, 2, Distance::Cosine, false);
 /// let adapter = Adapter::identity(space("v1"), space("v2"), None)?;
 /// assert_eq!(from_bytes(&to_bytes(&adapter)?, "a.safetensors")?, adapter);
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 ///
 /// # Errors
@@ -186,7 +186,7 @@ pub fn to_bytes(adapter: &Adapter) -> Result<Vec<u8>> {
 /// file.
 ///
 /// ```
-/// use rehang::{Adapter, Distance, Space};
+/// use rehang_core::{Adapter, Distance, Space};
 /// use rehang_files::adapter_file::{from_bytes, halved, to_bytes};
 ///
 /// let space = |name| Space::new(name, 64, Distance::Cosine, true);
@@ -195,12 +195,12 @@ pub fn to_bytes(adapter: &Adapter) -> Result<Vec<u8>> {
 /// let bytes = to_bytes(&halves)?;
 /// assert!(bytes.len() + 2 * 64 * 64 <= to_bytes(&adapter)?.len() + 64);
 /// assert_eq!(from_bytes(&bytes, "a.safetensors")?, halves);
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 ///
 /// # Errors
 ///
-/// [`ErrorKind::InvalidOption`](rehang::ErrorKind::InvalidOption) for a number that half precision cannot
+/// [`ErrorKind::InvalidOption`](rehang_core::ErrorKind::InvalidOption) for a number that half precision cannot
 /// hold (above 65,504).
 pub fn halved(adapter: &Adapter) -> Result<Adapter> {
     let mut adapter = adapter.clone();
@@ -237,7 +237,7 @@ pub fn fingerprint(adapter: &Adapter) -> Result<String> {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Corrupt`](rehang::ErrorKind::Corrupt) for anything that is not a whole, undamaged adapter
+/// [`ErrorKind::Corrupt`](rehang_core::ErrorKind::Corrupt) for anything that is not a whole, undamaged adapter
 /// file of a version known to this rehang: truncated, of another format, from a newer version, with a check
 /// sum that does not match, or with a tensor that is missing, left over or of another shape or type. As
 /// [`Adapter::check`] for numbers that do not make an adapter.
@@ -251,7 +251,7 @@ pub fn from_bytes(bytes: &[u8], what: &str) -> Result<Adapter> {
 /// check sum. It serves maps that other programs have trained; `what` names the map in errors.
 ///
 /// ```
-/// use rehang::{Adapter, Distance, Space};
+/// use rehang_core::{Adapter, Distance, Space};
 /// use rehang_files::adapter_file::{from_parts, to_bytes};
 /// use rehang_files::tensors::{FileKind, read};
 ///
@@ -260,7 +260,7 @@ pub fn from_bytes(bytes: &[u8], what: &str) -> Result<Adapter> {
 /// let kind = FileKind { format: "rehang-adapter", thing: "an adapter", version: 1 };
 /// let (metadata, tensors) = read(&to_bytes(&adapter)?, &kind).unwrap();
 /// assert_eq!(from_parts(&metadata, tensors, "a map")?, adapter);
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 ///
 /// # Errors
@@ -281,7 +281,7 @@ pub fn from_parts(
 ///
 /// # Errors
 ///
-/// As [`to_bytes`]; [`ErrorKind::Io`](rehang::ErrorKind::Io).
+/// As [`to_bytes`]; [`ErrorKind::Io`](rehang_core::ErrorKind::Io).
 pub fn save(adapter: &Adapter, path: impl AsRef<Path>) -> Result<()> {
     AtomicFile::write(path, &to_bytes(adapter)?)
 }
@@ -290,7 +290,7 @@ pub fn save(adapter: &Adapter, path: impl AsRef<Path>) -> Result<()> {
 ///
 /// # Errors
 ///
-/// As [`from_bytes`]; [`ErrorKind::Io`](rehang::ErrorKind::Io).
+/// As [`from_bytes`]; [`ErrorKind::Io`](rehang_core::ErrorKind::Io).
 pub fn load(path: impl AsRef<Path>) -> Result<Adapter> {
     let path = path.as_ref();
     let bytes = fs_err::read(path).map_err(|error| Error::io("read", path, &error))?;

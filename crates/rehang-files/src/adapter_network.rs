@@ -1,4 +1,4 @@
-//! Adapters as networks of ONNX's operators: the same formulas as [`apply`](rehang::adapter::apply), for any
+//! Adapters as networks of ONNX's operators: the same formulas as [`apply`](rehang_core::adapter::apply), for any
 //! runtime and device.
 //!
 //! | | name | shape |
@@ -16,24 +16,24 @@
 
 use crate::onnx::{Attribute, Network, TYPE_F32, TYPE_F64, TYPE_I64};
 use crate::tensors::json;
-use rehang::adapter::{
+use rehang_core::adapter::{
     Adapter, BranchInput, Dense, Geometry, InputScaling, KernelExpansion, LOG_VARIANCE_LIMIT, Map, OutOfFold,
     PerKind, SPARE_CANDIDATES, Uncertainty, cosine_weight,
 };
-use rehang::{Head, Matrix, Result, norm};
+use rehang_core::{Head, Matrix, Result, norm};
 
 /// Translates an adapter into a network. Its metadata hold `old`, `new` and `output` (spaces as JSON),
 /// `handicap` and `method`.
 ///
 /// ```
-/// use rehang::{Adapter, Distance, Space};
+/// use rehang_core::{Adapter, Distance, Space};
 /// use rehang_files::adapter_network::to_network;
 ///
 /// let space = |name| Space::new(name, 2, Distance::Cosine, false);
 /// let network = to_network(&Adapter::identity(space("v1"), space("v2"), None)?)?;
 /// let named = |ports: &[rehang_files::onnx::Port]| ports.iter().map(|port| port.name.clone()).collect::<Vec<_>>();
 /// assert_eq!((named(&network.inputs), named(&network.outputs)), (vec!["old".into()], vec!["vector".into(), "sigma2".into()]));
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 ///
 /// # Errors

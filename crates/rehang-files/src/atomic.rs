@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
 use crate::paths::{folder_of, is_address};
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 
 /// Number of bytes that are collected before the system is asked to write.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -45,7 +45,7 @@ impl AtomicFile {
     ///
     /// # Errors
     ///
-    /// [`rehang::ErrorKind::Io`], naming the path: the folder is missing or cannot be written to, the path is
+    /// [`rehang_core::ErrorKind::Io`], naming the path: the folder is missing or cannot be written to, the path is
     /// a folder, a device or a pipe, or a file stands there that is marked read-only.
     pub fn create(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
@@ -105,7 +105,7 @@ impl AtomicFile {
     ///
     /// # Errors
     ///
-    /// [`rehang::ErrorKind::Io`].
+    /// [`rehang_core::ErrorKind::Io`].
     pub fn overwrite_start(&mut self, bytes: &[u8]) -> Result<()> {
         self.writer
             .seek(SeekFrom::Start(0))
@@ -119,7 +119,7 @@ impl AtomicFile {
     ///
     /// # Errors
     ///
-    /// [`rehang::ErrorKind::Io`], for example when the disk is full.
+    /// [`rehang_core::ErrorKind::Io`], for example when the disk is full.
     pub fn put(&mut self, bytes: &[u8]) -> Result<()> {
         self.writer.write_all(bytes).map_err(|error| Error::io("write", &self.target, &error))
     }
@@ -128,7 +128,7 @@ impl AtomicFile {
     ///
     /// # Errors
     ///
-    /// [`rehang::ErrorKind::Io`]; the file that stood under the name before is then unchanged.
+    /// [`rehang_core::ErrorKind::Io`]; the file that stood under the name before is then unchanged.
     pub fn commit(self) -> Result<()> {
         let Self { target, folder, writer } = self;
         let named = |error: &io::Error| Error::io("write", &target, error);

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use rehang::adapter::{Dense, InputScaling, Map, Training};
-use rehang::{Bridge, Error, Matrix, Result};
+use rehang_core::adapter::{Dense, InputScaling, Map, Training};
+use rehang_core::{Bridge, Error, Matrix, Result};
 
 use crate::atomic::AtomicFile;
 use crate::tensors::{self, Detail, FileKind, Metadata, Tensor, json, parse, parse_json, text};
@@ -57,7 +57,7 @@ pub fn fingerprint(bridge: &Bridge) -> Result<String> {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Corrupt`](rehang::ErrorKind::Corrupt) for anything that is not a whole, undamaged bridge file
+/// [`ErrorKind::Corrupt`](rehang_core::ErrorKind::Corrupt) for anything that is not a whole, undamaged bridge file
 /// of a version known to this rehang. As [`Bridge::check`] for numbers that do not make a bridge.
 pub fn from_bytes(bytes: &[u8], what: &str) -> Result<Bridge> {
     let bridge = read(bytes).map_err(|detail| Error::corrupt(what, detail))?;
@@ -69,7 +69,7 @@ pub fn from_bytes(bytes: &[u8], what: &str) -> Result<Bridge> {
 ///
 /// # Errors
 ///
-/// As [`to_bytes`]; [`ErrorKind::Io`](rehang::ErrorKind::Io).
+/// As [`to_bytes`]; [`ErrorKind::Io`](rehang_core::ErrorKind::Io).
 pub fn save(bridge: &Bridge, path: impl AsRef<Path>) -> Result<()> {
     AtomicFile::write(path, &to_bytes(bridge)?)
 }
@@ -78,7 +78,7 @@ pub fn save(bridge: &Bridge, path: impl AsRef<Path>) -> Result<()> {
 ///
 /// # Errors
 ///
-/// As [`from_bytes`]; [`ErrorKind::Io`](rehang::ErrorKind::Io).
+/// As [`from_bytes`]; [`ErrorKind::Io`](rehang_core::ErrorKind::Io).
 pub fn load(path: impl AsRef<Path>) -> Result<Bridge> {
     let path = path.as_ref();
     let bytes = fs_err::read(path).map_err(|error| Error::io("read", path, &error))?;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::path::Path;
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use serde_json::{Map, Value};
 
 use crate::text::{for_each_line, split_csv};
@@ -44,8 +44,8 @@ const FIELDS: [&str; 4] = ["query", "item", "weight", "position"];
 ///
 /// # Errors
 ///
-/// [`Io`](rehang::ErrorKind::Io); [`Empty`](rehang::ErrorKind::Empty) for a file without a click;
-/// [`Corrupt`](rehang::ErrorKind::Corrupt), with the line, for a column that is missing, a query or an item
+/// [`Io`](rehang_core::ErrorKind::Io); [`Empty`](rehang_core::ErrorKind::Empty) for a file without a click;
+/// [`Corrupt`](rehang_core::ErrorKind::Corrupt), with the line, for a column that is missing, a query or an item
 /// that is blank, a weight that is no finite number of 0 or more, and a position that is no whole number of 1
 /// or more.
 pub fn read_clicks(path: impl AsRef<Path>) -> Result<Vec<Clicked>> {

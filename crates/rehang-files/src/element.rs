@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 use half::{bf16, f16};
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 
 /// Meaning of a number's bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 use crate::atomic::AtomicFile;
 use crate::paths::folder_of;
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 
 /// Endings of the names of partitions: the formats that rehang can write as well as read.
 const EXTENSIONS: [&str; 5] = ["parquet", "pq", "npy", "fvecs", "safetensors"];
@@ -172,7 +172,7 @@ fn is_seen(part: Component<'_>, is_folder: bool) -> bool {
 ///
 /// # Errors
 ///
-/// As [`Folder::list`]; [`ErrorKind::Empty`](rehang::ErrorKind::Empty).
+/// As [`Folder::list`]; [`ErrorKind::Empty`](rehang_core::ErrorKind::Empty).
 pub fn expect_partitions(folder: &dyn Folder) -> Result<Vec<PathBuf>> {
     let found = folder.list()?;
     if found.is_empty() {
@@ -222,7 +222,7 @@ impl Folder for LocalFolder {
         self.0.clone()
     }
 
-    /// Fails with [`ErrorKind::Corrupt`](rehang::ErrorKind::Corrupt) for a link to a folder, which could lead
+    /// Fails with [`ErrorKind::Corrupt`](rehang_core::ErrorKind::Corrupt) for a link to a folder, which could lead
     /// round in a circle.
     fn list(&self) -> Result<Vec<PathBuf>> {
         let mut found = Vec::new();

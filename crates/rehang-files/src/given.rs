@@ -4,7 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use rehang::{Error, Matrix, Result};
+use rehang_core::{Error, Matrix, Result};
 
 use crate::rows::{IdKind, RowBatch, RowReader};
 

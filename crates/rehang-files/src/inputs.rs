@@ -13,11 +13,11 @@ use crate::source::{VectorSource, said};
 use crate::stream;
 use crate::text::read_lines;
 use crate::values::{Names, read_f32_column, read_ids, read_labels, read_matrices, read_order};
-use rehang::adapter::Adapter;
-use rehang::check::expect_count;
-use rehang::curve::Qrels;
-use rehang::report::InputRecord;
-use rehang::{Error, ErrorKind, Finding, Head, HeadKind, Labels, Matrix, Result, Severity};
+use rehang_core::adapter::Adapter;
+use rehang_core::check::expect_count;
+use rehang_core::curve::Qrels;
+use rehang_core::report::InputRecord;
+use rehang_core::{Error, ErrorKind, Finding, Head, HeadKind, Labels, Matrix, Result, Severity};
 
 /// Selection of the rows that take part: those where a file of whole numbers, one a row, has one of the
 /// values.
@@ -30,7 +30,7 @@ use rehang::{Error, ErrorKind, Finding, Head, HeadKind, Labels, Matrix, Result, 
 /// let gallery: RowSelection = "role.npy=1,2".parse()?;
 /// assert_eq!((gallery.file.to_string().as_str(), &gallery.values[..]), ("role.npy", &[1, 2][..]));
 /// assert!("role.npy".parse::<RowSelection>().is_err());
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RowSelection {
@@ -129,7 +129,7 @@ pub struct HeadFiles {
 ///
 /// ```
 /// use rehang_files::{InputReader, VectorSource};
-/// use rehang::Matrix;
+/// use rehang_core::Matrix;
 ///
 /// let folder = tempfile::tempdir()?;
 /// let place = |name: &str| folder.path().join(name);

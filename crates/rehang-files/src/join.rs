@@ -1,6 +1,6 @@
 //! Joining of files by id instead of by row.
 
-use rehang::{Error, ErrorKind, Result};
+use rehang_core::{Error, ErrorKind, Result};
 use std::collections::HashMap;
 
 /// Most unmatched ids that an error names.
@@ -75,7 +75,7 @@ pub(crate) fn rows_of<'a>(what: &str, of: &str, ids: &'a [String]) -> Result<Has
 /// assert_eq!((joined.left_only, joined.right_only), (vec![1], vec![2]));
 /// // By default, what does not match is an error that names it.
 /// assert!(by_id(("old.parquet", &old), ("new.parquet", &new), MissingPolicy::Error).is_err());
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 ///
 /// # Errors

@@ -10,8 +10,8 @@ use serde::Deserialize;
 
 use crate::join::{MissingPolicy, Unknown, rows_of};
 use crate::text::{for_each_line, read_lines, split_csv};
-use rehang::check::expect_count;
-use rehang::{Error, ErrorKind, Result};
+use rehang_core::check::expect_count;
+use rehang_core::{Error, ErrorKind, Result};
 
 /// One image or video frame of a template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -433,7 +433,7 @@ pub fn read_revisited(path: impl AsRef<Path>) -> Result<RevisitedTruth> {
 /// let names = ["b", "a"].map(String::from);
 /// let ids = ["a", "x", "b"].map(String::from);
 /// assert_eq!(rows_by_name("gallery", &names, &ids)?, [2, 0]);
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 ///
 /// # Errors

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use rehang::{Error, ErrorKind, Result};
+use rehang_core::{Error, ErrorKind, Result};
 
 use crate::source::VectorSource;
 
@@ -20,7 +20,7 @@ impl NamedFile {
     ///
     /// # Errors
     ///
-    /// [`InvalidOption`](rehang::ErrorKind::InvalidOption) for another form.
+    /// [`InvalidOption`](rehang_core::ErrorKind::InvalidOption) for another form.
     pub fn parse(parameter: &str, text: &str) -> Result<Self> {
         let (name, file) =
             text.split_once('=')
@@ -34,7 +34,7 @@ impl NamedFile {
 ///
 /// # Errors
 ///
-/// [`Duplicate`](rehang::ErrorKind::Duplicate).
+/// [`Duplicate`](rehang_core::ErrorKind::Duplicate).
 pub fn expect_distinct(parameter: &str, files: &[NamedFile]) -> Result<()> {
     let mut seen = BTreeSet::new();
     match files.iter().find(|named| !seen.insert(&named.name)) {

@@ -11,7 +11,7 @@ use crate::element::{Element, Meaning};
 use crate::given::Scalars;
 use crate::opened::{Opened, open};
 use crate::raw::{Layout, RawRows, RawWriter};
-use rehang::{Error, ErrorKind, Matrix, Result};
+use rehang_core::{Error, ErrorKind, Matrix, Result};
 
 /// The first bytes of every `.npy` file.
 const MAGIC: &[u8] = b"\x93NUMPY";
@@ -118,7 +118,7 @@ pub fn read_array(path: impl AsRef<Path>) -> Result<Array> {
 /// let array = array_from_bytes(&bytes, "images")?;
 /// assert_eq!(array.shape, [2, 1, 2]);
 /// assert_eq!(array.numbers, ArrayNumbers::Bytes(vec![1, 2, 3, 4]));
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 ///
 /// # Errors

@@ -5,7 +5,7 @@
 //! field by field, as <https://github.com/onnx/onnx/blob/main/onnx/onnx.proto> numbers them. The batch
 //! dimension is left open and called `batch`.
 
-use rehang::Matrix;
+use rehang_core::Matrix;
 use std::fmt;
 
 /// Version of the ONNX file format that is written.
@@ -85,7 +85,7 @@ impl fmt::Display for Port {
 /// A network: operators in the order of their work.
 ///
 /// ```
-/// use rehang::Matrix;
+/// use rehang_core::Matrix;
 /// use rehang_files::onnx::Network;
 ///
 /// // y = relu(x Wᵀ + b), 2 inputs, 3 outputs.
@@ -97,7 +97,7 @@ impl fmt::Display for Port {
 /// network.output("vector", &output, &[3]);
 /// assert_eq!(&network.to_bytes()[..2], [8, 8]);
 /// assert_eq!(network.nodes.len(), 3);
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Network {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use fs_err::File;
-use rehang::{Error, ErrorKind, Result};
+use rehang_core::{Error, ErrorKind, Result};
 
 use crate::paths::is_address;
 use crate::pointer::expect_no_lfs_pointer;

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::path::Path;
 
-use rehang::{Error, ErrorKind, Result};
+use rehang_core::{Error, ErrorKind, Result};
 
 use crate::given::Scalars;
 use crate::rows::{Columns, RowReader, RowWriter};

@@ -16,7 +16,7 @@ use crate::adapter_file::{self, AdapterSource};
 use crate::folders::{Folder, Stamp, expect_partitions};
 use crate::source::VectorSource;
 use crate::transform::{TransformFiles, transform};
-use rehang::{Error, ErrorKind, Finding, Progress, Result, Space};
+use rehang_core::{Error, ErrorKind, Finding, Progress, Result, Space};
 
 /// Folder of the notes, among the outputs. Readers of partitioned data pass over names that begin with `_`.
 const NOTES: &str = "_rehang";
@@ -29,7 +29,7 @@ const NOTES: &str = "_rehang";
 /// let share: Share = "2/3".parse()?;
 /// assert_eq!((0..7).filter(|&place| share.takes(place)).collect::<Vec<_>>(), [1, 4]);
 /// assert!("4/3".parse::<Share>().is_err() && "0/3".parse::<Share>().is_err());
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Share {
@@ -124,7 +124,7 @@ struct Note {
 /// use rehang_files::partitions::{Share, TransformFolder, transform_folder};
 /// use std::sync::Arc;
 /// use rehang_files::folders::LocalFolder;
-/// use rehang::{Adapter, Distance, Matrix, Progress, Space};
+/// use rehang_core::{Adapter, Distance, Matrix, Progress, Space};
 ///
 /// let folder = tempfile::tempdir()?;
 /// let space = |name| Space::new(name, 2, Distance::L2, false);

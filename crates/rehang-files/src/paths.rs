@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 
 /// Returns the folder that a file lies in: `.` for a bare name, whose parent is an empty path.
 ///
@@ -34,7 +34,7 @@ pub fn is_address(path: &Path) -> bool {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::InvalidOption`](rehang::ErrorKind::InvalidOption), naming both files.
+/// [`ErrorKind::InvalidOption`](rehang_core::ErrorKind::InvalidOption), naming both files.
 pub fn expect_apart<Name: AsRef<str>>(
     outputs: &[(&str, Option<&PathBuf>)],
     inputs: &[(Name, PathBuf)],

@@ -3,7 +3,7 @@
 use std::io::Read as _;
 use std::path::Path;
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 
 const START: &[u8] = b"version https://git-lfs.github.com/spec/v1";
 
@@ -21,7 +21,7 @@ pub fn is_lfs_pointer(bytes: &[u8]) -> bool {
 ///
 /// # Errors
 ///
-/// [`rehang::ErrorKind::Corrupt`], with the command that fetches the content. A file that cannot be read is
+/// [`rehang_core::ErrorKind::Corrupt`], with the command that fetches the content. A file that cannot be read is
 /// no pointer: whoever reads it says why.
 pub fn expect_no_lfs_pointer(path: impl AsRef<Path>) -> Result<()> {
     let path = path.as_ref();

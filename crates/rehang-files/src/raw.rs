@@ -9,7 +9,7 @@ use crate::atomic::AtomicFile;
 use crate::element::Element;
 use crate::given::Scalars;
 use crate::rows::{IdKind, Ids, RowBatch, RowReader, RowWriter};
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 
 /// Bytes of the width that stands in front of every row in the layout [`Layout::Prefixed`].
 pub(super) const PREFIX_BYTES: usize = 4;

@@ -1,7 +1,7 @@
 //! Rows of vectors, read or written a few at a time, whatever the format.
 
-use rehang::Result;
-use rehang::check::check_finite;
+use rehang_core::Result;
+use rehang_core::check::check_finite;
 
 /// Whether ids are whole numbers or text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,7 +98,7 @@ impl RowBatch {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotFinite`](rehang::ErrorKind::NotFinite).
+    /// [`ErrorKind::NotFinite`](rehang_core::ErrorKind::NotFinite).
     pub fn check_finite(&self, what: &str, width: usize) -> Result<()> {
         check_finite(what, &self.vectors, width.max(1), self.first_row as usize)
     }
@@ -120,7 +120,7 @@ pub trait RowReader: Send {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Corrupt`](rehang::ErrorKind::Corrupt), with the columns that the file has.
+    /// [`ErrorKind::Corrupt`](rehang_core::ErrorKind::Corrupt), with the columns that the file has.
     fn check_ids(&self) -> Result<()> {
         Ok(())
     }
@@ -130,7 +130,7 @@ pub trait RowReader: Send {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`](rehang::ErrorKind::Io), and [`ErrorKind::Corrupt`](rehang::ErrorKind::Corrupt), with
+    /// [`ErrorKind::Io`](rehang_core::ErrorKind::Io), and [`ErrorKind::Corrupt`](rehang_core::ErrorKind::Corrupt), with
     /// the row, where the file turns out to be damaged. After an error the reader must not be used any more.
     fn next_batch(&mut self, rows_max: usize, batch: &mut RowBatch) -> Result<usize>;
 }
@@ -142,7 +142,7 @@ pub trait RowWriter: Send {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`](rehang::ErrorKind::Io), for example when the disk is full.
+    /// [`ErrorKind::Io`](rehang_core::ErrorKind::Io), for example when the disk is full.
     fn write(&mut self, vectors: &[f32], ids: Option<&Ids>, sigma2: Option<&[f32]>) -> Result<()>;
 
     /// Makes the file durable and visible, and returns its number of rows. A writer that is dropped instead
@@ -150,7 +150,7 @@ pub trait RowWriter: Send {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`](rehang::ErrorKind::Io).
+    /// [`ErrorKind::Io`](rehang_core::ErrorKind::Io).
     fn commit(self: Box<Self>) -> Result<u64>;
 }
 

@@ -10,7 +10,7 @@ use crate::given::Scalars;
 use crate::opened::open;
 use crate::raw::{Layout, RawRows};
 use crate::source::VectorSource;
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 
 /// Longest header in bytes that is read; the format's own limit.
 const HEADER_BYTES_MAX: u64 = 100_000_000;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 
 use crate::folders::Fetched;
 use crate::given::Given;
@@ -114,7 +114,7 @@ impl fmt::Display for Format {
 /// assert_eq!(source.path.to_str(), Some("gallery.parquet"));
 /// assert_eq!(source.column.as_deref(), Some("embedding"));
 /// assert_eq!(source.to_string(), "gallery.parquet#embedding");
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 ///
 /// # Paths with a `#`
@@ -142,7 +142,7 @@ impl VectorSource {
     ///
     /// # Errors
     ///
-    /// [`InvalidOption`](rehang::ErrorKind::InvalidOption) for an empty path or an empty name.
+    /// [`InvalidOption`](rehang_core::ErrorKind::InvalidOption) for an empty path or an empty name.
     pub fn parse(text: &str) -> Result<Self> {
         let (path, column) = match text.rsplit_once('#') {
             Some((path, column)) if !Path::new(text).exists() => (path, Some(column)),
@@ -175,7 +175,7 @@ impl VectorSource {
     /// assert_eq!(read_labels(&labels)?, [0, 1, 0]);
     /// let error = read_matrix(&labels).unwrap_err().to_string();
     /// assert_eq!(error, "cannot read labels: it holds one value a row where rows of numbers are needed");
-    /// # Ok::<(), rehang::Error>(())
+    /// # Ok::<(), rehang_core::Error>(())
     /// ```
     pub fn given(name: &str, content: impl Into<Given>) -> Self {
         Self { given: Some(content.into()), ..Self::path(name) }

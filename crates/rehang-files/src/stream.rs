@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use rehang::check::{expect_count, expect_width};
-use rehang::{Error, ErrorKind, Result};
+use rehang_core::check::{expect_count, expect_width};
+use rehang_core::{Error, ErrorKind, Result};
 
 use crate::parquet;
 use crate::raw::{Header, Layout, RawWriter};

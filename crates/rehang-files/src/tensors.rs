@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use half::f16;
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use safetensors::{Dtype, SafeTensors};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -61,7 +61,7 @@ pub struct Tensor<'a> {
 /// let mut damaged = bytes.clone();
 /// *damaged.last_mut().unwrap() ^= 1;
 /// assert!(read(&damaged, &kind).unwrap_err().contains("check sum"));
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 ///
 /// In a file of [`HALVES`], the numbers of tensors of two axes have to be exact in half precision. Others are

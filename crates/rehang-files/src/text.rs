@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::given::{Scalars, WHOLE_END};
 use crate::opened::open;
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 
 /// Longest line in bytes that is read: 16 MiB.
 const LINE_BYTES_MAX: u64 = 16 << 20;
@@ -15,8 +15,8 @@ const LINE_BYTES_MAX: u64 = 16 << 20;
 ///
 /// # Errors
 ///
-/// [`rehang::ErrorKind::Io`], [`rehang::ErrorKind::Empty`] for a file without a line,
-/// [`rehang::ErrorKind::Corrupt`] for a file that is not UTF-8.
+/// [`rehang_core::ErrorKind::Io`], [`rehang_core::ErrorKind::Empty`] for a file without a line,
+/// [`rehang_core::ErrorKind::Corrupt`] for a file that is not UTF-8.
 pub fn read_lines(path: impl AsRef<Path>) -> Result<Vec<String>> {
     let path = path.as_ref();
     let opened = open(path)?;

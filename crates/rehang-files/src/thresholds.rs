@@ -18,7 +18,7 @@ use crate::folders::{Folder, LocalFolder, expect_partitions};
 use crate::paths::{expect_apart, is_same_file};
 use crate::source::{VectorSource, said};
 use crate::values::read_f32_column;
-use rehang::{Error, ErrorKind, Progress, Result};
+use rehang_core::{Error, ErrorKind, Progress, Result};
 
 /// Number of buckets of a pass: one for every value of half the bits of a number.
 const BUCKETS: usize = 1 << 16;
@@ -31,7 +31,7 @@ const BUCKETS: usize = 1 << 16;
 /// assert_eq!("10%".parse::<Budget>()?.of(25)?, 3);
 /// assert_eq!("7".parse::<Budget>()?.of(25)?, 7);
 /// assert!("0%".parse::<Budget>().is_err() && "0.1".parse::<Budget>().is_err());
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Budget {
@@ -185,7 +185,7 @@ pub struct Threshold {
     /// Number of items whose σ² is the threshold.
     pub ties: u64,
     /// Number of ties within the budget, 1 or more. They are the first in the order of partitions and rows,
-    /// as [`Order::by_scores`](rehang::order::Order::by_scores) sorts ties.
+    /// as [`Order::by_scores`](rehang_core::order::Order::by_scores) sorts ties.
     pub ties_taken: u64,
 }
 
@@ -205,7 +205,7 @@ pub struct Threshold {
 ///     first: vec!["40%".parse()?],
 ///     output: folder.path().join("cuts.json"),
 /// };
-/// let found = &find_thresholds(&files, &rehang::Progress::default())?.cuts[0];
+/// let found = &find_thresholds(&files, &rehang_core::Progress::default())?.cuts[0];
 /// // 0.9 and the first of the two at 0.5.
 /// assert_eq!((found.items, found.threshold, found.above, found.ties, found.ties_taken), (2, 0.5, 1, 2, 1));
 /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -10,9 +10,9 @@ use crate::inputs::RowSelection;
 use crate::paths::expect_apart;
 use crate::source::{VectorSource, said};
 use crate::stream::{self, Columns, F32Writer, Ids, RowBatch, RowReader};
-use rehang::adapter::{Adapter, Applier, InputScaling, RowOverlap, unlike_pairs};
-use rehang::check::{expect_count, expect_normalised, expect_width};
-use rehang::{Error, Finding, Matrix, Progress, Result, Severity, Space};
+use rehang_core::adapter::{Adapter, Applier, InputScaling, RowOverlap, unlike_pairs};
+use rehang_core::check::{expect_count, expect_normalised, expect_width};
+use rehang_core::{Error, Finding, Matrix, Progress, Result, Severity, Space};
 
 /// Number of rows that are compared with the vectors that the adapter was fitted on.
 const DRIFT_ROWS: usize = 4096;
@@ -95,7 +95,7 @@ pub struct Transformed {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::InvalidOption`](rehang::ErrorKind::InvalidOption) for a batch of 0 and for an output that is
+/// [`ErrorKind::InvalidOption`](rehang_core::ErrorKind::InvalidOption) for a batch of 0 and for an output that is
 /// an input; as [`unlike_pairs`], [`Applier::apply_rows`], [`stream::open_all`] and [`stream::create`], and
 /// as [`RowReader::check_ids`] where the output takes ids. An error about a row names its file and number.
 /// Nothing half-written is left.

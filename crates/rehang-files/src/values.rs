@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
 
-use rehang::{Error, Labels, Matrix, Result};
+use rehang_core::{Error, Labels, Matrix, Result};
 
 use crate::atomic::AtomicFile;
 use crate::given::Scalars;
@@ -43,11 +43,11 @@ fn read_scalars(source: &VectorSource, wish: &Wish) -> Result<Scalars> {
 /// Reads the vectors of one file, `[n, d]`, as `f32`.
 ///
 /// Numbers of other types are rounded to the nearest `f32`. NaN and infinite numbers are read as they are;
-/// [`rehang::Vectors::new`] and [`Matrix::check_finite`] name them.
+/// [`rehang_core::Vectors::new`] and [`Matrix::check_finite`] name them.
 ///
 /// # Errors
 ///
-/// As [`stream::open`]; [`Corrupt`](rehang::ErrorKind::Corrupt) with the row where rows differ in width or
+/// As [`stream::open`]; [`Corrupt`](rehang_core::ErrorKind::Corrupt) with the row where rows differ in width or
 /// lack numbers.
 pub fn read_matrix(source: &VectorSource) -> Result<Matrix> {
     read_matrices(std::slice::from_ref(source))
@@ -57,7 +57,7 @@ pub fn read_matrix(source: &VectorSource) -> Result<Matrix> {
 ///
 /// # Errors
 ///
-/// As [`read_matrix`]; [`WidthMismatch`](rehang::ErrorKind::WidthMismatch), naming the file that is not as
+/// As [`read_matrix`]; [`WidthMismatch`](rehang_core::ErrorKind::WidthMismatch), naming the file that is not as
 /// wide as the first.
 pub fn read_matrices(sources: &[VectorSource]) -> Result<Matrix> {
     let mut reader = stream::open_all(sources)?;
@@ -83,7 +83,7 @@ pub fn read_matrices(sources: &[VectorSource]) -> Result<Matrix> {
 ///
 /// # Errors
 ///
-/// As [`stream::open`]; [`Corrupt`](rehang::ErrorKind::Corrupt) for ids that are neither whole numbers nor
+/// As [`stream::open`]; [`Corrupt`](rehang_core::ErrorKind::Corrupt) for ids that are neither whole numbers nor
 /// text, or that are missing in a row.
 pub fn read_ids(source: &VectorSource) -> Result<Option<Vec<String>>> {
     if source.given.is_some() {
@@ -128,7 +128,7 @@ fn no_empty_ids(source: &VectorSource, ids: Vec<String>) -> Result<Vec<String>> 
 ///
 /// # Errors
 ///
-/// As [`stream::open`]; [`Corrupt`](rehang::ErrorKind::Corrupt) for numbers that are not whole, or so large
+/// As [`stream::open`]; [`Corrupt`](rehang_core::ErrorKind::Corrupt) for numbers that are not whole, or so large
 /// that their type leaves out some whole numbers (from 2²⁴ on in `f32`).
 pub fn read_labels(source: &VectorSource) -> Result<Labels> {
     Names::default().read(std::slice::from_ref(source))
@@ -183,7 +183,7 @@ fn whole_numbers(source: &VectorSource, values: &[f64], end: f64) -> Result<Labe
 ///
 /// # Errors
 ///
-/// As [`stream::open`]; [`Corrupt`](rehang::ErrorKind::Corrupt) for text.
+/// As [`stream::open`]; [`Corrupt`](rehang_core::ErrorKind::Corrupt) for text.
 pub fn read_f32_column(source: &VectorSource) -> Result<Vec<f32>> {
     match read_scalars(source, &NUMBERS)? {
         Scalars::Integers(values) => Ok(values.into_iter().map(|value| value as f32).collect()),
@@ -197,7 +197,7 @@ pub fn read_f32_column(source: &VectorSource) -> Result<Vec<f32>> {
 ///
 /// # Errors
 ///
-/// As [`stream::open`]; [`Corrupt`](rehang::ErrorKind::Corrupt) where the file has no such column.
+/// As [`stream::open`]; [`Corrupt`](rehang_core::ErrorKind::Corrupt) where the file has no such column.
 pub fn f32_column_ranges(source: &VectorSource) -> Result<Vec<Range<u64>>> {
     parquet::scalar_ranges(source, &NUMBERS)
 }
@@ -206,8 +206,8 @@ pub fn f32_column_ranges(source: &VectorSource) -> Result<Vec<Range<u64>>> {
 ///
 /// # Errors
 ///
-/// As [`stream::open`]; [`Duplicate`](rehang::ErrorKind::Duplicate) for a row that is named twice;
-/// [`Corrupt`](rehang::ErrorKind::Corrupt) for a number that is no row.
+/// As [`stream::open`]; [`Duplicate`](rehang_core::ErrorKind::Duplicate) for a row that is named twice;
+/// [`Corrupt`](rehang_core::ErrorKind::Corrupt) for a number that is no row.
 pub fn read_order(source: &VectorSource) -> Result<Vec<usize>> {
     let Scalars::Integers(numbers) = read_scalars(source, &ORDER)? else {
         return Err(Error::corrupt(source, "an order is made of whole numbers, and this is not"));
@@ -233,7 +233,7 @@ pub fn read_order(source: &VectorSource) -> Result<Vec<usize>> {
 ///
 /// # Errors
 ///
-/// As [`stream::create`]; [`CountMismatch`](rehang::ErrorKind::CountMismatch) where there is not one id a
+/// As [`stream::create`]; [`CountMismatch`](rehang_core::ErrorKind::CountMismatch) where there is not one id a
 /// row.
 pub fn write_matrix(path: impl AsRef<Path>, matrix: &Matrix, ids: Option<&Ids>) -> Result<()> {
     let columns = Columns { width: matrix.columns(), ids: ids.map(Ids::kind), sigma2: false };
@@ -257,7 +257,7 @@ pub fn write_f32(path: impl AsRef<Path>, values: &[f32]) -> Result<()> {
 ///
 /// # Errors
 ///
-/// [`Io`](rehang::ErrorKind::Io), [`InvalidOption`](rehang::ErrorKind::InvalidOption) for another extension
+/// [`Io`](rehang_core::ErrorKind::Io), [`InvalidOption`](rehang_core::ErrorKind::InvalidOption) for another extension
 /// than `.npy`.
 pub fn write_order(path: impl AsRef<Path>, order: &[usize]) -> Result<()> {
     let rows: Vec<i64> = order.iter().map(|&row| row as i64).collect();

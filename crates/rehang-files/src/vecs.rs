@@ -10,7 +10,7 @@ use crate::given::Scalars;
 use crate::opened::open;
 use crate::raw::{Layout, PREFIX_BYTES, RawRows};
 use crate::source::{Format, WIDTH_MAX};
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 
 /// Opens a file of `.fvecs`, `.bvecs` or `.ivecs`, in which every row has its width in front.
 pub(super) fn open_rows(path: &Path, format: Format) -> Result<RawRows> {

@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use rehang::{Distance, Matrix, Pairs, Result, Vectors};
+use rehang_core::{Distance, Matrix, Pairs, Result, Vectors};
 use rehang_fit::network_fit::NetworkParameters;
 use rehang_fit::network_fit::bench::EpochByEpoch;
 use safetensors::tensor::{Dtype, TensorView};

@@ -14,7 +14,7 @@
 use std::ops::Range;
 
 use rayon::prelude::*;
-use rehang::vectorised;
+use rehang_core::vectorised;
 
 /// Factor by which the mean of the gradient keeps its value at each step.
 const BETA_1: f32 = 0.9;

@@ -3,10 +3,10 @@
 
 use std::collections::BTreeSet;
 
-use rehang::adapter::Adapter;
-use rehang::finding::Finding;
-use rehang::statistics::SigmaQuality;
-use rehang::{Error, Head, Pairs, Progress, Result};
+use rehang_core::adapter::Adapter;
+use rehang_core::finding::Finding;
+use rehang_core::statistics::SigmaQuality;
+use rehang_core::{Error, Head, Pairs, Progress, Result};
 
 use crate::candidate::{Candidate, closed_form_candidates, per_kind_candidate};
 use crate::compare::{Compared, Selection, selection_findings};
@@ -158,8 +158,8 @@ mod tests {
     use rand::SeedableRng;
     use rand::seq::SliceRandom;
     use rand_chacha::ChaCha8Rng;
-    use rehang::Matrix;
-    use rehang::adapter::Uncertainty;
+    use rehang_core::Matrix;
+    use rehang_core::adapter::Uncertainty;
 
     use super::*;
     use crate::tests::test_data::{affine, pairs as make, random_matrix};

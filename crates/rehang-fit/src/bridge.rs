@@ -13,10 +13,10 @@
 
 use std::collections::BTreeMap;
 
-use rehang::adapter::{Dense, InputScaling, Map};
-use rehang::bridge::mixed;
-use rehang::curve::QueryRanks;
-use rehang::{Bridge, Distance, Error, Matrix, Pairs, Progress, Result, Vectors};
+use rehang_core::adapter::{Dense, InputScaling, Map};
+use rehang_core::bridge::mixed;
+use rehang_core::curve::QueryRanks;
+use rehang_core::{Bridge, Distance, Error, Matrix, Pairs, Progress, Result, Vectors};
 use serde::{Deserialize, Serialize};
 
 use crate::closed_form::{procrustes, ridge};
@@ -92,7 +92,7 @@ pub struct FittedBridge {
 /// Fits a bridge on pairs. The seed, the metric and the queries are all that it takes of the parameters.
 ///
 /// ```
-/// use rehang::{Distance, Matrix, Pairs, Progress, Vectors};
+/// use rehang_core::{Distance, Matrix, Pairs, Progress, Vectors};
 /// use rehang_fit::{FitParameters, fit_bridge};
 ///
 /// // Thirty classes in the plane. The new model sees their directions turned by a right angle, the old one with much noise.
@@ -109,13 +109,13 @@ pub struct FittedBridge {
 /// let choice = fitted.choice.unwrap();
 /// let kept = choice.kept_row().unwrap();
 /// assert!(kept.low > 0.0 && kept.quality > choice.do_nothing && fitted.bridge.unwrap().share == kept.share);
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 ///
 /// # Errors
 ///
 /// As [`fit_adapter`](crate::fit_adapter) for queries and metrics that do not go with the pairs;
-/// [`rehang::ErrorKind::Diverged`] where a decomposition fails; [`rehang::ErrorKind::Cancelled`].
+/// [`rehang_core::ErrorKind::Diverged`] where a decomposition fails; [`rehang_core::ErrorKind::Cancelled`].
 pub fn fit_bridge(pairs: &Pairs, parameters: &FitParameters, progress: &Progress) -> Result<FittedBridge> {
     with_task(pairs, parameters, progress, |task| {
         let Some(choice) = task.choose_bridge()? else {
@@ -133,7 +133,7 @@ pub fn fit_bridge(pairs: &Pairs, parameters: &FitParameters, progress: &Progress
 ///
 /// # Errors
 ///
-/// As [`fit_bridge`]; as [`Bridge::check`] for a share that is none, and [`rehang::ErrorKind::InvalidOption`]
+/// As [`fit_bridge`]; as [`Bridge::check`] for a share that is none, and [`rehang_core::ErrorKind::InvalidOption`]
 /// for a method whose adjoint is not tried.
 pub fn fit_bridge_of(
     pairs: &Pairs,

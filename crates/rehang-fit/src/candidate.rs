@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use rehang::adapter::{Geometry, InputScaling, Map, Uncertainty};
-use rehang::{Matrix, Pairs, Progress, Result};
+use rehang_core::adapter::{Geometry, InputScaling, Map, Uncertainty};
+use rehang_core::{Matrix, Pairs, Progress, Result};
 
 use crate::closed_form::{ClosedForm, do_nothing, low_rank, procrustes, ridge};
 use crate::head_fit::class_numbers;

@@ -4,11 +4,11 @@
 
 use std::collections::BTreeMap;
 
-use rehang::adapter::{Geometry, true_errors};
-use rehang::curve::Distances;
-use rehang::finding::Finding;
-use rehang::statistics::{SigmaQuality, mean_sd};
-use rehang::{Adapter, Head, Matrix, Pairs, Progress, Result, distinct};
+use rehang_core::adapter::{Geometry, true_errors};
+use rehang_core::curve::Distances;
+use rehang_core::finding::Finding;
+use rehang_core::statistics::{SigmaQuality, mean_sd};
+use rehang_core::{Adapter, Head, Matrix, Pairs, Progress, Result, distinct};
 use serde::{Deserialize, Serialize};
 
 use crate::candidate::{Candidate, FittedMap};
@@ -449,7 +449,7 @@ fn calibration_of(adapter: &Adapter, split: &Split<'_>) -> Result<SigmaQuality> 
     let (mut predicted, mut actual) = (Vec::new(), Vec::new());
     for part in &split.parts {
         let side = part.pairs.side().filter(|_| adapter.side_dimension().is_some());
-        let adapted = rehang::adapter::apply(adapter, part.pairs.old(), side, &Progress::default())?;
+        let adapted = rehang_core::adapter::apply(adapter, part.pairs.old(), side, &Progress::default())?;
         predicted.extend(adapted.variance.iter().map(|&variance| f64::from(variance)));
         actual.extend(true_errors(part.pairs.new_vectors().matrix(), adapted.vectors.matrix()));
     }
@@ -837,7 +837,7 @@ mod tests {
         // The items of a query's own centre are judged right: every thirtieth.
         let judged = (300..360)
             .map(|query| (0..300).filter(|item| item % 30 == query % 30).map(|item| (item, 1.0)).collect());
-        let qrels = rehang::curve::Qrels::new(judged.collect()).unwrap();
+        let qrels = rehang_core::curve::Qrels::new(judged.collect()).unwrap();
         let judged = selected(&by(Some(qrels)));
         assert_eq!(judged.criterion, "nDCG@10");
         assert!(judged.native > judged.do_nothing && judged.native < 100.0);

@@ -2,12 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use rehang::adapter::{Adapter, apply};
-use rehang::check::{expect_count, expect_width};
-use rehang::curve::Qrels;
-use rehang::finding::{Finding, with_messages};
-use rehang::report::Precision;
-use rehang::{Distance, Error, Head, Pairs, Progress, Result, Vectors, squared_distance};
+use rehang_core::adapter::{Adapter, apply};
+use rehang_core::check::{expect_count, expect_width};
+use rehang_core::curve::Qrels;
+use rehang_core::finding::{Finding, with_messages};
+use rehang_core::report::Precision;
+use rehang_core::{Distance, Error, Head, Pairs, Progress, Result, Vectors, squared_distance};
 use rehang_files::adapter_file::{halved, save, to_bytes};
 use rehang_files::{
     AtomicFile, HeadFiles, InputReader, Join, JoinFiles, Names, RowSelection, VectorSource,
@@ -164,7 +164,7 @@ impl FitAnswer {
 /// Fits an adapter on pairs from files, and writes it where an output is named.
 ///
 /// ```
-/// use rehang::Progress;
+/// use rehang_core::Progress;
 /// use rehang_files::VectorSource;
 /// use rehang_fit::{FitFiles, FitParameters, Method, fit_files};
 ///
@@ -183,7 +183,7 @@ impl FitAnswer {
 ///
 /// # Errors
 ///
-/// Errors of a file, or between two files, name them. [`InvalidOption`](rehang::ErrorKind::InvalidOption) for
+/// Errors of a file, or between two files, name them. [`InvalidOption`](rehang_core::ErrorKind::InvalidOption) for
 /// parameters that do not go together and for an output that is an input. Others as [`fit_adapter`].
 pub fn fit_files(files: &FitFiles, progress: &Progress) -> Result<FitAnswer> {
     let method = files.parameters.method;
@@ -418,7 +418,7 @@ fn warn_of_head(head: Option<&Head>, pairs: &Pairs, inputs: &mut InputReader) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rehang::finding::Severity;
+    use rehang_core::finding::Severity;
 
     fn fitted(method: Method, precision: Precision, output: Option<PathBuf>) -> Result<FitAnswer> {
         let demo = |name: &str| VectorSource::path(format!("../../demo/{name}"));

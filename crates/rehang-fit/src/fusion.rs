@@ -10,9 +10,9 @@
 //! above 0 the weight is 0, so that items which are not native rank as they do today. Results:
 //! `laboratory/bench/runs/bridge.md`.
 
-use rehang::adapter::Geometry;
-use rehang::curve::{Curve, Distances, Metric};
-use rehang::{Fusion, Result};
+use rehang_core::adapter::Geometry;
+use rehang_core::curve::{Curve, Distances, Metric};
+use rehang_core::{Fusion, Result};
 
 use crate::candidate::Candidate;
 use crate::compare::Part;

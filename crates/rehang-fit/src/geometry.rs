@@ -4,8 +4,8 @@
 //! native vectors they make a gallery's quality dip below its own start. So outputs are put where native
 //! vectors are: on the sphere in a normalised space, and on native lengths in a raw one.
 
-use rehang::adapter::Geometry;
-use rehang::{Matrix, Space, Vectors};
+use rehang_core::adapter::Geometry;
+use rehang_core::{Matrix, Space, Vectors};
 use serde::{Deserialize, Serialize};
 
 use crate::linear_algebra::column_sums;
@@ -13,7 +13,7 @@ use crate::linear_algebra::column_sums;
 /// Number of ranks at which lengths are matched: every 1/32.
 const RANKS: usize = 33;
 
-rehang::named! {
+rehang_core::named! {
     /// Way for outputs to conform to a new space; the ways of a raw space are compared on held-out pairs.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
     #[serde(rename_all = "kebab-case")]
@@ -37,8 +37,8 @@ impl GeometryKind {
     pub fn options(space: &Space) -> &'static [Self] {
         match (space.normalised, space.distance) {
             (true, _) => &[Self::Sphere],
-            (false, rehang::Distance::Cosine) => &[Self::MeanNorm],
-            (false, rehang::Distance::L2 | rehang::Distance::Dot) => {
+            (false, rehang_core::Distance::Cosine) => &[Self::MeanNorm],
+            (false, rehang_core::Distance::L2 | rehang_core::Distance::Dot) => {
                 &[Self::MeanNorm, Self::MatchedNorms, Self::Raw]
             }
         }
@@ -98,7 +98,7 @@ fn mean_direction(native: &Matrix) -> Vec<f32> {
 mod tests {
     use super::*;
     use crate::tests::test_data::random_matrix;
-    use rehang::Distance;
+    use rehang_core::Distance;
 
     #[test]
     fn matched_outputs_have_the_native_lengths() {

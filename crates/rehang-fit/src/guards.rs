@@ -2,12 +2,12 @@
 //!
 //! A guard never stops anything. It returns [`Finding`]s; the caller decides what to do with them.
 
-use rehang::adapter::{Geometry, Map};
-use rehang::check::expect_width;
-use rehang::finding::{Finding, Severity};
-use rehang::order::least_confidence;
-use rehang::verdict::is_below;
-use rehang::{Head, Matrix, Pairs, Progress, Result};
+use rehang_core::adapter::{Geometry, Map};
+use rehang_core::check::expect_width;
+use rehang_core::finding::{Finding, Severity};
+use rehang_core::order::least_confidence;
+use rehang_core::verdict::is_below;
+use rehang_core::{Head, Matrix, Pairs, Progress, Result};
 
 use crate::closed_form::ridge;
 use crate::folds::{LeftOut, folds, parted};
@@ -100,7 +100,7 @@ fn degenerate(side: &str, rows: &Matrix, others: &Matrix) -> Vec<Finding> {
 ///
 /// # Errors
 ///
-/// [`rehang::ErrorKind::Diverged`] where a fit fails, [`rehang::ErrorKind::Cancelled`].
+/// [`rehang_core::ErrorKind::Diverged`] where a fit fails, [`rehang_core::ErrorKind::Cancelled`].
 pub fn direction(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<Option<Finding>> {
     if pairs.len() < PAIRS_MIN {
         return Ok(None);
@@ -146,8 +146,8 @@ fn sample(pairs: &Pairs, seed: u64) -> Pairs {
 ///
 /// # Errors
 ///
-/// [`rehang::ErrorKind::WrongDirection`] for a head that has the width of the old vectors and not that of the
-/// new ones, [`rehang::ErrorKind::WidthMismatch`] for one that has neither.
+/// [`rehang_core::ErrorKind::WrongDirection`] for a head that has the width of the old vectors and not that of the
+/// new ones, [`rehang_core::ErrorKind::WidthMismatch`] for one that has neither.
 pub fn head(pairs: &Pairs, head: &Head, seed: u64) -> Result<Option<Finding>> {
     const MARGIN: f64 = 10.0;
     let (d_old, d_new) = (pairs.old().dimension(), pairs.new_vectors().dimension());
@@ -156,7 +156,7 @@ pub fn head(pairs: &Pairs, head: &Head, seed: u64) -> Result<Option<Finding>> {
             "the head, which is the new model's, takes vectors of {d_old} coordinates, as the old ones have, and the new \
              ones have {d_new}"
         );
-        return Err(rehang::ErrorKind::WrongDirection { evidence }.into());
+        return Err(rehang_core::ErrorKind::WrongDirection { evidence }.into());
     }
     expect_width("head weight", d_new, head.dimension())?;
     if d_old != d_new || pairs.len() < PAIRS_MIN {
@@ -253,8 +253,8 @@ fn explained(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<f64> {
 ///
 /// # Errors
 ///
-/// [`rehang::ErrorKind::WidthMismatch`] where the map does not fit the pairs,
-/// [`rehang::ErrorKind::MissingInput`] for missing side information.
+/// [`rehang_core::ErrorKind::WidthMismatch`] where the map does not fit the pairs,
+/// [`rehang_core::ErrorKind::MissingInput`] for missing side information.
 pub fn map_direction(map: &Map, geometry: &Geometry, pairs: &Pairs) -> Result<Option<Finding>> {
     let outputs = geometry.conformed(map.outputs(pairs.old().matrix(), pairs.side())?);
     let forward = relative_error(&outputs, pairs);
@@ -299,7 +299,7 @@ fn finds_neighbours(outputs: Matrix, pairs: &Pairs) -> Result<bool> {
 /// Looks for evaluation items among the pairs of a fit, by their `old` vectors: numbers measured on such
 /// items only say how well the adapter remembers.
 pub fn overlap(pairs: &Pairs, old: &Matrix) -> Option<Finding> {
-    let (shared, evaluated) = (rehang::adapter::overlap(pairs.old().matrix(), old), old.rows());
+    let (shared, evaluated) = (rehang_core::adapter::overlap(pairs.old().matrix(), old), old.rows());
     let severity = if shared * 100 > evaluated { Severity::Problem } else { Severity::Warning };
     let seen = format!("{shared} of {evaluated} evaluation items have old vectors that are among the pairs.");
     (shared > 0).then(|| {
@@ -423,7 +423,7 @@ fn is_zero(row: &[f32]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use rehang::HeadKind;
+    use rehang_core::HeadKind;
 
     use super::*;
     use crate::tests::test_data::{affine, pairs as make, random_matrix};
@@ -469,10 +469,10 @@ mod tests {
         let its = Head::new(weight, None, HeadKind::Softmax).unwrap();
         let narrow = make(new.clone(), random_matrix(400, 3, 1), None);
         let error = head(&narrow, &its, 0).unwrap_err();
-        assert!(matches!(error.kind(), rehang::ErrorKind::WrongDirection { .. }), "{error}");
+        assert!(matches!(error.kind(), rehang_core::ErrorKind::WrongDirection { .. }), "{error}");
         let neither = make(random_matrix(400, 5, 1), random_matrix(400, 3, 1), None);
         let error = head(&neither, &its, 0).unwrap_err();
-        assert!(matches!(error.kind(), rehang::ErrorKind::WidthMismatch { .. }), "{error}");
+        assert!(matches!(error.kind(), rehang_core::ErrorKind::WidthMismatch { .. }), "{error}");
     }
 
     #[test]

@@ -6,12 +6,12 @@
 //! partly native a wrong adapted item therefore stands before a right native one too often. Adding a constant
 //! to every distance to an adapted vector mends that. Adding all of `E‖e‖²` would put right adapted items
 //! behind every native one as well. So the search tries parts of it on pairs that the map was not fitted on,
-//! where [`rehang::curve`] says what each is worth.
+//! where [`rehang_core::curve`] says what each is worth.
 
 use std::iter::successors;
 
-use rehang::curve::{Line, TOP1};
-use rehang::{Distance, Matrix, Progress, Result};
+use rehang_core::curve::{Line, TOP1};
+use rehang_core::{Distance, Matrix, Progress, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::retrieval::Gallery;
@@ -52,7 +52,7 @@ pub struct HandicapChoice {
 }
 
 impl HandicapChoice {
-    /// Returns the handicap that was kept, for [`rehang::adapter::Adapter::handicap`].
+    /// Returns the handicap that was kept, for [`rehang_core::adapter::Adapter::handicap`].
     pub fn handicap(&self) -> f64 {
         self.rows[self.kept].handicap
     }
@@ -108,7 +108,7 @@ pub(crate) fn search<T>(
 ///
 /// # Errors
 ///
-/// As [`curve`](rehang::curve::curve()) for outputs that are no numbers; [`rehang::ErrorKind::Cancelled`].
+/// As [`curve`](rehang_core::curve::curve()) for outputs that are no numbers; [`rehang_core::ErrorKind::Cancelled`].
 pub(crate) fn fit(
     galleries: &[Gallery<'_>],
     order: &[usize],
@@ -139,7 +139,7 @@ mod tests {
     use crate::folds::shuffled;
     use crate::retrieval::Criterion;
     use crate::tests::test_data::random_matrix;
-    use rehang::Vectors;
+    use rehang_core::Vectors;
 
     /// Chooses a handicap on outputs for native vectors in a shuffled order.
     fn fit_on(
@@ -173,7 +173,7 @@ mod tests {
         let outputs = Matrix::from_fn(items, 8, |row, column| {
             0.4 * (native.row(row)[column] + 2.0 * wrong.row(row)[column])
         });
-        let error = rehang::adapter::true_errors(&native, &outputs).iter().sum::<f64>() / items as f64;
+        let error = rehang_core::adapter::true_errors(&native, &outputs).iter().sum::<f64>() / items as f64;
         (native, outputs, labels, error)
     }
 

@@ -1,8 +1,8 @@
 //! Fits a classifier head for new models that ship without one: logistic regression on new vectors and
 //! labels.
 
-use rehang::check::expect_count;
-use rehang::{Error, Head, HeadKind, Matrix, Pairs, Progress, Result};
+use rehang_core::check::expect_count;
+use rehang_core::{Error, Head, HeadKind, Matrix, Pairs, Progress, Result};
 
 use crate::lbfgs::minimise;
 use crate::linear_algebra::{column_sums, sum_blocks};
@@ -49,9 +49,9 @@ pub fn class_numbers(labels: &[i64]) -> (Vec<Option<usize>>, Vec<i64>) {
 ///
 /// # Errors
 ///
-/// [`rehang::ErrorKind::CountMismatch`] where there is not one label for each vector,
-/// [`rehang::ErrorKind::MissingInput`] where no label is known, [`rehang::ErrorKind::InvalidOption`] for a
-/// negative penalty, [`rehang::ErrorKind::Cancelled`].
+/// [`rehang_core::ErrorKind::CountMismatch`] where there is not one label for each vector,
+/// [`rehang_core::ErrorKind::MissingInput`] where no label is known, [`rehang_core::ErrorKind::InvalidOption`] for a
+/// negative penalty, [`rehang_core::ErrorKind::Cancelled`].
 pub fn fit_head(vectors: &Matrix, labels: &[i64], progress: &Progress) -> Result<Head> {
     expect_count("new vectors", vectors.rows(), "labels", labels.len())?;
     let (numbers, known) = class_numbers(labels);
@@ -227,7 +227,7 @@ mod tests {
     fn labels_that_are_all_unknown_are_refused() {
         let v = random_matrix(3, 2, 1);
         let error = fit_head(&v, &[-1; 3], &Progress::default()).unwrap_err();
-        assert!(matches!(error.kind(), rehang::ErrorKind::MissingInput { .. }));
+        assert!(matches!(error.kind(), rehang_core::ErrorKind::MissingInput { .. }));
         assert!(fit_head(&v, &[0; 2], &Progress::default()).is_err());
     }
 }

@@ -7,13 +7,13 @@
 
 use std::collections::BTreeMap;
 
-use rehang::curve::Metric;
-use rehang::statistics::mean_sd;
+use rehang_core::curve::Metric;
+use rehang_core::statistics::mean_sd;
 use serde::{Deserialize, Serialize};
 
 use crate::retrieval::Criterion;
 
-rehang::named! {
+rehang_core::named! {
     /// Held-out items that form a gallery.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
     #[serde(rename_all = "kebab-case")]

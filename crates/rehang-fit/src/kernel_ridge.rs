@@ -27,8 +27,8 @@ use rand::seq::index;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
-use rehang::adapter::{Dense, InputScaling, KernelExpansion, Map};
-use rehang::{Error, Matrix, Progress, Result};
+use rehang_core::adapter::{Dense, InputScaling, KernelExpansion, Map};
+use rehang_core::{Error, Matrix, Progress, Result};
 
 use crate::linear_algebra::{column_means, factorise, product, scaled, solve_factorised, sum_blocks};
 use crate::objectives::squared::total_variance;
@@ -112,8 +112,8 @@ impl KernelRidge {
 ///
 /// # Errors
 ///
-/// [`rehang::ErrorKind::Empty`] without pairs, [`rehang::ErrorKind::Diverged`] where the kernel matrix cannot
-/// be factorised, [`rehang::ErrorKind::Cancelled`] on request.
+/// [`rehang_core::ErrorKind::Empty`] without pairs, [`rehang_core::ErrorKind::Diverged`] where the kernel matrix cannot
+/// be factorised, [`rehang_core::ErrorKind::Cancelled`] on request.
 pub fn fit_kernel_ridge(
     old: &Matrix,
     new: &Matrix,

@@ -14,8 +14,8 @@
 use faer::Mat;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use rehang::adapter::InputScaling;
-use rehang::{Matrix, Pairs, Progress, Result};
+use rehang_core::adapter::InputScaling;
+use rehang_core::{Matrix, Pairs, Progress, Result};
 
 use crate::closed_form::{centring_bias, ridge};
 use crate::folds::shuffled;
@@ -82,7 +82,7 @@ impl Kinds {
 ///
 /// # Errors
 ///
-/// [`rehang::ErrorKind::Diverged`] where a decomposition fails, [`rehang::ErrorKind::Cancelled`].
+/// [`rehang_core::ErrorKind::Diverged`] where a decomposition fails, [`rehang_core::ErrorKind::Cancelled`].
 pub(crate) fn two_kinds(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<Option<Kinds>> {
     if pairs.len() < KINDS_MIN {
         return Ok(None);

@@ -10,7 +10,7 @@
 //! falls apart in turn, which the sides of two models do not.
 
 use faer::Mat;
-use rehang::{Matrix, Progress, Result, norm};
+use rehang_core::{Matrix, Progress, Result, norm};
 
 use crate::folds::shuffled;
 use crate::kinds::leading;
@@ -68,7 +68,7 @@ impl Kinship {
 ///
 /// # Errors
 ///
-/// [`rehang::ErrorKind::Diverged`] where a decomposition fails, [`rehang::ErrorKind::Cancelled`].
+/// [`rehang_core::ErrorKind::Diverged`] where a decomposition fails, [`rehang_core::ErrorKind::Cancelled`].
 pub fn kinship(vectors: &Matrix, seed: u64, progress: &Progress) -> Result<Option<Kinship>> {
     let found = split(vectors, seed, progress, |across| across.abs() <= ACROSS_MAX)?;
     Ok(found.filter(Kinship::is_of_two))

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use rehang::{ErrorKind, Progress, Result};
+use rehang_core::{ErrorKind, Progress, Result};
 
 /// Number of steps that the curvature is remembered for.
 const MEMORY: usize = 10;

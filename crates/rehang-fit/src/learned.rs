@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use rehang::adapter::{Adapter, Geometry, InputScaling, Uncertainty};
-use rehang::{Error, Head, Pairs, Progress, Result};
+use rehang_core::adapter::{Adapter, Geometry, InputScaling, Uncertainty};
+use rehang_core::{Error, Head, Pairs, Progress, Result};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::auto::{Fitted, fit_with};
@@ -38,7 +38,7 @@ const TRIAL_EPOCHS: usize = 20;
 /// Part of the pairs that trials of discriminative weights are measured on.
 const TRIAL_SHARE: f64 = 0.15;
 
-rehang::named! {
+rehang_core::named! {
     /// Parts that a FastFill loss has.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum LossParts ("loss") {
@@ -51,7 +51,7 @@ rehang::named! {
     }
 }
 
-rehang::named! {
+rehang_core::named! {
     /// Source of a network's σ².
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum UncertaintySource ("uncertainty") {
@@ -146,9 +146,9 @@ impl Default for NetworkOptions {
 ///
 /// # Errors
 ///
-/// [`rehang::ErrorKind::InvalidOption`] for parameters and options out of range;
-/// [`rehang::ErrorKind::WidthMismatch`] for a head of another width ([`rehang::ErrorKind::WrongDirection`]
-/// where it has the width of the old vectors); errors of the method itself; [`rehang::ErrorKind::Cancelled`].
+/// [`rehang_core::ErrorKind::InvalidOption`] for parameters and options out of range;
+/// [`rehang_core::ErrorKind::WidthMismatch`] for a head of another width ([`rehang_core::ErrorKind::WrongDirection`]
+/// where it has the width of the old vectors); errors of the method itself; [`rehang_core::ErrorKind::Cancelled`].
 pub fn fit_adapter(
     pairs: &Pairs,
     head: Option<&Head>,
@@ -187,7 +187,7 @@ pub fn fit_adapter(
 ///
 /// # Errors
 ///
-/// As [`fit_adapter`]; [`rehang::ErrorKind::InvalidOption`] for a method that is no network.
+/// As [`fit_adapter`]; [`rehang_core::ErrorKind::InvalidOption`] for a method that is no network.
 pub fn fit_map_only(
     pairs: &Pairs,
     head: Option<&Head>,
@@ -478,7 +478,7 @@ mod tests {
     fn smoothing_and_the_weights_of_sigma_are_those_of_the_recipe_unless_given() {
         let labels = (0..40).map(|row| row % 4).collect();
         let pairs = pairs(random_matrix(40, 3, 1), random_matrix(40, 4, 2), Some(labels));
-        let head = Head::new(random_matrix(4, 4, 3), None, rehang::HeadKind::Softmax).unwrap();
+        let head = Head::new(random_matrix(4, 4, 3), None, rehang_core::HeadKind::Softmax).unwrap();
         let parameters =
             FitParameters { method: Method::FastfillReference, compare: false, ..FitParameters::default() };
         let fit = |label_smoothing, uncertainty_weights| {
@@ -497,7 +497,7 @@ mod tests {
         assert_eq!(same.unwrap().map, usual.map);
         assert!(smoother.unwrap().map != usual.map && weighed.unwrap().map != usual.map);
         for refused in [fit(Some(1.5), None), fit(None, Some([0.0, 0.5]))] {
-            assert!(matches!(refused.unwrap_err().kind(), rehang::ErrorKind::InvalidOption { .. }));
+            assert!(matches!(refused.unwrap_err().kind(), rehang_core::ErrorKind::InvalidOption { .. }));
         }
     }
 
@@ -506,7 +506,7 @@ mod tests {
     fn the_unit_of_the_squared_error_is_the_codes_unless_the_printed_one_is_asked_for() {
         let labels = (0..40).map(|row| row % 4).collect();
         let pairs = pairs(random_matrix(40, 3, 1), random_matrix(40, 4, 2), Some(labels));
-        let head = Head::new(random_matrix(4, 4, 3), None, rehang::HeadKind::Softmax).unwrap();
+        let head = Head::new(random_matrix(4, 4, 3), None, rehang_core::HeadKind::Softmax).unwrap();
         for method in [Method::Fct, Method::FastfillReference] {
             let parameters = FitParameters { method, compare: false, ..FitParameters::default() };
             let fit = |squared| {

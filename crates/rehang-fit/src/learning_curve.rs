@@ -1,6 +1,6 @@
 //! Measures how many pairs are enough: what a map gains as its pairs double, on the pairs that are there.
 
-use rehang::{Pairs, Progress, Result};
+use rehang_core::{Pairs, Progress, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::candidate::closed_form_candidates;
@@ -56,7 +56,7 @@ pub struct LearningCurve {
 ///
 /// # Errors
 ///
-/// Errors of the fits; [`rehang::ErrorKind::Cancelled`].
+/// Errors of the fits; [`rehang_core::ErrorKind::Cancelled`].
 pub fn learning_curve(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<Option<LearningCurve>> {
     if pairs.len() < PAIRS_MIN {
         return Ok(None);
@@ -143,7 +143,7 @@ fn mean(values: &[f64]) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use rehang::{Distance, Matrix, Vectors};
+    use rehang_core::{Distance, Matrix, Vectors};
 
     use super::*;
     use crate::tests::test_data::random_matrix;

@@ -3,8 +3,8 @@
 use std::fmt::Debug;
 
 use rayon::prelude::*;
-use rehang::adapter::Map;
-use rehang::{Matrix, Pairs, Progress, Result};
+use rehang_core::adapter::Map;
+use rehang_core::{Matrix, Pairs, Progress, Result};
 
 use crate::folds::LeftOut;
 

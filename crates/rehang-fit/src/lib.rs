@@ -6,7 +6,7 @@
 //! map is on each item.
 //!
 //! ```
-//! use rehang::{Distance, Matrix, Pairs, Progress, Vectors, adapter};
+//! use rehang_core::{Distance, Matrix, Pairs, Progress, Vectors, adapter};
 //! use rehang_fit::geometry::GeometryKind;
 //! use rehang_fit::{FitParameters, Method, NetworkOptions, fit_adapter};
 //!
@@ -27,7 +27,7 @@
 //! // The table of the comparison: turning the vectors is worth more than leaving them as they are.
 //! let table = fitted.selection.unwrap();
 //! assert!(table.rows[table.kept.unwrap()].start > table.rows[0].start);
-//! # Ok::<(), rehang::Error>(())
+//! # Ok::<(), rehang_core::Error>(())
 //! ```
 
 pub mod adam;

@@ -15,8 +15,8 @@ use faer::linalg::svd::{self, ComputeSvdVectors};
 use faer::linalg::triangular_solve::{solve_lower_triangular_in_place, solve_upper_triangular_in_place};
 use faer::{Accum, Mat, MatRef, Par, Spec};
 use rayon::prelude::*;
-use rehang::adapter::InputScaling;
-use rehang::{Error, ErrorKind, Matrix, Result};
+use rehang_core::adapter::InputScaling;
+use rehang_core::{Error, ErrorKind, Matrix, Result};
 
 /// Number of rows that one block of a sum holds. It is a constant: the blocks decide in which order numbers
 /// are added.
@@ -42,7 +42,7 @@ pub(crate) fn input_factor(scaling: InputScaling, row: &[f32]) -> f64 {
     match scaling {
         InputScaling::AsIs => 1.0,
         InputScaling::UnitLength => {
-            let length = rehang::norm(row);
+            let length = rehang_core::norm(row);
             if length > 0.0 { 1.0 / length } else { 0.0 }
         }
     }

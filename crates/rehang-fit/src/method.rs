@@ -2,14 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
-rehang::named! {
+rehang_core::named! {
     /// A way to fit an adapter; [`Method::Auto`] compares the closed forms that apply and keeps the best.
     ///
     /// ```
     /// use rehang_fit::Method;
     /// assert_eq!("low-rank".parse::<Method>()?, Method::LowRank);
     /// assert!("best".parse::<Method>().unwrap_err().to_string().contains("fastfill-reference"));
-    /// # Ok::<(), rehang::Error>(())
+    /// # Ok::<(), rehang_core::Error>(())
     /// ```
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
     #[serde(rename_all = "kebab-case")]

@@ -1,8 +1,8 @@
 //! Chooses the order of a backfill, by what held-out pairs find in each order.
 
-use rehang::adapter::{Adapter, apply};
-use rehang::order::{OrderInput, Policy, order};
-use rehang::{Pairs, Progress, Result};
+use rehang_core::adapter::{Adapter, apply};
+use rehang_core::order::{OrderInput, Policy, order};
+use rehang_core::{Pairs, Progress, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::compare::{Part, Split};
@@ -70,7 +70,7 @@ impl OrderChoice {
 /// A method that takes minutes is fitted once, every other one for each split.
 ///
 /// ```
-/// use rehang::{Distance, Matrix, Pairs, Progress, Vectors};
+/// use rehang_core::{Distance, Matrix, Pairs, Progress, Vectors};
 /// use rehang_fit::{FitParameters, Method, ORDERS, choose_order};
 ///
 /// // Thirty classes on a circle; every third item was seen badly by the old model.
@@ -87,7 +87,7 @@ impl OrderChoice {
 /// let choice = choose_order(&pairs, &parameters, &Progress::default())?.unwrap();
 /// assert_eq!((choice.criterion.as_str(), choice.rows.len()), ("Top-1", ORDERS.len()));
 /// assert!(choice.rows.iter().all(|row| row.regret >= choice.rows[choice.kept].regret));
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 ///
 /// # Errors

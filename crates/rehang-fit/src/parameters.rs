@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use rehang::check::expect_count;
-use rehang::curve::{Metric, Qrels};
-use rehang::{Error, Matrix, Pairs, Result};
+use rehang_core::check::expect_count;
+use rehang_core::curve::{Metric, Qrels};
+use rehang_core::{Error, Matrix, Pairs, Result};
 
 use crate::geometry::GeometryKind;
 use crate::method::Method;
@@ -84,7 +84,7 @@ impl FitQueries {
         for (what, queries, vectors) in
             [("`queries_old`", &self.old, pairs.old()), ("`queries_new`", &self.new, pairs.new_vectors())]
         {
-            rehang::check::expect_width(what, vectors.dimension(), queries.columns())?;
+            rehang_core::check::expect_width(what, vectors.dimension(), queries.columns())?;
             queries.check_finite(what)?;
         }
         let Some(qrels) = &self.qrels else { return Ok(()) };

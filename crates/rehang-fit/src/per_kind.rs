@@ -17,8 +17,8 @@
 
 use std::collections::BTreeMap;
 
-use rehang::adapter::{Dense, InputScaling, KernelExpansion, Map, PerKind};
-use rehang::{Error, Head, Matrix, Pairs, Progress, Result};
+use rehang_core::adapter::{Dense, InputScaling, KernelExpansion, Map, PerKind};
+use rehang_core::{Error, Head, Matrix, Pairs, Progress, Result};
 
 use crate::candidate::{FittedMap, group_numbers, several};
 use crate::folds::{LeftOut, shuffled};
@@ -48,7 +48,7 @@ type Settings = (f64, f64);
 ///
 /// # Errors
 ///
-/// [`rehang::ErrorKind::MissingInput`] where the pairs do not show two kinds that can be told apart, with at
+/// [`rehang_core::ErrorKind::MissingInput`] where the pairs do not show two kinds that can be told apart, with at
 /// least twenty pairs each; as [`fit_kernel_ridge`].
 pub(crate) fn fit(pairs: &Pairs, groups: &[i64], seed: u64, progress: &Progress) -> Result<FittedMap> {
     let old = scaled(pairs.old().matrix(), InputScaling::UnitLength);
@@ -304,7 +304,7 @@ mod tests {
     use crate::auto::fit_with;
     use crate::parameters::FitParameters;
     use crate::tests::test_data::{affine, pairs as make, random_matrix};
-    use rehang::adapter::true_errors;
+    use rehang_core::adapter::true_errors;
 
     /// Makes items in ten clusters, whose old vectors have a bent half of what the new ones have, and noise.
     /// Old vectors of the small kind are turned and moved. The noise of `seed`, and nothing else, differs.

@@ -1,7 +1,7 @@
 //! Pseudo-classes for pairs without labels, and a head made of class means.
 
-use rehang::check::expect_count;
-use rehang::{
+use rehang_core::check::expect_count;
+use rehang_core::{
     Error, Head, HeadKind, Labels, Matrix, Progress, Result, class_means, k_means, squared_distance,
 };
 
@@ -31,8 +31,8 @@ pub fn pseudo_classes(vectors: &Matrix, seed: u64, progress: &Progress) -> Resul
 ///
 /// # Errors
 ///
-/// [`rehang::ErrorKind::CountMismatch`] where there is not one label for each vector,
-/// [`rehang::ErrorKind::MissingInput`] where no label is known.
+/// [`rehang_core::ErrorKind::CountMismatch`] where there is not one label for each vector,
+/// [`rehang_core::ErrorKind::MissingInput`] where no label is known.
 pub fn centroid_head(vectors: &Matrix, labels: &[i64]) -> Result<Head> {
     expect_count("new vectors", vectors.rows(), "labels", labels.len())?;
     let (numbers, known) = class_numbers(labels);

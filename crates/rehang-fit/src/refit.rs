@@ -7,8 +7,8 @@
 //! they come would be those that an order took for the hardest. `cargo lab study refit` measures what the
 //! rule is worth; its record is `laboratory/bench/runs/refit.md`.
 
-use rehang::Result;
-use rehang::statistics::mean_sd;
+use rehang_core::Result;
+use rehang_core::statistics::mean_sd;
 use serde::{Deserialize, Serialize};
 
 /// Shares of native items at which a run asks whether a refit pays. These two bring most of what asking at 5,
@@ -60,14 +60,14 @@ impl RefitGain {
     /// let moved: Vec<f64> = before.iter().rev().copied().collect();
     /// assert!(!RefitGain::of(&before, &moved)?.unwrap().pays());
     /// assert_eq!(RefitGain::of(&before[..29], &halved[..29])?, None);
-    /// # Ok::<(), rehang::Error>(())
+    /// # Ok::<(), rehang_core::Error>(())
     /// ```
     ///
     /// # Errors
     ///
     /// A count mismatch where there are not as many errors of both.
     pub fn of(before: &[f64], after: &[f64]) -> Result<Option<Self>> {
-        rehang::check::expect_count("errors of one map", before.len(), "of the other", after.len())?;
+        rehang_core::check::expect_count("errors of one map", before.len(), "of the other", after.len())?;
         let both =
             || before.iter().zip(after).filter(|(before, after)| before.is_finite() && after.is_finite());
         let falls: Vec<f64> = both().map(|(before, after)| before - after).collect();
@@ -216,14 +216,14 @@ impl SigmaScale {
     /// let scale = SigmaScale::of(&errors, &sigma)?;
     /// assert!((scale.ratio - 2.1).abs() < 0.01 && scale.low > 2.05 && scale.high < 2.15);
     /// assert!(scale.is_off());
-    /// # Ok::<(), rehang::Error>(())
+    /// # Ok::<(), rehang_core::Error>(())
     /// ```
     ///
     /// # Errors
     ///
     /// A count mismatch where there are not as many of both.
     pub fn of(errors: &[f64], sigma: &[f64]) -> Result<Self> {
-        rehang::check::expect_count("squared errors", errors.len(), "σ²", sigma.len())?;
+        rehang_core::check::expect_count("squared errors", errors.len(), "σ²", sigma.len())?;
         let both = || {
             errors.iter().copied().zip(sigma.iter().copied()).filter(|(e, s)| e.is_finite() && s.is_finite())
         };

@@ -5,9 +5,9 @@
 //! content. Two kinds of old vectors, each of which a map of its own would fit, are seen in their neighbours
 //! ([`crate::kinds`]).
 
-use rehang::adapter::{Geometry, NearestAnchors, true_errors};
-use rehang::finding::Finding;
-use rehang::{Matrix, Pairs, Progress, Result};
+use rehang_core::adapter::{Geometry, NearestAnchors, true_errors};
+use rehang_core::finding::Finding;
+use rehang_core::{Matrix, Pairs, Progress, Result};
 
 use crate::closed_form::ridge;
 use crate::folds::{folds, shuffled};
@@ -39,7 +39,7 @@ pub(crate) struct Residuals {
 ///
 /// # Errors
 ///
-/// [`rehang::ErrorKind::Diverged`] where a decomposition fails, [`rehang::ErrorKind::Cancelled`].
+/// [`rehang_core::ErrorKind::Diverged`] where a decomposition fails, [`rehang_core::ErrorKind::Cancelled`].
 pub fn kinds_of_pairs(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<Option<Kinds>> {
     if is_one_vector(pairs) { Ok(None) } else { two_kinds(pairs, seed, progress) }
 }
@@ -63,7 +63,7 @@ fn is_one_vector(pairs: &Pairs) -> bool {
 ///
 /// # Errors
 ///
-/// [`rehang::ErrorKind::Cancelled`].
+/// [`rehang_core::ErrorKind::Cancelled`].
 pub(crate) fn examine(
     pairs: &Pairs,
     (raw, geometry): (&Matrix, &Geometry),
@@ -400,7 +400,7 @@ mod tests {
     use super::*;
     use crate::tests::test_data::{affine, pairs as make, random_matrix};
     use crate::uncertainty_fit::cross_fit;
-    use rehang::adapter::Map;
+    use rehang_core::adapter::Map;
 
     /// Makes `n` pairs with an exactly linear map and some noise; the first `small` old vectors are turned.
     fn turned(n: usize, small: usize) -> Pairs {

@@ -5,12 +5,12 @@
 
 use std::collections::BTreeMap;
 
-use rehang::curve::{
+use rehang_core::curve::{
     Curve, CurveInput, CurveOptions, Distances, DoNothing, MAP, Metric, Qrels, QueryRanks, Relevance, TOP1,
     curve, evaluate, evaluate_leave_one_out, evaluate_today, nearest,
 };
-use rehang::order::{OrderInput, Policy, order};
-use rehang::{Error, Head, Matrix, Pairs, Progress, Result, Vectors};
+use rehang_core::order::{OrderInput, Policy, order};
+use rehang_core::{Error, Head, Matrix, Pairs, Progress, Result, Vectors};
 
 use crate::folds::shuffled;
 use crate::parameters::{FitParameters, FitQueries};
@@ -298,7 +298,7 @@ impl<'a> Gallery<'a> {
 
 #[cfg(test)]
 mod tests {
-    use rehang::Distance;
+    use rehang_core::Distance;
 
     use super::*;
     use crate::tests::test_data::random_matrix;

@@ -1,9 +1,9 @@
 //! Finds pairs whose old vector is the new model's already, as where a part of a gallery was made with
 //! another setting of one model.
 
-use rehang::finding::Finding;
-use rehang::statistics::bootstrap_means;
-use rehang::{DIFFERENCE_MAX, Distance, Pairs, Result, difference};
+use rehang_core::finding::Finding;
+use rehang_core::statistics::bootstrap_means;
+use rehang_core::{DIFFERENCE_MAX, Distance, Pairs, Result, difference};
 
 use crate::per_kind::KIND_MIN;
 
@@ -31,7 +31,7 @@ fn same_vectors(pairs: &Pairs) -> Option<Vec<bool>> {
 /// `None` also where pairs that differ are too few for a map, and where lengths count, which a map of
 /// directions would lose.
 pub(crate) fn kinds(pairs: &Pairs) -> Option<Vec<bool>> {
-    let is_direction = |vectors: &rehang::Vectors| {
+    let is_direction = |vectors: &rehang_core::Vectors| {
         vectors.space().distance == Distance::Cosine || vectors.space().normalised
     };
     let same = same_vectors(pairs).filter(|same| same.len() - count(same) >= KIND_MIN)?;
@@ -103,8 +103,8 @@ fn count(same: &[bool]) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use rehang::adapter::true_errors;
-    use rehang::{Matrix, Progress, Vectors, adapter};
+    use rehang_core::adapter::true_errors;
+    use rehang_core::{Matrix, Progress, Vectors, adapter};
 
     use super::*;
     use crate::auto::{Fitted, fit_with};

@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use rehang::adapter::{Adapter, Geometry, InputStatistics, Map, RowSketch, Training, Uncertainty};
-use rehang::finding::Finding;
-use rehang::statistics::SigmaQuality;
-use rehang::{Head, Matrix, Pairs, Progress, Result, distinct};
+use rehang_core::adapter::{Adapter, Geometry, InputStatistics, Map, RowSketch, Training, Uncertainty};
+use rehang_core::finding::Finding;
+use rehang_core::statistics::SigmaQuality;
+use rehang_core::{Head, Matrix, Pairs, Progress, Result, distinct};
 
 use crate::auto::{groups, without_idle_labels};
 use crate::candidate::{Candidate, FittedMap, OwnEvidence};

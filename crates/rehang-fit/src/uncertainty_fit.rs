@@ -3,7 +3,7 @@
 //! Uncertainty that is trained on the pairs that the map was trained on is over-optimistic: there the map is
 //! right. So the map is fitted several times, each time without a part of the pairs. Its outputs for the part
 //! left out ([`cross_fit`]) say how wrong it is on items like these. A regression of the log squared error on
-//! a few features that are known for any old vector ([`rehang::adapter::OutOfFold`]) carries that to the
+//! a few features that are known for any old vector ([`rehang_core::adapter::OutOfFold`]) carries that to the
 //! gallery ([`fit`]).
 //!
 //! Two kinds of leaving out give two signals. Items left out at random tell how wrong the map is on a new
@@ -12,12 +12,12 @@
 
 use faer::{Mat, MatRef};
 use rayon::prelude::*;
-use rehang::adapter::{
+use rehang_core::adapter::{
     Geometry, InputScaling, LOG_VARIANCE_LIMIT, Map, NearestAnchors, OutOfFold, Uncertainty, true_errors,
 };
-use rehang::check::expect_count;
-use rehang::statistics::SigmaQuality;
-use rehang::{Error, Head, HeadKind, Matrix, Pairs, Progress, Result, squared_distance};
+use rehang_core::check::expect_count;
+use rehang_core::statistics::SigmaQuality;
+use rehang_core::{Error, Head, HeadKind, Matrix, Pairs, Progress, Result, squared_distance};
 
 use crate::folds::{folds, parted, shuffled};
 use crate::linear_algebra::{column_means, eigen, product, scaled};
@@ -30,9 +30,9 @@ use crate::linear_algebra::{column_means, eigen, product, scaled};
 ///
 /// # Errors
 ///
-/// [`rehang::ErrorKind::CountMismatch`] where there is not one fold for each pair,
-/// [`rehang::ErrorKind::InvalidOption`] where a fold holds every pair, errors of `fit`, and
-/// [`rehang::ErrorKind::Cancelled`].
+/// [`rehang_core::ErrorKind::CountMismatch`] where there is not one fold for each pair,
+/// [`rehang_core::ErrorKind::InvalidOption`] where a fold holds every pair, errors of `fit`, and
+/// [`rehang_core::ErrorKind::Cancelled`].
 pub fn cross_fit(
     pairs: &Pairs,
     fold: &[usize],
@@ -128,7 +128,7 @@ const PAIRS_MIN: usize = 30;
 ///
 /// # Errors
 ///
-/// [`rehang::ErrorKind::CountMismatch`] for evidence of other pairs, [`rehang::ErrorKind::Cancelled`].
+/// [`rehang_core::ErrorKind::CountMismatch`] for evidence of other pairs, [`rehang_core::ErrorKind::Cancelled`].
 pub fn fit(
     pairs: &Pairs,
     evidence: Evidence<'_>,
@@ -403,8 +403,8 @@ fn features(
             OutOfFold::features(
                 mean_values,
                 mean_distance,
-                rehang::norm(raw),
-                rehang::norm(&from_centre),
+                rehang_core::norm(raw),
+                rehang_core::norm(&from_centre),
                 doubt,
             )
             .collect()
@@ -424,7 +424,7 @@ pub(crate) fn logits(head: &Head, rows: &Matrix) -> Vec<Vec<f64>> {
     );
     let norms = head.weight().norms();
     let of_row = |row: usize| {
-        let length = rehang::norm(rows.row(row));
+        let length = rehang_core::norm(rows.row(row));
         let of_class = |class: usize| match head.kind().scale() {
             None => products[(class, row)] + f64::from(head.bias()[class]),
             Some(scale) => {
@@ -655,8 +655,8 @@ mod tests {
 
         let fresh = two_clouds(400, 50);
         let (old, new) = (data.old().space().clone(), data.new_vectors().space().clone());
-        let adapter = rehang::Adapter::new(old, new, map, fitted.uncertainty);
-        let adapted = rehang::adapter::apply(&adapter, fresh.old(), None, &Progress::default()).unwrap();
+        let adapter = rehang_core::Adapter::new(old, new, map, fitted.uncertainty);
+        let adapted = rehang_core::adapter::apply(&adapter, fresh.old(), None, &Progress::default()).unwrap();
         let predicted: Vec<f64> = adapted.variance.iter().map(|&variance| variance.into()).collect();
         let actual = true_errors(fresh.new_vectors().matrix(), adapted.vectors.matrix());
         let seen = SigmaQuality::of(&predicted, &actual).unwrap();

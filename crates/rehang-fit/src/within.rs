@@ -5,7 +5,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rehang::{Error, Progress, Result};
+use rehang_core::{Error, Progress, Result};
 
 use crate::method::Method;
 

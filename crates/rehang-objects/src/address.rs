@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 
 const EXPECTED: &str = "s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or \
                         abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PREFIX, without a key or a password in it";

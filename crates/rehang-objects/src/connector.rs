@@ -9,7 +9,7 @@ use object_store::client::{
     ReqwestConnector,
 };
 use object_store::{Certificate, ClientConfigKey, ClientOptions};
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use rehang_connect::{Machine, Proxies, Proxy, Roots, certificate_error, untrusted};
 
 /// Addresses of services that a cloud gives to each of its machines; no proxy knows them.

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use object_store::path::Path as Key;
 use object_store::{GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt, PutResult, WriteMultipart};
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use rehang_files::VectorSource;
 use rehang_files::folders::{Fetched, Folder, Stamp, is_partition};
 use tempfile::TempDir;
@@ -52,7 +52,7 @@ const WHOLE_BYTES: u64 = 1 << 20;
 /// assert_eq!(folder.address().to_str(), Some("s3://bucket/old"));
 /// let error = ObjectFolder::open("ftp://host/old").unwrap_err().to_string();
 /// assert!(error.contains("s3://BUCKET/PREFIX"), "{error}");
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct ObjectFolder {
@@ -68,7 +68,7 @@ impl ObjectFolder {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidOption`](rehang::ErrorKind::InvalidOption) for another address, and for settings
+    /// [`ErrorKind::InvalidOption`](rehang_core::ErrorKind::InvalidOption) for another address, and for settings
     /// of the environment that cannot be read.
     pub fn open(address: &str) -> Result<Self> {
         Self::of_store(address, environment::open(&address.parse()?)?)

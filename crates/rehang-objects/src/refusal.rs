@@ -1,7 +1,7 @@
 //! Refusals of object stores, as errors that say what the person must do.
 
 use object_store::Error as Refusal;
-use rehang::{Error, ErrorKind};
+use rehang_core::{Error, ErrorKind};
 
 use crate::address::Address;
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use rehang::{Error, ErrorKind, Remedy, Result, Space};
+use rehang_core::{Error, ErrorKind, Remedy, Result, Space};
 use rehang_store::Looked;
 use serde::{Deserialize, Serialize};
 use tokio_postgres::Row;

@@ -4,8 +4,8 @@
 //! Only the document `upgrade` says which bridge searches use, by its fingerprint. No search reads a bridge
 //! that lies here under another fingerprint.
 
-use rehang::adapter::InputScaling;
-use rehang::{Bridge, Error, Remedy, Result};
+use rehang_core::adapter::InputScaling;
+use rehang_core::{Bridge, Error, Remedy, Result};
 
 use crate::connection::{Connection, Mode, Step};
 use crate::handle::Handle;

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use rehang::Result;
+use rehang_core::Result;
 use rehang_store::{Among, AtWork, Claimed, ItemKey, Queue};
 
 use crate::adoption;

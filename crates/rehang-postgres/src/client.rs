@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rehang::{Error, ErrorKind};
+use rehang_core::{Error, ErrorKind};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 use tokio_postgres::types::{ToSql, Type};

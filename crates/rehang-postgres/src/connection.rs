@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use rehang::{Error, ErrorKind, Remedy, Result};
+use rehang_core::{Error, ErrorKind, Remedy, Result};
 use rehang_connect::{certificate_error, untrusted};
 use tokio_postgres::error::SqlState;
 

@@ -3,7 +3,7 @@
 //! **Invariant**: whatever depends on the old column is named before anything is paid, and nothing of the
 //! application's is changed for it.
 
-use rehang::Result;
+use rehang_core::Result;
 
 use crate::connection::{Connection, Step};
 use crate::schema::ColumnOfVectors;

@@ -1,6 +1,6 @@
 //! Examination of a gallery: searches for what must never be in it, and gives room back.
 
-use rehang::{Distance, ErrorKind, Result};
+use rehang_core::{Distance, ErrorKind, Result};
 use rehang_store::Problem;
 
 use crate::adoption;

@@ -1,11 +1,11 @@
 //! Fused searches by an application's own SQL: what `rehang_upgrade` does with two spaces of any store, as
 //! functions of the server.
 //!
-//! `rehang.fuse` is [`rehang::Fusion::distance`]. `rehang.fused` reads candidates of both spaces until the
+//! `rehang.fuse` is [`rehang_core::Fusion::distance`]. `rehang.fused` reads candidates of both spaces until the
 //! answer is proven exact, by the same rules and to the same depths as `Gallery::search`. A search is one
 //! statement, so all that it reads is of one moment.
 
-use rehang::Fusion;
+use rehang_core::Fusion;
 
 /// Fills the numbers into a text of functions. `NUMBERS(name)` becomes a read of an array of the record's
 /// fusion, in single precision. The library's own numbers replace their names: those at the ends of a table

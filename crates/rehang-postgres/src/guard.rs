@@ -6,7 +6,7 @@
 //! sessions and functions see the names of the server alone. pgvector is called by its schema. The
 //! application decides which names its own triggers see.
 
-use rehang::{Error, Remedy, Result};
+use rehang_core::{Error, Remedy, Result};
 
 use crate::connection::{Connection, Step};
 use crate::table::Table;

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 
 use crate::connection::{Connection, Database, Step};
 use crate::front::Front;

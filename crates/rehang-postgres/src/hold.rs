@@ -14,7 +14,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use rehang::{Error, Remedy, Result};
+use rehang_core::{Error, Remedy, Result};
 
 use crate::connection::{Mode, Session, Step};
 use crate::handle::Handle;

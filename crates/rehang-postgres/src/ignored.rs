@@ -4,7 +4,7 @@
 //! was to change. A transaction in which they differ writes nothing. Otherwise a vector would lie beside
 //! content that it was not made of, or be lost with the end of a gallery.
 
-use rehang::Error;
+use rehang_core::Error;
 
 use crate::connection::{Connection, Step};
 use crate::schema::IS_OF_APPLICATION;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use rehang_store::{Epoch, Item, ItemWrite, NewVector, Revision, check};
 use serde_json::Value;
 use tokio_postgres::Row;

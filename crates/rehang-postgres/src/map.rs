@@ -9,8 +9,8 @@
 
 use std::borrow::Cow;
 
-use rehang::adapter::{Adapter, Dense, Geometry, InputScaling, KernelExpansion, Uncertainty};
-use rehang::{Distance, Matrix, Result};
+use rehang_core::adapter::{Adapter, Dense, Geometry, InputScaling, KernelExpansion, Uncertainty};
+use rehang_core::{Distance, Matrix, Result};
 use rehang_store::Epoch;
 
 use crate::connection::{Connection, Mode, Step};
@@ -43,7 +43,7 @@ pub(crate) const TABLE: &str = "CREATE TABLE IF NOT EXISTS rehang.map (
 ALTER TABLE rehang.map ADD COLUMN IF NOT EXISTS gamma real;
 ";
 
-/// Function that applies the map in use to an old vector, as `rehang::adapter::apply` does, and gives the
+/// Function that applies the map in use to an old vector, as `rehang_core::adapter::apply` does, and gives the
 /// space, the vector and σ². It gives nothing where there is no map of the epoch of its space, or the vector
 /// has another width or no direction. A raw output of length 0, which has no direction either, is left to
 /// those that have the adapter.

@@ -5,7 +5,7 @@
 //! that queries go over each have a table of their own.
 
 use pgvector::Vector;
-use rehang::adapter::Dense;
+use rehang_core::adapter::Dense;
 
 use crate::connection::{Connection, Step};
 use crate::handle::Handle;

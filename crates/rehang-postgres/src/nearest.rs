@@ -1,6 +1,6 @@
 //! SQL that reaches the vectors of a space, orders them by their distance to a query, and reads their index.
 
-use rehang::Distance;
+use rehang_core::Distance;
 
 use crate::guard::EQUALS;
 use crate::handle::Handle;
@@ -63,7 +63,7 @@ impl SpaceVectors {
         &self.order
     }
 
-    /// Returns the distance as [`rehang::Distance`] defines it: squared for `l2`. The cosine of a vector
+    /// Returns the distance as [`rehang_core::Distance`] defines it: squared for `l2`. The cosine of a vector
     /// without direction is NaN, which the server sorts behind all numbers.
     pub(crate) fn distance(&self) -> String {
         let by = self.ordered_by();

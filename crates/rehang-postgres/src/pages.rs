@@ -1,6 +1,6 @@
 //! Pages of items and random samples; each is read from an index, as of one moment.
 
-use rehang::Result;
+use rehang_core::Result;
 use rehang_store::{Drawn, ItemKey, Record, Sample, Scan, Select};
 
 use crate::connection::{Connection, Mode, Step};

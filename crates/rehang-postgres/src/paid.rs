@@ -9,7 +9,7 @@
 //! gallery that is written anew as a whole fits. Each deletion beyond that clears away the vector that has
 //! waited longest; a `TRUNCATE` clears away all that waited before it.
 
-use rehang::Space;
+use rehang_core::Space;
 
 use crate::pgvector::Pgvector;
 use crate::schema::{SpaceRow, column_type};

@@ -156,6 +156,6 @@ pub(crate) fn vector(row: &Row, column: usize) -> Step<Option<Vec<f32>>> {
     let vector = sent
         .map(read)
         .transpose()
-        .map_err(|error| rehang::Error::corrupt("a vector of the gallery", error))?;
+        .map_err(|error| rehang_core::Error::corrupt("a vector of the gallery", error))?;
     Ok(vector.map(Vec::from))
 }

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use rehang::Result;
+use rehang_core::Result;
 
 use crate::connection::{Connection, Mode, Step};
 use crate::handle::Handle;

@@ -9,7 +9,7 @@
 use std::collections::BTreeSet;
 use std::sync::PoisonError;
 
-use rehang::Provenance;
+use rehang_core::Provenance;
 use rehang_store::{Among, ItemKey, PAIRS_SEED};
 use tokio_postgres::Row;
 

@@ -1,7 +1,7 @@
 //! Release of a gallery: the vectors that serve move into the application's table, and everything of
 //! the gallery is taken out.
 
-use rehang::{Error, ErrorKind, Remedy, Result};
+use rehang_core::{Error, ErrorKind, Remedy, Result};
 use rehang_store::Released;
 use tokio_postgres::Row;
 

@@ -23,7 +23,7 @@
 //! trigger of `TRUNCATE` each partition has of its own. A fourth trigger sees which row moves to another
 //! partition, and `rehang.moving_G` keeps that until the row is there.
 
-use rehang::{Distance, Space};
+use rehang_core::{Distance, Space};
 use rehang_store::{PAIRS_SEED, QueueBand};
 
 use crate::guard::{EQUALS, FUNCTIONS, SAME_TEXT, SEARCH_PATH, VERSION_MARK};

@@ -4,7 +4,7 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use pgvector::Vector;
-use rehang::{Distance, Error, ErrorKind, Matrix, Result, Space};
+use rehang_core::{Distance, Error, ErrorKind, Matrix, Result, Space};
 use rehang_store::{Filter, Found, FusedSpaces, IndexHealth, IndexKind, check, share_found};
 use serde_json::Value;
 use tokio_postgres::Row;

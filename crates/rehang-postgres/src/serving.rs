@@ -5,7 +5,7 @@
 //! document `upgrade`, which the upgrade writes; without the document there is none. They apply it as
 //! `rehang_upgrade::Gallery::search` does.
 
-use rehang::NORMALISED_TOLERANCE;
+use rehang_core::NORMALISED_TOLERANCE;
 
 use crate::guard::{EQUALS, SEARCH_PATH};
 use crate::handle::Handle;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use rehang::check::expect_width;
-use rehang::{Distance, Error, ErrorKind, Provenance, Remedy, Result, Space};
+use rehang_core::check::expect_width;
+use rehang_core::{Distance, Error, ErrorKind, Provenance, Remedy, Result, Space};
 use rehang_store::check::{
     another_serves, new_space, next_version, no_such_space, same_epoch, same_space, serving_space_stays,
 };

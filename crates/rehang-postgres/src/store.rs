@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rehang::{Adapter, Bridge, Matrix, Provenance, Result, Space};
+use rehang_core::{Adapter, Bridge, Matrix, Provenance, Result, Space};
 use rehang_store::{
     AtWork, Claimed, Counts, Document, Drawn, Epoch, Examined, Failure, Filter, Found, FusedSpaces, Index, IndexHealth,
     Item, ItemKey, ItemWrite, Ledger, Looked, Priority, Problem, Queue, Record, Released, Revision, Sample,

@@ -1,7 +1,7 @@
 //! Values as the columns of the gallery's tables hold them: numbers, keys, provenances
 //! and places in the queue.
 
-use rehang::{Error, Provenance, Result};
+use rehang_core::{Error, Provenance, Result};
 use rehang_store::{ItemKey, Priority, QueueBand};
 use tokio_postgres::Row;
 

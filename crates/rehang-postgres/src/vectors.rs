@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use pgvector::{HalfVector, Vector};
-use rehang::{Error, ErrorKind, Provenance, Result};
+use rehang_core::{Error, ErrorKind, Provenance, Result};
 use rehang_store::{
     Counts, Epoch, Failure, ItemKey, NewVector, Priority, Revision, VectorRecord, VectorWrite, WriteOutcome,
     check,

@@ -10,7 +10,7 @@ use std::time::Duration;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
-use rehang::{Error, Progress, Result};
+use rehang_core::{Error, Progress, Result};
 
 use crate::error::{ending, raised};
 

@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
-use rehang::{Error, ErrorKind, Verb, Wording};
+use rehang_core::{Error, ErrorKind, Verb, Wording};
 
 /// Makes the exception that stands for an error. An exception that a callable raised is its cause.
 pub fn raised(py: Python<'_>, error: &Error) -> PyErr {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
-use rehang::finding::{Finding, Severity};
-use rehang::{Distance, Error, Matrix, Progress, Result, Space};
+use rehang_core::finding::{Finding, Severity};
+use rehang_core::{Distance, Error, Matrix, Progress, Result, Space};
 use rehang_encode::{Encoder, Function, Watched};
 use rehang_files::{VectorSource, read_matrix};
 use rehang_fit::Method;

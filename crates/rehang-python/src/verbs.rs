@@ -10,11 +10,11 @@ use numpy::{
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
-use rehang::adapter::{InputStatistics, RowSketch};
-use rehang::finding::Finding;
-use rehang::order::Policy;
-use rehang::report::Report;
-use rehang::{Error, Matrix};
+use rehang_core::adapter::{InputStatistics, RowSketch};
+use rehang_core::finding::Finding;
+use rehang_core::order::Policy;
+use rehang_core::report::Report;
+use rehang_core::{Error, Matrix};
 use rehang_evaluate::{CurveFiles, IdentifyFiles, OrderFiles, ReportFiles};
 use rehang_files::NamedFile;
 use rehang_files::adapter_file::{self, AdapterSource};
@@ -57,7 +57,7 @@ pub fn said<'a>(findings: impl IntoIterator<Item = &'a Finding>) -> Findings {
 
 /// Adapter: the map h with its σ².
 #[pyclass(name = "Adapter", frozen)]
-pub struct PyAdapter(Arc<rehang::Adapter>);
+pub struct PyAdapter(Arc<rehang_core::Adapter>);
 
 #[pymethods]
 impl PyAdapter {
@@ -147,7 +147,7 @@ impl PyAdapter {
 
     /// Describes the adapter as JSON: spaces, geometry, uncertainty, handicap and training.
     fn about(&self) -> String {
-        let rehang::Adapter { old, new, geometry, uncertainty, handicap, training, .. } = &*self.0;
+        let rehang_core::Adapter { old, new, geometry, uncertainty, handicap, training, .. } = &*self.0;
         json!({
             "old": old,
             "new": new,

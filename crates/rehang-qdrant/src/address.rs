@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 
 /// The address of a Qdrant server, with its key if it wants one. The key is never shown.
 ///

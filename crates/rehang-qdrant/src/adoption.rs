@@ -4,7 +4,7 @@
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
-use rehang::{Error, Remedy, Result};
+use rehang_core::{Error, Remedy, Result};
 use rehang_store::{Looked, SystemLeaseClock};
 use serde_json::{Value, json};
 

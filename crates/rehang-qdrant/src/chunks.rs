@@ -3,7 +3,7 @@
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use rehang_store::ItemKey;
 use serde_json::{Value, json};
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use rehang::Result;
+use rehang_core::Result;
 use rehang_store::{AtWork, Claimed, ItemKey, Queue, Record, lease_end};
 use serde_json::{Value, json};
 

@@ -6,7 +6,7 @@ use std::panic::resume_unwind;
 use std::thread;
 use std::time::Duration;
 
-use rehang::{Error, ErrorKind, Result};
+use rehang_core::{Error, ErrorKind, Result};
 use rehang_connect::{Connection, OwnRoots, environment};
 use serde::Serialize;
 use serde_json::{Value, json};

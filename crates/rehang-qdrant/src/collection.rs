@@ -1,6 +1,6 @@
 //! The application's collection: how it is configured, and which parts of it a gallery is made of.
 
-use rehang::{Distance, Error, Result};
+use rehang_core::{Distance, Error, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 

@@ -1,6 +1,6 @@
 //! Examination of a gallery: searches for what must never be in it, and tells how its indexes are.
 
-use rehang::Result;
+use rehang_core::Result;
 use rehang_store::{Counts, IndexHealth, IndexKind, Problem};
 use serde_json::{Value, json};
 

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use rehang_store::{ItemKey, LeaseClock};
 use serde_json::{Value, json};
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use rehang::Result;
+use rehang_core::Result;
 
 use crate::collection::{Facts, Limits};
 use crate::handle::Handle;

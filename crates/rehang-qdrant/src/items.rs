@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use rehang::{Error, ErrorKind, Provenance, Result};
+use rehang_core::{Error, ErrorKind, Provenance, Result};
 use rehang_store::{Item, ItemKey, ItemWrite, Revision, check};
 use serde::Serialize;
 use serde_json::{Map, Value, json};

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use rehang_store::{ItemKey, Revision};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};

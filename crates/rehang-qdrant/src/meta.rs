@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use rehang::{Error, ErrorKind, Remedy, Result};
+use rehang_core::{Error, ErrorKind, Remedy, Result};
 use rehang_store::{Document, Revision, check};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};

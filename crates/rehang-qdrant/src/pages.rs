@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rehang::Result;
+use rehang_core::Result;
 use rehang_store::{Drawn, ItemKey, Record, Sample, Scan, Select};
 use serde_json::json;
 

@@ -14,7 +14,7 @@
 
 use std::collections::BTreeMap;
 
-use rehang::{Error, Provenance, Result};
+use rehang_core::{Error, Provenance, Result};
 use rehang_store::{Item, ItemKey, Priority, Revision, VectorRecord};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};

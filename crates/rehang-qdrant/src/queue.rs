@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use rehang::{Provenance, Result};
+use rehang_core::{Provenance, Result};
 use rehang_store::{Among, FirstKeys, ItemKey, QueueBand};
 use serde_json::{Value, json};
 

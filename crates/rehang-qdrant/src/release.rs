@@ -1,6 +1,6 @@
 //! Release of a gallery: takes everything of the gallery's out of the server.
 
-use rehang::{Error, Provenance, Remedy, Result};
+use rehang_core::{Error, Provenance, Remedy, Result};
 use rehang_store::Released;
 use serde_json::{Value, json};
 

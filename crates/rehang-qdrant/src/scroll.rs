@@ -1,6 +1,6 @@
 //! Points of a collection, read by id, by filter or by an order, page by page.
 
-use rehang::Result;
+use rehang_core::Result;
 use rehang_store::ItemKey;
 use serde_json::{Value, json};
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use rehang::{Distance, Error, ErrorKind, Matrix, Provenance, Result};
+use rehang_core::{Distance, Error, ErrorKind, Matrix, Provenance, Result};
 use rehang_store::{Filter, Found, ItemKey, check, share_found};
 use serde_json::{Value, json};
 
@@ -271,7 +271,7 @@ pub(crate) fn prepare(handle: &Handle, space: &str, advance: &dyn Fn(u64, u64) -
 
 #[cfg(test)]
 mod tests {
-    use rehang::Space;
+    use rehang_core::Space;
     use rehang_store::{Epoch, SpaceRecord};
 
     use super::*;

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use rehang::{Distance, Provenance};
+use rehang_core::{Distance, Provenance};
 use rehang_store::SpaceRecord;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};

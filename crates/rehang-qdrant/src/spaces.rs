@@ -1,6 +1,6 @@
 //! Spaces of a gallery, the one that serves, and documents: changes of the state beside the points.
 
-use rehang::{Distance, Error, Provenance, Remedy, Result, Space};
+use rehang_core::{Distance, Error, Provenance, Remedy, Result, Space};
 use rehang_store::{Document, Epoch, SpaceRecord, check};
 use serde_json::{Value, json};
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rehang::{Matrix, Provenance, Result, Space};
+use rehang_core::{Matrix, Provenance, Result, Space};
 use rehang_store::{
     AtWork, Claimed, Counts, Document, Drawn, Epoch, Examined, Failure, Filter, Found, Index, IndexHealth,
     Item, ItemKey, ItemWrite, LeaseClock, Ledger, Looked, Priority, Problem, Queue, Record, Released,

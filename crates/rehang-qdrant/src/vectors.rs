@@ -18,7 +18,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use rehang::{ErrorKind, Provenance, Result};
+use rehang_core::{ErrorKind, Provenance, Result};
 use rehang_store::{
     Counts, Epoch, Failure, ItemKey, Priority, Revision, VectorRecord, VectorWrite, WriteOutcome, check,
 };

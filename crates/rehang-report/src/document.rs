@@ -7,14 +7,14 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use rehang::finding::{Finding, Severity};
-use rehang::order::Policy;
-use rehang::report::{
+use rehang_core::finding::{Finding, Severity};
+use rehang_core::order::Policy;
+use rehang_core::report::{
     ANOTHER_METRIC, AdapterCalibration, CurveBand, CurveSeries, FittedOn, FlipCurves, FloorAt, Floors,
     GroupCurves, GroupStudy, MeasuredSet, MetricCurve, NumberWithSpread, Report, Scores, ShownMetric, Spread,
     WholeGallery,
 };
-use rehang::verdict::{Verdict, is_below};
+use rehang_core::verdict::{Verdict, is_below};
 
 use crate::chart::{Axis, Chart, ChartLine, Level, Look, Note};
 use crate::numbers::{

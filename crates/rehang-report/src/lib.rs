@@ -1,5 +1,5 @@
-//! Renders rehang's report data ([`rehang::report::Report`]) and its comparisons of methods
-//! ([`rehang::comparison::Comparison`]) as one offline HTML page, as Markdown and as JSON.
+//! Renders rehang's report data ([`rehang_core::report::Report`]) and its comparisons of methods
+//! ([`rehang_core::comparison::Comparison`]) as one offline HTML page, as Markdown and as JSON.
 //!
 //! This crate knows report data and nothing else: no vectors, no files, no clock. The same report gives the
 //! same bytes.
@@ -27,9 +27,9 @@ mod text;
 
 use std::path::Path;
 
-use rehang::Error;
-use rehang::comparison::Comparison;
-use rehang::report::Report;
+use rehang_core::Error;
+use rehang_core::comparison::Comparison;
+use rehang_core::report::Report;
 
 pub use chart::{Axis, Chart, ChartLine, Level, Look, Note};
 pub use scale::Scale;
@@ -37,8 +37,8 @@ pub use scale::Scale;
 /// Renders a report as one self-contained HTML file.
 ///
 /// ```
-/// use rehang::report::{CreatedBy, Report, Spaces};
-/// use rehang::{Distance, Space};
+/// use rehang_core::report::{CreatedBy, Report, Spaces};
+/// use rehang_core::{Distance, Space};
 ///
 /// let space = |model: &str| Space::new(model, 64, Distance::Cosine, true);
 /// let spaces = Spaces { old: space("resnet18-2019"), new: space("resnet50-2026") };
@@ -85,8 +85,8 @@ impl Format {
     ///
     /// # Errors
     ///
-    /// [`InvalidOption`](rehang::ErrorKind::InvalidOption) for any other name.
-    pub fn of(path: &Path) -> rehang::Result<Self> {
+    /// [`InvalidOption`](rehang_core::ErrorKind::InvalidOption) for any other name.
+    pub fn of(path: &Path) -> rehang_core::Result<Self> {
         match path.extension().and_then(|extension| extension.to_str()) {
             Some("html" | "htm") => Ok(Self::Html),
             Some("md") => Ok(Self::Markdown),
@@ -113,7 +113,7 @@ impl Format {
 /// seed, is shown as `–`. A comparison without outcomes gives a page that says so.
 ///
 /// ```
-/// use rehang::comparison::{Comparison, MethodOutcome, Quality};
+/// use rehang_core::comparison::{Comparison, MethodOutcome, Quality};
 ///
 /// let quality = |map: f64| Quality { top1: map + 20.0, map };
 /// let comparison = Comparison {
@@ -163,7 +163,7 @@ pub fn svg_curve(chart: &Chart) -> String {
     svg
 }
 
-/// Makes the chart of one metric (by [`rehang::report::ShownMetric::id`]) along every curve of a report. It
+/// Makes the chart of one metric (by [`rehang_core::report::ShownMetric::id`]) along every curve of a report. It
 /// has bands, and lines for doing nothing and for the new model. `None` where no curve has that metric.
 pub fn metric_chart(report: &Report, metric: &str) -> Option<Chart> {
     document::metric_chart(report, metric)

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use rehang::finding::{Finding, Severity};
+use rehang_core::finding::{Finding, Severity};
 
 use crate::document::{Block, Cell, Document, Kind, Table};
 use crate::text::{escape_markdown, markdown_code, markdown_paragraph};

@@ -6,8 +6,8 @@
 
 use std::collections::BTreeSet;
 
-use rehang::comparison::{Comparison, Measure, MethodOutcome, OrderOutcome, ProtocolOutcome, Quality};
-use rehang::statistics::{MeanSd, mean_sd};
+use rehang_core::comparison::{Comparison, Measure, MethodOutcome, OrderOutcome, ProtocolOutcome, Quality};
+use rehang_core::statistics::{MeanSd, mean_sd};
 
 use crate::chart::{Axis, Chart, ChartLine, Look};
 use crate::document::{

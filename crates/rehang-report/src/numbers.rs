@@ -1,7 +1,7 @@
 //! Writes numbers as a report shows them: one decimal for percent, a true minus sign, a dash where a number
 //! is not defined.
 
-use rehang::report::{NumberWithSpread, Spread, percent_rounded_up};
+use rehang_core::report::{NumberWithSpread, Spread, percent_rounded_up};
 
 /// Dash that stands where a number is not defined.
 pub(crate) const UNDEFINED: &str = "–";

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rehang::{Distance, Matrix, Provenance, Space};
+use rehang_core::{Distance, Matrix, Provenance, Space};
 use rehang_sqlite::SqliteStore;
 use rehang_store::{
     Epoch, Examined, Filter, Index, ItemWrite, Ledger, NewVector, Priority, Scan, Select, VectorWrite,
@@ -144,12 +144,12 @@ fn beside_a_writer(
     what: &str,
     count: u64,
     path: &Path,
-    work: impl FnOnce() -> rehang::Result<()>,
-) -> rehang::Result<()> {
+    work: impl FnOnce() -> rehang_core::Result<()>,
+) -> rehang_core::Result<()> {
     let application = SqliteStore::open(path)?;
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
-        let writer = scope.spawn(|| -> rehang::Result<(u64, Duration)> {
+        let writer = scope.spawn(|| -> rehang_core::Result<(u64, Duration)> {
             let (mut writes, mut longest) = (0, Duration::ZERO);
             while !is_over.load(Ordering::Relaxed) {
                 let start = Instant::now();
@@ -173,7 +173,7 @@ fn beside_a_writer(
 }
 
 /// Does something, and prints how long it took and the most memory the process had meanwhile.
-fn measured<T>(what: &str, count: u64, work: impl FnOnce() -> rehang::Result<T>) -> rehang::Result<T> {
+fn measured<T>(what: &str, count: u64, work: impl FnOnce() -> rehang_core::Result<T>) -> rehang_core::Result<T> {
     // Linux forgets the former peak when told so; elsewhere there is no peak to print.
     let _ = fs_err::write("/proc/self/clear_refs", "5");
     let start = Instant::now();

@@ -13,7 +13,7 @@ use std::time::Instant;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
-use rehang::{Distance, Matrix, Provenance, Space};
+use rehang_core::{Distance, Matrix, Provenance, Space};
 use rehang_sqlite::SqliteStore;
 use rehang_store::{
     Epoch, Examined, Filter, Index, ItemKey, ItemWrite, Ledger, NewVector, Priority, Scan, Select,
@@ -40,7 +40,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let store = SqliteStore::create(&path)?;
     let unit = |name: &str| Space::new(name, width, Distance::Cosine, true);
     store.create_space(&unit("old"), Provenance::Old)?;
-    timed("put items with an old vector", n, || -> rehang::Result<()> {
+    timed("put items with an old vector", n, || -> rehang_core::Result<()> {
         for start in (0..n).step_by(BATCH) {
             let writes: Vec<ItemWrite> = (start..(start + BATCH).min(n))
                 .map(|id| {
@@ -81,7 +81,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             store.drop_space("new")?;
             store.create_space(&unit("new"), Provenance::Native)?;
         }
-        timed(&format!("write adapted vectors in batches of {batch}"), n, || -> rehang::Result<()> {
+        timed(&format!("write adapted vectors in batches of {batch}"), n, || -> rehang_core::Result<()> {
             for start in (0..n).step_by(batch) {
                 let end = (start + batch).min(n);
                 let writes: Vec<VectorWrite> =
@@ -93,7 +93,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         })?;
     }
     let tenth = n / 10;
-    timed("the worst first, made native in batches of 1000", tenth, || -> rehang::Result<()> {
+    timed("the worst first, made native in batches of 1000", tenth, || -> rehang_core::Result<()> {
         for _ in 0..tenth.div_ceil(1000) {
             let page = store.scan(&Scan::new("new", Select::WorstFirst, 1000))?;
             let writes: Vec<VectorWrite> = page
@@ -151,7 +151,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         (0..n)
             .into_par_iter()
             .try_for_each(|at| index.add(at as u64 + 1, vectors.row(at)))
-            .map_err(|error| rehang::Error::corrupt("usearch", error))
+            .map_err(|error| rehang_core::Error::corrupt("usearch", error))
     })?;
     one_by_one("search: usearch alone", &|at| {
         index.search(queries.row(at), K).expect("a search succeeds").keys
@@ -188,7 +188,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-fn timed<T>(what: &str, count: usize, work: impl FnOnce() -> rehang::Result<T>) -> rehang::Result<T> {
+fn timed<T>(what: &str, count: usize, work: impl FnOnce() -> rehang_core::Result<T>) -> rehang_core::Result<T> {
     let (start, busy) = (Instant::now(), processor_seconds());
     let value = work()?;
     let (seconds, busy) = (start.elapsed().as_secs_f64(), processor_seconds() - busy);

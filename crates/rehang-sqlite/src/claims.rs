@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use rehang::Result;
+use rehang_core::Result;
 use rehang_store::{Among, AtWork, Claimed, ItemKey, Queue, lease_end};
 use rusqlite::params;
 

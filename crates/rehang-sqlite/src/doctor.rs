@@ -1,7 +1,7 @@
 //! Doctor: looks for what must never be in a gallery.
 
-use rehang::check::is_finite;
-use rehang::{NORMALISED_TOLERANCE, Result, norm};
+use rehang_core::check::is_finite;
+use rehang_core::{NORMALISED_TOLERANCE, Result, norm};
 use rehang_store::Problem;
 use rusqlite::{Connection, Transaction};
 

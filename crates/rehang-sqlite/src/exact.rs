@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use rehang::Distance;
+use rehang_core::Distance;
 use rehang_store::exact::{by_distance, distance};
 
 /// Item as indexes in memory number it: half as wide as a key of the contract.
@@ -76,7 +76,7 @@ impl Flat {
     /// Puts a vector in, in the place of the item's former one if there is one.
     pub(crate) fn insert(&mut self, key: RowKey, vector: &[f32]) {
         debug_assert_eq!(vector.len(), self.dimension);
-        let norm = rehang::norm(vector) as f32;
+        let norm = rehang_core::norm(vector) as f32;
         if let Some(&place) = self.places.get(&key) {
             self.rows[place * self.dimension..(place + 1) * self.dimension].copy_from_slice(vector);
             self.norms[place] = norm;
@@ -168,7 +168,7 @@ impl Flat {
                 }
             }
             Distance::Cosine => {
-                let length = rehang::norm(query) as f32;
+                let length = rehang_core::norm(query) as f32;
                 products(query, rows, out);
                 for (value, &norm) in out.iter_mut().zip(&self.norms[start..end]) {
                     let lengths = length * norm;
@@ -189,7 +189,7 @@ impl Flat {
             Distance::Cosine => unit * 2.0,
             Distance::Dot => {
                 let longest = self.norms.iter().copied().fold(0.0_f32, f32::max);
-                unit * rehang::norm(query) * f64::from(longest)
+                unit * rehang_core::norm(query) * f64::from(longest)
             }
         }
     }
@@ -201,7 +201,7 @@ const NUMBERS_ALONE: usize = 1 << 22;
 /// Number of sums that run side by side, so that one addition need not wait for the one before.
 const LANES: usize = 16;
 
-rehang::vectorised! {
+rehang_core::vectorised! {
     /// `Σ (qᵢ − gᵢ)²` of every row.
     fn squared_differences(query: &[f32], rows: &[f32], out: &mut [f32]) {
         sums_of_rows(query, rows, out, |a, b| (a - b) * (a - b));

@@ -3,7 +3,7 @@
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use rehang::{Distance, Error, Result, Semaphore, Space};
+use rehang_core::{Distance, Error, Result, Semaphore, Space};
 use rehang_files::folder_of;
 use serde::{Deserialize, Serialize};
 use tempfile::TempPath;

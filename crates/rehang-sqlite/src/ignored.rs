@@ -5,7 +5,7 @@
 //! compared with the number that it was to change. A call in which they differ writes nothing. A vector would
 //! otherwise lie beside another item, or be paid for again and again.
 
-use rehang::Error;
+use rehang_core::Error;
 use rehang_store::Problem;
 use rusqlite::Connection;
 

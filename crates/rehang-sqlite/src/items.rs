@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rehang::{Provenance, Result};
+use rehang_core::{Provenance, Result};
 use rehang_store::check::no_such_space;
 use rehang_store::{Item, ItemWrite, Revision, check};
 use rusqlite::{Connection, OptionalExtension, Row, params};

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread::JoinHandle;
 
-use rehang::{Result, in_parallel};
+use rehang_core::{Result, in_parallel};
 use rehang_store::{IndexHealth, IndexKind};
 use rusqlite::Transaction;
 
@@ -554,7 +554,7 @@ impl SharedIndex {
     fn reach(&self, place: SavePlace) -> Result<()> {
         #[cfg(test)]
         if *lock(&self.dies) == Some(place) {
-            return Err(rehang::Error::conflict("this process", "it died"));
+            return Err(rehang_core::Error::conflict("this process", "it died"));
         }
         Ok(())
     }

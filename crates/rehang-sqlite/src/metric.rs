@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rehang::{Distance, Processor, Space};
+use rehang_core::{Distance, Processor, Space};
 
 /// Function that compares two vectors; both pointers lead to as many numbers as the space has coordinates.
 pub(crate) type Metric = Box<dyn Fn(*const f32, *const f32) -> f32 + Send + Sync>;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rehang::Result;
+use rehang_core::Result;
 use rehang_store::{Drawn, ItemKey, Record, Sample, Scan, Select, VectorRecord};
 use rusqlite::{Connection, params_from_iter};
 

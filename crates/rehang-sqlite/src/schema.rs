@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
-use rehang::{Provenance, Space};
+use rehang_core::{Provenance, Space};
 
 use crate::paid;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use rayon::prelude::*;
-use rehang::{Matrix, Result};
+use rehang_core::{Matrix, Result};
 use rehang_store::exact::{by_distance, distance};
 use rehang_store::{Filter, Found, ItemKey, check};
 use rusqlite::{Connection, params_from_iter};

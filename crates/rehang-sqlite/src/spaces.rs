@@ -1,7 +1,7 @@
 //! The spaces of a gallery, which one serves, its documents, and the counter that revisions and changes come
 //! from.
 
-use rehang::{Provenance, Result, Space};
+use rehang_core::{Provenance, Result, Space};
 use rehang_store::check::{
     another_serves, next_version, no_such_space, same_epoch, same_space, serving_space_stays,
 };

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rehang::{Matrix, Provenance, Result, Space};
+use rehang_core::{Matrix, Provenance, Result, Space};
 use rehang_store::{
     AtWork, Claimed, Counts, Document, Drawn, Epoch, Examined, Failure, Filter, Found, Index, IndexHealth,
     Item, ItemKey, ItemWrite, LeaseClock, Ledger, Priority, Problem, Queue, Record, Revision, Sample, Scan,
@@ -35,7 +35,7 @@ mod tests;
 /// measured again, so a hit is never stale, whichever process wrote meanwhile.
 ///
 /// ```
-/// use rehang::{Distance, Matrix, Provenance, Space};
+/// use rehang_core::{Distance, Matrix, Provenance, Space};
 /// use rehang_sqlite::SqliteStore;
 /// use rehang_store::{Filter, Index, ItemWrite, Ledger, NewVector};
 ///

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use rehang::{Error, ErrorKind, Result};
+use rehang_core::{Error, ErrorKind, Result};
 use rusqlite::ErrorCode;
 
 /// Longest time that a call waits for another process that is writing.

@@ -1,6 +1,6 @@
 //! Conversions between columns and numbers, keys, vectors and places in the queue.
 
-use rehang::{Error, Provenance};
+use rehang_core::{Error, Provenance};
 use rehang_store::{ItemKey, Priority, QueueBand};
 use rusqlite::Row;
 

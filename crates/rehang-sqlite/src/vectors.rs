@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rehang::{Error, Provenance, Result};
+use rehang_core::{Error, Provenance, Result};
 use rehang_store::{
     Counts, Epoch, Failure, ItemKey, Priority, Revision, VectorRecord, VectorWrite, WriteOutcome, check,
 };

@@ -13,7 +13,7 @@ use std::time::Duration;
 use disk::{Disk, Watch};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use rehang::{Distance, Matrix, Provenance, Space};
+use rehang_core::{Distance, Matrix, Provenance, Space};
 use rehang_sqlite::{SearchOptions, SqliteStore};
 use rehang_store::{
     Examined, Filter, Index, Item, ItemKey, ItemWrite, Ledger, ManualLeaseClock, NewVector, Priority, Queue,

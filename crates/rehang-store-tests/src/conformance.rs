@@ -40,7 +40,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use rehang::{Distance, ErrorKind, Matrix, Provenance, Result, Space};
+use rehang_core::{Distance, ErrorKind, Matrix, Provenance, Result, Space};
 use rehang_store::{
     ALONE_AFTER, Among, AtWork, Counts, Epoch, Files, Filter, Found, Item, ItemKey, ItemWrite, NewVector,
     Priority, Queue, QueueBand, Record, Revision, Sample, Scan, Select, Store, VectorWrite, WriteOutcome,
@@ -1242,7 +1242,7 @@ fn what_an_earlier_plan_writes_is_refused(store: &dyn Store) {
         assert_eq!(store.document("plan"), Ok(Some((version, "one".into()))), "neither without the other");
     }
     let late = adapted(a, a1, [1.0, 0.0], 1.0, 1.0);
-    let refused = |error: Option<rehang::Error>| {
+    let refused = |error: Option<rehang_core::Error>| {
         let error = error.expect("an earlier plan writes nothing");
         assert!(error.is_superseded() && error.is_conflict(), "{error}");
         let counts = store.counts(NEW).unwrap();

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
-use rehang::{Distance, Matrix, Provenance, Space};
+use rehang_core::{Distance, Matrix, Provenance, Space};
 use rehang_store::{
     Among, Epoch, Filter, ItemKey, ItemWrite, NewVector, Priority, Queue, QueueBand, Record, Revision,
     Sample, Scan, Select, Store, VectorWrite,
@@ -195,7 +195,7 @@ pub fn label_of(id: usize) -> Option<String> {
 }
 
 /// Reduces an answer to what two stores must say alike: "done", or the first three words of the error.
-fn said<T>(answer: rehang::Result<T>) -> String {
+fn said<T>(answer: rehang_core::Result<T>) -> String {
     match answer {
         Ok(_) => "done".into(),
         Err(error) => format!("{error:?}")

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rayon::prelude::*;
-use rehang::{Matrix, Provenance, Result, Space};
+use rehang_core::{Matrix, Provenance, Result, Space};
 use rehang_store::check::{self, another_serves, no_such_space, same_space, serving_space_stays};
 use rehang_store::{
     Among, AtWork, Claimed, Counts, Document, Drawn, Epoch, Failure, Filter, FirstKeys, Found, Index, Item,
@@ -20,14 +20,14 @@ use rehang_store::{
 /// are exact. A clone is another handle on the same gallery.
 ///
 /// ```
-/// use rehang::{Distance, Provenance, Space};
+/// use rehang_core::{Distance, Provenance, Space};
 /// use rehang_store::Ledger;
 /// use rehang_store_tests::MemoryStore;
 ///
 /// let store = MemoryStore::new();
 /// store.create_space(&Space::new("clip", 2, Distance::Cosine, true), Provenance::Old)?;
 /// assert_eq!(store.serving()?.as_deref(), Some("clip"));
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 #[derive(Debug, Clone)]
 pub struct MemoryStore {
@@ -812,7 +812,7 @@ fn find_mut<'a>(spaces: &'a mut [SpaceState], name: &str) -> Result<&'a mut Spac
 
 #[cfg(test)]
 mod tests {
-    use rehang::Distance;
+    use rehang_core::Distance;
     use rehang_store::{ManualLeaseClock, NewVector};
 
     use super::*;

@@ -5,8 +5,8 @@
 
 use std::fmt;
 
-use rehang::check::{expect_finite, expect_width, is_finite};
-use rehang::{Error, ErrorKind, Matrix, NORMALISED_TOLERANCE, Provenance, Result, Space, norm};
+use rehang_core::check::{expect_finite, expect_width, is_finite};
+use rehang_core::{Error, ErrorKind, Matrix, NORMALISED_TOLERANCE, Provenance, Result, Space, norm};
 
 use crate::contract::{Epoch, ItemWrite, Ledger, Priority, SpaceRecord, VectorWrite};
 

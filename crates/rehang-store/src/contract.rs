@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use rehang::{Adapter, Bridge, Error, Fusion, Matrix, Provenance, Result, Space};
+use rehang_core::{Adapter, Bridge, Error, Fusion, Matrix, Provenance, Result, Space};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -586,7 +586,7 @@ pub struct Found {
     pub key: ItemKey,
     /// The item's id.
     pub id: String,
-    /// Distance of the vector to the query, as [`rehang::Distance`] defines it: smaller is nearer.
+    /// Distance of the vector to the query, as [`rehang_core::Distance`] defines it: smaller is nearer.
     pub distance: f32,
     /// Provenance of the vector that was found: who made it. Never missing: no vector is in a store without
     /// it.
@@ -662,7 +662,7 @@ impl Counts {
 ///   item's.
 /// - **Checked.** Vectors enter only if they are as wide as their space, finite, and of length 1 where the
 ///   space says so. Adapted and native ones enter only if they also [can be
-///   placed](rehang::Distance::can_place): under the cosine distance a vector of length 0 has no direction.
+///   placed](rehang_core::Distance::can_place): under the cosine distance a vector of length 0 has no direction.
 ///   Otherwise nothing of the call is written. An old vector may be without a direction, as the application
 ///   has it: it counts as old and comes back as it was. Nothing is made of it, so its item lacks a vector in
 ///   the new space and is next in the queue.
@@ -733,7 +733,7 @@ pub trait Ledger: Send + Sync {
     /// # Errors
     ///
     /// Where the gallery was taken out of a server meanwhile, an error that advises
-    /// [`Remedy::AdoptTable`](rehang::Remedy::AdoptTable).
+    /// [`Remedy::AdoptTable`](rehang_core::Remedy::AdoptTable).
     fn serving_and_document(&self, document: &str) -> Result<(Option<String>, Option<Document>)>;
 
     /// Makes `to` the serving space if `from` is it now. One atomic step; a search before sees `from`, after
@@ -964,7 +964,7 @@ pub trait Ledger: Send + Sync {
         self.set_document(name, before, &text).map(drop)
     }
 
-    /// Keeps a [bridge](rehang::Bridge), with its fingerprint, for searches that an application makes in the
+    /// Keeps a [bridge](rehang_core::Bridge), with its fingerprint, for searches that an application makes in the
     /// ledger's own language, past [`Index::search`].
     ///
     /// Takes away all other bridges but the one whose fingerprint the document `upgrade` has. The searches
@@ -1008,7 +1008,7 @@ pub trait Ledger: Send + Sync {
 ///   machine that lags confirms its candidates with the ledger and says in its documentation how far it may
 ///   lag behind with new vectors.
 /// - **Tagged.** A hit has the provenance of the vector that was found, and its item's revision.
-/// - **Placed.** A search passes over vectors that [cannot be placed](rehang::Distance::can_place), which an
+/// - **Placed.** A search passes over vectors that [cannot be placed](rehang_core::Distance::can_place), which an
 ///   application may hold or have written around the library: with NaN or infinite numbers, or of length 0
 ///   where the distance is cosine. They are near to nothing.
 ///

@@ -1,7 +1,7 @@
 //! Distances, the order of the hits of a search, and the share of true neighbours that searches find: for
 //! those who write a store.
 
-use rehang::Distance;
+use rehang_core::Distance;
 
 use crate::contract::Found;
 

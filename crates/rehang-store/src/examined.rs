@@ -1,6 +1,6 @@
 //! Examination of a store: what it knows of itself beyond the contract.
 
-use rehang::{Result, Space};
+use rehang_core::{Result, Space};
 use serde::Serialize;
 
 use crate::contract::Store;

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::mem;
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_128;
 

@@ -15,9 +15,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rehang::adapter::{Dense, InputScaling, Map, Uncertainty};
-use rehang::order::Policy;
-use rehang::{Adapter, Distance, Matrix, Progress, Provenance, Result, Space};
+use rehang_core::adapter::{Dense, InputScaling, Map, Uncertainty};
+use rehang_core::order::Policy;
+use rehang_core::{Adapter, Distance, Matrix, Progress, Provenance, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_sqlite::SqliteStore;
 use rehang_store::{Epoch, ItemWrite, Ledger, NewVector, Priority, Scan, Select, VectorWrite};

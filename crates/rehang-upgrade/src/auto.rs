@@ -4,8 +4,8 @@
 //! No step is remembered: the gallery and the files of the upgrade say which one is next. So the same call
 //! goes on after any death, and after anything that a person did by hand in between.
 
-use rehang::finding::Severity;
-use rehang::{Error, Progress, Result};
+use rehang_core::finding::Severity;
+use rehang_core::{Error, Progress, Result};
 use rehang_encode::Encoder;
 use rehang_fit::{FitAnswer, Method, OrderChoice};
 use rehang_store::{Counts, find_space};

@@ -1,8 +1,8 @@
 //! Options of the whole way of an upgrade, which [`Upgrade::auto`](crate::Upgrade::auto) takes.
 
-use rehang::curve::Metric;
-use rehang::verdict::is_below;
-use rehang::{Error, Result};
+use rehang_core::curve::Metric;
+use rehang_core::verdict::is_below;
+use rehang_core::{Error, Result};
 use rehang_fit::{Method, Within};
 use serde::Serialize;
 

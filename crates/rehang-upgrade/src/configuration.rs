@@ -4,9 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rehang::finding::Finding;
-use rehang::order::Policy;
-use rehang::{Adapter, Distance, Error, Head, HeadKind, Remedy, Result, Space};
+use rehang_core::finding::Finding;
+use rehang_core::order::Policy;
+use rehang_core::{Adapter, Distance, Error, Head, HeadKind, Remedy, Result, Space};
 use rehang_encode::{Encoder, EncoderConfig, HttpConfig, Lengths, Resized};
 use rehang_files::{VectorSource, folder_of};
 use rehang_store::{Examined, Ledger, Store, find_space};
@@ -337,14 +337,14 @@ impl Configuration {
     /// file that says nothing else: no encoder, an order that is chosen, and one batch after the other.
     ///
     /// ```
-    /// use rehang::{Distance, Space};
+    /// use rehang_core::{Distance, Space};
     /// use rehang_upgrade::{Configuration, Limits, Location};
     ///
     /// let space = |name, dimension| Space::new(name, dimension, Distance::Cosine, false);
     /// let configuration = Configuration::new(Location::file("gallery.db"), space("small", 384), space("large", 768))?
     ///     .with_limits(Limits { workers: 4, ..Limits::default() });
     /// assert!(configuration.is_order_chosen && configuration.service().is_none());
-    /// # Ok::<(), rehang::Error>(())
+    /// # Ok::<(), rehang_core::Error>(())
     /// ```
     ///
     /// # Errors

@@ -1,8 +1,8 @@
 //! Examination of a gallery: mixed models, items that no search finds, ill indexes, a configuration
 //! that does not fit.
 
-use rehang::finding::{Finding, Severity};
-use rehang::{Provenance, Remedy, Result, Space};
+use rehang_core::finding::{Finding, Severity};
+use rehang_core::{Provenance, Remedy, Result, Space};
 use rehang_evaluate::Identified;
 use rehang_store::{Examined, IndexHealth, IndexKind, Problem, SpaceRecord, Store, find_space};
 use serde::Serialize;
@@ -481,7 +481,7 @@ mod tests {
 
     #[test]
     fn vectors_that_cannot_be_looked_at_are_one_finding_among_others() {
-        let error = rehang::Error::conflict("the table docs", "its column \"body\" does not exist");
+        let error = rehang_core::Error::conflict("the table docs", "its column \"body\" does not exist");
         let finding = of_one_model("old", Err(error)).unwrap();
         assert_eq!((finding.code.as_str(), finding.severity), ("mixed-models", Severity::Problem));
         assert!(finding.seen.contains("\"old\"") && finding.seen.contains("does not exist"), "{finding}");

@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rehang::{Adapter, Bridge, Error, Result};
+use rehang_core::{Adapter, Bridge, Error, Result};
 use rehang_files::{adapter_file, bridge_file};
 use rehang_store::{Files, Ledger};
 

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use rehang::{Error, ErrorKind, Progress, Result};
+use rehang_core::{Error, ErrorKind, Progress, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::live::backfill::{Ending, Tally};

@@ -1,8 +1,8 @@
 //! Finds faults before money is spent: sources that a model refuses or makes nothing of, and vectors that a
 //! service cut.
 
-use rehang::finding::Finding;
-use rehang::{Distance, Provenance, Result, Space, norm};
+use rehang_core::finding::Finding;
+use rehang_core::{Distance, Provenance, Result, Space, norm};
 use rehang_encode::{Cut, HttpConfig, Lengths, peculiar};
 use rehang_store::{Ledger, Scan, Select};
 

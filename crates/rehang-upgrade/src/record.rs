@@ -4,8 +4,8 @@
 //! The record never says which item is done: an item's provenance and revision say that. So a record cannot
 //! disagree with the gallery, and losing the process at any instruction loses nothing.
 
-use rehang::order::Policy;
-use rehang::{Error, Fusion, Remedy, Result, Space};
+use rehang_core::order::Policy;
+use rehang_core::{Error, Fusion, Remedy, Result, Space};
 use rehang_store::{Epoch, Ledger, Revision, expect_space};
 use serde::{Deserialize, Serialize};
 
@@ -109,7 +109,7 @@ pub struct UpgradeRecord {
     /// Whether the old space of a finished upgrade is gone: it is dropped once, whatever takes its name
     /// later.
     pub dropped: bool,
-    /// Handicap that searches add to the distance of adapted vectors: [`rehang::adapter::Adapter::handicap`]
+    /// Handicap that searches add to the distance of adapted vectors: [`rehang_core::adapter::Adapter::handicap`]
     /// of the adapter that fills
     /// the new space.
     pub handicap: f64,
@@ -127,7 +127,7 @@ pub struct UpgradeRecord {
     /// carries it. `None` until the
     /// space is there.
     pub epoch: Option<Epoch>,
-    /// How fused searches judge what is not native: [`rehang::Adapter::fusion`] of the adapter that fills the
+    /// How fused searches judge what is not native: [`rehang_core::Adapter::fusion`] of the adapter that fills the
     /// new space. `None` where searches
     /// are not fused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -144,7 +144,7 @@ pub struct UpgradeRecord {
 pub struct BridgeInUse {
     /// Fingerprint of the bridge, which lies among the gallery's files.
     pub fingerprint: String,
-    /// Share of a query that is the new model's ([`Bridge::share`](rehang::Bridge::share)).
+    /// Share of a query that is the new model's ([`Bridge::share`](rehang_core::Bridge::share)).
     pub share: f64,
 }
 
@@ -393,7 +393,7 @@ fn to_text(record: &UpgradeRecord) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use rehang::Distance;
+    use rehang_core::Distance;
     use rehang_store_tests::MemoryStore;
 
     use super::*;

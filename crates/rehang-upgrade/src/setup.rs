@@ -1,9 +1,9 @@
 //! Setup of an upgrade, and the checks that verbs share: whether gallery, adapter, configuration and record
 //! speak of one upgrade.
 
-use rehang::adapter::Adapter;
-use rehang::finding::Finding;
-use rehang::{Error, ErrorKind, Provenance, Remedy, Result, Space};
+use rehang_core::adapter::Adapter;
+use rehang_core::finding::Finding;
+use rehang_core::{Error, ErrorKind, Provenance, Remedy, Result, Space};
 use rehang_store::{Ledger, expect_space, find_space};
 use serde::Serializer;
 

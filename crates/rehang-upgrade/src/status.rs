@@ -1,7 +1,7 @@
 //! Status of an upgrade, and items that stay without a native vector until a person acts.
 
-use rehang::Result;
-use rehang::finding::Finding;
+use rehang_core::Result;
+use rehang_core::finding::Finding;
 use rehang_encode::Spent;
 use rehang_store::{AtWork, Counts, Failure, ItemKey, Ledger, Scan, Select, find_space};
 use serde::{Deserialize, Serialize};

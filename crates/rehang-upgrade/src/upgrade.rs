@@ -6,10 +6,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rehang::curve::Metric;
-use rehang::finding::Finding;
-use rehang::report::Floors;
-use rehang::{Adapter, Error, Progress, Remedy, Result, Space};
+use rehang_core::curve::Metric;
+use rehang_core::finding::Finding;
+use rehang_core::report::Floors;
+use rehang_core::{Adapter, Error, Progress, Remedy, Result, Space};
 use rehang_clock::{Clock, SystemClock};
 use rehang_encode::{Encoder, Input, Spent};
 use rehang_fit::{BridgeChoice, FitAnswer, Method, OrderChoice, Within};
@@ -484,7 +484,7 @@ impl Upgrade {
         })
     }
 
-    /// Fits a [bridge](rehang::Bridge) on the gallery's own pairs, and lets searches of the old space use it
+    /// Fits a [bridge](rehang_core::Bridge) on the gallery's own pairs, and lets searches of the old space use it
     /// from now on: queries by both models find more there, before any vector of the gallery is written.
     /// Where none is proven to be above doing nothing there is none, and one that was in use is no longer.
     /// The gallery keeps the bridge.

@@ -1,8 +1,8 @@
 //! Verbs of an upgrade, in the order in which a gallery goes through them.
 
-use rehang::adapter::Adapter;
-use rehang::finding::Finding;
-use rehang::{Bridge, Error, Fusion, Provenance, Remedy, Result, Space};
+use rehang_core::adapter::Adapter;
+use rehang_core::finding::Finding;
+use rehang_core::{Bridge, Error, Fusion, Provenance, Remedy, Result, Space};
 use rehang_store::{Counts, Ledger, Revision, Scan, Select, Store, find_space};
 use serde::Serialize;
 
@@ -120,7 +120,7 @@ pub struct Plan {
     pub findings: Vec<Finding>,
 }
 
-/// Whether the adapter maps nothing and was fitted on nothing: [`rehang::Adapter::identity`].
+/// Whether the adapter maps nothing and was fitted on nothing: [`rehang_core::Adapter::identity`].
 fn is_identity(setup: &UpgradeSetup<'_>) -> bool {
     let training = setup.adapter.map(|adapter| &adapter.training);
     training.is_some_and(|training| training.method == "identity" && training.pairs == 0)
@@ -407,7 +407,7 @@ pub struct Switched {
 
 /// Lets searches go to the new space, in one atomic step, after catching up with what was written meanwhile.
 /// Where they are to be [fused](Serving::Fused), the record takes the adapter's
-/// [fusion](rehang::Adapter::fusion).
+/// [fusion](rehang_core::Adapter::fusion).
 ///
 /// # Errors
 ///

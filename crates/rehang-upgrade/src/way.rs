@@ -1,7 +1,7 @@
 //! Chooses the way of an upgrade: everything embedded, or most of it mapped first; and says which way is
 //! shorter.
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use rehang_fit::Method;
 use rehang_store::{Counts, find_space};
 use serde::Serialize;

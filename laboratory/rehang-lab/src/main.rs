@@ -13,7 +13,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches};
-use rehang::Result;
+use rehang_core::Result;
 use rehang_cli::shared::{Exit, carry_out};
 
 use arguments::{LabArguments, LabCommand};

@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 
-use rehang::check::expect_count;
-use rehang::curve::distances_by_query;
-use rehang::{Distance, ErrorKind, Matrix, Progress, Result};
+use rehang_core::check::expect_count;
+use rehang_core::curve::distances_by_query;
+use rehang_core::{Distance, ErrorKind, Matrix, Progress, Result};
 
 use crate::rates::{allowed, check_rates};
 
@@ -79,7 +79,7 @@ struct Searched {
 ///
 /// ```
 /// use rehang_protocols::identification::{IdentificationInput, identification};
-/// use rehang::{Matrix, Progress};
+/// use rehang_core::{Matrix, Progress};
 ///
 /// // Two persons are enrolled, along x and y. Probe 0 is person 0, seen well; probe 1 is person 1, seen badly: person 0 looks
 /// // nearer. Probe 2 shows no enrolled person.
@@ -100,7 +100,7 @@ struct Searched {
 /// assert_eq!(result.points[0].tpir, Some(50.0));
 /// // One probe that is not enrolled cannot show a rate of one half.
 /// assert_eq!(result.points[1].tpir, None);
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 ///
 /// # Errors
@@ -110,7 +110,7 @@ struct Searched {
 pub fn identification(input: &IdentificationInput<'_>, progress: &Progress) -> Result<Identification> {
     check_rates("false positive identification rate", input.rates)?;
     if input.candidates == 0 {
-        return Err(rehang::Error::option("the number of candidates", 0, "1 or more"));
+        return Err(rehang_core::Error::option("the number of candidates", 0, "1 or more"));
     }
     let (subjects, templates) = (input.gallery_subjects.len(), input.gallery.rows());
     expect_count("gallery subjects", subjects, "gallery templates", templates)?;

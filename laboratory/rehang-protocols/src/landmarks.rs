@@ -3,11 +3,11 @@
 use rehang_files::lists::GroundTruth;
 use serde::Serialize;
 
-use rehang::check::expect_count;
-use rehang::curve::{
+use rehang_core::check::expect_count;
+use rehang_core::curve::{
     CurveOptions, Evaluation, Metric, Qrels, QueryCount, Relevance, evaluate, ranks_of_answers,
 };
-use rehang::{Distance, Error, Matrix, Progress, Result};
+use rehang_core::{Distance, Error, Matrix, Progress, Result};
 
 /// Depths of the mean precision that the revisited benchmarks report.
 pub const PRECISION_DEPTHS: [usize; 3] = [1, 5, 10];
@@ -20,9 +20,9 @@ pub const REVISITED_MAP_DEPTH: usize = 10;
 /// `answers[q]` are the index rows that answer query q. Equal distances are ranked by index row.
 ///
 /// ```
-/// use rehang::curve::Metric;
+/// use rehang_core::curve::Metric;
 /// use rehang_protocols::landmarks::retrieval;
-/// use rehang::{Distance, Matrix, Progress};
+/// use rehang_core::{Distance, Matrix, Progress};
 ///
 /// let index = Matrix::new(1, vec![0.0, 1.0, 2.0, 3.0])?;
 /// let queries = Matrix::new(1, vec![0.0, 9.0])?;
@@ -30,12 +30,12 @@ pub const REVISITED_MAP_DEPTH: usize = 10;
 /// let answers = [vec![0, 2], vec![]];
 /// let result = retrieval(&index, &queries, &answers, 2, Distance::L2, &Progress::default())?;
 /// assert_eq!((result.values[Metric::map_at(2)], result.queries.counted, result.queries.without_positives), (50.0, 1, 1));
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 ///
 /// # Errors
 ///
-/// As [`evaluate`]; [`rehang::ErrorKind::Duplicate`] for an answer named twice.
+/// As [`evaluate`]; [`rehang_core::ErrorKind::Duplicate`] for an answer named twice.
 pub fn retrieval(
     index: &Matrix,
     queries: &Matrix,
@@ -51,7 +51,7 @@ pub fn retrieval(
     evaluate(index, Some(&queries), relevance, distance, &options, progress)
 }
 
-rehang::named! {
+rehang_core::named! {
     /// Setups of the revisited benchmarks, in the order in which they are reported.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
     #[serde(rename_all = "kebab-case")]
@@ -109,7 +109,7 @@ pub struct RevisitedSetup {
 /// ```
 /// use rehang_files::lists::GroundTruth;
 /// use rehang_protocols::landmarks::{LandmarkSetup, revisited};
-/// use rehang::{Distance, Matrix, Progress};
+/// use rehang_core::{Distance, Matrix, Progress};
 ///
 /// let gallery = Matrix::new(1, vec![1.0, 2.0, 3.0, 4.0, 5.0])?;
 /// let query = Matrix::new(1, vec![0.0])?;
@@ -121,13 +121,13 @@ pub struct RevisitedSetup {
 /// assert!((medium.map - 100.0 * (1.0 + 7.0 / 12.0) / 2.0).abs() < 1e-9);
 /// // Hard: rows 0 and 1 leave it; row 3 stands at 2: (0 + 1/2)/2.
 /// assert_eq!((hard.map, hard.precision_at), (25.0, [0.0, 50.0, 50.0]));
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 ///
 /// # Errors
 ///
 /// Vectors that are empty, hold NaN; ground truth of another number than the queries, that names a row twice
-/// or one that does not exist; [`rehang::ErrorKind::NothingToFind`] where no query has a right answer in any
+/// or one that does not exist; [`rehang_core::ErrorKind::NothingToFind`] where no query has a right answer in any
 /// setup; cancelled.
 pub fn revisited(
     gallery: &Matrix,

@@ -3,7 +3,7 @@
 //! This crate belongs to the laboratory, in which methods of papers are measured: no part of an upgrade needs
 //! it.
 //!
-//! - Retrieval between models, [`compatibility`]: every metric of [`rehang::curve`], along upgrades too (BCT,
+//! - Retrieval between models, [`compatibility`]: every metric of [`rehang_core::curve`], along upgrades too (BCT,
 //!   RACT, DMU).
 //! - Templates, [`templates`] (BCT §3.1).
 //! - 1:1 verification, [`verification`]: TAR@FAR; the first template by the new model, the second by the old
@@ -15,7 +15,7 @@
 //!
 //! The protocols of faces and landmarks know no models: each takes the vectors of the two sides, so that any
 //! of them fills a [`compatibility::CrossMatrix`]. Where the two sides differ in width, the querying side is
-//! made to fit ([`rehang::Matrix::at_width`]). All values are percent.
+//! made to fit ([`rehang_core::Matrix::at_width`]). All values are percent.
 //!
 //! Beside them stand the verbs that read what they need from files: [`cross`], [`refresh`] and [`sequence`]
 //! for retrieval, [`verify`] and [`identify`] for faces, [`landmarks()`].

@@ -1,6 +1,6 @@
 //! Rates of false answers, and how many of them a rate allows.
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 
 /// Fails for a rate that is not above 0 and at most 1.
 pub(crate) fn check_rates(name: &str, rates: &[f64]) -> Result<()> {

@@ -1,7 +1,7 @@
 //! Templates: several vectors of one person, seen as one.
 
 use rayon::prelude::*;
-use rehang::{Error, Matrix, Result};
+use rehang_core::{Error, Matrix, Result};
 use rehang_files::lists::TemplateItem;
 
 /// Averaged templates.
@@ -22,7 +22,7 @@ pub struct Templates {
 /// in the order of `items`.
 ///
 /// ```
-/// use rehang::Matrix;
+/// use rehang_core::Matrix;
 /// use rehang_files::lists::TemplateItem;
 /// use rehang_protocols::templates::average;
 ///
@@ -35,13 +35,13 @@ pub struct Templates {
 /// // Without media ids every frame counts: 1/3 along x and 2/3 along y, scaled to length 1.
 /// let made = average(&vectors, &[item(0, None), item(1, None), item(2, None)], 1)?;
 /// assert!((made.vectors.row(0)[1] - 2.0 / 5.0_f32.sqrt()).abs() < 1e-6);
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 ///
 /// # Errors
 ///
-/// [`rehang::ErrorKind::Empty`] for a template without items, [`rehang::ErrorKind::InvalidOption`] for an
-/// item of a row or template that does not exist, [`rehang::ErrorKind::NotFinite`].
+/// [`rehang_core::ErrorKind::Empty`] for a template without items, [`rehang_core::ErrorKind::InvalidOption`] for an
+/// item of a row or template that does not exist, [`rehang_core::ErrorKind::NotFinite`].
 pub fn average(vectors: &Matrix, items: &[TemplateItem], templates: usize) -> Result<Templates> {
     vectors.check_finite("vectors of template items")?;
     let mut members: Vec<Vec<&TemplateItem>> = vec![Vec::new(); templates];
@@ -57,7 +57,7 @@ pub fn average(vectors: &Matrix, items: &[TemplateItem], templates: usize) -> Re
         of_template.push(item);
     }
     if let Some(empty) = members.iter().position(Vec::is_empty) {
-        return Err(rehang::ErrorKind::Empty { what: format!("template {empty}") }.into());
+        return Err(rehang_core::ErrorKind::Empty { what: format!("template {empty}") }.into());
     }
     let rows: Vec<Option<Vec<f32>>> =
         members.par_iter().map(|members| average_one(vectors, members)).collect();
@@ -79,7 +79,7 @@ fn average_one(vectors: &Matrix, members: &[&TemplateItem]) -> Option<Vec<f32>> 
     let mut known = std::collections::HashMap::new();
     for item in members {
         let row = vectors.row(item.row);
-        let length = rehang::norm(row);
+        let length = rehang_core::norm(row);
         let at = match item.media {
             Some(id) => *known.entry(id).or_insert(media.len()),
             None => media.len(),

@@ -3,8 +3,8 @@
 use rayon::prelude::*;
 use serde::Serialize;
 
-use rehang::check::expect_count;
-use rehang::{Error, ErrorKind, Matrix, Result};
+use rehang_core::check::expect_count;
+use rehang_core::{Error, ErrorKind, Matrix, Result};
 
 use crate::rates::{allowed, check_rates};
 
@@ -96,7 +96,7 @@ pub fn similarities(first: &Matrix, second: &Matrix, pairs: &[(usize, usize)]) -
 /// assert_eq!((result.points[2].tar, result.points[2].accept_above), (Some(100.0), None));
 /// // One in ten cannot be seen with four impostors.
 /// assert_eq!(result.points[3].tar, None);
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 ///
 /// # Errors
@@ -153,7 +153,7 @@ pub fn verify(scores: &[f64], genuine: &[bool], rates: &[f64]) -> Result<Verific
 /// subjects are equal.
 ///
 /// ```
-/// use rehang::Matrix;
+/// use rehang_core::Matrix;
 /// use rehang_protocols::verification::verification;
 ///
 /// // Two persons, one along x and one along y; the first side by the new model, the second by the old.
@@ -162,7 +162,7 @@ pub fn verify(scores: &[f64], genuine: &[bool], rates: &[f64]) -> Result<Verific
 /// let pairs = [(0, 0), (0, 1), (1, 0), (1, 1)];
 /// let result = verification(&new, &old, &[5, 6], &[5, 6], &pairs, &[0.5])?;
 /// assert_eq!((result.genuine, result.impostors, result.points[0].tar), (2, 2, Some(100.0)));
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 ///
 /// # Errors

@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use rayon::prelude::*;
-use rehang::Result;
+use rehang_core::Result;
 use rehang_fit::network::State;
 use rehang_train::encoder::{EncoderArchitecture, Graph, ImagePooling, Mode, Passes, Resnet, Shape, Stem};
 use safetensors::tensor::{Dtype, TensorView};

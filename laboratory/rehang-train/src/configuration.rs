@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use rehang::{Error, Head, Result};
+use rehang_core::{Error, Head, Result};
 use rehang_files::VectorSource;
 use serde::Deserialize;
 
@@ -68,7 +68,7 @@ pub(crate) struct AllocationPart {
     pub folder: PathBuf,
 }
 
-rehang::named! {
+rehang_core::named! {
     /// Part of the data, as an allocation names it.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
     #[serde(rename_all = "lowercase")]

@@ -9,11 +9,11 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use rehang::adapter::{self, Adapter, true_errors};
-use rehang::comparison::{Comparison, MethodOutcome, OrderOutcome, ProtocolOutcome, Quality};
-use rehang::curve::{Curve, CurveInput, CurveOptions, Line, MAP, Relevance, TOP1, TOP5, curve, evaluate};
-use rehang::order::{OrderInput, Policy, order};
-use rehang::{Distance, Error, Head, Matrix, Pairs, Progress, Result, Space, Vectors};
+use rehang_core::adapter::{self, Adapter, true_errors};
+use rehang_core::comparison::{Comparison, MethodOutcome, OrderOutcome, ProtocolOutcome, Quality};
+use rehang_core::curve::{Curve, CurveInput, CurveOptions, Line, MAP, Relevance, TOP1, TOP5, curve, evaluate};
+use rehang_core::order::{OrderInput, Policy, order};
+use rehang_core::{Distance, Error, Head, Matrix, Pairs, Progress, Result, Space, Vectors};
 use rehang_fit::{FitParameters, Method, NetworkOptions, fit_adapter, fit_map_only};
 
 use crate::compatible::{
@@ -85,10 +85,10 @@ pub struct ComparisonData<'a> {
 ///
 /// # Errors
 ///
-/// [`rehang::ErrorKind::Empty`] without seeds, parts or orders; [`rehang::ErrorKind::InvalidOption`] for
+/// [`rehang_core::ErrorKind::Empty`] without seeds, parts or orders; [`rehang_core::ErrorKind::InvalidOption`] for
 /// labels, adapters, orders or seeds that come twice, and for a part in which no class has two rows;
-/// [`rehang::ErrorKind::Conflict`] for a kept encoder that was trained in another way;
-/// [`rehang::ErrorKind::Diverged`] and [`rehang::ErrorKind::NotFinite`] where the old or the independent
+/// [`rehang_core::ErrorKind::Conflict`] for a kept encoder that was trained in another way;
+/// [`rehang_core::ErrorKind::Diverged`] and [`rehang_core::ErrorKind::NotFinite`] where the old or the independent
 /// model leaves the finite numbers; as [`train`], [`fit_adapter`] and [`curve`].
 pub fn compare(
     data: &ComparisonData<'_>,
@@ -644,7 +644,7 @@ mod tests {
             let first = run(&without, 32..40).unwrap();
             let before = encoder();
             let error = run(&study(folder.path(), "mine", "dmu", "hidden = 8"), 32..40).unwrap_err();
-            assert!(matches!(error.kind(), rehang::ErrorKind::Conflict { .. }), "{error}");
+            assert!(matches!(error.kind(), rehang_core::ErrorKind::Conflict { .. }), "{error}");
             assert!(encoder() == before && !psi.exists());
             assert_eq!(run(&without, 32..40).unwrap(), first);
             fs_err::remove_file(folder.path().join("mine-0.safetensors")).unwrap();
@@ -740,7 +740,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         for searched in [32..36, 32..32] {
             let error = run(&study(folder.path(), "bct", "bct", ""), searched).unwrap_err();
-            assert!(matches!(error.kind(), rehang::ErrorKind::InvalidOption { .. }), "{error}");
+            assert!(matches!(error.kind(), rehang_core::ErrorKind::InvalidOption { .. }), "{error}");
             let text = error.to_string();
             assert!(text.contains("\"test\"") && text.contains("allocation.test"), "{text}");
         }

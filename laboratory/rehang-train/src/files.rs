@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use rehang::comparison::Comparison;
-use rehang::finding::Finding;
-use rehang::order::Policy;
-use rehang::{Distance, Error, Progress, Result, Space};
+use rehang_core::comparison::Comparison;
+use rehang_core::finding::Finding;
+use rehang_core::order::Policy;
+use rehang_core::{Distance, Error, Progress, Result, Space};
 use rehang_files::{AtomicFile, expect_apart};
 use serde::{Deserialize, Serialize};
 
@@ -69,8 +69,8 @@ pub struct TrainAnswer {
 ///
 /// # Errors
 ///
-/// What is wrong with the configuration names its key; [`MissingInput`](rehang::ErrorKind::MissingInput)
-/// without a place for the encoder; [`InvalidOption`](rehang::ErrorKind::InvalidOption) for an output that is
+/// What is wrong with the configuration names its key; [`MissingInput`](rehang_core::ErrorKind::MissingInput)
+/// without a place for the encoder; [`InvalidOption`](rehang_core::ErrorKind::InvalidOption) for an output that is
 /// an input or another output; as [`train`].
 pub fn train_files(files: &TrainFiles, progress: &Progress) -> Result<TrainAnswer> {
     let file = TrainingFile::read(&files.config)?;
@@ -226,7 +226,7 @@ pub struct ExportAnswer {
 /// # Errors
 ///
 /// As [`TrainedEncoder::load`] and [`TrainedEncoder::to_onnx`];
-/// [`InvalidOption`](rehang::ErrorKind::InvalidOption) where the output is the encoder.
+/// [`InvalidOption`](rehang_core::ErrorKind::InvalidOption) where the output is the encoder.
 pub fn export_onnx(encoder: &Path, output: &PathBuf) -> Result<ExportAnswer> {
     expect_apart(&[("output", Some(output))], &[("encoder", encoder.to_owned())])?;
     let encoder = TrainedEncoder::load(encoder)?;

@@ -12,8 +12,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use rehang::curve::{CurveOptions, Metric, Relevance, evaluate_leave_one_out};
-use rehang::{Distance, Error, Matrix, Progress, Result};
+use rehang_core::curve::{CurveOptions, Metric, Relevance, evaluate_leave_one_out};
+use rehang_core::{Distance, Error, Matrix, Progress, Result};
 use rehang_files::lists::TemplateItem;
 use rehang_protocols::identification::{IdentificationInput, identification};
 use rehang_protocols::templates::average;
@@ -31,7 +31,7 @@ const PAIRED_MOST: usize = 4000;
 /// assert_eq!("tar@0.001".parse::<Protocol>()?, Protocol::Verification { far: 0.001 });
 /// assert_eq!("map@100".parse::<Protocol>()?.to_string(), "map@100");
 /// assert!("tar@2".parse::<Protocol>().is_err());
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Protocol {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use fs_err as fs;
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 
 use doors::DOORS;
 

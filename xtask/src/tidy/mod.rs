@@ -27,7 +27,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use serde_json::Value;
 
 use circles::Tie;
@@ -601,7 +601,7 @@ mod tests {
 
     /// The lines of a library's source at which a check finds a fault.
     fn found(check: impl Fn(&Source) -> Vec<Fault>, text: &str) -> Vec<usize> {
-        check(&Source::new("crates/rehang/src/part.rs", text)).iter().map(|fault| fault.line).collect()
+        check(&Source::new("crates/rehang-core/src/part.rs", text)).iter().map(|fault| fault.line).collect()
     }
 
     #[test]
@@ -622,20 +622,20 @@ mod tests {
             dependencies(&[package]).into_iter().map(|fault| fault.what).collect::<Vec<_>>()
         };
         assert_eq!(
-            said(package("rehang-upgrade", &["rehang", "rehang-store", "serde"], &["rehang-fit"])),
+            said(package("rehang-upgrade", &["rehang-core", "rehang-store", "serde"], &["rehang-fit"])),
             [""; 0]
         );
         assert!(
             said(package("rehang-store", &["rehang-encode"], &[]))[0]
                 .contains("must not depend on rehang-encode")
         );
-        assert!(said(package("rehang", &["rusqlite"], &[]))[0].contains("which is for rehang-sqlite"));
+        assert!(said(package("rehang-core", &["rusqlite"], &[]))[0].contains("which is for rehang-sqlite"));
         assert_eq!(
-            said(package("rehang-fit", &["rehang", "postgres"], &[])),
+            said(package("rehang-fit", &["rehang-core", "postgres"], &[])),
             [""; 0],
             "only behind a feature"
         );
-        assert!(said(package("rehang", &[], &["rehang-cli"]))[0].contains("no library"));
+        assert!(said(package("rehang-core", &[], &["rehang-cli"]))[0].contains("no library"));
         assert!(said(package("rehang-new", &[], &[]))[0].contains("no line in ARROWS"));
     }
 
@@ -650,10 +650,10 @@ mod tests {
             features: Vec::new(),
         };
         let packages = [
-            package("laboratory/rehang-train/Cargo.toml", &["rehang"], &[]),
+            package("laboratory/rehang-train/Cargo.toml", &["rehang-core"], &[]),
             package("laboratory/rehang-lab/Cargo.toml", &["rehang-train", "rehang-cli"], &[]),
             package("xtask/Cargo.toml", &["rehang-train"], &[]),
-            package("crates/rehang-cli/Cargo.toml", &["rehang"], &[]),
+            package("crates/rehang-cli/Cargo.toml", &["rehang-core"], &[]),
         ];
         assert_eq!(laboratory(&packages, &[]), []);
         let mut with_one = Vec::from(packages);
@@ -676,7 +676,7 @@ mod tests {
         assert_eq!(found(time, text), [1, 2]);
         let door = Source::new("crates/rehang-clock/src/lib.rs", text);
         assert_eq!(time(&door), []);
-        let example = Source::new("crates/rehang/examples/bench.rs", text);
+        let example = Source::new("crates/rehang-core/examples/bench.rs", text);
         assert_eq!(time(&example), []);
     }
 
@@ -699,7 +699,7 @@ mod tests {
     fn a_circle_is_named_unless_its_files_are_allowed_for() {
         let file = |name: &str, other: &str| {
             Source::new(
-                &format!("crates/rehang/src/{name}.rs"),
+                &format!("crates/rehang-core/src/{name}.rs"),
                 &format!("use crate::{other}::it;\npub fn it() {{}}"),
             )
         };
@@ -710,7 +710,7 @@ mod tests {
         let [fault] = &said(&[])[..] else { panic!("one circle") };
         assert!(
             fault.starts_with("4 files")
-                && fault.contains("\n    crates/rehang/src/d.rs:1: crate::a::it in crates/rehang/src/a.rs"),
+                && fault.contains("\n    crates/rehang-core/src/d.rs:1: crate::a::it in crates/rehang-core/src/a.rs"),
             "{fault}"
         );
         assert_eq!(said(&[("rehang", 4)]), [""; 0]);
@@ -777,7 +777,7 @@ mod tests {
 
     #[test]
     fn a_crate_without_a_beginning_is_found() {
-        let begins = |text: &str| introduction(&Source::new("crates/rehang/src/lib.rs", text)).is_none();
+        let begins = |text: &str| introduction(&Source::new("crates/rehang-core/src/lib.rs", text)).is_none();
         assert!(begins("//! What it is.\n") && !begins("mod a;\n") && !begins(""));
     }
 

@@ -60,7 +60,7 @@ mod tests {
     #[test]
     fn first_sentences_that_lead_elsewhere_are_found() {
         let lines = |text: &str| -> Vec<usize> {
-            openings(&Source::new("crates/rehang/src/a.rs", text)).iter().map(|fault| fault.line).collect()
+            openings(&Source::new("crates/rehang-core/src/a.rs", text)).iter().map(|fault| fault.line).collect()
         };
         let bad = "//! Where it goes.\n\n/// Of fewer pairs.\nfn a() {}\n/// The same without a look.\nfn b() {\n    // Such parts.\n    c();\n}";
         assert_eq!(lines(bad), [1, 3, 5, 7]);

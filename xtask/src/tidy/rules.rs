@@ -3,25 +3,26 @@
 /// Crates of this repository that each crate may depend on; examples and tests may use more. Arrows point
 /// towards the core.
 pub const ARROWS: &[(&str, &[&str])] = &[
-    ("rehang", &[]),
-    ("rehang-files", &["rehang"]),
-    ("rehang-fit", &["rehang", "rehang-clock", "rehang-files"]),
-    ("rehang-evaluate", &["rehang", "rehang-files", "rehang-fit"]),
-    ("rehang-report", &["rehang"]),
+    ("rehang-core", &[]),
+    ("rehang", FACADE),
+    ("rehang-files", &["rehang-core"]),
+    ("rehang-fit", &["rehang-core", "rehang-clock", "rehang-files"]),
+    ("rehang-evaluate", &["rehang-core", "rehang-files", "rehang-fit"]),
+    ("rehang-report", &["rehang-core"]),
     ("rehang-clock", &[]),
-    ("rehang-connect", &["rehang"]),
+    ("rehang-connect", &["rehang-core"]),
     ("workspace-hack", &[]),
-    ("rehang-store", &["rehang", "rehang-clock"]),
-    ("rehang-store-tests", &["rehang", "rehang-store"]),
-    ("rehang-sqlite", &["rehang", "rehang-clock", "rehang-files", "rehang-store"]),
-    ("rehang-postgres", &["rehang", "rehang-clock", "rehang-connect", "rehang-store"]),
-    ("rehang-qdrant", &["rehang", "rehang-clock", "rehang-connect", "rehang-store"]),
-    ("rehang-objects", &["rehang", "rehang-connect", "rehang-files"]),
-    ("rehang-encode", &["rehang", "rehang-clock", "rehang-connect", "rehang-files"]),
+    ("rehang-store", &["rehang-core", "rehang-clock"]),
+    ("rehang-store-tests", &["rehang-core", "rehang-store"]),
+    ("rehang-sqlite", &["rehang-core", "rehang-clock", "rehang-files", "rehang-store"]),
+    ("rehang-postgres", &["rehang-core", "rehang-clock", "rehang-connect", "rehang-store"]),
+    ("rehang-qdrant", &["rehang-core", "rehang-clock", "rehang-connect", "rehang-store"]),
+    ("rehang-objects", &["rehang-core", "rehang-connect", "rehang-files"]),
+    ("rehang-encode", &["rehang-core", "rehang-clock", "rehang-connect", "rehang-files"]),
     (
         "rehang-upgrade",
         &[
-            "rehang",
+            "rehang-core",
             "rehang-files",
             "rehang-fit",
             "rehang-evaluate",
@@ -35,7 +36,7 @@ pub const ARROWS: &[(&str, &[&str])] = &[
     ),
     (
         "rehang-demo",
-        &["rehang", "rehang-files", "rehang-store", "rehang-encode", "rehang-upgrade", "workspace-hack"],
+        &["rehang-core", "rehang-files", "rehang-store", "rehang-encode", "rehang-upgrade", "workspace-hack"],
     ),
     ("rehang-cli", CLI),
     // The wheel carries the command line.
@@ -43,7 +44,7 @@ pub const ARROWS: &[(&str, &[&str])] = &[
     (
         "rehang-examples",
         &[
-            "rehang",
+            "rehang-core",
             "rehang-files",
             "rehang-fit",
             "rehang-store",
@@ -53,14 +54,28 @@ pub const ARROWS: &[(&str, &[&str])] = &[
             "rehang-upgrade",
         ],
     ),
-    ("rehang-protocols", &["rehang", "rehang-files", "rehang-evaluate"]),
-    ("rehang-train", &["rehang", "rehang-files", "rehang-fit", "rehang-protocols"]),
+    ("rehang-protocols", &["rehang-core", "rehang-files", "rehang-evaluate"]),
+    ("rehang-train", &["rehang-core", "rehang-files", "rehang-fit", "rehang-protocols"]),
     ("rehang-lab", LAB),
     ("xtask", XTASK),
 ];
 
+/// What the one crate for applications passes on.
+const FACADE: &[&str] = &[
+    "rehang-core",
+    "rehang-files",
+    "rehang-fit",
+    "rehang-evaluate",
+    "rehang-store",
+    "rehang-sqlite",
+    "rehang-postgres",
+    "rehang-qdrant",
+    "rehang-encode",
+    "rehang-upgrade",
+];
+
 const CLI: &[&str] = &[
-    "rehang",
+    "rehang-core",
     "rehang-files",
     "rehang-fit",
     "rehang-evaluate",
@@ -77,7 +92,7 @@ const CLI: &[&str] = &[
 ];
 
 const PYTHON: &[&str] = &[
-    "rehang",
+    "rehang-core",
     "rehang-files",
     "rehang-fit",
     "rehang-evaluate",
@@ -90,7 +105,7 @@ const PYTHON: &[&str] = &[
 
 /// Verbs of the other command line are there as well, and studies use the store in memory.
 const LAB: &[&str] = &[
-    "rehang",
+    "rehang-core",
     "rehang-files",
     "rehang-fit",
     "rehang-evaluate",
@@ -105,7 +120,7 @@ const LAB: &[&str] = &[
 
 /// Crates that `xtask` may use: readers of others' bytes are fuzzed.
 const XTASK: &[&str] = &[
-    "rehang",
+    "rehang-core",
     "rehang-files",
     "rehang-train",
     "rehang-report",
@@ -168,4 +183,4 @@ pub const SPEAKERS: &[&str] = &["rehang-cli", "rehang-lab", "rehang-python", "xt
 /// Words that look like those of the command line in a library and are none: a file, a part of the line, and
 /// why it may stay.
 pub const SAID: &[(&str, &str, &str)] =
-    &[("crates/rehang/src/error.rs", "--features", "an option of cargo: who builds has to give it")];
+    &[("crates/rehang-core/src/error.rs", "--features", "an option of cargo: who builds has to give it")];

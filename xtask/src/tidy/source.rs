@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use rehang::Result;
+use rehang_core::Result;
 
 /// Gives the root of the repository.
 pub fn root() -> PathBuf {
@@ -75,7 +75,7 @@ pub fn read(root: &Path, folders: &[&str]) -> Result<Vec<Source>> {
     }
     let mut sources = Vec::new();
     for path in paths {
-        let text = fs_err::read_to_string(&path).map_err(|error| rehang::Error::io("read", &path, &error))?;
+        let text = fs_err::read_to_string(&path).map_err(|error| rehang_core::Error::io("read", &path, &error))?;
         sources.push(Source::new(&relative(root, &path), &text));
     }
     let tests: Vec<String> = sources.iter().flat_map(Source::test_modules).collect();
@@ -97,7 +97,7 @@ pub fn relative(root: &Path, path: &Path) -> String {
 /// Collects files with an ending, in a folder and its folders, in the order of their names. What cargo builds
 /// is left out.
 pub fn collect(folder: &Path, ending: &str, found: &mut Vec<PathBuf>) -> Result<()> {
-    let fail = |error: std::io::Error| rehang::Error::io("read", folder, &error);
+    let fail = |error: std::io::Error| rehang_core::Error::io("read", folder, &error);
     let mut entries = Vec::new();
     for entry in fs_err::read_dir(folder).map_err(fail)? {
         entries.push(entry.map_err(fail)?.path());

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use rehang::Result;
+use rehang_core::Result;
 use rehang_evaluate::AnswerFiles;
 use rehang_files::{HeadFiles, JoinFiles, RowSelection, VectorSource};
 

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use rehang::curve::Metric;
-use rehang::report::Precision;
-use rehang::{Distance, Error, HeadKind, Result};
+use rehang_core::curve::Metric;
+use rehang_core::report::Precision;
+use rehang_core::{Distance, Error, HeadKind, Result};
 use rehang_files::adapter_file::AdapterSource;
 use rehang_files::thresholds::Budget;
 use rehang_files::{RowSelection, VectorSource};

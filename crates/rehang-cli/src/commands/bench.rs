@@ -2,9 +2,9 @@
 
 use std::fmt::Write;
 
-use rehang::Result;
-use rehang::report::Precision;
-use rehang::statistics::Interval;
+use rehang_core::Result;
+use rehang_core::report::Precision;
+use rehang_core::statistics::Interval;
 use rehang_upgrade::{
     CheaperBy, GroupScore, JudgedBy, ModelChoice, ModelMeasured, ModelsCompared, ModelsInput, compare_models,
 };

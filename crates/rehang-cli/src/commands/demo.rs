@@ -5,8 +5,8 @@
 //! upgraded live.
 
 use clap::Args;
-use rehang::report::percent_rounded_up;
-use rehang::{Error, Result, Verdict};
+use rehang_core::report::percent_rounded_up;
+use rehang_core::{Error, Result, Verdict};
 use rehang_demo::{DemoStep, Live, RATE, unpack};
 use serde_json::json;
 

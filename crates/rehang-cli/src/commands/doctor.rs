@@ -1,7 +1,7 @@
 //! `rehang doctor`.
 
-use rehang::Result;
-use rehang::finding::Severity;
+use rehang_core::Result;
+use rehang_core::finding::Severity;
 use rehang_upgrade::{Configuration, Examination, examine};
 
 use super::{Exit, location};

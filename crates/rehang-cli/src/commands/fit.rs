@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use rehang::Result;
-use rehang::finding::{Finding, Severity};
+use rehang_core::Result;
+use rehang_core::finding::{Finding, Severity};
 use rehang_fit::{FitAnswer, FitFiles, FitParameters, HeldOutGain, NetworkOptions, Selection, fit_files};
 
 use super::{Exit, one_decimal, say_findings};

@@ -1,6 +1,6 @@
 //! `rehang gallery import|adopt|release|export|put|delete|index|compact|drop-space|info`.
 
-use rehang::{Error, Matrix, Result};
+use rehang_core::{Error, Matrix, Result};
 use rehang_files::{VectorSource, expect_apart};
 use rehang_store::Released;
 use rehang_upgrade::{Configuration, Export, Import, Location, Put};

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 
 use clap::{Arg, CommandFactory};
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use rehang_files::AtomicFile;
 use serde_json::json;
 

@@ -22,8 +22,8 @@ pub mod upgrade;
 use std::io::Write;
 use std::path::Path;
 
-use rehang::finding::{Finding, Severity};
-use rehang::{Error, Progress, Result, printable};
+use rehang_core::finding::{Finding, Severity};
+use rehang_core::{Error, Progress, Result, printable};
 use rehang_upgrade::{Configuration, Location};
 use serde::Serialize;
 
@@ -48,7 +48,7 @@ impl Exit {
     ///
     /// # Errors
     ///
-    /// [`Io`](rehang::ErrorKind::Io) where stdout cannot be written.
+    /// [`Io`](rehang_core::ErrorKind::Io) where stdout cannot be written.
     pub fn print(self, json: bool, value: &impl Serialize, text: &str) -> Result<Self> {
         let value = serde_json::to_value(value).map_err(|error| Error::corrupt("the result", error))?;
         let mut stdout = std::io::stdout().lock();

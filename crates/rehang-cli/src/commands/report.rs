@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use rehang::finding::{Finding, Severity};
-use rehang::report::{ANOTHER_METRIC, Report, percent_rounded_up};
-use rehang::{Error, Result, Verdict};
+use rehang_core::finding::{Finding, Severity};
+use rehang_core::report::{ANOTHER_METRIC, Report, percent_rounded_up};
+use rehang_core::{Error, Result, Verdict};
 use rehang_evaluate::{ReportFiles, report};
 use rehang_files::{AtomicFile, is_same_file};
 use rehang_report::Format;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rehang::{Error, Remedy, Result, Space};
+use rehang_core::{Error, Remedy, Result, Space};
 use rehang_files::VectorSource;
 use rehang_store::{Filter, Found, Store};
 use rehang_upgrade::{Configuration, Query, SearchQueries, Searched};

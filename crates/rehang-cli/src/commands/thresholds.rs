@@ -1,7 +1,7 @@
 //! `rehang thresholds`: floors of searches, carried over to the new model.
 
-use rehang::Result;
-use rehang::report::{FloorAt, Floors};
+use rehang_core::Result;
+use rehang_core::report::{FloorAt, Floors};
 use rehang_upgrade::Upgrade;
 
 use super::{Exit, end_at_ctrl_c};

@@ -8,8 +8,8 @@ mod shared;
 mod status;
 mod steps;
 
-use rehang::Result;
-use rehang::report::percent_rounded_up;
+use rehang_core::Result;
+use rehang_core::report::percent_rounded_up;
 use rehang_upgrade::{
     AutoOptions, Ending, Halt, Next, PairsOptions, Phase, Request, Step, StepResult, Upgrade, Way,
 };

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use rehang::{Matrix, Progress, Provenance};
+use rehang_core::{Matrix, Progress, Provenance};
 use rehang_encode::Function;
 use rehang_files::VectorSource;
 use rehang_sqlite::{SearchOptions, SqliteStore};
@@ -612,7 +612,7 @@ fn an_end_is_reached_beside_an_application_that_writes_on() {
     let encoder = Function::new(&space, 8, false, None, move |sources| {
         let call = counted.fetch_add(1, Ordering::SeqCst);
         if call > 100 {
-            return Err(rehang::Error::conflict("the upgrade", "it does not come to its end"));
+            return Err(rehang_core::Error::conflict("the upgrade", "it does not come to its end"));
         }
         for more in 0..4 {
             let id = format!("new {call} {more}");

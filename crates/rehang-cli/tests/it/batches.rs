@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::process::Stdio;
 
-use rehang::{Matrix, Provenance};
+use rehang_core::{Matrix, Provenance};
 use rehang_sqlite::SqliteStore;
 use rehang_store::{ItemWrite, Ledger as _, Scan, Select};
 use serde_json::{Value, json};

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
-use rehang::{Matrix, Provenance};
+use rehang_core::{Matrix, Provenance};
 use rehang_sqlite::{SearchOptions, SqliteStore};
 use rehang_store::{Examined, Index as _, Ledger as _, Scan, Select};
 use rusqlite::{Connection, TransactionBehavior, params};

@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use rehang::{Distance, Matrix};
+use rehang_core::{Distance, Matrix};
 use rehang_files::{VectorSource, read_matrix};
 use serde_json::Value;
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use rehang::{Matrix, Provenance};
+use rehang_core::{Matrix, Provenance};
 use rehang_sqlite::SqliteStore;
 use rehang_store::{Examined, Failure, Ledger, Scan, Select};
 

@@ -4,7 +4,7 @@
 use std::process::Output;
 
 use rand::{RngExt as _, SeedableRng as _};
-use rehang::Matrix;
+use rehang_core::Matrix;
 
 use crate::common::{self, Place, words};
 

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::io::Write as _;
 
-use rehang::{Adapter, Distance, Matrix, Provenance, Space};
+use rehang_core::{Adapter, Distance, Matrix, Provenance, Space};
 use rehang_files::{VectorSource, read_matrix};
 use rehang_sqlite::SqliteStore;
 use rehang_store::{Ledger, Scan, Select};
@@ -604,7 +604,7 @@ fn a_follower_stays_until_it_is_asked_to_end() {
     };
     // One has no source, and of the last two the encoder has no vector.
     wait(ITEMS as u64 - 4);
-    let old = rehang_store::NewVector::of_model("resnet", vec![0.5; D_OLD], rehang::Provenance::Old);
+    let old = rehang_store::NewVector::of_model("resnet", vec![0.5; D_OLD], rehang_core::Provenance::Old);
     let write = rehang_store::ItemWrite::new("i3", Some("source 3".into()), vec![old]);
     store.put(&[write]).unwrap();
     wait(ITEMS as u64 - 3);
@@ -1026,7 +1026,7 @@ fn a_gallery_that_comes_during_an_import_is_untouched() {
     let mut second = open();
     // Somebody else's gallery, at work: its writes lie in its log only.
     let theirs = SqliteStore::create(place.path("N.db")).unwrap();
-    theirs.create_space(&Space::new("theirs", 2, Distance::L2, false), rehang::Provenance::Old).unwrap();
+    theirs.create_space(&Space::new("theirs", 2, Distance::L2, false), rehang_core::Provenance::Old).unwrap();
     let log = fs_err::read(place.path("N.db-wal")).unwrap();
     assert!(!log.is_empty());
     second.write_all(&items).unwrap();

@@ -6,7 +6,7 @@
 
 use std::process::{Command, Output};
 
-use rehang::Matrix;
+use rehang_core::Matrix;
 use rehang_sqlite::SqliteStore;
 use rehang_store::{Counts, Examined, Ledger};
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use rehang::Matrix;
+use rehang_core::Matrix;
 use serde_json::{Value, json};
 
 use crate::common::upgrade::{self, IMPORT, configure};

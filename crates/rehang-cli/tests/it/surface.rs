@@ -19,7 +19,7 @@ fn fit(place: &Place, method: &str, output: &str) -> Value {
 }
 
 /// Top-1, top-5 and mAP of one state of the gallery, by sorting, in percent.
-fn brute_force(new: &rehang::Matrix, gallery: &rehang::Matrix, labels: &[i64]) -> [f64; 3] {
+fn brute_force(new: &rehang_core::Matrix, gallery: &rehang_core::Matrix, labels: &[i64]) -> [f64; 3] {
     let mut sums = [0.0; 3];
     for query in 0..labels.len() {
         let mut ranked: Vec<(f64, usize)> = (0..labels.len())
@@ -243,14 +243,14 @@ fn old_and_new_that_are_swapped_are_noticed_by_labels_by_a_head_and_by_neither()
     // A rich new space, and an old model that sees three of its eight directions, at the same width.
     let labels: Vec<i64> = (0..400).map(|item| item % 8).collect();
     let noise = common::waves(400, 8, 3);
-    let new = rehang::Matrix::from_fn(400, 8, |row, column| {
+    let new = rehang_core::Matrix::from_fn(400, 8, |row, column| {
         noise.row(row)[column] * 0.4 + if column == row % 8 { 4.0 } else { 0.0 }
     });
     let other = common::waves(400, 8, 9);
-    let old = rehang::Matrix::from_fn(400, 8, |row, column| {
+    let old = rehang_core::Matrix::from_fn(400, 8, |row, column| {
         new.row(row)[column % 3] * (column + 1) as f32 + 0.02 * other.row(row)[column]
     });
-    let head = rehang::Matrix::from_fn(8, 8, |class, column| if class == column { 2.0 } else { 0.0 });
+    let head = rehang_core::Matrix::from_fn(8, 8, |class, column| if class == column { 2.0 } else { 0.0 });
     let (old, new) = (place.write_matrix("old.npy", &old), place.write_matrix("new.npy", &new));
     let (labels, head) = (place.write_labels("labels.npy", &labels), place.write_matrix("head.npy", &head));
     let ridge = ["--method", "ridge"];
@@ -286,7 +286,7 @@ fn a_gain_that_is_not_there_is_said_without_labels() {
     assert_eq!(code, Some(1));
     // A map that takes results farther from the new model's than doing nothing leaves them.
     let nearly = read_matrix(&source(&new)).unwrap();
-    let nearly = rehang::Matrix::from_fn(nearly.rows(), nearly.columns(), |row, column| {
+    let nearly = rehang_core::Matrix::from_fn(nearly.rows(), nearly.columns(), |row, column| {
         nearly.row(row)[column] + 0.2 * ((row * 7 + column) as f32).sin()
     });
     let nearly = place.write_matrix("nearly.npy", &nearly);
@@ -302,7 +302,7 @@ fn a_gain_that_is_not_there_is_said_without_labels() {
 }
 
 /// Whether the nearest other item of each query's own new vector has its label, by sorting.
-fn answered(new: &rehang::Matrix, gallery: &rehang::Matrix, labels: &[i64]) -> Vec<bool> {
+fn answered(new: &rehang_core::Matrix, gallery: &rehang_core::Matrix, labels: &[i64]) -> Vec<bool> {
     (0..labels.len())
         .map(|query| {
             let distance = |item: usize| -> f64 {
@@ -443,8 +443,8 @@ fn items_that_are_among_the_pairs_are_counted_wherever_an_adapter_meets_a_galler
 fn an_adapter_that_was_fitted_the_wrong_way_round_is_noticed_where_both_vectors_are_there() {
     let place = Place::new();
     let old = common::waves(300, 4, 1);
-    let by_new = |old: &rehang::Matrix| {
-        rehang::Matrix::from_fn(old.rows(), 4, |row, column| {
+    let by_new = |old: &rehang_core::Matrix| {
+        rehang_core::Matrix::from_fn(old.rows(), 4, |row, column| {
             let values = old.row(row);
             3.0 + 2.0 * values[(column + 1) % 4] - values[(column + 2) % 4]
         })
@@ -490,7 +490,7 @@ fn galleries_in_several_files_and_in_another_order_give_the_same_numbers() {
     let sigma = read_f32_column(&source(&place.text("sigma.npy"))).unwrap();
 
     // The new vectors the other way round, with one more that nobody knows; everything in two files.
-    let halves = |name: &str, matrix: &rehang::Matrix| -> [String; 2] {
+    let halves = |name: &str, matrix: &rehang_core::Matrix| -> [String; 2] {
         let rows: Vec<usize> = (0..matrix.rows()).collect();
         let (first, second) = rows.split_at(500);
         [
@@ -742,7 +742,7 @@ fn judgements_and_ids_go_with_the_rows_that_are_selected() {
     assert!(end > 99.0, "every native query finds itself: {end}");
 
     // A curve of the selected rows is the curve of files that hold no others.
-    let adapted = rehang::Matrix::from_fn(vectors.rows(), vectors.columns(), |row, column| {
+    let adapted = rehang_core::Matrix::from_fn(vectors.rows(), vectors.columns(), |row, column| {
         vectors.row(row)[column] * 0.9
     });
     place.write_matrix("adapted.npy", &adapted);
@@ -790,7 +790,7 @@ fn judgements_and_ids_go_with_the_rows_that_are_selected() {
 fn patterned(place: &Place) -> (String, String) {
     let pattern = |seed: usize| {
         let waves = common::waves(300, 16, seed);
-        rehang::Matrix::from_fn(300, 16, |row, column| {
+        rehang_core::Matrix::from_fn(300, 16, |row, column| {
             waves.row(row)[column] + ((column * (seed + 2)) as f32 * 1.3).sin() * 3.0
         })
     };
@@ -987,7 +987,7 @@ fn rows_whose_own_ids_contradict_each_other_are_not_paired() {
     let mut mixed = forth.clone();
     mixed.swap(3, 7);
     let (old, new) = (common::waves(80, 3, 1), common::waves(80, 4, 2));
-    let write = |name: &str, matrix: &rehang::Matrix, rows: &[usize]| {
+    let write = |name: &str, matrix: &rehang_core::Matrix, rows: &[usize]| {
         rehang_files::write_matrix(place.path(name), &matrix.select(rows), Some(&ids(rows))).unwrap();
     };
     write("old.parquet", &old, &forth);
@@ -1136,7 +1136,7 @@ fn a_mixture_of_two_models_is_told_vector_by_vector() {
     let is_new = |row: usize| row % 10 == 4;
     let mixed = place.write_matrix(
         "mixed.npy",
-        &rehang::Matrix::from_fn(500, width, |row, column| {
+        &rehang_core::Matrix::from_fn(500, width, |row, column| {
             if is_new(row) { new.row(row)[column] } else { old.row(row)[column] }
         }),
     );

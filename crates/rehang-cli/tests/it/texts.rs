@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use rehang::{Matrix, Progress};
+use rehang_core::{Matrix, Progress};
 use rehang_files::{VectorSource, read_matrix};
 use rehang_upgrade::{Ending, Enough, Observation, Observer, PairsFiles, PairsOptions, Upgrade};
 use serde_json::{Value, json};

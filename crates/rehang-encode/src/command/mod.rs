@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rehang::{Error, ErrorKind, Matrix, Permit, Result, Semaphore, Space};
+use rehang_core::{Error, ErrorKind, Matrix, Permit, Result, Semaphore, Space};
 use rehang_files::array_from_bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 
 use crate::meter::lock;
 

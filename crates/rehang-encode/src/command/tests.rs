@@ -1,7 +1,7 @@
 use std::path::Path;
 
 use proptest::prelude::*;
-use rehang::Distance;
+use rehang_core::Distance;
 use rehang_files::write_matrix;
 use tempfile::TempDir;
 

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 
 /// Turns a path of the configuration into one that is seen from the folder of its file.
 pub(crate) fn resolve(base: &Path, path: impl AsRef<Path>) -> PathBuf {

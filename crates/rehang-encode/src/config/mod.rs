@@ -6,7 +6,7 @@ pub(crate) mod keys;
 mod onnx;
 mod table;
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 pub use command::{CommandConfig, CommandFormat};

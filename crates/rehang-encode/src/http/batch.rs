@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use sha2::{Digest as _, Sha256};
 
 use super::Http;

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicUsize;
 use proptest::prelude::*;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
-use rehang::Distance;
+use rehang_core::Distance;
 use rehang_clock::ManualClock;
 use serde_json::{Value, json};
 

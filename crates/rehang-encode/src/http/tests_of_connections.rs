@@ -1,6 +1,6 @@
 use std::net::TcpListener;
 
-use rehang::Distance;
+use rehang_core::Distance;
 use rehang_clock::ManualClock;
 use serde_json::json;
 

@@ -5,7 +5,7 @@ mod picture;
 use std::path::Path;
 
 use image::imageops::FilterType;
-use rehang::{Error, Result, Semaphore};
+use rehang_core::{Error, Result, Semaphore};
 use rehang_files::{LFS_POINTER, is_lfs_pointer};
 use rten::Dimension;
 

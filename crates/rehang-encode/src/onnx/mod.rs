@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rayon::prelude::*;
-use rehang::finding::Finding;
-use rehang::{Error, Result, Semaphore, Space};
+use rehang_core::finding::Finding;
+use rehang_core::{Error, Result, Semaphore, Space};
 use rehang_files::{expect_no_lfs_pointer, folder_of};
 use rten::{Model, NodeId, RunOptions, Value, ValueOrView};
 use rten_tensor::Layout as _;

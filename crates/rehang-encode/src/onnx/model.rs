@@ -1,6 +1,6 @@
 //! Inputs of a model, and the positions that it has, read from its file.
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use rten::{Dimension, Model, NodeId, NodeInfo};
 
 /// Input of a model.

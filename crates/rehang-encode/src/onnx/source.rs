@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use rehang_files::array_from_bytes;
 
 use crate::contract::ItemFailure;
@@ -245,9 +245,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let sources = Sources::new(folder.path().to_path_buf(), false).unwrap();
         rehang_files::write_f32(folder.path().join("one.npy"), &[1.0, 2.0]).unwrap();
-        let row = rehang::Matrix::new(2, vec![3.0, 4.0]).unwrap();
+        let row = rehang_core::Matrix::new(2, vec![3.0, 4.0]).unwrap();
         rehang_files::write_matrix(folder.path().join("row.npy"), &row, None).unwrap();
-        rehang_files::write_matrix(folder.path().join("two.npy"), &rehang::Matrix::zeros(2, 2), None)
+        rehang_files::write_matrix(folder.path().join("two.npy"), &rehang_core::Matrix::zeros(2, 2), None)
             .unwrap();
         assert_eq!(sources.vector(" [1, 2.5]", Some(2)).unwrap(), [1.0, 2.5]);
         assert_eq!(sources.vector("one.npy", Some(2)).unwrap(), [1.0, 2.0]);

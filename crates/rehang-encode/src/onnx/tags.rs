@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rehang::finding::Finding;
+use rehang_core::finding::Finding;
 
 use crate::config::ImageInput;
 

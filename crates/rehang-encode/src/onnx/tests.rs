@@ -1,7 +1,7 @@
 use std::collections::HashMap;
 
 use proptest::prelude::*;
-use rehang::{Distance, ErrorKind};
+use rehang_core::{Distance, ErrorKind};
 use serde_json::{Value as Json, json};
 
 use super::*;

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rehang::finding::{Finding, Severity};
-use rehang::{Error, Result, catch_panic};
+use rehang_core::finding::{Finding, Severity};
+use rehang_core::{Error, Result, catch_panic};
 use rehang_files::{expect_no_lfs_pointer, folder_of};
 use rten::{NodeId, Value, ValueOrView};
 use tokenizers::{Tokenizer, TruncationParams};

@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use rehang::finding::Finding;
-use rehang::{ErrorKind, Result};
+use rehang_core::finding::Finding;
+use rehang_core::{ErrorKind, Result};
 use rten::{NodeId, ValueOrView};
 
 use super::model::{ModelInput, Places};

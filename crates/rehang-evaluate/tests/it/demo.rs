@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use rehang::curve::MAP;
-use rehang::order::Policy;
-use rehang::report::Report;
-use rehang::{Distance, Pairs, Progress, Vectors};
+use rehang_core::curve::MAP;
+use rehang_core::order::Policy;
+use rehang_core::report::Report;
+use rehang_core::{Distance, Pairs, Progress, Vectors};
 use rehang_evaluate::{AnswerFiles, CurveFiles, OrderFiles, ReportFiles, curve, order, report};
 use rehang_files::transform::{TransformFiles, transform};
 use rehang_files::{InputReader, Names, RowSelection, VectorSource};
@@ -209,7 +209,7 @@ fn a_sample_forecasts_the_gallery_that_it_was_drawn_from() {
     let is_right = |row: usize, item: usize| labels[row] == labels[item];
     let mut precisions = 0.0;
     for (query, &row) in sample.iter().enumerate() {
-        let apart = |item: usize| rehang::squared_distance(queries.row(query), old.row(item));
+        let apart = |item: usize| rehang_core::squared_distance(queries.row(query), old.row(item));
         let mut ranked: Vec<usize> = (0..old.rows()).filter(|&item| item != row).collect();
         ranked.sort_by(|&a, &b| apart(a).total_cmp(&apart(b)));
         let places =

@@ -36,7 +36,7 @@ use crate::given::{Scalars, WHOLE_END};
 use crate::opened::open;
 use crate::rows::{Columns, IdKind, Ids, RowBatch, RowReader, RowWriter};
 use crate::source::{IDS, VectorSource, WIDTH_MAX, Wish};
-use rehang::{Error, ErrorKind, Result};
+use rehang_core::{Error, ErrorKind, Result};
 
 /// Most values that a page may claim. Pages hold about 1 MiB; this limit keeps a damaged count from filling
 /// memory.
@@ -150,7 +150,7 @@ struct Table {
 /// Runs code of the Parquet crate on data that may be damaged or hostile. A panic of that code becomes an
 /// error.
 fn guarded<T>(source: &VectorSource, work: impl FnOnce() -> Result<T>) -> Result<T> {
-    rehang::catch_panic(work)
+    rehang_core::catch_panic(work)
         .unwrap_or_else(|| Err(Error::corrupt(source, "its content is damaged (the decoder gave up)")))
 }
 

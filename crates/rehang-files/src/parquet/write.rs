@@ -14,7 +14,7 @@ use super::arrow_schema::{self, ELEMENT, FieldType};
 use crate::atomic::AtomicFile;
 use crate::rows::{Columns, IdKind, Ids, RowWriter};
 use crate::source::WIDTH_MAX;
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 
 /// Bytes of vectors that a row group holds when it is written. The writer keeps as many in memory.
 const GROUP_BYTES: usize = 32 << 20;

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use rehang::{Adapter, Distance, Matrix, Progress, Space};
+use rehang_core::{Adapter, Distance, Matrix, Progress, Space};
 use rehang_files::adapter_file::AdapterSource;
 use rehang_files::folders::{Folder, LocalFolder};
 use rehang_files::partitions::{Share, TransformFolder, transform_folder};
@@ -59,7 +59,7 @@ fn files_are_whole_or_not_there(place: &dyn Place) {
         assert!(fs_err::read(fetched.path()).unwrap() == content);
     }
     // A write that fails on the way leaves the earlier file.
-    let made = folder.put(name, &mut |_| Err(rehang::Error::empty("this")));
+    let made = folder.put(name, &mut |_| Err(rehang_core::Error::empty("this")));
     assert!(made.is_err());
     assert_eq!(folder.stamp(name).unwrap(), before);
     folder.write(name, b"small").unwrap();

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::adapters::{broken, fitted_on, of_every_kind};
-use rehang::adapter::{Applier, input_drift};
-use rehang::{ErrorKind, Matrix};
+use rehang_core::adapter::{Applier, input_drift};
+use rehang_core::{ErrorKind, Matrix};
 use rehang_files::{VectorSource, adapter_file, read_matrix};
 use serde::Deserialize;
 use serde_json::Value;
@@ -324,7 +324,7 @@ fn python_reads_an_adapter_with_the_stock_package() {
     assert_eq!(read["metadata"]["format"], "rehang-adapter");
     assert_eq!(read["metadata"]["method"], "fixture");
     assert_eq!(read["metadata"]["geometry"], "sphere");
-    let old: rehang::Space = serde_json::from_str(read["metadata"]["old_space"].as_str().unwrap()).unwrap();
+    let old: rehang_core::Space = serde_json::from_str(read["metadata"]["old_space"].as_str().unwrap()).unwrap();
     assert_eq!(old, adapter.old);
     let layer = &adapter.map.mixer[0];
     let [dtype, shape, values] = read["tensors"]["mixer.0.weight"].as_array().unwrap().as_slice() else {

@@ -9,7 +9,7 @@ use std::sync::{Arc, LazyLock};
 use parquet::basic::Encoding;
 use parquet::file::properties::{WriterProperties, WriterPropertiesBuilder};
 use proptest::prelude::*;
-use rehang::{Adapter, Distance, Error, ErrorKind, Matrix, Progress, Result, Space};
+use rehang_core::{Adapter, Distance, Error, ErrorKind, Matrix, Progress, Result, Space};
 use rehang_files::adapter_file::AdapterSource;
 use rehang_files::stream::{self, RowBatch};
 use rehang_files::transform::{TransformFiles, transform};

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use rehang::adapter::{Dense, InputScaling, Map, Training};
-use rehang::{Bridge, Distance, Matrix, Space};
+use rehang_core::adapter::{Dense, InputScaling, Map, Training};
+use rehang_core::{Bridge, Distance, Matrix, Space};
 use rehang_files::bridge_file::{fingerprint, from_bytes, load, save, to_bytes};
 
 const GOLDEN: &str = "tests/golden/bridges/bridge-v1.safetensors";
@@ -69,7 +69,7 @@ fn what_is_damaged_is_refused() {
     *changed.last_mut().unwrap() ^= 1;
     assert!(refused(&changed).contains("check sum"));
     let space = |name| Space::new(name, 2, Distance::Cosine, false);
-    let adapter = rehang::Adapter::identity(space("v1"), space("v2"), None).unwrap();
+    let adapter = rehang_core::Adapter::identity(space("v1"), space("v2"), None).unwrap();
     let of_adapter = rehang_files::adapter_file::to_bytes(&adapter).unwrap();
     assert!(refused(&of_adapter).contains("not a bridge"));
 }

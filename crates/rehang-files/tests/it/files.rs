@@ -5,7 +5,7 @@ use std::process::Command;
 
 use parquet::file::properties::WriterProperties;
 use proptest::prelude::*;
-use rehang::Matrix;
+use rehang_core::Matrix;
 use rehang_files::join::{MissingPolicy, by_id};
 use rehang_files::qrels::read_qrels;
 use rehang_files::stream::{self, Columns, RowBatch};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rehang::{Adapter, Distance, Matrix, Progress, Result, Space};
+use rehang_core::{Adapter, Distance, Matrix, Progress, Result, Space};
 use rehang_files::adapter_file::AdapterSource;
 use rehang_files::transform::{TransformFiles, transform};
 use rehang_files::{Given, GivenRows, InputReader, Scalars, VectorSource};
@@ -54,7 +54,7 @@ fn what_cannot_be_used_is_named_as_the_caller_names_it() {
     let mut inputs = InputReader::default();
     let mut bad = numbers(4, 2);
     bad.row_mut(2)[1] = f32::NAN;
-    let said = |error: rehang::Error| error.to_string();
+    let said = |error: rehang_core::Error| error.to_string();
     let error = said(inputs.matrix("old", &[VectorSource::given("old", bad)]).unwrap_err());
     assert!(error.starts_with("old, row 2, column 1 is NaN"), "{error}");
     let empty = VectorSource::given("labels", Scalars::Integers(Vec::new()));

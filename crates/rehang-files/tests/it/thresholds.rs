@@ -2,12 +2,12 @@
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use rehang::Progress;
-use rehang::order::Order;
+use rehang_core::Progress;
+use rehang_core::order::Order;
 use rehang_files::VectorSource;
 use rehang_files::thresholds::{Budget, ThresholdFiles, Thresholds, find_thresholds};
 
-fn cuts_of(partitions: &[Vec<f32>], first: &[Budget]) -> rehang::Result<Thresholds> {
+fn cuts_of(partitions: &[Vec<f32>], first: &[Budget]) -> rehang_core::Result<Thresholds> {
     let folder = tempfile::tempdir().unwrap();
     let sigma = folder.path().join("sigma");
     for (number, values) in partitions.iter().enumerate() {

@@ -3,8 +3,8 @@
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-use rehang::Matrix;
-use rehang::adapter::{Dense, InputScaling, Map};
+use rehang_core::Matrix;
+use rehang_core::adapter::{Dense, InputScaling, Map};
 
 use super::ClosedForm;
 

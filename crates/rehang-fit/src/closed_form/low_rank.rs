@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use faer::linalg::matmul::triangular::{self, BlockStructure};
 use faer::{Accum, Mat, MatRef, Par};
-use rehang::adapter::{InputScaling, Map};
-use rehang::{Pairs, Progress, Result};
+use rehang_core::adapter::{InputScaling, Map};
+use rehang_core::{Pairs, Progress, Result};
 
 use super::ridge::{self, Dual, PENALTIES, coefficients_of, solve, weight_of};
 use super::{ClosedForm, best, best_scaling, layer, scaling_name};
@@ -28,7 +28,7 @@ const TOLERANCE: f64 = 1e-3;
 ///
 /// # Errors
 ///
-/// [`rehang::ErrorKind::Diverged`] where a decomposition fails, [`rehang::ErrorKind::Cancelled`].
+/// [`rehang_core::ErrorKind::Diverged`] where a decomposition fails, [`rehang_core::ErrorKind::Cancelled`].
 pub fn fit(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<ClosedForm> {
     progress.check()?;
     if pairs.len() < pairs.old().dimension() {
@@ -292,7 +292,7 @@ fn measured_rank(pairs: &Pairs, seed: u64, settings: Settings, rank_max: usize) 
 mod tests {
     use super::*;
     use crate::tests::test_data::{affine, largest_difference, pairs, random_matrix};
-    use rehang::Matrix;
+    use rehang_core::Matrix;
 
     #[test]
     fn a_map_through_three_dimensions_is_found_again() {

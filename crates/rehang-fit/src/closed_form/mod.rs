@@ -23,8 +23,8 @@ use std::collections::BTreeMap;
 
 use faer::{Mat, MatRef};
 use rayon::prelude::*;
-use rehang::adapter::{Dense, InputScaling, Map};
-use rehang::{Matrix, Pairs, Result};
+use rehang_core::adapter::{Dense, InputScaling, Map};
+use rehang_core::{Matrix, Pairs, Result};
 
 use crate::linear_algebra::Moments;
 

@@ -10,8 +10,8 @@ use faer::linalg::householder::{
 use faer::linalg::qr::no_pivoting::factor::{qr_in_place, qr_in_place_scratch, recommended_block_size};
 use faer::{Conj, Mat, Par, Spec};
 use rayon::prelude::*;
-use rehang::adapter::{InputScaling, Map};
-use rehang::{Pairs, Progress, Result};
+use rehang_core::adapter::{InputScaling, Map};
+use rehang_core::{Pairs, Progress, Result};
 
 use super::{ClosedForm, best, best_scaling, centring_bias, layer, scaling_name};
 use crate::left_out::{Again, LeavesOut};
@@ -29,7 +29,7 @@ use crate::linear_algebra::{Centred, eigen, product, singular_values};
 ///
 /// # Errors
 ///
-/// [`rehang::ErrorKind::Diverged`] where the decomposition fails, [`rehang::ErrorKind::Cancelled`].
+/// [`rehang_core::ErrorKind::Diverged`] where the decomposition fails, [`rehang_core::ErrorKind::Cancelled`].
 pub fn fit(pairs: &Pairs, progress: &Progress) -> Result<ClosedForm> {
     fit_with(pairs, None, progress)
 }
@@ -290,7 +290,7 @@ mod tests {
     use super::*;
     use crate::folds::LeftOut;
     use crate::tests::test_data::{affine, largest_difference, pairs, random_matrix};
-    use rehang::Matrix;
+    use rehang_core::Matrix;
 
     fn rotation(d_new: usize, d_old: usize) -> Matrix {
         // Gram-Schmidt on the rows (or, where there are more rows than columns, on the columns).
@@ -302,7 +302,7 @@ mod tests {
                 let other = m.row(j).to_vec();
                 m.row_mut(i).iter_mut().zip(&other).for_each(|(a, b)| *a -= dot * b);
             }
-            rehang::normalise(m.row_mut(i));
+            rehang_core::normalise(m.row_mut(i));
         }
         if d_new <= d_old { m } else { transpose(&m) }
     }

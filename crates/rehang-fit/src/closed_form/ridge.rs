@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use faer::{Mat, MatRef};
 use rayon::prelude::*;
-use rehang::adapter::{InputScaling, Map};
-use rehang::{Matrix, Pairs, Progress, Result};
+use rehang_core::adapter::{InputScaling, Map};
+use rehang_core::{Matrix, Pairs, Progress, Result};
 
 use super::{ClosedForm, best, centring_bias, layer, scaling_name};
 use crate::folds::LeftOut;
@@ -27,7 +27,7 @@ pub const PENALTIES: [f64; 15] =
 ///
 /// # Errors
 ///
-/// [`rehang::ErrorKind::Diverged`] where the decomposition fails, [`rehang::ErrorKind::Cancelled`].
+/// [`rehang_core::ErrorKind::Diverged`] where the decomposition fails, [`rehang_core::ErrorKind::Cancelled`].
 pub fn fit(pairs: &Pairs, progress: &Progress) -> Result<ClosedForm> {
     fit_with(pairs, None, &PENALTIES, progress)
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use rehang::adapter::BranchInput;
+use rehang_core::adapter::BranchInput;
 
 use super::product::Window;
 

@@ -3,8 +3,8 @@
 
 use std::ops::Range;
 
-use rehang::adapter::{Dense, InputScaling, Map, SecondBranch};
-use rehang::{Matrix, Result, normalise};
+use rehang_core::adapter::{Dense, InputScaling, Map, SecondBranch};
+use rehang_core::{Matrix, Result, normalise};
 
 use super::normalisation::EPSILON;
 use super::{Layer, LayerKind, Layout, Source, State};

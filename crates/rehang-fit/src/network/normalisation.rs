@@ -9,7 +9,7 @@
 //! `dz = γ/√(var + ε)·(dy − dβ/n − x̂·dγ/n)` while live, `γ/√(var + ε)·dy` once frozen.
 
 use rayon::prelude::*;
-use rehang::vectorised;
+use rehang_core::vectorised;
 
 use super::product::Window;
 

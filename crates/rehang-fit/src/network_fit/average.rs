@@ -1,7 +1,7 @@
 //! Averages several fitted maps into one map.
 
-use rehang::adapter::{Dense, Map};
-use rehang::{Error, Matrix, Result};
+use rehang_core::adapter::{Dense, Map};
+use rehang_core::{Error, Matrix, Result};
 
 /// Returns one map whose output is the mean output of maps of one shape: `raw(o) = mean over k of raw_k(o)`.
 ///
@@ -12,12 +12,12 @@ use rehang::{Error, Matrix, Result};
 ///
 /// # Errors
 ///
-/// [`rehang::ErrorKind::Empty`] for no maps; [`rehang::ErrorKind::InvalidOption`] for maps with branches, for
+/// [`rehang_core::ErrorKind::Empty`] for no maps; [`rehang_core::ErrorKind::InvalidOption`] for maps with branches, for
 /// a last layer with ReLU, or for maps whose layers differ in number, width, ReLU or input scaling.
 ///
 /// ```
-/// use rehang::Matrix;
-/// use rehang::adapter::{Dense, InputScaling, Map};
+/// use rehang_core::Matrix;
+/// use rehang_core::adapter::{Dense, InputScaling, Map};
 /// use rehang_fit::network_fit::average_maps;
 ///
 /// // raw(o) = factor·max(o, 0) + 1
@@ -26,7 +26,7 @@ use rehang::{Error, Matrix, Result};
 /// let mean = average_maps(&[map(1.0), map(3.0)])?;
 /// assert_eq!(mean.mixer[1].weight.as_slice(), [0.5, 1.5]);
 /// assert_eq!(mean.mixer[1].bias, [1.0]);
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 pub fn average_maps(maps: &[Map]) -> Result<Map> {
     let Some(first) = maps.first() else {

@@ -2,7 +2,7 @@
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use rehang::{Matrix, Pairs};
+use rehang_core::{Matrix, Pairs};
 
 use crate::network::{Inputs, Preparation};
 

@@ -1,6 +1,6 @@
 //! Runs a fit epoch by epoch for `bench/fit`, from weights and in an order that another program can repeat.
 
-use rehang::{Pairs, Progress, Result};
+use rehang_core::{Pairs, Progress, Result};
 
 use super::batches::{Data, epoch_generator, permutation};
 use super::run::{Fit, run_epoch};

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use rehang::{Error, Head, Matrix, Pairs, Result};
+use rehang_core::{Error, Head, Matrix, Pairs, Result};
 use rehang_files::AtomicFile;
 use rehang_files::tensors::{self, Detail, FileKind, Metadata, Tensor, parse, text};
 use xxhash_rust::xxh3::xxh3_64;

@@ -1,7 +1,7 @@
 //! Fits a network: `fct`, `fastfill-reference`, `fastfill` and `residual-mlp`.
 //!
 //! ```
-//! use rehang::{Distance, Matrix, Pairs, Progress, Vectors};
+//! use rehang_core::{Distance, Matrix, Pairs, Progress, Vectors};
 //! use rehang_fit::network_fit::{NetworkParameters, fit_network};
 //! use rehang_fit::network::Architecture;
 //!
@@ -21,7 +21,7 @@
 //! let fitted = fit_network(&pairs, None, &parameters, &Progress::default(), None)?;
 //! assert_eq!(fitted.history.len(), 80);
 //! assert!(fitted.history[79].training < 0.05 * fitted.history[0].training);
-//! # Ok::<(), rehang::Error>(())
+//! # Ok::<(), rehang_core::Error>(())
 //! ```
 //!
 //! # Same seed, same bytes
@@ -54,7 +54,7 @@ pub(crate) use trainer::{Snapshot, Step, Trainer};
 #[cfg(test)]
 mod tests;
 
-use rehang::adapter::{Map, Uncertainty};
+use rehang_core::adapter::{Map, Uncertainty};
 
 /// Losses of one epoch.
 #[derive(Debug, Clone, Copy, PartialEq)]

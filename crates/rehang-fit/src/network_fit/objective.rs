@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use rayon::prelude::*;
-use rehang::{Head, HeadKind};
+use rehang_core::{Head, HeadKind};
 
 use super::parameters::{LossParameters, UncertaintyLoss};
 use crate::network::product::{self, Window};
@@ -195,9 +195,9 @@ pub(crate) fn uncertainty_of<'a>(
 
 #[cfg(test)]
 mod tests {
-    use rehang::Head;
+    use rehang_core::Head;
 
-    use rehang::Matrix;
+    use rehang_core::Matrix;
 
     use super::*;
     use crate::objectives::squared::SquaredScale;

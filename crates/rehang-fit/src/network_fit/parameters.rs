@@ -1,8 +1,8 @@
 //! Parameters of a fit of a network, checked before it starts.
 
-use rehang::adapter::{Dense, InputScaling};
-use rehang::check::expect_width;
-use rehang::{Error, Head, HeadKind, Result};
+use rehang_core::adapter::{Dense, InputScaling};
+use rehang_core::check::expect_width;
+use rehang_core::{Error, Head, HeadKind, Result};
 
 use crate::adam::WeightDecay;
 use crate::network::Architecture;
@@ -108,7 +108,7 @@ impl LossParameters {
 ///
 /// NetworkParameters { epochs: 20, seed: 7, ..NetworkParameters::fct() }.check()?;
 /// assert!(NetworkParameters { learning_rate: -1.0, ..NetworkParameters::fct() }.check().is_err());
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct NetworkParameters {
@@ -237,8 +237,8 @@ impl NetworkParameters {
     ///
     /// # Errors
     ///
-    /// [`rehang::ErrorKind::InvalidOption`] naming the option and its range;
-    /// [`rehang::ErrorKind::MissingInput`] for a discriminative part without a head.
+    /// [`rehang_core::ErrorKind::InvalidOption`] naming the option and its range;
+    /// [`rehang_core::ErrorKind::MissingInput`] for a discriminative part without a head.
     pub fn check(&self) -> Result<()> {
         let within = |name: &str, value: f64, good: bool, range: &str| -> Result<()> {
             if good && value.is_finite() { Ok(()) } else { Err(Error::option(name, value, range)) }
@@ -295,7 +295,7 @@ impl NetworkParameters {
 
     /// Checks what depends on the pairs as well: widths of head and skip, labels for the discriminative part,
     /// at least two pairs.
-    pub(crate) fn check_with(&self, pairs: &rehang::Pairs, held_out: Option<&rehang::Pairs>) -> Result<()> {
+    pub(crate) fn check_with(&self, pairs: &rehang_core::Pairs, held_out: Option<&rehang_core::Pairs>) -> Result<()> {
         self.check()?;
         let (d_old, d_new) = (pairs.old().dimension(), pairs.new_vectors().dimension());
         if pairs.len() < 2 {

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use rehang::{Head, HeadKind, Matrix};
+use rehang_core::{Head, HeadKind, Matrix};
 
 use super::{
     Batch, LossParameters, NetworkParameters, Objective, Snapshot, Stage, Step, Trainer, UncertaintyLoss,

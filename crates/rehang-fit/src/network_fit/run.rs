@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use rehang::adapter::Uncertainty;
-use rehang::{Error, ErrorKind, Matrix, Pairs, Progress, Result};
+use rehang_core::adapter::Uncertainty;
+use rehang_core::{Error, ErrorKind, Matrix, Pairs, Progress, Result};
 
 use super::batches::{Data, epoch_generator, permutation, steps};
 use super::checkpoint::{self, Checkpoint};
@@ -111,7 +111,7 @@ impl Fit {
         Ok(Self {
             layout: Layout::new(parameters.architecture, widths, gain, with_skip, with_uncertainty),
             old: prepare(parameters.input, pairs.old().matrix()),
-            side: side.map(|side| prepare(rehang::adapter::InputScaling::AsIs, side)),
+            side: side.map(|side| prepare(rehang_core::adapter::InputScaling::AsIs, side)),
             variance,
             mean: column_means(new).into_iter().map(|mean| mean as f32).collect(),
         })

@@ -1,5 +1,5 @@
-use rehang::adapter::{BranchInput, Dense, InputScaling, Map, Uncertainty};
-use rehang::{Distance, ErrorKind, Head, HeadKind, Matrix, Pairs, Progress, Vectors};
+use rehang_core::adapter::{BranchInput, Dense, InputScaling, Map, Uncertainty};
+use rehang_core::{Distance, ErrorKind, Head, HeadKind, Matrix, Pairs, Progress, Vectors};
 
 use super::*;
 use crate::network::Architecture;
@@ -57,7 +57,7 @@ fn apply(map: &Map, old: &[f32], side: &[f32]) -> Vec<f64> {
     };
     let mut old = old.to_vec();
     if map.input == InputScaling::UnitLength {
-        rehang::normalise(&mut old);
+        rehang_core::normalise(&mut old);
     }
     let wide = |values: &[f32]| values.iter().map(|&value| f64::from(value)).collect::<Vec<f64>>();
     let old = wide(&old);
@@ -182,7 +182,7 @@ fn a_resumed_fit_gives_the_bytes_of_one_that_was_not_stopped() {
     done.store(true, std::sync::atomic::Ordering::Relaxed);
     watcher.join().unwrap();
     // The cancel may come after the last step on a busy machine; then the file holds the finished fit.
-    assert!(stopped.as_ref().map_or_else(rehang::Error::is_cancelled, |fitted| *fitted == whole));
+    assert!(stopped.as_ref().map_or_else(rehang_core::Error::is_cancelled, |fitted| *fitted == whole));
     let resumed = fit_network(&train, Some(&other), &parameters, &Progress::default(), Some(&path)).unwrap();
     assert!(resumed == whole);
     // A finished fit is read back, and another fit's checkpoint is refused.

@@ -16,10 +16,10 @@
 //! the last.
 
 use rayon::prelude::*;
-use rehang::adapter::true_errors;
-use rehang::{Matrix, Pairs};
+use rehang_core::adapter::true_errors;
+use rehang_core::{Matrix, Pairs};
 
-rehang::named! {
+rehang_core::named! {
     /// The unit in which the squared error is measured.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum SquaredScale ("squared") {

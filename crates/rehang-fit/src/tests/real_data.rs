@@ -3,9 +3,9 @@
 
 use std::path::PathBuf;
 
-use rehang::adapter::{InputScaling, Uncertainty, true_errors};
-use rehang::curve::{CurveOptions, MAP, Relevance, TOP1, evaluate_leave_one_out};
-use rehang::{Distance, Head, HeadKind, Matrix, Pairs, Progress, Vectors};
+use rehang_core::adapter::{InputScaling, Uncertainty, true_errors};
+use rehang_core::curve::{CurveOptions, MAP, Relevance, TOP1, evaluate_leave_one_out};
+use rehang_core::{Distance, Head, HeadKind, Matrix, Pairs, Progress, Vectors};
 use rehang_files::{VectorSource, read_f32_column, read_labels, read_matrix};
 
 use crate::auto::fit_with;
@@ -113,13 +113,13 @@ fn tau(name: &str, normalised: bool, method: Method, with_head: bool) -> Option<
     let adapter = fitted.adapter;
     let Uncertainty::OutOfFold(_) = &adapter.uncertainty else { return None };
     let on = |pairs: &Pairs| {
-        let adapted = rehang::adapter::apply(&adapter, pairs.old(), None, &Progress::default()).unwrap();
+        let adapted = rehang_core::adapter::apply(&adapter, pairs.old(), None, &Progress::default()).unwrap();
         let outputs = adapted.vectors.matrix().clone();
         let predicted: Vec<f64> = adapted.variance.iter().map(|&variance| variance.into()).collect();
         let actual = true_errors(pairs.new_vectors().matrix(), &outputs);
         let ratio = predicted.iter().sum::<f64>() / actual.iter().sum::<f64>();
         let (top1, map) = start(pairs, &outputs);
-        let tau = rehang::statistics::kendall_tau_b(&predicted, &actual).unwrap().unwrap();
+        let tau = rehang_core::statistics::kendall_tau_b(&predicted, &actual).unwrap().unwrap();
         eprintln!("  start {top1:.1} / {map:.1}, τ {tau:.3}, ratio {ratio:.2}");
         tau
     };
@@ -143,7 +143,7 @@ fn every_gallery_is_reported() {
 }
 
 /// Returns the findings of a fit by ridge about the pairs themselves, and its adapter.
-fn said_of_pairs(pairs: &Pairs) -> (Vec<String>, rehang::Adapter) {
+fn said_of_pairs(pairs: &Pairs) -> (Vec<String>, rehang_core::Adapter) {
     let geometry = Some(crate::geometry::GeometryKind::options(pairs.new_vectors().space())[0]);
     let parameters =
         FitParameters { method: Method::Ridge, compare: false, geometry, ..FitParameters::default() };
@@ -195,9 +195,9 @@ fn sound_pairs_are_passed_in_silence_and_others_are_named() {
         let noise = crate::tests::test_data::random_matrix(pairs.len(), pairs.new_vectors().dimension(), 5);
         let mut new = pairs.new_vectors().matrix().clone();
         let is_bad = |row: usize| row % 33 == 7;
-        let spread = (0..new.rows()).map(|row| rehang::norm(new.row(row))).sum::<f64>() / new.rows() as f64;
+        let spread = (0..new.rows()).map(|row| rehang_core::norm(new.row(row))).sum::<f64>() / new.rows() as f64;
         for row in (0..new.rows()).filter(|&row| is_bad(row)) {
-            let length = rehang::norm(noise.row(row));
+            let length = rehang_core::norm(noise.row(row));
             for (value, noise) in new.row_mut(row).iter_mut().zip(noise.row(row)) {
                 *value = (f64::from(*noise) * spread / length) as f32;
             }
@@ -230,7 +230,7 @@ fn two_kinds_of_old_vectors_are_told_and_the_variance_is_right_for_each() {
         eprintln!("{name}, one in {every} turned: {said:?}");
         assert!(said.iter().any(|said| said.contains("two kinds")), "{name}: {said:?}");
         let fresh = turned(&some(&data.seen), is_turned);
-        let adapted = rehang::adapter::apply(&adapter, fresh.old(), None, &Progress::default()).unwrap();
+        let adapted = rehang_core::adapter::apply(&adapter, fresh.old(), None, &Progress::default()).unwrap();
         let errors = true_errors(fresh.new_vectors().matrix(), adapted.vectors.matrix());
         for kind in [false, true] {
             let rows = || (0..fresh.len()).filter(|&row| is_turned(row) == kind);

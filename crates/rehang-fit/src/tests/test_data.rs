@@ -3,7 +3,7 @@
 use rand::RngExt;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
-use rehang::{Distance, Labels, Matrix, Pairs, Vectors};
+use rehang_core::{Distance, Labels, Matrix, Pairs, Vectors};
 
 /// Draws numbers that are nearly normal (a sum of uniform ones), mean 0 and variance 1.
 pub(crate) fn random_matrix(rows: usize, columns: usize, seed: u64) -> Matrix {

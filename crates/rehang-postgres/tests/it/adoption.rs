@@ -2,7 +2,7 @@
 //! or a release, can take.
 
 use postgres::Client;
-use rehang::{Distance, Matrix, Provenance, Result, Space};
+use rehang_core::{Distance, Matrix, Provenance, Result, Space};
 use rehang_postgres::{PostgresStore, TableOptions};
 use rehang_store::{
     Examined, Filter, Index, ItemWrite, Ledger, NewVector, Scan, Select, VectorWrite, WriteOutcome,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use postgres::Client;
 use postgres::error::SqlState;
-use rehang::{Distance, ErrorKind, Matrix, NORMALISED_TOLERANCE, Provenance, Space};
+use rehang_core::{Distance, ErrorKind, Matrix, NORMALISED_TOLERANCE, Provenance, Space};
 use rehang_postgres::{PostgresStore, TableOptions};
 use rehang_store::{
     Epoch, Examined, Filter, Index as _, Item, ItemKey, ItemWrite, Ledger, Priority, Queue, QueueBand,

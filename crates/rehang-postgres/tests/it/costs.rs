@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use postgres::Client;
-use rehang::{Distance, Matrix, Provenance, Space};
+use rehang_core::{Distance, Matrix, Provenance, Space};
 use rehang_postgres::PostgresStore;
 use rehang_store::{
     Among, Claimed, Examined as _, Filter, Found, Index as _, Ledger, PAIRS_SEED, Queue, Record, Sample,
@@ -339,7 +339,7 @@ fn a_gallery_of_some_thousand_is_indexed_once_most_of_it_is_native() {
     assert_eq!(store.index_health("new").unwrap().kind, rehang_store::IndexKind::Graph);
     let query: Vec<f32> = vector(7).iter().map(|x| x + 0.01).collect();
     let distances: Vec<f64> =
-        (1..=SOME).map(|item| rehang::squared_distance(&vector(item), &query)).collect();
+        (1..=SOME).map(|item| rehang_core::squared_distance(&vector(item), &query)).collect();
     let natives: BTreeSet<usize> = (1..=SOME).collect();
     let expected = nearest(&natives, &distances, 10, 0.0);
     let read = |client: &mut Client| -> i64 {

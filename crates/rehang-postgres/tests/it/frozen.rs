@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use postgres::Client;
 use postgres::config::Host;
-use rehang::{Distance, ErrorKind, Matrix, Provenance, Space};
+use rehang_core::{Distance, ErrorKind, Matrix, Provenance, Space};
 use rehang_postgres::PostgresStore;
 use rehang_store::{
     Epoch, Filter, Index, ItemKey, Ledger, Priority, QueueBand, Revision, Scan, Select, VectorWrite,

@@ -3,7 +3,7 @@
 
 use postgres::Client;
 use postgres::error::SqlState;
-use rehang::{Distance, Error, Provenance, Remedy, Space};
+use rehang_core::{Distance, Error, Provenance, Remedy, Space};
 use rehang_postgres::{PostgresStore, TableOptions};
 use rehang_store::{Examined, Filter, Index, Ledger, Queue, Scan, Select, VectorWrite, WriteOutcome};
 
@@ -379,7 +379,7 @@ fn collections_of_other_widths_are_nobodys_business() {
     assert_eq!((store.check().unwrap(), store.counts("old").unwrap().old), (vec![], 5));
     let found = "SELECT count(*) FROM rehang.search('notes', '[1,1]', 100)";
     assert_eq!(client.query_one(found, &[]).unwrap().get::<_, i64>(0), 5);
-    let query = rehang::Matrix::new(2, vec![1.0, 1.0]).unwrap();
+    let query = rehang_core::Matrix::new(2, vec![1.0, 1.0]).unwrap();
     assert_eq!(store.search("old", &query, 100, &Filter::default()).unwrap()[0].len(), 5);
     // Collection b has its turn after this one, and the refusal tells the two apart in words.
     let error = adopt(&address, &of('b')).unwrap_err().to_string();

@@ -2,7 +2,7 @@
 //! fails then, and names them.
 
 use postgres::Client;
-use rehang::{Distance, Provenance, Result, Space};
+use rehang_core::{Distance, Provenance, Result, Space};
 use rehang_postgres::{PostgresStore, TableOptions};
 use rehang_store::{
     Examined, ItemWrite, Ledger, NewVector, Priority, Scan, Select, VectorWrite, WriteOutcome,

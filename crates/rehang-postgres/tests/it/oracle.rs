@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use postgres::Client;
 use proptest::prelude::*;
-use rehang::Provenance;
+use rehang_core::Provenance;
 use rehang_postgres::{PostgresStore, TableOptions};
 use rehang_store::{Examined as _, ItemWrite, Ledger as _, ManualLeaseClock, NewVector};
 use rehang_store_tests::MemoryStore;

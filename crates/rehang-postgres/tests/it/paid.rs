@@ -1,7 +1,7 @@
 //! Rows that are written anew, with the ids and the sources that they had before.
 
 use postgres::Client;
-use rehang::{Distance, Matrix, Provenance, Space};
+use rehang_core::{Distance, Matrix, Provenance, Space};
 use rehang_postgres::PostgresStore;
 use rehang_store::{Counts, Examined, Filter, Index, Ledger, Scan, Select, VectorWrite};
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use postgres::Client;
 use postgres::error::SqlState;
-use rehang::{Distance, Error, Matrix, Provenance, Space};
+use rehang_core::{Distance, Error, Matrix, Provenance, Space};
 use rehang_postgres::PostgresStore;
 use rehang_store::{Epoch, Examined, Filter, Index, Ledger, Queue, Scan, Select, VectorWrite, WriteOutcome};
 

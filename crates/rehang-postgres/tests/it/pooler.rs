@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use postgres::{Client, SimpleQueryMessage};
-use rehang::{Distance, Matrix, Provenance, Remedy, Space};
+use rehang_core::{Distance, Matrix, Provenance, Remedy, Space};
 use rehang_postgres::{PostgresStore, TableOptions};
 use rehang_store::{
     Epoch, Examined, Filter, Index, Item, Ledger, Queue, Scan, Select, VectorWrite, WriteOutcome,

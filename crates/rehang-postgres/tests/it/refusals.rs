@@ -2,7 +2,7 @@
 //! the database is changed.
 
 use postgres::Client;
-use rehang::{Distance, Error, ErrorKind, Provenance, Space};
+use rehang_core::{Distance, Error, ErrorKind, Provenance, Space};
 use rehang_postgres::{PostgresStore, TableOptions};
 use rehang_store::{Examined as _, Ledger as _};
 
@@ -557,7 +557,7 @@ fn write_and_find(store: &PostgresStore, space: &str, width: usize) {
     let item = store.get(&["1"]).unwrap().remove(0).unwrap();
     let mut vector = vec![0.0; width];
     vector[width - 1] = 1.0;
-    let query = rehang::Matrix::new(width, vector.clone()).unwrap();
+    let query = rehang_core::Matrix::new(width, vector.clone()).unwrap();
     let write = VectorWrite::native(&item, vector);
     assert_eq!(store.write_vectors(space, None, &[write]).unwrap(), [WriteOutcome::Written]);
     let found = store.search(space, &query, 1, &Filter::default()).unwrap();

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use postgres::Client;
-use rehang::{Distance, Provenance, Remedy, Space};
+use rehang_core::{Distance, Provenance, Remedy, Space};
 use rehang_postgres::{PostgresStore, TableOptions};
 use rehang_store::{Examined, Ledger, Priority, Released, Scan, Select, VectorWrite, WriteOutcome};
 

@@ -3,7 +3,7 @@
 
 use postgres::Client;
 use postgres::error::SqlState;
-use rehang::{Distance, Error, ErrorKind, Provenance, Remedy, Space};
+use rehang_core::{Distance, Error, ErrorKind, Provenance, Remedy, Space};
 use rehang_postgres::{PostgresStore, TableOptions};
 use rehang_store::{Examined as _, Index as _, Ledger as _, VectorWrite, WriteOutcome};
 
@@ -273,7 +273,7 @@ fn what_others_make_in_a_schema_is_never_called() {
     let store = adopt(address, &options()).unwrap();
     let space = Space::new("third", 2, Distance::Cosine, false);
     store.create_space(&space, Provenance::Native).unwrap();
-    let query = rehang::Matrix::new(3, vec![1.0, 2.0, 3.0]).unwrap();
+    let query = rehang_core::Matrix::new(3, vec![1.0, 2.0, 3.0]).unwrap();
     assert_eq!(store.search("new", &query, 2, &rehang_store::Filter::default()).unwrap()[0].len(), 2);
     let all = rehang_store::Scan::new("old", rehang_store::Select::All, 100).with_vectors_of("old");
     assert_eq!(store.scan(&all).unwrap().len(), 6);

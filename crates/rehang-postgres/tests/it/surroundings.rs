@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use postgres::Client;
 use postgres::config::Host;
-use rehang::{Distance, ErrorKind, Matrix, Provenance, Remedy, Space};
+use rehang_core::{Distance, ErrorKind, Matrix, Provenance, Remedy, Space};
 use rehang_postgres::{PostgresStore, TableOptions};
 use rehang_store::{Examined, Filter, Index, Ledger, Queue, Scan, Select, VectorWrite, WriteOutcome};
 
 use crate::notes::labelled as options;
 use crate::server;
 
-fn adopt(address: &str, options: &TableOptions) -> rehang::Result<PostgresStore> {
+fn adopt(address: &str, options: &TableOptions) -> rehang_core::Result<PostgresStore> {
     let store = PostgresStore::adopt(address, options, Some("old"), &|_, _| true)?;
     store.create_space(&Space::new("old", 2, Distance::L2, false), Provenance::Old)?;
     store.create_space(&Space::new("new", 3, Distance::L2, false), Provenance::Native)?;
@@ -42,7 +42,7 @@ fn make_native(store: &PostgresStore) {
     assert_eq!(store.write_vectors("new", None, &writes).unwrap(), vec![WriteOutcome::Written; writes.len()]);
 }
 
-fn refused(store: &PostgresStore) -> rehang::Error {
+fn refused(store: &PostgresStore) -> rehang_core::Error {
     store.claim("new", Queue::All, "worker", 1, Duration::from_secs(1)).unwrap_err()
 }
 

@@ -2,7 +2,7 @@
 //! without any index beyond.
 
 use postgres::Client;
-use rehang::{Distance, Provenance, Space};
+use rehang_core::{Distance, Provenance, Space};
 use rehang_postgres::PostgresStore;
 use rehang_store::{Examined, Ledger, Scan, Select, VectorWrite};
 

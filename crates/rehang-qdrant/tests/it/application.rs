@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use rehang::{Distance, ErrorKind, Matrix, Provenance, Remedy, Space};
+use rehang_core::{Distance, ErrorKind, Matrix, Provenance, Remedy, Space};
 use rehang_qdrant::{CollectionOptions, QdrantAddress, QdrantStore};
 use rehang_store::{
     Epoch, Examined, Filter, Index, ItemKey, ItemWrite, Ledger, NewVector, Priority, Queue, Released, Scan,

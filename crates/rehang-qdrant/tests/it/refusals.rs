@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::time::Duration;
 
-use rehang::{Distance, ErrorKind, Provenance, Space};
+use rehang_core::{Distance, ErrorKind, Provenance, Space};
 use rehang_qdrant::{CollectionOptions, QdrantAddress, QdrantStore};
 use rehang_store::{Examined, ItemKey, ItemWrite, Ledger, NewVector, Queue, VectorWrite, WriteOutcome};
 use serde_json::{Value, json};

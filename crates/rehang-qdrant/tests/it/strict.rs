@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use rehang::{Distance, ErrorKind, Matrix, Provenance, Space};
+use rehang_core::{Distance, ErrorKind, Matrix, Provenance, Space};
 use rehang_qdrant::{CollectionOptions, QdrantAddress, QdrantStore};
 use rehang_store::{
     Epoch, Examined, Filter, Index, Item, Ledger, NewVector, Priority, Queue, Scan, Select, VectorWrite,
@@ -57,7 +57,7 @@ fn indexes_of(server: &Server, name: &str) -> Vec<String> {
     there["payload_schema"].as_object().unwrap().keys().cloned().collect()
 }
 
-fn adopt(server: &Server, name: &str) -> rehang::Result<QdrantStore> {
+fn adopt(server: &Server, name: &str) -> rehang_core::Result<QdrantStore> {
     QdrantStore::adopt(&server.address(), &options(name), Some("old"), &|_, _| true)
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
-use rehang::Provenance;
+use rehang_core::Provenance;
 use rehang_qdrant::{CollectionOptions, QdrantStore};
 use rehang_store::{Examined as _, ItemKey, ItemWrite, Ledger as _, ManualLeaseClock, NewVector};
 use rehang_store_tests::MemoryStore;

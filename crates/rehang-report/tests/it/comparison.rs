@@ -2,7 +2,7 @@
 //! one.
 
 use crate::common::{assert_as_committed, assert_self_contained, assert_well_formed, noise, rounded};
-use rehang::comparison::{Comparison, MethodOutcome, OrderOutcome, ProtocolOutcome, Quality};
+use rehang_core::comparison::{Comparison, MethodOutcome, OrderOutcome, ProtocolOutcome, Quality};
 use rehang_report::{comparison_html, comparison_json, comparison_markdown};
 
 /// Name, M(new, old), M(new, new) and how early its backfill rises.

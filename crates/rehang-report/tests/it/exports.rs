@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 
 use crate::common::{assert_as_committed, assert_self_contained, assert_well_formed, noise, rounded};
-use rehang::curve::{MAP, Metric, TOP1, TOP5};
-use rehang::finding::{Finding, Severity};
-use rehang::report::{
+use rehang_core::curve::{MAP, Metric, TOP1, TOP5};
+use rehang_core::finding::{Finding, Severity};
+use rehang_core::report::{
     ANOTHER_METRIC, AdapterCalibration, CreatedBy, CurveBand, CurveSeries, EnoughShare, FittedOn, FlipCurves,
     Floor, FloorAt, Floors, GroupCurves, GroupStudy, InputRecord, KendallTau, MeasuredSet, MetricCurve,
     NumberWithSpread, Report, ShownMetric, Spaces, Spread, WholeGallery, display_points,
 };
-use rehang::statistics::{Calibration, CalibrationBin};
-use rehang::{Distance, Space};
+use rehang_core::statistics::{Calibration, CalibrationBin};
+use rehang_core::{Distance, Space};
 use rehang_report::{Look, html, json, markdown, metric_chart, svg_curve};
 
 /// Makes a curve over 2,000 items from `start` to `end`: `bend` < 1 rises early, and `dip` is taken off

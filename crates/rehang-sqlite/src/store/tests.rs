@@ -47,7 +47,7 @@ fn it_keeps_the_contracts_with_a_graph_too() {
 const DIMENSION: usize = 8;
 
 fn space(name: &str) -> Space {
-    Space::new(name, DIMENSION, rehang::Distance::L2, false)
+    Space::new(name, DIMENSION, rehang_core::Distance::L2, false)
 }
 
 /// Makes reproducible vectors in a few clusters.
@@ -505,7 +505,7 @@ fn a_filter_finds_the_few_that_pass() {
         let mut slow: Vec<(u64, f32)> = (0..1500_u64)
             .step_by(100)
             .map(|id| {
-                (id + 1, rehang_store::exact::distance(rehang::Distance::L2, &vector(seed), &vector(id)))
+                (id + 1, rehang_store::exact::distance(rehang_core::Distance::L2, &vector(seed), &vector(id)))
             })
             .collect();
         slow.sort_by(|a, b| a.1.total_cmp(&b.1));

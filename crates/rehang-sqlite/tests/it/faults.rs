@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use rehang::{Distance, ErrorKind, Provenance, Result, Space};
+use rehang_core::{Distance, ErrorKind, Provenance, Result, Space};
 use rehang_sqlite::SqliteStore;
 use rehang_store::{Examined, Index, ItemWrite, Ledger, NewVector, Scan, Select, VectorWrite, WriteOutcome};
 use rusqlite::Connection;
@@ -128,7 +128,7 @@ fn a_read_only_file_is_read_and_not_written() {
     fs_err::set_permissions(&path, permissions).unwrap();
     let store = SqliteStore::open(&path).unwrap();
     assert_eq!(store.counts("old").unwrap().items, 3);
-    let query = rehang::Matrix::new(2, vec![1.0, 0.0]).unwrap();
+    let query = rehang_core::Matrix::new(2, vec![1.0, 0.0]).unwrap();
     assert_eq!(store.search("old", &query, 9, &rehang_store::Filter::default()).unwrap()[0].len(), 3);
     for error in [
         store.put(&[item("x")]).unwrap_err(),
@@ -152,7 +152,7 @@ fn a_file_in_a_read_only_file_system_is_read_and_not_written() {
         let path = PathBuf::from(folder).join("gallery? 1%.db");
         let store = SqliteStore::open(&path).unwrap();
         assert_eq!(store.counts("old").unwrap().items, 3);
-        let query = rehang::Matrix::new(2, vec![1.0, 0.0]).unwrap();
+        let query = rehang_core::Matrix::new(2, vec![1.0, 0.0]).unwrap();
         let found = store.search("old", &query, 9, &rehang_store::Filter::default()).unwrap();
         assert_eq!(found[0].len(), 3);
         let error = store.put(&[item("x")]).unwrap_err();
@@ -242,7 +242,7 @@ fn a_child_that_writes_until_it_is_killed() {
             println!("deleted {at}");
         }
         if at % 5 == 0 {
-            let queries = rehang::Matrix::new(2, vec![0.0, 1.0]).unwrap();
+            let queries = rehang_core::Matrix::new(2, vec![0.0, 1.0]).unwrap();
             store.search("new", &queries, 3, &rehang_store::Filter::default()).unwrap();
             store.flush().unwrap();
         }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rehang::Provenance;
+use rehang_core::Provenance;
 use rehang_sqlite::SqliteStore;
 use rehang_store::{Epoch, Examined, Ledger, ManualLeaseClock, Priority, Queue, QueueBand, Scan, Select};
 use rusqlite::Connection;
@@ -70,7 +70,7 @@ fn a_gallery_of_format_1_is_brought_up_when_it_is_opened() {
     assert_eq!(store.at_work("new-model").unwrap()[0].items, 1);
     assert_eq!(store.check().unwrap(), vec![]);
     store
-        .create_space(&rehang::Space::new("third", 2, rehang::Distance::L2, false), Provenance::Native)
+        .create_space(&rehang_core::Space::new("third", 2, rehang_core::Distance::L2, false), Provenance::Native)
         .unwrap();
     store.drop_space("third").unwrap();
     drop((store, sql));
@@ -227,7 +227,7 @@ fn several_may_bring_a_gallery_up_at_once_and_a_dropped_space_is_forgotten() {
     let store = SqliteStore::open(&path).unwrap();
     assert_eq!(store.check().unwrap(), vec![]);
     store
-        .create_space(&rehang::Space::new("third", 2, rehang::Distance::L2, false), Provenance::Native)
+        .create_space(&rehang_core::Space::new("third", 2, rehang_core::Distance::L2, false), Provenance::Native)
         .unwrap();
     let left: i64 = Connection::open(&path)
         .unwrap()

@@ -1,6 +1,6 @@
 //! Plain SQL: applications may write through it, as `docs/store.md` says; here they do so to a real file.
 
-use rehang::{Distance, Matrix, Provenance, Space};
+use rehang_core::{Distance, Matrix, Provenance, Space};
 use rehang_sqlite::{SearchOptions, SqliteStore};
 use rehang_store::{
     Epoch, Examined, Filter, Index, Item, ItemWrite, Ledger, Priority, Scan, Select, VectorRecord,
@@ -369,7 +369,7 @@ fn ignoring(gallery: &Gallery, event: &str, when: &str) {
 }
 
 /// Checks that the error of a call whose write was ignored names the trigger and its table.
-fn names_the_trigger<T: std::fmt::Debug>(call: rehang::Result<T>, table: &str) {
+fn names_the_trigger<T: std::fmt::Debug>(call: rehang_core::Result<T>, table: &str) {
     let error = call.unwrap_err();
     let said = error.to_string();
     assert!(error.is_conflict(), "{said}");
@@ -380,7 +380,7 @@ fn names_the_trigger<T: std::fmt::Debug>(call: rehang::Result<T>, table: &str) {
 #[test]
 fn a_write_that_a_trigger_ignores_fails_and_writes_nothing() {
     // (what is ignored, when, the call, the table that is named)
-    type Call = fn(&SqliteStore, &dyn Fn(&str, &str, [f32; 2]) -> ItemWrite) -> rehang::Result<()>;
+    type Call = fn(&SqliteStore, &dyn Fn(&str, &str, [f32; 2]) -> ItemWrite) -> rehang_core::Result<()>;
     let write = |id: &str, source: &str, vector: [f32; 2]| {
         ItemWrite::new(
             id,

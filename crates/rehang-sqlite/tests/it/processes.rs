@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rehang::{Distance, Provenance, Space};
+use rehang_core::{Distance, Provenance, Space};
 use rehang_sqlite::SqliteStore;
 use rehang_store::{
     Epoch, Examined, ItemWrite, LeaseClock, Ledger, Priority, Queue, Record, SystemLeaseClock, VectorWrite,

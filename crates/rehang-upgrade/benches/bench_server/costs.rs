@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use pgvector::Vector;
 use postgres::Client;
-use rehang::adapter::{Dense, InputScaling, Map, Training};
-use rehang::{Adapter, Bridge, Distance, Fusion, Matrix, Provenance, Space};
+use rehang_core::adapter::{Dense, InputScaling, Map, Training};
+use rehang_core::{Adapter, Bridge, Distance, Fusion, Matrix, Provenance, Space};
 use rehang_postgres::{PostgresStore, TableOptions};
 use rehang_store::{Filter, Index as _, Ledger, PAIRS_SEED, Queue};
 use rehang_upgrade::{Gallery, Serving, Unobserved, UpgradeSetup, set_bridge, start, switch};

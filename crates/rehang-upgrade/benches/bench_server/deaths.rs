@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rehang::{Adapter, Progress, Provenance, Result, Space};
+use rehang_core::{Adapter, Progress, Provenance, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_store::{Scan, Select, Store};
 use rehang_upgrade::{

@@ -6,7 +6,7 @@ use pgvector::Vector;
 use postgres::binary_copy::BinaryCopyInWriter;
 use postgres::types::Type;
 use postgres::{Client, NoTls};
-use rehang::Provenance;
+use rehang_core::Provenance;
 use rehang_postgres::{PostgresStore, TableOptions};
 use rehang_store::{Examined, Ledger, Problem, Store};
 

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rehang::Provenance;
+use rehang_core::Provenance;
 use rehang_qdrant::{CollectionOptions, QdrantAddress, QdrantStore};
 use rehang_store::{Examined, Ledger, Problem, Store};
 use serde_json::{Value, json};

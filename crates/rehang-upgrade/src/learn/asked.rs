@@ -10,8 +10,8 @@ use std::mem;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rehang::curve::Qrels;
-use rehang::{Adapter, Error, Matrix, Result, Space};
+use rehang_core::curve::Qrels;
+use rehang_core::{Adapter, Error, Matrix, Result, Space};
 use rehang_files::{Clicked, VectorSource, read_clicks};
 use rehang_store::{Files, Ledger};
 use serde::{Deserialize, Serialize};
@@ -632,7 +632,7 @@ mod tests {
         for name in ["queries-old.npy", "queries-new.npy"] {
             rehang_files::write_matrix(folder.path().join(name), &rows, None).unwrap();
         }
-        let [old, new] = ["old", "new"].map(|name| Space::new(name, 2, rehang::Distance::Cosine, false));
+        let [old, new] = ["old", "new"].map(|name| Space::new(name, 2, rehang_core::Distance::Cosine, false));
         let text = format!("{new} f2\n{old} f1\nText(\"a\")\nText(\"b\")\n");
         fs_err::write(folder.path().join("queries.jsonl"), text).unwrap();
         let line = r#"{"model":"m","query":"a","vector":[0.5]}"#;
@@ -651,7 +651,7 @@ mod tests {
     fn queries_of_an_earlier_upgrade_do_not_count() {
         let store = rehang_store_tests::MemoryStore::new();
         let kept = KeptQueries::of(&store);
-        let space = |name: &str| Space::new(name, 2, rehang::Distance::Cosine, false);
+        let space = |name: &str| Space::new(name, 2, rehang_core::Distance::Cosine, false);
         let [first, second, third] = ["first", "second", "third"].map(space);
         for name in [BY_OLD, BY_NEW] {
             kept.files.write(name, &[]).unwrap();

@@ -1,8 +1,8 @@
 //! Drift of a gallery's vectors from those that a map was fitted for, told before anything is written.
 
-use rehang::adapter::{Adapter, input_drift};
-use rehang::finding::Finding;
-use rehang::{Matrix, Result};
+use rehang_core::adapter::{Adapter, input_drift};
+use rehang_core::finding::Finding;
+use rehang_core::{Matrix, Result};
 use rehang_store::Ledger;
 
 use crate::live::sample;

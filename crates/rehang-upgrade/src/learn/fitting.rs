@@ -18,11 +18,11 @@ use std::mem;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rehang::curve::{Metric, Qrels};
-use rehang::finding::Finding;
-use rehang::order::Policy;
-use rehang::report::{Floors, MORE_QUERIES, Report};
-use rehang::{Adapter, Error, Matrix, Progress, Provenance, Result, Space, Vectors};
+use rehang_core::curve::{Metric, Qrels};
+use rehang_core::finding::Finding;
+use rehang_core::order::Policy;
+use rehang_core::report::{Floors, MORE_QUERIES, Report};
+use rehang_core::{Adapter, Error, Matrix, Progress, Provenance, Result, Space, Vectors};
 use rehang_encode::Spent;
 use rehang_evaluate::study::StudyQueries;
 use rehang_evaluate::{FloorsInput, GalleryJudgements, ReportFiles, floors, report};
@@ -389,7 +389,7 @@ impl Asking {
         }
         let detail = format!("{} pairs are held out; {HELD_OUT_MIN} are needed", asking.pairs.len());
         Err(Error::conflict(format!("{what} on pairs of {}", store.name()), detail)
-            .advise(rehang::Remedy::DrawPairs))
+            .advise(rehang_core::Remedy::DrawPairs))
     }
 
     /// Notes in the gallery which items ask, for the forecasts to come.
@@ -652,7 +652,7 @@ impl DrawnPairs {
         observer: &dyn Observer,
     ) -> Result<Option<LearningCurve>> {
         let (of_old, of_new) = self.vectors((old, new))?;
-        let pairs = rehang::Pairs::new(of_old, of_new, None, None)?;
+        let pairs = rehang_core::Pairs::new(of_old, of_new, None, None)?;
         let own = Progress::default();
         let progress = observer.counters().unwrap_or_else(|| {
             observer.observe(&Observation::Began { stage: MEASURING, unit: "maps", total: 0 });
@@ -903,7 +903,7 @@ pub(crate) fn fit(
     let pairs = DrawnPairs::read(store, old, new, PAIRS_MAX)?;
     if pairs.len() == pairs.held_out() {
         return Err(Error::missing("pairs", format!("an adapter from {:?} to {:?}", old.name, new.name))
-            .advise(rehang::Remedy::DrawPairs));
+            .advise(rehang_core::Remedy::DrawPairs));
     }
     let misplaced = pairs.misplaced;
     let parameters = FitParameters { method, within, traits: pairs.traits(), ..FitParameters::default() };
@@ -930,8 +930,8 @@ pub(crate) fn fit(
 /// Measures the error of a map on pairs that were held out; `None` where they are too few.
 fn error_of(adapter: &Adapter, old: Matrix, new: &Matrix) -> Result<Option<MeanError>> {
     let old = Vectors::measured(&adapter.old.name, adapter.old.distance, old, "pairs")?;
-    let applied = rehang::adapter::apply(adapter, &old, None, &Progress::default())?;
-    Ok(MeanError::of(&rehang::adapter::true_errors(new, applied.vectors.matrix())))
+    let applied = rehang_core::adapter::apply(adapter, &old, None, &Progress::default())?;
+    Ok(MeanError::of(&rehang_core::adapter::true_errors(new, applied.vectors.matrix())))
 }
 
 /// Reads the error of a map on those of its pairs that were held out; `None` where it was not fitted here, or
@@ -1012,18 +1012,18 @@ fn known_pairs(
     store: &dyn Ledger,
     (old, new): (&Space, &Space),
     (most, what): (usize, &str),
-) -> Result<(rehang::Pairs, Option<FitQueries>)> {
+) -> Result<(rehang_core::Pairs, Option<FitQueries>)> {
     let drawn = DrawnPairs::read(store, old, new, most)?;
     let known: Vec<usize> = (0..drawn.len()).filter(|&row| !drawn.held_out[row]).collect();
     if known.is_empty() {
         return Err(Error::missing("pairs", format!("{what} between {:?} and {:?}", old.name, new.name))
-            .advise(rehang::Remedy::DrawPairs));
+            .advise(rehang_core::Remedy::DrawPairs));
     }
     let of = |space: &Space, rows: &Matrix| {
         Vectors::measured(&space.name, space.distance, rows.select(&known), &space.name)
     };
     let labels = drawn.label_numbers().map(|labels| known.iter().map(|&row| labels[row]).collect());
-    let pairs = rehang::Pairs::new(of(old, &drawn.old)?, of(new, &drawn.new)?, labels, None)?;
+    let pairs = rehang_core::Pairs::new(of(old, &drawn.old)?, of(new, &drawn.new)?, labels, None)?;
     let kept = KeptQueries::of(store);
     let queries = match kept.vectors(old, new)? {
         None => None,
@@ -1133,7 +1133,7 @@ pub(crate) fn thresholds(
     let whole = Whole::read(store, old, &pairs, (false, true), progress)?;
     let gallery = rehang_files::read_matrix(&whole.old)?;
     let gallery = Vectors::new(adapter.old.clone(), gallery, "the gallery")?;
-    let adapted = rehang::adapter::apply(adapter, &gallery, None, progress)?;
+    let adapted = rehang_core::adapter::apply(adapter, &gallery, None, progress)?;
     let native = Vectors::new(adapter.new.clone(), pairs.new.clone(), "native vectors")?;
     let queries = KeptQueries::of(store).vectors(old, new)?;
     let held_out: Vec<usize> = (0..pairs.len()).collect();
@@ -1172,7 +1172,7 @@ mod tests {
     /// and what the application has.
     #[test]
     fn a_vector_without_a_direction_is_no_pair() {
-        use rehang::{Distance, Provenance};
+        use rehang_core::{Distance, Provenance};
         use rehang_store::{ItemWrite, NewVector};
 
         let store = rehang_store_tests::MemoryStore::new();
@@ -1197,7 +1197,7 @@ mod tests {
 
     #[test]
     fn a_forecast_is_of_the_whole_gallery_or_of_its_number_of_items() {
-        use rehang::{Distance, Provenance};
+        use rehang_core::{Distance, Provenance};
         use rehang_files::InputReader;
         use rehang_store::{ItemWrite, NewVector};
 

@@ -1,13 +1,13 @@
 //! Forecast of an upgrade by a report on held-out pairs, and whether switching now would serve worse
 //! than doing nothing.
 
-use rehang::finding::{Finding, Severity};
-use rehang::report::{
+use rehang_core::finding::{Finding, Severity};
+use rehang_core::report::{
     ANOTHER_METRIC, CurveSeries, EnoughShare, FORMAT_VERSION, Floors, MORE_QUERIES, Report, ShownMetric,
     WIDE_FORECAST, percent_rounded_up,
 };
-use rehang::verdict::{Verdict, is_below};
-use rehang::{Error, Remedy, Result};
+use rehang_core::verdict::{Verdict, is_below};
+use rehang_core::{Error, Remedy, Result};
 use rehang_store::{Ledger, find_space};
 use serde::Serialize;
 
@@ -142,7 +142,7 @@ impl Forecast {
         let method = &adapter.training.method;
         // Two adapters of one method are told apart by their files, "ridge (a)" and "ridge (b)": then
         // it is unknown which.
-        let own = |curve: &&rehang::report::CurveSeries| curve.order == order && curve.method == *method;
+        let own = |curve: &&rehang_core::report::CurveSeries| curve.order == order && curve.method == *method;
         let curve = if let Some(curve) = report.curves.iter().find(own) {
             curve
         } else {
@@ -444,8 +444,8 @@ pub(crate) fn share_of(
 
 #[cfg(test)]
 mod tests {
-    use rehang::report::{CreatedBy, CurveBand, InputRecord, MetricCurve, Spaces, display_points};
-    use rehang::{Adapter, Distance, Space};
+    use rehang_core::report::{CreatedBy, CurveBand, InputRecord, MetricCurve, Spaces, display_points};
+    use rehang_core::{Adapter, Distance, Space};
 
     use super::*;
     use crate::OrderSettings;
@@ -477,7 +477,7 @@ mod tests {
     fn report() -> Report {
         let spaces = Spaces { old: space("old", 3), new: space("new", 4) };
         let mut report = Report::new("x", CreatedBy::default(), spaces);
-        report.metrics = vec![ShownMetric::from(rehang::curve::MAP)];
+        report.metrics = vec![ShownMetric::from(rehang_core::curve::MAP)];
         report.do_nothing = [("map".to_owned(), 30.0)].into();
         report.curves = vec![
             series("random", &[10.0, 10.0, 10.0, 10.0, 40.0]),
@@ -511,7 +511,7 @@ mod tests {
 
     #[test]
     fn a_switch_says_how_far_an_application_s_floor_moves() {
-        use rehang::report::{Floor, FloorAt};
+        use rehang_core::report::{Floor, FloorAt};
 
         assert_eq!(read(&report()).unwrap().moved_floors(), None, "a report of an earlier version");
         let at = |floor: f64| Some(FloorAt { floor, low: floor, high: floor, changed: 0.25 });
@@ -535,7 +535,7 @@ mod tests {
 
     #[test]
     fn a_forecast_of_a_whole_gallery_has_ranges_and_a_measured_curve_has_none() {
-        use rehang::report::{CurveBand, NumberWithSpread, Spread, WholeGallery};
+        use rehang_core::report::{CurveBand, NumberWithSpread, Spread, WholeGallery};
 
         let mut whole = report();
         for series in &mut whole.curves {
@@ -620,7 +620,7 @@ mod tests {
     fn another_metric_that_falls_beyond_its_range_puts_the_switch_off() {
         let mut report = report();
         report.curves.remove(0);
-        report.metrics.push(ShownMetric::from(rehang::curve::TOP1));
+        report.metrics.push(ShownMetric::from(rehang_core::curve::TOP1));
         report.do_nothing.insert("top1".into(), 50.0);
         // mAP is above doing nothing from 30 % on.
         let exact = [40.0, 45.0, 48.0, 52.0, 60.0];

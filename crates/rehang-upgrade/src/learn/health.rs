@@ -1,7 +1,7 @@
 //! Whether σ² still means what it says, told from the items that were backfilled.
 
-use rehang::Result;
-use rehang::statistics::kendall_tau_b;
+use rehang_core::Result;
+use rehang_core::statistics::kendall_tau_b;
 use rehang_store::Ledger;
 use serde::{Deserialize, Serialize};
 

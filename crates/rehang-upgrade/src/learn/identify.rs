@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use rehang::{DIFFERENCE_MAX, Error, Matrix, Progress, Provenance, Result, Space, difference};
+use rehang_core::{DIFFERENCE_MAX, Error, Matrix, Progress, Provenance, Result, Space, difference};
 use rehang_encode::{Encoder, Input, Spent};
 use rehang_evaluate::{Candidate, Identified, identify_alone, identify_vectors};
 use rehang_store::{Ledger, Record, Scan, Select, expect_space, find_space};
@@ -76,7 +76,7 @@ impl Upgrade {
     /// # Errors
     ///
     /// Not found for a space that is not there; missing input where no space serves and none is named; what
-    /// the encoders say, a budget that is spent among it; [`rehang::ErrorKind::Cancelled`].
+    /// the encoders say, a budget that is spent among it; [`rehang_core::ErrorKind::Cancelled`].
     pub fn identify(&self, asked: &IdentifyOptions, observer: &dyn Observer) -> Result<IdentifiedSpace> {
         let (store, configuration) = (self.store(), self.configuration());
         let space = match &asked.space {

@@ -8,12 +8,12 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rehang::curve::{
+use rehang_core::curve::{
     CurveOptions, DoNothing, Evaluation, Metric, Qrels, Relevance, evaluate, evaluate_today,
 };
-use rehang::report::Precision;
-use rehang::statistics::{Interval, bootstrap_means, quantile};
-use rehang::{Error, ErrorKind, Finding, Matrix, Progress, Result, Space, distinct};
+use rehang_core::report::Precision;
+use rehang_core::statistics::{Interval, bootstrap_means, quantile};
+use rehang_core::{Error, ErrorKind, Finding, Matrix, Progress, Result, Space, distinct};
 use rehang_clock::{Clock, SystemClock};
 use rehang_encode::{Encoder, EncoderConfig, Input};
 use rehang_evaluate::LEVEL;
@@ -770,8 +770,8 @@ impl Judge {
     /// Evaluates a model's answers; `first` are the vectors of the first model.
     fn evaluate(
         &self,
-        (own, distance): (&SharedVectors, rehang::Distance),
-        (first, first_distance): (&SharedVectors, rehang::Distance),
+        (own, distance): (&SharedVectors, rehang_core::Distance),
+        (first, first_distance): (&SharedVectors, rehang_core::Distance),
         progress: &Progress,
     ) -> Result<Evaluation> {
         let relevance = match self.by {

@@ -1,9 +1,9 @@
 //! Finds out before anything is paid whether a gallery has outgrown the pairs that the map of its upgrade was
 //! fitted on.
 
-use rehang::adapter::{self, Adapter};
-use rehang::finding::Finding;
-use rehang::{Matrix, Progress, Remedy, Result, Vectors};
+use rehang_core::adapter::{self, Adapter};
+use rehang_core::finding::Finding;
+use rehang_core::{Matrix, Progress, Remedy, Result, Vectors};
 use rehang_fit::refit::MeanError;
 use rehang_store::{Ledger, find_space};
 

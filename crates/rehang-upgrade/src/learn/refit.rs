@@ -20,9 +20,9 @@
 //! from natives on average, and the two maps differ in that by less than the error that both have.
 //! `cargo lab study refit` measures searches half-way, beside both ends.
 
-use rehang::adapter::{self, Adapter, true_errors};
-use rehang::finding::{Finding, Severity};
-use rehang::{Error, Progress, Remedy, Result, Space, Vectors};
+use rehang_core::adapter::{self, Adapter, true_errors};
+use rehang_core::finding::{Finding, Severity};
+use rehang_core::{Error, Progress, Remedy, Result, Space, Vectors};
 use rehang_fit::refit::{ASKED_AT, MeanError, RefitGain, SigmaScale, kept_for_measuring};
 use rehang_store::{Counts, Ledger, Store};
 use serde::{Deserialize, Serialize};
@@ -455,7 +455,7 @@ mod tests {
         let said = left.drift().unwrap().to_string();
         assert!(said.contains("more pairs"), "{said}");
         // Findings about the gallery as it stands say that the map in use is off, not that one before it was.
-        let space = |name: &str| Space::new(name, 2, rehang::Distance::L2, false);
+        let space = |name: &str| Space::new(name, 2, rehang_core::Distance::L2, false);
         let record =
             |map: &str| UpgradeRecord::new(space("old"), space("new"), map.into(), OrderSettings::default());
         let counts = Counts { adapted: 1, ..Counts::default() };

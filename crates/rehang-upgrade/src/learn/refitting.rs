@@ -4,9 +4,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 
-use rehang::adapter::Adapter;
-use rehang::finding::Finding;
-use rehang::{Error, Progress, Result, in_parallel};
+use rehang_core::adapter::Adapter;
+use rehang_core::finding::Finding;
+use rehang_core::{Error, Progress, Result, in_parallel};
 use rehang_fit::Method;
 use rehang_store::Counts;
 

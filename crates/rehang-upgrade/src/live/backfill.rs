@@ -74,7 +74,7 @@ pub enum Ending {
     Stopped,
     /// The upgrade was rolled back meanwhile, or another one took its place.
     RolledBack,
-    /// A budget of the encoder itself is spent ([`rehang::ErrorKind::BudgetSpent`]): the cost of going
+    /// A budget of the encoder itself is spent ([`rehang_core::ErrorKind::BudgetSpent`]): the cost of going
     /// on is not granted.
     EncoderBudgetSpent,
     /// The process was asked to end (Ctrl-C), or the encoder or the store failed for good.

@@ -3,7 +3,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use rehang_encode::{Answer, Encoder, Input, ItemFailure};
 use rehang_store::Record;
 

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::mem;
 
-use rehang::{Provenance, Result};
+use rehang_core::{Provenance, Result};
 use rehang_store::{ItemKey, Ledger, Record, Revision, Scan, Select, VectorRecord};
 use sha2::{Digest as _, Sha256};
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use rehang::Result;
+use rehang_core::Result;
 use rehang_encode::{HttpConfig, Spent};
 use rehang_store::{Ledger, Scan, Select};
 use serde::{Deserialize, Serialize};

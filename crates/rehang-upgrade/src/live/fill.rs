@@ -8,9 +8,9 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use rehang::adapter::{Adapter, Applier};
-use rehang::order::{self, Arrangement, OrderInput, Page};
-use rehang::{Distance, Error, Head, Matrix, Provenance, Result, in_parallel};
+use rehang_core::adapter::{Adapter, Applier};
+use rehang_core::order::{self, Arrangement, OrderInput, Page};
+use rehang_core::{Distance, Error, Head, Matrix, Provenance, Result, in_parallel};
 use rehang_store::{
     Among, Epoch, ItemKey, Ledger, Priority, QueueBand, Record, Revision, Sample, Scan, Select, VectorWrite,
     WriteOutcome, shuffled,
@@ -30,7 +30,7 @@ const PAGES_AHEAD: usize = 2;
 /// Largest number of items that the order `coverage` looks at; a larger gallery is sampled, so that
 /// memory stays bounded.
 const COVER_SAMPLE_MAX: usize = 20_000;
-/// Number of items of which one covers the gallery, as in [`rehang::order`].
+/// Number of items of which one covers the gallery, as in [`rehang_core::order`].
 const COVER_SHARE: usize = 10;
 /// Place of items that came or changed during the upgrade: before everything else, but for a sample that a
 /// run measures on, where these items are more than the sample has.

@@ -11,7 +11,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 
 use fs_err::File;
-use rehang::{Error, Provenance, Result, Space};
+use rehang_core::{Error, Provenance, Result, Space};
 use rehang_store::{Ledger, Priority, QueueBand};
 use serde::Serialize;
 

@@ -11,7 +11,7 @@ use std::mem;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use rehang::{DIFFERENCE_MAX, Error, NOISE_TIMES, Provenance, Result, difference};
+use rehang_core::{DIFFERENCE_MAX, Error, NOISE_TIMES, Provenance, Result, difference};
 use rehang_encode::{Encoder, Input, ItemFailure};
 use rehang_store::{ItemKey, Ledger, Record, Revision};
 use serde::{Deserialize, Serialize};

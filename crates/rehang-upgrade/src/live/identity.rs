@@ -5,7 +5,7 @@
 //! that has none, as a service. An encoder with another fingerprint, or with none, embeds some native items
 //! again before a backfill begins, and is refused where their vectors differ.
 
-use rehang::{
+use rehang_core::{
     DIFFERENCE_MAX, Error, NOISE_TIMES, Provenance, Remedy, Result, difference, difference_in_words,
 };
 use rehang_encode::{Encoder, Input, Spent};

@@ -1,7 +1,7 @@
 //! Counts items that a finish leaves without a native vector, and says so before the old space is dropped.
 
-use rehang::finding::Finding;
-use rehang::{Error, Remedy, Result};
+use rehang_core::finding::Finding;
+use rehang_core::{Error, Remedy, Result};
 use rehang_store::{Ledger, find_space};
 use serde::Serialize;
 

@@ -1,6 +1,6 @@
 //! Limits of a backfill: those of a configuration, and those that a caller asks for in their place.
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 
 use crate::live::until::Until;
 

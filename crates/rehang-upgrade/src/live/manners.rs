@@ -2,7 +2,7 @@
 //! document a space, beside the fingerprint of the encoder that filled it. A process that begins takes it
 //! over, so that it need not learn the same by requests that are refused.
 
-use rehang::Result;
+use rehang_core::Result;
 use rehang_encode::Encoder;
 use rehang_store::Ledger;
 

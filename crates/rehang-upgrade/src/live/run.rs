@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use std::{mem, thread};
 
-use rehang::adapter::Adapter;
-use rehang::{Error, ErrorKind, Provenance, Remedy, Result, Space, in_parallel};
+use rehang_core::adapter::Adapter;
+use rehang_core::{Error, ErrorKind, Provenance, Remedy, Result, Space, in_parallel};
 use rehang_clock::Clock;
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_store::{
@@ -1259,7 +1259,7 @@ impl Run<'_> {
         let write = |(record, vector): (&Record, Vec<f32>)| {
             let adapted = record.vector.as_ref().filter(|before| before.provenance == Provenance::Adapted);
             let squared_error = adapted
-                .map(|adapted| rehang::squared_distance(&adapted.vector, &vector) as f32)
+                .map(|adapted| rehang_core::squared_distance(&adapted.vector, &vector) as f32)
                 .filter(|error| error.is_finite());
             VectorWrite { squared_error, ..VectorWrite::native(&record.item, vector) }
         };

@@ -5,7 +5,7 @@
 //! that depends on its key alone. Items without a source, and those that the encoder gave up, have none: with
 //! many of them, no beginning of the shuffle would ever be native.
 
-use rehang::{Provenance, Result};
+use rehang_core::{Provenance, Result};
 use rehang_store::{Among, Epoch, ItemKey, Ledger, PAIRS_SEED, Priority, Queue, QueueBand, Record, Sample};
 
 use crate::live::fill::NEW_OR_CHANGED;

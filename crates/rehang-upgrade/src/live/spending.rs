@@ -5,7 +5,7 @@
 //! last time and reads what the others have used. So workers that run at the same time may exceed a budget by
 //! what they use within a second. What a killed worker used in its last second is never counted.
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use rehang_encode::{Encoder, Spent};
 use rehang_store::Ledger;
 use serde::{Deserialize, Serialize};
@@ -48,7 +48,7 @@ fn read(store: &dyn Ledger, record: &UpgradeRecord) -> Result<(Option<u64>, Spen
 ///
 /// # Errors
 ///
-/// Those of the store; [`ErrorKind::ChangedMeanwhile`](rehang::ErrorKind::ChangedMeanwhile) where others were
+/// Those of the store; [`ErrorKind::ChangedMeanwhile`](rehang_core::ErrorKind::ChangedMeanwhile) where others were
 /// faster a hundred times.
 pub(crate) fn share(
     store: &dyn Ledger,
@@ -86,7 +86,7 @@ fn add(store: &dyn Ledger, record: &UpgradeRecord, more: Spent) -> Result<Spent>
 
 #[cfg(test)]
 mod tests {
-    use rehang::{Distance, Space};
+    use rehang_core::{Distance, Space};
     use rehang_store_tests::MemoryStore;
 
     use super::*;

@@ -5,7 +5,7 @@
 //! takes the turn over: clocks of two machines are never compared. A turn saves work and no more: every write
 //! of an adapted vector is conditional, so two followers that both adapt for a moment do no harm.
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use rehang_store::Ledger;
 use serde::{Deserialize, Serialize};
 

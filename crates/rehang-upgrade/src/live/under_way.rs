@@ -6,7 +6,7 @@
 
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use rehang_store::Ledger;
 use serde::{Deserialize, Serialize};
 
@@ -186,7 +186,7 @@ impl Drop for UnderWay<'_> {
 
 #[cfg(test)]
 mod tests {
-    use rehang::{Distance, Provenance, Space};
+    use rehang_core::{Distance, Provenance, Space};
     use rehang_store_tests::MemoryStore;
 
     use super::*;

@@ -1,7 +1,7 @@
 //! End of a backfill, and the share of a gallery that is native by now: the one place that makes counts of
 //! shares.
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use rehang_store::Counts;
 use serde::{Deserialize, Serialize};
 
@@ -91,7 +91,7 @@ pub(crate) fn expect_until(until: Until) -> Result<Until> {
     }
 }
 
-/// Text that people write for [`Until::Enough`]: [`rehang::curve::ENOUGH`] of what the new model gives.
+/// Text that people write for [`Until::Enough`]: [`rehang_core::curve::ENOUGH`] of what the new model gives.
 pub(crate) const ENOUGH: &str = "98% of new";
 
 /// Reads how far a backfill goes: `all`, a share such as `0.3`, or `30%`, or `98% of new`, or `worth 0.01/$`
@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(parse_until("until", "30%").unwrap(), Until::Fraction(0.3));
         assert_eq!(parse_until("until", "all").unwrap(), Until::All);
         assert_eq!(parse_until("until", "98% of new").unwrap(), Until::Enough);
-        assert_eq!(ENOUGH, format!("{:.0}% of new", 100.0 * rehang::curve::ENOUGH));
+        assert_eq!(ENOUGH, format!("{:.0}% of new", 100.0 * rehang_core::curve::ENOUGH));
         for share in [-0.1, 30.0, f64::NAN] {
             assert!(expect_until(Until::Fraction(share)).is_err(), "{share}");
         }

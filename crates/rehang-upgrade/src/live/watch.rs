@@ -5,7 +5,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use rehang::{Error, Progress, Result};
+use rehang_core::{Error, Progress, Result};
 use rehang_store::Ledger;
 
 use crate::live::backfill::Request;
@@ -145,7 +145,7 @@ pub(crate) fn watched_upgrade<T>(
 
 #[cfg(test)]
 mod tests {
-    use rehang::{Distance, Provenance, Space};
+    use rehang_core::{Distance, Provenance, Space};
     use rehang_store_tests::MemoryStore;
 
     use super::*;

@@ -1,6 +1,6 @@
 //! Contents of a gallery, and changes of single items and spaces by hand.
 
-use rehang::{Error, Remedy, Result, Space};
+use rehang_core::{Error, Remedy, Result, Space};
 use rehang_store::{Counts, Item, ItemKey, ItemWrite, NewVector, Revision, Store, expect_space};
 use serde::Serialize;
 use serde_json::Value;

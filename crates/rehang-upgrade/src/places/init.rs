@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use rehang::{Adapter, Distance, Error, Result, Space};
+use rehang_core::{Adapter, Distance, Error, Result, Space};
 use rehang_files::folder_of;
 use rehang_store::{Store, find_space};
 use serde::Serialize;
@@ -379,7 +379,7 @@ seed = 0
 
 #[cfg(test)]
 mod tests {
-    use rehang::{Matrix, Provenance};
+    use rehang_core::{Matrix, Provenance};
     use rehang_encode::{EncoderConfig, Input};
     use rehang_sqlite::SqliteStore;
     use rehang_store::Ledger;

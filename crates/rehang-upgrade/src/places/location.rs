@@ -8,7 +8,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rehang::{Error, ErrorKind, Result, Space};
+use rehang_core::{Error, ErrorKind, Result, Space};
 use rehang_files::is_same_file;
 use rehang_store::{Examined, Looked, Released, Store};
 use serde::Serialize;

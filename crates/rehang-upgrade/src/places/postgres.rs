@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rehang::{Error, Provenance, Remedy, Result, Space};
+use rehang_core::{Error, Provenance, Remedy, Result, Space};
 use rehang_postgres::{PostgresStore, TableOptions};
 use rehang_store::{Examined, Ledger, Looked, Released, find_space};
 

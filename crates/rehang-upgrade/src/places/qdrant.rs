@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rehang::{Error, Provenance, Result, Space};
+use rehang_core::{Error, Provenance, Result, Space};
 use rehang_qdrant::{CollectionOptions, QdrantAddress, QdrantStore};
 use rehang_store::{Examined, Ledger, Looked, Released};
 

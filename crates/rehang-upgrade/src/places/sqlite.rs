@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rehang::{Error, Remedy, Result};
+use rehang_core::{Error, Remedy, Result};
 use rehang_files::folder_of;
 use rehang_sqlite::SqliteStore;
 use rehang_store::{Examined, Store};

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 /// Table of PostgreSQL that is, or will be, a gallery: `[gallery]` of a configuration.

@@ -5,8 +5,8 @@ use std::fmt::Display;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
-use rehang::check::expect_count;
-use rehang::{Distance, Error, ErrorKind, NORMALISED_TOLERANCE, Provenance, Remedy, Result, Space, norm};
+use rehang_core::check::expect_count;
+use rehang_core::{Distance, Error, ErrorKind, NORMALISED_TOLERANCE, Provenance, Remedy, Result, Space, norm};
 use rehang_files::stream::{self, Columns, Ids, RowBatch};
 use rehang_files::{AtomicFile, VectorSource, other_items};
 use rehang_store::{ItemWrite, NewVector, Scan, Select, Store, expect_space, find_space, rounded_number};
@@ -422,7 +422,7 @@ pub fn export(store: &dyn Store, export: &Export, observer: &dyn Observer) -> Re
 
 #[cfg(test)]
 mod tests {
-    use rehang::Matrix;
+    use rehang_core::Matrix;
     use rehang_files::write_matrix;
 
     use super::*;

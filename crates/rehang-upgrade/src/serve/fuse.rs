@@ -13,7 +13,7 @@
 
 use std::collections::BTreeMap;
 
-use rehang::{Fusion, Matrix, Provenance, Result};
+use rehang_core::{Fusion, Matrix, Provenance, Result};
 use rehang_store::{Filter, Found, FusedSpaces, ItemKey, Store};
 
 use crate::record::UpgradeRecord;

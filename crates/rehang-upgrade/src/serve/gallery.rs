@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rehang::check::expect_count;
-use rehang::{Bridge, Error, Fusion, Matrix, Provenance, Result};
+use rehang_core::check::expect_count;
+use rehang_core::{Bridge, Error, Fusion, Matrix, Provenance, Result};
 use rehang_store::{
     Filter, Found, ItemKey, ItemWrite, Ledger, NewVector, Revision, Store, expect_space, find_space,
 };
@@ -26,7 +26,7 @@ pub type QueriesBySpace<'a> = [(&'a str, &'a Matrix)];
 pub struct SearchAnswer {
     /// The space (or both, for a fused search) that was searched.
     pub spaces: Vec<String>,
-    /// Whether the queries went to the old space over a [bridge](rehang::Bridge).
+    /// Whether the queries went to the old space over a [bridge](rehang_core::Bridge).
     pub bridged: bool,
     /// The nearest items of each query, nearest first.
     pub found: Vec<Vec<Found>>,
@@ -163,7 +163,7 @@ impl Gallery {
     /// The distance of an adapted vector is raised by the [handicap](UpgradeRecord::handicap) of the upgrade
     /// that made it, in the ranking and in what is given back. While an upgrade serves
     /// [fused](Serving::Fused) searches, an item that is not native is judged by both models
-    /// ([`rehang::Fusion`]), and its distance is the fused one.
+    /// ([`rehang_core::Fusion`]), and its distance is the fused one.
     ///
     /// While the upgrade [uses](crate::BridgeInUse) a bridge, queries by both models go to the old space over
     /// it; those of the old model alone go there as they are, and so do all where the bridge was lost.
@@ -383,7 +383,7 @@ impl Gallery {
                     // The store says what is wrong with such a vector.
                     continue;
                 }
-                if rehang::check::is_finite(&old.vector) && !filler.can_adapt(&old.vector) {
+                if rehang_core::check::is_finite(&old.vector) && !filler.can_adapt(&old.vector) {
                     // A vector without a direction cannot be adapted. Its item lacks a vector in the new
                     // space, and is the next to be embedded.
                     continue;
@@ -448,8 +448,8 @@ pub(crate) mod padding;
 
 #[cfg(test)]
 mod tests {
-    use rehang::order::Policy;
-    use rehang::{Adapter, Distance, Space};
+    use rehang_core::order::Policy;
+    use rehang_core::{Adapter, Distance, Space};
 
     use super::*;
     use crate::serve::gallery::padding::padding;

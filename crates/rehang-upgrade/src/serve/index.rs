@@ -1,6 +1,6 @@
 //! Makes the search indexes of a gallery ready, and measures how much of the truth they find.
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use rehang_store::Store;
 use serde::Serialize;
 

@@ -4,8 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rehang::check::expect_width;
-use rehang::{Error, ErrorKind, Matrix, Result, Space};
+use rehang_core::check::expect_width;
+use rehang_core::{Error, ErrorKind, Matrix, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Reads};
 use serde_json::Value;
 

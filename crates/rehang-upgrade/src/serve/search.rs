@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use rehang::check::expect_width;
-use rehang::{Bridge, Error, Matrix, Provenance, Result};
+use rehang_core::check::expect_width;
+use rehang_core::{Bridge, Error, Matrix, Provenance, Result};
 use rehang_files::VectorSource;
 use rehang_store::{Filter, Found, Store, expect_space};
 use serde::{Serialize, Serializer};

@@ -4,8 +4,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use rehang::order::Policy;
-use rehang::{Distance, Provenance, Remedy, Result, Space};
+use rehang_core::order::Policy;
+use rehang_core::{Distance, Provenance, Remedy, Result, Space};
 use rehang_sqlite::SqliteStore;
 use rehang_store::{ItemWrite, Ledger, Queue, Store};
 use rehang_store_tests::MemoryStore;

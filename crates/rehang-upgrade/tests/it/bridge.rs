@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use rehang::adapter::{Dense, InputScaling, Map, Training};
-use rehang::{Bridge, Matrix, Remedy, Space};
+use rehang_core::adapter::{Dense, InputScaling, Map, Training};
+use rehang_core::{Bridge, Matrix, Remedy, Space};
 use rehang_encode::Encoder;
 use rehang_files::bridge_file::fingerprint;
 use rehang_sqlite::SqliteStore;
@@ -48,7 +48,7 @@ fn queries() -> (Matrix, Matrix) {
     (Matrix::new(D_OLD, rows(old_model)).unwrap(), Matrix::new(D_NEW, rows(new_model)).unwrap())
 }
 
-fn search(store: &MemoryStore, models: &[&str]) -> rehang::Result<SearchAnswer> {
+fn search(store: &MemoryStore, models: &[&str]) -> rehang_core::Result<SearchAnswer> {
     let (old, new) = queries();
     let all = [("old-model", &old), ("new-model", &new)];
     let given: Vec<_> = all.into_iter().filter(|(name, _)| models.contains(name)).collect();

@@ -15,7 +15,7 @@ use std::thread;
 use postgres::config::Host;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use rehang::Provenance;
+use rehang_core::Provenance;
 use rehang_postgres::{PostgresStore, TableOptions};
 use rehang_store::Ledger;
 use rehang_upgrade::{

@@ -1,7 +1,7 @@
 //! Tests of vectors of length 0 in a gallery whose models are compared by cosine: nothing is made of them,
 //! and their items are the next ones.
 
-use rehang::{Distance, Provenance, Space};
+use rehang_core::{Distance, Provenance, Space};
 use rehang_store::{Ledger, NewVector, Scan, Select};
 use rehang_store_tests::MemoryStore;
 use rehang_upgrade::{Limits, Unobserved, start};
@@ -37,12 +37,12 @@ fn a_vector_without_a_direction_is_not_adapted_and_its_item_comes_first() {
     world.backfill(&store, &encoder, Limits::default()).unwrap();
     assert_eq!(store.counts(&world.new.name).unwrap().native, 61);
     let source = common::new_model("source 1 version 0");
-    let queries = rehang::Matrix::new(D_NEW, source).unwrap();
+    let queries = rehang_core::Matrix::new(D_NEW, source).unwrap();
     let found = store_search(&store, &world.new.name, &queries);
     assert_eq!(found, id(1), "and are found");
 }
 
-fn store_search(store: &MemoryStore, space: &str, queries: &rehang::Matrix) -> String {
+fn store_search(store: &MemoryStore, space: &str, queries: &rehang_core::Matrix) -> String {
     use rehang_store::Index as _;
     store.search(space, queries, 1, &rehang_store::Filter::default()).unwrap()[0][0].id.clone()
 }

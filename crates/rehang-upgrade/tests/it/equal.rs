@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use rehang::{Matrix, Provenance};
+use rehang_core::{Matrix, Provenance};
 use rehang_encode::{Encoder, Function, HttpConfig, Watched};
 use rehang_sqlite::SqliteStore;
 use rehang_store::{ItemWrite, Ledger, NewVector, Scan, Select, Store};

@@ -1,7 +1,7 @@
 //! Deaths at every named place, at several visits: die, begin again, finish. The final gallery equals the one
 //! of an upgrade that never died.
 
-use rehang::Result;
+use rehang_core::Result;
 use rehang_sqlite::SqliteStore;
 use rehang_store::Store;
 use rehang_store_tests::MemoryStore;

@@ -8,7 +8,7 @@ use rehang_upgrade::{Limits, PutFirst, Unobserved, put_first, read_returned, sta
 
 use crate::common::{TestEncoder, World, fill, id, item, new_space, old_space, other_adapter, started};
 
-fn put(store: &MemoryStore, log: &[(usize, u64)]) -> rehang::Result<PutFirst> {
+fn put(store: &MemoryStore, log: &[(usize, u64)]) -> rehang_core::Result<PutFirst> {
     let times: BTreeMap<String, u64> = log.iter().map(|&(number, times)| (id(number), times)).collect();
     put_first(store, (&old_space(), &new_space()), &times, &Unobserved)
 }

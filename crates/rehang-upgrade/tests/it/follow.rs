@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
-use rehang::{ErrorKind, Provenance, Result, Space};
+use rehang_core::{ErrorKind, Provenance, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_sqlite::SqliteStore;
 use rehang_store::{ItemWrite, Ledger, Store};

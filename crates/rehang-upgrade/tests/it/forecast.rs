@@ -4,10 +4,10 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use rehang::adapter::{Dense, InputScaling, Map, Training};
-use rehang::curve::{CurveOptions, MAP, Relevance, evaluate};
-use rehang::report::{Floors, MORE_QUERIES};
-use rehang::{Bridge, Distance, Matrix, Progress, Provenance, Result, Space};
+use rehang_core::adapter::{Dense, InputScaling, Map, Training};
+use rehang_core::curve::{CurveOptions, MAP, Relevance, evaluate};
+use rehang_core::report::{Floors, MORE_QUERIES};
+use rehang_core::{Bridge, Distance, Matrix, Progress, Provenance, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_files::VectorSource;
 use rehang_fit::Method;

@@ -15,7 +15,7 @@
 
 use std::path::{Path, PathBuf};
 
-use rehang::{Error, Matrix};
+use rehang_core::{Error, Matrix};
 use rehang_sqlite::{SearchOptions, SqliteStore};
 use rehang_store::{Examined, Filter, Index, ItemWrite, Ledger};
 use rehang_upgrade::{Limits, Serving, Unobserved, start, status, switch};
@@ -74,7 +74,7 @@ fn a_full_file_system_costs_nothing_but_time() {
     // disk too.
     let options = SearchOptions { exact_max: 500, ..SearchOptions::default() };
     let store = SqliteStore::create(&path).unwrap().with_search(options);
-    store.create_space(&common::old_space(), rehang::Provenance::Old).unwrap();
+    store.create_space(&common::old_space(), rehang_core::Provenance::Old).unwrap();
     let batch = |first: usize| -> Vec<ItemWrite> {
         (first..first + BATCH).map(|number| common::item(number, 0)).collect()
     };

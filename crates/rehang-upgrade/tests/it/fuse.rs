@@ -7,7 +7,7 @@ use std::slice::from_ref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rehang::{Distance, Fusion, Matrix, Provenance, Result, Space};
+use rehang_core::{Distance, Fusion, Matrix, Provenance, Result, Space};
 use rehang_sqlite::SqliteStore;
 use rehang_store::{
     Filter, Found, Index, Item, ItemKey, ItemWrite, Ledger, NewVector, Scan, Select, Store, VectorWrite,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use rehang::{Distance, Matrix, Progress};
+use rehang_core::{Distance, Matrix, Progress};
 use rehang_upgrade::{CheaperBy, JudgedBy, ModelCompared, ModelsCompared, ModelsInput, compare_models};
 use serde_json::json;
 

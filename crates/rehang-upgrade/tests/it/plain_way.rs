@@ -1,6 +1,6 @@
 //! Tests of the plain way: everything is embedded, then searches switch. Nothing is mapped.
 
-use rehang::{Provenance, Result};
+use rehang_core::{Provenance, Result};
 use rehang_sqlite::SqliteStore;
 use rehang_store::{Ledger, Store};
 use rehang_store_tests::MemoryStore;
@@ -39,7 +39,7 @@ fn stores(folder: &tempfile::TempDir) -> Vec<Box<dyn Store>> {
 
 /// Whether a search by the new model finds an item, and finds it first.
 fn is_found(store: &dyn Store, source: &str, number: usize) -> bool {
-    let query = rehang::Matrix::new(common::D_NEW, new_model(source)).unwrap();
+    let query = rehang_core::Matrix::new(common::D_NEW, new_model(source)).unwrap();
     let found = store
         .search(&store.serving().unwrap().unwrap(), &query, 1, &rehang_store::Filter::default())
         .unwrap();

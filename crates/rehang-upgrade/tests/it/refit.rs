@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock};
 use std::thread;
 
-use rehang::finding::Finding;
-use rehang::{Adapter, Distance, Matrix, Progress, Provenance, Result, Space, Vectors, adapter};
+use rehang_core::finding::Finding;
+use rehang_core::{Adapter, Distance, Matrix, Progress, Provenance, Result, Space, Vectors, adapter};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_fit::Method;
 use rehang_sqlite::SqliteStore;
@@ -155,7 +155,7 @@ fn is_of(map: &Adapter, source: &str, there: &VectorRecord) -> bool {
     let mapped = adapter::apply(map, &old, None, &Progress::default()).unwrap();
     let (row, variance) = (mapped.vectors.matrix().row(0), mapped.variance[0]);
     let sigma2 = there.sigma2.unwrap();
-    rehang::squared_distance(&there.vector, row) < 1e-8 && (sigma2 - variance).abs() < 1e-3 * variance
+    rehang_core::squared_distance(&there.vector, row) < 1e-8 && (sigma2 - variance).abs() < 1e-3 * variance
 }
 
 /// Checks that the map of the record is the upgrade's own, that it made every adapted vector, and the new
@@ -278,7 +278,7 @@ fn a_gallery_that_an_application_holds_follows_a_refit() {
     for (id, distance) in found {
         let item = upgrade.store().get(&[id.as_str()]).unwrap().remove(0).unwrap();
         let there = upgrade.store().vectors("new-model", &[item.key]).unwrap().remove(0).unwrap();
-        let plain = rehang::squared_distance(&query, &there.vector);
+        let plain = rehang_core::squared_distance(&query, &there.vector);
         let farther = if there.provenance == Provenance::Native { 0.0 } else { map.handicap };
         assert!((f64::from(distance) - plain - farther).abs() < 1e-3, "{id}: {distance} {plain} {farther}");
     }
@@ -373,7 +373,7 @@ fn what_a_gallery_has_grown_into_is_said_before_anything_is_paid() {
     let mean = |of: &[f64]| of.iter().sum::<f64>() / of.len() as f64;
     let expected = [("expected_times", mean(&others) / mean(&held_out)), ("share", 1200.0 / 1600.0)];
     let drift = said().unwrap();
-    assert_eq!(drift.next, Some(rehang::Remedy::DrawPairs));
+    assert_eq!(drift.next, Some(rehang_core::Remedy::DrawPairs));
     for ((name, value), (known, expected)) in drift.evidence.iter().zip(expected) {
         assert!(name == known && (value - expected).abs() < 1e-4 * expected, "{drift:?} {expected}");
     }

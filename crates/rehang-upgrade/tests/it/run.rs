@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rehang::{ErrorKind, Matrix, Provenance, Remedy, Result, Space};
+use rehang_core::{ErrorKind, Matrix, Provenance, Remedy, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_store::{Filter, Ledger, ManualLeaseClock, Queue, QueueBand, Record, Scan, Select};
 use rehang_store_tests::MemoryStore;
@@ -917,7 +917,7 @@ fn vectors_that_are_paid_for_are_written_whatever_else_the_store_refuses() {
     let hooked = common::hooked::Hooked::new(&store, move |store, call| {
         if ["document", "serving_and_document"].contains(&call) && is_begun.load(Ordering::SeqCst) {
             has_refused.store(true, Ordering::SeqCst);
-            return Err(rehang::Error::corrupt(store.name(), "no such column"));
+            return Err(rehang_core::Error::corrupt(store.name(), "no such column"));
         }
         Ok(())
     });
@@ -991,7 +991,7 @@ struct Mortal<'a>(&'a AtomicBool);
 impl Observer for Mortal<'_> {
     fn reach(&self, _: Place) -> Result<()> {
         if self.0.load(Ordering::SeqCst) {
-            return Err(rehang::Error::conflict("this process", "it died"));
+            return Err(rehang_core::Error::conflict("this process", "it died"));
         }
         Ok(())
     }

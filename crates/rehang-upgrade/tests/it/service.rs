@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use rehang::{Matrix, Provenance, Result};
+use rehang_core::{Matrix, Provenance, Result};
 use rehang_encode::{Encoder, EncoderConfig, Function, Watched, open};
 use rehang_store::{Ledger, Scan, Select};
 use rehang_store_tests::MemoryStore;

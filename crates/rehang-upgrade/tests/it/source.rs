@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use rehang::{Error, Matrix, Provenance, Result, Space};
+use rehang_core::{Error, Matrix, Provenance, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Reads, Spent};
 use rehang_store::{Filter, Index, Store};
 use rehang_store_tests::MemoryStore;

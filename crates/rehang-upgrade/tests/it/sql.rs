@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use postgres::Client;
-use rehang::adapter::{
+use rehang_core::adapter::{
     self, Adapter, Dense, Geometry, InputScaling, KernelExpansion, Map, Training, Uncertainty,
 };
-use rehang::finding::{Finding, Severity};
-use rehang::{Bridge, Distance, Fusion, Matrix, Progress, Provenance, Remedy, Space, Vectors};
+use rehang_core::finding::{Finding, Severity};
+use rehang_core::{Bridge, Distance, Fusion, Matrix, Progress, Provenance, Remedy, Space, Vectors};
 use rehang_postgres::{PostgresStore, TableOptions};
 use rehang_store::{
     Examined, Filter, Found, Index, Ledger, Priority, QueueBand, Scan, Select, VectorRecord, VectorWrite,

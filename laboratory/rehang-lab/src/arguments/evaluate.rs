@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Subcommand;
-use rehang::Result;
+use rehang_core::Result;
 use rehang_cli::arguments::groups::RowArguments;
 use rehang_cli::{arguments, options};
 use rehang_evaluate::study::StudyOptions;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use rehang::Result;
+use rehang_core::Result;
 use rehang_cli::{arguments, options};
 use rehang_train::{CompareFiles, DataPart, EmbedFiles, TrainFiles};
 

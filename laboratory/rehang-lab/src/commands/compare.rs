@@ -1,6 +1,6 @@
 //! `rehang-lab compare`: a whole study, and its report.
 
-use rehang::Result;
+use rehang_core::Result;
 use rehang_cli::arguments::library::Argument;
 use rehang_cli::shared::{Exit, say, with_bar};
 use rehang_files::AtomicFile;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use rehang::Result;
+use rehang_core::Result;
 use rehang_cli::arguments::library::Argument;
 use rehang_cli::shared::{Exit, say, say_findings, with_bar};
 use rehang_train::encoder::Shape;

@@ -11,11 +11,11 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use rehang::adapter::true_errors;
-use rehang::curve::{CurveInput, CurveOptions, Relevance, TOP1, curve};
-use rehang::order::{OrderInput, Policy, order};
-use rehang::statistics::mean_sd;
-use rehang::{Distance, Error, Pairs, Progress, Result, adapter};
+use rehang_core::adapter::true_errors;
+use rehang_core::curve::{CurveInput, CurveOptions, Relevance, TOP1, curve};
+use rehang_core::order::{OrderInput, Policy, order};
+use rehang_core::statistics::mean_sd;
+use rehang_core::{Distance, Error, Pairs, Progress, Result, adapter};
 use rehang_fit::{FitParameters, NetworkOptions, fit_adapter};
 use rehang_train::compatible::{HeadForm, TrainingMethod, TrainingParameters, TrainingSet, train};
 use rehang_train::encoder::{EncoderArchitecture, TrainedEncoder};
@@ -158,13 +158,13 @@ fn one_seed(examples: &Examples, alphabets: &[String], names: &[&str], seed: u64
         let groups: Vec<i64> = test.iter().map(|&row| i64::from(!is_favoured(row))).collect();
         let percent = |neglected: usize, of: usize| 100.0 * neglected as f64 / of as f64;
         let neglected = percent(groups.iter().filter(|&&group| group == 1).count(), test.len());
-        let measure = |native: &rehang::Matrix, adapted: &rehang::Matrix, order: &[usize]| {
+        let measure = |native: &rehang_core::Matrix, adapted: &rehang_core::Matrix, order: &[usize]| {
             let relevance = Relevance::Labels { gallery: &test_labels, queries: None };
             let input = CurveInput::new(native, adapted, order, relevance, Distance::Cosine);
             let input = CurveInput { groups: Some(&groups), ..input };
             curve(&input, &CurveOptions::default(), &progress)
         };
-        let gap = |curve: &rehang::curve::Curve, cut: usize| {
+        let gap = |curve: &rehang_core::curve::Curve, cut: usize| {
             let top1 = |group: usize| curve.groups[group].top1.values()[cut];
             top1(0) - top1(1)
         };

@@ -3,13 +3,13 @@
 //! other pairs. Everything is chosen on them; measured are galleries that the choice has not seen. All
 //! vectors are compared by their cosine. compared by their cosine.
 
-use rehang::adapter;
-use rehang::curve::{
+use rehang_core::adapter;
+use rehang_core::curve::{
     ByMetric, CurveInput, CurveOptions, Distances, MAP, Metric, QueryRanks, Relevance, TOP1, curve, evaluate,
     evaluate_leave_one_out, nearest,
 };
-use rehang::statistics::mean_sd;
-use rehang::{Adapter, Distance, Error, Matrix, Pairs, Progress, Result, Vectors};
+use rehang_core::statistics::mean_sd;
+use rehang_core::{Adapter, Distance, Error, Matrix, Pairs, Progress, Result, Vectors};
 use rehang_fit::closed_form::ridge;
 use rehang_fit::folds::{folds, hold_out};
 use rehang_fit::pseudo_classes::pseudo_classes;

@@ -8,7 +8,7 @@
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use rehang::{Matrix, Result};
+use rehang_core::{Matrix, Result};
 use rehang_files::onnx::{Attribute, Network};
 use rehang_files::{AtomicFile, VectorSource};
 use rehang_fit::objectives::cross_entropy::cross_entropy_row;

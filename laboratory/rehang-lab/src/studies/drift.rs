@@ -10,9 +10,9 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use rehang::adapter::{self, true_errors};
-use rehang::order::distances_to_nearest;
-use rehang::{Adapter, Error, Progress, Result, Vectors};
+use rehang_core::adapter::{self, true_errors};
+use rehang_core::order::distances_to_nearest;
+use rehang_core::{Adapter, Error, Progress, Result, Vectors};
 use rehang_fit::Method;
 use rehang_fit::refit::{MeanError, SigmaScale};
 

@@ -10,14 +10,14 @@ use std::path::Path;
 
 use rand::rand_core::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use rehang::adapter;
-use rehang::curve::{
+use rehang_core::adapter;
+use rehang_core::curve::{
     ByMetric, Curve, CurveInput, CurveOptions, DoNothing, ENOUGH, ForecastInput, ForecastQueries, MAP,
     Metric, Relevance, TOP1, curve, forecast,
 };
-use rehang::order::{OrderInput, Policy, order};
-use rehang::statistics::Interval;
-use rehang::{Distance, Matrix, Pairs, Progress, Result, Vectors};
+use rehang_core::order::{OrderInput, Policy, order};
+use rehang_core::statistics::Interval;
+use rehang_core::{Distance, Matrix, Pairs, Progress, Result, Vectors};
 use rehang_fit::{FitParameters, Method, NetworkOptions, fit_adapter};
 use rehang_upgrade::Until;
 
@@ -209,7 +209,7 @@ struct Whole<'a> {
     adapted: Matrix,
     labels: &'a [i64],
     handicap: f64,
-    distances: [rehang::Distance; 2],
+    distances: [rehang_core::Distance; 2],
     /// Orders, each with its permutation and its curve.
     orders: Vec<(&'static str, Vec<usize>, Curve)>,
     /// Agreement along a random order; below it today's.
@@ -222,7 +222,7 @@ fn by_label(labels: &[i64]) -> Relevance<'_> {
 }
 
 impl<'a> Whole<'a> {
-    fn new(set: &str, part: &'a Part, fitted: &rehang::Adapter) -> Result<Self> {
+    fn new(set: &str, part: &'a Part, fitted: &rehang_core::Adapter) -> Result<Self> {
         let adapted = adapter::apply(fitted, &part.old, None, &Progress::default())?;
         let sigma: Vec<f64> = adapted.variance.iter().map(|&value| f64::from(value)).collect();
         let mut whole = Self {

@@ -9,9 +9,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rehang::order::Policy;
-use rehang::statistics::mean_sd;
-use rehang::{Bridge, Distance, Error, Matrix, Pairs, Progress, Provenance, Result, Vectors};
+use rehang_core::order::Policy;
+use rehang_core::statistics::mean_sd;
+use rehang_core::{Bridge, Distance, Error, Matrix, Pairs, Progress, Provenance, Result, Vectors};
 use rehang_fit::{FitParameters, Method, NetworkOptions, fit_adapter, fit_bridge};
 use rehang_store::{
     Filter, Found, ItemWrite, Ledger, NewVector, Record, Scan, Select, VectorWrite, WriteOutcome,
@@ -68,7 +68,7 @@ fn cosine(of: &Vectors) -> Result<Vectors> {
     Vectors::measured(&of.space().name, Distance::Cosine, of.matrix().clone(), "vectors")
 }
 
-fn stages(set: &str, part: &Part, adapter: &rehang::Adapter, bridge: Option<&Bridge>) -> Result<Row> {
+fn stages(set: &str, part: &Part, adapter: &rehang_core::Adapter, bridge: Option<&Bridge>) -> Result<Row> {
     let (old, new) = (&adapter.old, &adapter.new);
     let order = OrderSettings { policy: Policy::Coverage, seed: 0 };
     let setup = UpgradeSetup { old, new, adapter: Some(adapter), order };
@@ -115,7 +115,7 @@ fn stages(set: &str, part: &Part, adapter: &rehang::Adapter, bridge: Option<&Bri
 }
 
 /// Makes a gallery of the part's items with their old vectors.
-fn gallery(part: &Part, adapter: &rehang::Adapter) -> Result<MemoryStore> {
+fn gallery(part: &Part, adapter: &rehang_core::Adapter) -> Result<MemoryStore> {
     let store = MemoryStore::new();
     store.create_space(&adapter.old, Provenance::Old)?;
     let writes: Vec<ItemWrite> = (0..part.old.len())
@@ -154,7 +154,7 @@ fn backfill(store: &MemoryStore, space: &str, part: &Part, items: usize) -> Resu
 }
 
 /// Measures top-1 and precision@10 by label of every query, each item leaving itself out.
-fn quality(store: &MemoryStore, adapter: &rehang::Adapter, part: &Part) -> Result<Quality> {
+fn quality(store: &MemoryStore, adapter: &rehang_core::Adapter, part: &Part) -> Result<Quality> {
     let rows: Vec<usize> = (0..part.old.len()).step_by(part.old.len().div_ceil(QUERIES)).collect();
     let (old, new): (&Matrix, &Matrix) = (&part.old.matrix().select(&rows), &part.new.matrix().select(&rows));
     let gallery = Gallery::new(Arc::new(store.clone()));

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use half::f16;
 use rand::rand_core::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use rehang::{Distance, Error, Matrix, Progress, Result, difference};
+use rehang_core::{Distance, Error, Matrix, Progress, Result, difference};
 use rehang_evaluate::{Candidate, Maker, Nearness, Origin, identify_vectors, nearness};
 use rehang_files::{VectorSource, read_labels, read_matrix};
 use rehang_fit::kinship_of_any;
@@ -402,7 +402,7 @@ fn with_models(sets: &[Set]) -> Result<()> {
             })
             .collect();
         let found = identify_vectors(&mixed, &candidates)?;
-        let has_direction = |matrix: &Matrix, row: usize| rehang::norm(matrix.row(row)) > 0.0;
+        let has_direction = |matrix: &Matrix, row: usize| rehang_core::norm(matrix.row(row)) > 0.0;
         let seen = (0..ITEMS).filter(|&row| is_other[row] && has_direction(&mixed, row)).count();
         let expected = if seen > 0 { Origin::Mixed } else { Origin::OneModel };
         let is_right_maker = |row: usize| match (is_other[row], found.makers[row]) {

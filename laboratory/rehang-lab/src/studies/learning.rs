@@ -3,8 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
-use rehang::statistics::mean_sd;
-use rehang::{Distance, Pairs, Progress, Result, Vectors};
+use rehang_core::statistics::mean_sd;
+use rehang_core::{Distance, Pairs, Progress, Result, Vectors};
 use rehang_files::VectorSource;
 use rehang_fit::folds::folds;
 use rehang_fit::{LearningCurve, learning_curve};

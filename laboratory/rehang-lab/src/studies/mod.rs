@@ -17,7 +17,7 @@ mod records;
 mod refit;
 mod regret;
 
-use rehang::Result;
+use rehang_core::Result;
 
 use crate::arguments::StudyName;
 

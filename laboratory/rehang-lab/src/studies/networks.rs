@@ -13,7 +13,7 @@ use std::path::Path;
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
-use rehang::{Pairs, Progress, Result};
+use rehang_core::{Pairs, Progress, Result};
 use rehang_fit::{FitParameters, Method, NetworkOptions, fit_adapter};
 use serde::{Deserialize, Serialize};
 

@@ -7,11 +7,11 @@
 
 use std::collections::BTreeMap;
 
-use rehang::adapter::apply;
-use rehang::curve::{CurveInput, CurveOptions, MAP, Metric, Relevance, TOP1, curve};
-use rehang::order::{OrderInput, Policy, order};
-use rehang::statistics::mean_sd;
-use rehang::{Adapter, Error, Pairs, Progress, Result};
+use rehang_core::adapter::apply;
+use rehang_core::curve::{CurveInput, CurveOptions, MAP, Metric, Relevance, TOP1, curve};
+use rehang_core::order::{OrderInput, Policy, order};
+use rehang_core::statistics::mean_sd;
+use rehang_core::{Adapter, Error, Pairs, Progress, Result};
 use rehang_fit::folds::folds;
 use rehang_fit::{FitParameters, Method, ORDERS, choose_order};
 

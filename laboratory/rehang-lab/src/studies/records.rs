@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use rehang_files::{AtomicFile, read_lines};
 use serde::Serialize;
 use serde::de::DeserializeOwned;

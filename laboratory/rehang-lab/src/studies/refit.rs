@@ -10,11 +10,11 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use rehang::adapter::{self, true_errors};
-use rehang::curve::{Curve, CurveInput, CurveOptions, MAP, Relevance, TOP1, curve};
-use rehang::order::{OrderInput, Policy, order};
-use rehang::statistics::mean_sd;
-use rehang::{Adapter, Matrix, Pairs, Progress, Result, Vectors};
+use rehang_core::adapter::{self, true_errors};
+use rehang_core::curve::{Curve, CurveInput, CurveOptions, MAP, Relevance, TOP1, curve};
+use rehang_core::order::{OrderInput, Policy, order};
+use rehang_core::statistics::mean_sd;
+use rehang_core::{Adapter, Matrix, Pairs, Progress, Result, Vectors};
 use rehang_fit::refit::{ASKED_AT, RefitGain, kept_for_measuring};
 use rehang_fit::{FitParameters, Method, NetworkOptions, fit_adapter};
 

@@ -12,11 +12,11 @@ use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use rehang::adapter;
-use rehang::curve::{CurveInput, CurveOptions, Metric, Qrels, Relevance, curve};
-use rehang::order::{OrderInput, Policy, order};
-use rehang::statistics::mean_sd;
-use rehang::{Adapter, Distance, Error, Matrix, Pairs, Progress, Result, Vectors};
+use rehang_core::adapter;
+use rehang_core::curve::{CurveInput, CurveOptions, Metric, Qrels, Relevance, curve};
+use rehang_core::order::{OrderInput, Policy, order};
+use rehang_core::statistics::mean_sd;
+use rehang_core::{Adapter, Distance, Error, Matrix, Pairs, Progress, Result, Vectors};
 use rehang_files::VectorSource;
 use rehang_files::qrels::read_qrels;
 use rehang_fit::{FitParameters, FitQueries, Method, NetworkOptions, Selection, fit_adapter};
@@ -310,7 +310,7 @@ fn measured(
     let progress = Progress::default();
     let (relevance, metric) = match &ground.qrels {
         Some(qrels) => (Relevance::Judgements(qrels), Metric::ndcg_at(10)),
-        None => (Relevance::Labels { gallery: &ground.labels, queries: None }, rehang::curve::MAP),
+        None => (Relevance::Labels { gallery: &ground.labels, queries: None }, rehang_core::curve::MAP),
     };
     let input = CurveInput {
         queries: ground.queries.as_ref().map(|queries| &queries[model]),

@@ -1,7 +1,7 @@
 //! `rehang-lab evaluate`: on the demo's real vectors against `rehang curve`, on small files against numbers
 //! made by hand, and with bad input of every kind.
 
-use rehang::{Adapter, Distance, Matrix, Space};
+use rehang_core::{Adapter, Distance, Matrix, Space};
 use rehang_files::{VectorSource, read_matrix};
 use serde_json::{Value, json};
 

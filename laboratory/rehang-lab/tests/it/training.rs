@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::process::Output;
 
-use rehang::{Distance, Matrix, Space};
+use rehang_core::{Distance, Matrix, Space};
 use rehang_encode::{EncoderConfig, Input};
 use rehang_files::VectorSource;
 use serde_json::{Value, json};

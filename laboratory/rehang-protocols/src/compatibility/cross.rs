@@ -2,10 +2,10 @@
 
 use serde::Serialize;
 
-use rehang::curve::{
+use rehang_core::curve::{
     CurveOptions, Evaluation, Metric, QueryCount, Relevance, evaluate, evaluate_leave_one_out,
 };
-use rehang::{Distance, Progress, Result};
+use rehang_core::{Distance, Progress, Result};
 
 use super::matrix::CrossMatrix;
 use super::model::{Model, check_models};
@@ -88,14 +88,14 @@ impl CrossEvaluation {
     }
 }
 
-/// Evaluates every model's queries in every model's gallery; metrics and ties as in [`rehang::curve`].
+/// Evaluates every model's queries in every model's gallery; metrics and ties as in [`rehang_core::curve`].
 ///
 /// Queries and galleries of different widths are brought together as [the module](super) says.
 ///
 /// ```
 /// use rehang_protocols::compatibility::{CrossInput, Model, WidthRule, cross_evaluate};
-/// use rehang::curve::{MAP, Relevance, TOP1};
-/// use rehang::{Distance, Matrix, Progress};
+/// use rehang_core::curve::{MAP, Relevance, TOP1};
+/// use rehang_core::{Distance, Matrix, Progress};
 ///
 /// // The old model puts items 1 and 2 the wrong way round; the new one, which has one more coordinate, does not.
 /// let old = Matrix::new(1, vec![0.0, 5.0, 1.0, 6.0])?;
@@ -120,7 +120,7 @@ impl CrossEvaluation {
 /// // queries in the new gallery: the two ends find their class, the two in the middle each other.
 /// let top1 = cross.matrix(TOP1);
 /// assert_eq!(top1.values, [[0.0, 50.0], [0.0, 100.0]]);
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 ///
 /// # Errors

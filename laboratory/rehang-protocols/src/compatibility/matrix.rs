@@ -1,9 +1,9 @@
 //! Cross matrix of one metric, and what it says about every pair of models.
 
-use rehang::Result;
-use rehang::check::expect_count;
-use rehang::gains::{absolute_gain, criterion_met, gain_down, gain_up, update_gain};
-use rehang::statistics::{Interval, bootstrap_means};
+use rehang_core::Result;
+use rehang_core::check::expect_count;
+use rehang_core::gains::{absolute_gain, criterion_met, gain_down, gain_up, update_gain};
+use rehang_core::statistics::{Interval, bootstrap_means};
 use serde::Serialize;
 
 use super::model::check_names;
@@ -52,8 +52,8 @@ impl CrossMatrix {
     ///
     /// # Errors
     ///
-    /// Those of `value`; [`ErrorKind::Empty`](rehang::ErrorKind::Empty) for no models,
-    /// [`ErrorKind::Duplicate`](rehang::ErrorKind::Duplicate) for two of one name.
+    /// Those of `value`; [`ErrorKind::Empty`](rehang_core::ErrorKind::Empty) for no models,
+    /// [`ErrorKind::Duplicate`](rehang_core::ErrorKind::Duplicate) for two of one name.
     pub fn from_fn(names: &[String], mut value: impl FnMut(usize, usize) -> Result<f64>) -> Result<Self> {
         check_names(names.iter().map(String::as_str))?;
         let values = (0..names.len())
@@ -78,7 +78,7 @@ impl CrossMatrix {
     /// assert_eq!(format!("{:.2}", pair.update_gain.unwrap()), "64.77");
     /// // Independently trained models cannot be compared at all.
     /// assert!(!matrix.compatibility(0, 2, None).criterion_met);
-    /// # Ok::<(), rehang::Error>(())
+    /// # Ok::<(), rehang_core::Error>(())
     /// ```
     ///
     /// # Panics
@@ -128,7 +128,7 @@ impl CrossMatrix {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::CountMismatch`](rehang::ErrorKind::CountMismatch) where the two are not of the same queries;
+/// [`ErrorKind::CountMismatch`](rehang_core::ErrorKind::CountMismatch) where the two are not of the same queries;
 /// those of [`bootstrap_means`].
 pub fn paired_difference(
     after: &[f64],

@@ -3,15 +3,15 @@
 //! `M(i, j)` is a metric (in percent, larger is better) with queries by model i and gallery by model j.
 //! Everything here is read off the **cross matrix** of all `M(i, j)`:
 //!
-//! - [`criterion_met`](rehang::gains::criterion_met): `M(new, old) > M(old, old)` (BCT eq. 2).
-//! - [`update_gain`](rehang::gains::update_gain) Γ:
+//! - [`criterion_met`](rehang_core::gains::criterion_met): `M(new, old) > M(old, old)` (BCT eq. 2).
+//! - [`update_gain`](rehang_core::gains::update_gain) Γ:
 //!   `(M(new, old) − M(old, old)) / (M(new*, new*) − M(old, old))`, in percent; new* is the best variant of
 //!   the new model (BCT eq. 9).
-//! - [`absolute_gain`](rehang::gains::absolute_gain): `M(new, old) − M(old, old)`, in points (BCT tables 1,
+//! - [`absolute_gain`](rehang_core::gains::absolute_gain): `M(new, old) − M(old, old)`, in points (BCT tables 1,
 //!   3, 4).
-//! - [`gain_up`](rehang::gains::gain_up) Δ↑: `(M(new, old) − M(old, old)) / M(old, old)`, in percent (DMU eq.
+//! - [`gain_up`](rehang_core::gains::gain_up) Δ↑: `(M(new, old) − M(old, old)) / M(old, old)`, in percent (DMU eq.
 //!   6).
-//! - [`gain_down`](rehang::gains::gain_down) Δ↓: `(M(new*, new*) − M(new, new)) / M(new*, new*)`, in percent
+//! - [`gain_down`](rehang_core::gains::gain_down) Δ↓: `(M(new*, new*) − M(new, new)) / M(new*, new*)`, in percent
 //!   (DMU eq. 7).
 //!
 //! `new*` is the best model that could be had with a full backfill: as a rule the new architecture trained on
@@ -24,7 +24,7 @@
 //! # Different widths
 //!
 //! A gallery's vectors are stored and indexed, so it is the query that is made to fit
-//! ([`Matrix::at_width`](rehang::Matrix::at_width)): of a wider query the first coordinates count (BCT §3.6
+//! ([`Matrix::at_width`](rehang_core::Matrix::at_width)): of a wider query the first coordinates count (BCT §3.6
 //! trains the new model for that), a narrower one is filled up with zeros. In a gallery that is being
 //! backfilled ([`hot_refresh`]) each vector is compared with the query as it is made to fit that vector:
 //! under cosine an old one with the query that is cut and has a length of its own. Were old vectors filled up

@@ -1,8 +1,8 @@
 //! Vectors of one model, and checks of several models together.
 
-use rehang::check::expect_count;
-use rehang::curve::check_vectors;
-use rehang::{Error, ErrorKind, Matrix, Result};
+use rehang_core::check::expect_count;
+use rehang_core::curve::check_vectors;
+use rehang_core::{Error, ErrorKind, Matrix, Result};
 
 /// Vectors of the items and of the queries by one model.
 #[derive(Debug, Clone, Copy)]

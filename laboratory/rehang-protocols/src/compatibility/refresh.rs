@@ -1,7 +1,7 @@
 //! Hot refresh: compatible queries at once, the gallery backfilled behind them.
 
-use rehang::curve::{Curve, CurveInput, CurveOptions, DoNothing, Relevance, curve};
-use rehang::{Distance, Error, ErrorKind, Progress, Result};
+use rehang_core::curve::{Curve, CurveInput, CurveOptions, DoNothing, Relevance, curve};
+use rehang_core::{Distance, Error, ErrorKind, Progress, Result};
 
 use super::model::Model;
 
@@ -40,8 +40,8 @@ pub struct Refresh {
 ///
 /// ```
 /// use rehang_protocols::compatibility::{Model, RefreshInput, hot_refresh};
-/// use rehang::curve::{CurveOptions, Relevance, TOP1};
-/// use rehang::{Distance, Matrix, Progress};
+/// use rehang_core::curve::{CurveOptions, Relevance, TOP1};
+/// use rehang_core::{Distance, Matrix, Progress};
 ///
 /// // Four items on a line, two of each class; the old model swaps the ones in the middle.
 /// let old = Matrix::new(1, vec![0.0, 5.0, 1.0, 6.0])?;
@@ -58,7 +58,7 @@ pub struct Refresh {
 /// assert_eq!(refreshes[0].curve.lines[TOP1].values(), [0.0, 50.0, 100.0, 100.0, 100.0]);
 /// assert_eq!(refreshes[1].curve.lines[TOP1].values(), [0.0, 0.0, 0.0, 50.0, 100.0]);
 /// assert_eq!(refreshes[0].curve.flips[TOP1].rate.values(), [0.0; 5]);
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 ///
 /// # Errors

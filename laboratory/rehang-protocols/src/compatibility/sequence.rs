@@ -2,16 +2,16 @@
 
 use serde::Serialize;
 
-use rehang::adapter::{Adapter, apply};
-use rehang::check::{check_permutation, expect_count, expect_width};
-use rehang::curve::{
+use rehang_core::adapter::{Adapter, apply};
+use rehang_core::check::{check_permutation, expect_count, expect_width};
+use rehang_core::curve::{
     ByMetric, Curve, CurveInput, CurveOptions, Evaluation, MAP, Metric, Qrels, QueryCount, Relevance, curve,
     evaluate, evaluate_leave_one_out,
 };
-use rehang::{Distance, Error, ErrorKind, Matrix, Progress, Result, Vectors};
+use rehang_core::{Distance, Error, ErrorKind, Matrix, Progress, Result, Vectors};
 
 use super::model::{Model, check_models};
-use rehang::gains::gain_up;
+use rehang_core::gains::gain_up;
 
 /// Step of a sequence: one model, and the backfill that it gets before the next one arrives.
 #[derive(Debug, Clone, Copy)]
@@ -98,8 +98,8 @@ pub struct SequenceStep {
 ///
 /// ```
 /// use rehang_protocols::compatibility::{Model, SequenceInput, UpgradeStep, upgrade_sequence};
-/// use rehang::curve::{Relevance, TOP1};
-/// use rehang::{Distance, Matrix, Progress};
+/// use rehang_core::curve::{Relevance, TOP1};
+/// use rehang_core::{Distance, Matrix, Progress};
 ///
 /// let old = Matrix::new(1, vec![0.0, 5.0, 1.0, 6.0])?;
 /// let new = Matrix::new(1, vec![0.0, 1.0, 5.0, 6.0])?;
@@ -122,7 +122,7 @@ pub struct SequenceStep {
 /// assert_eq!((second.backfilled, second.native), (2, 2));
 /// assert_eq!((second.no_refresh[TOP1], second.hot_start[TOP1], second.hot_end[TOP1]), (0.0, 0.0, 100.0));
 /// assert_eq!(second.full[TOP1], 100.0);
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 ///
 /// # Errors

@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use crate::identification::{Identification, IdentificationInput, identification as identify_probes};
 use crate::templates::{self, Templates};
 use crate::verification::{OperatingPoint, Verification, verification};
-use rehang::check::expect_count;
-use rehang::finding::Finding;
-use rehang::report::InputRecord;
-use rehang::{Error, Matrix, Progress, Result};
+use rehang_core::check::expect_count;
+use rehang_core::finding::Finding;
+use rehang_core::report::InputRecord;
+use rehang_core::{Error, Matrix, Progress, Result};
 use rehang_files::lists::{self, FaceList};
 use rehang_files::{InputReader, NamedFile, VectorSource};
 use serde::Serialize;
@@ -189,7 +189,7 @@ pub fn tpir_name(fpir: f64) -> String {
 ///
 /// # Errors
 ///
-/// What is wrong with a file, or between two, names them; [`InvalidOption`](rehang::ErrorKind::InvalidOption)
+/// What is wrong with a file, or between two, names them; [`InvalidOption`](rehang_core::ErrorKind::InvalidOption)
 /// for 0 candidates; as [`identification`](crate::identification::identification).
 pub fn identify(
     files: &FaceFiles,

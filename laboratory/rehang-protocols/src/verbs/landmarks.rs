@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::landmarks::{LandmarkSetup, PRECISION_DEPTHS, RevisitedSetup, retrieval, revisited};
-use rehang::check::expect_count;
-use rehang::curve::{MAP, Metric, QueryCount};
-use rehang::finding::Finding;
-use rehang::report::InputRecord;
-use rehang::{Distance, Error, Matrix, Progress, Result};
+use rehang_core::check::expect_count;
+use rehang_core::curve::{MAP, Metric, QueryCount};
+use rehang_core::finding::Finding;
+use rehang_core::report::InputRecord;
+use rehang_core::{Distance, Error, Matrix, Progress, Result};
 use rehang_files::join::MissingPolicy;
 use rehang_files::lists::{GroundTruth, read_landmark_solution, read_revisited, rows_by_name};
 use rehang_files::{InputReader, NamedFile, VectorSource};
@@ -123,8 +123,8 @@ struct Ground {
 ///
 /// # Errors
 ///
-/// What is wrong with a file, or between two, names them; [`MissingInput`](rehang::ErrorKind::MissingInput)
-/// for queries or ids that the truth needs; [`InvalidOption`](rehang::ErrorKind::InvalidOption) for k = 0 and
+/// What is wrong with a file, or between two, names them; [`MissingInput`](rehang_core::ErrorKind::MissingInput)
+/// for queries or ids that the truth needs; [`InvalidOption`](rehang_core::ErrorKind::InvalidOption) for k = 0 and
 /// a usage that no query has.
 pub fn landmarks(files: &LandmarkFiles, progress: &Progress) -> Result<LandmarkAnswer> {
     if matches!(files.truth, LandmarkTruth::Solution { k: 0, .. }) {

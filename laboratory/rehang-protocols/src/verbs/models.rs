@@ -1,8 +1,8 @@
 //! Models' vectors of the same items, by name, and tables of every model against every model.
 
 use crate::compatibility::{Compatibility, CrossMatrix};
-use rehang::statistics::Interval;
-use rehang::{Error, Matrix, Result};
+use rehang_core::statistics::Interval;
+use rehang_core::{Error, Matrix, Result};
 use rehang_files::{InputReader, NamedFile, expect_distinct};
 use serde::ser::{Serialize, Serializer};
 use serde_json::{Value, json};

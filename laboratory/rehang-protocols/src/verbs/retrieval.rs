@@ -7,12 +7,12 @@ use crate::compatibility::{
     Compatibility, CrossEvaluation, CrossInput, Model, RefreshInput, SequenceInput, SequenceStep,
     UpgradeStep, WidthRule, cross_evaluate, hot_refresh, paired_difference, upgrade_sequence,
 };
-use rehang::curve::{CurveOptions, Line, Metric, QueryCount, Relevance, TOP1, TOP5, grid_cuts};
-use rehang::finding::Finding;
-use rehang::order::{OrderInput, Policy, order};
-use rehang::report::InputRecord;
-use rehang::statistics::Interval;
-use rehang::{Adapter, Distance, Error, Matrix, Progress, Result};
+use rehang_core::curve::{CurveOptions, Line, Metric, QueryCount, Relevance, TOP1, TOP5, grid_cuts};
+use rehang_core::finding::Finding;
+use rehang_core::order::{OrderInput, Policy, order};
+use rehang_core::report::InputRecord;
+use rehang_core::statistics::Interval;
+use rehang_core::{Adapter, Distance, Error, Matrix, Progress, Result};
 use rehang_files::{InputReader, Join, NamedFile, Names, RowSelection, VectorSource, expect_distinct};
 use serde::Serialize;
 
@@ -178,7 +178,7 @@ pub struct CrossAnswer {
 ///
 /// # Errors
 ///
-/// What is wrong with a file, or between two, names them; [`InvalidOption`](rehang::ErrorKind::InvalidOption)
+/// What is wrong with a file, or between two, names them; [`InvalidOption`](rehang_core::ErrorKind::InvalidOption)
 /// for names that no model has.
 pub fn cross(
     files: &ModelFiles,
@@ -268,7 +268,7 @@ pub struct RefreshLine {
 ///
 /// # Errors
 ///
-/// As [`cross`]; [`InvalidOption`](rehang::ErrorKind::InvalidOption) for another number of models and for a
+/// As [`cross`]; [`InvalidOption`](rehang_core::ErrorKind::InvalidOption) for another number of models and for a
 /// grid below 2.
 pub fn refresh(
     files: &ModelFiles,
@@ -296,7 +296,7 @@ pub fn refresh(
         let values = today.evaluation.values.iter();
         values.map(|(metric, &value)| (metric.key(), value)).collect()
     });
-    let in_order = |(order, curve): (&String, &rehang::curve::Curve)| {
+    let in_order = |(order, curve): (&String, &rehang_core::curve::Curve)| {
         let flips = [("nfr1", TOP1), ("nfr5", TOP5), ("nfr_at", Metric::top(files.k))];
         let flips = flips.map(|(key, metric)| (key.to_owned(), &curve.flips[metric].rate));
         // Top-5 is measured for its flips only.
@@ -354,7 +354,7 @@ pub struct SequenceAnswer {
 ///
 /// # Errors
 ///
-/// As [`cross`]; [`InvalidOption`](rehang::ErrorKind::InvalidOption) for shares, orders or `joined` that do
+/// As [`cross`]; [`InvalidOption`](rehang_core::ErrorKind::InvalidOption) for shares, orders or `joined` that do
 /// not fit the models.
 pub fn sequence(files: &ModelFiles, how: &SequenceFiles, progress: &Progress) -> Result<SequenceAnswer> {
     let mut ground = Ground::read(files, None)?;

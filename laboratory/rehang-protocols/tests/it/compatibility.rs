@@ -1,8 +1,8 @@
 //! The cross matrix, hot refreshes and sequences of upgrades against twins that sort whole rankings.
 
 use proptest::prelude::*;
-use rehang::curve::{CurveOptions, MAP, Metric, Qrels, Relevance, TOP1, TOP5};
-use rehang::{Adapter, Distance, Matrix, Progress, Space};
+use rehang_core::curve::{CurveOptions, MAP, Metric, Qrels, Relevance, TOP1, TOP5};
+use rehang_core::{Adapter, Distance, Matrix, Progress, Space};
 use rehang_protocols::compatibility::{
     CrossInput, CrossMatrix, Model, RefreshInput, SequenceInput, UpgradeStep, WidthRule, cross_evaluate,
     hot_refresh, paired_difference, upgrade_sequence,

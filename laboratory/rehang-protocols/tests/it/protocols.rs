@@ -2,8 +2,8 @@
 //! every ranking.
 
 use proptest::prelude::*;
-use rehang::curve::Metric;
-use rehang::{Distance, ErrorKind, Matrix, Progress};
+use rehang_core::curve::Metric;
+use rehang_core::{Distance, ErrorKind, Matrix, Progress};
 use rehang_files::lists::{GroundTruth, TemplateItem};
 use rehang_protocols::identification::{IdentificationInput, identification};
 use rehang_protocols::landmarks::{LandmarkSetup, retrieval, revisited};

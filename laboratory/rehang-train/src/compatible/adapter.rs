@@ -1,7 +1,7 @@
 //! Adapter ψ, the forward-adaptive head of DMU, as an ordinary adapter.
 
-use rehang::adapter::{Adapter, Dense, InputScaling, InputStatistics, Map, RowSketch, Training};
-use rehang::{Distance, Error, Matrix, Pairs, Progress, Result, Space, Vectors};
+use rehang_core::adapter::{Adapter, Dense, InputScaling, InputStatistics, Map, RowSketch, Training};
+use rehang_core::{Distance, Error, Matrix, Pairs, Progress, Result, Space, Vectors};
 use rehang_fit::geometry::{self, GeometryKind};
 use rehang_fit::network::{State, fold_normalisation};
 use rehang_fit::uncertainty_fit::{self, Evidence};

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use rehang::{Error, Matrix, Result};
+use rehang_core::{Error, Matrix, Result};
 use rehang_files::AtomicFile;
 use rehang_files::tensors::{self, Detail, FileKind, Metadata, Tensor, json, parse, parse_json, text};
 use serde::{Deserialize, Serialize};

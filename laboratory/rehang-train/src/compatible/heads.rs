@@ -17,7 +17,7 @@
 //! Beyond `π − m` ArcFace's cosine would rise again; there, as is usual, `z_y = s·(c_y − m·sin m)`.
 
 use rayon::prelude::*;
-use rehang::{Error, Head, HeadKind, Matrix, Result, norm};
+use rehang_core::{Error, Head, HeadKind, Matrix, Result, norm};
 use rehang_fit::network::column_sums;
 use rehang_fit::objectives::arcface::with_margin;
 use rehang_fit::objectives::cross_entropy::cross_entropy_row;
@@ -105,7 +105,7 @@ impl HeadForm {
     ///
     /// # Errors
     ///
-    /// [`rehang::ErrorKind::InvalidOption`].
+    /// [`rehang_core::ErrorKind::InvalidOption`].
     pub fn check(self, table: &str) -> Result<()> {
         let usual = (f32::INFINITY, "a finite number, 0 or more");
         let (scale, margin, (limit, rule)) = match self {

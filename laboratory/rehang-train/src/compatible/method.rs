@@ -19,7 +19,7 @@
 //! batch. `focal-distillation` distils the old head as it is. `bct` on the old training set synthesises
 //! nothing: its old head is the one that the old model was trained with.
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 use super::heads::HeadWeights;
@@ -320,12 +320,12 @@ impl TrainingMethod {
     /// assert!(matches!(TrainingMethod::named("bct", "weight = 0.5")?, TrainingMethod::Bct { weight, .. } if weight == 0.5));
     /// assert!(TrainingMethod::named("bct", "wieght = 0.5").unwrap_err().to_string().contains("wieght"));
     /// assert!(TrainingMethod::named("bcd", "").is_err());
-    /// # Ok::<(), rehang::Error>(())
+    /// # Ok::<(), rehang_core::Error>(())
     /// ```
     ///
     /// # Errors
     ///
-    /// [`rehang::ErrorKind::InvalidOption`] for an unknown name, an unknown option, or a value out of range.
+    /// [`rehang_core::ErrorKind::InvalidOption`] for an unknown name, an unknown option, or a value out of range.
     pub fn named(name: &str, options: &str) -> Result<Self> {
         let table: toml::Table = toml::from_str(options)
             .map_err(|error| Error::option("method", options, format!("a TOML table ({error})")))?;
@@ -606,7 +606,7 @@ mod tests {
 
     #[test]
     fn every_method_is_made_of_what_its_table_says() {
-        let weight = rehang::Matrix::new(2, vec![1.0, 0.0, 0.0, 1.0]).unwrap();
+        let weight = rehang_core::Matrix::new(2, vec![1.0, 0.0, 0.0, 1.0]).unwrap();
         let head = HeadWeights::new(weight, vec![0.0, 0.0], super::super::HeadForm::default());
         let head = OldHeads { own: head.clone(), whole: head };
         let names = |name: &str, options: &str| -> Vec<&'static str> {

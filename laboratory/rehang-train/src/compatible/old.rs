@@ -1,7 +1,7 @@
 //! Old model, as compatible training sees it: vectors and a frozen head. Nothing of it is ever changed.
 
-use rehang::check::{expect_count, expect_width};
-use rehang::{Error, Head, Matrix, Progress, Result};
+use rehang_core::check::{expect_count, expect_width};
+use rehang_core::{Error, Head, Matrix, Progress, Result};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::heads::HeadForm;
@@ -74,7 +74,7 @@ impl OldModel {
     ///
     /// # Errors
     ///
-    /// [`rehang::ErrorKind::Corrupt`] for an encoder that cannot be written.
+    /// [`rehang_core::ErrorKind::Corrupt`] for an encoder that cannot be written.
     pub fn fingerprint(&self) -> Result<String> {
         let source = match &self.source {
             OldSource::Vectors(vectors) => vectors.fingerprint(),

@@ -1,7 +1,7 @@
 //! Rows of vectors as heads and objectives read them: as wide as others, at length 1, multiplied with each
 //! other; each with its way back for derivatives.
 
-use rehang::Matrix;
+use rehang_core::Matrix;
 use rehang_fit::network::product::{self, Window};
 use rehang_fit::objectives::unit::{through_unit, unit_rows};
 

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use rehang::adapter::{Adapter, Training};
-use rehang::{Distance, ErrorKind, Head, HeadKind, Matrix, Progress, Result, Space, Vectors};
+use rehang_core::adapter::{Adapter, Training};
+use rehang_core::{Distance, ErrorKind, Head, HeadKind, Matrix, Progress, Result, Space, Vectors};
 
 use super::adapter::{adapter, adapter_graph};
 use super::trainer::{OwnBatches, PSI_IS_LOST, train_until, unless_diverged};
@@ -510,7 +510,7 @@ fn the_adapter_of_a_trained_head_gives_what_its_own_passes_give() {
     let mut own = Passes::new(&graph);
     let direct = own.forward(&mut state, vectors.as_slice(), rows, Mode::Evaluation).unwrap();
     let vectors = Vectors::new(Space::new("old", d_old, Distance::Cosine, false), vectors, "old").unwrap();
-    let applied = rehang::adapter::apply(&psi, &vectors, None, &progress).unwrap();
+    let applied = rehang_core::adapter::apply(&psi, &vectors, None, &progress).unwrap();
     for row in 0..rows {
         // The adapter also gives vectors the new space's mean length, which cosines do not see.
         let unit = |row: &[f32]| -> Vec<f32> {
@@ -595,7 +595,7 @@ fn a_compatible_model_searches_the_old_gallery_and_an_independent_one_does_not()
         if let Some(psi) = &trained.adapter {
             let space = encoder_of(&old).space();
             let vectors_old = Vectors::new(space, gallery.clone(), "old").unwrap();
-            let adapted = rehang::adapter::apply(psi, &vectors_old, None, &Progress::default()).unwrap();
+            let adapted = rehang_core::adapter::apply(psi, &vectors_old, None, &Progress::default()).unwrap();
             let forward = top_1(&vectors, adapted.vectors.matrix(), &examples.labels);
             assert!(forward > independent + 0.2, "{method} through ψ: {forward}");
         }

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
-use rehang::adapter::{Adapter, Training};
-use rehang::{Error, ErrorKind, Head, Matrix, Progress, Result};
+use rehang_core::adapter::{Adapter, Training};
+use rehang_core::{Error, ErrorKind, Head, Matrix, Progress, Result};
 use rehang_files::tensors::{self, Detail};
 use rehang_fit::network::{State, draw_uniform};
 use serde::{Deserialize, Serialize};

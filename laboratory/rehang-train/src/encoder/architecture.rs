@@ -1,6 +1,6 @@
 //! Architectures of encoders, and the graph of each.
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 use super::graph::{Graph, Shape, Sliding};
@@ -114,7 +114,7 @@ impl EncoderArchitecture {
     /// let graph = encoder.graph(shape)?;
     /// // The well-known 11,173,962 of CIFAR-10's ResNet-18, less its 10-class head, more this one's 128 outputs.
     /// assert_eq!(graph.parameter_count(), 11_173_962 - 5_130 + 513 * 128);
-    /// # Ok::<(), rehang::Error>(())
+    /// # Ok::<(), rehang_core::Error>(())
     /// ```
     ///
     /// # Errors

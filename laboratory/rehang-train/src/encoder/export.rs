@@ -4,7 +4,7 @@
 //! `features` `[batch, coordinates]` as they are); the encoder's own normalisation is part of the file. The
 //! output is called `vector` `[batch, d]`.
 
-use rehang::{Matrix, Result};
+use rehang_core::{Matrix, Result};
 use rehang_files::onnx::{Attribute, Network};
 use rehang_fit::network::VARIANCE_EPSILON;
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use rehang::adapter::Training;
-use rehang::{Distance, Error, Head, HeadKind, Matrix, Progress, Result, Space, Vectors};
+use rehang_core::adapter::Training;
+use rehang_core::{Distance, Error, Head, HeadKind, Matrix, Progress, Result, Space, Vectors};
 use rehang_files::AtomicFile;
 use rehang_files::tensors::{self, Detail, FileKind, Metadata, Tensor, json, parse, parse_json, text};
 use rehang_fit::network::State;
@@ -65,8 +65,8 @@ impl TrainedEncoder {
     ///
     /// # Errors
     ///
-    /// [`rehang::ErrorKind::WidthMismatch`] for inputs of another shape, [`rehang::ErrorKind::NotFinite`] for
-    /// vectors that left the finite numbers, [`rehang::ErrorKind::Cancelled`].
+    /// [`rehang_core::ErrorKind::WidthMismatch`] for inputs of another shape, [`rehang_core::ErrorKind::NotFinite`] for
+    /// vectors that left the finite numbers, [`rehang_core::ErrorKind::Cancelled`].
     pub fn embed(&self, inputs: &ExampleInputs, progress: &Progress) -> Result<Vectors> {
         let rows: Vec<usize> = (0..inputs.len()).collect();
         progress.begin("embedding", "items", rows.len() as u64);
@@ -128,7 +128,7 @@ impl TrainedEncoder {
     ///
     /// # Errors
     ///
-    /// [`rehang::ErrorKind::Corrupt`] for anything that is not a whole, undamaged encoder file of a version
+    /// [`rehang_core::ErrorKind::Corrupt`] for anything that is not a whole, undamaged encoder file of a version
     /// known here.
     pub fn from_bytes(bytes: &[u8], what: &str) -> Result<Self> {
         assemble(bytes).map_err(|detail| Error::corrupt(what, detail))
@@ -138,7 +138,7 @@ impl TrainedEncoder {
     ///
     /// # Errors
     ///
-    /// As [`TrainedEncoder::to_bytes`]; [`rehang::ErrorKind::Io`].
+    /// As [`TrainedEncoder::to_bytes`]; [`rehang_core::ErrorKind::Io`].
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         AtomicFile::write(path, &self.to_bytes()?)
     }
@@ -147,7 +147,7 @@ impl TrainedEncoder {
     ///
     /// # Errors
     ///
-    /// As [`TrainedEncoder::from_bytes`]; [`rehang::ErrorKind::Io`].
+    /// As [`TrainedEncoder::from_bytes`]; [`rehang_core::ErrorKind::Io`].
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let bytes = fs_err::read(path).map_err(|error| Error::io("read", path, &error))?;

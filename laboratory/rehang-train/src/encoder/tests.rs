@@ -2,8 +2,8 @@
 
 mod interchange;
 
-use rehang::adapter::Training;
-use rehang::{Head, HeadKind, Matrix, Progress};
+use rehang_core::adapter::Training;
+use rehang_core::{Head, HeadKind, Matrix, Progress};
 use rehang_files::tensors::{self, FileKind};
 
 use super::*;

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use rand::seq::SliceRandom;
-use rehang::check::expect_count;
-use rehang::{Error, Result};
+use rehang_core::check::expect_count;
+use rehang_core::{Error, Result};
 use rehang_files::{AtomicFile, VectorSource, read_labels};
 use serde::{Deserialize, Serialize};
 
@@ -183,9 +183,9 @@ impl Allocation {
     ///
     /// # Errors
     ///
-    /// [`rehang::ErrorKind::InvalidOption`] and [`rehang::ErrorKind::MissingInput`] for parameters out of
-    /// range, and for test rows of a class that no list names; [`rehang::ErrorKind::NotFound`] for a listed
-    /// class that is not there; [`rehang::ErrorKind::Empty`] where a model would see nothing; as
+    /// [`rehang_core::ErrorKind::InvalidOption`] and [`rehang_core::ErrorKind::MissingInput`] for parameters out of
+    /// range, and for test rows of a class that no list names; [`rehang_core::ErrorKind::NotFound`] for a listed
+    /// class that is not there; [`rehang_core::ErrorKind::Empty`] where a model would see nothing; as
     /// [`Examples::check_trainable`].
     pub fn draw(examples: &Examples, parameters: &AllocationParameters) -> Result<Self> {
         parameters.check()?;
@@ -215,7 +215,7 @@ impl Allocation {
     ///
     /// # Errors
     ///
-    /// As [`Allocation::draw`]; missing input without a share; [`rehang::ErrorKind::InvalidOption`] for a
+    /// As [`Allocation::draw`]; missing input without a share; [`rehang_core::ErrorKind::InvalidOption`] for a
     /// `new_share` that is not larger.
     pub fn step(examples: &Examples, parameters: &AllocationParameters, new_share: f64) -> Result<Self> {
         if parameters.kind == AllocationKind::Classes {
@@ -237,7 +237,7 @@ impl Allocation {
     ///
     /// # Errors
     ///
-    /// [`rehang::ErrorKind::Io`].
+    /// [`rehang_core::ErrorKind::Io`].
     pub fn write(&self, path: impl AsRef<Path>) -> Result<()> {
         let mut bytes = serde_json::to_vec(self).map_err(|error| Error::corrupt("the allocation", error))?;
         bytes.push(b'\n');
@@ -248,9 +248,9 @@ impl Allocation {
     ///
     /// # Errors
     ///
-    /// [`rehang::ErrorKind::Io`]; [`rehang::ErrorKind::Corrupt`] for a file that is no allocation, or one
-    /// whose lists contradict what an [`Allocation`] is; [`rehang::ErrorKind::CountMismatch`] for data of
-    /// another length; [`rehang::ErrorKind::Conflict`] for other data of the same length.
+    /// [`rehang_core::ErrorKind::Io`]; [`rehang_core::ErrorKind::Corrupt`] for a file that is no allocation, or one
+    /// whose lists contradict what an [`Allocation`] is; [`rehang_core::ErrorKind::CountMismatch`] for data of
+    /// another length; [`rehang_core::ErrorKind::Conflict`] for other data of the same length.
     pub fn read(path: impl AsRef<Path>, examples: &Examples) -> Result<Self> {
         let path = path.as_ref();
         let corrupt = |detail: String| Error::corrupt(path.display(), detail);

@@ -4,8 +4,8 @@ use std::fmt::Display;
 use std::io::Read;
 use std::path::Path;
 
-use rehang::check::expect_count;
-use rehang::{Error, Result};
+use rehang_core::check::expect_count;
+use rehang_core::{Error, Result};
 use rehang_files::{
     Array, ArrayNumbers, LabelValues, VectorSource, array_from_bytes, read_array, read_label_values,
 };

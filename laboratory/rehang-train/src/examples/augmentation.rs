@@ -3,7 +3,7 @@
 use rand::{Rng, RngExt};
 use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 use super::dataset::{ExampleInputs, Images, SIDE_MAX};
@@ -129,7 +129,7 @@ impl Augmentation {
     ///
     /// # Errors
     ///
-    /// [`rehang::ErrorKind::InvalidOption`].
+    /// [`rehang_core::ErrorKind::InvalidOption`].
     pub fn check(&self, inputs: &ExampleInputs) -> Result<()> {
         let within = |option: &str, value: f32, least: f32, most: f32| {
             if (least..=most).contains(&value) {

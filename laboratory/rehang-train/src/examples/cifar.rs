@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 use super::arrays::{expect_file, numbered};

@@ -1,7 +1,7 @@
 //! Rows with a class each: images of one size, or vectors.
 
-use rehang::check::expect_count;
-use rehang::{Error, Matrix, Result};
+use rehang_core::check::expect_count;
+use rehang_core::{Error, Matrix, Result};
 use serde::Serialize;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -108,8 +108,8 @@ impl Examples {
     ///
     /// # Errors
     ///
-    /// [`rehang::ErrorKind::Empty`], [`rehang::ErrorKind::CountMismatch`], [`rehang::ErrorKind::NotFinite`];
-    /// [`rehang::ErrorKind::Corrupt`] for a class number without a class, a class that is named twice or
+    /// [`rehang_core::ErrorKind::Empty`], [`rehang_core::ErrorKind::CountMismatch`], [`rehang_core::ErrorKind::NotFinite`];
+    /// [`rehang_core::ErrorKind::Corrupt`] for a class number without a class, a class that is named twice or
     /// images of no size.
     pub fn check(&self) -> Result<()> {
         match &self.inputs {
@@ -143,7 +143,7 @@ impl Examples {
     ///
     /// # Errors
     ///
-    /// [`rehang::ErrorKind::Corrupt`] where fewer than two classes have rows.
+    /// [`rehang_core::ErrorKind::Corrupt`] where fewer than two classes have rows.
     pub fn check_trainable(&self) -> Result<Vec<String>> {
         let counts: Vec<usize> = self.rows_by_class().iter().map(Vec::len).collect();
         let filled = counts.iter().filter(|&&count| count > 0).count();

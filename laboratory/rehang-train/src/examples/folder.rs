@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use image::imageops::FilterType;
 use rayon::prelude::*;
-use rehang::{Error, Result, Semaphore};
+use rehang_core::{Error, Result, Semaphore};
 
 use super::arrays::in_order;
 use super::dataset::{ExampleInputs, Examples, Images, Refusal, check_size};

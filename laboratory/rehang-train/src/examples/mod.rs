@@ -9,7 +9,7 @@
 //! | [`SamplerParameters`], [`Sampler`] | which rows make a batch |
 //!
 //! ```
-//! use rehang::Matrix;
+//! use rehang_core::Matrix;
 //! use rehang_train::examples::{
 //!     Allocation, AllocationKind, AllocationParameters, Augmentation, Augmenter, Examples, ExampleInputs, Normalisation,
 //!     Sampler, SamplerParameters,
@@ -34,7 +34,7 @@
 //!     augmenter.batch(&examples.inputs, &rows, 0, 0, &mut batch);
 //!     assert_eq!(batch.len(), rows.len() * 3);
 //! }
-//! # Ok::<(), rehang::Error>(())
+//! # Ok::<(), rehang_core::Error>(())
 //! ```
 //!
 //! # Same seed, same bytes

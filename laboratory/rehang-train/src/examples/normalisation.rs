@@ -1,6 +1,6 @@
 //! Normalisation from bytes and coordinates to numbers of about one size.
 
-use rehang::{Error, ErrorKind, Result};
+use rehang_core::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
 use super::dataset::ExampleInputs;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use rand::RngExt;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 use super::draws::{Purpose, generator};
@@ -81,9 +81,9 @@ impl Sampler {
     ///
     /// # Errors
     ///
-    /// [`rehang::ErrorKind::Empty`] where no row is given; [`rehang::ErrorKind::NotFound`] for a row without
-    /// a label; [`rehang::ErrorKind::Duplicate`] for a row that is given twice;
-    /// [`rehang::ErrorKind::InvalidOption`] for sizes out of range, for a batch that no epoch fills although
+    /// [`rehang_core::ErrorKind::Empty`] where no row is given; [`rehang_core::ErrorKind::NotFound`] for a row without
+    /// a label; [`rehang_core::ErrorKind::Duplicate`] for a row that is given twice;
+    /// [`rehang_core::ErrorKind::InvalidOption`] for sizes out of range, for a batch that no epoch fills although
     /// the last one is dropped, and for more classes a batch than there are classes of two rows or more.
     pub fn new(parameters: &SamplerParameters, labels: &[u32], rows: &[usize], seed: u64) -> Result<Self> {
         if rows.is_empty() {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use rehang::Result;
+use rehang_core::Result;
 use serde::{Deserialize, Serialize};
 
 use super::arrays::{self, ArrayLayout};
@@ -127,11 +127,11 @@ impl Examples {
     ///
     /// # Errors
     ///
-    /// [`rehang::ErrorKind::Io`], [`rehang::ErrorKind::Empty`] where not one row is left,
-    /// [`rehang::ErrorKind::Corrupt`] for files that are not what they should be (an image in a folder is
-    /// listed in `refused` instead), [`rehang::ErrorKind::CountMismatch`] where there is not one label a row,
-    /// [`rehang::ErrorKind::NotFinite`] for vectors with NaN, and [`rehang::ErrorKind::InvalidOption`] or
-    /// [`rehang::ErrorKind::MissingInput`] for a source that does not fit its files.
+    /// [`rehang_core::ErrorKind::Io`], [`rehang_core::ErrorKind::Empty`] where not one row is left,
+    /// [`rehang_core::ErrorKind::Corrupt`] for files that are not what they should be (an image in a folder is
+    /// listed in `refused` instead), [`rehang_core::ErrorKind::CountMismatch`] where there is not one label a row,
+    /// [`rehang_core::ErrorKind::NotFinite`] for vectors with NaN, and [`rehang_core::ErrorKind::InvalidOption`] or
+    /// [`rehang_core::ErrorKind::MissingInput`] for a source that does not fit its files.
     pub fn read(source: &ExamplesSource) -> Result<Self> {
         let examples = source.read()?;
         examples.check()?;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use ::image::{DynamicImage, GrayImage, ImageFormat, Luma, Rgb, RgbImage};
 use proptest::prelude::*;
-use rehang::{ErrorKind, Matrix};
+use rehang_core::{ErrorKind, Matrix};
 use rehang_files::{write_labels, write_matrix};
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
@@ -62,7 +62,7 @@ fn arrays(images: impl Into<PathBuf>, labels: impl Into<PathBuf>) -> ExamplesSou
 
 /// Fails unless the source is refused with a sentence that holds the words.
 #[track_caller]
-fn refused(source: &ExamplesSource, words: &[&str]) -> rehang::Error {
+fn refused(source: &ExamplesSource, words: &[&str]) -> rehang_core::Error {
     let error = Examples::read(source).expect_err("the source should be refused");
     let text = error.to_string();
     assert!(words.iter().all(|word| text.contains(word)), "{text:?} lacks one of {words:?}");

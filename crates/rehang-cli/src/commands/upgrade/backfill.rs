@@ -1,6 +1,6 @@
 //! `rehang upgrade run`: the backfill.
 
-use rehang::Result;
+use rehang_core::Result;
 use rehang_upgrade::{Ending, Run, RunOptions, Until, parse_rate, parse_until};
 
 use super::learn::refit_text;

@@ -1,6 +1,6 @@
 //! `rehang upgrade pairs`, `fit`, `order`, `bridge`, `refit` and `report`: what is learned from pairs.
 
-use rehang::Result;
+use rehang_core::Result;
 use rehang_fit::{BridgeRow, OrderChoice};
 use rehang_upgrade::{Bridged, Enough, PairsDrawn, PairsFiles, PairsOptions, Refit};
 use serde_json::json;

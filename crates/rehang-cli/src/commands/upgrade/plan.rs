@@ -1,6 +1,6 @@
 //! `rehang upgrade plan`: what the upgrade would do, how long it takes and what it costs.
 
-use rehang::Result;
+use rehang_core::Result;
 use rehang_upgrade::{Basis, CostEstimate, Forecast, Outlook, Way, WayReason, Ways};
 
 use super::shared::{bytes, duration, open};

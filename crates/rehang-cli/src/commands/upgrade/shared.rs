@@ -1,6 +1,6 @@
 //! Helpers that the verbs of an upgrade share.
 
-use rehang::Result;
+use rehang_core::Result;
 use rehang_upgrade::Upgrade;
 
 use crate::arguments::upgrade::UpgradeConfig;

@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::time::Duration;
 
-use rehang::{Remedy, Result};
+use rehang_core::{Remedy, Result};
 use rehang_store::Store;
 use rehang_upgrade::{
     AutoOptions, Clock, Forecast, Halt, Left, Next, Phase, Request, SigmaHealth, Status, Step, SystemClock,

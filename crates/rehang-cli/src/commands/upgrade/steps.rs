@@ -1,7 +1,7 @@
 //! `rehang upgrade start`, `first`, `switch`, `pause`, `stop`, `resume`, `rollback` and `finish`: one step
 //! each.
 
-use rehang::Result;
+use rehang_core::Result;
 use rehang_upgrade::{Location, PutFirst, Request, Serving, Started, Switched, Upgrade};
 
 use super::plan::WITHOUT_ADAPTER;

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use rehang::Matrix;
+use rehang_core::Matrix;
 
 use super::Place;
 use super::upgrade::{self, upgrade};

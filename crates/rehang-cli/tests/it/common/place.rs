@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use rehang::Matrix;
+use rehang_core::Matrix;
 use rehang_files::VectorSource;
 use serde_json::Value;
 

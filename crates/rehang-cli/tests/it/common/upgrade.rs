@@ -7,7 +7,7 @@ pub use padding::padding;
 
 use std::collections::BTreeMap;
 
-use rehang::{Distance, Matrix, Space};
+use rehang_core::{Distance, Matrix, Space};
 use serde_json::{Value, json};
 
 use super::Place;

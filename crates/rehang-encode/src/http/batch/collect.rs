@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rehang::Result;
+use rehang_core::Result;
 use serde::Deserialize;
 use serde_json::Value;
 

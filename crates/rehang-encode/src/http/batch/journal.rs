@@ -5,7 +5,7 @@ use std::mem;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use rehang_files::AtomicFile;
 use serde_json::{Value, json};
 

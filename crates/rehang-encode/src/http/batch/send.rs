@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use serde::Deserialize;
 use serde_json::json;
 

@@ -3,7 +3,7 @@
 use std::io::{BufRead as _, BufReader};
 use std::time::Duration;
 
-use rehang::Result;
+use rehang_core::Result;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;

@@ -4,7 +4,7 @@ use std::thread;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use rehang::{Distance, Space};
+use rehang_core::{Distance, Space};
 use rehang_clock::ManualClock;
 use serde_json::{Value, json};
 use tempfile::TempDir;

@@ -6,7 +6,7 @@ use std::io::Cursor;
 use image::imageops::FilterType;
 use image::metadata::Orientation;
 use image::{DynamicImage, GrayImage, ImageDecoder as _, ImageFormat, ImageReader, RgbImage};
-use rehang::Semaphore;
+use rehang_core::Semaphore;
 use zune_jpeg::zune_core::bytestream::ZCursor;
 use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rehang::{ErrorKind, Matrix, Provenance, Result, Space};
+use rehang_core::{ErrorKind, Matrix, Provenance, Result, Space};
 use rehang_store::{
     AtWork, Claimed, Counts, Drawn, Epoch, Failure, Filter, Found, Index, Item, ItemKey, ItemWrite, Ledger,
     Priority, Queue, Record, Revision, Sample, Scan, SpaceRecord, VectorRecord, VectorWrite, WriteOutcome,

@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use rehang::order::Policy;
-use rehang::{Adapter, Distance, Error, Provenance, Result, Space};
+use rehang_core::order::Policy;
+use rehang_core::{Adapter, Distance, Error, Provenance, Result, Space};
 pub use rehang_clock::ManualClock;
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_store::{ItemWrite, Ledger, NewVector, Scan, Select, Store};
@@ -229,7 +229,7 @@ impl Encoder for TestEncoder {
     fn encode(&self, inputs: &[Input<'_>]) -> Result<Vec<Result<Vec<f32>, ItemFailure>>> {
         let call = self.calls.fetch_add(1, Ordering::SeqCst) + 1;
         if self.fatal_at == Some(call) {
-            return Err(Error::from(rehang::ErrorKind::Unauthorised {
+            return Err(Error::from(rehang_core::ErrorKind::Unauthorised {
                 service: "the test encoder".into(),
                 detail: "401".into(),
             }));

@@ -1,8 +1,8 @@
 //! Makes the smallest adapter there is, for tests of every crate: it copies the old coordinates and fills up
 //! with zeros.
 
-use rehang::adapter::{Adapter, Dense, InputScaling, Map, Uncertainty};
-use rehang::{Fusion, Matrix, Space};
+use rehang_core::adapter::{Adapter, Dense, InputScaling, Map, Uncertainty};
+use rehang_core::{Fusion, Matrix, Space};
 
 /// Returns an adapter whose h pads (or cuts off); σ² is a line in the raw output with these weights
 /// `[d_new]`. Fused searches go by old distances alone, on a scale of their own.

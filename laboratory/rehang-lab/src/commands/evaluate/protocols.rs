@@ -1,6 +1,6 @@
 //! `rehang-lab evaluate verification`, `identification` and `landmarks`.
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use rehang_cli::options;
 use rehang_cli::shared::{Exit, say_findings, with_bar};
 use rehang_protocols::landmarks::LandmarkSetup;

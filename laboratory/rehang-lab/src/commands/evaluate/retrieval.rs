@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use rehang::Result;
-use rehang::curve::{MAP, QueryCount, TOP1};
+use rehang_core::Result;
+use rehang_core::curve::{MAP, QueryCount, TOP1};
 use rehang_cli::options;
 use rehang_cli::shared::{Exit, say_findings, with_bar};
 use rehang_protocols::compatibility::WidthRule;

@@ -1,6 +1,6 @@
 //! Tables that show cross matrices.
 
-use rehang::statistics::Interval;
+use rehang_core::statistics::Interval;
 use rehang_protocols::Table;
 use rehang_protocols::compatibility::Compatibility;
 

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use rehang::comparison::{Comparison, Measure, MethodOutcome, OrderOutcome, Quality};
-use rehang::statistics::MeanSd;
-use rehang::{Error, Result};
+use rehang_core::comparison::{Comparison, Measure, MethodOutcome, OrderOutcome, Quality};
+use rehang_core::statistics::MeanSd;
+use rehang_core::{Error, Result};
 use rehang_report::comparison_markdown;
 
 use super::{STUDIES, folder, markdown, record, shown};

@@ -4,10 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use rehang::comparison::{Comparison, Measure, OrderOutcome};
-use rehang::order::Policy;
-use rehang::statistics::mean_sd;
-use rehang::{Error, Result};
+use rehang_core::comparison::{Comparison, Measure, OrderOutcome};
+use rehang_core::order::Policy;
+use rehang_core::statistics::mean_sd;
+use rehang_core::{Error, Result};
 
 use super::compatible::{Studies, with_paper};
 use super::units::{FLIPS_AT, LOSS, METHODS, PARTS, PLAIN, Row, SETS, SETS_WITH_SIDE, WITH_SIDE};

@@ -15,8 +15,8 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use rehang::statistics::{MeanSd, mean_sd};
-use rehang::{Error, Result};
+use rehang_core::statistics::{MeanSd, mean_sd};
+use rehang_core::{Error, Result};
 use rehang_files::AtomicFile;
 
 use crate::studies::records::root;

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use rehang::Result;
-use rehang::comparison::{Comparison, MethodOutcome, OrderOutcome, Quality};
+use rehang_core::Result;
+use rehang_core::comparison::{Comparison, MethodOutcome, OrderOutcome, Quality};
 use rehang_report::{Axis, Chart, ChartLine, Level, svg_curve};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;

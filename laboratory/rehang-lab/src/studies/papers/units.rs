@@ -7,11 +7,11 @@
 use std::io::Write as _;
 use std::path::Path;
 
-use rehang::adapter::{self, Adapter, true_errors};
-use rehang::curve::{Curve, CurveInput, CurveOptions, MAP, Metric, Relevance, TOP1, TOP5, curve, evaluate};
-use rehang::order::{Order, OrderInput, Policy, order};
-use rehang::statistics::kendall_tau_b;
-use rehang::{Distance, Error, Head, HeadKind, Labels, Matrix, Pairs, Progress, Result, Vectors};
+use rehang_core::adapter::{self, Adapter, true_errors};
+use rehang_core::curve::{Curve, CurveInput, CurveOptions, MAP, Metric, Relevance, TOP1, TOP5, curve, evaluate};
+use rehang_core::order::{Order, OrderInput, Policy, order};
+use rehang_core::statistics::kendall_tau_b;
+use rehang_core::{Distance, Error, Head, HeadKind, Labels, Matrix, Pairs, Progress, Result, Vectors};
 use rehang_files::VectorSource;
 use rehang_fit::geometry::GeometryKind;
 use rehang_fit::{FitParameters, LossParts, Method, NetworkOptions, UncertaintySource, fit_adapter};
@@ -312,7 +312,7 @@ fn measure_part(
         let (native, adapted) = (part.new.matrix(), adapted.vectors.matrix());
         let input = CurveInput::new(native, adapted, &permutation, relevance, Distance::L2);
         let made = curve(&CurveInput { handicap, ..input }, &CurveOptions::default(), progress)?;
-        let both = |of: &dyn Fn(&rehang::curve::Line) -> f64| [of(&made.lines[TOP1]), of(&made.lines[MAP])];
+        let both = |of: &dyn Fn(&rehang_core::curve::Line) -> f64| [of(&made.lines[TOP1]), of(&made.lines[MAP])];
         let is_compared = WITH_SIDE.contains(&method) || DRAWN.contains(&method);
         let is_drawn = SETS_WITH_SIDE.contains(&set) && is_compared && DRAWN_ORDERS.contains(&name);
         rows.push(Row {
@@ -368,7 +368,7 @@ fn measure_part(
 }
 
 /// Gives a curve at 101 shares, to three decimals.
-fn points(line: &rehang::curve::Line) -> Vec<f64> {
+fn points(line: &rehang_core::curve::Line) -> Vec<f64> {
     line.grid(101).values.into_iter().map(|value| (1e3 * value).round() / 1e3).collect()
 }
 

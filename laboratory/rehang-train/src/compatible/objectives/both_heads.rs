@@ -10,7 +10,7 @@
 //! class the old head knows. To this loss a head is what vectors are to RACT's (6), which adds new negatives
 //! to (5).
 
-use rehang::Matrix;
+use rehang_core::Matrix;
 
 use rehang_fit::objectives::cross_entropy::cross_entropy_row;
 

@@ -15,7 +15,7 @@
 //! the old ones, `v` is cut beside `o`, and whole beside `v_k`. The positive is the row's own `o`; where
 //! positives are drawn, it is that of another row of its class (RACT table 6).
 
-use rehang::Matrix;
+use rehang_core::Matrix;
 use rehang_fit::objectives::cross_entropy::cross_entropy_row;
 
 use super::cosines::{Cosines, others};

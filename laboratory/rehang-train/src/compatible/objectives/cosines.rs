@@ -1,6 +1,6 @@
 //! Cosines that contrast and triplets are made of, and the way back from their derivatives.
 
-use rehang::Matrix;
+use rehang_core::Matrix;
 
 use super::super::rows::{Unit, as_wide_as, dot, products, weighted_sums, weighted_sums_down};
 use super::{Batch, add};

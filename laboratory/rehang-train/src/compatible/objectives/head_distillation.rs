@@ -10,7 +10,7 @@
 //! `z_old` are the frozen head's logits, a cosine head's with its scale, which is the temperature that BCT's
 //! appendix means. The factor T² keeps the size of the gradient (Hinton et al. 2015).
 
-use rehang::Matrix;
+use rehang_core::Matrix;
 
 use super::super::heads::HeadWeights;
 use super::super::rows::log_softmax;

@@ -27,7 +27,7 @@ mod recorded;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use rehang::Matrix;
+use rehang_core::Matrix;
 
 use super::heads::{HeadGradient, HeadWeights};
 

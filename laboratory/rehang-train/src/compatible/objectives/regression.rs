@@ -10,7 +10,7 @@
 //! is trained. As printed, it draws both of its sides to each other; with `stop_gradient` φ_new(x) is a
 //! target there and gets no gradient, so that ψ follows the encoder and not the other way round.
 
-use rehang::Matrix;
+use rehang_core::Matrix;
 
 use super::super::heads::HeadWeights;
 use super::super::rows::{Unit, as_wide_as, dot};

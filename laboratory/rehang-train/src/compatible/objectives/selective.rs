@@ -14,7 +14,7 @@
 //! without a margin: bare cosines of many classes have a flat softmax, and λ is 1/|K| to four digits whatever
 //! the old model knew. With one row λ = 1. A head with synthesised weights knows their classes too.
 
-use rehang::Matrix;
+use rehang_core::Matrix;
 use serde::{Deserialize, Serialize};
 
 use super::super::heads::HeadWeights;

@@ -21,7 +21,7 @@ mod winograd;
 use std::ops::Range;
 
 use rayon::prelude::*;
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use rehang_fit::network::State;
 use rehang_fit::network::product::{self, Window};
 
@@ -153,7 +153,7 @@ impl Passes {
     ///
     /// # Errors
     ///
-    /// [`rehang::ErrorKind::InvalidOption`] for an `input` of another size than `rows` rows, or parameters of
+    /// [`rehang_core::ErrorKind::InvalidOption`] for an `input` of another size than `rows` rows, or parameters of
     /// another encoder.
     pub fn forward(&mut self, state: &mut State, input: &[f32], rows: usize, mode: Mode) -> Result<Vec<f32>> {
         let size = rows * self.shapes[0].size();
@@ -195,7 +195,7 @@ impl Passes {
     ///
     /// # Errors
     ///
-    /// [`rehang::ErrorKind::InvalidOption`] for a gradient of another size; [`rehang::ErrorKind::Conflict`]
+    /// [`rehang_core::ErrorKind::InvalidOption`] for a gradient of another size; [`rehang_core::ErrorKind::Conflict`]
     /// without such a pass before.
     pub fn backward(&mut self, state: &State, gradient: &[f32], parameters: &mut [f32]) -> Result<()> {
         let Some(rows) = self.rows else {

@@ -10,7 +10,7 @@
 use std::ops::Range;
 
 use rayon::prelude::*;
-use rehang::vectorised;
+use rehang_core::vectorised;
 use rehang_fit::network::{State, VARIANCE_EPSILON as EPSILON};
 
 use super::shared::Disjoint;

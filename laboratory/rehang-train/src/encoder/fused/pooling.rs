@@ -1,7 +1,7 @@
 //! Pools, and planes to and from vectors; all with channels last, one row a task.
 
 use rayon::prelude::*;
-use rehang::vectorised;
+use rehang_core::vectorised;
 
 use super::super::graph::{GENERALISED_MEAN_MINIMUM, Shape, Sliding};
 

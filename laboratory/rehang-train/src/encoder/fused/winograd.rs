@@ -17,7 +17,7 @@
 //! In f32 results differ from the definition's by about 1e-6 of their scale (a test demands 1e-5).
 
 use rayon::prelude::*;
-use rehang::vectorised;
+use rehang_core::vectorised;
 use rehang_fit::network::product::{Operand, multiply};
 
 use super::super::graph::{Shape, Sliding};

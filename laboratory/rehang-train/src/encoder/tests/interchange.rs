@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-use rehang::{Distance, Matrix, Progress, Space};
+use rehang_core::{Distance, Matrix, Progress, Space};
 use rehang_encode::{EncoderConfig, Input};
 use rehang_files::{VectorSource, tensors};
 use serde_json::{Value, json};
