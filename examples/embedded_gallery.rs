@@ -5,14 +5,14 @@
 
 use std::path::Path;
 
-use rehang_core::{Distance, Matrix, Progress, Provenance, Result, Space};
-use rehang_encode::Function;
-use rehang_fit::Method;
-use rehang_sqlite::SqliteStore;
-use rehang_store::{Filter, ItemWrite, Ledger, NewVector};
-use rehang_upgrade::{
+use rehang::encode::Function;
+use rehang::fit::Method;
+use rehang::sqlite::SqliteStore;
+use rehang::store::{Filter, ItemWrite, Ledger, NewVector};
+use rehang::upgrade::{
     Configuration, Gallery, Location, PairsFiles, PairsOptions, RunOptions, Serving, Unobserved, Upgrade,
 };
+use rehang::{Distance, Matrix, Progress, Provenance, Result, Space};
 
 /// Stands for a model: the triples of letters of a text, each in a direction that depends on the model.
 fn embed(model: usize, dimension: usize, texts: &[&str]) -> Matrix {

@@ -5,15 +5,15 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rehang_core::{Distance, Error, Matrix, Pairs, Progress, Provenance, Result, Space, Vectors};
-use rehang_encode::{Answer, Encoder, Input, ItemFailure, Spent};
-use rehang_fit::{FitParameters, Method, NetworkOptions, fit_adapter};
-use rehang_sqlite::SqliteStore;
-use rehang_store::{ItemWrite, Ledger, NewVector};
-use rehang_upgrade::{
+use rehang::encode::{Answer, Encoder, Input, ItemFailure, Spent};
+use rehang::fit::{FitParameters, Method, NetworkOptions, fit_adapter};
+use rehang::sqlite::SqliteStore;
+use rehang::store::{ItemWrite, Ledger, NewVector};
+use rehang::upgrade::{
     BackfillScope, BackfillSetup, Ending, Limits, OrderSettings, Serving, SystemClock, Unobserved,
     UpgradeSetup, backfill, finish, start, switch,
 };
+use rehang::{Distance, Error, Matrix, Pairs, Progress, Provenance, Result, Space, Vectors};
 
 /// Texts as counts of their letters, in as many dimensions as the space has. A real one calls a model here.
 struct Letters {

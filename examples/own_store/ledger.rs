@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use rehang_core::{Provenance, Result, Space};
-use rehang_store::{
+use rehang::store::{
     AtWork, Claimed, Counts, Document, Drawn, Epoch, Failure, Item, ItemKey, ItemWrite, Ledger, Priority,
     Queue, Record, Revision, Sample, Scan, SpaceRecord, VectorRecord, VectorWrite, WriteOutcome,
 };
+use rehang::{Provenance, Result, Space};
 
 use super::OwnStore;
 

@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rehang_core::{Matrix, Result};
-use rehang_store::{
+use rehang::store::{
     Filter, Found, Index, Ledger, ManualLeaseClock, Record, Scan, Select, check, expect_space,
 };
+use rehang::{Matrix, Result};
 use rehang_store_tests::MemoryStore;
 use rehang_store_tests::conformance::{Bench, suite};
 

@@ -43,16 +43,7 @@ pub const ARROWS: &[(&str, &[&str])] = &[
     ("rehang-python", PYTHON),
     (
         "rehang-examples",
-        &[
-            "rehang-core",
-            "rehang-files",
-            "rehang-fit",
-            "rehang-store",
-            "rehang-store-tests",
-            "rehang-sqlite",
-            "rehang-encode",
-            "rehang-upgrade",
-        ],
+        &["rehang", "rehang-store-tests"],
     ),
     ("rehang-protocols", &["rehang-core", "rehang-files", "rehang-evaluate"]),
     ("rehang-train", &["rehang-core", "rehang-files", "rehang-fit", "rehang-protocols"]),
