@@ -1,22 +1,18 @@
-//! A gallery inside an application: it puts notes into it, searches them, and goes on doing both while the model is replaced.
+//! A gallery inside an application: it puts notes into it, searches them, and goes on doing both while the
+//! model is replaced.
 //!
 //! `cargo run -p rehang-examples --bin embedded_gallery`
 
 use std::path::Path;
 
+use rehang::encode::Function;
+use rehang::fit::Method;
+use rehang::sqlite::SqliteStore;
+use rehang::store::{Filter, ItemWrite, Ledger, NewVector};
+use rehang::upgrade::{
+    Configuration, Gallery, Location, PairsFiles, PairsOptions, RunOptions, Serving, Unobserved, Upgrade,
+};
 use rehang::{Distance, Matrix, Progress, Provenance, Result, Space};
-use rehang_encode::Function;
-use rehang_fit::Method;
-use rehang_sqlite::SqliteStore;
-use rehang_store::{Filter, ItemWrite, Ledger, NewVector};
-use rehang_upgrade::{Gallery, PairsFiles, PairsOptions, RunOptions, Serving, Unobserved, Upgrade};
-
-/// What is replaced by what. Items and their vectors lie in `gallery.db`.
-const CONFIGURATION: &str = r#"
-gallery = { path = "gallery.db" }
-old = { name = "first", dimension = 24, distance = "cosine" }
-new = { name = "second", dimension = 32, distance = "cosine" }
-"#;
 
 /// Stands for a model: the triples of letters of a text, each in a direction that depends on the model.
 fn embed(model: usize, dimension: usize, texts: &[&str]) -> Matrix {
@@ -31,20 +27,21 @@ fn embed(model: usize, dimension: usize, texts: &[&str]) -> Matrix {
     rows
 }
 
-/// The application. It owns its gallery, and may share it between threads.
+/// Application that owns its gallery, and may share it between threads.
 struct Notes {
     gallery: Gallery,
 }
 
 impl Notes {
-    /// The application embeds with the old model until the old space is gone. After the switch, the gallery adapts what it is given.
+    /// Puts a note. The application embeds with the old model until the old space is gone. After the switch,
+    /// the gallery adapts what it is given.
     fn put(&self, id: &str, text: &str) -> Result<()> {
         let vector = embed(1, 24, &[text]).into_data();
         let vectors = vec![NewVector::of_model("first", vector, Provenance::Old)];
         self.gallery.put(&[ItemWrite::new(id, Some(text.into()), vectors)]).map(drop)
     }
 
-    /// The nearest note. Queries of both models make the same call right at every stage.
+    /// Finds the nearest note. Queries of both models make the same call right at every stage.
     fn nearest(&self, text: &str) -> Result<String> {
         let (old, new) = (embed(1, 24, &[text]), embed(2, 32, &[text]));
         let answer = self.gallery.search(&[("first", &old), ("second", &new)], 1, &Filter::default())?;
@@ -65,9 +62,9 @@ fn run(folder: &Path) -> Result<()> {
     assert_eq!(notes.nearest("17: the ladder is in the attic")?, "note 17");
 
     // The new model embeds a sample, and a map from old vectors to its space is learned on it.
-    let configuration = folder.join("rehang.toml");
-    rehang_files::AtomicFile::write(&configuration, CONFIGURATION)?;
-    let upgrade = Upgrade::open(&configuration)?;
+    let space = |name, dimension| Space::new(name, dimension, Distance::Cosine, false);
+    let location = Location::file(folder.join("gallery.db"));
+    let upgrade = Upgrade::new(Configuration::new(location, space("first", 24), space("second", 32))?)?;
     let encoder =
         Function::new(&upgrade.new_space()?, 64, false, Some("second, version 1".into()), |texts| {
             Ok(embed(2, 32, texts))
@@ -76,7 +73,8 @@ fn run(folder: &Path) -> Result<()> {
     upgrade.fit(Method::Ridge, None, &Progress::default())?;
     upgrade.start(&Unobserved)?;
 
-    // From here on the application's own writes are adapted as they come; the run makes them native like all others.
+    // From here on the application's own writes are adapted as they come; the run makes them native like all
+    // others.
     notes.gallery = upgrade.gallery();
     upgrade.switch(Serving::Mixed, true)?;
     notes.put("late", "the telescope is on the roof")?;

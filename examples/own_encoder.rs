@@ -1,23 +1,24 @@
-//! An encoder of one's own, and an upgrade with it by library calls alone: no configuration, and no file but the gallery's.
+//! An encoder of one's own, and an upgrade with it by library calls alone: no configuration, and no file but
+//! the gallery's.
 //!
 //! `cargo run -p rehang-examples --bin own_encoder`
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rehang::{Distance, Error, Matrix, Pairs, Progress, Provenance, Result, Space, Vectors};
-use rehang_encode::{Answer, Encoder, Input, ItemFailure, Spent};
-use rehang_fit::{FitParameters, Method, NetworkOptions, fit_adapter};
-use rehang_sqlite::SqliteStore;
-use rehang_store::{ItemWrite, Ledger, NewVector};
-use rehang_upgrade::{
+use rehang::encode::{Answer, Encoder, Input, ItemFailure, Spent};
+use rehang::fit::{FitParameters, Method, NetworkOptions, fit_adapter};
+use rehang::sqlite::SqliteStore;
+use rehang::store::{ItemWrite, Ledger, NewVector};
+use rehang::upgrade::{
     BackfillScope, BackfillSetup, Ending, Limits, OrderSettings, Serving, SystemClock, Unobserved,
     UpgradeSetup, backfill, finish, start, switch,
 };
+use rehang::{Distance, Error, Matrix, Pairs, Progress, Provenance, Result, Space, Vectors};
 
 /// Texts as counts of their letters, in as many dimensions as the space has. A real one calls a model here.
 struct Letters {
     space: Space,
-    /// Texts that it was given: what it costs.
+    /// Number of texts that it was given, which is what it costs.
     items: AtomicU64,
 }
 
@@ -54,7 +55,7 @@ impl Encoder for Letters {
         Ok(inputs.iter().map(answer).collect())
     }
 
-    /// With it, a run knows another model from this one without embedding anything.
+    /// Names the model, so that a run knows another model from this one without embedding anything.
     fn fingerprint(&self) -> Result<Option<String>> {
         Ok(Some(format!("letters, {} wide, version 1", self.space.dimension)))
     }

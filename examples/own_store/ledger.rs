@@ -1,13 +1,13 @@
-//! The truth of the gallery, which another store keeps. A store that keeps it by itself answers each of these questions; the
-//! documentation of `Ledger` says what each answer promises.
+//! The truth of the gallery, which another store keeps. A store that keeps it by itself answers each of these
+//! questions; the documentation of `Ledger` says what each answer promises.
 
 use std::time::Duration;
 
-use rehang::{Provenance, Result, Space};
-use rehang_store::{
+use rehang::store::{
     AtWork, Claimed, Counts, Document, Drawn, Epoch, Failure, Item, ItemKey, ItemWrite, Ledger, Priority,
     Queue, Record, Revision, Sample, Scan, SpaceRecord, VectorRecord, VectorWrite, WriteOutcome,
 };
+use rehang::{Provenance, Result, Space};
 
 use super::OwnStore;
 

@@ -1,4 +1,5 @@
-//! A store of one's own: a gallery of which another store keeps the truth, and which is searched by the application's own means.
+//! A store of one's own: a gallery of which another store keeps the truth, and which is searched by the
+//! application's own means.
 //!
 //! `cargo run -p rehang-examples --bin own_store`
 
@@ -8,17 +9,18 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rehang::{Matrix, Result};
-use rehang_store::{
+use rehang::store::{
     Filter, Found, Index, Ledger, ManualLeaseClock, Record, Scan, Select, check, expect_space,
 };
+use rehang::{Matrix, Result};
 use rehang_store_tests::MemoryStore;
 use rehang_store_tests::conformance::{Bench, suite};
 
 /// A gallery whose items and vectors lie in a ledger, and whose searches are ours.
 struct OwnStore<L>(L);
 
-/// Nearest neighbours. Here every vector is compared; candidates of a service would be confirmed with the ledger, which is never behind.
+/// Nearest neighbours. Here every vector is compared; candidates of a service would be confirmed with the
+/// ledger, which is never behind.
 impl<L: Ledger> Index for OwnStore<L> {
     fn search(&self, space: &str, queries: &Matrix, k: usize, filter: &Filter) -> Result<Vec<Vec<Found>>> {
         let there = expect_space(&self.0, space)?.space;
@@ -93,7 +95,8 @@ impl Bench for Galleries {
     }
 }
 
-/// Panics with the first promise that the store does not keep. With it kept, every verb of an upgrade works on this store.
+/// Panics with the first promise that the store does not keep. With it kept, every verb of an upgrade works
+/// on this store.
 fn main() {
     suite(&Galleries::default());
 }

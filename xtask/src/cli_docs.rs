@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 
 /// Builds the binary and lets it write the page.
 pub fn run() -> Result<()> {

@@ -1,8 +1,8 @@
-//! The long runs of tests that a run of all tests does for a short while only.
+//! Long runs of tests that a run of all tests does for a short while only.
 
 use std::process::Command;
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 
 /// Stores that histories are played in.
 const STORES: [&str; 4] = ["memory", "disk", "postgres", "qdrant"];
@@ -20,7 +20,8 @@ pub fn race(histories: &str, store: &str) -> Result<()> {
     run("model", store, "PROPTEST_CASES", histories)
 }
 
-/// Runs those tests of a test program whose names hold a word, with another number of kills or histories, which an environment variable names.
+/// Runs those tests of a test program whose names hold a word. An environment variable gives them another
+/// number of kills or histories.
 fn run(test: &str, word: &str, variable: &str, times: &str) -> Result<()> {
     if !times.parse::<u32>().is_ok_and(|times| times > 0) {
         return Err(Error::option(variable, times, "a whole number from 1"));

@@ -1,21 +1,23 @@
-//! What checks the rehang repository, and its generated files.
+//! Checks of the rehang repository, and its generated files.
 //!
 //! `cargo xtask tidy` says where the rules of this repository are broken; it runs as a test as well.
 //!
 //! `cargo xtask cli-docs` writes `docs/cli.md` from the definitions of the command line.
 //!
-//! `cargo xtask picture` draws `docs/curve.svg` from the report of a demo run, or another report into another file, beside what
-//! was true.
+//! `cargo xtask picture` draws `docs/curve.svg` from the report of a demo run, or another report into another
+//! file, beside what was true.
 //!
 //! `cargo xtask kill [TIMES]` kills the binary in the middle of upgrades, 1,000 times unless told otherwise.
 //!
-//! `cargo xtask chaos [TIMES]` does so to a gallery that is large enough for a search graph, 60 times, and measures recall after each.
+//! `cargo xtask chaos [TIMES]` does so to a gallery that is large enough for a search graph, 60 times, and
+//! measures recall after each.
 //!
-//! `cargo xtask race [HISTORIES] [--store memory|disk|postgres|qdrant]` plays random histories of applications, operators, deaths and full
-//! disks against an oracle, 10,000 in every store, or in one, unless told otherwise (`TMPDIR=/dev/shm` spares a disk).
+//! `cargo xtask race [HISTORIES] [--store memory|disk|postgres|qdrant]` plays random histories of
+//! applications, operators, deaths and full disks against an oracle, 10,000 in every store, or in one, unless
+//! told otherwise (`TMPDIR=/dev/shm` spares a disk).
 //!
-//! `cargo xtask fuzz [SECONDS [DOOR…]]` gives every reader of files and answers inputs that reach new edges, an hour each unless told
-//! otherwise.
+//! `cargo xtask fuzz [SECONDS [DOOR…]]` gives every reader of files and answers inputs that reach new edges,
+//! an hour each unless told otherwise.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,

@@ -1,20 +1,21 @@
-//! `cargo xtask picture [REPORT.json [OUT.svg [TRUTH.json]]]`: the README's picture, from the report of a demo run, or that of another report.
+//! `cargo xtask picture [REPORT.json [OUT.svg [TRUTH.json]]]`: the README's picture from the report of a demo
+//! run, or a picture of another report.
 
-use rehang::report::Report;
-use rehang::{Error, Result};
+use rehang_core::report::Report;
+use rehang_core::{Error, Result};
 use rehang_files::AtomicFile;
 use rehang_report::{ChartLine, Level, Look};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-/// The README's picture.
+/// Path of the README's picture.
 pub const README: &str = "docs/curve.svg";
 
-/// What `scripts/live-forecast.py` measured in a live gallery: shares of native items with mAP in percent.
+/// Measurement by `scripts/live-forecast.py` in a live gallery: shares of native items with mAP in percent.
 #[derive(Deserialize)]
 struct Truth {
     points: Vec<(f64, f64)>,
-    /// Of bridged queries on the untouched gallery.
+    /// Quality of bridged queries on the untouched gallery: mAP in percent.
     bridge: Option<f64>,
 }
 
@@ -26,7 +27,7 @@ pub fn run(path: &str, output: &str, truth: Option<&str>) -> Result<()> {
     if let Some(truth) = truth.map(read::<Truth>).transpose()? {
         chart.lines.truncate(1);
         chart.lines[0].name = "forecast".into();
-        // What the forecast says of the end stands at the end of its line.
+        // The end of the forecast's line says already what it forecasts of the end.
         chart.levels.retain(|level| !level.name.starts_with("new model"));
         let bridge = truth.bridge.map(|value| Level { name: "bridge, live".into(), value, dotted: true });
         chart.levels.extend(bridge);

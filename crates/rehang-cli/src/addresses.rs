@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use rehang::{Progress, Result};
+use rehang_core::{Progress, Result};
 use rehang_files::folders::{Folder, LocalFolder, is_partition};
 use rehang_files::{VectorSource, is_address};
 
@@ -26,7 +26,8 @@ pub fn folder_there(path: &Path) -> Result<Option<Arc<dyn Folder>>> {
     Ok((!is_file).then_some(folder))
 }
 
-/// Does `work` while its progress is shown. Where an address is among the paths, Ctrl-C leaves no temporary file behind.
+/// Does `work` while its progress is shown. Where an address is among the paths, Ctrl-C leaves no temporary
+/// file behind.
 pub fn with_bar<'a, T>(paths: impl IntoIterator<Item = &'a Path>, work: impl FnOnce(&Progress) -> T) -> T {
     let is_remote = paths.into_iter().any(is_address);
     bar::with_bar(|progress| {
@@ -37,7 +38,7 @@ pub fn with_bar<'a, T>(paths: impl IntoIterator<Item = &'a Path>, work: impl FnO
     })
 }
 
-/// Files, those of an object store fetched to this machine.
+/// Gives sources as files of this machine; objects of an object store are fetched.
 pub fn fetched(sources: &[VectorSource]) -> Result<Vec<VectorSource>> {
     let fetched = |source: &VectorSource| {
         if !is_address(&source.path) {
@@ -57,7 +58,7 @@ fn open(address: &Path) -> Result<Arc<dyn Folder>> {
 
 #[cfg(not(feature = "objects"))]
 fn open(address: &Path) -> Result<Arc<dyn Folder>> {
-    let missing = rehang::Error::from(rehang::ErrorKind::MissingFeature { feature: "objects" });
+    let missing = rehang_core::Error::from(rehang_core::ErrorKind::MissingFeature { feature: "objects" });
     let doing = "lies in an object store, which may be mounted and named as a folder";
     Err(missing.context(format!("{} {doing}", address.display())))
 }

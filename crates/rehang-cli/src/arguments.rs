@@ -1,12 +1,13 @@
-//! What can be said on the command line. Parsing only: nothing here opens a file.
+//! Arguments and options of the command line. Parsing only: nothing here opens a file.
 
 #![allow(
     rustdoc::broken_intra_doc_links,
     reason = "help is plain text: brackets are tables of the configuration, or what may be left out"
 )]
 
-/// Groups of arguments, a line each: its name, which is that of a library's option, its type, and what `clap` is told of it beside its help.
-/// Where `=>` names the library's options, there is an argument for each of them.
+/// Declares groups of arguments, one argument a line: its name, its type, and what `clap` is told of it
+/// beside its help. The name is that of a library's option. Where `=>` names the library's options, there is
+/// an argument for each of them.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! arguments {
@@ -20,7 +21,7 @@ macro_rules! arguments {
     } $($others:tt)*) => {
         $crate::arguments!(@group $(#[$about])* $name { $($(#[$help])* $field: $type = [$($clap)*],)* });
         impl $crate::arguments::library::Argument<$options> for $name {
-            fn value(&self) -> rehang::Result<$options> {
+            fn value(&self) -> rehang_core::Result<$options> {
                 Ok($crate::arguments::library::options!($options { $($field),* } from self))
             }
         }
@@ -51,14 +52,15 @@ use vectors::{
     CurveArguments, FitArguments, IdentifyArguments, OrderArguments, ReportArguments, TransformArguments,
 };
 
-/// Replace the embedding model behind a live vector gallery: searches improve at once, items are re-embedded worst first.
+/// Replace the embedding model behind a live vector gallery: searches improve at once, items are re-embedded
+/// worst first.
 ///
-/// Start with `rehang demo`. With your own vectors: `rehang fit` learns a map from old to new vectors on a sample embedded
-/// by both models, `rehang report` shows what switching would buy.
+/// Start with `rehang demo`. With your own vectors: `rehang fit` learns a map from old to new vectors on a
+/// sample embedded by both models, `rehang report` shows what switching would buy.
 #[derive(Debug, Parser)]
 #[command(name = "rehang", version, propagate_version = true, max_term_width = 110)]
 pub struct Arguments {
-    /// What to do.
+    /// Verb to carry out.
     #[command(subcommand)]
     pub command: Command,
 
@@ -75,7 +77,8 @@ pub struct Arguments {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     #[cfg(feature = "demo")]
-    /// A whole upgrade of a small image gallery on this machine, with a report at the end (under a minute, offline).
+    /// A whole upgrade of a small image gallery on this machine, with a report at the end (under a minute,
+    /// offline).
     Demo(DemoArguments),
     #[cfg(not(feature = "demo"))]
     #[command(hide = true, disable_help_flag = true)]
@@ -94,17 +97,18 @@ pub enum Command {
     Report(ReportArguments),
     /// Say which model made which vectors: one, a mixture of several, or none of those given.
     ///
-    /// With what models give for the same items (--models), each vector is told: cut, scaled or rounded ones too. With --config, random items of
-    /// the gallery are embedded again by the encoders that it names. With --new, old vectors of two kinds are seen by their neighbours; with
-    /// nothing beside the vectors, two models that were trained apart are seen by their axes. Exit code 1 where more than one model made
+    /// With what models give for the same items (--models), each vector is told: cut, scaled or rounded ones
+    /// too. With --config, random items of the gallery are embedded again by the encoders that it names. With
+    /// --new, old vectors of two kinds are seen by their neighbours; with nothing beside the vectors, two
+    /// models that were trained apart are seen by their axes. Exit code 1 where more than one model made
     /// them, or none of those given.
     ///
     /// Example: rehang identify gallery.npy --models l6=by-l6.npy l12=by-l12.npy
     Identify(IdentifyArguments),
     /// Say what an adapter file is: spaces, method, seed, inputs.
     Inspect(InspectArguments),
-    /// Say which of several models to upgrade to, on a sample of your own documents and queries: quality with its range, latency, price of
-    /// all, storage.
+    /// Say which of several models to upgrade to, on a sample of your own documents and queries: quality with
+    /// its range, latency, price of all, storage.
     ///
     /// Exit code 1 where a model could not be measured, or has no vector for some of the sample.
     ///
@@ -115,14 +119,18 @@ pub enum Command {
     Gallery(GalleryCommand),
     /// Search a gallery, right at every stage of an upgrade.
     Search(SearchArguments),
-    /// Write a first rehang.toml, with a comment on every part, from what a gallery and an adapter say of themselves.
+    /// Write a first rehang.toml, with a comment on every part, from what a gallery and an adapter say of
+    /// themselves.
     Init(InitArguments),
-    /// The live upgrade named in rehang.toml: old model to new one, worst first, while people search and write.
+    /// The live upgrade named in rehang.toml: old model to new one, worst first, while people search and
+    /// write.
     #[command(subcommand)]
     Upgrade(UpgradeCommand),
-    /// Carry floors of searches, such as a similarity of 0.3, over to the new model of an upgrade: each lets as many answers through as today's.
+    /// Carry floors of searches, such as a similarity of 0.3, over to the new model of an upgrade: each lets
+    /// as many answers through as today's.
     Thresholds(ThresholdsArguments),
-    /// Look whether a gallery is sound: mixed models, stale or untagged vectors, index health, a forgotten upgrade.
+    /// Look whether a gallery is sound: mixed models, stale or untagged vectors, index health, a forgotten
+    /// upgrade.
     Doctor(DoctorArguments),
     /// Print the completions of a shell; your shell's manual says where they belong.
     Completions(CompletionsArguments),
@@ -146,11 +154,12 @@ arguments! {
     }
 }
 
-/// What follows a command that this build leaves out, with the feature that it needs. It is not read: the command says how to build it.
+/// Arguments behind a command that this build leaves out, with the feature that the command needs. They are
+/// not read: the command says how to build it.
 #[cfg(not(feature = "demo"))]
 #[derive(Debug, clap::Args)]
 pub struct LeftOut {
-    /// Whatever stands there.
+    /// Words of the line, as they stand there.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
     pub rest: Vec<std::ffi::OsString>,
 }
@@ -168,7 +177,8 @@ pub enum ManFormat {
 arguments! {
     /// Options of `rehang demo`.
     DemoArguments {
-        /// Folder for the report and the files of the upgrade: a new or an empty one, or that of an earlier demo, which begins anew.
+        /// Folder for the report and the files of the upgrade: a new or an empty one, or that of an earlier
+        /// demo, which begins anew.
         out: PathBuf = [long, value_name = "DIR", default_value = "rehang-demo"],
         /// Seed of everything random.
         seed: u64 = [long, default_value_t = 0],
@@ -192,7 +202,8 @@ arguments! {
 
     /// Options of `rehang thresholds`.
     ThresholdsArguments {
-        /// Floors of today: similarities, inner products, or Euclidean distances where the old space has these [default: usual ones].
+        /// Floors of today: similarities, inner products, or Euclidean distances where the old space has
+        /// these [default: usual ones].
         floors: Vec<f64> = [value_delimiter = ',', allow_negative_numbers = true],
         config: UpgradeConfig = [flatten],
     }

@@ -1,4 +1,4 @@
-//! The progress bar: reads a [`Progress`] from another thread and shows rate and time left on stderr.
+//! Progress bar: reads a [`Progress`] from another thread and shows rate and time left on stderr.
 
 #![allow(clippy::disallowed_methods, reason = "a bar shows how time goes by")]
 
@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use rehang::{Progress, ProgressSnapshot, printable};
+use rehang_core::{Progress, ProgressSnapshot, printable};
 
 use crate::commands::say;
 
@@ -20,8 +20,8 @@ const LINE_EVERY: Duration = Duration::from_secs(10);
 
 /// Does `work` while its progress is shown on stderr.
 ///
-/// Ctrl-C is left to the system: every output appears by a rename, so an interrupted run leaves nothing half-written under an
-/// output's name.
+/// Ctrl-C is left to the system: every output appears by a rename, so an interrupted run leaves nothing
+/// half-written under an output's name.
 pub fn with_bar<T>(work: impl FnOnce(&Progress) -> T) -> T {
     let progress = Progress::default();
     let watched = progress.clone();
@@ -49,7 +49,7 @@ trait View {
     fn close(&mut self);
 }
 
-/// Which stage is shown, and how far it was.
+/// Name of the stage that is shown, and how far the stage was.
 #[derive(Default)]
 struct Stage {
     name: String,
@@ -57,7 +57,8 @@ struct Stage {
 }
 
 impl Stage {
-    /// Whether another stage begins, or one of the same name once more, which has a time of its own.
+    /// Whether another stage begins, or a stage of the same name begins once more, which has a time of its
+    /// own.
     fn begins(&mut self, now: &ProgressSnapshot) -> bool {
         let begins = self.name != now.stage || now.done < self.done;
         if begins {
@@ -112,7 +113,7 @@ struct Lines {
     stage: Stage,
     stage_started: Instant,
     last: Instant,
-    /// What the last line was about. A follower that waits for days says so once.
+    /// State that the last line was about. A follower that waits for days says so once.
     said: Option<ProgressSnapshot>,
 }
 

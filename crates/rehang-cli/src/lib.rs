@@ -17,13 +17,13 @@ use std::ffi::OsString;
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
 #[cfg(not(feature = "demo"))]
-use rehang::ErrorKind;
-use rehang::{Error, Result};
+use rehang_core::ErrorKind;
+use rehang_core::{Error, Result};
 
 use arguments::{Arguments, Command};
 use commands::Exit;
 
-/// What the laboratory's command line has in common with this one, beside `arguments`.
+/// Functions that the laboratory's command line has in common with this one, beside `arguments`.
 #[doc(hidden)]
 pub mod shared {
     pub use crate::bar::with_bar;
@@ -31,8 +31,8 @@ pub mod shared {
     pub use crate::commands::{Exit, say, say_findings};
 }
 
-/// Does what a command line asks for, the program's name in front, and gives the exit code. `--help` and a line that cannot be
-/// read end the process, as programs do.
+/// Does what a command line asks for, the program's name in front, and gives the exit code. `--help` and a
+/// line that cannot be read end the process, as programs do.
 pub fn main(line: impl IntoIterator<Item = OsString>) -> u8 {
     let line: Vec<OsString> = line.into_iter().collect();
     let command = Arguments::command();
@@ -41,7 +41,8 @@ pub fn main(line: impl IntoIterator<Item = OsString>) -> u8 {
     carry_out(line, command, &matches, arguments.threads, || run(&arguments))
 }
 
-/// Carries out a command line that was read, with so many threads, and gives the exit code; an error is said in the words of the subcommand.
+/// Carries out a command line that was read, on so many threads, and gives the exit code. An error is said in
+/// the words of the subcommand.
 #[doc(hidden)]
 pub fn carry_out(
     line: Vec<OsString>,

@@ -1,14 +1,14 @@
-//! How the command line words what errors hold as data: parameters as flags, remedies as commands.
+//! Words of the command line for what errors hold as data: parameters become flags, remedies become commands.
 
 use std::ffi::OsString;
 use std::sync::OnceLock;
 
 use clap::{ArgMatches, Command};
-use rehang::{Error, Remedy, Verb, Wording};
+use rehang_core::{Error, Remedy, Verb, Wording};
 
-/// The words of the subcommand that this process runs.
+/// Words of the subcommand that this process runs.
 static CALLED: OnceLock<Flags> = OnceLock::new();
-/// The command line as it was given.
+/// Command line as it was given.
 static LINE: OnceLock<Vec<OsString>> = OnceLock::new();
 
 /// Keeps the command line and the subcommand that was called, for [`line`] and [`said`].
@@ -17,18 +17,18 @@ pub fn called(line: Vec<OsString>, command: Command, matches: &ArgMatches) {
     CALLED.get_or_init(|| Flags::of(command, matches));
 }
 
-/// The arguments behind the program's name, as they were given.
+/// Gives the arguments behind the program's name, as they were given.
 pub fn line() -> impl Iterator<Item = String> {
     LINE.get().into_iter().flatten().skip(1).map(|argument| argument.to_string_lossy().into_owned())
 }
 
-/// The sentence of an error in the words of the subcommand that was called.
+/// Writes the sentence of an error in the words of the subcommand that was called.
 pub fn said(error: &Error) -> String {
     CALLED.get().map_or_else(|| error.to_string(), |flags| in_flags(&error.worded(flags)))
 }
 
-/// A sentence of a library, with its parameters, which stand between backticks, replaced by the options that
-/// fill them.
+/// Replaces the parameters in a library's sentence, which stand between backticks, by the options that fill
+/// them.
 pub fn in_flags(text: &str) -> String {
     let Some(flags) = CALLED.get() else { return text.to_owned() };
     let mut said = String::new();
@@ -44,12 +44,12 @@ pub fn in_flags(text: &str) -> String {
     said
 }
 
-/// What a remedy is on the command line.
+/// Words a remedy as the command line puts it.
 pub fn remedy(remedy: &Remedy) -> String {
     CALLED.get().map_or_else(|| remedy.to_string(), |flags| remedy.worded(flags))
 }
 
-/// The words of one subcommand.
+/// Words of one subcommand.
 struct Flags(Command);
 
 impl Flags {
@@ -58,7 +58,7 @@ impl Flags {
         self.0.get_positionals().any(|argument| argument.get_id() == name)
     }
 
-    /// Those of the subcommand that was called.
+    /// Finds the subcommand that was called, and takes its words.
     fn of(mut command: Command, matches: &ArgMatches) -> Self {
         let mut matches = matches;
         while let Some((name, inner)) = matches.subcommand() {
@@ -71,8 +71,8 @@ impl Flags {
 }
 
 impl Wording for Flags {
-    /// The option that fills the parameter: its field has the parameter's name, or its flag is spelled like it. Anything else
-    /// stays as it is.
+    /// Gives the option that fills a parameter: its field has the parameter's name, or its flag is spelled
+    /// like it. Anything else stays as it is.
     fn parameter(&self, name: &str) -> String {
         let flag = name.replace('_', "-");
         let options = || self.0.get_arguments().filter(|option| !option.is_positional());

@@ -1,40 +1,43 @@
-//! The door through which time enters: paces and budgets of services, waiting for a server or for other writers, how fast a
-//! backfill is, and until when work is leased. Never what is stored or found.
+//! The one door through which time enters. It serves the paces and budgets of services, waiting for a server
+//! or for other writers, the speed of a backfill, and the end of leases. What is stored or found never
+//! depends on it.
 
 #![allow(clippy::disallowed_methods, reason = "the door to time")]
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-/// The longest piece of a wait after which it is looked whether the wait is to end.
+/// Longest sleep before a wait asks again whether it should end.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// The system's time, which does not go back.
+/// The system's monotonic time, which never goes back.
 pub fn now() -> Instant {
     Instant::now()
 }
 
-/// Waits that long.
+/// Waits for a duration.
 pub fn wait(duration: Duration) {
     std::thread::sleep(duration);
 }
 
-/// The machine's time of day, in milliseconds since 1970; 0 before.
+/// The machine's time of day, in milliseconds since 1970; 0 before 1970.
 pub fn unix_ms() -> u64 {
     millis(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default())
 }
 
-/// Whole milliseconds; the largest number for what is longer.
+/// Whole milliseconds of a duration; the largest number where there are more.
 pub fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A clock that does not go back, and waiting by it: what waits for seconds or minutes takes one, so that its tests need not wait.
+/// A clock that does not go back, and waiting by it. Code that waits for seconds or minutes takes a clock, so
+/// that its tests need not wait.
 pub trait Clock: Send + Sync {
     /// Time since some moment before the first call.
     fn now(&self) -> Duration;
 
-    /// Returns at that time, or at once if it is past; soon after `ends` says so in any case.
+    /// Returns when the clock shows `time`, or at once if that is past. It returns earlier, soon after `ends`
+    /// gives true.
     fn sleep_until(&self, time: Duration, ends: &dyn Fn() -> bool);
 
     /// [`Self::now`] in milliseconds.
@@ -42,7 +45,7 @@ pub trait Clock: Send + Sync {
         millis(self.now())
     }
 
-    /// Waits that long.
+    /// Waits for a duration.
     fn wait(&self, duration: Duration) {
         self.sleep_until(self.now().saturating_add(duration), &|| false);
     }
@@ -71,7 +74,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that jumps to whatever is waited for, for tests.
+/// A clock for tests. It does not wait: it jumps to whatever time is waited for.
 ///
 /// ```
 /// use std::time::Duration;
@@ -87,7 +90,7 @@ impl Clock for SystemClock {
 pub struct ManualClock(Mutex<(Duration, Vec<Duration>)>);
 
 impl ManualClock {
-    /// How long each wait took, in the order of the waits. Waits that were over at once are left out.
+    /// Length of each wait, in the order of the waits. Waits that were over at once are left out.
     pub fn waits(&self) -> Vec<Duration> {
         self.state().1.clone()
     }

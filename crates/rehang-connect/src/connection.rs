@@ -1,9 +1,10 @@
-//! The HTTP client of encoders and of Qdrant: its authorities, its proxy, and whose fault it is that a request found nobody.
+//! The HTTP client of encoders and of Qdrant: the authorities it trusts, its proxy, and who is to blame when
+//! a request reaches nobody.
 
 use std::io::ErrorKind as Io;
 use std::sync::Arc;
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use rustls::crypto::ring;
 use ureq::config::ConfigBuilder;
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
@@ -15,7 +16,7 @@ use crate::proxy::{Proxies, Proxy};
 use crate::refused::{certificate_error, untrusted};
 use crate::roots::{OwnRoots, Roots};
 
-/// How a service is reached: the authorities that are trusted, and the proxy before it.
+/// Way to a service: the authorities that are trusted, and the proxy before it.
 #[derive(Debug)]
 pub struct Connection {
     machine: Option<Machine>,
@@ -26,12 +27,13 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Reads what the environment and the configuration say of a service at `url`. Nothing is asked of it yet. The authorities are read
-    /// where TLS is spoken, and the file of the configuration in any case.
+    /// Reads what the environment and the configuration say of a service at `url`, and sends it nothing yet.
+    /// Authorities are read where TLS is spoken; the file that the configuration names is read in any case.
     ///
     /// # Errors
     ///
-    /// An invalid option for a file of certificates that cannot be read or holds none, and for the address of a proxy that cannot be one.
+    /// An invalid option for a file of certificates that cannot be read or holds none, and for the address of
+    /// a proxy that cannot be one.
     pub fn to(url: &str, own: &OwnRoots<'_>, variable: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
         let machine = Machine::of(url);
         let proxies = Proxies::of(variable)?;
@@ -64,8 +66,8 @@ impl Connection {
         settings.tls_config(tls.build())
     }
 
-    /// The error of a request that failed for a certificate that is not trusted, or at the proxy, and so would at every attempt; `None`
-    /// where it may have failed at the service or on the way there.
+    /// Returns the error of a request that would fail at every attempt: the certificate is not trusted, or
+    /// the proxy is at fault. `None` where the request may have failed at the service or on the way there.
     pub fn blame(&self, error: &Failed) -> Option<Error> {
         let host = self.machine.as_ref().map_or("the service", |machine| machine.host.as_str());
         let certificate = match error {
@@ -86,7 +88,7 @@ impl Connection {
         match error {
             Failed::ConnectProxyFailed(said) => match status_in(said) {
                 Some(407) => Some(proxy.wants_password()),
-                // It has tried: the service is not there, or not now.
+                // The proxy has tried: the service is not there, or not now.
                 Some(500..=599) => None,
                 Some(status) => Some(proxy.refuses(host, format!("status {status}"))),
                 None => Some(proxy.is_down(host, said)),
@@ -111,11 +113,11 @@ impl Connection {
     }
 }
 
-/// Whether a name was not found.
+/// Whether an error says that a name was not found.
 fn is_unknown(error: &Failed) -> bool {
     match error {
         Failed::HostNotFound => true,
-        // The system's own words, for which there is no kind; on Windows its number.
+        // The system has no kind of error for this: only its words, and on Windows its number.
         Failed::Io(error) => {
             error.raw_os_error() == Some(11001) || error.to_string().starts_with("failed to lookup address")
         }
@@ -123,7 +125,8 @@ fn is_unknown(error: &Failed) -> bool {
     }
 }
 
-/// The status in what the client says of a proxy that makes no connection: "proxy server responded 407/407".
+/// Reads the status out of what the client says of a proxy that makes no connection: "proxy server responded
+/// 407/407".
 fn status_in(said: &str) -> Option<u16> {
     said.split(|letter: char| !letter.is_ascii_digit()).find(|word| word.len() == 3)?.parse().ok()
 }

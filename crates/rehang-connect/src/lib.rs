@@ -1,4 +1,5 @@
-//! Connections to other machines, for every part of rehang alike: whose certificates are trusted, and which proxy stands in between.
+//! Connections to other machines, for every part of rehang alike: whose certificates are trusted, and which
+//! proxy stands in between.
 //!
 //! | module | what it knows |
 //! |---|---|
@@ -7,8 +8,9 @@
 //! | [`Proxies`] | `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and `NO_PROXY` |
 //! | [`Connection`] (feature `http`) | both, for the HTTP client of encoders and of Qdrant |
 //!
-//! A certificate that is not trusted, and a proxy that is down, are the same at every attempt: each has an error of its own that names
-//! it and says what to do, so that nobody looks for the fault in a text or in the service behind.
+//! An untrusted certificate and a proxy that is down fail in the same way at every attempt. Each has an error
+//! of its own, which names it and says what to do. So nobody looks for the fault in a text or in the service
+//! behind.
 
 #[cfg(feature = "http")]
 mod connection;

@@ -1,4 +1,4 @@
-//! A host and a port, out of an address.
+//! A host and a port, read from an address.
 
 use std::net::IpAddr;
 
@@ -14,7 +14,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// The machine of an address that begins with `http://` or `https://`; `None` for any other.
+    /// Reads the machine from an address that begins with `http://` or `https://`; `None` for any other.
     ///
     /// ```
     /// use rehang_connect::Machine;
@@ -35,21 +35,21 @@ impl Machine {
         (!host.is_empty()).then(|| Self { host: plain(host), port, is_tls })
     }
 
-    /// Whether it is this machine.
+    /// Whether the machine is this one: `localhost` or a loopback address.
     pub fn is_loopback(&self) -> bool {
         self.host == "localhost" || self.host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
     }
 }
 
-/// Whether an address is this machine, which no proxy and no reader stands in front of.
+/// Whether an address leads to this machine. No proxy and no eavesdropper stands before it.
 pub fn is_loopback(url: &str) -> bool {
     Machine::of(url).is_some_and(|machine| machine.is_loopback())
 }
 
-/// The host of `host:port` or `[address]:port`, and the port where there is one.
+/// Splits `host:port` or `[address]:port` into the host and, where there is one, the port.
 pub(crate) fn split_port(authority: &str) -> (&str, Option<u16>) {
     let Some((host, port)) = authority.rsplit_once(':') else { return (authority, None) };
-    // Without brackets, several colons are an address of version 6.
+    // Several colons without brackets are an address of version 6.
     let is_whole = host.contains(':') && !host.ends_with(']');
     match port.parse() {
         Ok(port) if !is_whole => (host, Some(port)),
@@ -57,7 +57,7 @@ pub(crate) fn split_port(authority: &str) -> (&str, Option<u16>) {
     }
 }
 
-/// A host as it is compared.
+/// Normalises a host for comparison: small letters, no brackets, no dot at the end.
 pub(crate) fn plain(host: &str) -> String {
     let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase()

@@ -1,16 +1,17 @@
-//! The proxy that stands before a machine, as the environment says.
+//! Proxies that the environment names, and which of them stands before a machine.
 
 use std::fmt;
 use std::net::IpAddr;
 
-use rehang::{Error, ErrorKind, Result};
+use rehang_core::{Error, ErrorKind, Result};
 
 use crate::machine::{Machine, plain, split_port};
 
-/// Schemes of proxies that are spoken to.
+/// Schemes of proxies that rehang can speak to.
 const SCHEMES: [&str; 7] = ["http", "https", "socks4", "socks4a", "socks5", "socks5h", "socks"];
 
-/// Proxies of the environment, and the machines that none stands before. Each name is read in capital letters, then in small ones.
+/// Proxies that the environment names, and the machines that none stands before. Each variable is looked up
+/// in capital letters, then in small ones.
 ///
 /// ```
 /// use rehang_connect::{Machine, Proxies};
@@ -21,7 +22,7 @@ const SCHEMES: [&str; 7] = ["http", "https", "socks4", "socks4a", "socks5", "soc
 /// assert_eq!(before("https://api.example"), Some("the proxy http://proxy:3128 (https_proxy)".into()));
 /// assert_eq!(before("https://embed.corp.example"), None);
 /// assert_eq!(before("https://10.1.2.3"), None);
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct Proxies {
@@ -31,7 +32,7 @@ pub struct Proxies {
     exceptions: Vec<Exception>,
 }
 
-/// A proxy. It is shown without its name and password.
+/// A proxy of the environment. It is displayed without its name and password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Proxy {
     address: String,
@@ -43,7 +44,8 @@ impl Proxies {
     ///
     /// # Errors
     ///
-    /// An invalid option for a proxy whose address cannot be one; it is not repeated, since it may hold a password.
+    /// An invalid option for a proxy whose address cannot be one. The address is not repeated, since it may
+    /// hold a password.
     pub fn of(variable: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
         let given = |name: &str| {
             let names = [name.to_owned(), name.to_ascii_lowercase()];
@@ -62,7 +64,8 @@ impl Proxies {
         })
     }
 
-    /// The proxy before a machine; there is none before this one, and none before those that `NO_PROXY` names.
+    /// Returns the proxy that requests to a machine go through. This machine has none, nor have those that
+    /// `NO_PROXY` names.
     pub fn before(&self, machine: &Machine) -> Option<&Proxy> {
         let proxy = if machine.is_tls { &self.https } else { &self.http };
         let proxy = proxy.as_ref().or(self.all.as_ref())?;
@@ -71,7 +74,7 @@ impl Proxies {
         (!is_free).then_some(proxy)
     }
 
-    /// Every proxy that there is.
+    /// Every proxy that the environment names.
     pub fn all(&self) -> impl Iterator<Item = &Proxy> {
         [&self.http, &self.https, &self.all].into_iter().flatten()
     }
@@ -98,19 +101,19 @@ impl Proxy {
         &self.address
     }
 
-    /// Whether it is itself spoken to over TLS.
+    /// Whether the proxy itself is spoken to over TLS.
     pub fn is_tls(&self) -> bool {
         self.address.to_ascii_lowercase().starts_with("https:")
     }
 
-    /// The error for a proxy that cannot be reached, or that says nothing.
+    /// Makes the error for a proxy that cannot be reached, or that says nothing.
     pub fn is_down(&self, host: &str, why: impl fmt::Display) -> Error {
         let detail =
             format!("{why}; requests to {host} go through it unless the variable NO_PROXY names that host");
         ErrorKind::Unavailable { service: self.to_string(), detail }.into()
     }
 
-    /// The error for a proxy that wants to know who asks (status 407), or does not like the answer.
+    /// Makes the error for a proxy that wants a name and a password (status 407), or refuses the given ones.
     pub fn wants_password(&self) -> Error {
         let (scheme, authority) = self.address.split_once("://").unwrap_or_default();
         let detail = match authority.split_once('@') {
@@ -123,7 +126,7 @@ impl Proxy {
         ErrorKind::Unauthorised { service: self.to_string(), detail }.into()
     }
 
-    /// The error for a proxy that lets nothing through to a host.
+    /// Makes the error for a proxy that lets nothing through to a host.
     pub fn refuses(&self, host: &str, said: impl fmt::Display) -> Error {
         let way = format!(
             "it lets nothing through to {host} ({said}); the variable NO_PROXY = {host} goes past it"
@@ -151,20 +154,20 @@ impl fmt::Debug for Proxy {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Exception {
     hosts: Hosts,
-    /// The only port that it is about, if it names one.
+    /// The only port that the entry is about, if it names one.
     port: Option<u16>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Hosts {
     All,
-    /// Addresses whose first so many bits are those of this one.
+    /// Addresses that agree with this one in so many first bits.
     Block(IpAddr, u32),
-    /// A host by its name, and those whose names end in it behind a dot.
+    /// A host by its name, and all hosts whose names end in a dot and this name.
     Name(String),
 }
 
-/// The entries of a list, with commas or spaces in between. What no host can be is passed over.
+/// Reads a list of entries, separated by commas or spaces. Entries that cannot be a host are passed over.
 fn exceptions(list: &str) -> Vec<Exception> {
     let entry = |text: &str| {
         if text == "*" {
@@ -203,12 +206,12 @@ impl Exception {
     }
 }
 
-/// Bits of an address.
+/// Number of bits in an address.
 fn length(address: &IpAddr) -> u32 {
     if address.is_ipv4() { 32 } else { 128 }
 }
 
-/// The first bits of an address, with its length: addresses of two lengths are never equal.
+/// The first bits of an address, beside its length, so that addresses of two lengths are never equal.
 fn first_bits(address: &IpAddr, bits: u32) -> (u32, u128) {
     let number = match address {
         IpAddr::V4(address) => u128::from(address.to_bits()),

@@ -1,20 +1,20 @@
-//! A certificate that was refused.
+//! Certificates that were refused: how to recognise the error, and what to say about it.
 
 use std::error::Error as StdError;
 use std::fmt::Display;
 use std::io;
 
-use rehang::Error;
+use rehang_core::Error;
 use rustls::CertificateError;
 
-/// Why a certificate was refused, where that is what an error is about at its bottom.
+/// Why a certificate was refused, where the innermost cause of an error is a refused certificate.
 pub fn certificate_error<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a CertificateError> {
     let mut cause = Some(error);
     while let Some(error) = cause {
         if let Some(rustls::Error::InvalidCertificate(why)) = error.downcast_ref() {
             return Some(why);
         }
-        // Its `source` would be that of the error that it carries.
+        // `source` of an I/O error skips the error that it carries, and gives that one's source.
         let carried = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
         cause = match carried {
             Some(carried) => Some(carried),
@@ -24,9 +24,10 @@ pub fn certificate_error<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a 
     None
 }
 
-/// The error for a certificate that is refused. It is the same at every attempt.
+/// Makes the error for a certificate that is refused, which happens at every attempt alike.
 ///
-/// `whose` is who showed it, `trusted` says which authorities are trusted, and `keys` are those that add some.
+/// `whose` is who showed the certificate, `trusted` says which authorities are trusted, and `keys` are the
+/// configuration keys that add some.
 pub fn untrusted(whose: impl Display, why: &CertificateError, trusted: &str, keys: &[&str]) -> Error {
     let keys: String = keys.iter().map(|key| format!("{key} or ")).collect();
     let detail = match why {

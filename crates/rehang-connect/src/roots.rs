@@ -2,14 +2,15 @@
 
 use std::path::Path;
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
 const FILE: &str = "SSL_CERT_FILE";
 const FOLDERS: &str = "SSL_CERT_DIR";
-/// Variables by which other programs name a file of authorities. An error says of one that is set that it is not read here.
+/// Variables by which other programs name a file of authorities. Where one is set, an error says that it is
+/// not read here.
 const OF_OTHERS: [&str; 2] = ["REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"];
 
 /// Reads a variable of the process's environment; an empty value is none.
@@ -35,9 +36,10 @@ pub struct Roots {
 }
 
 impl Roots {
-    /// The system's authorities, and in their place those of `SSL_CERT_FILE` and `SSL_CERT_DIR` where the environment has one of the
-    /// two. A machine without any, as a small container is, trusts those that Mozilla does, which are built in. The file of `own` comes
-    /// on top. It is in the PEM format and may hold several certificates; one that cannot be an authority's is passed over.
+    /// Loads the system's authorities. Where the environment has `SSL_CERT_FILE` or `SSL_CERT_DIR`, it loads
+    /// those instead. A machine without any authorities, such as a small container, trusts those that Mozilla
+    /// trusts, which are built in. The file of `own` comes on top. It is in the PEM format and may hold
+    /// several certificates; a certificate that cannot be an authority's is passed over.
     ///
     /// # Errors
     ///
@@ -81,7 +83,7 @@ impl Roots {
         Ok(roots)
     }
 
-    /// Authorities of one file alone, which `named_by` names, and of the file of `own`.
+    /// Loads the authorities of one file alone, which `named_by` names, and of the file of `own`.
     ///
     /// # Errors
     ///
@@ -94,17 +96,17 @@ impl Roots {
         Ok(roots)
     }
 
-    /// Certificates of all these authorities.
+    /// Certificates of all loaded authorities.
     pub fn certificates(&self) -> &[CertificateDer<'static>] {
         &self.certificates
     }
 
-    /// Authorities in the form in which TLS takes them.
+    /// Authorities in the form that the TLS library takes.
     pub fn store(&self) -> &RootCertStore {
         &self.store
     }
 
-    /// Where the authorities come from, for people: "those of the system".
+    /// Origin of the authorities, for people: "those of the system".
     pub fn trusted(&self) -> &str {
         &self.trusted
     }
@@ -125,7 +127,7 @@ impl Roots {
         Ok(())
     }
 
-    /// Adds those of a file that `named_by` names.
+    /// Adds the authorities of a file that `named_by` names.
     fn add_file(&mut self, named_by: &str, file: &Path) -> Result<()> {
         let wrong = |why: String| {
             let expected = format!("a file with the certificates of authorities in the PEM format: {why}");
@@ -168,7 +170,7 @@ mod tests {
         let file = folder.path().join("authority.pem");
         fs_err::write(&file, AUTHORITY).unwrap();
         let (path, place) = (file.to_str().unwrap(), folder.path().to_str().unwrap());
-        // Those of this machine, or those that are built in.
+        // Authorities of this machine, or the built-in ones.
         let usual = load(None, &[]).unwrap().certificates().len();
         assert!(usual > 1, "{usual}");
         assert_eq!(load(Some(&file), &[]).unwrap().certificates().len(), usual + 1);

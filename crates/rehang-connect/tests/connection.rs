@@ -14,7 +14,8 @@ use ureq::Agent;
 
 const KEY: &str = "[encoder] root_certificates";
 
-/// What a request to an address gives: its answer, or the sentence of whoever is to blame, or `None` for a failure that may pass.
+/// Sends a request. Gives its answer, or the sentence that says who is to blame, or `None` for a failure that
+/// may pass.
 fn ask(url: &str, file: Option<&Path>, set: &[(&str, &str)]) -> Result<String, Option<String>> {
     let variable =
         |name: &str| set.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
@@ -25,7 +26,7 @@ fn ask(url: &str, file: Option<&Path>, set: &[(&str, &str)]) -> Result<String, O
     said.map_err(|error| connection.blame(&error).map(|error| error.to_string()))
 }
 
-/// A proxy on this machine that gives every request the same answer. Its address.
+/// Starts a proxy on this machine that gives every request the same answer, and returns its address.
 fn proxy(answer: &'static str) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -45,7 +46,7 @@ fn proxy(answer: &'static str) -> String {
     address
 }
 
-/// The address of a port that nobody listens at.
+/// Address of a port at which nobody listens.
 fn nobody() -> String {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
 }

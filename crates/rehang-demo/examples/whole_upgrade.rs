@@ -1,4 +1,5 @@
-//! A whole upgrade by library calls alone: pairs → fit → report → start, switch, backfill. It is what `rehang demo` does.
+//! A whole upgrade by library calls alone, as `rehang demo` does it: pairs → fit → report → start, switch,
+//! backfill.
 //!
 //! `cargo run --release -p rehang-demo --example whole_upgrade -- FOLDER`
 
@@ -6,10 +7,10 @@
 
 use std::path::{Path, PathBuf};
 
-use rehang::curve::Relevance;
-use rehang::order::Policy;
-use rehang::report::Report;
-use rehang::{Adapter, Distance, Head, HeadKind, Pairs, Progress, Result, Vectors};
+use rehang_core::curve::Relevance;
+use rehang_core::order::Policy;
+use rehang_core::report::Report;
+use rehang_core::{Adapter, Distance, Head, HeadKind, Pairs, Progress, Result, Vectors};
 use rehang_demo::Live;
 use rehang_evaluate::study::{StudyAdapter, StudyInput, StudyOptions, study};
 use rehang_files::{AtomicFile, VectorSource};
@@ -23,16 +24,16 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Does all of it in a folder that is new, empty or of an earlier demo.
+/// Runs the whole upgrade in a folder that is new, empty or of an earlier demo.
 ///
 /// # Errors
 ///
-/// Those of the verbs that it calls; a conflict for another folder.
+/// The errors of the verbs that it calls; a conflict for another folder.
 pub fn whole_upgrade(folder: &Path) -> Result<(Report, Live)> {
     rehang_demo::unpack(folder)?;
     let data = Data::read(folder)?;
 
-    // What both models have embedded, and what is known of it.
+    // Pairs: the items that both models have embedded, with their labels.
     let (old, new, labels) = data.of_role(0)?;
     let pairs = Pairs::new(old, new, Some(labels), None)?;
     let fitted = fit_adapter(
@@ -45,7 +46,7 @@ pub fn whole_upgrade(folder: &Path) -> Result<(Report, Live)> {
     let adapter = fitted.adapter;
     rehang_files::adapter_file::save(&adapter, folder.join("adapter.safetensors"))?;
 
-    // What the upgrade buys, on items that the fit never saw.
+    // Value of the upgrade, measured on items that the fit never saw.
     let report = measure(&data, &adapter)?;
     AtomicFile::write(folder.join("report.html"), rehang_report::html(&report))?;
 
@@ -74,8 +75,8 @@ fn measure(data: &Data, adapter: &Adapter) -> Result<Report> {
 
 /// The demo's vectors. Role 0 are the pairs, role 1 is the gallery.
 struct Data {
-    old: rehang::Matrix,
-    new: rehang::Matrix,
+    old: rehang_core::Matrix,
+    new: rehang_core::Matrix,
     labels: Vec<i64>,
     roles: Vec<i64>,
     head: Head,

@@ -1,23 +1,24 @@
-//! A whole upgrade of a small gallery of handwritten digits, offline: what a face shows to people who have no gallery yet.
+//! A whole upgrade of a small gallery of handwritten digits, offline: what the command line shows to people
+//! who have no gallery yet.
 //!
-//! The data travels inside the program: the UCI digits (E. Alpaydin and C. Kaynak, 1998, CC BY 4.0) and what two small
-//! encoders made of them. [`unpack`] writes it to a folder; [`live`] upgrades the gallery of that folder while threads search
-//! and write.
+//! The data travels inside the program: the UCI digits (E. Alpaydin and C. Kaynak, 1998, CC BY 4.0) and what
+//! two small encoders made of them. [`unpack`] writes it to a folder; [`live`] upgrades the gallery of that
+//! folder while threads search and write.
 
 mod live;
 
 use std::io::ErrorKind;
 use std::path::Path;
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use rehang_files::AtomicFile;
 
 pub use live::{Live, Load, Stages, Writes, live};
 
-/// Items a second of the live backfill: fast enough for a demo, slow enough to be watched.
+/// Items that the live backfill embeds per second: fast enough for a demo, slow enough to be watched.
 pub const RATE: f64 = 250.0;
 
-/// What a demo does next, for a face that shows it.
+/// A step that a demo is about to take, for a face that shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DemoStep {
     /// The gallery's images are embedded by the old encoder and put into a gallery file.
@@ -57,8 +58,8 @@ pub fn unpack(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Fails for a folder that holds other things than an earlier demo's: a demo begins anew and replaces what bears the names of
-/// its files, a gallery among them. Its first file tells whose folder it is.
+/// Fails for a folder that holds anything but an earlier demo. A demo begins anew and replaces the files that
+/// bear its files' names, a gallery among them. The first of its files tells whose folder it is.
 fn expect_own(folder: &Path) -> Result<()> {
     let is_empty = match fs_err::read_dir(folder) {
         Ok(mut entries) => entries.next().is_none(),
@@ -67,7 +68,7 @@ fn expect_own(folder: &Path) -> Result<()> {
     };
     let (name, bytes) = FILES[0];
     let file = folder.join(name);
-    // A file of that name may be of any size, so its length is asked for first.
+    // Another file of that name may be of any size, so the length is asked for before the content is read.
     let is_own = || {
         fs_err::metadata(&file).is_ok_and(|metadata| metadata.len() == bytes.len() as u64)
             && fs_err::read(&file).is_ok_and(|content| content == bytes)
@@ -100,7 +101,7 @@ mod tests {
         assert!(error.contains("out") && error.contains("earlier demo"), "{error}");
         write(&folder.join("images.npy"), FILES[0].1);
         expect_own(&folder).unwrap();
-        // What is no folder is none for a demo either.
+        // A path that is not a folder cannot be a demo's folder either.
         assert!(expect_own(&folder.join("gallery.db")).is_err());
     }
 }

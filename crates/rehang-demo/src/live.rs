@@ -1,5 +1,5 @@
-//! The live half of the demo: a gallery file, images that are embedded again by a real encoder, and meanwhile a thread
-//! that searches and one that writes, changes and deletes.
+//! The live half of the demo: a gallery file whose images are embedded again by a real encoder. Meanwhile one
+//! thread searches, and another writes, changes and deletes.
 
 #![allow(clippy::disallowed_methods, reason = "the demo measures how long searches and writes take")]
 
@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use image::GrayImage;
-use rehang::{Adapter, Error, Matrix, Progress, Provenance, Result};
+use rehang_core::{Adapter, Error, Matrix, Progress, Provenance, Result};
 use rehang_encode::{Encoder, EncoderConfig, Input};
 use rehang_files::{AtomicFile, VectorSource};
 use rehang_store::{Filter, ItemWrite, NewVector, Scan, Select, Store};
@@ -21,30 +21,31 @@ use serde_json::Value;
 
 use crate::{DemoStep, RATE};
 
-/// Images whose nearest neighbours are asked for; the encoders have seen them, the gallery does not hold them.
+/// Number of query images. The encoders were trained on them; the gallery does not hold them.
 const QUERIES: usize = 200;
-/// Neighbours of each.
+/// Nearest neighbours that each query asks for.
 const DEPTH: usize = 10;
 /// Time between two writes of the application.
 const WRITE_EVERY: Duration = Duration::from_millis(15);
 /// Searches that tell how fast an idle gallery answers.
 const IDLE_SEARCHES: usize = 2000;
 
-/// A search that found what was not there any more, or nothing, or failed.
+/// Searches that ran: how long each took, and why some failed (an error, too few hits, or a hit that had been
+/// deleted).
 #[derive(Default)]
 struct Searches {
     milliseconds: Vec<f64>,
     failed: Vec<String>,
 }
 
-/// What the application did, and how long it waited.
+/// Writes that the application made, and how long each took.
 #[derive(Default)]
 struct Written {
     done: Writes,
     milliseconds: Vec<f64>,
 }
 
-/// The images of the demo: 8 x 8 pixels each, from 0 to 16.
+/// The images of the demo: 8 × 8 pixels each, with values from 0 to 16.
 struct Images {
     pixels: Matrix,
     labels: Vec<i64>,
@@ -66,7 +67,8 @@ impl Images {
         format!("digit-{row:04}.png")
     }
 
-    /// Writes every image as a file; 15 grey levels a step keep all 17 values apart and exact.
+    /// Writes every image as a file. A step of the pixel values becomes 15 grey levels, which keeps all 17
+    /// values apart and exact.
     fn write(&self, folder: &Path) -> Result<()> {
         fs_err::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))?;
         for row in 0..self.pixels.rows() {
@@ -82,72 +84,74 @@ impl Images {
     }
 }
 
-/// What the live upgrade measured.
+/// Measurements of a live upgrade.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Live {
-    /// Share of ten neighbours that are the same digit, in percent.
+    /// Share of the ten nearest neighbours that show the query's digit, in percent.
     pub precision_at_10: Stages,
     /// Share of the true ten nearest that searches of the upgraded gallery find, 0–1.
     pub index_recall_at_10: f64,
-    /// Images that are native at the end.
+    /// Number of images that are native at the end.
     pub native: u64,
-    /// Images of the gallery at the end.
+    /// Number of images in the gallery at the end.
     pub items: u64,
     /// Seconds that the backfill took.
     pub seconds: f64,
-    /// Searches that ran meanwhile.
+    /// Number of searches that ran during the backfill.
     pub searches: usize,
-    /// Those that failed, found less than they should, or found what had been deleted.
+    /// Number of failures among the searches: an error, fewer hits than asked for, or a hit that had been
+    /// deleted.
     pub failed_searches: usize,
     /// Milliseconds that 99 % of searches stay below.
     pub search_p99_ms: Load,
-    /// What was written meanwhile.
+    /// Writes that the application made during the backfill.
     pub writes: Writes,
     /// Milliseconds that the slowest write took.
     pub longest_write_ms: f64,
-    /// Why the first search failed; a live upgrade must not make a single one fail.
+    /// Reason why the first search failed. A live upgrade must not make a single one fail.
     #[serde(skip)]
     pub first_failure: Option<String>,
 }
 
-/// One number at the stages of an upgrade.
+/// One measured number at the three stages of an upgrade.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Stages {
-    /// Before the switch: old queries on old vectors.
+    /// The number before the switch: old queries on old vectors.
     pub before: f64,
-    /// At the switch: new queries on adapted vectors.
+    /// The number at the switch: new queries on adapted vectors.
     pub at_switch: f64,
-    /// After the backfill.
+    /// The number after the backfill.
     pub after: f64,
 }
 
-/// One number of an idle gallery and of one under a backfill.
+/// One measured number of an idle gallery, and of the same gallery under a backfill.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Load {
-    /// Before the backfill.
+    /// The number before the backfill.
     pub idle: f64,
-    /// While it runs.
+    /// The number while the backfill runs.
     pub backfill: f64,
 }
 
-/// What the application wrote.
+/// Number of items that the application added, changed and deleted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Writes {
     /// New items.
     pub new: usize,
-    /// Changed ones.
+    /// Changed items.
     pub changed: usize,
-    /// Deleted ones.
+    /// Deleted items.
     pub deleted: usize,
 }
 
-/// Upgrades the gallery of a folder that holds the demo's files and the adapter `adapter.safetensors`, live: images are
-/// embedded again while one thread searches and another writes. Every vector of the upgraded gallery is compared with what
-/// the new encoder says of its image. What an earlier demo left in the folder is replaced.
+/// Upgrades the gallery of a folder that holds the demo's files and the adapter `adapter.safetensors`, live.
+/// Images are embedded again while one thread searches and another writes. At the end every vector of the
+/// upgraded gallery is compared with what the new encoder says of its image. Files of an earlier demo in the
+/// folder are replaced.
 ///
 /// # Errors
 ///
-/// Corrupt where the gallery is not what it has to be at the end; what the verbs of an upgrade say.
+/// Corrupt where the gallery is not what it has to be at the end; the errors of an upgrade's verbs.
 pub fn live(
     folder: &Path,
     adapter: &Adapter,
@@ -242,7 +246,7 @@ pub fn live(
     })
 }
 
-/// What writes into the gallery while it is upgraded: it still embeds with the old model.
+/// The application that writes into the gallery while it is upgraded. It still embeds with the old model.
 struct Application<'a> {
     adapter: &'a Adapter,
     images: &'a Images,
@@ -289,12 +293,12 @@ fn upgrade_live(
         let writes: Result<Written> = writer.join().map_err(|_| died())?;
         Ok::<_, Error>((run?.summary, searches, writes?))
     })?;
-    // What was written in the last moments, now that nothing is written any more.
+    // Backfills what the application wrote in the last moments, now that it writes no more.
     let last = run(&Progress::default())?.summary;
     Ok((Summary { items: last.items, native: last.native, ..summary }, searches, writes))
 }
 
-/// Queries, and the space that they are of.
+/// The name of a space, and queries that lie in it.
 type ModelQueries<'a> = (&'a str, &'a Matrix);
 
 fn search_once(
@@ -324,7 +328,7 @@ fn search_once(
 }
 
 impl Application<'_> {
-    /// One write: a new item, a changed one, a deletion, in turn.
+    /// Makes one write: a new item, a changed item and a deletion, in turn.
     fn write_once(&self, gallery: &Gallery, turn: usize, writes: &mut Written) -> Result<()> {
         let images = self.images;
         let fresh = images.others[(QUERIES + turn) % images.others.len()];
@@ -344,7 +348,7 @@ impl Application<'_> {
         if self.deleted.lock().unwrap_or_else(PoisonError::into_inner).contains(&id) {
             return Ok(());
         }
-        // Every other new item comes without any vector: the backfill embeds it first of all.
+        // Every other new item comes without any vector: the backfill embeds it before all others.
         let vector = (!turn.is_multiple_of(6)).then_some(vector);
         let write = item(self.adapter, &id, images, fresh, vector);
         let began = Instant::now();
@@ -375,7 +379,7 @@ fn search_idle(gallery: &Gallery, asked: ModelQueries<'_>) -> Result<Vec<f64>> {
     }
 }
 
-/// Looks at every item of the upgraded gallery: it is native, made from the source it has now, and not deleted.
+/// Checks every item of the upgraded gallery: it is native, made from its present source, and not deleted.
 fn verify(
     store: &dyn Store,
     adapter: &Adapter,
@@ -407,7 +411,7 @@ fn verify(
     }
 }
 
-/// The value below which a share of all lies (the largest for a share of 1); 0 for none.
+/// The value below which a share of all values lies (the largest for a share of 1); 0 for no values.
 fn percentile(values: &[f64], share: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -447,7 +451,7 @@ fn encoder_config(model: &str) -> Result<EncoderConfig> {
     toml::from_str(&encoder_text(model)).map_err(|error| Error::corrupt("the demo's encoder", error))
 }
 
-/// The keys of an encoder; pixels are divided by 16 · 15, which gives what the encoders were trained on.
+/// Configuration of an encoder. Pixels are divided by 16 · 15, which gives what the encoders were trained on.
 fn encoder_text(model: &str) -> String {
     format!(
         "kind = \"onnx\"\nmodel = \"{model}\"\nroot = \"images\"\ninput = {{ kind = \"image\", width = 8, height = 8, \
@@ -457,7 +461,7 @@ fn encoder_text(model: &str) -> String {
 }
 
 fn configuration(adapter: &Adapter) -> String {
-    let space = |space: &rehang::Space| {
+    let space = |space: &rehang_core::Space| {
         format!(
             "name = \"{}\"\ndimension = {}\ndistance = \"{}\"\n",
             space.name, space.dimension, space.distance

@@ -11,7 +11,8 @@ fn from_pairs_to_a_backfilled_gallery_by_library_calls() {
     let metric = &report.headline_metric().unwrap().id;
     let curve = &report.headline_curve().unwrap().metrics[metric];
     let (today, start, end) = (report.do_nothing[metric], curve.start, curve.end);
-    // Neither of these depends on a fit; the map's own number may differ in the last digit between processors.
+    // Neither of the two numbers depends on a fit; the map's own number may differ in its last digit between
+    // processors.
     assert_eq!((format!("{today:.1}"), format!("{end:.1}")), ("36.7".into(), "78.9".into()), "{metric}");
     assert!((start - 47.6).abs() < 0.5, "{start}");
 

@@ -1,33 +1,35 @@
-//! How many texts a request may have: learnt from what a service refuses, and tried again with more in time.
+//! Ceiling: how many texts a request may have, learnt from what a service refuses, and tried again with more
+//! in time.
 //!
-//! A service may refuse much for a day. After so many full requests, one has twice as many texts. Where that is refused, the next
-//! try comes after twice as many. A service that never refused anything is asked nothing for it.
+//! A service may refuse much for a day. After many full requests, one has twice as many texts. Where that is
+//! refused, the next try comes after twice as many full requests. A service that never refused anything is
+//! asked nothing for it.
 
 use serde::{Deserialize, Serialize};
 
 /// Full requests before the first try.
 const FULL_BEFORE_TRY: u32 = 1000;
-/// Full requests are kept in steps of so many, so that what is kept changes seldom.
+/// Step in which full requests are kept, so that what is kept changes seldom.
 const FULL_STEP: u32 = 100;
-/// Times that the wait is doubled at most.
+/// Largest number of times that the wait is doubled.
 const DOUBLED_MAX: u32 = 10;
 
-/// What is known of one service.
+/// Ceiling of one service, as far as its refusals have shown it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct Ceiling {
-    /// The most texts that it takes, where it refused more.
+    /// Most texts that the service takes in a request, where it refused more.
     #[serde(default, rename = "texts_max", skip_serializing_if = "Option::is_none")]
     most: Option<usize>,
-    /// How often that was raised: what was learnt before a raise says nothing.
+    /// Number of times that `most` was raised: what was learnt before a raise says nothing.
     #[serde(default, skip_serializing_if = "is_zero")]
     raised: u32,
-    /// Tries in a row that it refused.
+    /// Tries in a row that the service refused.
     #[serde(default, skip_serializing_if = "is_zero")]
     refused: u32,
-    /// Requests since the last try, or since it was learnt, that had as many texts as they may.
+    /// Requests with as many texts as they may have, since the last try or since `most` was learnt.
     #[serde(default, skip_serializing_if = "is_zero")]
     full: u32,
-    /// The texts of a try that is under way.
+    /// Texts of the try that is under way.
     #[serde(skip)]
     tries: Option<usize>,
 }
@@ -38,7 +40,7 @@ fn is_zero(number: &u32) -> bool {
 }
 
 impl Ceiling {
-    /// The most texts that it takes, as far as refusals have told.
+    /// Most texts that the service takes in a request, as far as refusals have shown.
     pub(crate) fn most(&self) -> usize {
         self.most.unwrap_or(usize::MAX)
     }
@@ -48,7 +50,7 @@ impl Ceiling {
         self.tries == Some(texts)
     }
 
-    /// The texts of a try, of a `batch` at most, where it is time for one.
+    /// Texts of the next try, `batch` at most; `None` where it is not time for one.
     pub(crate) fn next_try(&self, batch: usize) -> Option<usize> {
         let most = self.most.filter(|most| *most < batch)?;
         let is_due = self.full >= FULL_BEFORE_TRY << self.refused.min(DOUBLED_MAX);
@@ -59,13 +61,14 @@ impl Ceiling {
         self.tries = Some(texts);
     }
 
-    /// A try has come to an end, whatever became of it.
+    /// Notes that a try has come to an end, whatever became of it.
     pub(crate) fn end_try(&mut self) {
         self.tries = None;
         self.full = 0;
     }
 
-    /// The service has embedded a request of so many texts, where `seats` were the most for it, of a `batch`.
+    /// Notes that the service has embedded a request of so many texts, where `seats` were the most for it, of
+    /// a `batch`.
     pub(crate) fn took(&mut self, texts: usize, seats: usize, batch: usize) {
         let Some(most) = self.most else { return };
         if texts > most {
@@ -79,12 +82,13 @@ impl Ceiling {
         }
     }
 
-    /// The service has refused a request of so many texts and embedded each part of it, of `part` texts at most.
+    /// Notes that the service has refused a request of so many texts and embedded each part of it, of `part`
+    /// texts at most.
     pub(crate) fn refused(&mut self, texts: usize, part: usize) {
         if self.is_try(texts) {
             self.refused += 1;
             if part > self.most() {
-                // It said how many it takes.
+                // The service said how many it takes.
                 *self = Self { most: Some(part), raised: self.raised + 1, ..self.clone() };
             }
         } else if part < self.most() {
@@ -92,7 +96,8 @@ impl Ceiling {
         }
     }
 
-    /// Takes what another process has learnt: the higher one where it was raised since, else the lower one.
+    /// Takes what another process has learnt: its number where it was raised since, else the lower one of
+    /// both.
     pub(crate) fn take(&mut self, other: &Self) {
         let most = other.most.map(|most| most.max(1));
         if other.raised > self.raised {
@@ -104,7 +109,7 @@ impl Ceiling {
         }
     }
 
-    /// As it is kept.
+    /// Copies the ceiling as it is kept for other processes.
     pub(crate) fn kept(&self) -> Self {
         Self { full: self.full / FULL_STEP * FULL_STEP, tries: None, ..self.clone() }
     }
@@ -114,7 +119,7 @@ impl Ceiling {
 mod tests {
     use super::*;
 
-    /// Requests until a try, with what comes of it.
+    /// Makes requests until a try comes, and gives their number and the texts of the try.
     fn until_try(ceiling: &mut Ceiling, batch: usize) -> (u32, usize) {
         for full in 0.. {
             if let Some(texts) = ceiling.next_try(batch) {
@@ -158,7 +163,7 @@ mod tests {
         slow.take(&raised.kept());
         raised.take(&of_slow);
         assert_eq!((slow.most(), raised.most()), (20, 20));
-        // What it refuses now counts.
+        // The latest refusal counts.
         slow.refused(20, 5);
         raised.take(&slow.kept());
         assert_eq!(raised.most(), 5);

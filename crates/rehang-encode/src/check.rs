@@ -1,11 +1,11 @@
-//! The one place where a vector that comes back is held against its space.
+//! Check of every vector that comes back against its space: the one place for it.
 
-use rehang::check::expect_width;
-use rehang::{Error, NORMALISED_TOLERANCE, Remedy, Result, Space, norm, normalise};
+use rehang_core::check::expect_width;
+use rehang_core::{Error, NORMALISED_TOLERANCE, Remedy, Result, Space, norm, normalise};
 
 use crate::contract::{Answer, ItemFailure};
 
-/// What every vector of an encoder must be.
+/// Demands on every vector of an encoder.
 #[derive(Debug, Clone)]
 pub(crate) struct Check {
     space: Space,
@@ -14,7 +14,8 @@ pub(crate) struct Check {
 }
 
 impl Check {
-    /// The check of an encoder that is called `encoder` in errors; with `normalise`, vectors are scaled to length 1 first.
+    /// Makes the check of an encoder that is called `encoder` in errors; with `normalise`, vectors are scaled
+    /// to length 1 first.
     pub(crate) fn new(space: &Space, encoder: impl Into<String>, normalise: bool) -> Self {
         Self { space: space.clone(), encoder: encoder.into(), normalise }
     }
@@ -24,7 +25,7 @@ impl Check {
         &self.space
     }
 
-    /// What the encoder is called.
+    /// The encoder's name in errors.
     pub(crate) fn encoder(&self) -> &str {
         &self.encoder
     }
@@ -42,14 +43,14 @@ impl Check {
             .map_err(|error| error.advise(Remedy::KeepAtWidth { own: received, dimension }))
     }
 
-    /// The vector of one item as it may be stored, or why the item has none.
+    /// Checks the vector of one item: gives it as it may be stored, or why the item has none.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::WidthMismatch`]; [`ErrorKind::InvalidOption`] where the space wants length 1, the vector has another
-    /// and `normalise` is off.
+    /// [`ErrorKind::WidthMismatch`]; [`ErrorKind::InvalidOption`] where the space wants length 1, the vector
+    /// has another and `normalise` is off.
     pub(crate) fn vector(&self, id: &str, mut vector: Vec<f32>) -> Result<Answer> {
-        // A service that gives nothing for a text is no other model.
+        // A service that gives nothing for a text has not become another model.
         if vector.is_empty() {
             return Ok(Err(ItemFailure::Permanent(format!(
                 "{} gave a vector without numbers",
@@ -65,7 +66,8 @@ impl Check {
         }
         let length = norm(&vector);
         if length <= 0.0 {
-            // By other distances than cosine a raw space has zero vectors, and scaling leaves them as they are.
+            // By distances other than cosine a raw space may hold vectors of length 0, and scaling leaves
+            // them as they are.
             return Ok(if self.space.normalised || !self.space.distance.can_place(&vector) {
                 Err(ItemFailure::Permanent(format!(
                     "{} gave a vector without a direction: its length is 0",
@@ -99,7 +101,7 @@ impl Check {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use rehang::Distance;
+    use rehang_core::Distance;
 
     fn check(normalised: bool, normalise: bool) -> Check {
         Check::new(&Space::new("m", 2, Distance::Cosine, normalised), "the model", normalise)
@@ -145,7 +147,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever passes is finite, of the right width, and of length 1 where the space says so.
+        /// Every vector that passes is finite, of the right width, and of length 1 where the space says so.
         #[test]
         fn what_passes_belongs_to_the_space(
             vector in proptest::collection::vec(any::<f32>(), 1..4), normalised: bool, normalise: bool

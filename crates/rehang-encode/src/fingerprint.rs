@@ -1,13 +1,13 @@
-//! What the vectors of an encoder depend on, as a short text.
+//! Fingerprint: what the vectors of an encoder depend on, as a short text.
 
 use std::io::Read as _;
 use std::path::Path;
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use serde::Serialize;
 use xxhash_rust::xxh3::Xxh3;
 
-/// Takes keys and files in; whatever takes the same in the same order has the same fingerprint.
+/// Hash of keys and files: whatever takes in the same in the same order has the same fingerprint.
 pub(crate) struct Fingerprint(Xxh3);
 
 impl Fingerprint {
@@ -24,7 +24,7 @@ impl Fingerprint {
         self
     }
 
-    /// Takes in what a file holds.
+    /// Takes in the bytes of a file.
     pub(crate) fn with_file(mut self, path: &Path) -> Result<Self> {
         let failed = |error: &std::io::Error| Error::io("read", path, error);
         let mut file = fs_err::File::open(path).map_err(|error| failed(&error))?;
@@ -42,7 +42,7 @@ impl Fingerprint {
         Ok(self)
     }
 
-    /// 32 hexadecimal digits.
+    /// Writes the fingerprint as 32 hexadecimal digits.
     pub(crate) fn text(&self) -> String {
         format!("{:032x}", self.0.digest128())
     }

@@ -1,18 +1,18 @@
-//! A function of the process as an encoder: a model that runs in the application itself.
+//! Function of the process as an encoder: a model that runs in the application itself.
 
-use rehang::{Error, ErrorKind, Matrix, Result, Space};
+use rehang_core::{Error, ErrorKind, Matrix, Result, Space};
 
 use crate::check::Check;
 use crate::contract::{Answer, Encoder, Input, ItemFailure, Spent};
 use crate::meter::Meter;
 
-/// What embeds: sources in, `[n, d]` out, one row a source and in their order.
+/// Function that embeds: sources in, `[n, d]` out, one row a source and in their order.
 type Embed = dyn Fn(&[&str]) -> Result<Matrix> + Send + Sync;
 
-/// An encoder that calls a function with the sources of a batch.
+/// Encoder that calls a function with the sources of a batch.
 ///
 /// ```
-/// use rehang::{Distance, Matrix, Space};
+/// use rehang_core::{Distance, Matrix, Space};
 /// use rehang_encode::{Encoder, Function, Input};
 ///
 /// let lengths = |sources: &[&str]| Ok(Matrix::from_fn(sources.len(), 1, |row, _| sources[row].len() as f32));
@@ -20,7 +20,7 @@ type Embed = dyn Fn(&[&str]) -> Result<Matrix> + Send + Sync;
 /// let encoder = Function::new(&space, 64, false, None, lengths);
 /// let input = Input { id: "a", source: "four", payload: &serde_json::Value::Null };
 /// assert_eq!(encoder.encode(&[input])?[0].as_ref().unwrap(), &[4.0]);
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 pub struct Function {
     check: Check,
@@ -31,12 +31,14 @@ pub struct Function {
 }
 
 impl Function {
-    /// An encoder of a space. It is given at most `batch_max` sources at once; with `normalise`, vectors are scaled to length 1.
-    /// `fingerprint` is what the vectors depend on ([`Encoder::fingerprint`]), where the caller knows it.
+    /// Makes an encoder of a space from a function. It is given at most `batch_max` sources at once; with
+    /// `normalise`, vectors are scaled to length 1. `fingerprint` is what the vectors depend on
+    /// ([`Encoder::fingerprint`]), where the caller knows it.
     ///
-    /// Where the function fails at several sources, it is asked for halves of them until the one is found that it fails at, and that item
-    /// fails alone. Where it gives a vector for none of them, its error ends the run; so does a cancelled one, and another number of rows
-    /// than of sources. An item fails at once by a row of NaN.
+    /// Where the function fails at several sources, it is asked for halves of them until the one is found
+    /// that it fails at, and that item fails alone. Where it gives a vector for none of them, its error ends
+    /// the run. So does a cancelled call, and another number of rows than of sources. An item fails at once
+    /// by a row of NaN.
     pub fn new(
         space: &Space,
         batch_max: usize,
@@ -66,14 +68,14 @@ impl Function {
         let sources: Vec<&str> = inputs.iter().map(|input| input.source).collect();
         let rows = match (self.embed)(&sources) {
             Ok(rows) => rows,
-            // Only what it fails with itself can be a source's fault.
+            // Only an error of the function itself can be a source's fault.
             Err(error) if !matches!(error.kind(), ErrorKind::Unavailable { .. }) => return Err(error),
             Err(_) if inputs.len() > 1 => {
                 let (left, right) = inputs.split_at(inputs.len() / 2);
                 self.embed(left, answers, failed)?;
                 return self.embed(right, answers, failed);
             }
-            // Three sources by themselves, and none that it embeds.
+            // The function failed at three sources by themselves, and has embedded none.
             Err(error) if answers.len() >= 2 && !answers.iter().any(Result::is_ok) => return Err(error),
             Err(error) => {
                 answers.push(Err(ItemFailure::Permanent(error.to_string())));
@@ -130,7 +132,7 @@ impl Encoder for Function {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rehang::{Distance, ErrorKind};
+    use rehang_core::{Distance, ErrorKind};
     use serde_json::Value;
 
     fn encode(rows: usize, value: f32, normalise: bool) -> Result<Vec<Answer>> {
@@ -170,7 +172,7 @@ mod tests {
             ([17].as_slice(), 13)
         );
         assert!(matches!(&answers[17], Err(ItemFailure::Permanent(why)) if why.contains("ValueError: no")));
-        // Where it fails at all of them, none is to blame.
+        // Where the function fails at all sources, none is to blame.
         let (encoder, calls) = fails(&["text 0", "text 1", "text 2"]);
         let error = encoder.encode(&inputs[..3]).unwrap_err();
         assert!(error.to_string().contains("ValueError: no"), "{error}");
@@ -181,7 +183,7 @@ mod tests {
     #[test]
     fn rows_are_held_against_the_space() {
         let vector = encode(1, 3.0, true).unwrap().remove(0).unwrap();
-        assert!((rehang::norm(&vector) - 1.0).abs() < 1e-6);
+        assert!((rehang_core::norm(&vector) - 1.0).abs() < 1e-6);
         assert!(matches!(encode(1, 3.0, false).unwrap_err().kind(), ErrorKind::InvalidOption { .. }));
         assert!(encode(1, f32::NAN, true).unwrap()[0].is_err(), "the item fails, and no other");
         let error = encode(2, 1.0, true).unwrap_err().to_string();

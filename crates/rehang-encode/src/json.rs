@@ -2,7 +2,7 @@
 
 use serde::de::DeserializeOwned;
 
-/// A value out of JSON; a number that is not finite is null.
+/// Reads a value out of JSON; a number that is not finite is null.
 pub(crate) fn read_json<T: DeserializeOwned>(bytes: &[u8]) -> serde_json::Result<T> {
     serde_json::from_slice(bytes).or_else(|error: serde_json::Error| {
         let finite = without_words(bytes).filter(|_| !error.is_data());
@@ -10,7 +10,7 @@ pub(crate) fn read_json<T: DeserializeOwned>(bytes: &[u8]) -> serde_json::Result
     })
 }
 
-/// A body with null in place of each NaN and Infinity outside of texts; `None` where there is none.
+/// Puts null in the place of each NaN and Infinity outside of texts; `None` where there is none.
 fn without_words(body: &[u8]) -> Option<Vec<u8>> {
     let (mut without, mut rest, mut is_in_text, mut is_changed) =
         (Vec::with_capacity(body.len()), body, false, false);

@@ -1,4 +1,5 @@
-//! What is known of a service beside its vectors, so that the next process need not find it out by refused requests.
+//! Manners of a service beside its vectors, kept so that the next process need not find them out by refused
+//! requests.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,24 +8,25 @@ use crate::config::HttpConfig;
 use crate::fingerprint::Fingerprint;
 use crate::reading::{Cut, Reading};
 
-/// What [`Encoder::learnt`](crate::Encoder::learnt) of a service gives, as JSON. A field that a later version does not know is passed over.
+/// Manners of a service that its encoder has found out, which [`Encoder::learnt`](crate::Encoder::learnt)
+/// gives as JSON. A field that a later version does not know is passed over.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Learnt {
-    /// Which service it is of.
+    /// Service that this is known of, as a fingerprint.
     pub(crate) of: String,
-    /// How many texts a request may have.
+    /// Number of texts that a request may have.
     #[serde(flatten)]
     pub(crate) ceiling: Ceiling,
-    /// It takes so many and not one more.
+    /// Whether the service takes so many texts and not one more.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) is_full: bool,
-    /// It refuses `encoding_format`.
+    /// Whether the service refuses `encoding_format`.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) refuses_format: bool,
-    /// It embeds blank texts and NUL characters.
+    /// Whether the service embeds blank texts and NUL characters.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) takes_peculiar: bool,
-    /// How far it reads.
+    /// How far into a text the service reads.
     #[serde(default, skip_serializing_if = "is_nothing")]
     pub(crate) reading: Reading,
 }
@@ -39,7 +41,7 @@ fn is_false(value: &bool) -> bool {
 }
 
 impl Learnt {
-    /// Nothing yet.
+    /// Makes the record of a service of which nothing is known yet.
     pub(crate) fn nothing(config: &HttpConfig) -> Self {
         Self {
             of: service_of(config),
@@ -51,12 +53,13 @@ impl Learnt {
         }
     }
 
-    /// Reads what was learnt of the service of a configuration; `None` where it is of another one, or no such text.
+    /// Reads what was learnt of the service of a configuration; `None` where it is of another one, or no such
+    /// text.
     pub(crate) fn read(config: &HttpConfig, text: &str) -> Option<Self> {
         serde_json::from_str(text).ok().filter(|learnt: &Self| learnt.of == service_of(config))
     }
 
-    /// As a short text; `None` where it says nothing.
+    /// Writes it as a short text; `None` where it says nothing.
     pub(crate) fn text(&self, config: &HttpConfig) -> Option<String> {
         if *self == Self::nothing(config) {
             return None;
@@ -65,14 +68,15 @@ impl Learnt {
     }
 }
 
-/// What a service's manners depend on. Hashed: values of an address or a body may be keys.
+/// Fingerprint of all that a service's manners depend on. Hashed, since values of an address or a body may be
+/// keys.
 fn service_of(config: &HttpConfig) -> String {
     Fingerprint::new("service").with(&(&config.url, &config.model, &config.body)).text()
 }
 
 impl HttpConfig {
-    /// Where the service of this configuration stops reading a text, by what an encoder of it has [learnt](crate::Encoder::learnt); `None`
-    /// where that is of another service, or nothing is known.
+    /// Place where the service of this configuration stops reading a text, by what an encoder of it has
+    /// [learnt](crate::Encoder::learnt); `None` where that is of another service, or nothing is known.
     pub fn known_cut(&self, learnt: &str) -> Option<Cut> {
         Learnt::read(self, learnt)?.reading.cut()
     }

@@ -1,9 +1,9 @@
-//! How many texts a model of this machine cuts, told without running it.
+//! Lengths: how many texts a model of this machine cuts, told without running it.
 
 use std::path::Path;
 
-use rehang::Result;
-use rehang::finding::Finding;
+use rehang_core::Result;
+use rehang_core::finding::Finding;
 
 use crate::config::EncoderConfig;
 #[cfg(feature = "tokenizers")]
@@ -11,10 +11,10 @@ use crate::config::OnnxInput;
 #[cfg(feature = "tokenizers")]
 use crate::onnx::Reader;
 
-/// Texts that are looked at: some seconds' work.
+/// Texts that are counted at most: some seconds' work.
 const TEXTS_MAX: usize = 20_000;
 
-/// Counts the texts that an ONNX model would cut, by its tokeniser alone.
+/// Counter of the texts that an ONNX model would cut, by its tokeniser alone.
 pub struct Lengths {
     #[cfg(feature = "tokenizers")]
     reader: Reader,
@@ -22,8 +22,8 @@ pub struct Lengths {
 }
 
 impl Lengths {
-    /// Those of a configuration; `None` where its model reads no texts, or this build has no tokenisers. Relative paths are relative to
-    /// `base`.
+    /// Opens the tokeniser of a configuration; `None` where its model reads no texts, or this build has no
+    /// tokenisers. Relative paths are relative to `base`.
     ///
     /// # Errors
     ///
@@ -43,7 +43,7 @@ impl Lengths {
         Ok(None)
     }
 
-    /// Takes in a text; the first 20,000 of them.
+    /// Counts a text; texts after the first 20,000 are passed over.
     pub fn count(&mut self, text: &str) {
         if self.texts < TEXTS_MAX {
             self.texts += 1;
@@ -53,7 +53,8 @@ impl Lengths {
         }
     }
 
-    /// How many of them are longer than is read, by whose setting, and what can be done; empty where none is.
+    /// Findings: how many of the texts are longer than the model reads, by whose setting, and what can be
+    /// done. Empty where none is.
     pub fn findings(&self) -> Vec<Finding> {
         #[cfg(feature = "tokenizers")]
         return self.reader.findings();

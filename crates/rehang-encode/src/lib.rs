@@ -1,11 +1,12 @@
 //! Encoders: from an item's source to its vector.
 //!
-//! An [`Encoder`] is an ONNX model, an HTTP endpoint, a command or a table of vectors, which [`open`] makes from the
-//! `[encoder]` part of a configuration; or a [`Function`] of the process. It knows nothing of stores. Each checks the width of what comes back and that it
-//! lies in its space.
+//! An [`Encoder`] is an ONNX model, an HTTP endpoint, a command or a table of vectors, which [`open`] makes
+//! from the `[encoder]` part of a configuration; or a [`Function`] of the process. An encoder knows nothing
+//! of stores. Each one checks the width of the vectors that come back, and that they lie in its space.
 //!
-//! Features: `http` brings services, `onnx` models that run in this process, and `tokenizers` those among them that read texts. Every
-//! configuration is read without them; [`open`] names the feature that an encoder needs.
+//! Features: `http` brings services, `onnx` models that run in this process, and `tokenizers` those among
+//! them that read texts. Every configuration is read without them; [`open`] names the feature that an encoder
+//! needs.
 
 #![cfg_attr(
     not(all(feature = "http", feature = "tokenizers")),

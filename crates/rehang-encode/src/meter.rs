@@ -1,10 +1,10 @@
-//! What an encoder has used.
+//! Meter: what an encoder has used.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::contract::Spent;
 
-/// Counts items, tokens and money; shared by the threads of an encoder.
+/// Counter of items, tokens and money, shared by the threads of an encoder.
 #[derive(Debug, Default)]
 pub(crate) struct Meter(Mutex<Spent>);
 
@@ -19,18 +19,19 @@ impl Meter {
         self.lock().tokens += tokens;
     }
 
-    /// All of it so far.
+    /// Reads all counts so far.
     pub(crate) fn spent(&self) -> Spent {
         *self.lock()
     }
 
-    /// The counts, to change several at once.
+    /// Locks the counts, to change several at once.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Spent> {
         lock(&self.0)
     }
 }
 
-/// Locks, also after a panic of another thread: what is behind every lock of this crate is whole at any moment.
+/// Locks a mutex, also after a panic of another thread: what is behind every lock of this crate is whole at
+/// any moment.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

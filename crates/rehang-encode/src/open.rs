@@ -1,10 +1,10 @@
-//! From a configuration to its encoder.
+//! Opening: from a configuration to its encoder.
 
 use std::path::Path;
 
 #[cfg(not(all(feature = "http", feature = "onnx")))]
-use rehang::ErrorKind;
-use rehang::{Result, Space};
+use rehang_core::ErrorKind;
+use rehang_core::{Result, Space};
 
 use crate::command::Command;
 use crate::config::EncoderConfig;
@@ -21,11 +21,11 @@ use crate::watched::Watched;
 ///
 /// # Errors
 ///
-/// [`rehang::ErrorKind::MissingFeature`] for a kind that this build leaves out;
-/// [`rehang::ErrorKind::InvalidOption`] and [`rehang::ErrorKind::MissingInput`] for keys that cannot be;
-/// [`rehang::ErrorKind::Io`] and [`rehang::ErrorKind::Corrupt`] for files that cannot be read;
-/// [`rehang::ErrorKind::WidthMismatch`] where the width is known beforehand and is not the space's. A program is started and
-/// an endpoint is asked with the first batch.
+/// [`rehang_core::ErrorKind::MissingFeature`] for a kind that this build leaves out;
+/// [`rehang_core::ErrorKind::InvalidOption`] and [`rehang_core::ErrorKind::MissingInput`] for keys that cannot be;
+/// [`rehang_core::ErrorKind::Io`] and [`rehang_core::ErrorKind::Corrupt`] for files that cannot be read;
+/// [`rehang_core::ErrorKind::WidthMismatch`] where the width is known beforehand and is not the space's. A program
+/// is started and an endpoint is asked with the first batch.
 pub fn open(config: &EncoderConfig, space: &Space, base: &Path) -> Result<Box<dyn Encoder>> {
     Ok(match config {
         EncoderConfig::Table(config) => Box::new(Table::open(config, space, base)?),

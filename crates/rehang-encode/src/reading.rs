@@ -1,31 +1,34 @@
-//! How far into a text a service reads. Many cut a text that is longer than their model takes, in silence: its vector is that of its
-//! beginning, and looks like any other.
+//! Reading: how far into a text a service reads. Many services cut a text that is longer than their model
+//! takes, in silence: its vector is that of its beginning, and looks like any other.
 //!
-//! Now and then the beginning of a long text rides along in the request that has the whole of it. Where both have one vector, the service
-//! has not read what follows. Beginnings of other lengths then close in on where it stops.
+//! Now and then the beginning of a long text rides along in the request that has the whole of it. Where both
+//! have one vector, the service has not read what follows the beginning. Beginnings of other lengths then
+//! close in on where it stops.
 
 use std::fmt;
 
-use rehang::finding::Finding;
+use rehang_core::finding::Finding;
 use serde::{Deserialize, Serialize};
 
-/// Characters of a beginning that is asked with, at least. The models that read least stop at 128 tokens.
+/// Fewest characters of a beginning that a service is asked with. The models that read least stop at 128
+/// tokens.
 const SHORTEST: usize = 300;
-/// Questions in all.
+/// Largest number of questions in all.
 const ASKED_MAX: u32 = 16;
-/// Texts whose end was not read before that is said: one may have an end that says nothing.
+/// Texts whose end was not read before a cut is reported: the end of one text may say nothing.
 const AGREED_MIN: u32 = 2;
-/// What is left of a text beyond a beginning, so that it would change the vector.
+/// Smallest share of a text beyond its beginning, so that it would change the vector.
 const REST: f64 = 0.2;
-/// Where a service stops is known well enough within this factor: characters a token differ more from text to text.
+/// Factor within which it is known well enough where a service stops: characters a token differ more from
+/// text to text.
 const CLOSE: f64 = 1.25;
 
-/// Where a service stops reading, in characters of a source.
+/// Place where a service stops reading, in characters of a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cut {
-    /// So far it read in every text that it was asked with.
+    /// Characters that the service has read in every text that it was asked with.
     pub read: usize,
-    /// What is beyond this it has not read.
+    /// Characters beyond which the service has read nothing.
     pub cut: usize,
 }
 
@@ -39,19 +42,20 @@ impl fmt::Display for Cut {
     }
 }
 
-/// What answers have told.
+/// Answers of a service about how far it reads, in sum.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Reading {
-    /// The longest beginning beyond which it read on.
+    /// Characters of the longest beginning beyond which the service read on.
     read: usize,
-    /// The shortest beyond which it did not.
+    /// Characters of the shortest beginning beyond which the service did not read on.
     cut: Option<usize>,
     agreed: u32,
     asked: u32,
 }
 
 impl Reading {
-    /// Characters of the beginning to ask with, of a text of so many; `None` where that would tell nothing new.
+    /// Characters of the beginning to ask with, of a text of so many characters; `None` where that would tell
+    /// nothing new.
     pub(crate) fn question(&self, characters: usize) -> Option<usize> {
         if self.asked >= ASKED_MAX {
             return None;
@@ -80,7 +84,7 @@ impl Reading {
         }
     }
 
-    /// Where it stops, for a reader.
+    /// Finding that says where the service stops, for a reader.
     pub(crate) fn finding(&self) -> Option<Finding> {
         let cut = self.cut()?;
         let seen = format!("[encoder] stops reading a text after {cut}, in silence.");
@@ -90,19 +94,19 @@ impl Reading {
         Some(finding.evidence(&[("characters", cut.cut as f64)]))
     }
 
-    /// A question that got no answer.
+    /// Counts a question that got no answer.
     pub(crate) fn unanswered(&mut self) {
         self.asked += 1;
     }
 
-    /// Where the service stops, once that is sure.
+    /// Place where the service stops, once that is sure.
     pub(crate) fn cut(&self) -> Option<Cut> {
         let cut = self.cut.filter(|_| self.agreed >= AGREED_MIN)?;
-        // Texts of fewer characters a token end before others.
+        // Texts of fewer characters a token are cut earlier than others.
         Some(Cut { read: self.read.min(cut), cut: cut.max(self.read) })
     }
 
-    /// Takes what another process was told, where that is more.
+    /// Takes what another process was told, where that is from more questions.
     pub(crate) fn or_more(&mut self, other: &Self) {
         if other.asked > self.asked {
             self.clone_from(other);
@@ -110,7 +114,8 @@ impl Reading {
     }
 }
 
-/// The beginning of a text, of so many characters, where what follows says something.
+/// Beginning of a text, of so many characters; `None` where the text is no longer, or where what follows says
+/// nothing.
 pub(crate) fn beginning_of(text: &str, characters: usize) -> Option<&str> {
     let (at, _) = text.char_indices().nth(characters)?;
     let (beginning, rest) = text.split_at(at);

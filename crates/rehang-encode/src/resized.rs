@@ -1,24 +1,27 @@
-//! A model whose vectors are kept at another width than it makes them.
+//! Resizing: a model's vectors are kept at another width than it makes them.
 
 use std::cmp::Ordering;
 
-use rehang::finding::Finding;
-use rehang::{Error, Result, Space};
+use rehang_core::finding::Finding;
+use rehang_core::{Error, Result, Space};
 
 use crate::check::Check;
 use crate::contract::{Answer, Encoder, Input, Reads, Spent};
 use crate::fingerprint::Fingerprint;
 
-/// Another encoder's vectors at the width of a space, `[d_model] → [d]`. Where d < `d_model`, the first coordinates are kept, scaled to length 1: a
-/// model that was trained for it loses little by that (Matryoshka Representation Learning, Kusupati et al. 2022, §3); any other one loses what
-/// those coordinates said. Where d > `d_model`, zeros follow, as applications pad that have one width for all models: no length, no cosine, no
-/// inner product and no distance changes by zeros.
+/// Encoder that gives another encoder's vectors at the width of a space, `[d_model] → [d]`.
 ///
-/// What of a cut vector is left may have no direction where the whole had one: such an item fails, unless the space takes zero vectors. Its
-/// [fingerprint](Encoder::fingerprint) is another one than that of the whole model, and than that of another width.
+/// Where d < `d_model`, the first coordinates are kept, scaled to length 1. A model that was trained for it
+/// loses little by that (Matryoshka Representation Learning, Kusupati et al. 2022, §3); any other one loses
+/// what the dropped coordinates said. Where d > `d_model`, zeros follow, as applications pad that have one
+/// width for all models: no length, no cosine, no inner product and no distance changes by zeros.
+///
+/// The rest of a cut vector may have no direction where the whole had one: such an item fails, unless the
+/// space takes zero vectors. The [fingerprint](Encoder::fingerprint) is another one than that of the whole
+/// model, and than that of another width.
 ///
 /// ```
-/// use rehang::{Distance, Matrix, Space};
+/// use rehang_core::{Distance, Matrix, Space};
 /// use rehang_encode::{Encoder, Function, Input, Resized};
 ///
 /// let model = |sources: &[&str]| Ok(Matrix::from_fn(sources.len(), 4, |_, column| [3.0, 4.0, 12.0, 0.0][column]));
@@ -39,11 +42,11 @@ pub struct Resized {
 }
 
 impl Resized {
-    /// An encoder whose vectors are cut to the width of a space, or filled up to it.
+    /// Wraps an encoder, whose vectors are cut to the width of a space, or filled up to it.
     ///
     /// # Errors
     ///
-    /// [`rehang::ErrorKind::InvalidOption`] where the encoder's own vectors are of that width already.
+    /// [`rehang_core::ErrorKind::InvalidOption`] where the encoder's own vectors are of that width already.
     pub fn new(encoder: Box<dyn Encoder>, space: &Space) -> Result<Self> {
         let (own, kept) = (encoder.space().dimension, space.dimension);
         let (how, is_cut) = match own.cmp(&kept) {
@@ -58,7 +61,8 @@ impl Resized {
         Ok(Self { encoder, check })
     }
 
-    /// The text of something that depends on the width, too. Its first word is in galleries since vectors could only be cut.
+    /// Fingerprint of a text and the width, for what depends on both. Its first word is in galleries since
+    /// vectors could only be cut.
     fn of_width(&self, text: &str) -> String {
         Fingerprint::new("shortened").with(&text).with(&self.check.space().dimension).text()
     }
@@ -159,7 +163,7 @@ impl Encoder for Resized {
 
 #[cfg(test)]
 mod tests {
-    use rehang::{Distance, Matrix};
+    use rehang_core::{Distance, Matrix};
 
     use super::*;
     use crate::contract::ItemFailure;

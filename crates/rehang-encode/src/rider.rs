@@ -1,35 +1,39 @@
-//! The text that rides with others, so that an encoder is compared with itself all the while.
+//! Rider: a text that rides with others, so that an encoder is compared with itself all the while.
 //!
-//! Its vector is known from the first call. A service that has become another one gives it another vector in the very request
-//! whose other vectors are wrong, and these are not handed out then.
+//! The rider's vector is known from the first call. A service that has become another one gives it another
+//! vector in the very request whose other vectors are wrong, and these are not handed out then.
 
 use std::sync::{Arc, Mutex};
 
-use rehang::finding::Finding;
-use rehang::{DIFFERENCE_MAX, Distance, Error, NOISE_TIMES, Result, difference, difference_in_words, norm};
+use rehang_core::finding::Finding;
+use rehang_core::{DIFFERENCE_MAX, Distance, Error, NOISE_TIMES, Result, difference, difference_in_words, norm};
 use serde_json::Value;
 
 use crate::contract::{Answer, Input, peculiar};
 use crate::meter::lock;
 
-/// The nearest two of four vectors of one text are at least this part of the farthest two apart where it is noise. Where a service has two
-/// models, two of four are of one.
+/// Smallest share that the least difference among four vectors of one text has of the largest one, where they
+/// differ by noise. Where a service has two models, two of the four are of one model.
 const NOISE_SPREAD: f64 = 1.0 / 8.0;
 
-/// An encoder that gives a text another vector beside other texts stays below this: integers for weights go to a third of it (cosine 0.987).
+/// Largest difference by which an encoder gives a text another vector beside other texts. Integers for
+/// weights make a third of it (cosine 0.987).
 const BATCH_MAX: f64 = 0.1;
 
 /// Items of the first answer that are kept: where one cannot be embedded any more, the next one is asked for.
 const KNOWN_MAX: usize = 3;
-/// Where so many times the texts between two riders have come without a good comparison, it is asked for in a request of its own.
+/// Times the texts between two riders that may come without a good comparison: after so many a rider goes in
+/// a request of its own.
 const LATE_TIMES: u64 = 4;
 
-/// How an encoder gives one source different vectors, each by the largest [`rehang::difference`] that was seen.
+/// Way in which an encoder gives one source different vectors, each with the largest [`rehang_core::difference`]
+/// that was seen.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Noise {
-    /// From call to call.
+    /// Difference from call to call.
     Call(f64),
-    /// By what stands beside it in a call, as models with integer weights do; alone it has the same vector each time.
+    /// Difference by the texts that stand beside it in a call, as with models of integer weights; alone the
+    /// source has the same vector each time.
     Batch(f64),
 }
 
@@ -41,16 +45,16 @@ impl Noise {
     }
 }
 
-/// An item and the vector that the encoder gave it first.
+/// Item and the vector that the encoder gave it first.
 pub(crate) struct Known {
     item: Owned,
     vector: Vec<f32>,
-    /// The items that it was embedded among, if there were others, and its place: asked for the same once more, an encoder that is itself gives the
-    /// same vector.
+    /// The items that it was embedded among, if there were others, and its place. Asked for the same items
+    /// once more, an encoder that is itself gives the same vector.
     among: Option<(Arc<Vec<Owned>>, usize)>,
 }
 
-/// An item, to be asked for again.
+/// Copy of an item, to be asked for again.
 struct Owned {
     id: String,
     text: String,
@@ -68,12 +72,12 @@ impl Owned {
 }
 
 impl Known {
-    /// What an encoder gave an item.
+    /// Keeps the vector that an encoder gave an item.
     pub(crate) fn of(input: &Input<'_>, vector: &[f32]) -> Self {
         Self { item: Owned::new(input), vector: vector.to_vec(), among: None }
     }
 
-    /// What the encoder is asked with once more.
+    /// Input that the encoder is asked with once more.
     pub(crate) fn input(&self) -> Input<'_> {
         self.item.input()
     }
@@ -81,21 +85,22 @@ impl Known {
 
 #[derive(Default)]
 struct State {
-    /// The first one rides.
+    /// Items whose vectors are known; the first one rides.
     known: Vec<Arc<Known>>,
     texts_since: u64,
     noise: Option<Noise>,
-    /// The vector of the first known item in a call of its own, once one among others was found to be another: all comparisons are of such
-    /// ones from then on.
+    /// Vector of the first known item in a call of its own, once one among others was found to be another.
+    /// All comparisons are of calls of their own from then on.
     alone: Option<Vec<f32>>,
-    /// The service takes no text more than a request had.
+    /// Whether the service takes no text more than a request had.
     needs_seat: bool,
-    /// Comparisons that were begun, by number, and the last one that was good.
+    /// Number of comparisons that were begun; `good` is the number of the last one that was good.
     begun: u64,
     good: u64,
-    /// The comparison that vouches for every vector that came without one: the first that was begun when all of them were there.
+    /// Number of the comparison that vouches for every vector that came without one: the first that was begun
+    /// when all of them were there.
     awaited: u64,
-    /// Vectors that came without one since the last good comparison.
+    /// Vectors that came without a comparison since the last good one.
     texts_unvouched: u64,
 }
 
@@ -110,27 +115,27 @@ impl State {
     }
 }
 
-/// What is known of one encoder.
+/// Record of one encoder: its known items, and how far its vectors are vouched for.
 pub(crate) struct Rider {
     distance: Distance,
-    /// Texts between two riders, at least.
+    /// Fewest texts between two riders.
     texts_between: u64,
     state: Mutex<State>,
 }
 
-/// A comparison that was begun.
+/// Comparison that was begun.
 #[derive(Clone)]
 pub(crate) struct Turn {
     pub(crate) known: Arc<Known>,
     number: u64,
 }
 
-/// How a rider travels.
+/// Way in which a rider travels.
 pub(crate) enum Ride {
     None,
-    /// At the end of the request.
+    /// The rider goes in the request.
     Along(Turn),
-    /// In a request of its own, after this one, which has no seat left.
+    /// The rider goes in a request of its own, after this one.
     Alone(Turn),
 }
 
@@ -139,7 +144,8 @@ impl Rider {
         Self { distance, texts_between, state: Mutex::default() }
     }
 
-    /// What is to ride with a request of so many texts, where it may have a seat there: now and then, or where it `must`.
+    /// Decides whether a rider goes with a request of so many texts, where it may have a seat there: now and
+    /// then, or where it `must`.
     pub(crate) fn of_request(&self, texts: usize, has_seat: bool, must: bool) -> Ride {
         let mut state = lock(&self.state);
         let Some(known) = state.known.first().cloned() else { return Ride::None };
@@ -155,7 +161,7 @@ impl Rider {
         if needs_call || is_late { Ride::Alone(turn) } else { Ride::Along(turn) }
     }
 
-    /// A comparison for its own sake; `None` where nothing is known.
+    /// Begins a comparison for its own sake; `None` where nothing is known.
     pub(crate) fn turn(&self) -> Option<Turn> {
         let mut state = lock(&self.state);
         let known = state.known.first().cloned()?;
@@ -163,13 +169,13 @@ impl Rider {
         Some(Turn { known, number: state.begun })
     }
 
-    /// What is known, to see whether there is room for it.
+    /// The item that would ride, to see whether there is room for it.
     pub(crate) fn known(&self) -> Option<Arc<Known>> {
         lock(&self.state).known.first().cloned()
     }
 
-    /// Remembers the shortest of the texts that have a vector, to ride along later. Gives whether it did: there was nothing to compare these
-    /// with.
+    /// Remembers the shortest of the texts that have a vector, to ride along later. Returns whether it did:
+    /// there was nothing to compare these with.
     pub(crate) fn learn(&self, inputs: &[Input<'_>], answers: &[Option<&Answer>]) -> bool {
         let mut state = lock(&self.state);
         if !state.known.is_empty() {
@@ -201,8 +207,8 @@ impl Rider {
         }
     }
 
-    /// Gives up a text that the encoder does not embed any more. Where none is left, nothing is known of what came before, and the next
-    /// answer is learnt.
+    /// Gives up a text that the encoder does not embed any more. Where none is left, nothing is known of the
+    /// vectors before, and the next answer is learnt.
     pub(crate) fn forget(&self, known: &Arc<Known>) {
         let mut state = lock(&self.state);
         state.known.retain(|other| !Arc::ptr_eq(other, known));
@@ -218,17 +224,19 @@ impl Rider {
         !lock(&self.state).is_vouched()
     }
 
-    /// As [`Encoder::receipt`](crate::Encoder::receipt).
+    /// Number for the vectors so far, as [`Encoder::receipt`](crate::Encoder::receipt) gives it.
     pub(crate) fn receipt(&self) -> u64 {
         lock(&self.state).awaited
     }
 
-    /// As [`Encoder::is_vouched_for`](crate::Encoder::is_vouched_for).
+    /// Whether a comparison vouches for a receipt, as
+    /// [`Encoder::is_vouched_for`](crate::Encoder::is_vouched_for) says.
     pub(crate) fn is_vouched_for(&self, receipt: u64) -> bool {
         receipt <= lock(&self.state).good
     }
 
-    /// Lets riders have a seat among the texts of a request from now on: with one more, a request was refused.
+    /// Lets riders have a seat among the texts of a request from now on: with one more, a request was
+    /// refused.
     pub(crate) fn take_seat(&self) {
         lock(&self.state).needs_seat = true;
     }
@@ -237,9 +245,13 @@ impl Rider {
         lock(&self.state).needs_seat
     }
 
-    /// Fails where an encoder gives a text another vector `now` than at first, unless it never gives it the same one twice, or gives it another
-    /// one beside other texts: it is asked for that, by `ask`, which gives the vector of the item at a place of a call. By then the text itself is
-    /// asked for twice more, in calls of its own; where these agree, the first call once more, as it was.
+    /// Fails where an encoder gives a text another vector `now` than at first, and vouches for the vectors
+    /// before where it does not.
+    ///
+    /// An encoder passes that never gives the text the same vector twice, or gives it another one beside
+    /// other texts. `ask`, which gives the vector of the item at a place of a call, finds that out. It asks
+    /// for the text itself twice more, in calls of its own. Where these agree, it asks for the first call
+    /// once more, as it was.
     ///
     /// # Errors
     ///
@@ -256,7 +268,7 @@ impl Rider {
         Ok(())
     }
 
-    /// As [`Self::expect_itself`] of one that vouches for no others.
+    /// Fails as [`Self::expect_itself`] does, for a comparison that vouches for no other vectors.
     ///
     /// # Errors
     ///
@@ -280,7 +292,7 @@ impl Rider {
         let again = [(); 2].map(|()| ask(&[known.input()], 0));
         if let [Some(once), Some(twice)] = &again {
             let all = [first, now, once, twice];
-            // One that came among others while that was found out.
+            // The vector `now` came among others while the noise was found out.
             let is_as_alone = alone.is_some() && self.agree(first, once) && self.agree(first, twice);
             if is_as_alone || self.is_noise(&all) || (alone.is_none() && self.is_of_batch(known, &all, ask)) {
                 return Ok(());
@@ -308,7 +320,7 @@ impl Rider {
         difference(self.distance, a, b) <= DIFFERENCE_MAX.max(NOISE_TIMES * noise)
     }
 
-    /// How far apart each two of some vectors are.
+    /// Differences of each two of some vectors.
     fn apart(&self, vectors: &[&[f32]]) -> Vec<f64> {
         let pairs = vectors
             .iter()
@@ -317,7 +329,8 @@ impl Rider {
         pairs.map(|(a, b)| difference(self.distance, a, b)).collect()
     }
 
-    /// Whether vectors of one text, two of which do not agree, differ as those of a service with noise do; it is remembered then.
+    /// Whether vectors of one text, two of which do not agree, differ as those of a service with noise do;
+    /// the noise is remembered then.
     fn is_noise(&self, vectors: &[&[f32]; 4]) -> bool {
         let apart = self.apart(vectors);
         let largest = apart.iter().copied().fold(0.0, f64::max);
@@ -330,8 +343,11 @@ impl Rider {
         is_noise
     }
 
-    /// Whether a text of which two vectors do not agree has another one beside other texts: the last two, of calls of its own, agree, and the first
-    /// call gives what it gave at first. That is remembered then.
+    /// Whether a text of which two vectors do not agree has another one beside other texts; the noise is
+    /// remembered then.
+    ///
+    /// It has if the last two vectors, of calls of its own, agree, and the first call gives once more what it
+    /// gave at first.
     fn is_of_batch(
         &self,
         known: &Arc<Known>,
@@ -351,7 +367,7 @@ impl Rider {
             let mut state = lock(&self.state);
             state.noise = Some(Noise::Batch(largest));
             if state.known.first().is_some_and(|first| Arc::ptr_eq(first, known)) {
-                // The others are known among others alone.
+                // All further items are known among others alone.
                 state.known.truncate(1);
                 state.alone = Some(once.to_vec());
             }
@@ -363,7 +379,7 @@ impl Rider {
         lock(&self.state).noise
     }
 
-    /// The noise, for a reader.
+    /// Finding about the noise, for a reader.
     pub(crate) fn finding(&self) -> Option<Finding> {
         let noise = self.noise()?;
         let cosine = 1.0 - noise.difference() / 2.0;
@@ -388,7 +404,7 @@ impl Rider {
     }
 }
 
-/// The start of a text, for an error.
+/// Shortens a text to its start, for an error.
 fn start_of(text: &str) -> String {
     let start: String = text.chars().take(60).collect();
     if start.len() < text.len() { format!("{start}…") } else { start }

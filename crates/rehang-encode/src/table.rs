@@ -1,11 +1,11 @@
-//! Vectors that are already computed.
+//! Table of vectors that are already computed, as an encoder.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rehang::check::expect_count;
-use rehang::{Error, Matrix, Result, Space};
+use rehang_core::check::expect_count;
+use rehang_core::{Error, Matrix, Result, Space};
 use rehang_files::{VectorSource, read_ids, read_matrix};
 
 use crate::check::Check;
@@ -18,7 +18,7 @@ use crate::meter::Meter;
 /// Inputs of one call. A look-up costs next to nothing, so this only bounds what a caller holds at once.
 const BATCH: usize = 1024;
 
-/// The encoder behind [`TableConfig`].
+/// Encoder behind [`TableConfig`].
 pub(crate) struct Table {
     check: Check,
     name: String,
@@ -52,7 +52,7 @@ impl Table {
         Ok(Self { check, name, vectors, rows, row_seen: AtomicBool::new(false), meter: Meter::default() })
     }
 
-    /// The row of an item, or why it has none.
+    /// Finds the row of an item, or says why it has none.
     fn row(&self, input: &Input<'_>) -> Result<usize, ItemFailure> {
         let (table, count) = (&self.name, self.vectors.rows());
         let found = match (&self.rows, row_number(input.source)) {
@@ -84,8 +84,8 @@ impl Encoder for Table {
         if inputs.iter().any(|input| row_number(input.source).is_some()) {
             self.row_seen.store(true, Ordering::Relaxed);
         }
-        // One odd source is the item's own trouble. Sources none of which has ever been a row number are a table without
-        // the ids it needs, and a million failures would not say it better than one error.
+        // One odd source is the item's own trouble. Sources none of which has ever been a row number are a
+        // table without the ids it needs, and a million failures would not say it better than one error.
         if let Some(first) = inputs.first()
             && self.rows.is_none()
             && !self.row_seen.load(Ordering::Relaxed)
@@ -118,7 +118,7 @@ impl Encoder for Table {
     }
 }
 
-/// The file of a key, seen from the folder of the configuration.
+/// Turns the value of a key into the file that it names, seen from the folder of the configuration.
 fn source(base: &Path, text: &str) -> Result<VectorSource> {
     let whole = resolve(base, text);
     if whole.is_file() {
@@ -145,7 +145,7 @@ fn index(ids: Vec<String>, name: &str, rows: usize, table: &str) -> Result<HashM
     Ok(index)
 }
 
-/// The row that a source such as `17` or `row:17` names. Signs and spaces are no part of a row number.
+/// Row that a source such as `17` or `row:17` names. Signs and spaces are no part of a row number.
 fn row_number(source: &str) -> Option<usize> {
     let digits = source.strip_prefix("row:").unwrap_or(source);
     if digits.bytes().all(|byte| byte.is_ascii_digit()) { digits.parse().ok() } else { None }
@@ -155,7 +155,7 @@ fn row_number(source: &str) -> Option<usize> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use rehang::{Distance, ErrorKind};
+    use rehang_core::{Distance, ErrorKind};
     use rehang_files::{Ids, write_matrix};
     use serde_json::Value;
 

@@ -1,24 +1,30 @@
-//! An encoder that is compared with itself from call to call: what is asked may become another model in the middle of a run.
+//! Watching: an encoder is compared with itself from call to call, since its model may become another one in
+//! the middle of a run.
 
 use std::sync::Mutex;
 
-use rehang::finding::Finding;
-use rehang::{Error, ErrorKind, Result, Space};
+use rehang_core::finding::Finding;
+use rehang_core::{Error, ErrorKind, Result, Space};
 
 use crate::contract::{Answer, Encoder, Input, ItemFailure, Reads, Spent};
 use crate::meter::lock;
 use crate::rider::{Ride, Rider, Turn};
 
-/// Texts between two comparisons, at least. One is a call of its own: a program that is given a batch of one takes longer for it.
+/// Fewest texts between two comparisons. A comparison is a call of its own: a program that is given a batch
+/// of one takes longer for it.
 const TEXTS_BETWEEN: u64 = 128;
 
-/// Another encoder, with one item of the first call embedded again, in a call of its own, after every 128 others. Where its vector is
-/// another one by then, what the last call gave is thrown away, and every later call fails; what came between two comparisons is
-/// [vouched for](Encoder::is_vouched_for) by the second one. An encoder that never gives an item the same
-/// vector twice, or another one beside other items, is told from one that has changed.
+/// Encoder that compares another one with itself from call to call.
+///
+/// One item of the first call is embedded again, in a call of its own, after every 128 others. Where its
+/// vector is another one by then, the vectors of the last call are thrown away, and every later call fails.
+/// Vectors that came between two comparisons are [vouched for](Encoder::is_vouched_for) by the second one.
+///
+/// An encoder that never gives an item the same vector twice, or another one beside other items, is told from
+/// one that has changed.
 ///
 /// ```
-/// use rehang::{Distance, Matrix, Space};
+/// use rehang_core::{Distance, Matrix, Space};
 /// use rehang_encode::{Encoder, Function, Input, Watched};
 /// use std::sync::atomic::{AtomicUsize, Ordering};
 ///
@@ -42,16 +48,17 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// An encoder that is compared with itself.
+    /// Wraps an encoder, which is compared with itself from then on.
     pub fn new(encoder: Box<dyn Encoder>) -> Self {
         let rider = Rider::new(encoder.space().distance, TEXTS_BETWEEN);
         Self { encoder, rider, stopped: Mutex::default() }
     }
 
-    /// Compares it with itself; gives whether it could be.
+    /// Compares the encoder with itself; gives whether it could be.
     fn compare(&self, mut turn: Turn) -> Result<bool> {
         loop {
-            // What the call gave is paid for: where the item cannot be embedded now, nothing is known of it.
+            // The vectors of a call are paid for: where the item cannot be embedded now, nothing is known of
+            // them, and they are kept.
             let once_more = |inputs: &[Input<'_>], place: usize| {
                 let answers = self.encoder.encode(inputs).unwrap_or_default();
                 answers.into_iter().nth(place)?.ok()
@@ -174,13 +181,13 @@ impl Encoder for Watched {
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use rehang::{Distance, Matrix};
+    use rehang_core::{Distance, Matrix};
 
     use super::*;
     use crate::function::Function;
     use crate::rider::Noise;
 
-    /// A model whose vectors lie an angle apart alone and among others, and later another one.
+    /// The model's vectors lie an angle apart alone and among others; later they are another model's.
     #[test]
     fn vectors_that_depend_on_the_batch_are_no_other_model() {
         let angle = |most: f32, number: f32, is_alone: bool| number + if is_alone { 0.0 } else { most };

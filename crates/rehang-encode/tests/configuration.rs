@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rehang::{Distance, Space};
+use rehang_core::{Distance, Space};
 use rehang_encode::{EncoderConfig, open};
 use serde::Deserialize;
 
@@ -19,7 +19,8 @@ fn space() -> Space {
     Space::new("new", 4, Distance::Cosine, true)
 }
 
-/// Every example of the documentation is a configuration, and none of them changes when it is written and read again.
+/// Every example of the documentation is a configuration, and none of them changes when it is written and
+/// read again.
 #[test]
 fn the_examples_of_the_documentation_are_right() {
     let text = include_str!("../../../docs/encoders.md");
@@ -72,7 +73,8 @@ fn what_is_no_configuration_says_why() {
         ("kind = 'onnx'\nmodel = 'm'\ninput = { kind = 'image', width = 3 }", "missing field `height`"),
     ] {
         let error = parse(&format!("[encoder]\n{text}")).unwrap_err();
-        // TOML quotes the line; a number that is no size is refused without the key's name in the message itself.
+        // TOML quotes the line; a number that is no size is refused without the key's name in the message
+        // itself.
         assert!(error.contains(words) || (words == "batch" && error.contains("-1")), "{text}: {error}");
     }
 }

@@ -1,25 +1,28 @@
-//! What counts as a right answer, and who asks: the files that curves, reports and comparisons of models share.
+//! Right answers, and who asks: the files of labels, judgements and queries that curves, reports and
+//! comparisons of models share.
 
 use std::path::PathBuf;
 
-use rehang::check::expect_count;
-use rehang::curve::{Qrels, Relevance};
-use rehang::{Error, Labels, Matrix, Result};
+use rehang_core::check::expect_count;
+use rehang_core::curve::{Qrels, Relevance};
+use rehang_core::{Error, Labels, Matrix, Result};
 use rehang_files::{InputReader, Join, Names, VectorSource, said};
 
-/// The files of right answers, of queries and of their groups. Without `labels` and `qrels`, no item counts as a right
-/// answer.
+/// Files of right answers, of queries and of their groups. Without `labels` and `qrels`, no item counts as a
+/// right answer.
 #[derive(Debug, Clone)]
 pub struct AnswerFiles {
     /// Class labels of the gallery, one file below the other: an item of the query's class is a right answer.
     pub labels: Vec<VectorSource>,
-    /// The new model's vectors of separate queries; the gallery itself without them, each item leaving itself out.
+    /// The new model's vectors of separate queries; without them every item of the gallery is a query that
+    /// leaves itself out.
     pub queries: Option<VectorSource>,
     /// Class labels of the queries; needed where there are `queries` and `labels`.
     pub query_labels: Option<VectorSource>,
     /// The old model's vectors of the queries, for the do-nothing line.
     pub queries_old: Option<VectorSource>,
-    /// Judgements in place of labels: query id, item id, gain (BEIR or TREC). They need `queries`, `ids` and `query_ids`.
+    /// Judgements in place of labels: query id, item id, gain (BEIR or TREC). They need `queries`, `ids` and
+    /// `query_ids`.
     pub qrels: Option<PathBuf>,
     /// Ids of the gallery's items, one file below the other.
     pub ids: Vec<VectorSource>,
@@ -47,7 +50,7 @@ impl Default for AnswerFiles {
     }
 }
 
-/// Everything that was read of [`AnswerFiles`].
+/// Everything that was read from the files of [`AnswerFiles`].
 #[derive(Debug, Default)]
 pub struct Answers {
     /// Queries by the new model.
@@ -66,13 +69,14 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// Reads the files that are named, and joins those that go with the gallery's `items` as the items are joined. `asked` is
-    /// the number of queries that were read already.
+    /// Reads the files that are named. Files that go with the gallery's `items` are joined as the items are
+    /// joined. `asked` is the number of queries that were read already.
     ///
     /// # Errors
     ///
-    /// What is wrong with a file, or between two, naming them; [`MissingInput`](rehang::ErrorKind::MissingInput) and
-    /// [`InvalidOption`](rehang::ErrorKind::InvalidOption) for parameters that miss, or exclude, each other.
+    /// Errors of a file, or between two files, name them. [`MissingInput`](rehang_core::ErrorKind::MissingInput)
+    /// and [`InvalidOption`](rehang_core::ErrorKind::InvalidOption) for parameters that need, or exclude, each
+    /// other.
     pub fn read(
         files: &AnswerFiles,
         inputs: &mut InputReader,
@@ -93,7 +97,7 @@ impl Answers {
             Some(queries) => expect_count(source, count, "the queries", queries),
             None => Ok(()),
         };
-        // A name is the same class in the gallery and among the queries.
+        // A name means the same class in the gallery and among the queries.
         let mut classes = Names::default();
         if !files.labels.is_empty() {
             let path = said(&files.labels);
@@ -110,7 +114,8 @@ impl Answers {
         if !files.groups.is_empty() {
             let path = said(&files.groups);
             let mut names = Names::default();
-            // Without separate queries the groups are those of the gallery's rows, of which some may be selected.
+            // Without separate queries the groups are those of the gallery's rows; only some of the rows may
+            // be selected.
             let groups = if answers.queries.is_some() {
                 let groups = inputs.whole_labels("groups", &files.groups, &mut names)?;
                 expect_queries(&path, groups.len())?;
@@ -130,22 +135,22 @@ impl Answers {
         Ok(answers)
     }
 
-    /// The name of a group; `None` where the groups are numbers themselves.
+    /// Returns the name of a group; `None` where the groups are numbers themselves.
     pub fn group_name(&self, group: i64) -> Option<&str> {
         self.group_names.get(usize::try_from(group).ok()?).map(String::as_str)
     }
 
-    /// Class labels of the gallery.
+    /// Returns the class labels of the gallery.
     pub fn labels(&self) -> Option<&Labels> {
         self.labels.as_ref()
     }
 
-    /// Class labels of separate queries.
+    /// Returns the class labels of separate queries.
     pub fn query_labels(&self) -> Option<&[i64]> {
         self.query_labels.as_deref()
     }
 
-    /// What makes an item a right answer; `None` where nothing was given.
+    /// Returns what makes an item a right answer: judgements, or else labels; `None` where neither was given.
     pub fn relevance(&self) -> Option<Relevance<'_>> {
         if let Some(qrels) = &self.qrels {
             return Some(Relevance::Judgements(qrels));
@@ -155,8 +160,8 @@ impl Answers {
             .map(|labels| Relevance::Labels { gallery: labels, queries: self.query_labels.as_deref() })
     }
 
-    /// Warns of parameters that have no effect where nothing makes an item a right answer: those that are read here, and
-    /// `others` that are given.
+    /// Warns of every given parameter that has no effect because nothing makes an item a right answer: those
+    /// that are read here, and `others`.
     pub fn warn_idle(&self, inputs: &mut InputReader, others: &[(&str, bool)]) {
         if self.relevance().is_some() {
             return;
@@ -174,11 +179,13 @@ impl Answers {
 }
 
 impl AnswerFiles {
-    /// Fails where parameters miss each other; `has_queries` where queries were read already.
+    /// Fails where a parameter misses another one, or excludes it; `has_queries` where queries were read
+    /// already.
     ///
     /// # Errors
     ///
-    /// [`MissingInput`](rehang::ErrorKind::MissingInput) and [`InvalidOption`](rehang::ErrorKind::InvalidOption), naming the parameter.
+    /// [`MissingInput`](rehang_core::ErrorKind::MissingInput) and
+    /// [`InvalidOption`](rehang_core::ErrorKind::InvalidOption), naming the parameter.
     pub fn check(&self, has_queries: bool) -> Result<()> {
         if self.k == 0 {
             return Err(Error::option("k", 0, "1 or more"));

@@ -3,16 +3,16 @@
 use std::path::{Path, PathBuf};
 
 use crate::study::{StudyOptions, may_be_other_items};
-use rehang::adapter::{lookalikes, true_errors};
-use rehang::check::{expect_count, expect_normalised, expect_width};
-use rehang::curve::{
+use rehang_core::adapter::{lookalikes, true_errors};
+use rehang_core::check::{expect_count, expect_normalised, expect_width};
+use rehang_core::curve::{
     ByMetric, COUNT_MAX, Curve, CurveInput, CurveOptions, DoNothing, Flips, Line, MAP, Metric, Relevance,
     TOP1, TOP5, curve as exact_curve,
 };
-use rehang::finding::{Finding, Severity, with_messages};
-use rehang::report::InputRecord;
-use rehang::statistics::{Interval, SigmaQuality};
-use rehang::{Adapter, Distance, Error, Matrix, Progress, Result, Verdict};
+use rehang_core::finding::{Finding, Severity, with_messages};
+use rehang_core::report::InputRecord;
+use rehang_core::statistics::{Interval, SigmaQuality};
+use rehang_core::{Adapter, Distance, Error, Matrix, Progress, Result, Verdict};
 use rehang_files::adapter_file::AdapterSource;
 use rehang_files::{
     Columns, InputReader, JoinFiles, RowSelection, VectorSource, expect_same_items, said, stream,
@@ -29,7 +29,7 @@ pub const LEVEL: f64 = 0.95;
 /// Seed of the bootstrap.
 const SEED: u64 = 0;
 
-/// The files that a curve is computed from, and what is computed of it.
+/// Files that a curve is computed from, and settings of what is computed.
 ///
 /// | Field | Default | Range |
 /// |---|---|---|
@@ -44,37 +44,37 @@ pub struct CurveFiles {
     pub new: Vec<VectorSource>,
     /// Adapted vectors of the gallery.
     pub adapted: Vec<VectorSource>,
-    /// Order of re-embedding.
+    /// Order in which items are re-embedded.
     pub order: VectorSource,
     /// Old vectors of the gallery, for the do-nothing line.
     pub old: Vec<VectorSource>,
-    /// How old and new vectors are joined.
+    /// Join of old and new vectors, by ids or by position.
     pub join: JoinFiles,
-    /// Which rows of the gallery take part, of everything that goes with its items.
+    /// Rows of the gallery that take part; the selection holds for all files that go with its items.
     pub rows: Option<RowSelection>,
-    /// The adapter that made the adapted vectors: its handicap and distances are used. With `old`, [`curve()`] also checks
-    /// which items are among its pairs, and whether it goes from old to new.
+    /// The adapter that made the adapted vectors: its handicap and distances are used. With `old`,
+    /// [`curve()`] also checks which items are among its pairs, and whether it goes from old to new.
     pub adapter: Option<AdapterSource>,
     /// Right answers, queries and groups.
     pub answers: AnswerFiles,
-    /// σ² of every item: adds Kendall's τ-b and the calibration against the true errors.
+    /// σ² of every item. It adds Kendall's τ-b and the calibration against the true errors.
     pub sigma: Vec<VectorSource>,
     /// Distance of the new space.
     pub distance: Option<Distance>,
     /// Distance of the old space, for the do-nothing line.
     pub old_distance: Option<Distance>,
-    /// What searches add to the distance of every item that is still adapted.
+    /// Handicap: what searches add to the distance of every item that is still adapted.
     pub handicap: Option<f64>,
     /// Equally spaced fractions at which values are given beside the whole curve.
     pub grid: Option<usize>,
-    /// Bootstrap samples of the queries for intervals.
+    /// Number of bootstrap samples of the queries, for intervals.
     pub bootstrap: usize,
-    /// A file for the value of every measure at every fraction, `[n + 1, columns]`.
+    /// File for the value of every measure at every fraction, `[n + 1, columns]`.
     pub points: Option<PathBuf>,
 }
 
 impl CurveFiles {
-    /// A curve without right answers yet.
+    /// Returns the input of a curve, without right answers yet.
     pub fn new(new: VectorSource, adapted: VectorSource, order: VectorSource) -> Self {
         Self {
             new: vec![new],
@@ -99,55 +99,57 @@ impl CurveFiles {
 /// A file that holds the whole curve.
 #[derive(Debug, Clone, Serialize)]
 pub struct Points {
-    /// Where it is.
+    /// Path of the file.
     pub file: PathBuf,
-    /// The names of its columns.
+    /// Names of the file's columns.
     pub columns: Vec<String>,
 }
 
-/// What [`curve`] found.
+/// Curve that [`curve()`] computed, with its intervals, findings and the files behind it.
 #[derive(Debug, Clone)]
 pub struct CurveAnswer {
-    /// Items of the gallery.
+    /// Number of items of the gallery.
     pub items: usize,
-    /// The cut-off k.
+    /// Cut-off k of mAP@k, nDCG@k, recall@k and agreement@k.
     pub k: usize,
-    /// The curve; without right answers how much of the fully native gallery's answers is given.
+    /// Exact curve; without right answers it says how much of the fully native gallery's answers is given.
     pub curve: Curve,
-    /// Intervals over queries of the areas, where asked for.
+    /// Intervals of the areas over queries, where asked for.
     pub intervals: Option<ByMetric<Interval>>,
-    /// Bootstrap samples of the intervals.
+    /// Number of bootstrap samples behind the intervals.
     pub samples: usize,
-    /// Points of the grid, where asked for.
+    /// Number of points of the grid, where asked for.
     pub grid: Option<usize>,
     /// Names of the groups, by number; empty where groups are numbers.
     pub group_names: Vec<String>,
-    /// The quality of σ², where given.
+    /// Quality of σ², where σ² was given.
     pub sigma: Option<SigmaQuality>,
-    /// The file of the whole curve, where asked for.
+    /// File of the whole curve, where asked for.
     pub points: Option<Points>,
-    /// Items among the pairs, and what is wrong with the adapter, where it was looked at; for JSON.
+    /// Items among the pairs, and what is wrong with the adapter, for JSON; empty where no adapter was
+    /// checked.
     guarded: Map<String, Value>,
-    /// What makes the curve no reason to upgrade.
+    /// Findings that make the curve no reason to upgrade.
     pub warnings: Vec<Finding>,
-    /// What the reader should know, all of it, in order.
+    /// All findings that the reader should know, in order.
     pub findings: Vec<Finding>,
-    /// Whether the numbers are not to be relied on.
+    /// Whether the numbers are not to be relied on: items are among the pairs, or the adapter's direction is
+    /// wrong.
     pub is_refused: bool,
     /// Distance of the new space.
     pub distance: Distance,
-    /// What searches add to the distance of every adapted item.
+    /// Handicap: what searches add to the distance of every adapted item.
     pub handicap: f64,
-    /// The files that were read.
+    /// Files that were read.
     pub inputs: Vec<InputRecord>,
 }
 
 /// Computes the exact curve of one adapted gallery and one order.
 ///
 /// ```
-/// use rehang::curve::TOP1;
+/// use rehang_core::curve::TOP1;
 /// use rehang_files::VectorSource;
-/// use rehang::{Matrix, Progress};
+/// use rehang_core::{Matrix, Progress};
 /// use rehang_evaluate::{AnswerFiles, CurveFiles, curve};
 ///
 /// let folder = tempfile::tempdir()?;
@@ -174,8 +176,8 @@ pub struct CurveAnswer {
 ///
 /// # Errors
 ///
-/// What is wrong with a file, or between two, names them; [`InvalidOption`](rehang::ErrorKind::InvalidOption) for a grid or a
-/// distance that cannot be, and for points that would be written over an input.
+/// Errors of a file, or between two files, name them. [`InvalidOption`](rehang_core::ErrorKind::InvalidOption) for
+/// a grid or a distance that cannot be, and for points that would be written over an input.
 pub fn curve(files: &CurveFiles, progress: &Progress) -> Result<CurveAnswer> {
     let mut inputs = InputReader::new(files.rows.as_ref())?;
     let adapter = files.adapter.as_ref().map(|path| inputs.adapter(path)).transpose()?;
@@ -201,13 +203,13 @@ pub fn curve(files: &CurveFiles, progress: &Progress) -> Result<CurveAnswer> {
     }
     let by_position = if files.join.is_by_position() { files.new.as_slice() } else { &[] };
     expect_same_items(&[&files.adapted, &files.old, by_position])?;
-    // What is made from old vectors has their rows, and so has what goes with the items.
+    // Adapted vectors and all that goes with the items have the rows of the old vectors.
     let join = inputs.join(&files.join, adapted.rows(), new.rows())?;
     let adapted = join.old_side(&adapted_said, adapted)?;
     let new = join.new_side(new);
     let old = old.map(|old| join.old_side(&old_said, old)).transpose()?;
     expect_count(&new_said, new.rows(), &adapted_said, adapted.rows())?;
-    // Adapted vectors stand in the new space; narrower ones are those of a file that was meant otherwise.
+    // Adapted vectors stand in the new space; narrower ones are from a file that was meant otherwise.
     expect_width(&adapted_said, new.columns(), adapted.columns())?;
     if let Some(old) = &old {
         expect_count(&new_said, new.rows(), &old_said, old.rows())?;
@@ -217,7 +219,7 @@ pub fn curve(files: &CurveFiles, progress: &Progress) -> Result<CurveAnswer> {
     expect_count(&new_said, new.rows(), &order_said, order.len())?;
     let answers = Answers::read(&files.answers, &mut inputs, &join, new.rows(), None)?;
     let k = files.answers.k;
-    // What can be wrong with it is found before anything is written.
+    // Errors of σ² are found before anything is written.
     let mut predicted = None;
     if !files.sigma.is_empty() {
         let sigma_said = said(&files.sigma);
@@ -245,7 +247,7 @@ pub fn curve(files: &CurveFiles, progress: &Progress) -> Result<CurveAnswer> {
     if given.is_some() && old.is_some() && today.is_none() {
         inputs.warn("no-do-nothing-line", "no do-nothing line, since `queries` has no `queries_old`.");
     }
-    // A ranking may have fewer items than were asked for.
+    // A ranking may hold fewer items than were asked for.
     let nearest =
         || Relevance::Nearest(k.min(new.rows().saturating_sub(usize::from(queries.is_none()))).max(1));
     let relevance = given.unwrap_or_else(nearest);
@@ -275,7 +277,8 @@ pub fn curve(files: &CurveFiles, progress: &Progress) -> Result<CurveAnswer> {
     let intervals = (samples > 0).then(|| curve.area_intervals(samples, LEVEL, SEED)).transpose()?;
     let sigma =
         predicted.map(|predicted| SigmaQuality::of(&predicted, &true_errors(&new, &adapted))).transpose()?;
-    // The numbers are right all the same, and scripts that compare models want them: this is said and is no failure.
+    // Warnings become findings and no failure: the numbers are right all the same, and scripts that compare
+    // models want them.
     let said = warnings.iter().map(|warning| Finding { severity: Severity::Warning, ..warning.clone() });
     inputs.findings.extend(said);
     Ok(CurveAnswer {
@@ -298,11 +301,11 @@ pub fn curve(files: &CurveFiles, progress: &Progress) -> Result<CurveAnswer> {
     })
 }
 
-/// Fails where a grid has no start and end, or more points than any curve.
+/// Fails where a grid has fewer than 2 points (no start and end), or more points than any curve.
 ///
 /// # Errors
 ///
-/// [`InvalidOption`](rehang::ErrorKind::InvalidOption).
+/// [`InvalidOption`](rehang_core::ErrorKind::InvalidOption).
 pub fn check_grid(points: usize) -> Result<()> {
     if (2..=COUNT_MAX).contains(&points) {
         return Ok(());
@@ -310,7 +313,7 @@ pub fn check_grid(points: usize) -> Result<()> {
     Err(Error::option("grid", points, format!("2 to {COUNT_MAX} points")))
 }
 
-/// The distances of the new and of the old space: those that are asked for, or else the adapter's.
+/// Returns the distances of the new and of the old space: those that are asked for, or else the adapter's.
 fn distances(files: &CurveFiles, adapter: Option<&Adapter>) -> Result<(Distance, Distance)> {
     let distance = files.distance.or(adapter.map(|adapter| adapter.new.distance)).unwrap_or(Distance::L2);
     let declared_old = adapter.map_or(distance, |adapter| adapter.old.distance);
@@ -328,7 +331,7 @@ fn distances(files: &CurveFiles, adapter: Option<&Adapter>) -> Result<(Distance,
     Ok((distance, files.old_distance.or(files.distance).unwrap_or(declared_old)))
 }
 
-/// What makes a curve no reason to upgrade: a new model that is no better, or labels that cannot tell.
+/// Finds what makes a curve no reason to upgrade: a new model that is no better, or labels that cannot tell.
 fn problems(exact: &Curve, relevance: Relevance<'_>) -> Vec<Finding> {
     let mut problems = Vec::new();
     if let Relevance::Labels { gallery, .. } = relevance
@@ -358,7 +361,8 @@ fn problems(exact: &Curve, relevance: Relevance<'_>) -> Vec<Finding> {
     problems
 }
 
-/// Looks for items of the gallery among the adapter's pairs, and at its direction; whether its numbers are not to be relied on.
+/// Looks for items of the gallery among the adapter's pairs, and checks the adapter's direction. Returns
+/// whether the numbers of the curve are not to be relied on.
 fn guard(
     adapter: &Adapter,
     old: &Matrix,
@@ -386,7 +390,7 @@ fn guard(
         }
         Some(_) => {}
     }
-    // A map that reads side information is looked at where that is at hand: in a report.
+    // A map that reads side information is checked by a report, where that information is at hand.
     if adapter.side_dimension().is_none() {
         let findings = adapter_findings(adapter, old, new, None)?;
         is_refused |= !findings.is_empty();
@@ -397,17 +401,17 @@ fn guard(
 }
 
 impl CurveAnswer {
-    /// The only line of a curve without right answers; `None` where there are some.
+    /// Returns the only line of a curve without right answers; `None` where there are right answers.
     pub fn agreement(&self) -> Option<(Metric, &Line)> {
         self.curve.lines.get(TOP1).is_none().then(|| further(&self.curve).next()).flatten()
     }
 
-    /// The name of a group; `None` where groups are numbers.
+    /// Returns the name of a group; `None` where groups are numbers.
     pub fn group_name(&self, group: i64) -> Option<&str> {
         self.group_names.get(usize::try_from(group).ok()?).map(String::as_str)
     }
 
-    /// The answer as one JSON object (`docs/formats.md`).
+    /// Returns the answer as one JSON object (`docs/formats.md`).
     pub fn to_json(&self) -> Value {
         let mut value = self.guarded.clone();
         value.insert("n".into(), json!(self.items));
@@ -477,7 +481,7 @@ impl CurveAnswer {
     }
 }
 
-/// Intervals over queries, by metric, and how they were drawn.
+/// Writes intervals over queries as JSON, by metric, with how they were drawn.
 fn drawn(intervals: &ByMetric<Interval>, samples: usize) -> Value {
     let mut value = json!({ "level": LEVEL, "samples": samples, "seed": SEED });
     for (metric, of) in intervals.iter() {
@@ -486,7 +490,7 @@ fn drawn(intervals: &ByMetric<Interval>, samples: usize) -> Value {
     value
 }
 
-/// The metrics that stand beside each other in the answer; every other one stands by itself.
+/// Metrics that stand beside each other in the answer; every other one stands by itself.
 pub const TABLE: [Metric; 3] = [TOP1, TOP5, MAP];
 
 fn in_table<T: Serialize>(of: impl Fn(Metric) -> T) -> Value {
@@ -497,12 +501,13 @@ fn summary(line: &Line) -> Value {
     json!({ "area": line.area(), "start": line.start(), "end": line.end(), "min": line.min() })
 }
 
-/// The metrics of a curve that are not in [`TABLE`].
+/// Iterates over the metrics of a curve that are not in [`TABLE`].
 pub fn further(curve: &Curve) -> impl Iterator<Item = (Metric, &Line)> {
     curve.lines.iter().filter(|(metric, _)| !TABLE.contains(metric))
 }
 
-/// Flips where a reader looks first: at the start, a quarter, a half, three quarters and the end.
+/// Writes flips as JSON where a reader looks first: at the start, a quarter, a half, three quarters and the
+/// end.
 fn flips_at_quarters(by_metric: &ByMetric<Flips>, items: usize) -> Value {
     let cuts: Vec<usize> = (0..=4).map(|quarter| quarter * items / 4).collect();
     let one = |flips: &Flips| {
@@ -518,10 +523,10 @@ fn flips_at_quarters(by_metric: &ByMetric<Flips>, items: usize) -> Value {
     Value::Object(by_metric.iter().map(|(metric, flips)| (metric.id(), one(flips))).collect())
 }
 
-/// One measure along the whole curve, and its name in the answer.
+/// Name of one measure in the answer, and its value at every cut of the curve.
 type PointColumn<'a> = (String, Box<dyn Fn(usize) -> f64 + 'a>);
 
-/// Everything that a curve holds at each of its n + 1 fractions, in the order of `docs/formats.md`.
+/// Lists everything that a curve holds at each of its n + 1 fractions, in the order of `docs/formats.md`.
 fn point_columns(exact: &Curve) -> Vec<PointColumn<'_>> {
     fn line(name: impl Into<String>, line: &Line) -> PointColumn<'_> {
         (name.into(), Box::new(|cut| line.values()[cut]))
@@ -543,7 +548,7 @@ fn point_columns(exact: &Curve) -> Vec<PointColumn<'_>> {
     columns
 }
 
-/// Writes the curve `[n + 1, columns]`, a block of fractions at a time, and gives the columns' names.
+/// Writes the curve `[n + 1, columns]`, a block of fractions at a time, and returns the columns' names.
 fn write_points(path: &Path, exact: &Curve) -> Result<Vec<String>> {
     const ROWS: usize = 4096;
     let columns = point_columns(exact);

@@ -1,59 +1,71 @@
 //! Floors of searches, carried over to a new model.
 //!
-//! An application that shows only what is near enough has a floor, such as a similarity of 0.30. Another model has other similarities, so the
-//! floor has to move with it. A floor t lets K(t) answers through, over all queries q and items i of today's gallery:
+//! An application that shows only what is near enough has a floor, such as a similarity of 0.30. Another
+//! model has other similarities, so the floor has to move with it. A floor t lets K(t) answers through, over
+//! all queries q and items i of today's gallery:
 //!
 //! K(t) = |{(q, i) : s(q, i) ≥ t}|
 //!
-//! The floor t′ of a later stage is the K(t)-th largest similarity s′ of the same pairs (q, i), so that as many answers come through in all:
-//! |{(q, i) : s′(q, i) ≥ t′}| = K(t), but for equal similarities. Of the answers of today, this part does not come through:
+//! The floor t′ of a later stage is the K(t)-th largest similarity s′ of the same pairs (q, i). As many
+//! answers come through in all, but for equal similarities:
+//!
+//! K(t) = |{(q, i) : s′(q, i) ≥ t′}|
+//!
+//! A part of today's answers does not come through:
 //!
 //! changed = 1 − |{(q, i) : s(q, i) ≥ t and s′(q, i) ≥ t′}| / K(t)
 //!
-//! At the switch, s′ is that of new queries and adapted vectors, with the handicap; the pairs are all that the gallery has. Where all is native, s′ is
-//! that of new queries and native vectors, which only held-out items have: pairs with those alone say t′.
+//! At the switch, s′ is the similarity of new queries and adapted vectors, with the handicap; the pairs are
+//! all that the gallery has. Where all is native, s′ is the similarity of new queries and native vectors.
+//! Only held-out items have native vectors, so t′ is told by pairs with these items alone.
 //!
-//! Queries are a sample. K_q(t) and K′_q(t′) of one query differ by δ_q, so K(t) is told but for 1.96 standard errors of their sum, √(Σ (δ_q − δ̄)²), and
-//! the range of t′ is the similarities of those two ranks. Where all is native the items are a sample too. Those that ask each other count on either side, so
-//! that the error is twice as large; beside separate queries, the same sum over the items' own δ_i joins it in squares.
+//! Queries are a sample. One query's counts K_q(t) and K′_q(t′) differ by δ_q. K(t) is therefore known up to
+//! 1.96 standard errors of the sum, √(Σ (δ_q − δ̄)²), and the range of t′ is the similarities of those two
+//! ranks. Where all is native the items are a sample too. Items that ask each other count on either side, so
+//! the error is twice as large. Beside separate queries, the same sum over the items' own δ_i joins it in
+//! squares.
 
-use rehang::curve::distances_by_query;
-use rehang::report::{Floor, FloorAt, Floors};
-use rehang::statistics::mean_sd;
-use rehang::{Distance, Matrix, Progress, Result, Vectors};
+use rehang_core::curve::distances_by_query;
+use rehang_core::report::{Floor, FloorAt, Floors};
+use rehang_core::statistics::mean_sd;
+use rehang_core::{Distance, Matrix, Progress, Result, Vectors};
 
 use crate::queries::StudyQueries;
 
-/// Distances of queries to items that are kept, of each of two models: memory is bounded, and the queries are a random sample.
+/// Largest number of distances of queries to items that are kept for each of two models. Memory is bounded by
+/// it; the queries are a random sample.
 const DISTANCES_MAX: usize = 1 << 23;
-/// Answers below which no floor is carried over: the rank of so few is chance.
+/// Number of answers below which no floor is carried over: the rank of so few is chance.
 const ANSWERS_MIN: usize = 30;
-/// Standard errors on either side of a rank.
+/// Number of standard errors on either side of a rank.
 const Z: f64 = 1.96;
 
-/// What floors are carried over in.
+/// The gallery, the held-out items and the queries that floors are carried over with.
 #[derive(Debug, Clone, Copy)]
 pub struct FloorsInput<'a> {
     /// Old vectors of the gallery, or of a random part of it with the held-out items in it.
     pub old: &'a Vectors,
-    /// The same items by way of the adapter.
+    /// Adapted vectors of the items of `old`.
     pub adapted: &'a Vectors,
-    /// What is added to the distance of every adapted vector.
+    /// Handicap: what is added to the distance of every adapted vector.
     pub handicap: f64,
-    /// Items of the gallery.
+    /// Number of items of the whole gallery.
     pub items: usize,
-    /// Rows of the items that are held out.
+    /// Rows in `old` of the items that are held out.
     pub held_out: &'a [usize],
-    /// Their new vectors.
+    /// Native vectors of the held-out items.
     pub native: &'a Vectors,
     /// Separate queries; `None` where the held-out items are the queries, each leaving itself out.
     pub queries: Option<StudyQueries<'a>>,
 }
 
-/// Carries floors over from the old model to the switch and to a gallery that is native, by the formula of this module. A floor is a cosine
-/// similarity, an inner product, or a Euclidean distance (not squared), by each space's own distance; one that fewer than 30 answers of all queries
-/// pass is not carried over. Without `values` they are those that applications begin with: 0.3, 0.5 and 0.7 of cosines, and what lets ten and a hundred
-/// answers of a query through otherwise. `None` where queries of the old model are not known.
+/// Carries floors over from the old model to the switch and to a gallery that is native, by the formula of
+/// this module.
+///
+/// A floor is a cosine similarity, an inner product, or a Euclidean distance (not squared), by each space's
+/// own distance. A floor that fewer than 30 answers of all queries pass is not carried over. Without `values`
+/// the floors are those that applications begin with: cosines of 0.3, 0.5 and 0.7; by another distance, what
+/// lets ten and a hundred answers of a query through. `None` where queries of the old model are not known.
 ///
 /// # Errors
 ///
@@ -114,7 +126,7 @@ pub fn floors(
     Ok(Some(Floors { today: measure(before).into(), then: measure(after).into(), queries, natives, rows }))
 }
 
-/// What an application's floor is of.
+/// Names the measure that an application's floor is set in.
 fn measure(distance: Distance) -> &'static str {
     match distance {
         Distance::Cosine => "cosine similarity",
@@ -123,7 +135,7 @@ fn measure(distance: Distance) -> &'static str {
     }
 }
 
-/// The distance up to which a floor lets answers through.
+/// Returns the distance up to which a floor lets answers through.
 fn distance_at(distance: Distance, floor: f64) -> f64 {
     match distance {
         Distance::Cosine => 1.0 - floor,
@@ -132,7 +144,7 @@ fn distance_at(distance: Distance, floor: f64) -> f64 {
     }
 }
 
-/// A distance as an application's floor.
+/// Returns a distance as an application's floor.
 fn floor_at(distance: Distance, at: f32) -> f64 {
     let at = f64::from(at);
     match distance {
@@ -142,7 +154,7 @@ fn floor_at(distance: Distance, at: f32) -> f64 {
     }
 }
 
-/// Floors that say something of any gallery.
+/// Returns floors that say something of any gallery.
 fn usual(distance: Distance, today: &[Vec<f32>], times: f64) -> Vec<f64> {
     if distance == Distance::Cosine {
         return vec![0.3, 0.5, 0.7];
@@ -162,18 +174,18 @@ fn passing(row: &[f32], limit: f32) -> usize {
     row.iter().filter(|&&distance| distance <= limit).count()
 }
 
-/// The distance of a rank, from 1 on.
+/// Returns the distance of a rank, counted from 1.
 fn ranked(all: &mut [f32], rank: usize) -> f32 {
     *all.select_nth_unstable_by(rank - 1, f32::total_cmp).1
 }
 
-/// The standard error of a sum.
+/// Returns the standard error of a sum.
 fn error_of(terms: impl Iterator<Item = f64>) -> f64 {
     let terms: Vec<f64> = terms.collect();
     mean_sd(&terms).map_or(0.0, |spread| spread.sd) * (terms.len() as f64).sqrt()
 }
 
-/// A limit of the later distances, with its range.
+/// A limit of the later distances, with its range and the part of today's answers that it drops.
 struct Carried {
     limit: f32,
     range: [f32; 2],
@@ -192,18 +204,18 @@ impl Carried {
     }
 }
 
-/// What of the pairs is a sample.
+/// Part of the (query, item) pairs that is a random sample.
 #[derive(Clone, Copy)]
 enum Drawn {
-    /// Queries, among all items.
+    /// Queries, which ask among all items.
     Queries,
-    /// Items that ask each other.
+    /// Items that ask each other: queries and items are one sample.
     Both,
-    /// Queries, and items apart from them.
+    /// Queries and items, two samples apart.
     Apart,
 }
 
-/// Carries a limit of distances over to the later ones of the same pairs; `None` where too few pass.
+/// Carries a limit of distances over to the later distances of the same pairs; `None` where too few pass.
 fn carried_over(today: &[Vec<f32>], then: &[Vec<f32>], limit: f32, drawn: Drawn) -> Option<Carried> {
     let all: usize = today.iter().map(|row| passing(row, limit)).sum();
     if all < ANSWERS_MIN {
@@ -234,7 +246,7 @@ fn carried_over(today: &[Vec<f32>], then: &[Vec<f32>], limit: f32, drawn: Drawn)
 
 #[cfg(test)]
 mod tests {
-    use rehang::Space;
+    use rehang_core::Space;
 
     use super::*;
 
@@ -251,7 +263,7 @@ mod tests {
         [of("old", 0.2, 0.0), of("new", 1.0, 0.3)]
     }
 
-    /// The same, one pair at a time: all distances, sorted.
+    /// Carries one floor over by all distances, pair by pair and sorted: the slow twin of [`floors`].
     fn slow(
         distance: Distance,
         [today, then]: [&Vectors; 2],

@@ -1,21 +1,22 @@
-//! What is looked at wherever an adapter meets vectors of both models.
+//! Checks of an adapter against vectors of both models: items among its pairs, and the direction of its map.
 
-use rehang::adapter::RowOverlap;
-use rehang::finding::Finding;
-use rehang::{Adapter, Matrix, Pairs, Result, Vectors};
+use rehang_core::adapter::RowOverlap;
+use rehang_core::finding::Finding;
+use rehang_core::{Adapter, Matrix, Pairs, Result, Vectors};
 use rehang_fit::guards;
 
-/// Items that an adapter is looked at on.
+/// Largest number of items that an adapter is checked on.
 const ITEMS_MAX: usize = 2_000;
 
-/// Rows of old vectors that are among the pairs of an adapter; `None` where it does not remember its pairs.
+/// Counts the rows of old vectors that are among the pairs of an adapter; `None` where the adapter does not
+/// remember its pairs.
 pub(crate) fn among_pairs(adapter: &Adapter, old: &Matrix) -> Option<RowOverlap> {
     let sketch = adapter.training.pairs_sketch.as_ref()?;
     (old.columns() == adapter.old.dimension).then(|| sketch.overlap(old))
 }
 
-/// Whether an adapter carries old vectors to their new ones, looked at on some of the rows. Doing nothing is not looked
-/// at: it has no direction, and promises nothing.
+/// Checks on some of the rows whether an adapter carries old vectors to their new ones; findings say where it
+/// does not. Doing nothing is not checked: it has no direction, and promises nothing.
 pub(crate) fn adapter_findings(
     adapter: &Adapter,
     old: &Matrix,

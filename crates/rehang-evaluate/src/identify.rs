@@ -1,11 +1,11 @@
-//! Which model made which vectors, from vectors and from files.
+//! Identifies which model made which vectors, from vectors and from files.
 
 use std::path::{Path, PathBuf};
 
 use half::{bf16, f16};
-use rehang::check::expect_count;
-use rehang::finding::Finding;
-use rehang::{
+use rehang_core::check::expect_count;
+use rehang_core::finding::Finding;
+use rehang_core::{
     DIFFERENCE_MAX, Distance, Error, Matrix, NOISE_TIMES, Pairs, Progress, Result, Vectors, difference, norm,
 };
 use rehang_files::{
@@ -15,140 +15,150 @@ use rehang_files::{
 use rehang_fit::{KINDS_MIN, KINSHIP_MIN, KINSHIP_WIDTH_MIN, kinds_of_pairs, kinship};
 use serde::Serialize;
 
-/// A model's vectors stray from another provider's of the same model by this many times what they do in the middle, at most. An export of
-/// MiniLM-L6 in 8 bits strayed from the original by 0.0008 in the middle of 3,000 texts, and by 15 times that at most (`cargo lab study identify`).
+/// Factor by which a model's vectors stray from another provider's of the same model at most, over how they
+/// stray in the middle. An export of MiniLM-L6 in 8 bits strayed from the original by 0.0008 in the middle of
+/// 3,000 texts, and by 15 times that at most (`cargo lab study identify`).
 const STRAY_TIMES: f64 = 20.0;
-/// Fewer vectors than this have no middle.
+/// Number of vectors below which their middle says nothing.
 const STRAY_MIN: usize = 20;
-/// A model's vectors of other sources that a vector is held against.
+/// Number of a model's vectors of other sources that a vector is held against.
 const OTHERS: usize = 100;
-/// Of these, the part that may be nearer to a vector than that of its own source, where they have to do with each other (*related* in
-/// laboratory/bench/runs/identify.md).
+/// Share of a model's vectors of other sources that may be nearer to a vector than the model's vector of its
+/// own source, where the vector is related to the model (*related* in laboratory/bench/runs/identify.md).
 const NEARER_MAX: f64 = 0.01;
-/// A vector that is this many times as far from that of its own source as from those of others, at most, is near it (*near* in the same place).
+/// Largest ratio of a vector's distance from a model's vector of its own source to the distance from those of
+/// others, at which it is near the model (*near* in laboratory/bench/runs/identify.md).
 const NEAR_MAX: f64 = 0.5;
-/// Lengths that differ by this part are the same: of half precision, or of 8 bits.
+/// Part by which lengths may differ and still be the same: by half precision, or by 8 bits.
 const SAME_LENGTH: f64 = 0.01;
 
 /// A model that may have made the vectors.
 #[derive(Debug, Clone)]
 pub struct Candidate {
-    /// Its name.
+    /// Name of the model.
     pub name: String,
-    /// What it gives for the same items, `[n, d_model]`; a row of zeros where it gives nothing.
+    /// The model's vectors of the same items, `[n, d_model]`; a row of zeros where it gives none.
     pub vectors: Matrix,
-    /// How far apart two of its vectors of one source are, as [`difference`] measures; 0 where it gives a source the same vector each time.
+    /// Distance between two of the model's vectors of one source, as [`difference`] measures; 0 where it
+    /// gives a source the same vector each time.
     pub noise: f64,
 }
 
-/// Who made a vector.
+/// Maker of a vector: a candidate, nearly a candidate, none of them, or untold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Maker {
-    /// The candidate of this place.
+    /// The candidate of this place among the candidates.
     Model(usize),
-    /// Nearly that candidate: it is no vector of it, and far nearer to its vector of this source than to those of others.
+    /// Nearly the candidate of this place: the vector is none of the candidate's, and far nearer to the
+    /// candidate's vector of its source than to those of others.
     Near(usize),
     /// None of the candidates.
     None,
-    /// Nothing can be said: it has no direction, or no candidate has a vector for it.
+    /// Untold: the vector has no direction, or no candidate has a vector of its item.
     Untold,
 }
 
-/// What vectors are, as a whole.
+/// Origin of some vectors as a whole: one model, several, or unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Origin {
-    /// One candidate made all that were compared.
+    /// One candidate made all vectors that were compared.
     OneModel,
-    /// More than one model made them.
+    /// More than one model made the vectors.
     Mixed,
-    /// No candidate made any, and one nearly made half of them or more: with another prompt, or in another version.
+    /// No candidate made any vector, and one nearly made half of them or more: with another prompt, or in
+    /// another version.
     Near,
-    /// No candidate made them, or too few vectors could be looked at.
+    /// No candidate made the vectors, or too few of them could be looked at.
     Unknown,
-    /// Without candidates: no sign of two models was seen.
+    /// No sign of two models was seen, without candidates.
     NoSign,
 }
 
 impl Origin {
-    /// Whether nothing speaks against one model.
+    /// Returns whether nothing speaks against one model.
     pub fn is_sound(self) -> bool {
         matches!(self, Self::OneModel | Self::NoSign)
     }
 }
 
-/// A candidate, and what it has to do with the vectors.
+/// A candidate, with how many of the vectors it made and what was done to them.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ModelFound {
-    /// Its name.
+    /// Name of the candidate.
     pub model: String,
-    /// Vectors that are its own.
+    /// Number of vectors that the candidate made.
     pub made: usize,
-    /// Of these, how many could be another candidate's as well: both give nearly the same.
+    /// Number of the `made` vectors that another candidate could have made as well: both give nearly the
+    /// same.
     pub unclear: usize,
-    /// Vectors that are nearly its own.
+    /// Number of vectors that the candidate nearly made.
     pub near: usize,
-    /// Of the vectors that no candidate made nor nearly made, how many have to do with it: its vector of their source is nearer to them
-    /// than those of others.
+    /// Number of vectors that no candidate made, nor nearly made, and that are related to this one: its
+    /// vector of their source is nearer to them than those of others.
     pub related: usize,
-    /// Coordinates of its own vectors, and how many of them were compared.
+    /// Number of coordinates of the candidate's own vectors.
     pub width: usize,
-    /// See `width`.
+    /// Number of the candidate's coordinates that were compared.
     pub compared_width: usize,
-    /// What has to be done to its vectors to have those that it made, in words.
+    /// Changes that turn the candidate's own vectors into those that it made here, in words.
     pub changes: Vec<String>,
-    /// The relative squared difference from its own vectors, of those that it made: in the middle and at most.
+    /// Relative squared difference of the vectors that it made from its own: in the middle and at most.
+    /// `None` where it made none.
     pub difference: Option<[f64; 2]>,
-    /// Up to which difference a vector is its own.
+    /// Largest difference from the candidate's vector at which a vector counts as made by it.
     pub tolerance: f64,
 }
 
 /// Two kinds of vectors, seen without candidates.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct KindsFound {
-    /// Vectors of the smaller kind, where they can be told one by one.
+    /// Number of vectors of the smaller kind, where vectors can be told one by one.
     pub small: Option<usize>,
-    /// What the two kinds have in common; by `kinship` of the vectors alone 0 for models trained apart and 1 for one model, by pairs the
-    /// part of all that are nearer than a neighbour of the other kind, ½ for models that have nothing in common.
+    /// Measure of what the two kinds have in common. By [`kinship`] of the vectors alone it is 0 for models
+    /// trained apart and 1 for one model. By pairs it is the share of all vectors that are nearer than a
+    /// neighbour of the other kind, ½ for models that have nothing in common.
     pub across: f64,
-    /// The same within a kind.
+    /// Measure of what vectors of one kind have in common, on the scale of `across`.
     pub within: f64,
 }
 
-/// What is known of vectors of unknown origin.
+/// Findings about vectors of unknown origin: which model made which of them.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Identified {
-    /// As a whole.
+    /// Origin of the vectors as a whole.
     pub origin: Origin,
-    /// What they were held against: `models`, `pairs`, or nothing but each other, `vectors`.
+    /// Evidence that the vectors were held against: `models`, `pairs`, or nothing but each other, `vectors`.
     pub by: &'static str,
-    /// Vectors that were given.
+    /// Number of vectors that were given.
     pub vectors: usize,
-    /// Vectors of which something can be said.
+    /// Number of vectors of which something can be said.
     pub compared: usize,
-    /// The candidates, in the order given.
+    /// The candidates, in the order in which they were given.
     pub models: Vec<ModelFound>,
-    /// Vectors that no candidate made, nor nearly made.
+    /// Number of vectors that no candidate made, nor nearly made.
     pub none: usize,
-    /// Two kinds, where they were seen without candidates.
+    /// Two kinds of vectors, where they were seen without candidates.
     pub kinds: Option<KindsFound>,
-    /// Where vectors are a random sample of more: a share of another model above this would have been seen, with 95 % certainty.
+    /// Share of another model that would have been seen with 95 % certainty if it were larger, where the
+    /// vectors are a random sample of more.
     pub unseen_share: Option<f64>,
-    /// The list that was written.
+    /// File of the list that was written.
     pub list: Option<PathBuf>,
-    /// Who made each vector, `[vectors]`; empty without candidates.
+    /// Maker of each vector, `[vectors]`; empty without candidates.
     #[serde(skip)]
     pub makers: Vec<Maker>,
-    /// Which vectors are of the smaller kind, `[vectors]`; empty with candidates, or where that cannot be told.
+    /// Whether each vector is of the smaller kind, `[vectors]`; empty with candidates, or where that cannot
+    /// be told.
     #[serde(skip)]
     pub small: Vec<bool>,
-    /// What the reader should know.
+    /// Findings that the reader should know.
     #[serde(skip)]
     pub findings: Vec<Finding>,
 }
 
 impl Identified {
-    /// The candidate that made most, or nearly made most where none made any.
+    /// Returns the candidate that made most vectors, or nearly made most where no candidate made any.
     pub fn main(&self) -> Option<usize> {
         let most = |of: fn(&ModelFound) -> usize| {
             let places = (0..self.models.len()).rev();
@@ -157,8 +167,8 @@ impl Identified {
         most(|model| model.made).or_else(|| most(|model| model.near))
     }
 
-    /// The vectors that are not as most are, with what each is: another model's name, `near NAME`, `none`, or `small` for one of the
-    /// smaller kind.
+    /// Returns the vectors that are not as most are, each with its row and what it is: another model's name,
+    /// `near NAME`, `none`, or `small` for one of the smaller kind.
     pub fn minority(&self) -> Vec<(usize, String)> {
         let main = self.main();
         let near_is_main = main.is_some_and(|main| self.models[main].made == 0);
@@ -175,7 +185,7 @@ impl Identified {
         rows.filter_map(|(row, what)| Some((row, what?))).collect()
     }
 
-    /// Writes [`Identified::minority`], a line each: what a row is called, a tab, and what it is.
+    /// Writes [`Identified::minority`], a line each: the row's name by `name`, a tab, and what the vector is.
     ///
     /// # Errors
     ///
@@ -187,7 +197,8 @@ impl Identified {
         Ok(())
     }
 
-    /// Says that the vectors are a random sample.
+    /// Notes that the vectors are a random sample of more, and how large a share of another model it would
+    /// have shown.
     #[must_use]
     pub fn of_sample(mut self) -> Self {
         if self.compared > 0 {
@@ -197,22 +208,25 @@ impl Identified {
     }
 }
 
-/// How near a vector is to what a model gives for its source, beside what that one gives for others.
+/// Nearness of a vector to a model's vector of its source, beside the model's vectors of other sources.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Nearness {
-    /// The part of the model's vectors of other sources that are nearer: about ½ where the two have nothing to do with each other.
+    /// Share of the model's vectors of other sources that are nearer: about ½ where vector and model are
+    /// independent.
     pub nearer: f64,
-    /// How many times as far the one of its own source is as those of others in the middle, by [`difference`]: 0 for the same vector, about 1 where
-    /// they have nothing to do with each other.
+    /// Ratio of the difference from the model's vector of the own source to that from its vectors of others
+    /// in the middle, by [`difference`]: 0 for the same vector, about 1 where vector and model are
+    /// independent.
     pub times: f64,
 }
 
-/// The [`Nearness`] of vectors, `[n, d]`, to a candidate's, from which [`identify_vectors`] says that they are near or related. `None` where it has no
-/// vector of another source, or one has no direction.
+/// Measures the [`Nearness`] of vectors, `[n, d]`, to a candidate's; by it [`identify_vectors`] says that
+/// they are near or related. `None` where a vector or its counterpart has no direction, or the candidate has
+/// no vector of another source.
 ///
 /// # Errors
 ///
-/// [`rehang::ErrorKind::CountMismatch`] where the candidate has not one row a vector.
+/// [`rehang_core::ErrorKind::CountMismatch`] where the candidate does not have one row for each vector.
 pub fn nearness(unknown: &Matrix, candidate: &Candidate) -> Result<Vec<Option<Nearness>>> {
     candidate.expect_rows(unknown.rows())?;
     let compared = Compared::new(unknown, candidate);
@@ -227,17 +241,19 @@ impl Candidate {
 
 /// Says which candidate made which of some vectors, `[n, d]`.
 ///
-/// - A vector and a candidate's of the same source are compared as directions, in the coordinates that both have: what a provider cuts
-///   (Matryoshka), scales to length 1 or rounds stays the same vector.
-/// - It is the candidate's where the [`difference`] is at most 0.01, or 4 times the candidate's noise, or 20 times the middle of those
-///   below 0.01. Of several it is the nearest one's; where two are about as near, that of whichever made more.
-/// - It is *near* a candidate where that one's vectors of other sources are farther in 99 of 100 cases, and twice as far in the middle: the
-///   model behind another prompt, or a version of it.
+/// - A vector and a candidate's of the same source are compared as directions, in the coordinates that both
+///   have. What a provider cuts (Matryoshka), scales to length 1 or rounds stays the same vector.
+/// - A vector is a candidate's where their [`difference`] is at most 0.01, or 4 times the candidate's noise,
+///   or 20 times the middle of the differences below 0.01. Of several candidates the nearest one made it;
+///   where two are about as near, whichever made more.
+/// - A vector is *near* a candidate where the candidate's vectors of other sources are farther in 99 of 100
+///   cases, and twice as far in the middle. The model was then given another prompt, or it is another
+///   version.
 ///
 /// Vectors of length 0, and items that no candidate has a vector of, are [`Maker::Untold`].
 ///
 /// ```
-/// use rehang::Matrix;
+/// use rehang_core::Matrix;
 /// use rehang_evaluate::{Candidate, Maker, Origin, identify_vectors};
 ///
 /// let of = |seed: usize| Matrix::from_fn(40, 8, |row, column| ((row * 37 + column * (seed + row)) % 101) as f32 - 50.0);
@@ -247,12 +263,12 @@ impl Candidate {
 /// let found = identify_vectors(&unknown, &[candidate("a", of(5)), candidate("b", of(13))])?;
 /// assert_eq!((found.origin, found.models[0].made, found.models[1].made), (Origin::Mixed, 37, 3));
 /// assert_eq!((found.makers[2], found.minority()[2].0), (Maker::Model(1), 2));
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 ///
 /// # Errors
 ///
-/// [`rehang::ErrorKind::CountMismatch`] where a candidate has not one row a vector.
+/// [`rehang_core::ErrorKind::CountMismatch`] where a candidate does not have one row for each vector.
 pub fn identify_vectors(unknown: &Matrix, candidates: &[Candidate]) -> Result<Identified> {
     let n = unknown.rows();
     for candidate in candidates {
@@ -269,7 +285,7 @@ pub fn identify_vectors(unknown: &Matrix, candidates: &[Candidate]) -> Result<Id
     for (row, maker) in makers.iter_mut().enumerate() {
         let as_near = as_near(&compared, row);
         if as_near.len() > 1 {
-            // Ties of counts go to the first that was given.
+            // A tie of counts goes to the candidate that was given first.
             let most = as_near.into_iter().rev().max_by_key(|&model| clear[model]).unwrap_or_default();
             *maker = Maker::Model(most);
             unclear[most] += 1;
@@ -375,18 +391,18 @@ fn findings(found: &Identified, compared: &[Compared<'_>]) -> Vec<Finding> {
     findings
 }
 
-/// A candidate beside the vectors.
+/// A candidate, compared with the vectors of unknown origin row by row.
 struct Compared<'a> {
     candidate: &'a Candidate,
     unknown: &'a Matrix,
-    /// Coordinates that both have.
+    /// Number of coordinates that both have.
     width: usize,
-    /// NaN where one has no direction.
+    /// Difference of each vector from the candidate's of its item; NaN where one of them has no direction.
     differences: Vec<f64>,
     tolerance: f64,
-    /// Rows with which others are compared.
+    /// Rows of the candidate's vectors that a vector is held against as those of other sources.
     others: Vec<usize>,
-    /// Of the vectors that it made, how many have its length and how many another one.
+    /// Numbers of the vectors that the candidate made with its own length, and with another one.
     lengths: (usize, usize),
 }
 
@@ -420,7 +436,7 @@ impl<'a> Compared<'a> {
         of
     }
 
-    /// Between a vector and what the candidate gives for an item.
+    /// Returns the difference between a vector and the candidate's vector of an item.
     fn between(&self, row: usize, item: usize) -> f64 {
         let [vector, own] =
             [self.unknown.row(row), self.candidate.vectors.row(item)].map(|row| &row[..self.width]);
@@ -431,13 +447,13 @@ impl<'a> Compared<'a> {
         self.differences[row] <= self.tolerance
     }
 
-    /// How many times as long as the candidate's some vectors are.
+    /// Returns the ratios of the vectors' lengths to those of the candidate's vectors, for some rows.
     fn ratios(&self, rows: impl Iterator<Item = usize>) -> Vec<f64> {
         rows.map(|row| norm(self.unknown.row(row)) / norm(&self.candidate.vectors.row(row)[..self.width]))
             .collect()
     }
 
-    /// [`Nearness::times`]; `None` where the vector has nothing to do with the model.
+    /// Returns [`Nearness::times`]; `None` where the vector is not related to the model.
     fn times_among_others(&self, row: usize) -> Option<f64> {
         let near = self.nearness(row)?;
         (near.nearer <= NEARER_MAX && near.times < 1.0).then_some(near.times)
@@ -475,7 +491,7 @@ impl<'a> Compared<'a> {
         }
     }
 
-    /// What was done to the candidate's vectors of these rows.
+    /// Names what was done to the candidate's vectors of these rows.
     fn changes(&self, rows: &[usize]) -> Vec<String> {
         let mut changes = Vec::new();
         let (width, whole) = (self.width, self.candidate.vectors.columns());
@@ -514,7 +530,7 @@ fn is_same_length(ratio: f64) -> bool {
     (ratio - 1.0).abs() <= SAME_LENGTH
 }
 
-/// The candidate that is nearest to a vector within its tolerance.
+/// Returns the candidate that is nearest to a vector, within the candidate's tolerance.
 fn nearest(compared: &[Compared<'_>], row: usize) -> Maker {
     if compared.iter().all(|of| of.differences[row].is_nan()) {
         return Maker::Untold;
@@ -522,26 +538,27 @@ fn nearest(compared: &[Compared<'_>], row: usize) -> Maker {
     match as_near(compared, row)[..] {
         [] => Maker::None,
         [model] => Maker::Model(model),
-        // Counted where it is told which of them made more.
+        // Several candidates are as near; the vector is counted once it is known which of them made more.
         [..] => Maker::Untold,
     }
 }
 
-/// The candidates whose vectors are about as near to a vector as the nearest one's, each within its tolerance.
+/// Returns the candidates whose vectors are about as near to a vector as the nearest one's, each within its
+/// tolerance.
 fn as_near(compared: &[Compared<'_>], row: usize) -> Vec<usize> {
-    /// What single precision leaves of a difference.
+    /// Largest difference that single precision leaves between equal vectors.
     const EXACT: f64 = 1e-9;
     let made = || (0..compared.len()).filter(|&model| compared[model].is_made(row));
     let least = made().map(|model| compared[model].differences[row]).fold(f64::INFINITY, f64::min);
     made().filter(|&model| compared[model].differences[row] <= (NOISE_TIMES * least).max(EXACT)).collect()
 }
 
-/// What numbers that are not of single precision were rounded to.
+/// Names the precision that numbers were rounded to; `None` for single precision.
 fn rounding(rows: &[&[f32]]) -> Option<&'static str> {
     let all = |is: &dyn Fn(f32) -> bool| rows.iter().all(|row| row.iter().all(|&value| is(value)));
     let largest = |row: &[f32]| row.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
     let of_all = rows.iter().map(|row| largest(row)).fold(0.0, f32::max);
-    // Steps of one 127th of the largest number, of each vector or of all.
+    // One step is a 127th of the largest number, of each vector or of all.
     let is_step = |value: f32, largest: f32| {
         let steps = f64::from(value) * 127.0 / f64::from(largest).max(f64::MIN_POSITIVE);
         (steps - steps.round()).abs() < 1e-3
@@ -556,27 +573,29 @@ fn rounding(rows: &[&[f32]]) -> Option<&'static str> {
     all(&|value| f16::from_f32(value).to_f32().to_bits() == value.to_bits()).then_some("float16")
 }
 
-/// What is asked of vectors in files.
+/// Files of vectors of unknown origin, and of what they are held against.
 #[derive(Debug, Clone)]
 pub struct IdentifyFiles {
     /// The vectors of unknown origin, one file below the other.
     pub vectors: Vec<VectorSource>,
-    /// What models that may have made them give for the same items.
+    /// Vectors of the same items by models that may have made the unknown ones.
     pub models: Vec<NamedFile>,
-    /// Vectors of one model whose origin is known, of the same items: in the place of `models` where none that may have made them is at hand.
+    /// Vectors of the same items by one model, whose origin is known. They take the place of `models` where
+    /// no model that may have made the vectors is at hand.
     pub new: Vec<VectorSource>,
-    /// How the vectors (the old side) are joined with those of the models.
+    /// Join of the vectors (the old side) with those of the models.
     pub join: JoinFiles,
-    /// Which rows take part.
+    /// Rows that take part.
     pub rows: Option<RowSelection>,
-    /// Seed of what is looked at without models.
+    /// Seed of the samples that are drawn without models.
     pub seed: u64,
-    /// A list to write: of each vector that is not as most are, its id, or its row from 0 on, a tab, and what it is.
+    /// List to write of each vector that is not as most are: its id, or its row from 0 on, a tab, and what it
+    /// is.
     pub output: Option<PathBuf>,
 }
 
 impl IdentifyFiles {
-    /// Vectors of unknown origin, and nothing to hold them against yet.
+    /// Returns the input for vectors of unknown origin, with nothing to hold them against yet.
     pub fn new(vectors: Vec<VectorSource>) -> Self {
         Self {
             vectors,
@@ -590,13 +609,14 @@ impl IdentifyFiles {
     }
 }
 
-/// Says which model made which vectors of a file: against what models give for the same items ([`identify_vectors`]); else against one
-/// model's vectors of these items, by neighbours ([`kinds_of_pairs`]); else by the vectors alone ([`kinship`]).
+/// Says which model made which vectors of a file. They are held against models' vectors of the same items
+/// ([`identify_vectors`]), else against one model's vectors of these items, by neighbours
+/// ([`kinds_of_pairs`]), else against each other ([`kinship`]).
 ///
 /// # Errors
 ///
-/// What is wrong with a file, or between two, names them; [`InvalidOption`](rehang::ErrorKind::InvalidOption) for `models` beside `new`, and
-/// for an output that is an input; those of [`kinds_of_pairs`] and [`kinship`].
+/// Errors of a file, or between two files, name them. [`InvalidOption`](rehang_core::ErrorKind::InvalidOption) for
+/// `models` beside `new`, and for an output that is an input. Others as [`kinds_of_pairs`] and [`kinship`].
 pub fn identify(files: &IdentifyFiles, progress: &Progress) -> Result<Identified> {
     if !files.models.is_empty() && !files.new.is_empty() {
         return Err(Error::option("new", "given", "nothing beside `models`, which say more"));
@@ -649,7 +669,7 @@ pub fn identify(files: &IdentifyFiles, progress: &Progress) -> Result<Identified
 }
 
 impl IdentifyFiles {
-    /// What the list calls every row that takes part: its id, or its place in the files.
+    /// Names every row that takes part, for the list: its id, or its place in the files.
     fn places(&self, rows: usize) -> Result<Vec<String>> {
         if !self.join.is_by_position() {
             let mut ids = Vec::new();
@@ -681,7 +701,7 @@ fn by_pairs(old: Matrix, new: Matrix, files: &IdentifyFiles, progress: &Progress
     Ok(without_models("pairs", pairs.len(), too_little, kinds, small))
 }
 
-/// Says whether vectors are of one model, by nothing but themselves: as [`kinship`].
+/// Says whether vectors are of one model, by the vectors alone ([`kinship`]).
 ///
 /// # Errors
 ///
@@ -704,7 +724,7 @@ pub fn identify_alone(vectors: &Matrix, seed: u64, progress: &Progress) -> Resul
     Ok(without_models("vectors", vectors.rows(), too_little, kinds, small))
 }
 
-/// Why nothing is said without models.
+/// Says why nothing can be told without models.
 fn few(what: &str, count: usize, least: usize) -> String {
     format!("There are {count} {what}; fewer than {least} say nothing without models.")
 }
@@ -749,7 +769,7 @@ fn without_models(
 mod tests {
     use super::*;
 
-    /// Random directions about a common one, as encoders give them: `[n, d]`.
+    /// Draws random directions about a common one, as encoders give them: `[n, d]`.
     fn model(n: usize, d: usize, seed: u32) -> Matrix {
         let value = |row: usize, column: usize| {
             let mixed =
@@ -801,7 +821,7 @@ mod tests {
     fn every_vector_goes_to_the_model_that_a_slow_comparison_says() {
         let models = [model(200, 24, 5), model(200, 24, 6), model(200, 24, 7)];
         let maker = |row: usize| row * row % 3;
-        // Of the third model nothing is known.
+        // The third model is not among the candidates.
         let unknown = Matrix::from_fn(200, 24, |row, column| models[maker(row)].row(row)[column]);
         let known = [candidate("a", models[0].clone()), candidate("b", models[1].clone())];
         let found = identify_vectors(&unknown, &known).unwrap();
@@ -855,16 +875,16 @@ mod tests {
         assert_ne!(found.origin, Origin::OneModel);
         let loud = Candidate { noise: 0.1, ..candidate("a", own.clone()) };
         assert_eq!(identify_vectors(&noisy, &[loud]).unwrap().origin, Origin::OneModel);
-        // No direction: nothing is said of them, and they mix nothing.
+        // Vectors without a direction are told nothing of, and do not make the others mixed.
         let gaps = Matrix::from_fn(50, 16, |row, column| if row < 4 { 0.0 } else { own.row(row)[column] });
         let found = identify_vectors(&gaps, &[candidate("a", own.clone())]).unwrap();
         assert_eq!((found.origin, found.compared, found.makers[0]), (Origin::OneModel, 46, Maker::Untold));
         let found = identify_vectors(&own, &[candidate("a", gaps.clone())]).unwrap();
         assert_eq!((found.origin, found.compared), (Origin::OneModel, 46));
-        // Whichever made more made those that could be either's.
+        // Vectors that could be either model's go to the one that made more.
         let twice = identify_vectors(&own, &[candidate("a", gaps), candidate("b", own.clone())]).unwrap();
         assert_eq!((twice.origin, twice.models[1].made, twice.models[1].unclear), (Origin::OneModel, 50, 46));
-        // Nothing to say of nothing.
+        // No vectors have no origin.
         let none = identify_vectors(&Matrix::zeros(0, 16), &[candidate("a", Matrix::zeros(0, 16))]).unwrap();
         assert_eq!((none.origin, none.compared), (Origin::Unknown, 0));
         assert!(identify_vectors(&own, &[candidate("a", model(49, 16, 1))]).is_err());

@@ -1,10 +1,15 @@
-//! Measures what an upgrade is worth, from the files that users have: which items to re-embed first ([`order()`]), what every
-//! percent of re-embedding buys ([`curve()`]), which adapter and order to take ([`report()`]), where an
-//! application's floors lie then ([`floors()`]), and whose vectors they are ([`identify()`]).
+//! Measures what an upgrade is worth, from the files that users have.
 //!
-//! Every verb is one function: a plain struct of files and settings in, a value out that serialises, progress and cancel by
-//! [`rehang::Progress`]. What readers should know beside the numbers is returned as [`rehang::finding::Finding`]s; nothing is
-//! printed. Messages name parameters by the fields of these structs, between backticks.
+//! - [`order()`] says which items to re-embed first.
+//! - [`curve()`] says what every percent of re-embedding buys.
+//! - [`report()`] says which adapter and order to take.
+//! - [`floors()`] says where an application's floors lie by the new model.
+//! - [`identify()`] says which model made which vectors.
+//!
+//! Every verb is one function: a plain struct of files and settings in, a value out that serialises. Progress
+//! and cancel come by [`rehang_core::Progress`]. What readers should know beside the numbers is returned as
+//! [`rehang_core::finding::Finding`]s; nothing is printed. Messages name parameters by the fields of these
+//! structs, between backticks.
 
 mod answers;
 mod curve;

@@ -1,20 +1,20 @@
-//! The order in which the items of a gallery should be re-embedded, from files.
+//! Orders the items of a gallery for re-embedding, from files.
 
 use std::path::PathBuf;
 
-use rehang::check::{expect_count, expect_width};
-use rehang::finding::Finding;
-use rehang::order::{OrderInput, Policy, order as order_items};
-use rehang::{Error, Matrix, Result};
+use rehang_core::check::{expect_count, expect_width};
+use rehang_core::finding::Finding;
+use rehang_core::order::{OrderInput, Policy, order as order_items};
+use rehang_core::{Error, Matrix, Result};
 use rehang_files::adapter_file::AdapterSource;
 use rehang_files::{HeadFiles, InputReader, JoinFiles, VectorSource, expect_same_items, said};
 use serde::Serialize;
 
-/// What is ordered, by which policy, and where the order goes. Every policy needs `sigma` or `adapted`, which say how many
-/// items there are.
+/// Files to order a gallery from, the policy, and the file for the order. Every policy needs `sigma` or
+/// `adapted`, which say how many items there are.
 #[derive(Debug, Clone)]
 pub struct OrderFiles {
-    /// The policy.
+    /// Policy that makes the order.
     pub policy: Policy,
     /// σ² of every item, one file below the other.
     pub sigma: Vec<VectorSource>,
@@ -22,20 +22,23 @@ pub struct OrderFiles {
     pub adapted: Vec<VectorSource>,
     /// New vectors, for the oracle only.
     pub new: Vec<VectorSource>,
-    /// How new vectors are joined with adapted ones.
+    /// Join of new vectors with adapted ones, by ids or by position.
     pub join: JoinFiles,
-    /// An adapter: its own head serves the coverage order, and the orders through a head where no other one is given.
+    /// An adapter. Its own head serves the coverage order, and every order through a head where no other head
+    /// is given.
     pub adapter: Option<AdapterSource>,
     /// The new model's classifier head.
     pub head: HeadFiles,
     /// Seed of the random order.
     pub seed: u64,
-    /// The order to write: `int64` `.npy`, the first entry is re-embedded first. Without it nothing is written.
+    /// File for the order: `int64` `.npy`, the first entry is re-embedded first. Without it nothing is
+    /// written.
     pub output: Option<PathBuf>,
 }
 
 impl OrderFiles {
-    /// An order by `policy` without any evidence yet, seed 0; nothing is written.
+    /// Returns the input of an order by `policy`, without any evidence yet and with seed 0; nothing is
+    /// written.
     pub fn new(policy: Policy) -> Self {
         Self {
             policy,
@@ -51,23 +54,23 @@ impl OrderFiles {
     }
 }
 
-/// An order that was made.
+/// An order that was made, and where it lies.
 #[derive(Debug, Clone, Serialize)]
 pub struct Ordered {
-    /// The policy's name.
+    /// Name of the policy.
     pub policy: String,
-    /// Items that are ordered.
+    /// Number of items in the order.
     pub items: usize,
-    /// Where the order is, if it was written.
+    /// File of the order, if it was written.
     pub order: Option<PathBuf>,
-    /// The items, the first to be re-embedded in front.
+    /// Rows of the items, the first to be re-embedded in front.
     #[serde(skip)]
     pub permutation: Vec<usize>,
-    /// The item that is re-embedded first; `None` without items.
+    /// Row of the item that is re-embedded first; `None` without items.
     pub first: Option<usize>,
     /// Seed of the random order.
     pub seed: u64,
-    /// What the reader should know.
+    /// Findings that the reader should know.
     #[serde(skip)]
     pub findings: Vec<Finding>,
 }
@@ -76,9 +79,9 @@ pub struct Ordered {
 ///
 /// # Errors
 ///
-/// [`MissingInput`](rehang::ErrorKind::MissingInput) for what the policy needs;
-/// [`InvalidOption`](rehang::ErrorKind::InvalidOption) for an output that is no `.npy` or an input; what is wrong with a file
-/// or between two files names them.
+/// [`MissingInput`](rehang_core::ErrorKind::MissingInput) for evidence that the policy needs;
+/// [`InvalidOption`](rehang_core::ErrorKind::InvalidOption) for an output that is no `.npy` or an input. Errors of
+/// a file, or between two files, name them.
 pub fn order(files: &OrderFiles) -> Result<Ordered> {
     files.output.as_ref().map_or(Ok(()), rehang_files::check_order_output)?;
     let mut inputs = InputReader::default();
@@ -118,7 +121,7 @@ pub fn order(files: &OrderFiles) -> Result<Ordered> {
         (Some(new), Some(adapted)) => {
             expect_count(&new_said, new.rows(), &adapted_said, adapted.rows())?;
             expect_width(format_args!("`adapted` {adapted_said}"), new.columns(), adapted.columns())?;
-            Some(rehang::adapter::true_errors(new, adapted))
+            Some(rehang_core::adapter::true_errors(new, adapted))
         }
         _ => None,
     };

@@ -1,4 +1,4 @@
-//! The study of adapters and orders on a gallery whose new vectors are known, from files.
+//! Studies adapters and orders on a gallery whose new vectors are known, from files.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -8,19 +8,19 @@ use crate::study::{
     StudyAdapter, StudyGallery, StudyInput, StudyOptions, StudyQueries, overlap_warning, study,
 };
 use crate::whole::rows_in;
-use rehang::adapter::{RowOverlap, lookalikes, overlap, unlike_pairs};
-use rehang::curve::{Qrels, Relevance};
-use rehang::finding::{Finding, Severity};
-use rehang::order::Policy;
-use rehang::report::{InputRecord, Precision, Report};
-use rehang::{Adapter, Bridge, Error, Labels, Matrix, Progress, Result, Vectors};
+use rehang_core::adapter::{RowOverlap, lookalikes, overlap, unlike_pairs};
+use rehang_core::curve::{Qrels, Relevance};
+use rehang_core::finding::{Finding, Severity};
+use rehang_core::order::Policy;
+use rehang_core::report::{InputRecord, Precision, Report};
+use rehang_core::{Adapter, Bridge, Error, Labels, Matrix, Progress, Result, Vectors};
 use rehang_files::adapter_file::AdapterSource;
 use rehang_files::{HeadFiles, InputReader, JoinFiles, RowSelection, VectorSource, expect_same_items, said};
 
 use crate::answers::{AnswerFiles, Answers};
 use crate::guards::{adapter_findings, among_pairs};
 
-/// The files that a report is made from, and what it is to compare.
+/// Files that a report is made from, and settings of what it compares.
 ///
 /// | Field | Default | Range |
 /// |---|---|---|
@@ -32,64 +32,67 @@ use crate::guards::{adapter_findings, among_pairs};
 /// | `precisions` | none | `f32`, `f16`, `i8` |
 #[derive(Debug, Clone)]
 pub struct ReportFiles {
-    /// The adapters to compare.
+    /// Adapters to compare.
     pub adapters: Vec<AdapterSource>,
     /// Old vectors of a gallery that no adapter was fitted on, one file below the other.
     pub old: Vec<VectorSource>,
     /// New vectors of the same gallery.
     pub new: Vec<VectorSource>,
-    /// How old and new vectors are joined.
+    /// Join of old and new vectors, by ids or by position.
     pub join: JoinFiles,
     /// Side information of the gallery.
     pub side: Vec<VectorSource>,
-    /// Old vectors of the pairs, to count the gallery items among them exactly; an adapter's own sketch gives only an
-    /// estimate.
+    /// Old vectors of the pairs, by which gallery items among the pairs are counted exactly. An adapter's own
+    /// sketch gives only an estimate.
     pub pairs_old: Vec<VectorSource>,
-    /// Which rows of `pairs_old` are the pairs.
+    /// Rows of `pairs_old` that are the pairs.
     pub pairs_rows: Option<RowSelection>,
-    /// Goes on although vectors of the new space's width do not look like those that an adapter was fitted on.
+    /// Whether to go on although vectors of the new space's width do not look like those that an adapter was
+    /// fitted on.
     pub force: bool,
-    /// Which rows of the gallery take part.
+    /// Rows of the gallery that take part.
     pub rows: Option<RowSelection>,
     /// Right answers, queries and groups.
     pub answers: AnswerFiles,
-    /// Old vectors of the whole gallery that `old` is a random sample of, one file below the other: the report is then a forecast of it.
-    /// The items of `old` are found in it by their vectors.
+    /// Old vectors of the whole gallery that `old` is a random sample of, one file below the other. The
+    /// report is then a forecast of that gallery. Items of `old` are found in it by their vectors.
     pub gallery: Vec<VectorSource>,
-    /// Items of the whole gallery, where `gallery` is a random part of it.
+    /// Number of items of the whole gallery, where `gallery` is a random part of it.
     pub gallery_items: Option<usize>,
-    /// Class labels of the whole gallery; they say those of `old` too.
+    /// Class labels of the whole gallery; they give the labels of `old` too.
     pub gallery_labels: Vec<VectorSource>,
     /// Ids of the whole gallery's items, for judgements.
     pub gallery_ids: Vec<VectorSource>,
-    /// Judgements that a caller holds in memory, in place of `qrels`: of the `queries` by the rows of `gallery`.
+    /// Judgements of the `queries` by the rows of `gallery`, held in memory by the caller in place of
+    /// `qrels`.
     pub judged: Option<GalleryJudgements>,
-    /// A bridge between the same spaces that was not fitted on the items of `old`: what it brings stands beside doing nothing.
+    /// A bridge between the same spaces that was not fitted on the items of `old`. What it brings stands
+    /// beside doing nothing.
     pub bridge: Option<Bridge>,
     /// The new model's classifier head.
     pub head: HeadFiles,
-    /// The orders; the first that is not the oracle carries the verdict.
+    /// Orders to compare; the first that is not the oracle carries the verdict.
     pub orders: Vec<Policy>,
-    /// How many random orders the random line is averaged over.
+    /// Number of random orders that the random line is averaged over.
     pub random_orders: u64,
     /// Seed of everything random.
     pub seed: u64,
-    /// Bootstrap samples of the queries.
+    /// Number of bootstrap samples of the queries.
     pub bootstrap: usize,
-    /// Widths that the new vectors are cut to, to say what each costs.
+    /// Widths that the new vectors are cut to, to say what each width costs.
     pub widths: Vec<usize>,
-    /// Precisions that they are rounded to, likewise.
+    /// Precisions that the new vectors are rounded to, to say what each precision costs.
     pub precisions: Vec<Precision>,
     /// Title of the report.
     pub title: String,
-    /// What the report says made it.
+    /// Command line, or another description, that the report names as its maker.
     pub command: String,
     /// Files that the caller will write: none of them may be an input.
     pub output: Vec<PathBuf>,
 }
 
 impl ReportFiles {
-    /// A report on adapters and a gallery, without right answers yet.
+    /// Returns the input of a report on adapters and a gallery, without right answers yet.
     pub fn new(adapters: Vec<AdapterSource>, old: VectorSource, new: VectorSource) -> Self {
         let StudyOptions { policies, random_orders, bootstrap, seed, .. } = StudyOptions::default();
         Self {
@@ -123,21 +126,21 @@ impl ReportFiles {
     }
 }
 
-/// Judgements of a whole gallery in memory.
+/// Judgements of a whole gallery, held in memory.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GalleryJudgements {
-    /// One list a query, by the rows of the gallery.
+    /// One list of judged rows of the gallery for every query.
     pub judged: Qrels,
-    /// What tells them from others, in the record of the report.
+    /// Fingerprint of the judgements, for the record of the report.
     pub fingerprint: String,
 }
 
 /// A report, and what the reader should know of the inputs beside the warnings in it.
 #[derive(Debug, Clone)]
 pub struct Reported {
-    /// The report.
+    /// Report as data.
     pub report: Report,
-    /// What was noticed while the files were read.
+    /// Findings from reading the files.
     pub findings: Vec<Finding>,
 }
 
@@ -145,8 +148,8 @@ pub struct Reported {
 ///
 /// # Errors
 ///
-/// What is wrong with a file, or between two, names them; as [`study`] and [`unlike_pairs`];
-/// [`InvalidOption`](rehang::ErrorKind::InvalidOption) for an output that is an input.
+/// Errors of a file, or between two files, name them. [`InvalidOption`](rehang_core::ErrorKind::InvalidOption) for
+/// an output that is an input. Others as [`study`] and [`unlike_pairs`].
 pub fn report(files: &ReportFiles, progress: &Progress) -> Result<Reported> {
     let mut inputs = InputReader::new(files.rows.as_ref())?;
     let adapters: Vec<Arc<Adapter>> =
@@ -159,7 +162,7 @@ pub fn report(files: &ReportFiles, progress: &Progress) -> Result<Reported> {
     expect_same_items(&[&files.old, by_position, &files.side])?;
     let (old, new) = (join.old_side("old vectors", old)?, join.new_side(new));
     let old_said = said(&files.old);
-    // The adapters say which spaces these files are of; an adapter of other spaces is refused by the study.
+    // The adapters say which spaces these files are of; the study refuses an adapter of other spaces.
     let mut unlike = Vec::new();
     for adapter in &adapters {
         adapter.expect_input_width(old.columns()).map_err(|error| error.context(old_said.clone()))?;
@@ -176,7 +179,7 @@ pub fn report(files: &ReportFiles, progress: &Progress) -> Result<Reported> {
     let own_labels = whole.as_ref().and_then(WholeFiles::labels_of_sample);
     let judged = files.judged.as_ref().map(|of| &of.judged);
     let own_judged = whole.as_ref().zip(judged).map(|(whole, of)| whole.judged_of_sample(of)).transpose()?;
-    // Without labels too they have an effect here: agreement has a do-nothing line.
+    // Old queries have an effect without labels too: agreement has a do-nothing line.
     let queries_old = answers.queries_old.take();
     let relevance = match (&own_labels, &whole) {
         _ if own_judged.is_some() => own_judged.as_ref().map(Relevance::Judgements),
@@ -281,22 +284,22 @@ pub fn report(files: &ReportFiles, progress: &Progress) -> Result<Reported> {
     Ok(Reported { report, findings: inputs.findings })
 }
 
-/// What was read of a whole gallery.
+/// Files of a whole gallery, as they were read, with the sample's place in it.
 struct WholeFiles {
     old: Vectors,
-    /// The row of every item of the sample.
+    /// Row in the gallery of every item of the sample.
     rows: Vec<usize>,
     answers: Answers,
 }
 
 impl WholeFiles {
-    /// Class labels of the sample, where the gallery has some.
+    /// Returns class labels of the sample, where the gallery has labels.
     fn labels_of_sample(&self) -> Option<Labels> {
         let labels = self.answers.labels()?;
         Some(self.rows.iter().map(|&row| labels[row]).collect())
     }
 
-    /// The judgements of the gallery that are of items of the sample.
+    /// Returns the gallery's judgements of items of the sample.
     fn judged_of_sample(&self, judged: &Qrels) -> Result<Qrels> {
         let places: HashMap<usize, usize> =
             self.rows.iter().enumerate().map(|(place, &row)| (row, place)).collect();
@@ -335,7 +338,7 @@ impl ReportFiles {
                 None => Ok(None),
             };
         }
-        // Rows are picked from the sample alone.
+        // A selection of rows picks from the sample alone.
         let mut read = InputReader::new(None)?;
         let path = said(&self.gallery);
         let gallery = read.matrix("gallery", &self.gallery)?;
@@ -368,8 +371,8 @@ impl ReportFiles {
     }
 }
 
-/// Items of the gallery that are among the pairs, and whether that number is exact; `None` where it cannot be told. What is
-/// read for it is added to the record of `inputs`.
+/// Counts items of the gallery that are among the pairs, and says whether that number is exact; `None` where
+/// it cannot be told. Files that are read for it are added to the record of `inputs`.
 fn overlap_with_pairs(
     files: &ReportFiles,
     adapters: &[Arc<Adapter>],
@@ -394,15 +397,15 @@ fn overlap_with_pairs(
     Ok(most.map(|overlap| (overlap.among_pairs(), overlap.is_exact())))
 }
 
-/// What a guard found about an adapter, as a warning of the report.
+/// Turns a guard's finding about an adapter into a warning of the report.
 fn direction_warning(name: &str, finding: &Finding) -> Finding {
     Finding::new(finding.severity, &finding.code, format!("{name}: {finding}"))
         .may_mean("Curves of this adapter say nothing about the upgrade.")
         .remedy("Check which model made which file, and that rows go together; then fit again.")
 }
 
-/// The adapters' names: what the caller calls those in memory; of files their methods, and as much of the path as tells apart
-/// those of one method.
+/// Names the adapters. One in memory is called as the caller calls it. One from a file is called by its
+/// method, and where methods repeat, by as much of the path as tells their files apart.
 fn names(methods: &[&str], sources: &[AdapterSource]) -> Vec<String> {
     let paths: Vec<Option<&Path>> = sources.iter().map(AdapterSource::file).collect();
     let parts_max = paths.iter().flatten().map(|path| path.components().count()).max().unwrap_or(0);
@@ -422,14 +425,14 @@ fn names(methods: &[&str], sources: &[AdapterSource]) -> Vec<String> {
         });
         match apart {
             Some(own) => format!("{method} ({own})"),
-            // The same file was given twice.
+            // One file was given twice.
             None => format!("{method} ({}, {})", end_of(path, 1), place + 1),
         }
     };
     (0..paths.len()).map(name).collect()
 }
 
-/// The last `parts` parts of a path, without the extension.
+/// Returns the last `parts` parts of a path, without the extension.
 fn end_of(path: &Path, parts: usize) -> String {
     let stem = path.with_extension("");
     let all: Vec<_> = stem.components().map(|part| part.as_os_str().to_string_lossy()).collect();

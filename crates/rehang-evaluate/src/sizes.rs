@@ -1,21 +1,22 @@
-//! What new vectors of fewer coordinates, kept in fewer bytes, are worth.
+//! Measures what new vectors of fewer coordinates, kept in fewer bytes, are worth.
 
 use half::f16;
-use rehang::curve::{CurveInput, DoNothing, curve, evaluate_today};
-use rehang::report::{Precision, Scores, SizeScores};
-use rehang::{Error, Matrix, Progress, Result};
+use rehang_core::curve::{CurveInput, DoNothing, curve, evaluate_today};
+use rehang_core::report::{Precision, Scores, SizeScores};
+use rehang_core::{Error, Matrix, Progress, Result};
 
 use crate::study::{StudyInput, StudyOptions, depths, relevance, scores};
 
-/// Evaluates every width in every precision, single precision first. Queries are cut and rounded as the gallery is. Vectors of fewer
-/// coordinates than the model gives are scaled to length 1, as an encoder with
+/// Evaluates every width in every precision, single precision first. Queries are cut and rounded as the
+/// gallery is. Vectors of fewer coordinates than the model gives are scaled to length 1, as an encoder with
 /// `model_dimension` makes them.
 ///
-/// `adapted` are the vectors at the switch, `[n, d_new]`: what they give needs right answers, since they are compared with no other width.
+/// `adapted` are the vectors at the switch, `[n, d_new]`. Their scores need right answers, since they are
+/// compared with no other width.
 ///
 /// # Errors
 ///
-/// [`rehang::ErrorKind::Cancelled`]. Widths are ones that [`expect_widths`] took.
+/// [`rehang_core::ErrorKind::Cancelled`]. Widths have passed [`expect_widths`].
 pub(crate) fn sizes(
     ground: &StudyInput<'_>,
     adapted: &Matrix,
@@ -87,7 +88,7 @@ fn size(
     })
 }
 
-/// The first coordinates of every row, scaled to length 1 where that leaves some out.
+/// Cuts every row to its first coordinates, and scales it to length 1 where the cut leaves some out.
 fn cut(matrix: &Matrix, width: usize) -> Matrix {
     if width == matrix.columns() {
         return matrix.clone();
@@ -101,7 +102,8 @@ fn largest(matrix: &Matrix) -> f32 {
     matrix.as_slice().iter().fold(0.0, |largest, value| largest.max(value.abs()))
 }
 
-/// Rounds as a database does that keeps so many bytes a coordinate; `last` is the number of the last of 127 steps.
+/// Rounds coordinates as a database does that keeps them in `precision`. `last` is the largest coordinate,
+/// where the last of 127 steps of a byte lies.
 fn round(matrix: &mut Matrix, precision: Precision, last: f32) {
     let step = last / 127.0;
     for value in matrix.as_mut_slice() {
@@ -118,8 +120,8 @@ fn round(matrix: &mut Matrix, precision: Precision, last: f32) {
 mod tests {
     use super::*;
     use crate::study::tests::plain;
-    use rehang::curve::{Relevance, evaluate};
-    use rehang::{Distance, Space, Vectors};
+    use rehang_core::curve::{Relevance, evaluate};
+    use rehang_core::{Distance, Space, Vectors};
 
     const ITEMS: usize = 200;
 
@@ -132,7 +134,8 @@ mod tests {
         Vectors::new(space, Matrix::from_fn(ITEMS, 6, value), "m").unwrap()
     }
 
-    /// The share of items whose nearest other one, among the first coordinates of `gallery`, has their label.
+    /// Returns the percentage of items whose nearest other one, among the first coordinates of `gallery`, has
+    /// their label.
     fn top1(queries: &Matrix, gallery: &Matrix, width: usize, labels: &[i64]) -> f64 {
         let cosine = |a: &[f32], b: &[f32]| {
             let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(x, y)| f64::from(x * y)).sum::<f64>();

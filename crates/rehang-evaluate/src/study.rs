@@ -1,26 +1,27 @@
-//! A study: adapters and orders measured on a gallery whose native vectors are known, told as a [`Report`].
+//! Studies adapters and orders on a gallery whose native vectors are known, and tells the result as a
+//! [`Report`].
 //!
-//! The gallery of a study stands for the one that will be upgraded: its items must not be among the pairs that an adapter was fitted on
-//! ([`overlap`](rehang::adapter::overlap) counts those that are). Every adapter is applied. Every order is made from what a real upgrade
-//! will know (σ², adapted vectors, the new head; the oracle alone sees true errors). The exact curve then says what each percent of
-//! re-embedding buys.
+//! The gallery of a study stands for the one that will be upgraded. Its items must not be among the pairs
+//! that an adapter was fitted on ([`overlap`](rehang_core::adapter::overlap) counts those that are). Every adapter
+//! is applied. Every order is made from what a real upgrade will know (σ², adapted vectors, the new head; the
+//! oracle alone sees true errors). The exact curve then says what each percent of re-embedding buys.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rehang::adapter::{self, Adapted, Adapter, true_errors};
-use rehang::curve::{
+use rehang_core::adapter::{self, Adapted, Adapter, true_errors};
+use rehang_core::curve::{
     Curve, CurveInput, CurveOptions, DoNothing, Evaluation, Line, Metric, Relevance, TOP1, curve, evaluate,
     evaluate_today,
 };
-use rehang::order::{OrderInput, Policy, group_shares, order};
-use rehang::report::{
+use rehang_core::order::{OrderInput, Policy, group_shares, order};
+use rehang_core::report::{
     ANOTHER_METRIC, AdapterCalibration, CreatedBy, CurveBand, CurveSeries, FittedOn, FlipCurves, GroupCurves,
     GroupStudy, KendallTau, MeasuredSet, MetricCurve, NumberWithSpread, Precision, Report, Scores,
     ShownMetric, Spaces, Spread, WIDE_FORECAST, display_points, percent_rounded_up,
 };
-use rehang::statistics::{BINS, Interval, calibration, kendall_tau_b, mean_sd};
-use rehang::verdict::{Verdict, is_below};
-use rehang::{
+use rehang_core::statistics::{BINS, Interval, calibration, kendall_tau_b, mean_sd};
+use rehang_core::verdict::{Verdict, is_below};
+use rehang_core::{
     Bridge, ErrorKind, Finding, Head, HeadKind, Matrix, Progress, Result, Severity, Vectors, distinct,
 };
 
@@ -30,16 +31,17 @@ use crate::whole::Whole;
 
 /// Level of every interval.
 pub(crate) const LEVEL: f64 = 0.95;
-/// Cuts at which bands are drawn from the queries; between them their distances from the curve are interpolated.
+/// Number of cuts at which bands are drawn from the queries. Between two cuts a band's distance from the
+/// curve is interpolated.
 const BAND_CUTS: usize = 41;
-/// Fewer counted queries than this make every number noise.
+/// Number of counted queries below which every number is noise.
 pub const QUERIES_MIN: usize = 300;
-/// The widest range of a forecast at the switch, in percent, that says something.
+/// Widest range of a forecast at the switch, in percent, that still says something.
 const WIDEST: f64 = 50.0;
-/// A dip below the start that is worth a warning, in percent.
+/// Dip below the start that is worth a warning, in percent.
 const DIP: f64 = 0.5;
 
-/// The gallery that a study is made on.
+/// Gallery that a study is made on, with its queries and right answers.
 #[derive(Debug, Clone, Copy)]
 pub struct StudyInput<'a> {
     /// Old vectors, `[n, d_old]`.
@@ -50,64 +52,71 @@ pub struct StudyInput<'a> {
     pub side: Option<&'a Matrix>,
     /// Separate queries; `None` where the gallery is its own query set and each query leaves itself out.
     pub queries: Option<StudyQueries<'a>>,
-    /// What is a right answer; without it agreement with the fully native gallery is measured.
+    /// Rule that makes an item a right answer; without it agreement with the fully native gallery is
+    /// measured.
     pub relevance: Option<Relevance<'a>>,
-    /// Whether the labels were names. Their numbers were given while reading, and say nothing about the head's classes.
+    /// Whether the labels were names. Names were numbered while reading, so their numbers say nothing about
+    /// the head's classes.
     pub labels_are_names: bool,
     /// A group of each query, `[m]`; negative means none.
     pub groups: Option<&'a [i64]>,
     /// The new model's head, for the orders and errors that look through it.
     pub head: Option<&'a Head>,
-    /// The gallery that these items are a random sample of: curves and levels are then a forecast of it, and not those of the sample.
+    /// Whole gallery that these items are a random sample of. Curves and levels are then a forecast of it,
+    /// and not those of the sample.
     pub gallery: Option<StudyGallery<'a>>,
 }
 
-/// The whole gallery that the items of a study are a sample of.
+/// Whole gallery that the items of a study are a sample of.
 #[derive(Debug, Clone, Copy)]
 pub struct StudyGallery<'a> {
-    /// Its old vectors, `[N, d_old]`, or those of a random part of it with the items of the study in it.
+    /// Old vectors of the whole gallery, `[N, d_old]`, or of a random part of it that includes the items of
+    /// the study.
     pub old: &'a Vectors,
-    /// Its items, N.
+    /// Number of items of the whole gallery, N.
     pub items: usize,
-    /// The row there of every item of the study, `[n]`.
+    /// Row in `old` of every item of the study, `[n]`.
     pub rows: &'a [usize],
-    /// What is a right answer among all its items; without it agreement is forecast.
+    /// Rule that makes an item of the whole gallery a right answer; without it agreement is forecast.
     pub relevance: Option<Relevance<'a>>,
     /// A bridge that was not fitted on items of the study, to say what it brings.
     pub bridge: Option<&'a Bridge>,
 }
 
-/// An adapter that takes part.
+/// An adapter that takes part in a study, with its name.
 #[derive(Debug, Clone)]
 pub struct StudyAdapter<'a> {
-    /// Its name in the report.
+    /// Name of the adapter in the report.
     pub name: String,
-    /// The adapter.
+    /// The adapter itself.
     pub adapter: &'a Adapter,
 }
 
-/// What is measured.
+/// Settings of a study: which orders are compared, and what is measured.
 ///
 /// | name | default | purpose |
 /// |---|---|---|
-/// | `policies` | coverage, sigma, random, oracle | orders to compare; the first one that is not [for evaluation only](Policy::is_evaluation_only) carries the verdict, or the first where all are |
+/// | `policies` | coverage, sigma, random, oracle | orders to compare |
 /// | `random_orders` | 3 | random orders that the random line is averaged over |
 /// | `bootstrap` | 1000 | resamples of the queries for intervals and bands; 0 for none |
 /// | `k` | 10 | depth of mAP@k, nDCG@k, recall@k and agreement@k |
 /// | `seed` | 0 | of everything random |
 /// | `widths` | none | widths of new vectors that are evaluated beside the model's own |
-/// | `precisions` | none | the same of precisions beside single precision |
+/// | `precisions` | none | precisions of new vectors that are evaluated beside single precision |
+///
+/// The first of `policies` that is not [for evaluation only](Policy::is_evaluation_only) carries the verdict,
+/// or the first where all are.
 #[derive(Debug, Clone)]
 pub struct StudyOptions {
     /// Orders to compare.
     pub policies: Vec<Policy>,
-    /// Random orders that the random line is averaged over.
+    /// Number of random orders that the random line is averaged over.
     pub random_orders: u64,
-    /// Resamples of the queries.
+    /// Number of resamples of the queries.
     pub bootstrap: usize,
-    /// Depth of the metrics with a depth.
+    /// Depth of the metrics that have one.
     pub k: usize,
-    /// Seed.
+    /// Seed of everything random.
     pub seed: u64,
     /// Widths that new vectors are cut to.
     pub widths: Vec<usize>,
@@ -135,8 +144,9 @@ impl Default for StudyOptions {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::MissingInput`] for an order whose evidence is not given, [`ErrorKind::SpaceMismatch`] where an adapter
-/// writes another space than the gallery's, and as [`curve()`], [`order()`] and [`adapter::apply`].
+/// [`ErrorKind::MissingInput`] for an order whose evidence is not given, [`ErrorKind::SpaceMismatch`] where
+/// an adapter writes another space than the gallery's. Others as [`curve()`], [`order()`] and
+/// [`adapter::apply`].
 pub fn study(
     ground: &StudyInput<'_>,
     contenders: &[StudyAdapter<'_>],
@@ -150,7 +160,8 @@ pub fn study(
     let items = ground.new.len();
     let spaces = Spaces { old: ground.old.space().clone(), new: ground.new.space().clone() };
     let mut report = Report::new("", CreatedBy::default(), spaces);
-    // Of a whole gallery its forecast says both, and a sample may hold no right answer at all.
+    // The forecast of a whole gallery gives both levels, today's and the native one; its sample may hold no
+    // right answer at all.
     let is_forecast = ground.gallery.is_some()
         && ground.groups.is_none()
         && options.policies.iter().any(|policy| !policy.is_evaluation_only());
@@ -189,7 +200,8 @@ pub fn study(
     for contender in contenders {
         let adapted = adapter::apply(contender.adapter, ground.old, ground.side, progress)
             .map_err(|error| error.context(format!("applying {}", contender.name)))?;
-        // The published recipe leaves the sphere of a normalised space; it is measured all the same.
+        // An adapter of the published recipe leaves the sphere of a normalised space; it is measured all the
+        // same.
         ground
             .new
             .space()
@@ -233,10 +245,10 @@ pub fn study(
             }
         }
     }
-    // A live upgrade cannot follow an order that is for evaluation only. Curves of the first adapter stand first, in the order of the
-    // policies.
+    // A live upgrade cannot follow an order that is for evaluation only. Curves of the first adapter stand
+    // first, in the order of the policies.
     let followed = options.policies.iter().position(|policy| !policy.is_evaluation_only());
-    // Of a whole gallery those that are for evaluation only are not there.
+    // The report of a whole gallery has no curves of orders that are for evaluation only.
     report.headline = followed.filter(|_| ground.gallery.is_none()).unwrap_or(0);
     report.groups = ground
         .groups
@@ -245,7 +257,7 @@ pub fn study(
     if let Some(groups) = report.groups.as_mut() {
         groups.headline = followed.unwrap_or(0);
         if ground.queries.is_some() {
-            // They are groups of queries; which group an item of the gallery belongs to is not known.
+            // Groups are of queries; which group an item of the gallery belongs to is not known.
             groups.gallery_share.clear();
         }
     }
@@ -253,16 +265,16 @@ pub fn study(
     Ok(report)
 }
 
-/// Whether the `overlapping` items, whose old vectors are among the pairs', may well be other items than the pairs', which
-/// the old model cannot tell apart: they are few, or no more than the gallery has
-/// [`lookalikes`](rehang::adapter::lookalikes).
+/// Returns whether the `overlapping` items may well be other items than the pairs', although their old
+/// vectors are among the pairs' and the old model cannot tell them apart: they are few, or no more than the
+/// gallery has [`lookalikes`](rehang_core::adapter::lookalikes).
 pub fn may_be_other_items(overlapping: usize, items: usize, lookalikes: usize) -> bool {
     overlapping * 100 <= items || overlapping <= lookalikes
 }
 
-/// The warning that goes with a number of overlapping items, for [`Report::warnings`]: severe unless they
-/// [may be other items](may_be_other_items). `is_exact` says whether the number was counted or estimated from a sample of the
-/// pairs; `lookalikes` is that of the gallery's old vectors.
+/// Returns the warning about a number of overlapping items, for [`Report::warnings`]: severe unless they [may
+/// be other items](may_be_other_items). `is_exact` says whether the number was counted or estimated from a
+/// sample of the pairs. `lookalikes` is that of the gallery's old vectors.
 pub fn overlap_warning(overlapping: usize, items: usize, is_exact: bool, lookalikes: usize) -> Finding {
     let about = if is_exact { "" } else { "About " };
     let others = may_be_other_items(overlapping, items, lookalikes);
@@ -281,7 +293,7 @@ pub fn overlap_warning(overlapping: usize, items: usize, is_exact: bool, lookali
         .remedy("Measure on items that the fit never saw, for example on other rows.")
 }
 
-/// What is a right answer: what the native gallery gives, where nothing else is.
+/// Returns what makes an item a right answer: by default the first `k` that the native gallery gives.
 pub(crate) fn relevance<'a>(ground: &StudyInput<'a>, options: &StudyOptions) -> Relevance<'a> {
     ground.relevance.unwrap_or(Relevance::Nearest(options.k))
 }
@@ -289,13 +301,14 @@ pub(crate) fn relevance<'a>(ground: &StudyInput<'a>, options: &StudyOptions) -> 
 pub(crate) fn depths(ground: &StudyInput<'_>, options: &StudyOptions) -> CurveOptions {
     CurveOptions {
         metrics: metrics(ground, options),
-        // Where queries keep their own values, for bands.
+        // Queries keep their own values at these cuts, for bands.
         kept_cuts: if options.bootstrap > 0 { BAND_CUTS } else { 0 },
         ..CurveOptions::default()
     }
 }
 
-/// The search as it is today; `None` without old vectors of separate queries, since its quality is unknown then.
+/// Evaluates the search as it is today; `None` without old vectors of separate queries, since its quality is
+/// unknown then.
 fn today(ground: &StudyInput<'_>, options: &StudyOptions, progress: &Progress) -> Result<Option<Evaluation>> {
     let old = match ground.queries.map(|queries| queries.old) {
         None => None,
@@ -326,14 +339,14 @@ fn one_curve(
         distance: ground.new.space().distance,
         handicap,
         groups: ground.groups,
-        // It is the same for every curve, and the flips against it are not in the report.
+        // Doing nothing is the same for every curve, and the flips against it are not in the report.
         do_nothing: None,
         known: None,
     };
     curve(&input, &depths(ground, options), progress)
 }
 
-/// The permutations of one policy: several for the random one.
+/// Makes the permutations of one policy: several for the random one.
 pub(crate) fn orders(
     head: Option<&Head>,
     policy: Policy,
@@ -361,7 +374,7 @@ pub(crate) fn orders(
         .collect()
 }
 
-/// Everything that can be measured on this gallery.
+/// Lists everything that can be measured on this gallery.
 fn metrics(ground: &StudyInput<'_>, options: &StudyOptions) -> Vec<Metric> {
     Metric::measurable(relevance(ground, options), options.k)
 }
@@ -370,7 +383,8 @@ pub(crate) fn scores(evaluation: &Evaluation) -> Scores {
     evaluation.values.iter().map(|(metric, &value)| (metric.id(), value)).collect()
 }
 
-/// One series of the report; several curves (random orders) become their mean, flips included, with a band of one deviation.
+/// Makes one series of the report. Several curves (random orders) become their mean, flips included, with a
+/// band of one deviation.
 fn series(
     contender: &StudyAdapter<'_>,
     policy: Policy,
@@ -429,7 +443,7 @@ fn series(
     })
 }
 
-/// The mean over `runs` of what each of them has at every one of `points`.
+/// Averages over `runs` what each of them has at every one of `points`.
 fn mean_along<R>(runs: &[R], points: &[usize], value: impl Fn(&R, usize) -> f64) -> Vec<f64> {
     points
         .iter()
@@ -448,7 +462,8 @@ fn deviation_band(runs: &[&Line], display: &[usize]) -> CurveBand {
     band
 }
 
-/// Bootstrap intervals of areas and bands along the curve, for the metrics that queries have one by one.
+/// Adds bootstrap intervals of areas, and bands along the curve, for the metrics that queries have one by
+/// one.
 fn add_intervals(
     metrics: &mut BTreeMap<String, MetricCurve>,
     curve: &Curve,
@@ -467,10 +482,12 @@ fn add_intervals(
     Ok(())
 }
 
-/// The band around `values` at `points` that has the width of the intervals at their cuts, and is interpolated in between.
+/// Draws the band around `values` at `points`: as wide as the intervals at their cuts, interpolated in
+/// between.
 ///
-/// The distances from the curve are interpolated and not the edges: a curve may rise by half between two cuts, and a straight
-/// line would leave it outside. An interval holds its mean; one of very few resamples is widened until it does.
+/// The distances from the curve are interpolated and not the edges: a curve may rise by half between two
+/// cuts, and a straight line would leave it outside. An interval holds its mean; an interval of very few
+/// resamples is widened until it does.
 fn band_around(values: &[f64], points: &[usize], cuts: &[usize], intervals: &[Interval]) -> CurveBand {
     let below = interpolate(cuts, intervals, points, |interval| (interval.low - interval.estimate).min(0.0));
     let above = interpolate(cuts, intervals, points, |interval| (interval.high - interval.estimate).max(0.0));
@@ -481,7 +498,7 @@ fn band_around(values: &[f64], points: &[usize], cuts: &[usize], intervals: &[In
     }
 }
 
-/// Values of the intervals at ascending `cuts`, linearly interpolated at `points`.
+/// Interpolates a value of the intervals linearly: from ascending `cuts` to `points`.
 pub(crate) fn interpolate(
     cuts: &[usize],
     intervals: &[Interval],
@@ -527,8 +544,9 @@ fn study_calibration(
     })
 }
 
-/// The loss of every adapted item that the new head was trained with, label smoothing aside: cross-entropy, for heads of cosines of scaled
-/// cosines with the margin on the true class; `None` unless every item's label is the number of one of the head's.
+/// Returns the loss of every adapted item by which the new head was trained, label smoothing aside. It is
+/// cross-entropy; for heads of cosines, of scaled cosines with the margin on the true class. `None` unless
+/// every item's label is the number of one of the head's classes.
 fn discriminative_losses(ground: &StudyInput<'_>, adapted: &Matrix) -> Option<Vec<f64>> {
     if ground.labels_are_names {
         return None;
@@ -573,7 +591,7 @@ fn discriminative_losses(ground: &StudyInput<'_>, adapted: &Matrix) -> Option<Ve
     Some((0..adapted.rows()).map(loss).collect())
 }
 
-/// `cos(θ + m)`; beyond π − m, where that would rise again, the straight line `cos θ − m·sin m`.
+/// Returns `cos(θ + m)`; beyond π − m, where that would rise again, the straight line `cos θ − m·sin m`.
 fn with_margin(angle: f64, margin: f64) -> f64 {
     if angle + margin <= std::f64::consts::PI {
         (angle + margin).cos()
@@ -587,7 +605,7 @@ fn classes(ground: &StudyInput<'_>) -> Option<usize> {
     Some(distinct(gallery.iter().copied()).len())
 }
 
-/// The groups along one order; several curves (random orders) become their mean.
+/// Draws the groups along one order; several curves (random orders) become their mean.
 fn group_curve(
     contender: &StudyAdapter<'_>,
     policy: Policy,
@@ -600,7 +618,7 @@ fn group_curve(
     let display = display_points(points);
     let fractions: Vec<f64> =
         display.iter().map(|&point| point as f64 / (points - 1).max(1) as f64).collect();
-    // The groups of all orders are the same ones: those of the counted queries.
+    // All orders have the same groups: those of the counted queries.
     let counted: Vec<i64> = curves[0].groups.iter().map(|group| group.group).collect();
     let values = (0..counted.len())
         .map(|group| mean_along(curves, &display, |curve, point| curve.groups[group].top1.values()[point]))
@@ -611,7 +629,7 @@ fn group_curve(
     } else {
         mean_along(&gaps, &display, |gap, point| gap.values()[point])
     };
-    // Only where the queries are the gallery's own items does an item have a query's group.
+    // An item has a query's group only where the queries are the gallery's own items.
     let share = if ground.queries.is_none() {
         let shares_in = |permutation: &Vec<usize>| group_shares(permutation, groups, &fractions);
         let shares = permutations.iter().map(shares_in).collect::<Result<Vec<_>>>()?;
@@ -665,8 +683,8 @@ fn group_study(
     }
 }
 
-/// The primary metrics beside the one of the verdict that the headline curve starts below doing nothing in, in words. Of a forecast, those whose
-/// whole range lies below.
+/// Names the primary metrics, beside the verdict's own, in which the headline curve starts below doing
+/// nothing, in words. In a forecast the whole range of the start has to lie below.
 fn worse_at_the_switch(report: &Report, verdict_of: &str) -> Vec<String> {
     let Some(series) = report.headline_curve() else { return Vec::new() };
     let others = report.metrics.iter().filter(|metric| metric.primary && metric.id != verdict_of);
@@ -686,7 +704,7 @@ fn worse_at_the_switch(report: &Report, verdict_of: &str) -> Vec<String> {
     worse.collect()
 }
 
-/// What a reader must not overlook in these numbers.
+/// Finds what a reader must not overlook in these numbers.
 fn warnings(
     report: &Report,
     ground: &StudyInput<'_>,
@@ -733,7 +751,7 @@ fn warnings(
         let training = &contender.adapter.training;
         seeds.entry(&training.method).or_default().insert(training.seed);
     }
-    // Another seed of another method says nothing about the spread of either.
+    // Another method's other seed says nothing about the spread of either method.
     if seeds.values().all(|of_method| of_method.len() == 1) {
         let seed = contenders[0].adapter.training.seed;
         warn(
@@ -885,17 +903,17 @@ fn warnings(
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use rehang::adapter::{Dense, InputScaling, Map, Training, Uncertainty};
-    use rehang::curve::Qrels;
-    use rehang::report::Point;
-    use rehang::{Distance, Space};
+    use rehang_core::adapter::{Dense, InputScaling, Map, Training, Uncertainty};
+    use rehang_core::curve::Qrels;
+    use rehang_core::report::Point;
+    use rehang_core::{Distance, Space};
     use std::f64::consts::PI;
 
     fn space(model: &str) -> Space {
         Space::new(model, 1, Distance::L2, false)
     }
 
-    /// Leaves every vector as it is.
+    /// Returns an adapter that leaves every vector as it is.
     fn identity(pairs: usize) -> Adapter {
         let layer = Dense { weight: Matrix::new(1, vec![1.0]).unwrap(), bias: vec![0.0], relu: false };
         let map = Map::of_layers(InputScaling::AsIs, vec![layer]);
@@ -914,8 +932,8 @@ pub(crate) mod tests {
         StudyOptions { policies: policies.to_vec(), bootstrap, ..StudyOptions::default() }
     }
 
-    /// A study of 300 items and 60 queries by two adapters. A third of the queries finds item 100 once that is native, a third
-    /// item 103, and the last third finds item 200 until item 201 is native.
+    /// Makes a study of 300 items and 60 queries by two adapters. A third of the queries finds item 100 once
+    /// that is native, a third item 103, and the last third finds item 200 until item 201 is native.
     fn steep(policies: &[Policy], bootstrap: usize) -> Report {
         let old = vectors("old", |item| match item {
             100 => 20.0,
@@ -1075,7 +1093,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// A gallery that is its own set of queries, in classes where `relevance` says so.
+    /// Returns a gallery that is its own set of queries, in classes where `relevance` says so.
     pub(crate) fn plain<'a>(
         old: &'a Vectors,
         new: &'a Vectors,
@@ -1293,13 +1311,13 @@ pub(crate) mod tests {
         let expected =
             "At the switch Top-1 is 71.0, below doing nothing (91.0), and passes it at 37.0 % native.";
         assert_eq!(said(&report).as_deref(), Some(expected));
-        // Of a forecast the whole range has to lie below.
+        // The whole range of a forecast has to lie below.
         let top1 = report.curves[0].metrics.get_mut("top1").unwrap();
         let edge = |by: f64| vec![71.0 + by; top1.values.len()];
         top1.band = Some(CurveBand { about: String::new(), low: edge(-25.0), high: edge(25.0) });
         assert_eq!(said(&report).as_deref(), Some(expected), "a band around what was measured");
         let do_nothing = [].into();
-        report.gallery = Some(rehang::report::WholeGallery {
+        report.gallery = Some(rehang_core::report::WholeGallery {
             items: 9000,
             held_out: 300,
             speaks_of: 9000,
@@ -1307,7 +1325,7 @@ pub(crate) mod tests {
             bridge: [].into(),
         });
         assert_eq!(said(&report), None);
-        // A range that says hardly anything is said too, of the metric of the verdict.
+        // A range that says hardly anything is said too, for the metric of the verdict.
         let is_wide = |report: &Report| {
             let found = warnings(report, &ground, &contenders, &options);
             found.iter().any(|warning| warning.code == WIDE_FORECAST)

@@ -1,25 +1,25 @@
-//! A study's items as a sample: what they say of the whole gallery that they were drawn from.
+//! Forecasts a whole gallery from a study whose items are a sample of it.
 
 use std::collections::{BTreeMap, HashMap};
 
-use rehang::adapter::{self, Adapted};
-use rehang::curve::{
+use rehang_core::adapter::{self, Adapted};
+use rehang_core::curve::{
     ForecastInput, ForecastQueries, GalleryForecast, Line, MetricForecast, Relevance, forecast,
 };
-use rehang::order::Policy;
-use rehang::report::{
+use rehang_core::order::Policy;
+use rehang_core::report::{
     CurveBand, CurveSeries, DISPLAY_POINTS, EnoughShare, Floors, MetricCurve, NumberWithSpread, Report,
     ShownMetric, Spread, WholeGallery,
 };
-use rehang::statistics::Interval;
-use rehang::{Error, Head, Matrix, Progress, Result};
+use rehang_core::statistics::Interval;
+use rehang_core::{Error, Head, Matrix, Progress, Result};
 
 use crate::floors::{FloorsInput, floors};
 use crate::study::{
     LEVEL, StudyAdapter, StudyGallery, StudyInput, StudyOptions, StudyQueries, interpolate, orders,
 };
 
-/// A whole gallery by way of one adapter.
+/// A whole gallery, adapted by one adapter.
 pub(crate) struct Whole<'a> {
     gallery: StudyGallery<'a>,
     contender: &'a StudyAdapter<'a>,
@@ -76,7 +76,7 @@ impl<'a> Whole<'a> {
             handicap: self.contender.adapter.handicap,
         };
         let made = forecast(&input, options.k, progress)?;
-        // Levels depend on no order, and the end of no adapter.
+        // Levels depend on no order, and the end of a curve on no adapter: the first curve sets them.
         if report.gallery.is_none() {
             set_levels(report, &made);
             if let Some(gallery) = &mut report.gallery {
@@ -94,7 +94,7 @@ impl<'a> Whole<'a> {
         Ok(())
     }
 
-    /// Where an application's floors lie at the switch and at the end.
+    /// Carries an application's floors over to the switch and to the end.
     pub(crate) fn floors(&self, ground: &StudyInput<'_>, progress: &Progress) -> Result<Option<Floors>> {
         let input = FloorsInput {
             old: self.gallery.old,
@@ -108,8 +108,9 @@ impl<'a> Whole<'a> {
         floors(&input, None, progress)
     }
 
-    /// What a bridge brings: its queries among all old vectors are to old vectors what new queries at the switch are to adapted ones. Nothing
-    /// without right answers: agreement would hold the old space against itself.
+    /// Forecasts what a bridge brings, by metric. Its queries search all old vectors, as new queries search
+    /// adapted ones at the switch. Empty without right answers (agreement would hold the old space against
+    /// itself), and where the bridge needs old queries that are not there.
     fn bridged(
         &self,
         ground: &StudyInput<'_>,
@@ -177,7 +178,7 @@ fn with_spread(at: Interval) -> NumberWithSpread {
     NumberWithSpread { value: at.estimate, spread }
 }
 
-/// A metric at every point that a report shows: linear between the shares of the forecast.
+/// Draws a metric at every point that a report shows: linear between the shares of the forecast.
 fn metric_curve(shares: &[f64], of: &MetricForecast) -> MetricCurve {
     let last = DISPLAY_POINTS - 1;
     let cuts: Vec<usize> = shares.iter().map(|share| (share * last as f64).round() as usize).collect();
@@ -201,11 +202,12 @@ fn metric_curve(shares: &[f64], of: &MetricForecast) -> MetricCurve {
     }
 }
 
-/// The row in a gallery of every item of a sample, by its old vector: each row serves one item.
+/// Finds the row in a gallery of every item of a sample, by its old vector; each row serves one item.
 ///
 /// # Errors
 ///
-/// [`Corrupt`](rehang::ErrorKind::Corrupt) where an item is not there, naming `what` is searched.
+/// [`Corrupt`](rehang_core::ErrorKind::Corrupt) where an item is not in the gallery; the error names `what` is
+/// searched.
 pub(crate) fn rows_in(gallery: &Matrix, sample: &Matrix, what: &str) -> Result<Vec<usize>> {
     let bits = |row: &[f32]| row.iter().map(|value| (value + 0.0).to_bits()).collect::<Vec<u32>>();
     let mut waiting: HashMap<Vec<u32>, Vec<usize>> =

@@ -1,8 +1,9 @@
-//! How fast adapters are applied, beside the machine's own rate of matrix multiplication.
+//! Speed at which adapters are applied, beside the machine's own rate of matrix multiplication.
 //!
-//! `bench/apply/run.sh` runs this beside its rivals. One process answers many requests, so that rounds of all
-//! contestants can alternate within seconds: a line `NAME ROWS` on standard input runs a round and prints a line of
-//! JSON with wall-clock and processor seconds. `WRITE FOLDER` writes the weights, the old vectors and the answers.
+//! `bench/apply/run.sh` runs this program beside its rivals. One process answers many requests, so that
+//! rounds of all contestants can alternate within seconds. A line `NAME ROWS` on standard input runs a round
+//! and prints a line of JSON with wall-clock and processor seconds. `WRITE FOLDER` writes the weights, the
+//! old vectors and the answers.
 
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "a measurement reads clocks and prints")]
 
@@ -12,8 +13,8 @@ use std::time::Instant;
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use rehang::adapter::{Adapter, Applier, BranchInput, Dense, InputScaling, Map, SecondBranch, Uncertainty};
-use rehang::{Distance, Matrix, Space};
+use rehang_core::adapter::{Adapter, Applier, BranchInput, Dense, InputScaling, Map, SecondBranch, Uncertainty};
+use rehang_core::{Distance, Matrix, Space};
 use serde_json::json;
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -159,7 +160,7 @@ fn main() -> Outcome {
     let appliers = adapters
         .iter()
         .map(|(name, adapter)| Ok((*name, Applier::new(adapter)?, operations(adapter))))
-        .collect::<rehang::Result<Vec<_>>>()?;
+        .collect::<rehang_core::Result<Vec<_>>>()?;
     let mut squares = SquareProducts::new(4096 + 16);
     for line in std::io::stdin().lock().lines() {
         let line = line?;
@@ -178,7 +179,8 @@ fn main() -> Outcome {
             let (_, applier, operations) =
                 appliers.iter().find(|applier| applier.0 == name).ok_or("no such adapter")?;
             let old = old_vectors(rows, applier.d_old());
-            // Not zeros: those would get their memory from the system while the clock runs. A stream reuses its buffers.
+            // NaN rather than zeros: zeros would get their memory from the system while the clock runs. A
+            // stream reuses its buffers.
             let mut vectors = vec![f32::NAN; rows * applier.d_new()];
             let (mut variance, mut raw_norms) = (vec![f32::NAN; rows], vec![f32::NAN; rows]);
             let mut outcome = Ok(());

@@ -11,9 +11,9 @@
 use std::path::Path;
 use std::time::Instant;
 
-use rehang::curve::{CurveInput, CurveOptions, MAP, Relevance, TOP1, TOP5, curve};
-use rehang::order::{OrderInput, Policy, order};
-use rehang::{Distance, Matrix, Progress, Result};
+use rehang_core::curve::{CurveInput, CurveOptions, MAP, Relevance, TOP1, TOP5, curve};
+use rehang_core::order::{OrderInput, Policy, order};
+use rehang_core::{Distance, Matrix, Progress, Result};
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
@@ -22,7 +22,8 @@ fn main() -> Result<()> {
     };
     let (items, width, classes) = (number(0, 10_000), number(1, 128), number(2, 100));
 
-    // Class centres with noise around them; the adapter adds noise of its own, so that mAP starts lower than it ends.
+    // Class centres with noise around them. The adapter adds noise of its own, so mAP starts lower than it
+    // ends.
     let mut normal = normal_numbers(1);
     let centres = Matrix::from_fn(classes, width, |_, _| normal());
     let labels: Vec<i64> = (0..items).map(|item| (item % classes) as i64).collect();

@@ -1,4 +1,4 @@
-//! How fast the file side of `rehang transform` is: makes a file of vectors, and copies one into another.
+//! Speed of the file side of `rehang transform`: makes a file of vectors, and copies one into another.
 //!
 //! ```text
 //! cargo bench -p rehang-files --bench stream -- make /tmp/in.parquet 10000000 128
@@ -6,17 +6,18 @@
 //! cargo bench -p rehang-files --bench stream -- copy /tmp/in.parquet /tmp/out.parquet
 //! ```
 //!
-//! Each prints one line: rows, seconds, rows a second, GB a second, and the most memory the process had.
+//! Each command prints one line: rows, seconds, rows a second, GB a second, and the most memory that the
+//! process had.
 
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "a measurement reads clocks and prints")]
 
 use std::time::Instant;
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use rehang_files::stream::{self, Columns, RowBatch};
 use rehang_files::{IdKind, Ids, VectorSource};
 
-/// Rows handed over at once: what `rehang transform` uses.
+/// Number of rows handed over at once; `rehang transform` uses as many.
 const BATCH_ROWS: usize = 8192;
 
 fn main() -> Result<()> {
@@ -50,7 +51,7 @@ fn number(text: &str) -> Result<usize> {
     text.parse().map_err(|_| Error::option("a number", text, "a whole number"))
 }
 
-/// Vectors that differ from each other, made without a generator so that making them costs little.
+/// Writes vectors that differ from each other. No random generator is used, so that making them costs little.
 fn make(path: &str, rows: usize, width: usize) -> Result<(u64, usize)> {
     let mut writer = stream::create(path, Columns { width, ids: Some(IdKind::Integer), sigma2: false })?;
     let mut state = 1_u32;
@@ -101,7 +102,7 @@ fn copy(source: &str, target: &str) -> Result<(u64, usize)> {
     }
 }
 
-/// The most memory this process had so far, in words; Linux only.
+/// The most memory that this process had so far, in words; Linux only.
 fn peak_memory() -> String {
     fs_err::read_to_string("/proc/self/status")
         .ok()

@@ -1,7 +1,8 @@
 //! Writes the golden files of this version's adapter format: `cargo run --example write_golden -- FOLDER`.
 //!
-//! The files in `tests/golden` were made by this program and are kept: whatever later versions write, they must read
-//! these and give the same outputs. So it is run once for a new kind of adapter, and passes over files that are there.
+//! The files in `tests/golden` were made by this program and are kept. Whatever later versions write, they
+//! must read these files and give the same outputs. So the program is run once for a new kind of adapter, and
+//! passes over files that exist.
 
 #[path = "../../rehang/tests/adapters/mod.rs"]
 mod adapters;
@@ -10,7 +11,7 @@ use std::path::PathBuf;
 
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
-use rehang::adapter::Applier;
+use rehang_core::adapter::Applier;
 use serde_json::json;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -23,7 +24,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let side = applier.d_side().map(|width| adapters::matrix(&mut random, rows, width));
         let mut vectors = vec![0.0; rows * applier.d_new()];
         let (mut variance, mut raw_norms) = (vec![0.0; rows], vec![0.0; rows]);
-        let side = side.as_ref().map(rehang::Matrix::as_slice);
+        let side = side.as_ref().map(rehang_core::Matrix::as_slice);
         applier.apply_rows(0, old.as_slice(), side, &mut vectors, &mut variance, &mut raw_norms)?;
         let version = if adapter.map.per_kind.is_some() { 2 } else { 1 };
         let path = folder.join(format!("adapter-v{version}-{name}.safetensors"));

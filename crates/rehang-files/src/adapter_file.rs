@@ -15,44 +15,44 @@ use crate::paths::expect_apart;
 use crate::tensors::{
     self, Detail, FileKind, HALVES, Metadata, Tensor, is_halved, json, parse, parse_json, text,
 };
-use rehang::adapter::{
+use rehang_core::adapter::{
     Adapter, BranchInput, Dense, Geometry, InputScaling, InputStatistics, KernelExpansion, Map, OutOfFold,
     PerKind, RowSketch, SecondBranch, Training, Uncertainty,
 };
-use rehang::report::Precision;
-use rehang::{Error, Head, HeadKind, Matrix, Result, Space};
+use rehang_core::report::Precision;
+use rehang_core::{Error, Head, HeadKind, Matrix, Result, Space};
 
-/// What every adapter file says it is, and the newest version; every older one is read.
+/// Format and newest version that adapter files state; files of every older version are read too.
 const KIND: FileKind = FileKind { format: "rehang-adapter", thing: "an adapter", version: 2 };
 
-/// The oldest version that can hold an adapter. It is the one that is written, so that older readers go on reading what they know, and
-/// the same adapter keeps its fingerprint.
+/// Returns the oldest version that can hold an adapter, which is the one that is written. So older readers go
+/// on reading what they know, and the same adapter keeps its fingerprint.
 fn version_of(adapter: &Adapter) -> FileKind {
-    // Version 2 added kinds of old vectors with a map each, and halves.
+    // Version 2 added kinds of old vectors with a map each, and numbers in half precision.
     let is_new = adapter.map.per_kind.is_some() || adapter.training.halves;
     FileKind { version: if is_new { 2 } else { 1 }, ..KIND }
 }
 
-/// What an adapter file is, for people and scripts.
+/// Description of an adapter file, for people and scripts.
 #[derive(Debug, Clone, Serialize)]
 pub struct Inspected {
     /// The file.
     pub adapter: PathBuf,
-    /// The space that it reads.
+    /// Space that the adapter reads.
     pub old: Space,
-    /// The space that it writes.
+    /// Space that the adapter writes.
     pub new: Space,
-    /// The name of its [`Geometry`].
+    /// Name of the adapter's [`Geometry`].
     pub geometry: &'static str,
-    /// The name of its [`Uncertainty`].
+    /// Name of the adapter's [`Uncertainty`].
     pub uncertainty: &'static str,
-    /// What searches should add to the distance of every vector that it makes.
+    /// Handicap: what searches should add to the distance of every vector that the adapter makes.
     pub handicap: f64,
-    /// How it was made.
+    /// How the adapter was made.
     pub training: Training,
 }
 
-/// Says what an adapter file is: spaces, method, seed, inputs.
+/// Describes an adapter file: its spaces, method, seed and inputs.
 ///
 /// # Errors
 ///
@@ -63,35 +63,35 @@ pub fn inspect(path: &Path) -> Result<Inspected> {
     Ok(Inspected { adapter: path.to_owned(), old, new, geometry, uncertainty, handicap, training })
 }
 
-/// Whether a file is one of an adapter, and not of something else that rehang writes.
+/// Whether a file holds an adapter, and not something else that rehang writes.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Io`](rehang::ErrorKind::Io).
+/// [`ErrorKind::Io`](rehang_core::ErrorKind::Io).
 pub fn is_adapter(path: &Path) -> Result<bool> {
     let bytes = fs_err::read(path).map_err(|error| Error::io("read", path, &error))?;
     Ok(tensors::is_of(&bytes, &KIND))
 }
 
-/// What [`export_onnx`] wrote.
+/// Summary of a file that [`export_onnx`] wrote.
 #[derive(Debug, Clone, Serialize)]
 pub struct ExportedOnnx {
     /// The file.
     pub onnx: PathBuf,
-    /// Its length.
+    /// Length of the file in bytes.
     pub bytes: usize,
-    /// What goes in, as `"old" [batch, 128]`.
+    /// Inputs of the network, such as `"old" [batch, 128]`.
     pub inputs: Vec<String>,
-    /// What comes out.
+    /// Outputs of the network.
     pub outputs: Vec<String>,
 }
 
-/// Writes an adapter as an ONNX file: [`to_network`].
+/// Writes an adapter as an ONNX file, through [`to_network`].
 ///
 /// # Errors
 ///
-/// As [`load`]; [`ErrorKind::InvalidOption`](rehang::ErrorKind::InvalidOption) where the output is the adapter;
-/// [`ErrorKind::Io`](rehang::ErrorKind::Io).
+/// As [`load`]; [`ErrorKind::InvalidOption`](rehang_core::ErrorKind::InvalidOption) where the output is the
+/// adapter; [`ErrorKind::Io`](rehang_core::ErrorKind::Io).
 pub fn export_onnx(adapter: &Path, output: &PathBuf) -> Result<ExportedOnnx> {
     expect_apart(&[("output", Some(output))], &[("file", adapter.to_owned())])?;
     let network = to_network(&load(adapter)?)?;
@@ -102,7 +102,7 @@ pub fn export_onnx(adapter: &Path, output: &PathBuf) -> Result<ExportedOnnx> {
     Ok(ExportedOnnx { onnx: output.clone(), bytes: bytes.len(), inputs, outputs })
 }
 
-/// Where a verb finds an adapter: in a file, or in the caller's memory.
+/// Source of an adapter for a verb: a file, or the caller's memory.
 ///
 /// ```
 /// use rehang_files::adapter_file::AdapterSource;
@@ -113,14 +113,14 @@ pub fn export_onnx(adapter: &Path, output: &PathBuf) -> Result<ExportedOnnx> {
 /// ```
 #[derive(Debug, Clone)]
 pub enum AdapterSource {
-    /// A file.
+    /// A file that holds the adapter.
     File(PathBuf),
-    /// An adapter that the caller holds in memory, and what the caller calls it.
+    /// An adapter that the caller holds in memory, behind the caller's name for it.
     Given(String, Arc<Adapter>),
 }
 
 impl AdapterSource {
-    /// The file; `None` for what is in memory.
+    /// The adapter's file; `None` for an adapter in memory.
     pub fn file(&self) -> Option<&Path> {
         match self {
             Self::File(path) => Some(path),
@@ -128,7 +128,7 @@ impl AdapterSource {
         }
     }
 
-    /// The adapter.
+    /// Loads the adapter.
     ///
     /// # Errors
     ///
@@ -156,16 +156,16 @@ impl fmt::Display for AdapterSource {
     }
 }
 
-/// The adapter as the bytes of its file: the same adapter gives the same bytes.
+/// Serialises the adapter to the bytes of its file. The same adapter gives the same bytes.
 ///
 /// ```
-/// use rehang::{Adapter, Distance, Space};
+/// use rehang_core::{Adapter, Distance, Space};
 /// use rehang_files::adapter_file::{from_bytes, to_bytes};
 ///
 /// let space = |name| Space::new(name, 2, Distance::Cosine, false);
 /// let adapter = Adapter::identity(space("v1"), space("v2"), None)?;
 /// assert_eq!(from_bytes(&to_bytes(&adapter)?, "a.safetensors")?, adapter);
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 ///
 /// # Errors
@@ -181,11 +181,12 @@ pub fn to_bytes(adapter: &Adapter) -> Result<Vec<u8>> {
     tensors::write(&kind, metadata, &tensors)
 }
 
-/// The adapter with every number of its matrices rounded to half precision, which halves its file: h(o), σ² and the fingerprint are
-/// those of the rounded numbers from here on, in memory as well as in the file.
+/// Returns the adapter with every number of its matrices rounded to half precision, which halves its file.
+/// From here on h(o), σ² and the fingerprint are those of the rounded numbers, in memory as well as in the
+/// file.
 ///
 /// ```
-/// use rehang::{Adapter, Distance, Space};
+/// use rehang_core::{Adapter, Distance, Space};
 /// use rehang_files::adapter_file::{from_bytes, halved, to_bytes};
 ///
 /// let space = |name| Space::new(name, 64, Distance::Cosine, true);
@@ -194,12 +195,13 @@ pub fn to_bytes(adapter: &Adapter) -> Result<Vec<u8>> {
 /// let bytes = to_bytes(&halves)?;
 /// assert!(bytes.len() + 2 * 64 * 64 <= to_bytes(&adapter)?.len() + 64);
 /// assert_eq!(from_bytes(&bytes, "a.safetensors")?, halves);
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 ///
 /// # Errors
 ///
-/// [`ErrorKind::InvalidOption`](rehang::ErrorKind::InvalidOption) for a number that half precision cannot hold (above 65,504).
+/// [`ErrorKind::InvalidOption`](rehang_core::ErrorKind::InvalidOption) for a number that half precision cannot
+/// hold (above 65,504).
 pub fn halved(adapter: &Adapter) -> Result<Adapter> {
     let mut adapter = adapter.clone();
     let mut head = HeadParts::taken_from(&mut adapter);
@@ -222,7 +224,7 @@ pub fn halved(adapter: &Adapter) -> Result<Adapter> {
     Ok(adapter)
 }
 
-/// A fingerprint of the whole adapter, as 16 hexadecimal digits: equal files have equal ones.
+/// Fingerprint of the whole adapter, as 16 hexadecimal digits. Equal files have equal fingerprints.
 ///
 /// # Errors
 ///
@@ -231,25 +233,25 @@ pub fn fingerprint(adapter: &Adapter) -> Result<String> {
     Ok(format!("{:016x}", xxhash_rust::xxh3::xxh3_64(&to_bytes(adapter)?)))
 }
 
-/// The adapter in the bytes of a file; `what` names it in errors.
+/// Reads the adapter from the bytes of a file; `what` names the file in errors.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Corrupt`](rehang::ErrorKind::Corrupt) for anything that is not a whole, undamaged adapter file of a
-/// version known to this rehang: truncated, of another format, from a newer version, with a tensor missing, left
-/// over or of another shape or type, with a check sum that does not match. As [`Adapter::check`] for numbers that
-/// do not make an adapter.
+/// [`ErrorKind::Corrupt`](rehang_core::ErrorKind::Corrupt) for anything that is not a whole, undamaged adapter
+/// file of a version known to this rehang: truncated, of another format, from a newer version, with a check
+/// sum that does not match, or with a tensor that is missing, left over or of another shape or type. As
+/// [`Adapter::check`] for numbers that do not make an adapter.
 pub fn from_bytes(bytes: &[u8], what: &str) -> Result<Adapter> {
     let adapter = read(bytes).map_err(|detail| Error::corrupt(what, detail))?;
     adapter.check().map_err(|error| error.context(format!("reading {what}")))?;
     Ok(adapter)
 }
 
-/// The adapter of what its file would hold: metadata, without format, version and check sum, and tensors. For maps that were
-/// trained by others than rehang; `what` names it in errors.
+/// Builds an adapter from the content of a file: its tensors, and its metadata without format, version and
+/// check sum. It serves maps that other programs have trained; `what` names the map in errors.
 ///
 /// ```
-/// use rehang::{Adapter, Distance, Space};
+/// use rehang_core::{Adapter, Distance, Space};
 /// use rehang_files::adapter_file::{from_parts, to_bytes};
 /// use rehang_files::tensors::{FileKind, read};
 ///
@@ -258,7 +260,7 @@ pub fn from_bytes(bytes: &[u8], what: &str) -> Result<Adapter> {
 /// let kind = FileKind { format: "rehang-adapter", thing: "an adapter", version: 1 };
 /// let (metadata, tensors) = read(&to_bytes(&adapter)?, &kind).unwrap();
 /// assert_eq!(from_parts(&metadata, tensors, "a map")?, adapter);
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 ///
 /// # Errors
@@ -274,12 +276,12 @@ pub fn from_parts(
     Ok(adapter)
 }
 
-/// Writes the adapter to a file. The file appears whole or not at all: it is written beside its place, synced
-/// and renamed, so that a reader, a crash or a full disk never meets half of one.
+/// Writes the adapter to a file, which appears whole or not at all. It is written beside its place, synced
+/// and renamed, so that a reader, a crash or a full disk never meets half of it.
 ///
 /// # Errors
 ///
-/// As [`to_bytes`]; [`ErrorKind::Io`](rehang::ErrorKind::Io).
+/// As [`to_bytes`]; [`ErrorKind::Io`](rehang_core::ErrorKind::Io).
 pub fn save(adapter: &Adapter, path: impl AsRef<Path>) -> Result<()> {
     AtomicFile::write(path, &to_bytes(adapter)?)
 }
@@ -288,14 +290,14 @@ pub fn save(adapter: &Adapter, path: impl AsRef<Path>) -> Result<()> {
 ///
 /// # Errors
 ///
-/// As [`from_bytes`]; [`ErrorKind::Io`](rehang::ErrorKind::Io).
+/// As [`from_bytes`]; [`ErrorKind::Io`](rehang_core::ErrorKind::Io).
 pub fn load(path: impl AsRef<Path>) -> Result<Adapter> {
     let path = path.as_ref();
     let bytes = fs_err::read(path).map_err(|error| Error::io("read", path, &error))?;
     from_bytes(&bytes, &path.display().to_string())
 }
 
-/// What a map is made of beside its numbers; whether each layer has a ReLU stands for the layer.
+/// Structure of a map without its numbers. Each layer is represented by whether it has a ReLU.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct MapOutline {
@@ -342,14 +344,14 @@ impl MapOutline {
         }
     }
 
-    /// How many layers it has, those of its kinds included.
+    /// Number of the map's layers, those of its kinds included.
     fn layers(&self) -> usize {
         let second = self.second.as_ref().map_or(0, |second| second.layers.len());
         let kinds = self.per_kind.iter().flat_map(|kinds| kinds.maps.iter().chain([&*kinds.gate]));
         self.branch.len() + second + self.mixer.len() + kinds.map(Self::layers).sum::<usize>()
     }
 
-    /// The map, with no numbers in its parts yet.
+    /// Builds the map, with no numbers in its parts yet.
     fn map(self) -> Map {
         let dense = |relu: bool| Dense { weight: Matrix::default(), bias: Vec::new(), relu };
         let layers = |relu: Vec<bool>| relu.into_iter().map(dense).collect();
@@ -368,7 +370,7 @@ impl MapOutline {
     }
 }
 
-/// What an out-of-fold σ² is made of beside its numbers.
+/// Structure of an out-of-fold σ² without its numbers.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct OutOfFoldOutline {
@@ -384,7 +386,7 @@ enum HeadOutline {
     CosFace,
 }
 
-/// The sketch of the pairs: how many different rows there were, and the kept hashes, 16 hexadecimal digits each.
+/// Sketch of the pairs: the number of different rows, and the kept hashes, 16 hexadecimal digits each.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SketchOutline {
@@ -409,7 +411,7 @@ impl SketchOutline {
     }
 }
 
-/// All metadata but the check sum.
+/// All metadata of an adapter's file but the check sum.
 fn describe(adapter: &Adapter) -> Result<Metadata> {
     let training = &adapter.training;
     let mut metadata = Metadata::from([
@@ -449,14 +451,15 @@ fn describe(adapter: &Adapter) -> Result<Metadata> {
     Ok(metadata)
 }
 
-/// A part of an adapter that stands in its file as one tensor.
+/// A part of an adapter that is one tensor of its file.
 enum Part<'a> {
     Matrix(&'a mut Matrix),
     Vector(&'a mut Vec<f32>),
     Scalar(&'a mut f32),
 }
 
-/// What a head is made of, apart from the adapter: a [`Head`] is whole from the beginning, and this one is filled in while it is read.
+/// Parts of a head that is being read. A [`Head`] is whole from the beginning, so its parts are filled in
+/// apart from it.
 struct HeadParts {
     weight: Matrix,
     bias: Vec<f32>,
@@ -478,8 +481,8 @@ impl HeadParts {
     }
 }
 
-/// The parts of an adapter by name, in the order of its file: what is written, and what is read into an adapter of which the
-/// metadata are known.
+/// The parts of an adapter by name, in the order of its file. They are written from a whole adapter, and read
+/// into one of which only the metadata are known.
 #[derive(Default)]
 struct Parts<'a>(Vec<(String, Part<'a>)>);
 
@@ -606,13 +609,14 @@ impl Part<'_> {
     }
 }
 
-/// An adapter from the bytes of its file; not checked yet for numbers that do not make one.
+/// Reads an adapter from the bytes of its file. Whether its numbers make an adapter is not checked yet.
 fn read(bytes: &[u8]) -> Result<Adapter, Detail> {
     let (metadata, tensors) = tensors::read(bytes, &KIND)?;
     assembled(&metadata, tensors)
 }
 
-/// An adapter of the metadata and the tensors of a file; not checked yet.
+/// Builds an adapter from the metadata and the tensors of a file. Whether its numbers make an adapter is not
+/// checked yet.
 fn assembled(metadata: &Metadata, mut tensors: BTreeMap<String, Tensor<'static>>) -> Result<Adapter, Detail> {
     let (mut adapter, mut head) = outlined(metadata, &tensors)?;
     for (name, part) in Parts::of(&mut adapter, head.as_mut()).0 {
@@ -627,7 +631,7 @@ fn assembled(metadata: &Metadata, mut tensors: BTreeMap<String, Tensor<'static>>
     Ok(adapter)
 }
 
-/// An adapter, and the head of its σ², as the metadata say that they are, with no numbers in their parts yet.
+/// Builds an adapter, and the head of its σ², as the metadata describe them. Their parts hold no numbers yet.
 fn outlined(
     metadata: &Metadata,
     tensors: &BTreeMap<String, Tensor<'_>>,
@@ -679,7 +683,7 @@ fn outlined(
         map: outline.map(),
         geometry,
         uncertainty,
-        // Versions of rehang that knew no handicap wrote none.
+        // Files of a rehang that knew no handicap hold none.
         handicap: if metadata.contains_key("handicap") { parse(metadata, "handicap")? } else { 0.0 },
         fusion: metadata.get("fusion").map(|_| parse_json(metadata, "fusion")).transpose()?,
         input_statistics: tensors.contains_key("input.mean").then(InputStatistics::default),

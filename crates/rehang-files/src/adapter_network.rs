@@ -1,4 +1,5 @@
-//! An adapter as a network of ONNX's operators: the same formulas as [`apply`](rehang::adapter::apply), for any runtime and device.
+//! Adapters as networks of ONNX's operators: the same formulas as [`apply`](rehang_core::adapter::apply), for any
+//! runtime and device.
 //!
 //! | | name | shape |
 //! |---|---|---|
@@ -7,31 +8,32 @@
 //! | out | `vector` | `[batch, d_new]`: h(o) |
 //! | out | `sigma2` | `[batch]`: σ² |
 //!
-//! The map and the search for anchors are single precision, where nearly all the work is. Kernel expansions, the gate between kinds, lengths, distances, logits
-//! and σ² are double: terms that cancel, and the coefficients of σ², multiply whatever was rounded before. Constants are kept in single
-//! precision, so that a device that has no other may do all of it in single. NaN, infinite numbers and vectors that are not of length 1
-//! where they should be are for the caller to notice.
+//! The map and the search for anchors, which are nearly all of the work, are in single precision. Kernel
+//! expansions, the gate between kinds, lengths, distances, logits and σ² are in double precision. There,
+//! terms that cancel and the coefficients of σ² would magnify earlier rounding. Constants are kept in single
+//! precision, so that a device that has no other may do everything in single. NaN, infinite numbers and
+//! vectors that are not of length 1 where they should be are for the caller to notice.
 
 use crate::onnx::{Attribute, Network, TYPE_F32, TYPE_F64, TYPE_I64};
 use crate::tensors::json;
-use rehang::adapter::{
+use rehang_core::adapter::{
     Adapter, BranchInput, Dense, Geometry, InputScaling, KernelExpansion, LOG_VARIANCE_LIMIT, Map, OutOfFold,
     PerKind, SPARE_CANDIDATES, Uncertainty, cosine_weight,
 };
-use rehang::{Head, Matrix, Result, norm};
+use rehang_core::{Head, Matrix, Result, norm};
 
-/// The adapter as a network. What it says of itself stands in the metadata: `old`, `new` and `output` (spaces as JSON),
-/// `handicap`, `method`.
+/// Translates an adapter into a network. Its metadata hold `old`, `new` and `output` (spaces as JSON),
+/// `handicap` and `method`.
 ///
 /// ```
-/// use rehang::{Adapter, Distance, Space};
+/// use rehang_core::{Adapter, Distance, Space};
 /// use rehang_files::adapter_network::to_network;
 ///
 /// let space = |name| Space::new(name, 2, Distance::Cosine, false);
 /// let network = to_network(&Adapter::identity(space("v1"), space("v2"), None)?)?;
 /// let named = |ports: &[rehang_files::onnx::Port]| ports.iter().map(|port| port.name.clone()).collect::<Vec<_>>();
 /// assert_eq!((named(&network.inputs), named(&network.outputs)), (vec!["old".into()], vec!["vector".into(), "sigma2".into()]));
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 ///
 /// # Errors
@@ -59,7 +61,7 @@ pub fn to_network(adapter: &Adapter) -> Result<Network> {
         }
     };
     let log_variance = match &adapter.uncertainty {
-        // A column of zeros that has the batch's length, and the constant.
+        // A column of zeros that has the batch's length, and the constant added to it.
         Uncertainty::Constant { variance } => {
             let none = writer.times(&raw_norm, 0.0);
             writer.plus(&none, variance.ln())
@@ -87,7 +89,7 @@ pub fn to_network(adapter: &Adapter) -> Result<Network> {
     ];
     Ok(network)
 }
-/// Writes formulas; a row of the batch is a row of every value, and a single number of it is a column.
+/// Writer of formulas into a network. A row of a value is a row of the batch; one number a row is a column.
 struct Writer {
     network: Network,
 }
@@ -97,12 +99,12 @@ impl Writer {
         self.network.operator("Cast", &[value], &[("to", Attribute::Integer(to))])
     }
 
-    /// A value in double precision.
+    /// Casts a value to double precision.
     fn double(&mut self, value: &str) -> String {
         self.cast(value, TYPE_F64)
     }
 
-    /// A value in single precision.
+    /// Casts a value to single precision.
     fn single(&mut self, value: &str) -> String {
         self.cast(value, TYPE_F32)
     }
@@ -112,7 +114,7 @@ impl Writer {
         self.double(&value)
     }
 
-    /// Numbers that are the same for every row of the batch.
+    /// Adds numbers that are the same for every row of the batch.
     fn row(&mut self, values: &[f32]) -> String {
         let values = self.network.constant(&[1, values.len()], values);
         self.double(&values)
@@ -140,7 +142,7 @@ impl Writer {
         self.network.operator("Clip", &[value, &low, &high], &[])
     }
 
-    /// Sums of rows, as a column.
+    /// Sums every row of a value, as a column.
     fn sum(&mut self, value: &str) -> String {
         let axis = self.network.integers(&[-1]);
         self.network.operator("ReduceSum", &[value, &axis], &[("keepdims", Attribute::Integer(1))])
@@ -162,7 +164,7 @@ impl Writer {
         self.both("Div", value, &length)
     }
 
-    /// `Wᵀ` in double precision.
+    /// `Wᵀ` as a constant in double precision.
     fn transposed(&mut self, weight: &Matrix) -> String {
         let (rows, columns) = (weight.rows(), weight.columns());
         let transposed = Matrix::from_fn(columns, rows, |row, column| weight.row(column)[row]);
@@ -176,7 +178,7 @@ impl Writer {
         self.both("MatMul", value, &transposed)
     }
 
-    /// Rows of length 1, in single precision; a zero row stays zero.
+    /// Scales rows to length 1, in single precision; a zero row stays zero.
     fn unit_length(&mut self, value: &str) -> String {
         let value = self.double(value);
         let length = self.norm(&value);
@@ -184,7 +186,7 @@ impl Writer {
         self.single(&unit)
     }
 
-    /// A column as one number a row, `[batch]`.
+    /// Reshapes a column to one number a row, `[batch]`.
     fn flat(&mut self, column: &str) -> String {
         let shape = self.network.integers(&[-1]);
         self.both("Reshape", column, &shape)
@@ -197,7 +199,7 @@ impl Writer {
         })
     }
 
-    /// The map's raw output.
+    /// Raw output of the map.
     fn map(&mut self, map: &Map, scaled: &str, side: Option<&str>) -> String {
         let mut joined = self.layers(scaled, &map.branch);
         if let Some(second) = &map.second {
@@ -225,7 +227,8 @@ impl Writer {
         raw
     }
 
-    /// `Σ_k p_k(o) · map_k(o)`, p being the softmax of the gate; the softmax and the sum in double precision.
+    /// `Σ_k p_k(o) · map_k(o)`, where p is the softmax of the gate. The softmax and the sum are in double
+    /// precision.
     fn per_kind(&mut self, kinds: &PerKind, scaled: &str) -> String {
         let gate = self.map(&kinds.gate, scaled, None);
         let gate = self.double(&gate);
@@ -244,7 +247,8 @@ impl Writer {
         self.single(&sum.unwrap_or_default())
     }
 
-    /// `Σ_j a_j · exp(−γ‖x − c_j‖²)`, summed in double precision: the terms are much larger than their sum.
+    /// `Σ_j a_j · exp(−γ‖x − c_j‖²)`, summed in double precision, since the terms are much larger than their
+    /// sum.
     fn kernel(&mut self, expansion: &KernelExpansion, scaled: &str) -> String {
         let KernelExpansion { centres, coefficients, gamma } = expansion;
         let scaled = self.double(scaled);
@@ -269,7 +273,7 @@ impl Writer {
         self.single(&output)
     }
 
-    /// A raw output at length 1, in single precision; the fallback where it has none.
+    /// Scales a raw output to length 1, in single precision. A raw output of length 0 becomes the fallback.
     fn sphere(&mut self, fallback: &[f32], raw: &str, raw_norm: &str) -> String {
         let direction = self.divided(raw, raw_norm);
         let is_zero = self.with("Equal", raw_norm, 0.0);
@@ -278,7 +282,7 @@ impl Writer {
         self.single(&vector)
     }
 
-    /// A raw output at the native length of its rank, in single precision.
+    /// Scales a raw output to the native length of its rank, in single precision.
     fn matched_norms(&mut self, lengths: &[f32], native: &[f32], raw: &str, raw_norm: &str) -> String {
         let length = self.quantile_map(lengths, native, raw_norm);
         let direction = self.divided(raw, raw_norm);
@@ -286,9 +290,10 @@ impl Writer {
         self.single(&vector)
     }
 
-    /// The native length at the rank that a length has among raw lengths, as a column.
+    /// Native length at the rank that a length has among raw lengths, as a column.
     fn quantile_map(&mut self, raw: &[f32], native: &[f32], length: &str) -> String {
-        // Quantiles are single precision: a length equal to one must find it.
+        // Quantiles are in single precision, so a length is compared in single precision in order to find an
+        // equal one.
         let single = self.single(length);
         let length = self.double(&single);
         let count = |writer: &mut Self, kind: &str| {
@@ -317,12 +322,12 @@ impl Writer {
         let gone = self.both("Sub", &length, &left_raw);
         let whole = self.both("Sub", &right_raw, &left_raw);
         let share = self.divided(&gone, &whole);
-        // Beyond either end both places are one, and the whole is 0.
+        // Beyond either end both places are the same, and the difference between them is 0.
         let share = self.clip(&share, 0.0, 1.0);
         let rise = self.both("Sub", &right_native, &left_native);
         let rise = self.both("Mul", &share, &rise);
         let between = self.both("Add", &left_native, &rise);
-        // A length that is a quantile, or several: the middle of their native lengths.
+        // A length that equals one quantile or several gets the middle of their native lengths.
         let last_equal = place(self, &not_above, -1);
         let last_native = at(self, native, &last_equal);
         let middle = self.both("Add", &right_native, &last_native);
@@ -362,7 +367,8 @@ impl Writer {
         Ok(self.clip(&log, learned.log_minimum, learned.log_maximum))
     }
 
-    /// Means over the nearest anchors: of their values, `[batch, values]`, and of their distances, as a column.
+    /// Means over the nearest anchors: of their values, `[batch, values]`, and of their distances, as a
+    /// column.
     fn nearest(&mut self, learned: &OutOfFold, scaled: &str) -> (String, String) {
         let (anchors, values) = (&learned.anchors, &learned.anchor_values);
         let neighbours = learned.neighbours.min(anchors.rows());
@@ -372,8 +378,8 @@ impl Writer {
             let attributes = [("axis", Attribute::Integer(-1)), ("largest", Attribute::Integer(largest))];
             writer.network.operators("TopK", &[of, &count], &attributes)
         };
-        // ⟨o, a⟩ − ‖a‖²/2: the nearer, the larger. Rounding may swap anchors that are almost equally near, so that a few more are
-        // taken, and their distances decide.
+        // ⟨o, a⟩ − ‖a‖²/2 is larger for a nearer anchor. Rounding may swap anchors that are almost equally
+        // near. So a few more are taken, and their distances decide.
         let bias: Vec<f32> =
             (0..anchors.rows()).map(|row| (-0.5 * norm(anchors.row(row)).powi(2)) as f32).collect();
         let scores = self.network.dense(scaled, anchors, &bias);
@@ -405,7 +411,7 @@ impl Writer {
         (mean(self, &values, 1, 0), distance)
     }
 
-    /// Entropy and one minus the largest probability of a head, as columns.
+    /// Entropy of a head, and one minus its largest probability, as columns.
     fn head(&mut self, head: &Head, vector: &str) -> [String; 2] {
         let vector = self.double(vector);
         let logits = match head.kind().scale() {

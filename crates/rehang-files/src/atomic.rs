@@ -6,17 +6,18 @@ use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
 use crate::paths::{folder_of, is_address};
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 
-/// Bytes collected before the system is asked to write.
+/// Number of bytes that are collected before the system is asked to write.
 const BUFFER_BYTES: usize = 1 << 20;
 
 /// An output file that becomes visible under its name only when it is complete.
 ///
-/// Bytes go to a hidden file in the same folder (`.NAME.….partial`). [`AtomicFile::commit`] writes what is buffered,
-/// waits until the disk has it, gives the file its name in one step, and waits until the disk has the name too.
-/// A file that is dropped without a commit is removed, and what stood under the name before stays as it was. Only a
-/// process that is killed or interrupted can leave the hidden file behind; it is safe to delete.
+/// Bytes go to a hidden file in the same folder (`.NAME.….partial`). [`AtomicFile::commit`] writes what is
+/// buffered, waits until the disk has it, gives the file its name in one step, and waits until the disk has
+/// the name too. A file that is dropped without a commit is removed, and the file that stood under the name
+/// before stays as it was. Only a process that is killed or interrupted can leave the hidden file behind; it
+/// is safe to delete.
 ///
 /// A symbolic link is followed: the file it points to is replaced, not the link.
 ///
@@ -44,8 +45,8 @@ impl AtomicFile {
     ///
     /// # Errors
     ///
-    /// [`rehang::ErrorKind::Io`], naming the path: the folder is missing or cannot be written to, the path is a folder, a
-    /// device or a pipe, or a file stands there that is marked read-only.
+    /// [`rehang_core::ErrorKind::Io`], naming the path: the folder is missing or cannot be written to, the path is
+    /// a folder, a device or a pipe, or a file stands there that is marked read-only.
     pub fn create(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let refuse = |reason: &str| Error::refused("write", path, reason);
@@ -80,7 +81,8 @@ impl AtomicFile {
         prefix.push(".");
         let mut builder = tempfile::Builder::new();
         builder.prefix(&prefix).suffix(".partial");
-        // Temporary files are private by default; this one becomes the user's file, so their umask decides.
+        // Temporary files are private by default. This one becomes the user's file, so the user's umask
+        // decides.
         #[cfg(unix)]
         builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
         let file = builder.tempfile_in(&folder).map_err(|error| Error::io("write", path, &error))?;
@@ -91,18 +93,19 @@ impl AtomicFile {
     ///
     /// # Errors
     ///
-    /// Those of [`AtomicFile::create`], [`AtomicFile::put`] and [`AtomicFile::commit`].
+    /// The errors of [`AtomicFile::create`], [`AtomicFile::put`] and [`AtomicFile::commit`].
     pub fn write(path: impl AsRef<Path>, bytes: impl AsRef<[u8]>) -> Result<()> {
         let mut file = Self::create(path)?;
         file.put(bytes.as_ref())?;
         file.commit()
     }
 
-    /// Overwrites the first bytes: for headers that say how much follows, known only at the end.
+    /// Overwrites the first bytes of the file. It serves headers that say how much follows, which is known
+    /// only at the end.
     ///
     /// # Errors
     ///
-    /// [`rehang::ErrorKind::Io`].
+    /// [`rehang_core::ErrorKind::Io`].
     pub fn overwrite_start(&mut self, bytes: &[u8]) -> Result<()> {
         self.writer
             .seek(SeekFrom::Start(0))
@@ -112,11 +115,11 @@ impl AtomicFile {
             .map_err(|error| Error::io("write", &self.target, &error))
     }
 
-    /// Writes bytes, with the path in the error.
+    /// Writes bytes; an error names the path.
     ///
     /// # Errors
     ///
-    /// [`rehang::ErrorKind::Io`], for example when the disk is full.
+    /// [`rehang_core::ErrorKind::Io`], for example when the disk is full.
     pub fn put(&mut self, bytes: &[u8]) -> Result<()> {
         self.writer.write_all(bytes).map_err(|error| Error::io("write", &self.target, &error))
     }
@@ -125,14 +128,14 @@ impl AtomicFile {
     ///
     /// # Errors
     ///
-    /// [`rehang::ErrorKind::Io`]; what stood under the name before is then unchanged.
+    /// [`rehang_core::ErrorKind::Io`]; the file that stood under the name before is then unchanged.
     pub fn commit(self) -> Result<()> {
         let Self { target, folder, writer } = self;
         let named = |error: &io::Error| Error::io("write", &target, error);
         let file = writer.into_inner().map_err(|error| named(error.error()))?;
         file.as_file().sync_all().map_err(|error| named(&error))?;
         file.persist(&target).map_err(|error| named(&error.error))?;
-        // The rename is durable once the folder is; folders cannot be opened like this on Windows.
+        // The rename is durable once the folder is. On Windows folders cannot be opened like this.
         if cfg!(unix) {
             fs_err::File::open(&folder)
                 .and_then(|folder| folder.sync_all())

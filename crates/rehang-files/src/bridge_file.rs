@@ -2,18 +2,18 @@
 
 use std::path::Path;
 
-use rehang::adapter::{Dense, InputScaling, Map, Training};
-use rehang::{Bridge, Error, Matrix, Result};
+use rehang_core::adapter::{Dense, InputScaling, Map, Training};
+use rehang_core::{Bridge, Error, Matrix, Result};
 
 use crate::atomic::AtomicFile;
 use crate::tensors::{self, Detail, FileKind, Metadata, Tensor, json, parse, parse_json, text};
 
-/// What every bridge file says it is, and the newest version; every older one is read.
+/// Format and newest version that bridge files state; files of every older version are read too.
 const KIND: FileKind = FileKind { format: "rehang-bridge", thing: "a bridge", version: 1 };
 const WEIGHT: &str = "weight";
 const BIAS: &str = "bias";
 
-/// The bridge as the bytes of its file: the same bridge gives the same bytes.
+/// Serialises the bridge to the bytes of its file. The same bridge gives the same bytes.
 ///
 /// # Errors
 ///
@@ -44,7 +44,7 @@ pub fn to_bytes(bridge: &Bridge) -> Result<Vec<u8>> {
     tensors::write(&KIND, metadata, &[weight, bias])
 }
 
-/// A fingerprint of the whole bridge, as 16 hexadecimal digits: equal files have equal ones.
+/// Fingerprint of the whole bridge, as 16 hexadecimal digits. Equal files have equal fingerprints.
 ///
 /// # Errors
 ///
@@ -53,12 +53,12 @@ pub fn fingerprint(bridge: &Bridge) -> Result<String> {
     Ok(format!("{:016x}", xxhash_rust::xxh3::xxh3_64(&to_bytes(bridge)?)))
 }
 
-/// The bridge in the bytes of a file; `what` names it in errors.
+/// Reads the bridge from the bytes of a file; `what` names the file in errors.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Corrupt`](rehang::ErrorKind::Corrupt) for anything that is not a whole, undamaged bridge file of a version known to this
-/// rehang. As [`Bridge::check`] for numbers that do not make a bridge.
+/// [`ErrorKind::Corrupt`](rehang_core::ErrorKind::Corrupt) for anything that is not a whole, undamaged bridge file
+/// of a version known to this rehang. As [`Bridge::check`] for numbers that do not make a bridge.
 pub fn from_bytes(bytes: &[u8], what: &str) -> Result<Bridge> {
     let bridge = read(bytes).map_err(|detail| Error::corrupt(what, detail))?;
     bridge.check().map_err(|error| error.context(format!("reading {what}")))?;
@@ -69,7 +69,7 @@ pub fn from_bytes(bytes: &[u8], what: &str) -> Result<Bridge> {
 ///
 /// # Errors
 ///
-/// As [`to_bytes`]; [`ErrorKind::Io`](rehang::ErrorKind::Io).
+/// As [`to_bytes`]; [`ErrorKind::Io`](rehang_core::ErrorKind::Io).
 pub fn save(bridge: &Bridge, path: impl AsRef<Path>) -> Result<()> {
     AtomicFile::write(path, &to_bytes(bridge)?)
 }
@@ -78,7 +78,7 @@ pub fn save(bridge: &Bridge, path: impl AsRef<Path>) -> Result<()> {
 ///
 /// # Errors
 ///
-/// As [`from_bytes`]; [`ErrorKind::Io`](rehang::ErrorKind::Io).
+/// As [`from_bytes`]; [`ErrorKind::Io`](rehang_core::ErrorKind::Io).
 pub fn load(path: impl AsRef<Path>) -> Result<Bridge> {
     let path = path.as_ref();
     let bytes = fs_err::read(path).map_err(|error| Error::io("read", path, &error))?;

@@ -1,35 +1,36 @@
-//! Clicks: which items people took from the answers to which query.
+//! Clicks: which items people took from the answers to a query.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::path::Path;
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use serde_json::{Map, Value};
 
 use crate::text::{for_each_line, split_csv};
 
-/// How much one item was taken in answer to one query.
+/// Gain of one item for one query, from clicks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Clicked {
     /// The query, as the file writes it: its text, or its id.
     pub query: String,
     /// The item's id.
     pub item: String,
-    /// The sum over all lines of this query and this item, 0 or more.
+    /// Sum of the gains over all lines of this query and this item, 0 or more.
     pub gain: f64,
 }
 
-/// Where the fields of a line stand, in the order of [`FIELDS`].
+/// Place of each field in a line, in the order of [`FIELDS`].
 type Places = [Option<usize>; 4];
 
 /// The fields of a line.
 const FIELDS: [&str; 4] = ["query", "item", "weight", "position"];
 
-/// Reads clicks: CSV whose first line names the columns `query`, `item` and either `weight` or `position`, or JSON lines with these fields.
-/// Other columns are not looked at. A line with the weight w adds w to the gain of its item for its query. A line with the position p, the
-/// first answer having 1, adds log2(1 + p): the discount that nDCG puts on that position, since the farther down an answer stands the
-/// fewer people look at it. Queries and items come in the order in which the file names them first.
+/// Reads clicks: CSV whose first line names the columns `query`, `item` and either `weight` or `position`, or
+/// JSON lines with these fields. Other columns are ignored. A line with the weight w adds w to the gain of
+/// its item for its query. A line with the position p, where the first answer has 1, adds log2(1 + p). This
+/// is the discount that nDCG puts on that position, since fewer people look at an answer that stands farther
+/// down. Queries and items come in the order in which the file names them first.
 ///
 /// ```
 /// let folder = tempfile::tempdir()?;
@@ -43,14 +44,15 @@ const FIELDS: [&str; 4] = ["query", "item", "weight", "position"];
 ///
 /// # Errors
 ///
-/// [`Io`](rehang::ErrorKind::Io); [`Empty`](rehang::ErrorKind::Empty) for a file without a click;
-/// [`Corrupt`](rehang::ErrorKind::Corrupt), with the line, for a column that is missing, a query or an item that is blank, a weight that is
-/// no finite number of 0 or more, and a position that is no whole number of 1 or more.
+/// [`Io`](rehang_core::ErrorKind::Io); [`Empty`](rehang_core::ErrorKind::Empty) for a file without a click;
+/// [`Corrupt`](rehang_core::ErrorKind::Corrupt), with the line, for a column that is missing, a query or an item
+/// that is blank, a weight that is no finite number of 0 or more, and a position that is no whole number of 1
+/// or more.
 pub fn read_clicks(path: impl AsRef<Path>) -> Result<Vec<Clicked>> {
     let path = path.as_ref();
     let mut clicks: Vec<Clicked> = Vec::new();
     let mut places: HashMap<(String, String), usize> = HashMap::new();
-    // Of CSV, once its first line is read.
+    // Columns of CSV, known once the first line is read.
     let mut columns: Option<Places> = None;
     let mut is_json = false;
     for_each_line(path, |number, line| {
@@ -82,7 +84,7 @@ pub fn read_clicks(path: impl AsRef<Path>) -> Result<Vec<Clicked>> {
     Ok(clicks)
 }
 
-/// The columns of CSV by its first line.
+/// Reads the places of the columns from the first line of CSV.
 fn header(line: &str) -> std::result::Result<Places, String> {
     let names = split_csv(line).unwrap_or_default();
     let places: Places = FIELDS.map(|field| names.iter().position(|name| name == field));
@@ -151,7 +153,7 @@ mod tests {
         read_clicks(&path)
     }
 
-    /// The same, line by line over what `split` makes of a line without quotes.
+    /// Reads the same clicks slowly: line by line, with `split` for lines without quotes.
     fn slow(text: &str) -> Vec<Clicked> {
         let mut clicks: Vec<Clicked> = Vec::new();
         for line in text.lines().skip(1) {

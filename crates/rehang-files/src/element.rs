@@ -1,11 +1,11 @@
-//! The number types that raw files hold, and how their bytes become the numbers rehang computes with.
+//! The number types that raw files hold, and how their bytes become the numbers that rehang computes with.
 
 use std::fmt::Display;
 
 use half::{bf16, f16};
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 
-/// What the bits of a number mean.
+/// Meaning of a number's bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Meaning {
     /// IEEE floating point of 2, 4 or 8 bytes.
@@ -29,7 +29,7 @@ pub(super) struct Element {
 }
 
 impl Element {
-    /// A number type, where such a size of it exists.
+    /// Returns the number type of a meaning and a size in bytes; `None` where this size does not exist.
     pub(super) fn new(meaning: Meaning, bytes: usize, big_endian: bool) -> Option<Self> {
         let sizes: &[usize] = match meaning {
             Meaning::Float => &[2, 4, 8],
@@ -40,7 +40,7 @@ impl Element {
         sizes.contains(&bytes).then_some(Self { meaning, bytes, big_endian })
     }
 
-    /// Size of one number.
+    /// Bytes of one number.
     pub(super) fn bytes(self) -> usize {
         self.bytes
     }
@@ -55,7 +55,7 @@ impl Element {
         self.meaning == Meaning::Unsigned && self.bytes == 1
     }
 
-    /// The whole number from which on not every one is of this type, where it is one of floating-point numbers.
+    /// Bound from which on not every whole number exists in this type; for floating-point types alone.
     pub(super) fn whole_end(self) -> f64 {
         let digits = match (self.meaning, self.bytes) {
             (Meaning::Float, 2) => f16::MANTISSA_DIGITS,
@@ -66,7 +66,8 @@ impl Element {
         (1_u64 << digits) as f64
     }
 
-    /// Appends the numbers in `raw` as `f32`: exact for `f16`, `bf16` and integers up to 2²⁴, else rounded to nearest.
+    /// Appends the numbers in `raw` as `f32`: exact for `f16`, `bf16` and integers up to 2²⁴, otherwise
+    /// rounded to the nearest.
     pub(super) fn append_f32(self, raw: &[u8], out: &mut Vec<f32>) {
         match (self.meaning, self.bytes) {
             // The two common cases are copies; the others convert.
@@ -86,7 +87,7 @@ impl Element {
         }
     }
 
-    /// Appends the numbers in `raw` as `f64`; exact for every type but integers above 2⁵³.
+    /// Appends the numbers in `raw` as `f64`: exact for every type but integers above 2⁵³.
     pub(super) fn append_f64(self, raw: &[u8], out: &mut Vec<f64>) {
         match (self.meaning, self.bytes) {
             (Meaning::Float, 8) => self.append(raw, out, f64::from_le_bytes),
@@ -103,7 +104,7 @@ impl Element {
         }
     }
 
-    /// Appends the integers in `raw`, wide enough for every integer type.
+    /// Appends the integers in `raw` as `i128`, which is wide enough for every integer type.
     ///
     /// Must be called on integer types only; floating-point numbers append nothing.
     fn append_integers(self, raw: &[u8], out: &mut Vec<i128>) {
@@ -121,7 +122,8 @@ impl Element {
         }
     }
 
-    /// The integers in `raw`; `what` names the file that may hold one too large for 64 bits with a sign.
+    /// Reads the integers in `raw`. Fails for one that is too large for 64 bits with a sign; `what` names the
+    /// file.
     pub(super) fn integers(self, raw: &[u8], what: &dyn Display) -> Result<Vec<i64>> {
         let mut wide = Vec::with_capacity(raw.len() / self.bytes);
         self.append_integers(raw, &mut wide);
@@ -129,7 +131,7 @@ impl Element {
         narrow.ok_or_else(|| Error::corrupt(what, format!("it holds an integer above {}", i64::MAX)))
     }
 
-    /// Walks over numbers of `N` bytes; big-endian ones are turned around before they are converted.
+    /// Converts numbers of `N` bytes each; the bytes of big-endian numbers are reversed before.
     fn append<const N: usize, T>(self, raw: &[u8], out: &mut Vec<T>, convert: impl Fn([u8; N]) -> T) {
         let (numbers, _) = raw.as_chunks::<N>();
         if self.big_endian && N > 1 {

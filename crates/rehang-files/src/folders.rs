@@ -1,7 +1,9 @@
-//! Folders of files wherever they lie: on this machine, or in a store that only fetches and keeps whole objects.
+//! Folders of files wherever they lie: on this machine, or in a store that only fetches and keeps whole
+//! objects.
 //!
-//! [`Folder`] is all that [`partitions`](crate::partitions) and [`thresholds`](crate::thresholds) know of a place. [`LocalFolder`] is a folder of
-//! this machine, whose files are read and written where they are; `rehang-objects` has the folders of object stores.
+//! [`Folder`] is all that [`partitions`](crate::partitions) and [`thresholds`](crate::thresholds) know of a
+//! place. [`LocalFolder`] is a folder of this machine, whose files are read and written where they are.
+//! `rehang-objects` has the folders of object stores.
 
 use std::fmt;
 use std::fs::Metadata;
@@ -14,42 +16,42 @@ use tempfile::TempDir;
 
 use crate::atomic::AtomicFile;
 use crate::paths::folder_of;
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 
-/// Files that are partitions, by what their names end in: those that can be written too.
+/// Endings of the names of partitions: the formats that rehang can write as well as read.
 const EXTENSIONS: [&str; 5] = ["parquet", "pq", "npy", "fvecs", "safetensors"];
 
-/// A folder of files. Files are named by their paths from it.
+/// A folder of files. A file is named by its path within the folder.
 ///
-/// **Invariant** of every implementation: a name stands for a whole file or for none, whenever a process dies; and a
-/// [`Stamp`] that is unchanged is one of unchanged bytes.
+/// **Invariant** of every implementation: a name stands for a whole file or for none, whenever a process
+/// dies. Unchanged [`Stamp`]s mean unchanged bytes.
 pub trait Folder: fmt::Debug + Send + Sync {
-    /// What the folder is called by those who named it: a path, or an address.
+    /// Name of the folder as people gave it: a path, or an address.
     fn address(&self) -> PathBuf;
 
-    /// The [partitions](is_partition) at any depth, in the order of their names.
+    /// Lists the [partitions](is_partition) at any depth, in the order of their names.
     ///
     /// # Errors
     ///
-    /// What keeps them from being listed: no such place, no permission, no route.
+    /// Whatever keeps the partitions from being listed: no such place, no permission, no route.
     fn list(&self) -> Result<Vec<PathBuf>>;
 
-    /// The state of a file; `None` where there is none.
+    /// State of a file; `None` where there is no such file.
     ///
     /// # Errors
     ///
-    /// What keeps the place from being asked.
+    /// Whatever keeps the place from being asked.
     fn stamp(&self, name: &Path) -> Result<Option<Stamp>>;
 
-    /// A file to read on this machine, for as long as the answer lives.
+    /// Fetches a file to read on this machine. It stays there for as long as the answer lives.
     ///
     /// # Errors
     ///
-    /// What keeps it from being fetched: it is not there, no permission, no route, no room.
+    /// Whatever keeps the file from being fetched: it is not there, no permission, no route, no room.
     fn fetch(&self, name: &Path) -> Result<Fetched>;
 
-    /// A file of which one column of numbers is read, as [`crate::read_f32_column`] does. Where a place can leave the rest out, it is
-    /// zeros.
+    /// Fetches a file of which one column of numbers is read, as [`crate::read_f32_column`] does. A place
+    /// that can leave the rest out puts zeros there.
     ///
     /// # Errors
     ///
@@ -58,38 +60,38 @@ pub trait Folder: fmt::Debug + Send + Sync {
         self.fetch(name)
     }
 
-    /// Calls `make` with a path, at which it writes a file, and keeps that file under `name`. What stood there before stays until
-    /// the new file is whole.
+    /// Calls `make` with a path at which it writes a file, and keeps that file under `name`. The file that
+    /// stood there before stays until the new one is whole.
     ///
     /// # Errors
     ///
-    /// Those of `make`, after which nothing is kept; what keeps the file from being written.
+    /// The errors of `make`, after which nothing is kept; whatever keeps the file from being written.
     fn put(&self, name: &Path, make: &mut dyn FnMut(&Path) -> Result<()>) -> Result<Stamp>;
 
-    /// A small file; `None` where there is none that can be read.
+    /// Reads a small file; `None` where there is none that can be read.
     ///
     /// # Errors
     ///
-    /// What keeps the place from being asked.
+    /// Whatever keeps the place from being asked.
     fn read(&self, name: &Path) -> Result<Option<Vec<u8>>>;
 
     /// Writes a small file, whole or not at all.
     ///
     /// # Errors
     ///
-    /// What keeps it from being written.
+    /// Whatever keeps the file from being written.
     fn write(&self, name: &Path, bytes: &[u8]) -> Result<()>;
 }
 
-/// The state of a file: its length, and its time of writing or its version in an object store.
+/// State of a file: its length, and its time of writing or its version in an object store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stamp {
-    /// Its length.
+    /// Length of the file in bytes.
     pub bytes: u64,
-    /// When it was written, in nanoseconds since 1970; 0 where the system does not say.
+    /// Time of writing, in nanoseconds since 1970; 0 where the system does not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub written: Option<u64>,
-    /// The version that an object store gives it.
+    /// Version that an object store gives the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub etag: Option<String>,
 }
@@ -102,7 +104,7 @@ impl Stamp {
     }
 }
 
-/// A file on this machine. One that was fetched from elsewhere is removed with the last copy of this.
+/// A file on this machine. If it was fetched from elsewhere, it is removed with the last copy of this handle.
 #[derive(Debug, Clone)]
 pub struct Fetched(Arc<Held>);
 
@@ -110,22 +112,23 @@ pub struct Fetched(Arc<Held>);
 struct Held {
     path: PathBuf,
     stamp: Stamp,
-    /// The folder that is removed with it.
+    /// Temporary folder that is removed with the file.
     _temporary: Option<TempDir>,
 }
 
 impl Fetched {
-    /// What was fetched into a temporary folder, in the state that it had.
+    /// Makes the handle of a file that was fetched into a temporary folder, with the state that the original
+    /// had.
     pub fn new(path: PathBuf, stamp: Stamp, temporary: TempDir) -> Self {
         Self(Arc::new(Held { path, stamp, _temporary: Some(temporary) }))
     }
 
-    /// Where it is on this machine.
+    /// Path of the file on this machine.
     pub fn path(&self) -> &Path {
         &self.0.path
     }
 
-    /// The state that it had before it was read.
+    /// State that the file had before it was read.
     pub fn stamp(&self) -> &Stamp {
         &self.0.stamp
     }
@@ -139,8 +142,9 @@ impl PartialEq for Fetched {
 
 impl Eq for Fetched {}
 
-/// Whether a file is a partition, by its name from the folder: one of vectors, which does not begin with `_` or `.`, and whose
-/// folders do not either. A folder `_key=value` is one of a column. Spark has the same rule.
+/// Whether a file is a partition, by its name from the folder: a file of vectors whose name does not begin
+/// with `_` or `.`, and whose folders' names do not either. A folder `_key=value` stands for a column and
+/// counts. Spark has the same rule.
 ///
 /// ```
 /// use std::path::Path;
@@ -164,11 +168,11 @@ fn is_seen(part: Component<'_>, is_folder: bool) -> bool {
         || !(said.starts_with('.') || (said.starts_with('_') && !(is_folder && said.contains('='))))
 }
 
-/// The partitions of a folder where there has to be one.
+/// Lists the partitions of a folder that must have at least one.
 ///
 /// # Errors
 ///
-/// As [`Folder::list`]; [`ErrorKind::Empty`](rehang::ErrorKind::Empty).
+/// As [`Folder::list`]; [`ErrorKind::Empty`](rehang_core::ErrorKind::Empty).
 pub fn expect_partitions(folder: &dyn Folder) -> Result<Vec<PathBuf>> {
     let found = folder.list()?;
     if found.is_empty() {
@@ -181,7 +185,7 @@ pub fn expect_partitions(folder: &dyn Folder) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// A folder of this machine. Nothing is copied.
+/// A folder of this machine. Its files are not copied.
 ///
 /// ```
 /// use std::path::Path;
@@ -199,12 +203,12 @@ pub fn expect_partitions(folder: &dyn Folder) -> Result<Vec<PathBuf>> {
 pub struct LocalFolder(PathBuf);
 
 impl LocalFolder {
-    /// The folder at a path; it need not be there yet.
+    /// Returns the folder at a path, which need not exist yet.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self(path.into())
     }
 
-    /// Where a file lies, or is to lie: its folder is there.
+    /// Returns the path of a file, and makes its folder where it does not exist.
     fn made(&self, name: &Path) -> Result<PathBuf> {
         let path = self.0.join(name);
         let folder = folder_of(&path);
@@ -218,7 +222,8 @@ impl Folder for LocalFolder {
         self.0.clone()
     }
 
-    /// Fails with [`ErrorKind::Corrupt`](rehang::ErrorKind::Corrupt) for a link to a folder, which could lead round in a circle.
+    /// Fails with [`ErrorKind::Corrupt`](rehang_core::ErrorKind::Corrupt) for a link to a folder, which could lead
+    /// round in a circle.
     fn list(&self) -> Result<Vec<PathBuf>> {
         let mut found = Vec::new();
         let mut open = vec![PathBuf::new()];

@@ -1,29 +1,30 @@
-//! What a caller holds in memory, in the place of a file: numbers of another program, such as arrays of Python.
+//! Rows and values that a caller holds in memory, in the place of a file: numbers of another program, such as
+//! arrays of Python.
 
 use std::fmt;
 use std::sync::Arc;
 
-use rehang::{Error, Matrix, Result};
+use rehang_core::{Error, Matrix, Result};
 
 use crate::rows::{IdKind, RowBatch, RowReader};
 
-/// The whole number from which on not every one is an `f64`.
+/// Smallest power of two from which on some whole numbers are no longer `f64`: 2⁵³.
 pub(crate) const WHOLE_END: f64 = (1_u64 << f64::MANTISSA_DIGITS) as f64;
 
-/// One value a row.
+/// Values that a caller holds, one a row.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Scalars {
     /// Whole numbers.
     Integers(Vec<i64>),
-    /// Numbers with fractions, and the whole number from which on not every one is of the type that they came in: 2⁵³ for `f64`,
-    /// 2²⁴ for `f32`.
+    /// Numbers with fractions. The second field is the bound from which on some whole numbers are missing in
+    /// the type that the values came in: 2⁵³ for `f64`, 2²⁴ for `f32`.
     Floats(Vec<f64>, f64),
     /// Texts.
     Texts(Vec<String>),
 }
 
 impl Scalars {
-    /// How many rows there are.
+    /// Number of rows.
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Integers(values) => values.len(),
@@ -36,17 +37,17 @@ impl Scalars {
 /// Rows of numbers, `[n, d]`, that the caller keeps. The caller may read them from a disk when
 /// [`GivenRows::read`] is called.
 pub trait GivenRows: Send + Sync {
-    /// How many rows there are.
+    /// Number of rows.
     fn rows(&self) -> u64;
 
-    /// Coordinates of a row.
+    /// Number of coordinates in a row.
     fn width(&self) -> usize;
 
-    /// Appends `count` rows from `first` on to `out`, as the nearest `f32`. All of them are there.
+    /// Appends `count` rows from `first` on to `out`, each number as the nearest `f32`. All these rows exist.
     ///
     /// # Errors
     ///
-    /// What keeps the caller from reading them.
+    /// Whatever keeps the caller from reading the rows.
     fn read(&self, first: u64, count: usize, out: &mut Vec<f32>) -> Result<()>;
 }
 
@@ -66,7 +67,8 @@ impl GivenRows for Matrix {
     }
 }
 
-/// What a caller holds in memory. Copies are handles on one content, and are equal; nothing else is.
+/// Content that a caller holds in memory. Copies are handles on one content and are equal; two contents are
+/// never equal.
 #[derive(Clone)]
 pub enum Given {
     /// Rows of numbers.
@@ -76,7 +78,7 @@ pub enum Given {
 }
 
 impl Given {
-    /// One value a row; `what` is what the caller calls it.
+    /// Returns the values, one a row; `what` is the caller's name for them.
     pub(super) fn scalars(&self, what: &impl fmt::Display) -> Result<Scalars> {
         let values = match self {
             Self::Values(values) => Scalars::clone(values),
@@ -87,7 +89,7 @@ impl Given {
         if values.len() == 0 { Err(Error::empty(what)) } else { Ok(values) }
     }
 
-    /// The rows, from front to back; `what` is what the caller calls them.
+    /// Opens the rows for reading from front to back; `what` is the caller's name for them.
     pub(super) fn open(&self, what: &impl fmt::Display) -> Result<Box<dyn RowReader>> {
         let Self::Rows(rows) = self else {
             return Err(Error::corrupt(what, "it holds one value a row where rows of numbers are needed"));

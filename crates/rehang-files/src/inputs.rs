@@ -1,4 +1,5 @@
-//! Files that are read together: which rows take part, which rows are one item, and a record of everything that was read.
+//! Files that are read together: which rows take part, which rows are one item, and a record of everything
+//! that was read.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -12,13 +13,14 @@ use crate::source::{VectorSource, said};
 use crate::stream;
 use crate::text::read_lines;
 use crate::values::{Names, read_f32_column, read_ids, read_labels, read_matrices, read_order};
-use rehang::adapter::Adapter;
-use rehang::check::expect_count;
-use rehang::curve::Qrels;
-use rehang::report::InputRecord;
-use rehang::{Error, ErrorKind, Finding, Head, HeadKind, Labels, Matrix, Result, Severity};
+use rehang_core::adapter::Adapter;
+use rehang_core::check::expect_count;
+use rehang_core::curve::Qrels;
+use rehang_core::report::InputRecord;
+use rehang_core::{Error, ErrorKind, Finding, Head, HeadKind, Labels, Matrix, Result, Severity};
 
-/// Which rows of files take part: those where a file of whole numbers, one a row, has one of the values.
+/// Selection of the rows that take part: those where a file of whole numbers, one a row, has one of the
+/// values.
 ///
 /// Its text form is `FILE=VALUES`.
 ///
@@ -28,13 +30,13 @@ use rehang::{Error, ErrorKind, Finding, Head, HeadKind, Labels, Matrix, Result, 
 /// let gallery: RowSelection = "role.npy=1,2".parse()?;
 /// assert_eq!((gallery.file.to_string().as_str(), &gallery.values[..]), ("role.npy", &[1, 2][..]));
 /// assert!("role.npy".parse::<RowSelection>().is_err());
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RowSelection {
-    /// The file of whole numbers.
+    /// File of whole numbers, one a row.
     pub file: VectorSource,
-    /// The values whose rows take part.
+    /// Values whose rows take part.
     pub values: Vec<i64>,
 }
 
@@ -53,7 +55,7 @@ impl FromStr for RowSelection {
 }
 
 impl RowSelection {
-    /// Reads the file. Fails for a value that no row has: a value that matches nothing is a typo that costs a night.
+    /// Reads the file. Fails for a value that no row has, since a typo there would cost a night.
     ///
     /// # Errors
     ///
@@ -68,7 +70,7 @@ impl RowSelection {
     }
 }
 
-/// Which rows take part, one answer a row.
+/// Mask of the rows that take part: one answer a row.
 #[derive(Debug, Clone)]
 pub struct RowMask {
     file: String,
@@ -77,7 +79,7 @@ pub struct RowMask {
 }
 
 impl RowMask {
-    /// Fails where `what` has another number of rows.
+    /// Fails where `what` has another number of rows than the mask.
     ///
     /// # Errors
     ///
@@ -86,18 +88,18 @@ impl RowMask {
         expect_count(&self.file, self.takes.len(), what, rows)
     }
 
-    /// The places, within `rows`, of those that take part.
+    /// Places, within `rows`, of the rows that take part.
     pub fn places(&self, rows: std::ops::Range<usize>) -> Vec<usize> {
         let first = rows.start;
         rows.filter(|&row| self.takes[row]).map(|row| row - first).collect()
     }
 }
 
-/// Ids that say which rows of the old and of the new side are one item; without any, rows go by position.
+/// Files of ids that say which old and new rows are one item. Without any, rows are paired by position.
 #[derive(Debug, Clone, Default)]
 pub struct JoinFiles {
-    /// Files with the ids of the old vectors, one below the other. Everything made from old vectors, and everything that
-    /// goes with items, has the rows of the old vectors.
+    /// Files with the ids of the old vectors, one below the other. Everything made from old vectors, and
+    /// everything that goes with items, has the rows of the old vectors.
     pub old_ids: Vec<VectorSource>,
     /// Files with the ids of the new vectors.
     pub new_ids: Vec<VectorSource>,
@@ -106,28 +108,28 @@ pub struct JoinFiles {
 }
 
 impl JoinFiles {
-    /// Whether rows go by position.
+    /// Whether rows are paired by position.
     pub fn is_by_position(&self) -> bool {
         self.old_ids.is_empty() || self.new_ids.is_empty()
     }
 }
 
-/// The files of a classifier head; none without a weight.
+/// Files of a classifier head. Without a weight there is no head.
 #[derive(Debug, Clone, Default)]
 pub struct HeadFiles {
-    /// Weight, `[classes, d_new]`.
+    /// File of the weight, `[classes, d_new]`.
     pub head_weight: Option<VectorSource>,
-    /// Bias, `[classes]`; zeros without it.
+    /// File of the bias, `[classes]`; zeros without it.
     pub head_bias: Option<VectorSource>,
-    /// How the head makes logits.
+    /// Kind of the head: how it makes logits.
     pub head_kind: HeadKind,
 }
 
-/// Reads files and keeps a record of them, with their fingerprints; knows which rows take part.
+/// Reader of files that records what was read, with fingerprints, and knows which rows take part.
 ///
 /// ```
 /// use rehang_files::{InputReader, VectorSource};
-/// use rehang::Matrix;
+/// use rehang_core::Matrix;
 ///
 /// let folder = tempfile::tempdir()?;
 /// let place = |name: &str| folder.path().join(name);
@@ -144,19 +146,19 @@ pub struct HeadFiles {
 /// ```
 #[derive(Debug, Default)]
 pub struct InputReader {
-    /// Vectors, labels and numbers that were read, in order.
+    /// Records of the vectors, labels and numbers that were read, in order.
     pub read: Vec<InputRecord>,
-    /// What was read beside them: ids, judgements, the bias of a head, in order.
+    /// Records of what was read besides them: ids, judgements, the bias of a head, in order.
     pub beside: Vec<InputRecord>,
-    /// What the reader of the result should know about the inputs.
+    /// Findings about the inputs that the reader of the result should know.
     pub findings: Vec<Finding>,
-    /// Every file, with the parameter that names it.
+    /// Every file that was read, with the parameter that names it.
     files: Vec<(String, PathBuf)>,
     rows: Option<RowMask>,
 }
 
 impl InputReader {
-    /// Nothing read yet but the file that says which rows take part; all of them without one.
+    /// Makes a reader. It reads the file that says which rows take part; without one, all rows do.
     ///
     /// # Errors
     ///
@@ -168,12 +170,13 @@ impl InputReader {
         Ok(inputs)
     }
 
-    /// Rows of one file, or of several below each other, that take part. `role` is the parameter that names the files.
+    /// Reads one file, or several below each other, and keeps the rows that take part. `role` is the
+    /// parameter that names the files.
     ///
     /// # Errors
     ///
-    /// As [`read_matrices`](crate::read_matrices); [`ErrorKind::NotFinite`]; [`ErrorKind::CountMismatch`] where the file of the
-    /// rows that take part has another number of rows.
+    /// As [`read_matrices`](crate::read_matrices); [`ErrorKind::NotFinite`]; [`ErrorKind::CountMismatch`]
+    /// where the file of the rows that take part has another number of rows.
     pub fn matrix(&mut self, role: &str, sources: &[VectorSource]) -> Result<Matrix> {
         let mut matrix = self.finite(role, sources)?;
         if let Some(mask) = &self.rows {
@@ -184,7 +187,7 @@ impl InputReader {
         Ok(matrix)
     }
 
-    /// All rows of a file to which the selection of rows does not apply (queries, heads).
+    /// Reads all rows of a file to which the selection of rows does not apply (queries, heads).
     ///
     /// # Errors
     ///
@@ -202,12 +205,12 @@ impl InputReader {
         Ok(matrix)
     }
 
-    /// Labels or groups of the rows that take part; `names` numbers those that are names.
+    /// Reads labels or groups of the rows that take part. `names` turns labels that are names into numbers.
     ///
     /// # Errors
     ///
-    /// As [`read_label_values`](crate::read_label_values); [`ErrorKind::Corrupt`] where one file holds whole numbers and
-    /// another one names; [`ErrorKind::CountMismatch`] as in [`InputReader::matrix`].
+    /// As [`read_label_values`](crate::read_label_values); [`ErrorKind::Corrupt`] where one file holds whole
+    /// numbers and another one names; [`ErrorKind::CountMismatch`] as in [`InputReader::matrix`].
     pub fn labels(&mut self, role: &str, sources: &[VectorSource], names: &mut Names) -> Result<Labels> {
         self.mark(role, sources);
         let labels = self.part(&said(sources), names.read(sources)?)?;
@@ -215,7 +218,7 @@ impl InputReader {
         Ok(labels)
     }
 
-    /// Labels or groups of files to which the selection of rows does not apply.
+    /// Reads labels or groups of files to which the selection of rows does not apply.
     ///
     /// # Errors
     ///
@@ -232,7 +235,8 @@ impl InputReader {
         Ok(labels)
     }
 
-    /// One number a row of one file, or of several below each other; the selection of rows does not apply.
+    /// Reads one number a row from one file, or from several below each other. The selection of rows does not
+    /// apply.
     ///
     /// # Errors
     ///
@@ -248,7 +252,8 @@ impl InputReader {
         Ok(column.as_slice().iter().copied().map(f64::from).collect())
     }
 
-    /// An order of the rows that take part, or of all rows, which loses the others.
+    /// Reads an order of the rows that take part. An order of all rows is accepted too; the other rows are
+    /// dropped from it.
     ///
     /// # Errors
     ///
@@ -270,7 +275,7 @@ impl InputReader {
         Ok(order)
     }
 
-    /// Ids of all rows of one file, or of several below each other.
+    /// Reads the ids of all rows from one file, or from several below each other.
     ///
     /// # Errors
     ///
@@ -285,7 +290,7 @@ impl InputReader {
         Ok(ids)
     }
 
-    /// A text file, read by `read`, of which every line is part of the record.
+    /// Reads a text file by `read`. Every line of the file goes into the record.
     ///
     /// # Errors
     ///
@@ -297,12 +302,14 @@ impl InputReader {
         Ok(value)
     }
 
-    /// Judgements of the items that take part, joined as the items are, for `queries` queries: query id, item id and gain, with
-    /// files of the ids of queries and items. Judgements of other items are left out, and the record says so.
+    /// Reads judgements (query id, item id and gain) for `queries` queries, with files of the ids of queries
+    /// and items. Judgements of items that do not take part are left out, and a finding says so. Items are
+    /// joined as in `join`.
     ///
     /// # Errors
     ///
-    /// As [`read_qrels`]; [`ErrorKind::CountMismatch`] where ids are not of the `items` or queries.
+    /// As [`read_qrels`]; [`ErrorKind::CountMismatch`] where the number of ids is not that of the items or of
+    /// the queries.
     pub fn judgements(
         &mut self,
         path: &Path,
@@ -339,7 +346,7 @@ impl InputReader {
         Qrels::new(judged)
     }
 
-    /// An adapter. It is no part of the record yet: [`InputReader::note_adapter`] adds it.
+    /// Loads an adapter. It is not in the record yet: [`InputReader::note_adapter`] adds it.
     ///
     /// # Errors
     ///
@@ -360,7 +367,7 @@ impl InputReader {
         Ok(())
     }
 
-    /// The classifier head; `None` where no weight is given.
+    /// Reads the classifier head; `None` where no weight is given.
     ///
     /// # Errors
     ///
@@ -386,12 +393,13 @@ impl InputReader {
         Head::new(weight, bias, files.head_kind).map(Some).map_err(|error| error.context(source.to_string()))
     }
 
-    /// Which rows of `old_count` old and `new_count` new ones are one item: by position, or by ids where they are given.
+    /// Pairs the rows of `old_count` old and `new_count` new vectors: by position, or by ids where they are
+    /// given.
     ///
     /// # Errors
     ///
-    /// As [`InputReader::ids`] and [`join::by_id`]; [`ErrorKind::CountMismatch`] where there is not one id a row;
-    /// [`ErrorKind::InvalidOption`] for ids beside a selection of rows.
+    /// As [`InputReader::ids`] and [`join::by_id`]; [`ErrorKind::CountMismatch`] where there is not one id a
+    /// row; [`ErrorKind::InvalidOption`] for ids beside a selection of rows.
     pub fn join(&mut self, files: &JoinFiles, old_count: usize, new_count: usize) -> Result<Join> {
         if files.is_by_position() {
             return Ok(Join(None));
@@ -415,7 +423,7 @@ impl InputReader {
         Ok(Join(Some(JoinedRows { old, new, old_count, old_ids: old_said })))
     }
 
-    /// The part of `whole`, one value a row of a file, that belongs to the rows that take part.
+    /// Keeps those of `whole`, one value a row of a file, that belong to the rows that take part.
     ///
     /// # Errors
     ///
@@ -426,7 +434,8 @@ impl InputReader {
         Ok(mask.places(0..whole.len()).into_iter().map(|row| whole[row].clone()).collect())
     }
 
-    /// Fails where an output, given with the parameter that names it, is one of the files that were read, or another output.
+    /// Fails where an output is one of the files that were read, or another output. Each output is given with
+    /// the parameter that names it.
     ///
     /// # Errors
     ///
@@ -435,7 +444,7 @@ impl InputReader {
         expect_apart(outputs, &self.files)
     }
 
-    /// Adds something that was read to the record.
+    /// Adds an input to the record.
     pub fn note(
         &mut self,
         role: &str,
@@ -447,7 +456,8 @@ impl InputReader {
         self.read.push(record(role, path, rows, dimension, fingerprint));
     }
 
-    /// Puts what was read beside vectors and labels into the record, and which rows took part.
+    /// Completes the record with what was read beside vectors and labels, and with the file of the rows that
+    /// took part.
     pub fn note_all(&mut self) {
         self.read.append(&mut self.beside);
         if let Some(mask) = &self.rows {
@@ -465,7 +475,7 @@ impl InputReader {
     }
 
     fn mark(&mut self, role: &str, sources: &[VectorSource]) {
-        // Three roles have another name than the parameter.
+        // Three roles have another name than their parameter.
         let parameter = match role {
             "head" => "head_weight".into(),
             "old queries" => "queries_old".into(),
@@ -481,22 +491,22 @@ fn record(role: &str, path: &str, rows: usize, dimension: Option<usize>, fingerp
     InputRecord { role: role.into(), path: path.into(), rows, dimension, fingerprint }
 }
 
-/// Which rows of the old and of the new side are the same items: by position, or by their ids.
+/// Pairing of the old rows with the new rows that are the same items: by position, or by ids.
 #[derive(Debug, Default)]
 pub struct Join(Option<JoinedRows>);
 
-/// Rows of one item side by side, and how many rows the old side has in all.
+/// Old and new row of each item, and the number of all old rows.
 #[derive(Debug)]
 struct JoinedRows {
     old: Vec<usize>,
     new: Vec<usize>,
     old_count: usize,
-    /// The files of the old ids.
+    /// Names of the files of the old ids.
     old_ids: String,
 }
 
 impl Join {
-    /// Fails where an item of the old side has no partner; `what` says what needs all of them.
+    /// Fails where an item of the old side has no partner; `what` says what needs all items.
     ///
     /// # Errors
     ///
@@ -510,7 +520,7 @@ impl Join {
         }
     }
 
-    /// Rows of the new side.
+    /// Keeps the new rows of the paired items, in their order.
     pub fn new_side(&self, matrix: Matrix) -> Matrix {
         match &self.0 {
             None => matrix,
@@ -518,7 +528,7 @@ impl Join {
         }
     }
 
-    /// Rows of the old side, or of what goes with it.
+    /// Keeps the old rows of the paired items, of a matrix that has the rows of the old side.
     ///
     /// # Errors
     ///
@@ -529,7 +539,7 @@ impl Join {
         Ok(matrix.select(&rows.old))
     }
 
-    /// Values that go with the rows of the old side.
+    /// Keeps the values of the paired items, of a list that has the rows of the old side.
     ///
     /// # Errors
     ///
@@ -540,7 +550,8 @@ impl Join {
         Ok(rows.old.iter().map(|&row| values[row].clone()).collect())
     }
 
-    /// An order of the old side's rows as one of the joined items; items that are left out drop out of it.
+    /// Turns an order of the old side's rows into an order of the joined items; items that are left out drop
+    /// out of it.
     ///
     /// # Errors
     ///
@@ -557,12 +568,13 @@ impl Join {
     }
 }
 
-/// Fails where files whose rows are paired by position have ids of their own, and these say that rows do not belong together.
+/// Fails where files whose rows are paired by position have ids of their own that say that rows do not belong
+/// together.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Unmatched`] with the first row whose ids differ; [`ErrorKind::Corrupt`] for a column `id` that cannot be ids, where other files have ids too; as
-/// [`stream::open`].
+/// [`ErrorKind::Unmatched`] with the first row whose ids differ; [`ErrorKind::Corrupt`] for a column `id`
+/// that cannot be ids, where other files have ids too; as [`stream::open`].
 pub fn expect_same_items(files: &[&[VectorSource]]) -> Result<()> {
     let mut with_ids = Vec::new();
     for &sources in files {
@@ -570,13 +582,13 @@ pub fn expect_same_items(files: &[&[VectorSource]]) -> Result<()> {
             with_ids.push((said(sources), ids));
         }
     }
-    // With the ids of one side only there is nothing to compare them with, so not even unreadable ids are an error.
+    // Ids on one side only can be compared with nothing, so not even unreadable ids are an error.
     if with_ids.len() < 2 {
         return Ok(());
     }
     let known = with_ids.into_iter().map(|(what, ids)| Ok((what, ids?))).collect::<Result<Vec<_>>>()?;
     let Some(((first, expected), others)) = known.split_first() else { return Ok(()) };
-    // Callers report another number of rows by themselves.
+    // Files with different numbers of rows are reported by the callers.
     for (other, ids) in others.iter().filter(|(_, ids)| ids.len() == expected.len()) {
         let differing: Vec<usize> = (0..ids.len()).filter(|&row| ids[row] != expected[row]).collect();
         let Some(&row) = differing.first() else { continue };
@@ -586,8 +598,8 @@ pub fn expect_same_items(files: &[&[VectorSource]]) -> Result<()> {
     Ok(())
 }
 
-/// The error of two files whose rows are paired by position, while the ids of `count` rows say that they are of different items: the
-/// first such row with its id in either file, and the way out.
+/// Makes the error for two files whose rows are paired by position, although the ids of `count` rows say that
+/// they are different items. It has the first such row with its id in either file, and the way out.
 pub fn other_items(
     (one, other): (&str, &str),
     count: usize,
@@ -602,13 +614,14 @@ pub fn other_items(
     .into()
 }
 
-/// The ids that files of vectors have beside them, one file below the other, or why they cannot be ids; `None` where one of them has none.
+/// Ids beside the vectors of files, one file below the other, or why they cannot be ids; `None` where a file
+/// has none.
 fn own_ids(sources: &[VectorSource]) -> Result<Option<Result<Vec<String>>>> {
     if sources.is_empty() {
         return Ok(None);
     }
     for source in sources {
-        // What is in memory has no ids beside it.
+        // Content in memory has no ids beside it.
         let reader = stream::open(source)?;
         if reader.id_kind().is_none() {
             return Ok(reader.check_ids().err().map(Err));
@@ -616,14 +629,14 @@ fn own_ids(sources: &[VectorSource]) -> Result<Option<Result<Vec<String>>>> {
     }
     let mut ids = Vec::new();
     for source in sources {
-        // The column that the source names holds the vectors; ids are looked for by their own names.
+        // The column that the source names holds the vectors; the ids are looked for under their own names.
         let own = read_ids(&VectorSource { column: None, ..source.clone() })?;
         ids.extend(own.ok_or_else(|| Error::missing("a column of ids", source))?);
     }
     Ok(Some(Ok(ids)))
 }
 
-/// A fingerprint of whole numbers, in the form of [`Matrix::fingerprint`].
+/// Fingerprint of whole numbers, in the form of [`Matrix::fingerprint`].
 fn fingerprint(labels: &[i64]) -> String {
     // Two halves of 24 bits each are exact as f32 for every label below 2^48.
     let halves: Vec<f32> =
@@ -631,7 +644,7 @@ fn fingerprint(labels: &[i64]) -> String {
     Matrix::new(2, halves).unwrap_or_default().fingerprint()
 }
 
-/// A fingerprint of texts, in the form of [`Matrix::fingerprint`].
+/// Fingerprint of texts, in the form of [`Matrix::fingerprint`].
 fn fingerprint_of_texts(texts: &[String]) -> String {
     // Every byte is exact as f32; 256, which is no byte, marks the end of a text.
     let values = texts.iter().flat_map(|text| text.bytes().map(f32::from).chain([256.0])).collect();

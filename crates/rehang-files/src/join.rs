@@ -1,12 +1,12 @@
-//! Files that go by id instead of by row.
+//! Joining of files by id instead of by row.
 
-use rehang::{Error, ErrorKind, Result};
+use rehang_core::{Error, ErrorKind, Result};
 use std::collections::HashMap;
 
-/// How many unmatched ids an error names.
+/// Most unmatched ids that an error names.
 const EXAMPLES_MAX: usize = 5;
 
-/// Names that matched nothing, with the first few as examples.
+/// Count of names that matched nothing, with the first few as examples.
 #[derive(Default)]
 pub(crate) struct Unknown {
     pub(crate) count: usize,
@@ -21,7 +21,7 @@ impl Unknown {
         }
     }
 
-    /// Fails where there is one; `what` says what was matched.
+    /// Fails where any name matched nothing; `what` says what was matched.
     pub(crate) fn check(self, what: &str) -> Result<()> {
         if self.count == 0 {
             return Ok(());
@@ -30,28 +30,29 @@ impl Unknown {
     }
 }
 
-/// What to do about ids that only one side has.
+/// Policy for ids that only one side has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum MissingPolicy {
-    /// Fail, and name them. A typo in an id is found before it costs a night.
+    /// Fail, and name the ids. A typo in an id is found before it costs a night.
     #[default]
     Error,
-    /// Keep what both sides have; the rest is counted in the answer.
+    /// Keep the ids that both sides have; the answer counts the rest.
     KeepCommon,
 }
 
 /// Rows of two files that hold the same items.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Joined {
-    /// For every common item, its row on the left and its row on the right, in the order of the left.
+    /// Row on the left and row on the right of every common item, in the order of the left.
     pub rows: Vec<(usize, usize)>,
-    /// Rows of the left without a partner, in order.
+    /// Rows of the left that have no partner, in order.
     pub left_only: Vec<usize>,
-    /// Rows of the right without a partner, in order.
+    /// Rows of the right that have no partner, in order.
     pub right_only: Vec<usize>,
 }
 
-/// The row of every id. Fails for one that is there twice; `what` says what holds it, and `of` what it is ("id ").
+/// Maps every id to its row. Fails for an id that stands twice; `what` names its file, and `of` goes before
+/// the id in the error ("id ").
 pub(crate) fn rows_of<'a>(what: &str, of: &str, ids: &'a [String]) -> Result<HashMap<&'a str, usize>> {
     let mut rows = HashMap::with_capacity(ids.len());
     for (row, id) in ids.iter().enumerate() {
@@ -74,13 +75,13 @@ pub(crate) fn rows_of<'a>(what: &str, of: &str, ids: &'a [String]) -> Result<Has
 /// assert_eq!((joined.left_only, joined.right_only), (vec![1], vec![2]));
 /// // By default, what does not match is an error that names it.
 /// assert!(by_id(("old.parquet", &old), ("new.parquet", &new), MissingPolicy::Error).is_err());
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Duplicate`] for an id that stands twice in one file; [`ErrorKind::Unmatched`] where an id has no
-/// partner and the policy is [`MissingPolicy::Error`], or where no id has one.
+/// [`ErrorKind::Duplicate`] for an id that stands twice in one file; [`ErrorKind::Unmatched`] where an id has
+/// no partner and the policy is [`MissingPolicy::Error`], or where no id has one.
 pub fn by_id(
     (left, left_ids): (&str, &[String]),
     (right, right_ids): (&str, &[String]),

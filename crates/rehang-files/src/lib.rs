@@ -1,4 +1,4 @@
-//! Files of rehang, and the places they lie in: vectors, labels, ids, orders and adapters, in and out.
+//! Files of rehang and the places they lie in: vectors, labels, ids, orders and adapters, in and out.
 //!
 //! This crate knows every file format and no metric: it builds the data of the core and measures nothing.
 //!
@@ -12,11 +12,13 @@
 //! | `.txt`, `.tsv`, `.csv`, `.ids` | no | one a line |
 //! | `.jsonl` | no | ids: field `_id`, or else `id`; labels: field `label`, or else `labels` |
 //!
-//! A column of a Parquet file and a tensor of a safetensors file are named behind a `#`: `gallery.parquet#embedding`.
-//! The name may be left out where there is one answer only. The exact rules stand in `docs/formats.md`.
+//! A column of a Parquet file and a tensor of a safetensors file are named behind a `#`:
+//! `gallery.parquet#embedding`. The name may be left out where there is one answer only. The exact rules
+//! stand in `docs/formats.md`.
 //!
-//! Sizes that a header claims are held against the length of the file before anything is allocated. Outputs appear
-//! whole or not at all, see [`AtomicFile`]. Files that are larger than memory are for [`stream`].
+//! Sizes that a header claims are checked against the length of the file before anything is allocated.
+//! Outputs appear whole or not at all, see [`AtomicFile`]. Files that are larger than memory are for
+//! [`stream`].
 
 pub mod adapter_file;
 pub mod adapter_network;

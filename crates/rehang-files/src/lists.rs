@@ -1,7 +1,7 @@
-//! The files that describe face and landmark data sets: lists in the style of IJB-C, the solution of Google Landmarks
-//! v2, the ground truth of revisited Oxford and Paris.
+//! The files that describe face and landmark data sets: lists in the style of IJB-C, the solution of Google
+//! Landmarks v2, the ground truth of revisited Oxford and Paris.
 //!
-//! The exact rules stand in `laboratory/docs/formats.md`. Every complaint names the file and the line.
+//! The exact rules stand in `laboratory/docs/formats.md`. Every error names the file and the line.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -10,55 +10,56 @@ use serde::Deserialize;
 
 use crate::join::{MissingPolicy, Unknown, rows_of};
 use crate::text::{for_each_line, read_lines, split_csv};
-use rehang::check::expect_count;
-use rehang::{Error, ErrorKind, Result};
+use rehang_core::check::expect_count;
+use rehang_core::{Error, ErrorKind, Result};
 
 /// One image or video frame of a template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TemplateItem {
-    /// Its row in the matrix of vectors.
+    /// Row of the image in the matrix of vectors.
     pub row: usize,
-    /// The template it belongs to, counted from 0.
+    /// Number of the template that the image belongs to, counted from 0.
     pub template: usize,
-    /// The photograph or video it was taken from; items of one medium are averaged first. `None` where it is a medium of its
-    /// own.
+    /// Number of the photograph or video that the image was taken from. Items of one medium are averaged
+    /// first. `None` where the image is a medium of its own.
     pub media: Option<i64>,
 }
 
-/// Face images, the templates they belong to, and who those are.
+/// Face images, the templates they belong to, and the templates' subjects.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FaceList {
-    /// The templates' own ids, in the order in which they first appear.
+    /// Ids of the templates, in the order in which they first appear.
     pub templates: Vec<String>,
-    /// Who each template is: a number for each subject id, in the order in which those first appear.
+    /// Number of each template's subject. Subject ids are numbered in the order in which they first appear.
     pub subjects: Vec<i64>,
     /// The images of all templates.
     pub items: Vec<TemplateItem>,
-    /// Rows that the matrix of vectors must have.
+    /// Number of rows that the matrix of vectors must have.
     pub rows: usize,
     places: HashMap<String, usize>,
 }
 
 impl FaceList {
-    /// The place of a template, by its id.
+    /// Place of a template in the list, by its id.
     pub fn place(&self, template: &str) -> Option<usize> {
         self.places.get(template).copied()
     }
 }
 
-/// Reads face metadata: comma-separated, with a header line that names the columns `TEMPLATE_ID`, `SUBJECT_ID`, and, where
-/// they are there, `MEDIA_ID` or `SIGHTING_ID` and `FILENAME` (in any case and order; others are passed over). Several files
-/// are read as one list.
+/// Reads face metadata: comma-separated, with a header line that names the columns `TEMPLATE_ID` and
+/// `SUBJECT_ID`. It may also name `MEDIA_ID` or `SIGHTING_ID`, and `FILENAME`. Names may be in any case and
+/// order; other columns are passed over. Several files are read as one list.
 ///
-/// Without `names` the k-th line after a header is row k of the vectors, through all files. With `names`, one file name a row
-/// of the vectors, the column `FILENAME` says which row a line speaks of; an image may then stand in several templates. An empty
-/// media id means that the image is a medium of its own.
+/// Without `names`, the k-th line after a header is row k of the vectors, through all files. With `names`,
+/// one file name for each row of the vectors, the column `FILENAME` says which row a line speaks of; an image
+/// may then stand in several templates. An empty media id means that the image is a medium of its own.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Io`]; [`ErrorKind::Corrupt`] with the line for a missing column, an empty id, or a template with two subjects;
-/// [`ErrorKind::Unmatched`] for file names that are not among `names`; [`ErrorKind::Duplicate`] for a name that is there twice;
-/// [`ErrorKind::Empty`] for a file with no line after its header.
+/// [`ErrorKind::Io`]; [`ErrorKind::Corrupt`] with the line for a missing column, an empty id, or a template
+/// with two subjects; [`ErrorKind::Unmatched`] for file names that are not among `names`;
+/// [`ErrorKind::Duplicate`] for a name that stands twice; [`ErrorKind::Empty`] for a file with no line after
+/// its header.
 pub fn read_faces<P: AsRef<Path>>(paths: &[P], names: Option<&[String]>) -> Result<FaceList> {
     let rows_by_name = names.map(|names| rows_of("file names", "", names)).transpose()?;
     let mut list = FaceList::default();
@@ -131,15 +132,16 @@ pub fn read_faces<P: AsRef<Path>>(paths: &[P], names: Option<&[String]>) -> Resu
     Ok(list)
 }
 
-/// Reads pairs of templates to verify: `first,second[,same]` a line, with commas, tabs or blanks between, with or without a
-/// header line (one whose fields hold the word TEMPLATE). Gives places in `faces.templates`.
+/// Reads pairs of templates to verify: `first,second[,same]` a line, separated by commas, tabs or blanks.
+/// There may be a header line, whose fields hold the word TEMPLATE. Returns places in `faces.templates`.
 ///
-/// The third field, where there is one, must be 1 for pairs of one subject and 0 for others, and is held against the metadata.
+/// The third field, where there is one, must be 1 for pairs of one subject and 0 for others. It is checked
+/// against the metadata.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Io`]; [`ErrorKind::Corrupt`] with the line; [`ErrorKind::Unmatched`] for templates that the metadata does not
-/// have; [`ErrorKind::Empty`] for a file without pairs.
+/// [`ErrorKind::Io`]; [`ErrorKind::Corrupt`] with the line; [`ErrorKind::Unmatched`] for templates that the
+/// metadata does not have; [`ErrorKind::Empty`] for a file without pairs.
 pub fn read_pairs(path: impl AsRef<Path>, faces: &FaceList) -> Result<Vec<(usize, usize)>> {
     let path = path.as_ref();
     let mut pairs = Vec::new();
@@ -184,8 +186,9 @@ pub fn read_pairs(path: impl AsRef<Path>, faces: &FaceList) -> Result<Vec<(usize
     Ok(pairs)
 }
 
-/// Reads which templates are enrolled, or search: comma-separated with a header line that names a column `TEMPLATE_ID`, or one id
-/// a line. A template may stand on several lines, as in IJB-C's own lists, and counts once. Gives places in `faces.templates`.
+/// Reads the list of templates that are enrolled, or that search: comma-separated with a header line that
+/// names a column `TEMPLATE_ID`, or one id a line. A template may stand on several lines, as in IJB-C's own
+/// lists, and counts once. Returns places in `faces.templates`.
 ///
 /// # Errors
 ///
@@ -228,27 +231,29 @@ pub fn read_templates(path: impl AsRef<Path>, faces: &FaceList) -> Result<Vec<us
     Ok(places)
 }
 
-/// The solution of a landmark retrieval challenge, for the queries whose vectors are there.
+/// The solution of a landmark retrieval challenge, for the queries that have vectors.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LandmarkSolution {
-    /// The index rows that answer each query, in the order of the query ids; empty for a query that shows no landmark.
+    /// Index rows that answer each query, in the order of the query ids; empty for a query that shows no
+    /// landmark.
     pub answers: Vec<Vec<usize>>,
-    /// What the column `Usage` says of each query; empty without that column.
+    /// Value of the column `Usage` for each query; empty without that column.
     pub usage: Vec<String>,
-    /// Queries and images of the file that are not among the ids (always 0 with [`MissingPolicy::Error`]).
+    /// Number of the file's queries and images that are not among the ids (always 0 with
+    /// [`MissingPolicy::Error`]).
     pub unknown: usize,
 }
 
-/// Reads a solution as Google Landmarks v2 has it: comma-separated with the header `id,images[,Usage]`, where `images` holds the
-/// ids of the right answers with blanks between, or `None`.
+/// Reads a solution in the form of Google Landmarks v2: comma-separated with the header `id,images[,Usage]`.
+/// `images` holds the ids of the right answers with blanks between them, or `None`.
 ///
 /// Every query id must have a line. An id listed twice for one query counts once.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Io`]; [`ErrorKind::Corrupt`] with the line; [`ErrorKind::Duplicate`] for a query with two lines;
-/// [`ErrorKind::Unmatched`] for a query without a line, and, under [`MissingPolicy::Error`], for ids of the file that are not
-/// among `query_ids` and `index_ids`.
+/// [`ErrorKind::Io`]; [`ErrorKind::Corrupt`] with the line; [`ErrorKind::Duplicate`] for a query with two
+/// lines; [`ErrorKind::Unmatched`] for a query without a line, and, under [`MissingPolicy::Error`], for ids
+/// of the file that are not among `query_ids` and `index_ids`.
 pub fn read_landmark_solution(
     path: impl AsRef<Path>,
     query_ids: &[String],
@@ -315,14 +320,14 @@ pub fn read_landmark_solution(
     Ok(LandmarkSolution { answers: answers.into_iter().flatten().collect(), usage, unknown: count })
 }
 
-/// What the gallery holds for one query of a revisited benchmark, as gallery rows.
+/// Gallery rows that matter to one query of a revisited benchmark, by how clearly they show its landmark.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct GroundTruth {
-    /// Shows the landmark clearly.
+    /// Images that show the landmark clearly.
     pub easy: Vec<usize>,
-    /// Shows the landmark from an unusual side, small or in bad light.
+    /// Images that show the landmark from an unusual side, small or in bad light.
     pub hard: Vec<usize>,
-    /// Shows it so badly that people cannot tell.
+    /// Images that show the landmark so badly that people cannot tell.
     pub junk: Vec<usize>,
 }
 
@@ -333,11 +338,11 @@ pub struct RevisitedTruth {
     pub queries: Vec<String>,
     /// Names of the gallery's images, in the order in which the ground truth counts them.
     pub gallery: Vec<String>,
-    /// What the gallery holds for each query.
+    /// Gallery rows of each query, by how clearly they show its landmark.
     pub truth: Vec<GroundTruth>,
 }
 
-/// The file's own shape.
+/// The ground truth in the form that its JSON file has.
 #[derive(Deserialize)]
 struct RevisitedFile {
     queries: Vec<String>,
@@ -363,14 +368,14 @@ enum Image {
 /// Reads the ground truth of revisited Oxford or Paris as JSON:
 /// `{"queries": […], "gallery": […], "ground_truth": [{"easy": […], "hard": […], "junk": […]}, …]}`.
 ///
-/// `queries` and `gallery` are names; images are places in `gallery`, counted from 0 as in the benchmark's own files, or names.
-/// An image that is listed twice for a query, even under two headings, is an error.
+/// `queries` and `gallery` are names; images are places in `gallery`, counted from 0 as in the benchmark's
+/// own files, or names. An image that is listed twice for a query, even under two headings, is an error.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Io`]; [`ErrorKind::Corrupt`] for a file of another shape, with the line; [`ErrorKind::CountMismatch`];
-/// [`ErrorKind::Duplicate`] for names or images that are there twice; [`ErrorKind::Unmatched`] for an image that the gallery
-/// does not have.
+/// [`ErrorKind::Io`]; [`ErrorKind::Corrupt`] for a file of another shape, with the line;
+/// [`ErrorKind::CountMismatch`]; [`ErrorKind::Duplicate`] for names or images that stand twice;
+/// [`ErrorKind::Unmatched`] for an image that the gallery does not have.
 pub fn read_revisited(path: impl AsRef<Path>) -> Result<RevisitedTruth> {
     let path = path.as_ref();
     let text = read_lines(path)?.join("\n");
@@ -420,7 +425,7 @@ pub fn read_revisited(path: impl AsRef<Path>) -> Result<RevisitedTruth> {
     Ok(RevisitedTruth { queries: file.queries, gallery: file.gallery, truth })
 }
 
-/// For each of `names` its row in a file that holds `ids`, one a row.
+/// Finds the row of each of `names` in a file that holds `ids`, one a row.
 ///
 /// ```
 /// use rehang_files::lists::rows_by_name;
@@ -428,12 +433,13 @@ pub fn read_revisited(path: impl AsRef<Path>) -> Result<RevisitedTruth> {
 /// let names = ["b", "a"].map(String::from);
 /// let ids = ["a", "x", "b"].map(String::from);
 /// assert_eq!(rows_by_name("gallery", &names, &ids)?, [2, 0]);
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Duplicate`] for an id that is there twice, [`ErrorKind::Unmatched`] for names that are not among the ids.
+/// [`ErrorKind::Duplicate`] for an id that stands twice, [`ErrorKind::Unmatched`] for names that are not
+/// among the ids.
 pub fn rows_by_name(what: &str, names: &[String], ids: &[String]) -> Result<Vec<usize>> {
     let rows = rows_of(&format!("{what} ids"), "", ids)?;
     let mut unknown = Unknown::default();
@@ -448,7 +454,7 @@ pub fn rows_by_name(what: &str, names: &[String], ids: &[String]) -> Result<Vec<
     Ok(found)
 }
 
-/// Columns of face metadata.
+/// Places of the columns in face metadata.
 struct FaceColumns {
     template: usize,
     subject: usize,

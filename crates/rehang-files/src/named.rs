@@ -1,8 +1,8 @@
-//! Files that belong to a name.
+//! Files that belong to a name, written as `NAME=FILE`.
 
 use std::collections::BTreeSet;
 
-use rehang::{Error, ErrorKind, Result};
+use rehang_core::{Error, ErrorKind, Result};
 
 use crate::source::VectorSource;
 
@@ -16,11 +16,11 @@ pub struct NamedFile {
 }
 
 impl NamedFile {
-    /// The file that `NAME=FILE` stands for, where it stands for one; `parameter` is where it was given.
+    /// Parses `NAME=FILE`; `parameter` is where the text was given.
     ///
     /// # Errors
     ///
-    /// [`InvalidOption`](rehang::ErrorKind::InvalidOption) for another form.
+    /// [`InvalidOption`](rehang_core::ErrorKind::InvalidOption) for another form.
     pub fn parse(parameter: &str, text: &str) -> Result<Self> {
         let (name, file) =
             text.split_once('=')
@@ -30,11 +30,11 @@ impl NamedFile {
     }
 }
 
-/// Fails where a name stands twice; `parameter` is where the files were given.
+/// Fails where two files have one name; `parameter` is where the files were given.
 ///
 /// # Errors
 ///
-/// [`Duplicate`](rehang::ErrorKind::Duplicate).
+/// [`Duplicate`](rehang_core::ErrorKind::Duplicate).
 pub fn expect_distinct(parameter: &str, files: &[NamedFile]) -> Result<()> {
     let mut seen = BTreeSet::new();
     match files.iter().find(|named| !seen.insert(&named.name)) {

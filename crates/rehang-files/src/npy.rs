@@ -11,7 +11,7 @@ use crate::element::{Element, Meaning};
 use crate::given::Scalars;
 use crate::opened::{Opened, open};
 use crate::raw::{Layout, RawRows, RawWriter};
-use rehang::{Error, ErrorKind, Matrix, Result};
+use rehang_core::{Error, ErrorKind, Matrix, Result};
 
 /// The first bytes of every `.npy` file.
 const MAGIC: &[u8] = b"\x93NUMPY";
@@ -19,13 +19,15 @@ const MAGIC: &[u8] = b"\x93NUMPY";
 /// Longest header that is read. NumPy itself distrusts headers above 10,000 bytes.
 const HEADER_BYTES_MAX: usize = 1 << 16;
 
-/// Length of the header that is written: NumPy's own for one- and two-dimensional arrays, with room for any shape.
+/// Length of the header that is written: NumPy's own for one- and two-dimensional arrays, with room for any
+/// shape.
 const HEADER_BYTES: usize = 128;
 
-/// What an array holds.
+/// Content of an array: numbers or text.
 enum Content {
     Numbers(Element),
-    /// Fixed-width text: bytes a character, characters an entry, and the byte order of wide characters.
+    /// Texts of a fixed width: bytes per character, characters per entry, and the byte order of wide
+    /// characters.
     Text {
         unit: usize,
         length: usize,
@@ -36,13 +38,13 @@ enum Content {
 /// Numbers of any shape, as a `.npy` file or an entry of a `.npz` archive holds them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Array {
-    /// The length of every side; empty for a single number.
+    /// Length of every axis; empty for a single number.
     pub shape: Vec<usize>,
-    /// The numbers in C order: the last side runs fastest, whatever the order in the file.
+    /// Numbers in C order: the last axis runs fastest, whatever the order in the file.
     pub numbers: ArrayNumbers,
 }
 
-/// The numbers of an [`Array`], by what the file holds.
+/// Numbers of an [`Array`], by the type that the file holds.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ArrayNumbers {
     /// Unsigned integers of one byte.
@@ -54,7 +56,7 @@ pub enum ArrayNumbers {
 }
 
 impl ArrayNumbers {
-    /// The numbers as `f32`, each rounded to the nearest.
+    /// Converts the numbers to `f32`, each rounded to the nearest.
     pub fn into_floats(self) -> Vec<f32> {
         match self {
             Self::Bytes(bytes) => bytes.into_iter().map(f32::from).collect(),
@@ -65,18 +67,19 @@ impl ArrayNumbers {
 }
 
 impl Array {
-    /// The vectors that an array of two sides is, `[rows, coordinates]`; `what` names it in errors.
+    /// Converts an array of two axes to vectors, `[rows, coordinates]`; `what` names the array in errors.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Corrupt`] where there are not two sides, or no coordinates; [`ErrorKind::Empty`] without a row.
+    /// [`ErrorKind::Corrupt`] where there are not two axes, or no coordinates; [`ErrorKind::Empty`] without a
+    /// row.
     pub fn into_matrix(self, what: impl Display) -> Result<Matrix> {
         let (_, columns) = rows_and_columns(&self.shape, &what)?;
         Matrix::new(columns, self.numbers.into_floats())
     }
 }
 
-/// The sides of an array of vectors: at least a row, of at least a coordinate.
+/// Rows and columns of an array of vectors, which must have at least one row and one coordinate.
 fn rows_and_columns(shape: &[usize], what: &dyn Display) -> Result<(usize, usize)> {
     match *shape {
         [_, 0] => Err(Error::corrupt(what, "its rows have no coordinates (shape [n, 0])")),
@@ -89,12 +92,13 @@ fn rows_and_columns(shape: &[usize], what: &dyn Display) -> Result<(usize, usize
     }
 }
 
-/// An array of numbers, read whole. NaN and infinite numbers are read as they are; a side of length 0 is allowed.
+/// Reads a whole array of numbers. NaN and infinite numbers are read as they are; an axis of length 0 is
+/// allowed.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Io`]; [`ErrorKind::Corrupt`] for a file that is no `.npy` file, is truncated, or holds text, records or
-/// objects; [`ErrorKind::Empty`] for a file without a byte.
+/// [`ErrorKind::Io`]; [`ErrorKind::Corrupt`] for a file that is no `.npy` file, is truncated, or holds text,
+/// records or objects; [`ErrorKind::Empty`] for a file without a byte.
 pub fn read_array(path: impl AsRef<Path>) -> Result<Array> {
     let path = path.as_ref();
     let (mut opened, header) = open_array(path)?;
@@ -103,7 +107,7 @@ pub fn read_array(path: impl AsRef<Path>) -> Result<Array> {
     array(&header, raw, &path.display())
 }
 
-/// An array out of the bytes of a `.npy` file; `what` names them in errors.
+/// Reads an array from the bytes of a `.npy` file; `what` names them in errors.
 ///
 /// ```
 /// use rehang_files::{ArrayNumbers, array_from_bytes};
@@ -114,7 +118,7 @@ pub fn read_array(path: impl AsRef<Path>) -> Result<Array> {
 /// let array = array_from_bytes(&bytes, "images")?;
 /// assert_eq!(array.shape, [2, 1, 2]);
 /// assert_eq!(array.numbers, ArrayNumbers::Bytes(vec![1, 2, 3, 4]));
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 ///
 /// # Errors
@@ -129,7 +133,8 @@ pub fn array_from_bytes(bytes: &[u8], what: impl Display) -> Result<Array> {
     array(&header, raw, &what)
 }
 
-/// The array that a header, held against the length of its file, and the bytes behind it make.
+/// Builds an array from its header and the bytes behind it. The header was checked against the length of the
+/// file.
 fn array(header: &Header, raw: Vec<u8>, what: &dyn Display) -> Result<Array> {
     let Content::Numbers(element) = header.content else {
         return Err(Error::corrupt(what, "it holds text where numbers are needed"));
@@ -149,7 +154,7 @@ fn array(header: &Header, raw: Vec<u8>, what: &dyn Display) -> Result<Array> {
     Ok(Array { shape, numbers })
 }
 
-/// Numbers in C order; in Fortran order the first side runs fastest.
+/// Puts numbers into C order. In Fortran order, the first axis runs fastest.
 fn in_c_order<T: Copy>(numbers: Vec<T>, shape: &[usize], fortran: bool) -> Vec<T> {
     if !fortran || shape.len() < 2 || numbers.is_empty() {
         return numbers;
@@ -182,7 +187,7 @@ struct Header {
     offset: u64,
 }
 
-/// A two-dimensional array of numbers as rows.
+/// Opens a two-dimensional array of numbers as rows.
 pub(super) fn open_rows(path: &Path) -> Result<RawRows> {
     let (opened, header) = open_array(path)?;
     let Content::Numbers(element) = header.content else {
@@ -194,7 +199,7 @@ pub(super) fn open_rows(path: &Path) -> Result<RawRows> {
     Ok(RawRows::new(path.to_path_buf(), opened.file, header.offset, (rows, columns), element, layout))
 }
 
-/// A one-dimensional array (`[n]`, or `[n, 1]`) of numbers or text.
+/// Reads a one-dimensional array (`[n]`, or `[n, 1]`) of numbers or text.
 pub(super) fn read_scalars(path: &Path) -> Result<Scalars> {
     let (mut opened, header) = open_array(path)?;
     let ([count] | [count, 1]) = *header.shape.as_slice() else {
@@ -225,7 +230,7 @@ pub(super) fn read_scalars(path: &Path) -> Result<Scalars> {
     }
 }
 
-/// One entry of a text array, without the zeros it is filled up with.
+/// Decodes one entry of a text array, without the zeros that fill it up.
 fn text_entry(entry: &[u8], unit: usize, big_endian: bool) -> Option<String> {
     if unit == 1 {
         let end = entry.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
@@ -241,7 +246,8 @@ fn text_entry(entry: &[u8], unit: usize, big_endian: bool) -> Option<String> {
     Some(text)
 }
 
-/// Opens an array and holds its header against the length of the file. The file stands at the first number.
+/// Opens an array and checks its header against the length of the file. The file is then positioned at the
+/// first number.
 fn open_array(path: &Path) -> Result<(Opened, Header)> {
     let mut opened = open(path)?;
     if opened.bytes == 0 {
@@ -251,7 +257,8 @@ fn open_array(path: &Path) -> Result<(Opened, Header)> {
     Ok((opened, header))
 }
 
-/// Reads a header and holds it against the `bytes` of the whole file. The reader then stands at the first number.
+/// Reads a header and checks it against the `bytes` of the whole file. The reader is then positioned at the
+/// first number.
 fn read_header(reader: &mut impl Read, bytes: u64, what: &dyn Display) -> Result<Header> {
     let corrupt = |detail: String| Error::corrupt(what, detail);
     let mut take = |count: usize| -> Result<Vec<u8>> {
@@ -307,7 +314,7 @@ fn read_header(reader: &mut impl Read, bytes: u64, what: &dyn Display) -> Result
     Ok(Header { content, fortran, shape, offset })
 }
 
-/// What a type description such as `<f4` stands for.
+/// Parses a type description such as `<f4`.
 fn content(description: &str) -> Result<Content, String> {
     let refused = || {
         let words = match description.trim_start_matches(['<', '>', '|', '=']).chars().next() {
@@ -323,7 +330,8 @@ fn content(description: &str) -> Result<Content, String> {
     let big_endian = match characters.next() {
         Some('<' | '|') => false,
         Some('>') => true,
-        // NumPy writes the byte order out; a file with "=" was not written by NumPy, and means this machine's.
+        // NumPy writes the byte order out. A file with "=" was not written by NumPy, and means this machine's
+        // byte order.
         Some('=') => cfg!(target_endian = "big"),
         _ => return Err(refused()),
     };
@@ -346,7 +354,8 @@ fn content(description: &str) -> Result<Content, String> {
     Element::new(meaning, size, big_endian).map(Content::Numbers).ok_or_else(refused)
 }
 
-/// Reads the one Python dictionary that a header may hold: text keys; a text, a truth value and a tuple as values.
+/// Parser of the one Python dictionary that a header may hold. Its keys are texts; its values are a text, a
+/// truth value and a tuple.
 struct Literal<'a> {
     rest: &'a str,
 }
@@ -440,7 +449,7 @@ impl Literal<'_> {
     }
 }
 
-/// The header of an array that is written in C order, always 128 bytes long, as NumPy writes it.
+/// Makes the header of an array in C order, always 128 bytes long, as NumPy writes it.
 fn header(description: &str, shape: &str) -> Vec<u8> {
     let mut header = Vec::with_capacity(HEADER_BYTES);
     header.extend_from_slice(MAGIC);
@@ -454,12 +463,12 @@ fn header(description: &str, shape: &str) -> Vec<u8> {
     header
 }
 
-/// The header of `[rows, width]` numbers of four bytes.
+/// Makes the header of `[rows, width]` numbers of four bytes.
 pub(super) fn matrix_header(rows: u64, width: usize) -> Vec<u8> {
     header("<f4", &format!("({rows}, {width})"))
 }
 
-/// The header of a list of numbers of four bytes.
+/// Makes the header of a list of numbers of four bytes.
 pub(super) fn list_header(rows: u64, _: usize) -> Vec<u8> {
     header("<f4", &format!("({rows},)"))
 }

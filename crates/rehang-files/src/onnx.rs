@@ -1,21 +1,22 @@
-//! Networks as data, and as ONNX files: whatever runs ONNX, on whatever device, can do what an encoder or an adapter does.
+//! Networks as data, and as ONNX files: any runtime of ONNX, on any device, can do what an encoder or an
+//! adapter does.
 //!
-//! ONNX is a protocol buffer; the few messages that a feed-forward network needs are written here directly, field by field,
-//! as <https://github.com/onnx/onnx/blob/main/onnx/onnx.proto> numbers them. The batch dimension is left open and called
-//! `batch`.
+//! ONNX is a protocol buffer. The few messages that a feed-forward network needs are written here directly,
+//! field by field, as <https://github.com/onnx/onnx/blob/main/onnx/onnx.proto> numbers them. The batch
+//! dimension is left open and called `batch`.
 
-use rehang::Matrix;
+use rehang_core::Matrix;
 use std::fmt;
 
 /// Version of the ONNX file format that is written.
 const IR_VERSION: u64 = 8;
 /// Version of the operator set that is written.
 const OPERATOR_SET: u64 = 17;
-/// Single precision, as the attribute `to` of a `Cast` names it.
+/// Number by which ONNX names single precision, for example in the attribute `to` of a `Cast`.
 pub const TYPE_F32: i64 = 1;
-/// Whole numbers.
+/// Number by which ONNX names whole numbers of 64 bits.
 pub const TYPE_I64: i64 = 7;
-/// Double precision.
+/// Number by which ONNX names double precision.
 pub const TYPE_F64: i64 = 11;
 
 /// A value of an operator's attribute.
@@ -29,7 +30,7 @@ pub enum Attribute {
     Integers(Vec<i64>),
 }
 
-/// The numbers of a constant.
+/// Numbers of a constant.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Numbers {
     /// Single-precision numbers.
@@ -38,36 +39,36 @@ pub enum Numbers {
     Integers(Vec<i64>),
 }
 
-/// A constant of a network.
+/// Constant value in a network.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Constant {
-    /// Its name.
+    /// Name of the constant.
     pub name: String,
-    /// Its shape; none for a single number.
+    /// Shape of the constant; empty for a single number.
     pub shape: Vec<usize>,
-    /// Its numbers, row after row.
+    /// Numbers of the constant, row after row.
     pub numbers: Numbers,
 }
 
 /// One operator of a network.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Operator {
-    /// What it is in ONNX: `Gemm`, `Relu`, …
+    /// Kind of the operator in ONNX: `Gemm`, `Relu`, …
     pub kind: String,
-    /// Names of its inputs.
+    /// Names of the operator's inputs.
     pub inputs: Vec<String>,
-    /// Names of its outputs.
+    /// Names of the operator's outputs.
     pub outputs: Vec<String>,
-    /// Its attributes.
+    /// Names and values of the operator's attributes.
     pub attributes: Vec<(String, Attribute)>,
 }
 
-/// What goes into a network, or comes out of it: single-precision numbers, `[batch, shape…]`.
+/// Input or output of a network: single-precision numbers, `[batch, shape…]`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Port {
-    /// Its name.
+    /// Name of the input or output.
     pub name: String,
-    /// Its shape behind the batch.
+    /// Shape without the batch dimension.
     pub shape: Vec<usize>,
 }
 
@@ -84,7 +85,7 @@ impl fmt::Display for Port {
 /// A network: operators in the order of their work.
 ///
 /// ```
-/// use rehang::Matrix;
+/// use rehang_core::Matrix;
 /// use rehang_files::onnx::Network;
 ///
 /// // y = relu(x Wᵀ + b), 2 inputs, 3 outputs.
@@ -96,49 +97,49 @@ impl fmt::Display for Port {
 /// network.output("vector", &output, &[3]);
 /// assert_eq!(&network.to_bytes()[..2], [8, 8]);
 /// assert_eq!(network.nodes.len(), 3);
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Network {
-    /// Its name.
+    /// Name of the network.
     pub name: String,
-    /// What goes in.
+    /// Inputs of the network.
     pub inputs: Vec<Port>,
-    /// The constants.
+    /// Constants of the network.
     pub constants: Vec<Constant>,
-    /// The operators: each after those whose outputs it takes.
+    /// Operators of the network, each after those whose outputs it takes.
     pub nodes: Vec<Operator>,
-    /// What comes out.
+    /// Outputs of the network.
     pub outputs: Vec<Port>,
-    /// What is said beside the network, by key.
+    /// Metadata that the file holds beside the network, by key.
     pub metadata: Vec<(String, String)>,
-    /// Names that were given so far.
+    /// Number of names that were made up so far.
     names: usize,
 }
 
 impl Network {
-    /// A network without inputs and operators yet.
+    /// Makes a network without inputs and operators.
     pub fn new(name: &str) -> Self {
         Self { name: name.into(), ..Self::default() }
     }
 
-    /// Adds an input `[batch, shape…]`; gives its name.
+    /// Adds an input `[batch, shape…]` and returns its name.
     pub fn input(&mut self, name: &str, shape: &[usize]) -> String {
         self.inputs.push(Port { name: name.into(), shape: shape.into() });
         name.into()
     }
 
-    /// Adds a constant of single-precision numbers; gives its name.
+    /// Adds a constant of single-precision numbers and returns its name.
     pub fn constant(&mut self, shape: &[usize], values: &[f32]) -> String {
         self.constant_of(shape, Numbers::Floats(values.into()))
     }
 
-    /// Adds a list of whole numbers; gives its name.
+    /// Adds a list of whole numbers and returns its name.
     pub fn integers(&mut self, values: &[i64]) -> String {
         self.constant_of(&[values.len()], Numbers::Integers(values.into()))
     }
 
-    /// Adds a single whole number; gives its name.
+    /// Adds a single whole number and returns its name.
     pub fn integer(&mut self, value: i64) -> String {
         self.constant_of(&[], Numbers::Integers(vec![value]))
     }
@@ -149,13 +150,13 @@ impl Network {
         name
     }
 
-    /// Adds an operator with one output; gives the output's name.
+    /// Adds an operator with one output and returns the output's name.
     pub fn operator(&mut self, kind: &str, inputs: &[&str], attributes: &[(&str, Attribute)]) -> String {
         let [output] = self.operators(kind, inputs, attributes);
         output
     }
 
-    /// Adds an operator with several outputs; gives their names.
+    /// Adds an operator with several outputs and returns their names.
     pub fn operators<const N: usize>(
         &mut self,
         kind: &str,
@@ -172,14 +173,15 @@ impl Network {
         outputs
     }
 
-    /// Adds `y = x Wᵀ + b` with weight `[outputs, inputs]` and bias `[outputs]`; gives the output's name.
+    /// Adds `y = x Wᵀ + b` with weight `[outputs, inputs]` and bias `[outputs]`, and returns the output's
+    /// name.
     pub fn dense(&mut self, input: &str, weight: &Matrix, bias: &[f32]) -> String {
         let weight = self.constant(&[weight.rows(), weight.columns()], weight.as_slice());
         let bias = self.constant(&[bias.len()], bias);
         self.operator("Gemm", &[input, &weight, &bias], &[("transB", Attribute::Integer(1))])
     }
 
-    /// Gives a value out, `[batch, shape…]`, under a name of its own.
+    /// Makes a value, `[batch, shape…]`, an output of the network under a name of its own.
     pub fn output(&mut self, name: &str, value: &str, shape: &[usize]) {
         self.nodes.push(Operator {
             kind: "Identity".into(),
@@ -190,7 +192,7 @@ impl Network {
         self.outputs.push(Port { name: name.into(), shape: shape.into() });
     }
 
-    /// The bytes of the ONNX file.
+    /// Serialises the network to the bytes of an ONNX file.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut graph = Message::default();
         for node in &self.nodes {
@@ -315,7 +317,7 @@ impl Port {
 struct Message(Vec<u8>);
 
 impl Message {
-    /// A whole number, in 7-bit groups, the lowest first.
+    /// Writes a field of a whole number, in 7-bit groups, the lowest first.
     fn integer(&mut self, field: u64, value: u64) {
         self.group(field << 3);
         self.group(value);

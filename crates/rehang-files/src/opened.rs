@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use fs_err::File;
-use rehang::{Error, ErrorKind, Result};
+use rehang_core::{Error, ErrorKind, Result};
 
 use crate::paths::is_address;
 use crate::pointer::expect_no_lfs_pointer;
@@ -21,7 +21,8 @@ impl Opened {
     }
 }
 
-/// Opens a regular file. Folders, devices and pipes are refused before they are opened, since a pipe would block.
+/// Opens a regular file. Folders, devices and pipes are refused before they are opened, since a pipe would
+/// block.
 pub(crate) fn open(path: &Path) -> Result<Opened> {
     let named = |error: &std::io::Error| Error::io("read", path, error);
     let refuse = |reason: &str| -> Result<Opened> { Err(Error::refused("read", path, reason)) };
@@ -41,7 +42,7 @@ pub(crate) fn open(path: &Path) -> Result<Opened> {
     if !metadata.is_file() {
         return refuse("it is a device or a pipe; write it to a file first");
     }
-    // Such files have some hundred bytes.
+    // Pointers of Git LFS have some hundred bytes, so larger files need no look.
     if metadata.len() < 1024 {
         expect_no_lfs_pointer(path)?;
     }

@@ -1,9 +1,9 @@
-//! Stands in for the reader and the writer of Parquet in a build without the feature `parquet`.
+//! Stand-in for the reader and the writer of Parquet in a build without the feature `parquet`.
 
 use std::ops::Range;
 use std::path::Path;
 
-use rehang::{Error, ErrorKind, Result};
+use rehang_core::{Error, ErrorKind, Result};
 
 use crate::given::Scalars;
 use crate::rows::{Columns, RowReader, RowWriter};

@@ -1,8 +1,10 @@
-//! Folders of partitions in, folders of the same shape out: a gallery of any size, a file at a time, by any number of processes.
+//! Transforms of whole folders of partitions into folders of the same shape. A gallery has any size; one file
+//! is made at a time, by any number of processes.
 //!
-//! **Invariant**: a partition is passed over only where a note beside the outputs says that this adapter made the output that is there
-//! from the input that is there. The note is written after the output is whole. So a process may die at any instruction: the next one
-//! makes its partition again, and notices an input, an output or an adapter that has changed since.
+//! **Invariant**: a partition is passed over only where a note beside the outputs says that this adapter made
+//! the present output from the present input. The note is written after the output is whole. So a process may
+//! die at any instruction. The next one makes its partition again, and notices an input, an output or an
+//! adapter that has changed since.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,12 +16,12 @@ use crate::adapter_file::{self, AdapterSource};
 use crate::folders::{Folder, Stamp, expect_partitions};
 use crate::source::VectorSource;
 use crate::transform::{TransformFiles, transform};
-use rehang::{Error, ErrorKind, Finding, Progress, Result, Space};
+use rehang_core::{Error, ErrorKind, Finding, Progress, Result, Space};
 
-/// The folder of notes among the outputs. Readers of partitioned data pass over names that begin with `_`.
+/// Folder of the notes, among the outputs. Readers of partitioned data pass over names that begin with `_`.
 const NOTES: &str = "_rehang";
 
-/// Which partitions a process takes: every `of`-th, from `part` on, counted from 1.
+/// Share of the partitions that one process takes: every `of`-th, from `part` on, counted from 1.
 ///
 /// ```
 /// use rehang_files::partitions::Share;
@@ -27,21 +29,21 @@ const NOTES: &str = "_rehang";
 /// let share: Share = "2/3".parse()?;
 /// assert_eq!((0..7).filter(|&place| share.takes(place)).collect::<Vec<_>>(), [1, 4]);
 /// assert!("4/3".parse::<Share>().is_err() && "0/3".parse::<Share>().is_err());
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Share {
-    /// Which share, from 1 to `of`.
+    /// Number of this share, from 1 to `of`.
     pub part: usize,
-    /// How many shares there are.
+    /// Number of all shares.
     pub of: usize,
 }
 
 impl Share {
-    /// All partitions.
+    /// The share that has all partitions.
     pub const ALL: Self = Self { part: 1, of: 1 };
 
-    /// Whether the partition at this place, counted from 0, is one of the share.
+    /// Whether the partition at a place, counted from 0, belongs to the share.
     pub fn takes(self, place: usize) -> bool {
         place % self.of == self.part - 1
     }
@@ -60,49 +62,51 @@ impl std::str::FromStr for Share {
     }
 }
 
-/// A folder whose partitions are transformed.
+/// Order to transform the partitions of a folder.
 #[derive(Debug, Clone)]
 pub struct TransformFolder {
     /// The adapter.
     pub adapter: AdapterSource,
-    /// The folder. Partitions are its files of vectors at any depth, as [`is_partition`](crate::folders::is_partition) has them.
+    /// Folder that is read. Its partitions are the files of vectors at any depth, as
+    /// [`is_partition`](crate::folders::is_partition) has them.
     pub input: Arc<dyn Folder>,
-    /// The column of the vectors, where partitions have several.
+    /// Column of the vectors, where partitions have several.
     pub column: Option<String>,
-    /// The folder that is written: every partition under the name that it has in `input`. A Parquet partition has ids and σ² beside
-    /// the vectors.
+    /// Folder that is written: every partition under the name that it has in `input`. A Parquet partition has
+    /// ids and σ² beside the vectors.
     pub output: Arc<dyn Folder>,
-    /// Which partitions this process takes.
+    /// Share of the partitions that this process takes.
     pub share: Share,
-    /// Goes on although vectors of the new space's width do not look like those that the adapter was fitted on.
+    /// Whether to go on although vectors of the new space's width do not look like those that the adapter was
+    /// fitted on.
     pub force: bool,
-    /// Rows that are transformed at once.
+    /// Number of rows that are transformed at once.
     pub batch: usize,
 }
 
-/// What [`transform_folder`] did.
+/// Summary of what [`transform_folder`] did.
 #[derive(Debug, Clone, Serialize)]
 pub struct TransformedFolder {
-    /// Partitions of the share.
+    /// Number of partitions in the share.
     pub partitions: usize,
-    /// Those that were made now; the others were there.
+    /// Number of partitions that were made now; the others were there before.
     pub made: usize,
-    /// Those without a row, of which nothing is made.
+    /// Number of partitions without a row, from which nothing is made.
     pub empty: usize,
-    /// Vectors that were written now.
+    /// Number of vectors that were written now.
     pub vectors: u64,
-    /// Where the partitions are.
+    /// Address of the folder that holds the outputs.
     pub adapted: PathBuf,
-    /// The space of the vectors.
+    /// Space of the written vectors.
     pub space: Space,
     /// Partitions whose vectors do not look like those that the adapter was fitted on.
     pub drift_suspicious: Vec<PathBuf>,
-    /// What the reader should know.
+    /// Findings about the partitions that the reader of the result should know.
     #[serde(skip)]
     pub findings: Vec<Finding>,
 }
 
-/// What an output was made of.
+/// Record of what an output was made from.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Note {
     /// Fingerprint of the adapter.
@@ -112,14 +116,15 @@ struct Note {
     output: Stamp,
 }
 
-/// Applies an adapter to every partition of a folder, each as [`transform`] does a file, and passes over those that are made already.
+/// Applies an adapter to every partition of a folder, each as [`transform`] does a file. Passes over
+/// partitions that are made already.
 ///
 /// ```
 /// use rehang_files::adapter_file::AdapterSource;
 /// use rehang_files::partitions::{Share, TransformFolder, transform_folder};
 /// use std::sync::Arc;
 /// use rehang_files::folders::LocalFolder;
-/// use rehang::{Adapter, Distance, Matrix, Progress, Space};
+/// use rehang_core::{Adapter, Distance, Matrix, Progress, Space};
 ///
 /// let folder = tempfile::tempdir()?;
 /// let space = |name| Space::new(name, 2, Distance::L2, false);
@@ -147,8 +152,8 @@ struct Note {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Empty`] for a folder without partitions; [`ErrorKind::InvalidOption`]
-/// for an output that is, holds or lies in the input; as [`transform`] and as the [`Folder`]s, naming the partition. Partitions that
+/// [`ErrorKind::Empty`] for a folder without partitions; [`ErrorKind::InvalidOption`] for an output that is,
+/// holds or lies in the input; as [`transform`] and as the [`Folder`]s, naming the partition. Partitions that
 /// were made before stay.
 pub fn transform_folder(files: &TransformFolder, progress: &Progress) -> Result<TransformedFolder> {
     let adapter = files.adapter.load()?;
@@ -190,7 +195,7 @@ pub fn transform_folder(files: &TransformFolder, progress: &Progress) -> Result<
         {
             continue;
         }
-        // If the input is replaced after this point, the next run notices it by its stamp.
+        // If the input is replaced after this point, its stamp shows it to the next run.
         let fetched = files.input.fetch(name)?;
         let input = fetched.stamp().clone();
         let mut source = VectorSource::fetched(from.join(name), fetched);
@@ -205,7 +210,7 @@ pub fn transform_folder(files: &TransformFolder, progress: &Progress) -> Result<
             Ok(())
         });
         let kept = match kept {
-            // Spark writes partitions without a row; there is nothing to make of them.
+            // Spark writes partitions without a row; nothing is made from them.
             Err(error) if matches!(error.kind(), ErrorKind::Empty { .. }) => {
                 done.empty += 1;
                 continue;
@@ -231,7 +236,7 @@ pub fn transform_folder(files: &TransformFolder, progress: &Progress) -> Result<
     Ok(done)
 }
 
-/// What was found in one partition, and in how many.
+/// Adds to a finding about one partition the number of partitions that it holds for.
 fn of_partitions(mut finding: Finding, times: usize) -> Finding {
     if times > 1 {
         finding.seen = format!("In {times} partitions, for example: {}", finding.seen);
@@ -239,15 +244,15 @@ fn of_partitions(mut finding: Finding, times: usize) -> Finding {
     finding
 }
 
-/// The name of a partition's note.
+/// Returns the name of a partition's note.
 fn note_of(name: &Path) -> PathBuf {
     let mut file = Path::new(NOTES).join(name).into_os_string();
     file.push(".json");
     file.into()
 }
 
-/// A path from the root of the file system, whichever links lead there; its end need not be there yet. Addresses stay apart from each
-/// other, and from paths.
+/// Resolves a path from the root of the file system, whichever links lead there; its end need not exist yet.
+/// Addresses stay apart from each other, and from paths.
 fn whole(path: &Path) -> PathBuf {
     for folder in path.ancestors() {
         let there = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };

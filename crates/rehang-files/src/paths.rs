@@ -1,10 +1,10 @@
-//! Paths: where a file lies, and whether two of them are one file.
+//! Paths: which folder a file lies in, and whether two paths are one file.
 
 use std::path::{Path, PathBuf};
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 
-/// The folder that a file lies in: `.` for a bare name, which has an empty one.
+/// Returns the folder that a file lies in: `.` for a bare name, whose parent is an empty path.
 ///
 /// ```
 /// use std::path::Path;
@@ -29,12 +29,12 @@ pub fn is_address(path: &Path) -> bool {
     scheme.is_some_and(|scheme| !scheme.is_empty() && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric()))
 }
 
-/// Fails where a file would be written over another one that is written too, or over one that is read. Both are given with
-/// the parameters that name them.
+/// Fails where an output would overwrite another output or an input. Outputs and inputs are given with the
+/// parameters that name them.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::InvalidOption`](rehang::ErrorKind::InvalidOption), naming both.
+/// [`ErrorKind::InvalidOption`](rehang_core::ErrorKind::InvalidOption), naming both files.
 pub fn expect_apart<Name: AsRef<str>>(
     outputs: &[(&str, Option<&PathBuf>)],
     inputs: &[(Name, PathBuf)],
@@ -50,7 +50,8 @@ pub fn expect_apart<Name: AsRef<str>>(
     Ok(())
 }
 
-/// Whether two paths name one file, however they are spelled and whichever links lead there; the files need not exist.
+/// Whether two paths name one file, however they are spelled and whichever links lead there. The files need
+/// not exist.
 pub fn is_same_file(a: &Path, b: &Path) -> bool {
     let place = |path: &Path| -> Option<PathBuf> {
         if let Ok(whole) = fs_err::canonicalize(path) {
@@ -61,7 +62,7 @@ pub fn is_same_file(a: &Path, b: &Path) -> bool {
     a == b || matches!((place(a), place(b)), (Some(a), Some(b)) if a == b) || is_hard_linked(a, b)
 }
 
-/// Whether two names stand for one file on the disk.
+/// Whether two paths are hard links to one file on the disk.
 #[cfg(unix)]
 fn is_hard_linked(a: &Path, b: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
@@ -70,7 +71,8 @@ fn is_hard_linked(a: &Path, b: &Path) -> bool {
     number(a).is_some_and(|a| number(b) == Some(a))
 }
 
-/// Other systems give files no number that could be asked for here.
+/// Systems other than Unix have no number of a file that could be asked for here, so hard links are not
+/// recognised.
 #[cfg(not(unix))]
 fn is_hard_linked(_: &Path, _: &Path) -> bool {
     false

@@ -1,9 +1,9 @@
-//! Pointers of Git LFS: small texts that lie in the place of large files where a repository was cloned without them.
+//! Pointers of Git LFS: small texts that stand in for large files where a repository was cloned without them.
 
 use std::io::Read as _;
 use std::path::Path;
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 
 const START: &[u8] = b"version https://git-lfs.github.com/spec/v1";
 
@@ -17,11 +17,12 @@ pub fn is_lfs_pointer(bytes: &[u8]) -> bool {
     bytes.starts_with(START)
 }
 
-/// Fails where a file is a pointer of Git LFS: its content was never fetched.
+/// Fails where a file is a pointer of Git LFS, which means that its content was never fetched.
 ///
 /// # Errors
 ///
-/// [`rehang::ErrorKind::Corrupt`], with what fetches it. A file that cannot be read is no pointer: whoever reads it says why.
+/// [`rehang_core::ErrorKind::Corrupt`], with the command that fetches the content. A file that cannot be read is
+/// no pointer: whoever reads it says why.
 pub fn expect_no_lfs_pointer(path: impl AsRef<Path>) -> Result<()> {
     let path = path.as_ref();
     let mut start = Vec::new();
@@ -33,7 +34,7 @@ pub fn expect_no_lfs_pointer(path: impl AsRef<Path>) -> Result<()> {
     Ok(())
 }
 
-/// What is said of such a file.
+/// Words of the error about a pointer of Git LFS.
 pub const LFS_POINTER: &str = "it is a pointer of Git LFS and not the file itself: run `git lfs pull` in its repository, or download the file";
 
 #[cfg(test)]

@@ -1,26 +1,27 @@
-//! Relevance judgements: which gallery items answer which query, and how well.
+//! Relevance judgements: which gallery items answer a query, and how well.
 
 use std::collections::HashSet;
 use std::path::Path;
 
 use crate::join::{Unknown, rows_of};
 use crate::text::read_lines;
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 
-/// Reads judgements, tab- or blank-separated: `query-id corpus-id score`, with a header line or without (BEIR), or
-/// `query-id iteration item-id score` (TREC). Gives, for every query in the order of `query_ids`, the items that were judged by their
-/// place in `item_ids`, and their gains, in the order of the file: what [`Qrels::new`](rehang::curve::Qrels::new) takes. A query without
-/// judgements has an empty list.
+/// Reads judgements, tab- or blank-separated: `query-id corpus-id score`, with a header line or without
+/// (BEIR), or `query-id iteration item-id score` (TREC). Returns a list for every query, in the order of
+/// `query_ids`: the judged items by their places in `item_ids`, and their gains, in the order of the file.
+/// [`Qrels::new`](rehang_core::curve::Qrels::new) takes these lists. A query without judgements has an empty list.
 ///
-/// A score below 0 marks junk: such an item is taken out of the ranking of its query, as revisited Oxford and Paris and Market-1501 ask
-/// for. (`trec_eval` leaves it in as a wrong answer: give it 0 for that.)
+/// A score below 0 marks junk: such an item is taken out of the ranking of its query, as revisited Oxford and
+/// Paris and Market-1501 ask for. `trec_eval` leaves such an item in as a wrong answer; for that, give it the
+/// score 0.
 ///
 /// # Errors
 ///
-/// [`Io`](rehang::ErrorKind::Io), [`Empty`](rehang::ErrorKind::Empty) for a file without judgements,
-/// [`Corrupt`](rehang::ErrorKind::Corrupt) for a line that is none, [`Duplicate`](rehang::ErrorKind::Duplicate) for ids or
-/// judgements that are there twice, [`Unmatched`](rehang::ErrorKind::Unmatched) for ids that are not among `query_ids` and
-/// `item_ids`.
+/// [`Io`](rehang_core::ErrorKind::Io), [`Empty`](rehang_core::ErrorKind::Empty) for a file without judgements,
+/// [`Corrupt`](rehang_core::ErrorKind::Corrupt) for a line that is no judgement,
+/// [`Duplicate`](rehang_core::ErrorKind::Duplicate) for ids or judgements that stand twice,
+/// [`Unmatched`](rehang_core::ErrorKind::Unmatched) for ids that are not among `query_ids` and `item_ids`.
 pub fn read_qrels(
     path: impl AsRef<Path>,
     query_ids: &[String],

@@ -1,4 +1,4 @@
-//! Rows of equal size that lie one after the other in a file: what `.npy`, safetensors and `.fvecs` have in common.
+//! Rows of equal size that lie one after the other in a file, as in `.npy`, safetensors and `.fvecs`.
 
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -9,12 +9,12 @@ use crate::atomic::AtomicFile;
 use crate::element::Element;
 use crate::given::Scalars;
 use crate::rows::{IdKind, Ids, RowBatch, RowReader, RowWriter};
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 
-/// Bytes of the width in front of every row, where it stands there.
+/// Bytes of the width that stands in front of every row in the layout [`Layout::Prefixed`].
 pub(super) const PREFIX_BYTES: usize = 4;
 
-/// How the numbers of a matrix lie in the file.
+/// Layout of a matrix's numbers in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Layout {
     /// Row after row (C order).
@@ -25,7 +25,7 @@ pub(super) enum Layout {
     Prefixed,
 }
 
-/// A block of numbers in a file, read a few rows at a time.
+/// Block of numbers in a file, read a few rows at a time.
 #[derive(Debug)]
 pub(super) struct RawRows {
     path: PathBuf,
@@ -41,7 +41,8 @@ pub(super) struct RawRows {
 }
 
 impl RawRows {
-    /// A block of `rows × columns` numbers that begins at byte `offset`. The caller has checked that the file holds it.
+    /// Makes a reader of a block of `rows × columns` numbers that begins at byte `offset`. The caller has
+    /// checked that the file holds the block.
     pub(super) fn new(
         path: PathBuf,
         file: File,
@@ -64,7 +65,7 @@ impl RawRows {
         }
     }
 
-    /// Fills the buffer with `length` bytes from the `first`-th of the block on.
+    /// Fills the buffer with `length` bytes of the block, beginning at byte `first` of it.
     fn fetch(&mut self, first: usize, length: usize) -> Result<()> {
         self.buffer.resize(length, 0);
         self.file
@@ -73,7 +74,8 @@ impl RawRows {
             .map_err(|error| Error::io("read", &self.path, &error))
     }
 
-    /// Fills the buffer with the numbers of `count` rows from the `first`-th on; widths in front of rows are checked and left out.
+    /// Fills the buffer with the numbers of `count` rows, beginning at row `first`. Widths in front of rows
+    /// are checked and left out.
     fn fetch_rows(&mut self, first: usize, count: usize) -> Result<()> {
         let size = self.columns * self.element.bytes();
         if self.layout != Layout::Prefixed {
@@ -97,7 +99,7 @@ impl RawRows {
         Ok(())
     }
 
-    /// All numbers, for blocks of one value a row.
+    /// Reads all numbers, for a block of one value a row.
     pub(super) fn scalars(mut self) -> Result<Scalars> {
         self.fetch_rows(0, self.rows)?;
         if !self.element.is_integer() {
@@ -150,10 +152,11 @@ impl RowReader for RawRows {
     }
 }
 
-/// The bytes in front of so many rows of a width; their number does not depend on the rows.
+/// Function that makes the bytes in front of so many rows of a width. The length of these bytes does not
+/// depend on the number of rows.
 pub(super) type Header = fn(u64, usize) -> Vec<u8>;
 
-/// Writes rows as they come; how many there are is put into the header at the end.
+/// Writer of rows as they come. The number of rows is put into the header at the end.
 #[derive(Debug)]
 pub(super) struct RawWriter {
     file: AtomicFile,
@@ -165,14 +168,14 @@ pub(super) struct RawWriter {
 }
 
 impl RawWriter {
-    /// Opens an output whose layout is row after row, with or without widths in front of them.
+    /// Creates an output whose layout is row after row, with or without widths in front of them.
     pub(super) fn create(path: &Path, width: usize, layout: Layout, header: Header) -> Result<Self> {
         let mut file = AtomicFile::create(path)?;
         file.put(&header(0, width))?;
         Ok(Self { file, width, layout, header, rows: 0, buffer: Vec::new() })
     }
 
-    /// Writes rows, given as their numbers.
+    /// Writes rows, given as the bytes of their numbers.
     pub(super) fn put<const N: usize>(
         &mut self,
         rows: usize,
@@ -184,7 +187,7 @@ impl RawWriter {
         self.file.put(&self.buffer)
     }
 
-    /// Makes the file durable and visible; returns how many rows it has.
+    /// Makes the file durable and visible, and returns its number of rows.
     pub(super) fn finish(mut self) -> Result<u64> {
         self.file.overwrite_start(&(self.header)(self.rows, self.width))?;
         self.file.commit()?;

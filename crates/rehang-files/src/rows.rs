@@ -1,7 +1,7 @@
-//! Rows of vectors, a few at a time, whatever they are read from or written to.
+//! Rows of vectors, read or written a few at a time, whatever the format.
 
-use rehang::Result;
-use rehang::check::check_finite;
+use rehang_core::Result;
+use rehang_core::check::check_finite;
 
 /// Whether ids are whole numbers or text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub enum IdKind {
     Text,
 }
 
-/// Ids of items, one a row, in the type the file has them in, so that a copy of a file keeps it.
+/// Ids of items, one a row. They keep the type that their file has, so that a copy of the file keeps it too.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ids {
     /// Whole numbers.
@@ -22,7 +22,7 @@ pub enum Ids {
 }
 
 impl Ids {
-    /// No ids yet, of a kind.
+    /// Returns an empty list of ids of a kind.
     pub fn none(kind: IdKind) -> Self {
         match kind {
             IdKind::Integer => Self::Integers(Vec::new()),
@@ -30,7 +30,7 @@ impl Ids {
         }
     }
 
-    /// Their kind.
+    /// Kind of these ids.
     pub fn kind(&self) -> IdKind {
         match self {
             Self::Integers(_) => IdKind::Integer,
@@ -38,7 +38,7 @@ impl Ids {
         }
     }
 
-    /// How many there are.
+    /// Number of ids.
     pub fn len(&self) -> usize {
         match self {
             Self::Integers(ids) => ids.len(),
@@ -46,12 +46,12 @@ impl Ids {
         }
     }
 
-    /// Whether there are none.
+    /// Whether there are no ids.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Adds those of `other` behind; numbers become text where the kinds differ.
+    /// Appends the ids of `other`; numbers become text where the kinds differ.
     pub fn append(&mut self, other: Self) {
         match (&mut *self, other) {
             (Self::Integers(ids), Self::Integers(more)) => ids.extend(more),
@@ -64,7 +64,7 @@ impl Ids {
         }
     }
 
-    /// All of them as text.
+    /// Converts all ids to text.
     pub fn into_strings(self) -> Vec<String> {
         match self {
             Self::Integers(ids) => ids.into_iter().map(|id| id.to_string()).collect(),
@@ -73,10 +73,11 @@ impl Ids {
     }
 }
 
-/// A few rows of a file. It is handed to every call of [`RowReader::next_batch`], so its memory is used again.
+/// A few rows of a file. One batch is handed to every call of [`RowReader::next_batch`], so its memory is
+/// used again.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct RowBatch {
-    /// Number of the first row, counted from 0 over everything the reader reads.
+    /// Number of the first row, counted from 0 over everything that the reader reads.
     pub first_row: u64,
     /// The numbers, row after row: `[rows, width]`.
     pub vectors: Vec<f32>,
@@ -85,73 +86,75 @@ pub struct RowBatch {
 }
 
 impl RowBatch {
-    /// Empties the batch for the rows that begin at `first_row`.
+    /// Empties the batch, for rows that begin at `first_row`.
     pub(super) fn begin(&mut self, first_row: u64) {
         self.first_row = first_row;
         self.vectors.clear();
         self.ids = None;
     }
 
-    /// Fails on the first NaN or infinite number, naming `what`, its row in the whole file, and its column.
+    /// Fails on the first NaN or infinite number. The error names `what`, the row in the whole file, and the
+    /// column.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotFinite`](rehang::ErrorKind::NotFinite).
+    /// [`ErrorKind::NotFinite`](rehang_core::ErrorKind::NotFinite).
     pub fn check_finite(&self, what: &str, width: usize) -> Result<()> {
         check_finite(what, &self.vectors, width.max(1), self.first_row as usize)
     }
 }
 
-/// Vectors that are read from front to back.
+/// Reader of vectors, from front to back.
 pub trait RowReader: Send {
-    /// Coordinates a row has; at least 1.
+    /// Number of coordinates in a row; at least 1.
     fn width(&self) -> usize;
 
-    /// Rows there are in all; at least 1.
+    /// Number of all rows; at least 1.
     fn rows_total(&self) -> u64;
 
     /// The kind of the ids, where the file has a column `id` beside the vectors.
     fn id_kind(&self) -> Option<IdKind>;
 
-    /// Fails where the file has a column `id` beside the vectors that cannot be ids; [`RowReader::id_kind`] then knows of none.
+    /// Fails where the file has a column `id` beside the vectors that cannot be ids. [`RowReader::id_kind`]
+    /// then gives `None`.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Corrupt`](rehang::ErrorKind::Corrupt), with the columns that there are.
+    /// [`ErrorKind::Corrupt`](rehang_core::ErrorKind::Corrupt), with the columns that the file has.
     fn check_ids(&self) -> Result<()> {
         Ok(())
     }
 
-    /// Replaces the content of `batch` by the next rows, at most `rows_max` (and at least 1). Returns how many; 0 at
-    /// the end.
+    /// Replaces the content of `batch` by the next rows: at most `rows_max`, and at least 1. Returns their
+    /// number; 0 at the end.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`](rehang::ErrorKind::Io), and [`ErrorKind::Corrupt`](rehang::ErrorKind::Corrupt) where the file turns out to be damaged, with the row. After an
-    /// error the reader must not be used any more.
+    /// [`ErrorKind::Io`](rehang_core::ErrorKind::Io), and [`ErrorKind::Corrupt`](rehang_core::ErrorKind::Corrupt), with
+    /// the row, where the file turns out to be damaged. After an error the reader must not be used any more.
     fn next_batch(&mut self, rows_max: usize, batch: &mut RowBatch) -> Result<usize>;
 }
 
-/// Vectors that are written from front to back and appear, whole, at [`RowWriter::commit`].
+/// Writer of vectors, from front to back. The file appears, whole, at [`RowWriter::commit`].
 pub trait RowWriter: Send {
-    /// Writes rows behind those that are there: `vectors` is `[rows, width]`; `ids` and `sigma2` are `[rows]` and are
-    /// given if, and only if, the [`Columns`] the file was created with have them.
+    /// Appends rows: `vectors` is `[rows, width]`; `ids` and `sigma2` are `[rows]`. Each of these two is
+    /// given if, and only if, the [`Columns`] that the file was created with have it.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`](rehang::ErrorKind::Io), for example when the disk is full.
+    /// [`ErrorKind::Io`](rehang_core::ErrorKind::Io), for example when the disk is full.
     fn write(&mut self, vectors: &[f32], ids: Option<&Ids>, sigma2: Option<&[f32]>) -> Result<()>;
 
-    /// Makes the file durable and visible. Returns how many rows it has. A writer that is dropped instead leaves
-    /// nothing behind.
+    /// Makes the file durable and visible, and returns its number of rows. A writer that is dropped instead
+    /// leaves nothing behind.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`](rehang::ErrorKind::Io).
+    /// [`ErrorKind::Io`](rehang_core::ErrorKind::Io).
     fn commit(self: Box<Self>) -> Result<u64>;
 }
 
-/// What a file that is written holds.
+/// Columns of a file that is to be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Columns {
     /// Coordinates of a vector.
@@ -163,7 +166,7 @@ pub struct Columns {
 }
 
 impl Columns {
-    /// Vectors alone.
+    /// Returns the columns of a file that holds vectors alone.
     pub fn vectors(width: usize) -> Self {
         Self { width, ids: None, sigma2: false }
     }

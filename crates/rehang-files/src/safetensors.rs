@@ -10,18 +10,19 @@ use crate::given::Scalars;
 use crate::opened::open;
 use crate::raw::{Layout, RawRows};
 use crate::source::VectorSource;
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 
-/// Longest header that is read; the format's own limit.
+/// Longest header in bytes that is read; the format's own limit.
 const HEADER_BYTES_MAX: u64 = 100_000_000;
 
-/// Length of the header that is written, with the 8 bytes in front: room for any shape, and numbers begin aligned.
+/// Length of the header that is written, with the 8 bytes in front. It has room for any shape, and the
+/// numbers begin aligned.
 const HEADER_BYTES: usize = 192;
 
 /// Name of the tensor that is written.
 const TENSOR: &str = "vectors";
 
-/// Opens a tensor that has `dimensions` sides: the one that is named, or else the only one there is.
+/// Opens the named tensor, or else the only one whose number of axes is among `dimensions`.
 fn open_tensor(source: &VectorSource, dimensions: &[usize], wanted: &str) -> Result<(RawRows, Vec<usize>)> {
     let path = source.file();
     let mut opened = open(path)?;
@@ -116,12 +117,12 @@ fn open_tensor(source: &VectorSource, dimensions: &[usize], wanted: &str) -> Res
     Ok((block, shape))
 }
 
-/// A two-dimensional tensor as rows.
+/// Opens a two-dimensional tensor as rows.
 pub(super) fn open_rows(source: &VectorSource) -> Result<RawRows> {
     open_tensor(source, &[2], "two-dimensional tensor").map(|(rows, _)| rows)
 }
 
-/// A one-dimensional tensor, or one of shape `[n, 1]`.
+/// Reads a one-dimensional tensor, or a named one of shape `[n, 1]`.
 pub(super) fn read_scalars(source: &VectorSource) -> Result<Scalars> {
     // A file with one matrix and one column beside it has one answer, so only a named tensor may be [n, 1].
     let dimensions: &[usize] = if source.column.is_some() { &[1, 2] } else { &[1] };
@@ -133,14 +134,14 @@ pub(super) fn read_scalars(source: &VectorSource) -> Result<Scalars> {
     rows.scalars()
 }
 
-/// The header of one tensor, `vectors`.
+/// Makes the header of a file with one tensor, `vectors`.
 pub(super) fn header(rows: u64, width: usize) -> Vec<u8> {
     let bytes = rows * width as u64 * 4;
     let json =
         format!(r#"{{"{TENSOR}":{{"dtype":"F32","shape":[{rows},{width}],"data_offsets":[0,{bytes}]}}}}"#);
     let mut header = ((HEADER_BYTES - 8) as u64).to_le_bytes().to_vec();
     header.extend_from_slice(json.as_bytes());
-    // The format allows spaces behind the header, which is what makes its length known in advance.
+    // The format allows spaces behind the header, which makes its length known in advance.
     header.resize(HEADER_BYTES, b' ');
     header
 }

@@ -1,16 +1,16 @@
-//! What is read: a file of some format, or what a caller holds in memory in its place.
+//! Sources to read from: a file of some format, or content that a caller holds in memory in its place.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 
 use crate::folders::Fetched;
 use crate::given::Given;
 use crate::opened::open;
 
-/// The formats, by what a file's name ends in.
+/// File formats, told apart by the ending of the file's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Format {
     Npy,
@@ -27,9 +27,9 @@ pub(crate) enum Format {
 }
 
 impl Format {
-    /// What a file of vectors may be called.
+    /// File names that are accepted for vectors, in words.
     pub const VECTORS: &'static str = "a name that ends in .npy, .parquet, .pq, .fvecs, .bvecs, .ivecs, .fbin, .u8bin, .i8bin or .safetensors";
-    /// What a file of one value a row may be called.
+    /// File names that are accepted for one value a row, in words.
     pub const VALUES: &'static str = "a name that ends in .npy, .parquet, .pq, .fvecs, .bvecs, .ivecs, .safetensors, .txt, .tsv, .csv, \
                                   .ids, .jsonl or .ndjson";
 
@@ -52,7 +52,8 @@ impl Format {
     }
 }
 
-/// The line of Python that writes vectors of a file that is not read into one that is; `None` where none is known.
+/// Returns the line of Python that converts a file of vectors that rehang cannot read into one that it can;
+/// `None` where none is known.
 pub(crate) fn conversion(path: &Path) -> Option<String> {
     let file = path.display();
     let array = |made: &str| Some(format!("numpy.save(\"vectors.npy\", numpy.asarray({made}, \"f4\"))"));
@@ -104,7 +105,7 @@ impl fmt::Display for Format {
     }
 }
 
-/// A file, and the column or tensor in it where it has several: `PATH` or `PATH#NAME`.
+/// A file, and the name of a column or tensor where the file has several: `PATH` or `PATH#NAME`.
 ///
 /// ```
 /// use rehang_files::VectorSource;
@@ -113,35 +114,35 @@ impl fmt::Display for Format {
 /// assert_eq!(source.path.to_str(), Some("gallery.parquet"));
 /// assert_eq!(source.column.as_deref(), Some("embedding"));
 /// assert_eq!(source.to_string(), "gallery.parquet#embedding");
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 ///
 /// # Paths with a `#`
 ///
-/// What stands in front of the last `#` is the path, unless a file exists under the whole name.
+/// The path is what stands in front of the last `#`, unless a file exists under the whole name.
 ///
 /// # What a caller holds in memory
 ///
-/// [`VectorSource::given`] stands for rows or values in memory, wherever a file can stand; errors and records name it as the
-/// caller does.
+/// [`VectorSource::given`] stands for rows or values in memory, wherever a file can stand; errors and records
+/// call it by the caller's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VectorSource {
-    /// The file; or what the caller calls the thing that it holds in memory.
+    /// The file, or the caller's name for the content that it holds in memory.
     pub path: PathBuf,
     /// The column of a Parquet file, or the tensor of a safetensors file.
     pub column: Option<String>,
-    /// What the caller holds in memory, in the place of a file.
+    /// Content that the caller holds in memory, in the place of a file.
     pub(crate) given: Option<Given>,
-    /// The file that is read in the place of `path`, which is another one's address.
+    /// Local file that is read in the place of `path`, which is then the address of a file elsewhere.
     pub(crate) fetched: Option<Fetched>,
 }
 
 impl VectorSource {
-    /// The source that `PATH` or `PATH#NAME` stands for.
+    /// Parses `PATH` or `PATH#NAME`.
     ///
     /// # Errors
     ///
-    /// [`InvalidOption`](rehang::ErrorKind::InvalidOption) for an empty path or an empty name.
+    /// [`InvalidOption`](rehang_core::ErrorKind::InvalidOption) for an empty path or an empty name.
     pub fn parse(text: &str) -> Result<Self> {
         let (path, column) = match text.rsplit_once('#') {
             Some((path, column)) if !Path::new(text).exists() => (path, Some(column)),
@@ -153,17 +154,19 @@ impl VectorSource {
         Ok(Self { column: column.map(str::to_string), ..Self::path(path) })
     }
 
-    /// A file in which nothing has to be named.
+    /// Returns the source for a file in which no column or tensor has to be named.
     pub fn path(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), column: None, given: None, fetched: None }
     }
 
-    /// A file of a [`Folder`](crate::folders::Folder), which errors and records name by its address.
+    /// Returns the source for a file of a [`Folder`](crate::folders::Folder), which errors and records name
+    /// by its address.
     pub fn fetched(address: impl Into<PathBuf>, fetched: Fetched) -> Self {
         Self { fetched: Some(fetched), ..Self::path(address) }
     }
 
-    /// What a caller holds in memory under a name, most often that of the parameter.
+    /// Returns the source for content that a caller holds in memory. The name is most often that of the
+    /// caller's parameter.
     ///
     /// ```
     /// use rehang_files::{Scalars, VectorSource, read_labels, read_matrix};
@@ -172,24 +175,25 @@ impl VectorSource {
     /// assert_eq!(read_labels(&labels)?, [0, 1, 0]);
     /// let error = read_matrix(&labels).unwrap_err().to_string();
     /// assert_eq!(error, "cannot read labels: it holds one value a row where rows of numbers are needed");
-    /// # Ok::<(), rehang::Error>(())
+    /// # Ok::<(), rehang_core::Error>(())
     /// ```
     pub fn given(name: &str, content: impl Into<Given>) -> Self {
         Self { given: Some(content.into()), ..Self::path(name) }
     }
 
-    /// Whether it stands for a file, and not for what a caller holds in memory.
+    /// Whether the source is a file, and not content that a caller holds in memory.
     pub fn is_file(&self) -> bool {
         self.given.is_none()
     }
 
-    /// The file that is read.
+    /// The local file that is read.
     pub(crate) fn file(&self) -> &Path {
         self.fetched.as_ref().map_or(&self.path, Fetched::path)
     }
 
     pub(crate) fn format(&self, wanted: &str, expected: &str) -> Result<Format> {
-        // A missing or unreadable file says so, whatever its name ends in. A data set of Lance is a folder.
+        // A missing or unreadable file is reported as such, whatever its name ends in. A data set of Lance is
+        // a folder.
         let is_lance = self.path.extension().is_some_and(|extension| extension == "lance");
         if !(is_lance && self.file().is_dir()) {
             open(self.file())?;
@@ -197,7 +201,8 @@ impl VectorSource {
         Format::of(&self.path).ok_or_else(|| self.of_no_format(wanted, expected))
     }
 
-    /// The error of a file that does not hold what is wanted, with the line of Python that makes one that does.
+    /// Makes the error for a file that does not hold what is wanted. It has the line of Python that makes a
+    /// file that does.
     pub(crate) fn of_no_format(&self, wanted: &str, expected: &str) -> Error {
         let way =
             conversion(&self.path).map_or_else(String::new, |line| format!("; Python writes one: {line}"));
@@ -237,21 +242,21 @@ impl fmt::Display for VectorSource {
     }
 }
 
-/// Files that are read one below the other, as messages and records name them.
+/// Joins the names of files that are read one below the other, for messages and records.
 pub fn said(sources: &[impl fmt::Display]) -> String {
     sources.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Widest vector that is read from a file that states its width itself; anything wider is taken for damage.
+/// Widest vector that is read from a file that states its width itself. A larger width is taken for damage.
 pub(crate) const WIDTH_MAX: usize = 1 << 20;
 
-/// What is looked for in a file of several columns.
+/// Column that is looked for in a file of several columns.
 pub(crate) struct Wish {
-    /// What it is, in words.
+    /// Name of the wanted values, in words.
     pub what: &'static str,
-    /// Names that are taken before any other.
+    /// Column names that are taken before any other.
     pub names: &'static [&'static str],
-    /// Whether columns of whole numbers, of other numbers and of text can be it.
+    /// Whether a column of whole numbers, of other numbers, and of text can be the wanted one.
     #[cfg_attr(
         not(feature = "parquet"),
         expect(dead_code, reason = "only Parquet files have columns of kinds")
@@ -259,10 +264,10 @@ pub(crate) struct Wish {
     pub accepts: [bool; 3],
 }
 
-/// The ids of items.
+/// Column of the items' ids.
 pub(crate) const IDS: Wish = Wish { what: "ids", names: &["id", "_id"], accepts: [true, false, true] };
 
-/// Fails where the name of an output is not one of a `.npy`.
+/// Fails where the name of an output does not end in `.npy`.
 pub(crate) fn expect_npy(path: &Path, what: &str) -> Result<()> {
     if Format::of(path) == Some(Format::Npy) {
         return Ok(());

@@ -1,9 +1,9 @@
-//! Vectors a few rows at a time: memory is bounded by the batch, never by the file.
+//! Reading and writing of vectors a few rows at a time. Memory is bounded by the batch, never by the file.
 
 use std::path::Path;
 
-use rehang::check::{expect_count, expect_width};
-use rehang::{Error, ErrorKind, Result};
+use rehang_core::check::{expect_count, expect_width};
+use rehang_core::{Error, ErrorKind, Result};
 
 use crate::parquet;
 use crate::raw::{Header, Layout, RawWriter};
@@ -25,7 +25,8 @@ pub use crate::rows::{Columns, IdKind, Ids, RowBatch, RowReader, RowWriter};
 /// # Errors
 ///
 /// [`ErrorKind::Io`] where the file cannot be opened, [`ErrorKind::Empty`] where it has no rows,
-/// [`ErrorKind::Corrupt`] where it is not what its name says, [`ErrorKind::InvalidOption`] for an unknown extension.
+/// [`ErrorKind::Corrupt`] where its content is not what its name says, [`ErrorKind::InvalidOption`] for an
+/// unknown extension.
 pub fn open(source: &VectorSource) -> Result<Box<dyn RowReader>> {
     if let Some(given) = &source.given {
         return given.open(source);
@@ -42,7 +43,7 @@ pub fn open(source: &VectorSource) -> Result<Box<dyn RowReader>> {
     })
 }
 
-/// Opens several files as one, row after row in the order given.
+/// Opens several files as one, row after row in the given order.
 ///
 /// Ids are offered only where every file has them.
 ///
@@ -70,7 +71,7 @@ pub fn open_all(sources: &[VectorSource]) -> Result<Box<dyn RowReader>> {
     Ok(Box::new(Chain { readers, current: 0, first_row: 0, width, rows_total, ids }))
 }
 
-/// Several files as one.
+/// Reader of several files as one.
 struct Chain {
     readers: Vec<Box<dyn RowReader>>,
     current: usize,
@@ -117,13 +118,13 @@ impl RowReader for Chain {
     }
 }
 
-/// Opens an output for vectors; its format follows the extension (`.npy`, `.parquet`, `.pq`, `.fvecs`,
+/// Opens an output for vectors. Its format follows the extension (`.npy`, `.parquet`, `.pq`, `.fvecs`,
 /// `.safetensors`). Fails at once where the file could not be written at the end.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Io`], naming the path; [`ErrorKind::InvalidOption`] for an extension that cannot be written, or for
-/// ids or σ² beside the vectors in a format without columns.
+/// [`ErrorKind::Io`], naming the path; [`ErrorKind::InvalidOption`] for an extension that cannot be written,
+/// or for ids or σ² beside the vectors in a format without columns.
 pub fn create(path: impl AsRef<Path>, columns: Columns) -> Result<Box<dyn RowWriter>> {
     let path = path.as_ref();
     if columns.width == 0 {
@@ -153,7 +154,7 @@ pub(crate) fn has_columns(path: &Path) -> bool {
     Format::of(path) == Some(Format::Parquet)
 }
 
-/// Checks shapes in one place, before any format sees them.
+/// Writer that checks the shapes in one place, before any format sees them.
 struct Checked {
     inner: Box<dyn RowWriter>,
     columns: Columns,
@@ -183,12 +184,12 @@ impl RowWriter for Checked {
     }
 }
 
-/// A one-dimensional `.npy` of `f32` that is written piece by piece: σ² beside streamed vectors.
+/// Writer of a one-dimensional `.npy` of `f32`, piece by piece: σ² beside streamed vectors.
 #[derive(Debug)]
 pub struct F32Writer(RawWriter);
 
 impl F32Writer {
-    /// Opens the output; fails at once where it could not be written at the end.
+    /// Opens the output. Fails at once where it could not be written at the end.
     ///
     /// # Errors
     ///
@@ -199,7 +200,7 @@ impl F32Writer {
         RawWriter::create(path, 1, Layout::Rows, npy::list_header).map(Self)
     }
 
-    /// Writes numbers behind those that are there.
+    /// Appends numbers.
     ///
     /// # Errors
     ///
@@ -208,7 +209,7 @@ impl F32Writer {
         self.0.put(values.len(), values.iter().map(|value| value.to_le_bytes()))
     }
 
-    /// Makes the file durable and visible. Returns how many numbers it has.
+    /// Makes the file durable and visible, and returns its count of numbers.
     ///
     /// # Errors
     ///

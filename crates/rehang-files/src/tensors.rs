@@ -1,50 +1,53 @@
-//! rehang's own files of named tensors: safetensors with metadata and a check sum. Adapters and encoders are such files.
+//! Files of named tensors in rehang's own format: safetensors with metadata and a check sum. Adapters and
+//! encoders are such files.
 //!
-//! Metadata hold `format`, `format_version` and `checksum`, and what else a kind of file needs. All tensors are F32, but for those
-//! of two axes where the metadata say `precision` `f16`: these are F16. The same contents give the same bytes.
+//! The metadata hold `format`, `format_version` and `checksum`, and whatever else a kind of file needs. All
+//! tensors are F32, with one exception: where the metadata say `precision` `f16`, tensors of two axes are
+//! F16. The same contents give the same bytes.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use half::f16;
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use safetensors::{Dtype, SafeTensors};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use xxhash_rust::xxh3::Xxh3;
 
-/// A kind of file of tensors.
+/// Kind of a file of tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileKind {
-    /// What its metadata say it is, such as `rehang-adapter`.
+    /// Format that the file's metadata state, such as `rehang-adapter`.
     pub format: &'static str,
-    /// The same for people: "an adapter".
+    /// Name of the kind for people: "an adapter".
     pub thing: &'static str,
-    /// The version that is written; every older one is read.
+    /// Newest version of the format; files of every older version are read too.
     pub version: u32,
 }
 
-/// Metadata by key.
+/// Metadata of a file, by key.
 pub type Metadata = BTreeMap<String, String>;
 
-/// The key and the value of the metadata of a file whose tensors of two axes are F16.
+/// Key and value of the metadata in a file whose tensors of two axes are F16.
 pub const HALVES: (&str, &str) = ("precision", "f16");
 
-/// A sentence about what is wrong with a file; its reader adds which file.
+/// Sentence about what is wrong with a file. The caller adds which file.
 pub type Detail = String;
 
 /// A named tensor: its shape and its numbers, row-major.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tensor<'a> {
-    /// Its name, once in a file.
+    /// Name of the tensor, unique within its file.
     pub name: String,
     /// Length of every axis.
     pub shape: Vec<usize>,
-    /// As many numbers as the shape says.
+    /// Numbers of the tensor, as many as its shape says.
     pub values: Cow<'a, [f32]>,
 }
 
-/// The bytes of a file: format, version and check sum are added to `metadata`.
+/// Serialises tensors and metadata to the bytes of a file. Format, version and check sum are added to
+/// `metadata`.
 ///
 /// ```
 /// use rehang_files::tensors::{FileKind, Metadata, Tensor, read, write};
@@ -58,11 +61,11 @@ pub struct Tensor<'a> {
 /// let mut damaged = bytes.clone();
 /// *damaged.last_mut().unwrap() ^= 1;
 /// assert!(read(&damaged, &kind).unwrap_err().contains("check sum"));
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 ///
-/// In a file of [`HALVES`], numbers of tensors of two axes have to be ones of half precision: others are rounded, and its check sum
-/// does not match.
+/// In a file of [`HALVES`], the numbers of tensors of two axes have to be exact in half precision. Others are
+/// rounded, and the file's check sum then does not match.
 ///
 /// # Errors
 ///
@@ -74,7 +77,7 @@ pub fn write(kind: &FileKind, mut metadata: Metadata, tensors: &[Tensor<'_>]) ->
     container(&metadata, tensors)
 }
 
-/// Metadata and tensors of a file, its format, version and check sum compared.
+/// Reads the metadata and the tensors of a file, and checks its format, version and check sum.
 ///
 /// # Errors
 ///
@@ -86,7 +89,7 @@ pub fn read(bytes: &[u8], kind: &FileKind) -> Result<(Metadata, BTreeMap<String,
     if metadata.get("format").map(String::as_str) != Some(kind.format) {
         return Err(format!("it is a safetensors file but not {} of rehang", kind.thing));
     }
-    // Before anything else: what a later version changed is unknown here.
+    // The version is compared before anything else, since nothing is known here of a later version's changes.
     let version: u32 = parse(&metadata, "format_version")?;
     if version == 0 || version > kind.version {
         return Err(format!(
@@ -104,17 +107,17 @@ pub fn read(bytes: &[u8], kind: &FileKind) -> Result<(Metadata, BTreeMap<String,
     Ok((metadata, tensors))
 }
 
-/// Whether bytes say of themselves that they are of this kind.
+/// Whether the metadata in these bytes state the format of this kind.
 pub fn is_of(bytes: &[u8], kind: &FileKind) -> bool {
     let Ok((_, header)) = SafeTensors::read_metadata(bytes) else { return false };
     let format = header.metadata().as_ref().and_then(|metadata| metadata.get("format"));
     format.is_some_and(|format| format == kind.format)
 }
 
-/// The tensors of any safetensors file, whatever its metadata; all have to be F32.
+/// Reads the tensors of any safetensors file, whatever its metadata; all have to be F32.
 ///
-/// PyTorch's BatchNorm counts its batches in an I64 tensor `….num_batches_tracked`, which nothing here reads: such are
-/// passed over.
+/// PyTorch's BatchNorm counts its batches in an I64 tensor `….num_batches_tracked`. Nothing here reads these
+/// tensors, so they are passed over.
 ///
 /// # Errors
 ///
@@ -123,17 +126,17 @@ pub fn plain(bytes: &[u8]) -> Result<BTreeMap<String, Tensor<'static>>, Detail> 
     of_precision(bytes, false)
 }
 
-/// Whether tensors of two axes are F16.
+/// Whether the metadata say that tensors of two axes are F16.
 pub(crate) fn is_halved(metadata: &Metadata) -> bool {
     metadata.get(HALVES.0).is_some_and(|precision| precision == HALVES.1)
 }
 
-/// The type of a tensor with so many axes.
+/// Number type of a tensor with so many axes.
 fn dtype(axes: usize, halves: bool) -> Dtype {
     if halves && axes == 2 { Dtype::F16 } else { Dtype::F32 }
 }
 
-/// The tensors of a file, each of its [`dtype`].
+/// Reads the tensors of a file, each of which must have its [`dtype`].
 fn of_precision(bytes: &[u8], halves: bool) -> Result<BTreeMap<String, Tensor<'static>>, Detail> {
     let container = SafeTensors::deserialize(bytes).map_err(|error| format!("it is damaged ({error})"))?;
     let mut tensors = BTreeMap::new();
@@ -157,11 +160,11 @@ fn of_precision(bytes: &[u8], halves: bool) -> Result<BTreeMap<String, Tensor<'s
     Ok(tensors)
 }
 
-/// Takes one tensor of a known count of numbers out of those of a file.
+/// Removes a tensor from those of a file and returns its numbers, which must be `count`.
 ///
 /// # Errors
 ///
-/// A sentence where it is missing or has another count.
+/// A sentence where the tensor is missing or has another count.
 pub fn take(
     tensors: &mut BTreeMap<String, Tensor<'static>>,
     name: &str,
@@ -174,46 +177,46 @@ pub fn take(
     Ok(tensor.values.into_owned())
 }
 
-/// A value of the metadata as JSON.
+/// Serialises a value of the metadata to JSON.
 ///
 /// # Errors
 ///
-/// Values that JSON cannot hold.
+/// An error for values that JSON cannot hold.
 pub fn json(value: &impl Serialize) -> Result<String> {
     serde_json::to_string(value).map_err(|error| Error::corrupt("metadata", error))
 }
 
-/// A value of the metadata.
+/// Returns a value of the metadata as it is written.
 ///
 /// # Errors
 ///
-/// A sentence where it is missing.
+/// A sentence where the value is missing.
 pub fn text<'a>(metadata: &'a Metadata, key: &str) -> Result<&'a str, Detail> {
     metadata.get(key).map(String::as_str).ok_or_else(|| format!("metadata {key:?} is missing"))
 }
 
-/// A value of the metadata that is written in plain text.
+/// Parses a value of the metadata that is written in plain text.
 ///
 /// # Errors
 ///
-/// A sentence where it is missing or something else.
+/// A sentence where the value is missing or cannot be parsed.
 pub fn parse<T: std::str::FromStr>(metadata: &Metadata, key: &str) -> Result<T, Detail> {
     let text = text(metadata, key)?;
     text.parse().map_err(|_| format!("metadata {key:?} cannot be {text:?}"))
 }
 
-/// A value of the metadata that is written as JSON.
+/// Parses a value of the metadata that is written as JSON.
 ///
 /// # Errors
 ///
-/// A sentence where it is missing or something else.
+/// A sentence where the value is missing or cannot be parsed.
 pub fn parse_json<T: DeserializeOwned>(metadata: &Metadata, key: &str) -> Result<T, Detail> {
     serde_json::from_str(text(metadata, key)?)
         .map_err(|error| format!("metadata {key:?} is damaged: {error}"))
 }
 
-/// The check sum over everything else in the file: metadata in the order of keys, then tensors in the order of names.
-/// Every part is preceded by its length, so that no two different files are hashed alike.
+/// Check sum over everything else in the file: metadata in the order of keys, then tensors in the order of
+/// names. Every part is preceded by its length, so that no two different files are hashed alike.
 fn checksum<'a, 'b: 'a>(metadata: &Metadata, tensors: impl Iterator<Item = &'a Tensor<'b>>) -> String {
     let mut hasher = Xxh3::new();
     let text = |hasher: &mut Xxh3, text: &str| {
@@ -239,7 +242,7 @@ fn checksum<'a, 'b: 'a>(metadata: &Metadata, tensors: impl Iterator<Item = &'a T
     format!("xxh3:{:016x}", hasher.digest())
 }
 
-/// One entry of the header of a safetensors file.
+/// Entry of a tensor in the header of a safetensors file.
 #[derive(Serialize)]
 struct TensorEntry<'a> {
     dtype: Dtype,
@@ -247,8 +250,9 @@ struct TensorEntry<'a> {
     data_offsets: [usize; 2],
 }
 
-/// The bytes of a safetensors file. The library's own writer keeps metadata in a hash map, whose order changes from
-/// run to run; the container is eight bytes, a JSON object and the numbers, so it is written here in a fixed order.
+/// Serialises a safetensors file. The library's own writer keeps metadata in a hash map, whose order changes
+/// from run to run. The container is eight bytes, a JSON object and the numbers, so it is written here in a
+/// fixed order.
 fn container(metadata: &Metadata, tensors: &[Tensor<'_>]) -> Result<Vec<u8>> {
     let mut header = format!("{{\"__metadata__\":{}", json(metadata)?);
     let mut offset = 0;
@@ -261,7 +265,7 @@ fn container(metadata: &Metadata, tensors: &[Tensor<'_>]) -> Result<Vec<u8>> {
         offset = end;
     }
     header.push('}');
-    // Padded with spaces so that the numbers begin at a multiple of eight, as the format recommends.
+    // Spaces fill the header so that the numbers begin at a multiple of eight, as the format recommends.
     let padding = header.len().next_multiple_of(8) - header.len();
     header.push_str(&" ".repeat(padding));
     let mut bytes = Vec::with_capacity(8 + header.len() + offset);

@@ -5,17 +5,18 @@ use std::path::Path;
 
 use crate::given::{Scalars, WHOLE_END};
 use crate::opened::open;
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 
-/// The longest line that is read.
+/// Longest line in bytes that is read: 16 MiB.
 const LINE_BYTES_MAX: u64 = 16 << 20;
 
-/// The lines of a UTF-8 file, without line ends and byte-order mark; one empty last line does not count.
+/// Reads the lines of a UTF-8 file, without line ends and byte-order mark. One empty last line does not
+/// count.
 ///
 /// # Errors
 ///
-/// [`rehang::ErrorKind::Io`], [`rehang::ErrorKind::Empty`] for a file without a line, [`rehang::ErrorKind::Corrupt`] for
-/// a file that is not UTF-8.
+/// [`rehang_core::ErrorKind::Io`], [`rehang_core::ErrorKind::Empty`] for a file without a line,
+/// [`rehang_core::ErrorKind::Corrupt`] for a file that is not UTF-8.
 pub fn read_lines(path: impl AsRef<Path>) -> Result<Vec<String>> {
     let path = path.as_ref();
     let opened = open(path)?;
@@ -32,7 +33,8 @@ pub fn read_lines(path: impl AsRef<Path>) -> Result<Vec<String>> {
     Ok(lines)
 }
 
-/// One value a line: integers where every line is one, else text.
+/// Reads one value a line: integers where every line is one, then floating-point numbers where every line is
+/// one, else text.
 pub(super) fn read_scalars(path: &Path) -> Result<Scalars> {
     let mut lines = read_lines(path)?;
     for (row, line) in lines.iter_mut().enumerate() {
@@ -50,7 +52,7 @@ pub(super) fn read_scalars(path: &Path) -> Result<Scalars> {
     Ok(Scalars::Texts(lines))
 }
 
-/// One field of every object of a file of JSON lines: the first of `names` that the object has.
+/// Reads one field of every object in a file of JSON lines: the first of `names` that the object has.
 pub(super) fn read_json_field(path: &Path, names: &[&str]) -> Result<Vec<String>> {
     let lines = read_lines(path)?;
     let at =
@@ -75,7 +77,7 @@ pub(super) fn read_json_field(path: &Path, names: &[&str]) -> Result<Vec<String>
         .collect()
 }
 
-/// One field of every object of a file of JSON lines: integers where every object has one, else text.
+/// Reads one field of every object in a file of JSON lines: integers where every object has one, else text.
 pub(super) fn read_json_scalars(path: &Path, names: &[&str]) -> Result<Scalars> {
     let values = read_json_field(path, names)?;
     if let Some(integers) = values.iter().map(|value| value.parse().ok()).collect() {
@@ -84,24 +86,24 @@ pub(super) fn read_json_scalars(path: &Path, names: &[&str]) -> Result<Scalars> 
     Ok(Scalars::Texts(values))
 }
 
-/// Reads the next line, with its end, in the place of `line`; nothing at the end of the input. Says whether it is short enough, 16 MiB: of
-/// a longer one the start is there.
+/// Reads the next line, with its end, in the place of `line`; nothing at the end of the input. Returns
+/// whether the line is short enough, 16 MiB. Of a longer line only the start is read.
 ///
 /// # Errors
 ///
-/// Those of the reader.
+/// The errors of the reader.
 pub fn next_line(reader: &mut impl BufRead, line: &mut Vec<u8>) -> std::io::Result<bool> {
     line.clear();
     reader.take(LINE_BYTES_MAX + 1).read_until(b'\n', line)?;
     Ok(line.len() as u64 <= LINE_BYTES_MAX)
 }
 
-/// Calls `each(line number from 1, line)` for every line of a UTF-8 file that is not blank, without its line end and without
-/// a byte-order mark. Holds one line at a time.
+/// Calls `each(line number from 1, line)` for every line of a UTF-8 file that is not blank, without its line
+/// end and without a byte-order mark. Holds one line at a time.
 ///
 /// # Errors
 ///
-/// As [`read_lines`], and those of `each`; a line of more than 16 MiB is taken for damage.
+/// As [`read_lines`], and the errors of `each`; a line of more than 16 MiB is taken for damage.
 pub(crate) fn for_each_line(path: &Path, mut each: impl FnMut(usize, &str) -> Result<()>) -> Result<()> {
     let opened = open(path)?;
     if opened.bytes == 0 {
@@ -131,7 +133,8 @@ pub(crate) fn for_each_line(path: &Path, mut each: impl FnMut(usize, &str) -> Re
     }
 }
 
-/// The fields of one line of comma-separated values, trimmed; a field in double quotes may hold commas, and `""` for a quote.
+/// Splits one line of comma-separated values into trimmed fields. A field in double quotes may hold commas,
+/// and `""` for a quote.
 ///
 /// `None` for a quote that does not end on the line, or ends before its field does.
 pub(crate) fn split_csv(line: &str) -> Option<Vec<String>> {

@@ -1,8 +1,10 @@
-//! The worst items of a gallery that is too large to sort: the exact σ² at which a budget ends.
+//! Thresholds of σ² for a gallery that is too large to sort: the exact value at which a budget of its worst
+//! items ends.
 //!
-//! A pipeline does not need a permutation of a billion items, only the σ² above which items are re-embedded. σ² is read twice,
-//! a partition at a time. The first pass counts items by the upper 16 bits of their σ². The second counts those in the bucket
-//! where a budget ends by the lower 16 bits, which leaves one value. Nothing is estimated and nothing is sorted.
+//! A pipeline does not need a permutation of a billion items, only the σ² above which items are re-embedded.
+//! σ² is read twice, a partition at a time. The first pass counts items by the upper 16 bits of their σ². The
+//! second pass looks at the bucket in which a budget ends, and counts its items by the lower 16 bits, which
+//! leaves one value. Nothing is estimated and nothing is sorted.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -16,12 +18,12 @@ use crate::folders::{Folder, LocalFolder, expect_partitions};
 use crate::paths::{expect_apart, is_same_file};
 use crate::source::{VectorSource, said};
 use crate::values::read_f32_column;
-use rehang::{Error, ErrorKind, Progress, Result};
+use rehang_core::{Error, ErrorKind, Progress, Result};
 
-/// Buckets of a pass: one for every value of half the bits of a number.
+/// Number of buckets of a pass: one for every value of half the bits of a number.
 const BUCKETS: usize = 1 << 16;
 
-/// How many items come first: a share of them, `10%`, or a number, `50000`.
+/// Budget of items that come first: a share of all items, `10%`, or a number, `50000`.
 ///
 /// ```
 /// use rehang_files::thresholds::Budget;
@@ -29,22 +31,22 @@ const BUCKETS: usize = 1 << 16;
 /// assert_eq!("10%".parse::<Budget>()?.of(25)?, 3);
 /// assert_eq!("7".parse::<Budget>()?.of(25)?, 7);
 /// assert!("0%".parse::<Budget>().is_err() && "0.1".parse::<Budget>().is_err());
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Budget {
-    /// Percent of the items, above 0 and at most 100; a part of an item is a whole one.
+    /// Percent of the items, above 0 and at most 100. A fraction of an item counts as a whole one.
     Percent(f64),
-    /// Items, 1 or more.
+    /// Number of items, 1 or more.
     Items(u64),
 }
 
 impl Budget {
-    /// How many of `items` these are.
+    /// Number of items, out of `items`, that the budget allows.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidOption`] for more than there are.
+    /// [`ErrorKind::InvalidOption`] for a budget of more items than there are.
     pub fn of(self, items: u64) -> Result<u64> {
         match self {
             Self::Percent(percent) => Ok(((percent / 100.0 * items as f64).ceil() as u64).clamp(1, items)),
@@ -84,27 +86,27 @@ impl fmt::Display for Budget {
     }
 }
 
-/// Which σ² are read, for which budgets, and where the answer goes.
+/// Files of σ², budgets, and the file for the thresholds.
 #[derive(Debug, Clone)]
 pub struct ThresholdFiles {
-    /// σ² of the gallery: files, and folders of partitions, one below the other.
+    /// Sources of the gallery's σ²: files, and folders of partitions, one below the other.
     pub sigma: Vec<SigmaSource>,
-    /// The budgets; one or more.
+    /// Budgets; one or more.
     pub first: Vec<Budget>,
-    /// The thresholds as JSON.
+    /// JSON file for the thresholds.
     pub output: PathBuf,
 }
 
-/// σ² of a gallery, or of a part of it.
+/// Source of the σ² of a gallery, or of a part of it.
 #[derive(Debug, Clone)]
 pub enum SigmaSource {
-    /// One file.
+    /// A single file.
     File(VectorSource),
     /// The partitions of a folder, and the column that holds σ² where it has to be named.
     Folder(Arc<dyn Folder>, Option<String>),
 }
 
-/// The folder of this machine that stands at the source's path, or else the file.
+/// A folder of this machine, where one stands at the source's path; otherwise a file.
 impl From<VectorSource> for SigmaSource {
     fn from(source: VectorSource) -> Self {
         if source.is_file() && source.path.is_dir() {
@@ -124,10 +126,10 @@ impl fmt::Display for SigmaSource {
     }
 }
 
-/// A file that is opened for as long as it is read.
+/// File of σ² that is open only while it is read.
 struct Part<'a> {
     source: &'a SigmaSource,
-    /// Its name in a folder.
+    /// Name of the file in its folder.
     name: PathBuf,
 }
 
@@ -154,40 +156,41 @@ impl Part<'_> {
     }
 }
 
-/// Where the items of every budget end.
+/// Thresholds of all budgets.
 #[derive(Debug, Clone, Serialize)]
 pub struct Thresholds {
-    /// `rehang-cuts`.
+    /// Format of the document: `rehang-cuts`.
     pub format: &'static str,
-    /// 1.
+    /// Version of the format: 1.
     pub version: u32,
-    /// Items of the gallery.
+    /// Number of items in the gallery.
     pub items: u64,
-    /// One threshold a budget, in the order in which these were given.
+    /// One threshold for each budget, in the order in which the budgets were given.
     pub cuts: Vec<Threshold>,
 }
 
-/// Where the items of one budget end: those whose σ² is above the threshold, and the first `ties_taken` of those whose σ² is
-/// the threshold.
+/// Threshold of one budget. Its items are those whose σ² is above the threshold, and the first `ties_taken`
+/// of those whose σ² is the threshold.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Threshold {
     /// The budget, as it was given.
     pub first: String,
-    /// Items within it.
+    /// Number of items within the budget.
     pub items: u64,
-    /// σ² of the last of them: a number of 32 bits, kept in 64 so that its text is exact for readers of either.
+    /// σ² of the last item within the budget: a number of 32 bits, kept in 64 so that its text is exact for
+    /// readers of either.
     pub threshold: f64,
-    /// Items whose σ² is above the threshold.
+    /// Number of items whose σ² is above the threshold.
     pub above: u64,
-    /// Items whose σ² is the threshold.
+    /// Number of items whose σ² is the threshold.
     pub ties: u64,
-    /// How many of the ties are within the budget: the first in the order of partitions and rows, as
-    /// [`Order::by_scores`](rehang::order::Order::by_scores) has them. 1 or more.
+    /// Number of ties within the budget, 1 or more. They are the first in the order of partitions and rows,
+    /// as [`Order::by_scores`](rehang_core::order::Order::by_scores) sorts ties.
     pub ties_taken: u64,
 }
 
-/// Finds where budgets end in the order `sigma`, worst first, exactly, in two passes, and writes them. Memory is bounded by σ² of the largest
-/// partition and 512 KiB a budget.
+/// Finds where budgets end in the order `sigma`, worst first, exactly, in two passes, and writes the
+/// thresholds. Memory is bounded by σ² of the largest partition and 512 KiB a budget.
 ///
 /// ```
 /// use rehang_files::thresholds::{ThresholdFiles, find_thresholds};
@@ -202,7 +205,7 @@ pub struct Threshold {
 ///     first: vec!["40%".parse()?],
 ///     output: folder.path().join("cuts.json"),
 /// };
-/// let found = &find_thresholds(&files, &rehang::Progress::default())?.cuts[0];
+/// let found = &find_thresholds(&files, &rehang_core::Progress::default())?.cuts[0];
 /// // 0.9 and the first of the two at 0.5.
 /// assert_eq!((found.items, found.threshold, found.above, found.ties, found.ties_taken), (2, 0.5, 1, 2, 1));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -210,9 +213,10 @@ pub struct Threshold {
 ///
 /// # Errors
 ///
-/// As [`crate::read_f32_column`] and [`expect_partitions`]; [`ErrorKind::NotFinite`] for a σ² without a place;
-/// [`ErrorKind::InvalidOption`] without a budget, for one of more items than there are, and for an output that is an input;
-/// [`ErrorKind::ChangedMeanwhile`] where the second pass reads other numbers than the first.
+/// As [`crate::read_f32_column`] and [`expect_partitions`]; [`ErrorKind::NotFinite`] for a σ² that cannot be
+/// sorted; [`ErrorKind::InvalidOption`] without a budget, for a budget of more items than there are, and for
+/// an output that is an input; [`ErrorKind::ChangedMeanwhile`] where the second pass reads other numbers than
+/// the first.
 pub fn find_thresholds(files: &ThresholdFiles, progress: &Progress) -> Result<Thresholds> {
     if files.first.is_empty() {
         return Err(Error::option("first", "nothing", "one budget or more"));
@@ -230,7 +234,8 @@ pub fn find_thresholds(files: &ThresholdFiles, progress: &Progress) -> Result<Th
     if parts.is_empty() {
         return Err(Error::missing("sigma", "an order by σ²"));
     }
-    // Only what has the output's name can be the output; asking the disk about each of a hundred thousand partitions is slow.
+    // Only a file of the output's name can be the output. Asking the disk about each of a hundred thousand
+    // partitions would be slow.
     let name = files.output.file_name();
     let inputs: Vec<_> = parts
         .iter()
@@ -239,7 +244,7 @@ pub fn find_thresholds(files: &ThresholdFiles, progress: &Progress) -> Result<Th
         .map(|path| ("sigma", path))
         .collect();
     expect_apart(&[("output", Some(&files.output))], &inputs)?;
-    // Before the first pass, which may take an hour.
+    // The output is tried before the first pass, which may take an hour.
     drop(AtomicFile::create(&files.output)?);
 
     let mut upper = vec![0_u64; BUCKETS];
@@ -312,7 +317,8 @@ fn pass(parts: &[Part], stage: &str, progress: &Progress, mut count: impl FnMut(
     Ok(())
 }
 
-/// The bucket that holds the `rank`-th item (from 1) counted from the largest, and how many items are in larger ones.
+/// Finds the bucket that holds the `rank`-th item (from 1), counted from the largest, and the number of items
+/// in larger buckets.
 fn place(counts: &[u64], rank: u64) -> (usize, u64) {
     let mut before = 0;
     for (bucket, &count) in counts.iter().enumerate().rev() {
@@ -324,13 +330,13 @@ fn place(counts: &[u64], rank: u64) -> (usize, u64) {
     unreachable!("a rank is at most the number of items")
 }
 
-/// The bits of a finite number in an order that is the numbers' own; −0 is 0.
+/// Turns a finite number into a key; keys are in the order of the numbers, and −0 counts as 0.
 fn key(value: f32) -> usize {
     let bits = (value + 0.0).to_bits();
     (if bits >> 31 == 1 { !bits } else { bits | 1 << 31 }) as usize
 }
 
-/// The number that has a key.
+/// Returns the number that has a key.
 fn number(key: usize) -> f32 {
     let key = key as u32;
     f32::from_bits(if key >> 31 == 1 { key & !(1 << 31) } else { !key })

@@ -1,4 +1,5 @@
-//! Files of old vectors in, files of the new space out, a batch at a time: memory is bounded by the batch, never by the file.
+//! Transforms of files of old vectors into files of the new space, a batch at a time. Memory is bounded by
+//! the batch, never by the file.
 
 use std::path::PathBuf;
 
@@ -9,14 +10,14 @@ use crate::inputs::RowSelection;
 use crate::paths::expect_apart;
 use crate::source::{VectorSource, said};
 use crate::stream::{self, Columns, F32Writer, Ids, RowBatch, RowReader};
-use rehang::adapter::{Adapter, Applier, InputScaling, RowOverlap, unlike_pairs};
-use rehang::check::{expect_count, expect_normalised, expect_width};
-use rehang::{Error, Finding, Matrix, Progress, Result, Severity, Space};
+use rehang_core::adapter::{Adapter, Applier, InputScaling, RowOverlap, unlike_pairs};
+use rehang_core::check::{expect_count, expect_normalised, expect_width};
+use rehang_core::{Error, Finding, Matrix, Progress, Result, Severity, Space};
 
-/// Rows that are compared with the vectors that the adapter was fitted on.
+/// Number of rows that are compared with the vectors that the adapter was fitted on.
 const DRIFT_ROWS: usize = 4096;
 
-/// What is transformed, and where it goes.
+/// Files to transform, and files that the result goes to.
 ///
 /// | Field | Default | Range |
 /// |---|---|---|
@@ -27,27 +28,28 @@ const DRIFT_ROWS: usize = 4096;
 /// | `batch` | 16,384 | 1 or more |
 #[derive(Debug, Clone)]
 pub struct TransformFiles {
-    /// The adapter.
+    /// Adapter to apply.
     pub adapter: AdapterSource,
     /// Files of old vectors, one below the other.
     pub input: Vec<VectorSource>,
     /// Files of side information, one below the other.
     pub side: Vec<VectorSource>,
-    /// Which rows are transformed.
+    /// Selection of the rows that are transformed.
     pub rows: Option<RowSelection>,
-    /// The vectors of the new space: `.npy`, `.parquet` (with ids and σ²), `.fvecs` or `.safetensors`. Without it nothing is
-    /// written, and the answer holds them.
+    /// File for the vectors of the new space: `.npy`, `.parquet` (with ids and σ²), `.fvecs` or
+    /// `.safetensors`. Without it nothing is written, and the answer holds the vectors.
     pub output: Option<PathBuf>,
-    /// σ² of every vector (the expected squared error).
+    /// File for the σ² of every vector (the expected squared error).
     pub sigma: Option<PathBuf>,
-    /// Goes on although vectors of the new space's width do not look like those that the adapter was fitted on.
+    /// Whether to go on although vectors of the new space's width do not look like those that the adapter was
+    /// fitted on.
     pub force: bool,
-    /// Rows that are transformed at once.
+    /// Number of rows that are transformed at once.
     pub batch: usize,
 }
 
 impl TransformFiles {
-    /// All vectors of `input`, without side information; nothing is written.
+    /// Asks for all vectors of `input` to be transformed, without side information. Nothing is written.
     pub fn new(adapter: impl Into<AdapterSource>, input: VectorSource) -> Self {
         Self {
             adapter: adapter.into(),
@@ -62,29 +64,29 @@ impl TransformFiles {
     }
 }
 
-/// What [`transform`] wrote.
+/// Summary of what [`transform`] made.
 #[derive(Debug, Clone, Serialize)]
 pub struct Transformed {
-    /// Vectors that were written.
+    /// Number of vectors that were made.
     pub vectors: u64,
-    /// Where they are.
+    /// File of the adapted vectors.
     pub adapted: Option<PathBuf>,
-    /// The vectors and σ² of each, where they were not written.
+    /// The adapted vectors and the σ² of each, where they were not written.
     #[serde(skip)]
     pub made: Option<(Matrix, Vec<f32>)>,
-    /// Where their σ² is.
+    /// File of the σ² of the adapted vectors.
     pub sigma: Option<PathBuf>,
-    /// Their space.
+    /// Space of the adapted vectors.
     pub space: Space,
-    /// What searches should add to the distance of every adapted vector.
+    /// Handicap: what searches should add to the distance of every adapted vector.
     pub handicap: f64,
     /// Mean of σ²; 0 without vectors.
     pub mean_variance: f64,
     /// Whether the old vectors do not look like those that the adapter was fitted on.
     pub drift_suspicious: bool,
-    /// How many of the old vectors are among the pairs; `None` where the adapter does not remember its pairs.
+    /// Number of old vectors that are among the pairs; `None` where the adapter does not remember its pairs.
     pub among_pairs: Option<RowOverlap>,
-    /// What the reader should know.
+    /// Findings that the reader of the result should know.
     #[serde(skip)]
     pub findings: Vec<Finding>,
 }
@@ -93,9 +95,10 @@ pub struct Transformed {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::InvalidOption`](rehang::ErrorKind::InvalidOption) for a batch of 0 and for an output that is an input; as
-/// [`unlike_pairs`], [`Applier::apply_rows`], [`stream::open_all`] and [`stream::create`], and as [`RowReader::check_ids`] where
-/// the output takes ids; what is wrong with a row names its file and number. Nothing half-written is left.
+/// [`ErrorKind::InvalidOption`](rehang_core::ErrorKind::InvalidOption) for a batch of 0 and for an output that is
+/// an input; as [`unlike_pairs`], [`Applier::apply_rows`], [`stream::open_all`] and [`stream::create`], and
+/// as [`RowReader::check_ids`] where the output takes ids. An error about a row names its file and number.
+/// Nothing half-written is left.
 pub fn transform(files: &TransformFiles, progress: &Progress) -> Result<Transformed> {
     if files.batch == 0 {
         return Err(Error::option("batch", 0, "1 or more"));
@@ -139,7 +142,7 @@ pub fn transform(files: &TransformFiles, progress: &Progress) -> Result<Transfor
     }
     let applier = Applier::new(adapter)?;
 
-    // Every output is opened before the first expensive second.
+    // Every output is opened before any expensive work.
     let has_columns = files.output.as_deref().is_some_and(stream::has_columns);
     if has_columns {
         reader.check_ids()?;
@@ -179,7 +182,8 @@ pub fn transform(files: &TransformFiles, progress: &Progress) -> Result<Transfor
         }
         batch.check_finite(&what, d_old)?;
         let first_row = batch.first_row;
-        // Before rows are left out, so that the row that is named is the file's. A map that scales its input takes any length.
+        // This comes before rows are left out, so that an error names the row of the file. A map that scales
+        // its input takes any length.
         if adapter.old.normalised && adapter.map.input == InputScaling::AsIs {
             expect_normalised(&what, d_old, first_row, &batch.vectors)?;
         }
@@ -195,7 +199,7 @@ pub fn transform(files: &TransformFiles, progress: &Progress) -> Result<Transfor
         if let (Some(sketch), Some(overlap)) = (sketch, &mut overlap) {
             overlap.add(sketch, &batch.vectors[..count * d_old], d_old);
         }
-        // In memory, every batch is computed where it stays.
+        // Without an output, every batch is computed in the place where it stays in memory.
         let first = if writer.is_some() { 0 } else { variance.len() };
         out.resize((first + count) * d_new, 0.0);
         variance.resize(first + count, 0.0);
@@ -218,7 +222,8 @@ pub fn transform(files: &TransformFiles, progress: &Progress) -> Result<Transfor
         progress.advance(read as u64);
     }
     let unlike = likeness.decided()?;
-    // Each file appears whole; should the second fail, the error says so and running again replaces both.
+    // Each file appears whole. Should the second one fail, the error says so, and running again replaces
+    // both.
     let made = match writer {
         Some(writer) => {
             let written = writer.commit()?;
@@ -258,12 +263,12 @@ pub fn transform(files: &TransformFiles, progress: &Progress) -> Result<Transfor
     })
 }
 
-/// The files among sources.
+/// Paths of the sources that are files.
 fn files_of(sources: &[VectorSource]) -> impl Iterator<Item = PathBuf> {
     sources.iter().filter(|source| source.is_file()).map(|source| source.path.clone())
 }
 
-/// Makes room in memory for what becomes of `rows` rows of `what`.
+/// Reserves memory for the vectors and the σ² that `rows` rows of `what` become.
 fn reserve(rows: u64, d_new: usize, what: &str, out: &mut Vec<f32>, variance: &mut Vec<f32>) -> Result<()> {
     let numbers = usize::try_from(rows).ok().and_then(|rows| rows.checked_mul(d_new));
     let is_there = numbers.is_some_and(|numbers| {
@@ -277,15 +282,16 @@ fn reserve(rows: u64, d_new: usize, what: &str, out: &mut Vec<f32>, variance: &m
     Err(Error::corrupt(what, detail))
 }
 
-/// Whether the rows look like those that the adapter was fitted on, decided as soon as there are enough of them.
+/// Check of whether the rows look like those that the adapter was fitted on. It is decided as soon as there
+/// are enough rows.
 struct Likeness<'a> {
     adapter: &'a Adapter,
     what: &'a str,
     force: bool,
-    /// Rows that are not yet compared.
+    /// Rows that are not compared yet.
     rows: Vec<f32>,
     is_decided: bool,
-    /// In which way they look unlike them.
+    /// Way in which the rows differ, in words; `None` where they do not.
     seen: Option<String>,
 }
 
@@ -302,7 +308,7 @@ impl Likeness<'_> {
         Ok(())
     }
 
-    /// Compares what there is, unless that is done already.
+    /// Compares the rows collected so far, unless that was done before.
     fn decided(&mut self) -> Result<Option<String>> {
         if !self.is_decided {
             let rows = Matrix::new(self.adapter.old.dimension, std::mem::take(&mut self.rows))?;

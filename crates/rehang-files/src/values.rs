@@ -1,10 +1,10 @@
-//! Whole files: vectors, and one value a row.
+//! Reading and writing of whole files: vectors, and one value a row.
 
 use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
 
-use rehang::{Error, Labels, Matrix, Result};
+use rehang_core::{Error, Labels, Matrix, Result};
 
 use crate::atomic::AtomicFile;
 use crate::given::Scalars;
@@ -13,14 +13,14 @@ use crate::stream::{self, Columns, Ids, RowBatch};
 use crate::text::read_lines;
 use crate::{npy, parquet, safetensors, text, vecs};
 
-/// Numbers a batch holds when a whole file is read: 4 MiB of `f32`.
+/// Numbers that a batch holds when a whole file is read: 4 MiB of `f32`.
 const BATCH_NUMBERS: usize = 1 << 20;
 
 const LABELS: Wish = Wish { what: "labels", names: &["label", "labels"], accepts: [true, false, true] };
 const NUMBERS: Wish = Wish { what: "numbers", names: &["sigma2"], accepts: [true, true, false] };
 const ORDER: Wish = Wish { what: "an order", names: &["order"], accepts: [true, false, false] };
 
-/// One value a row of any file.
+/// Reads one value a row from any file, or from memory.
 fn read_scalars(source: &VectorSource, wish: &Wish) -> Result<Scalars> {
     if let Some(given) = &source.given {
         return given.scalars(source);
@@ -40,23 +40,25 @@ fn read_scalars(source: &VectorSource, wish: &Wish) -> Result<Scalars> {
     }
 }
 
-/// Vectors of one file, `[n, d]`, as `f32`.
+/// Reads the vectors of one file, `[n, d]`, as `f32`.
 ///
 /// Numbers of other types are rounded to the nearest `f32`. NaN and infinite numbers are read as they are;
-/// [`rehang::Vectors::new`] and [`Matrix::check_finite`] name them.
+/// [`rehang_core::Vectors::new`] and [`Matrix::check_finite`] name them.
 ///
 /// # Errors
 ///
-/// As [`stream::open`]; [`Corrupt`](rehang::ErrorKind::Corrupt) with the row where rows differ in width or lack numbers.
+/// As [`stream::open`]; [`Corrupt`](rehang_core::ErrorKind::Corrupt) with the row where rows differ in width or
+/// lack numbers.
 pub fn read_matrix(source: &VectorSource) -> Result<Matrix> {
     read_matrices(std::slice::from_ref(source))
 }
 
-/// Vectors of several files, one below the other in the order given.
+/// Reads the vectors of several files, one below the other in the given order.
 ///
 /// # Errors
 ///
-/// As [`read_matrix`]; [`WidthMismatch`](rehang::ErrorKind::WidthMismatch), naming the file that is not as wide as the first.
+/// As [`read_matrix`]; [`WidthMismatch`](rehang_core::ErrorKind::WidthMismatch), naming the file that is not as
+/// wide as the first.
 pub fn read_matrices(sources: &[VectorSource]) -> Result<Matrix> {
     let mut reader = stream::open_all(sources)?;
     let width = reader.width();
@@ -73,15 +75,16 @@ pub fn read_matrices(sources: &[VectorSource]) -> Result<Matrix> {
     Matrix::new(width, data)
 }
 
-/// Ids of the items of a file, one a row, as text; `None` where the file holds vectors alone.
+/// Reads the ids of a file's items, one a row, as text; `None` where the file holds vectors alone.
 ///
-/// From Parquet: the column that is named, or else `id`, or else `_id`. From text: one a line. From `.jsonl`: `_id`,
-/// or else `id`. From `.npy` and `.ivecs`: a one-dimensional array of integers or text.
+/// In Parquet they are the named column, or else `id`, or else `_id`. In text there is one a line. In
+/// `.jsonl` they are `_id`, or else `id`. In `.npy` and `.ivecs` they are a one-dimensional array of integers
+/// or text.
 ///
 /// # Errors
 ///
-/// As [`stream::open`]; [`Corrupt`](rehang::ErrorKind::Corrupt) for ids that are neither whole numbers nor text, or that are missing
-/// in a row.
+/// As [`stream::open`]; [`Corrupt`](rehang_core::ErrorKind::Corrupt) for ids that are neither whole numbers nor
+/// text, or that are missing in a row.
 pub fn read_ids(source: &VectorSource) -> Result<Option<Vec<String>>> {
     if source.given.is_some() {
         return ids_of(source, read_scalars(source, &IDS)?).map(Some);
@@ -117,16 +120,16 @@ fn no_empty_ids(source: &VectorSource, ids: Vec<String>) -> Result<Vec<String>> 
     }
 }
 
-/// Labels (or groups), one a row.
+/// Reads labels (or groups), one a row.
 ///
-/// Whole numbers are taken as they are, whatever their type (2.0 is 2); text is numbered in the order in which it first
-/// appears. From Parquet: the column that is named, or else `label`, or else the only column that can be one; it must be of
-/// integers or text.
+/// Whole numbers are taken as they are, whatever their type (2.0 is 2). Texts are numbered in the order in
+/// which they first appear. In Parquet the labels are the named column, or else `label`, or else the only
+/// column that can hold labels; it must be of integers or text.
 ///
 /// # Errors
 ///
-/// As [`stream::open`]; [`Corrupt`](rehang::ErrorKind::Corrupt) for numbers that are not whole, or so large that their type does not hold every one
-/// (from 2²⁴ on in `f32`).
+/// As [`stream::open`]; [`Corrupt`](rehang_core::ErrorKind::Corrupt) for numbers that are not whole, or so large
+/// that their type leaves out some whole numbers (from 2²⁴ on in `f32`).
 pub fn read_labels(source: &VectorSource) -> Result<Labels> {
     Names::default().read(std::slice::from_ref(source))
 }
@@ -140,8 +143,8 @@ pub enum LabelValues {
     Texts(Vec<String>),
 }
 
-/// Labels as they are written, for those who need the names: text is not numbered. Columns are found as by
-/// [`read_labels`].
+/// Reads labels as they are written, for callers that need the names: texts are not numbered. Columns are
+/// found as by [`read_labels`].
 ///
 /// # Errors
 ///
@@ -154,8 +157,9 @@ pub fn read_label_values(source: &VectorSource) -> Result<LabelValues> {
     }
 }
 
-/// Floating-point numbers that are whole: tables with a gap somewhere are often written with 2.0 for 2. From `end` on not every
-/// whole number is of their type, so two labels may have become one.
+/// Turns floating-point numbers into labels: tables with a gap somewhere often have 2.0 in the place of 2.
+/// From `end` on their type leaves out some whole numbers, so two labels may have become one; such a label
+/// is an error.
 fn whole_numbers(source: &VectorSource, values: &[f64], end: f64) -> Result<Labels> {
     let is_whole = |value: f64| value.fract() == 0.0 && value.abs() < end;
     match values.iter().position(|&value| !is_whole(value)) {
@@ -172,13 +176,14 @@ fn whole_numbers(source: &VectorSource, values: &[f64], end: f64) -> Result<Labe
     }
 }
 
-/// One number a row, as `f32`: σ², for example. NaN and infinite numbers are read as they are.
+/// Reads one number a row, as `f32`: σ², for example. NaN and infinite numbers are read as they are.
 ///
-/// From Parquet: the column that is named, or else `sigma2`, or else the only column of numbers that are not `id`.
+/// In Parquet they are the named column, or else `sigma2`, or else the only column of numbers that is not
+/// `id`.
 ///
 /// # Errors
 ///
-/// As [`stream::open`]; [`Corrupt`](rehang::ErrorKind::Corrupt) for text.
+/// As [`stream::open`]; [`Corrupt`](rehang_core::ErrorKind::Corrupt) for text.
 pub fn read_f32_column(source: &VectorSource) -> Result<Vec<f32>> {
     match read_scalars(source, &NUMBERS)? {
         Scalars::Integers(values) => Ok(values.into_iter().map(|value| value as f32).collect()),
@@ -187,21 +192,22 @@ pub fn read_f32_column(source: &VectorSource) -> Result<Vec<f32>> {
     }
 }
 
-/// Where the numbers that [`read_f32_column`] reads lie in a Parquet file, of which only the end, which describes it, is looked at.
+/// Finds the byte ranges of a Parquet file that [`read_f32_column`] reads. Only the end of the file, which
+/// describes it, is looked at.
 ///
 /// # Errors
 ///
-/// As [`stream::open`]; [`Corrupt`](rehang::ErrorKind::Corrupt) where it has no such column.
+/// As [`stream::open`]; [`Corrupt`](rehang_core::ErrorKind::Corrupt) where the file has no such column.
 pub fn f32_column_ranges(source: &VectorSource) -> Result<Vec<Range<u64>>> {
     parquet::scalar_ranges(source, &NUMBERS)
 }
 
-/// An order: every row number from 0 to n − 1 once, the first to be re-embedded in front.
+/// Reads an order: every row number from 0 to n − 1 once, the row that is re-embedded first in front.
 ///
 /// # Errors
 ///
-/// As [`stream::open`]; [`Duplicate`](rehang::ErrorKind::Duplicate) for a row that is named twice; [`Corrupt`](rehang::ErrorKind::Corrupt) for a number
-/// that is no row.
+/// As [`stream::open`]; [`Duplicate`](rehang_core::ErrorKind::Duplicate) for a row that is named twice;
+/// [`Corrupt`](rehang_core::ErrorKind::Corrupt) for a number that is no row.
 pub fn read_order(source: &VectorSource) -> Result<Vec<usize>> {
     let Scalars::Integers(numbers) = read_scalars(source, &ORDER)? else {
         return Err(Error::corrupt(source, "an order is made of whole numbers, and this is not"));
@@ -222,11 +228,13 @@ pub fn read_order(source: &VectorSource) -> Result<Vec<usize>> {
     Ok(order)
 }
 
-/// Writes vectors, and ids beside them where the format has columns (Parquet); the format follows the extension.
+/// Writes vectors, and ids beside them where the format has columns (Parquet). The format follows the
+/// extension.
 ///
 /// # Errors
 ///
-/// As [`stream::create`]; [`CountMismatch`](rehang::ErrorKind::CountMismatch) where there is not one id a row.
+/// As [`stream::create`]; [`CountMismatch`](rehang_core::ErrorKind::CountMismatch) where there is not one id a
+/// row.
 pub fn write_matrix(path: impl AsRef<Path>, matrix: &Matrix, ids: Option<&Ids>) -> Result<()> {
     let columns = Columns { width: matrix.columns(), ids: ids.map(Ids::kind), sigma2: false };
     let mut writer = stream::create(path, columns)?;
@@ -249,13 +257,14 @@ pub fn write_f32(path: impl AsRef<Path>, values: &[f32]) -> Result<()> {
 ///
 /// # Errors
 ///
-/// [`Io`](rehang::ErrorKind::Io), [`InvalidOption`](rehang::ErrorKind::InvalidOption) for another extension than `.npy`.
+/// [`Io`](rehang_core::ErrorKind::Io), [`InvalidOption`](rehang_core::ErrorKind::InvalidOption) for another extension
+/// than `.npy`.
 pub fn write_order(path: impl AsRef<Path>, order: &[usize]) -> Result<()> {
     let rows: Vec<i64> = order.iter().map(|&row| row as i64).collect();
     write_labels(path, &rows)
 }
 
-/// Fails where [`write_order`] could not write to this path at the end; nothing is left behind.
+/// Fails where [`write_order`] could not write to this path at the end. Nothing is left behind.
 ///
 /// # Errors
 ///
@@ -278,14 +287,14 @@ pub fn write_labels(path: impl AsRef<Path>, labels: &[i64]) -> Result<()> {
 
 const INTEGERS: &str = "an output of whole numbers";
 
-/// Numbers for labels that are names, in the order in which they first appear: what is read with the same `Names` has the same
-/// number for the same name.
+/// Numbering of labels that are names, in the order in which the names first appear. Files that are read with
+/// one `Names` have the same number for the same name.
 #[derive(Debug, Default)]
 pub struct Names {
-    /// The names, in the order of their numbers; empty where the files hold whole numbers.
+    /// Names in the order of their numbers; empty where the files hold whole numbers.
     pub in_order: Vec<String>,
     numbers: HashMap<String, i64>,
-    /// The first file, and whether its labels are names.
+    /// Name of the first file, and whether its labels are names.
     first: Option<(String, bool)>,
 }
 
@@ -295,7 +304,8 @@ impl Names {
         self.first.as_ref().is_some_and(|(_, is_named)| *is_named)
     }
 
-    /// The labels of files, one below the other. Fails where one file holds whole numbers and another one names.
+    /// Reads the labels of files, one below the other. Fails where one file holds whole numbers and another
+    /// one names.
     pub(super) fn read(&mut self, sources: &[VectorSource]) -> Result<Labels> {
         let mut labels = Labels::new();
         for source in sources {

@@ -1,5 +1,6 @@
-//! `.fvecs`, `.bvecs` and `.ivecs`: every row is its width as a little-endian `int32`, then its numbers. `.fbin`, `.u8bin` and `.i8bin`: the
-//! numbers of rows and of coordinates as little-endian `uint32`, then all rows.
+//! `.fvecs`, `.bvecs` and `.ivecs`: every row is its width as a little-endian `int32`, then its numbers.
+//! `.fbin`, `.u8bin` and `.i8bin`: the number of rows and the number of coordinates as little-endian
+//! `uint32`, then all rows.
 
 use std::io::Read;
 use std::path::Path;
@@ -9,9 +10,9 @@ use crate::given::Scalars;
 use crate::opened::open;
 use crate::raw::{Layout, PREFIX_BYTES, RawRows};
 use crate::source::{Format, WIDTH_MAX};
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 
-/// The rows of such a file.
+/// Opens a file of `.fvecs`, `.bvecs` or `.ivecs`, in which every row has its width in front.
 pub(super) fn open_rows(path: &Path, format: Format) -> Result<RawRows> {
     let mut opened = open(path)?;
     if opened.bytes == 0 {
@@ -42,7 +43,7 @@ pub(super) fn open_rows(path: &Path, format: Format) -> Result<RawRows> {
     Ok(RawRows::new(path.to_path_buf(), opened.file, 0, (rows, width), element, Layout::Prefixed))
 }
 
-/// What the numbers of a format are, and the bytes of one.
+/// Number type of a format, and the bytes of one number.
 fn element(format: Format, path: &Path) -> Result<(Element, usize)> {
     let (meaning, bytes) = match format {
         Format::Bvecs | Format::U8bin => (Meaning::Unsigned, 1),
@@ -55,7 +56,7 @@ fn element(format: Format, path: &Path) -> Result<(Element, usize)> {
     Ok((element, bytes))
 }
 
-/// The rows of a file that says in front how many there are, and how wide.
+/// Opens a file of `.fbin`, `.u8bin` or `.i8bin`, which says in front how many rows there are, and how wide.
 pub(super) fn open_block(path: &Path, format: Format) -> Result<RawRows> {
     let mut opened = open(path)?;
     if opened.bytes == 0 {
@@ -83,12 +84,12 @@ pub(super) fn open_block(path: &Path, format: Format) -> Result<RawRows> {
     Ok(RawRows::new(path.to_path_buf(), opened.file, 8, (rows, width), element, Layout::Rows))
 }
 
-/// One number a row, or a single row of numbers.
+/// Reads a file of one number a row, or of a single row of numbers.
 pub(super) fn read_scalars(path: &Path, format: Format) -> Result<Scalars> {
     one_a_row(open_rows(path, format)?, path)
 }
 
-/// Numbers of rows that are open, one a row, or those of a single row.
+/// Reads the numbers of open rows, of which each holds one number, or of a single row.
 pub(super) fn one_a_row(rows: RawRows, path: &Path) -> Result<Scalars> {
     if rows.columns != 1 && rows.rows != 1 {
         let (rows, columns) = (rows.rows, rows.columns);

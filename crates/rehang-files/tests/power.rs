@@ -1,4 +1,4 @@
-//! What a machine that loses power leaves of a file that is written whole or not at all.
+//! Power cuts while a file is written whole or not at all: what the machine finds afterwards.
 
 #![cfg(all(target_os = "linux", target_env = "gnu"))]
 
@@ -12,7 +12,8 @@ use rehang_files::AtomicFile;
 
 const NAME: &str = "out.npy";
 
-/// A call that writes the file: after how many operations it began and returned, and what it wrote.
+/// A call that writes the file: the numbers of operations at which it began and returned, and the content it
+/// wrote.
 struct Call {
     began: usize,
     returned: usize,
@@ -25,14 +26,15 @@ fn a_power_cut_leaves_the_old_file_or_the_whole_new_one() {
     let path = folder.path().canonicalize().unwrap().join(NAME);
     let watch = Watch::new(folder.path());
     let mut calls = vec![Call { began: 0, returned: watch.count(), content: None }];
-    // Longer and shorter than the one before, and longer than what is collected before the system is asked to write.
+    // Files longer and shorter than the one before, and longer than the bytes that are collected before the
+    // system is asked to write.
     for (at, length) in [700, 3_000_000, 1, 90_000, 0, 2_000].into_iter().enumerate() {
         let content: Vec<u8> = (0..length).map(|byte| (byte * 7 + at) as u8).collect();
         let began = watch.count();
         let mut file = AtomicFile::create(&path).unwrap();
         file.put(&content).unwrap();
         if at == 3 {
-            // Never ended: what was there stays.
+            // The write is never completed, so the earlier file stays.
             drop(file);
             continue;
         }
@@ -56,7 +58,7 @@ fn a_power_cut_leaves_the_old_file_or_the_whole_new_one() {
             assert!(allowed.contains(&content), "after {done} operations {NAME} may have {length:?} bytes");
             seen.insert((returned, length));
         }
-        // The same, as files.
+        // Contents after a power cut, drawn at random, as files.
         let mut random = rand_chacha::ChaCha8Rng::seed_from_u64(done as u64);
         let left = disk.left(&mut random).remove(NAME);
         assert!(held.contains(&left), "what is left is what may be");

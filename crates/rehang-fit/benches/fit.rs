@@ -1,15 +1,15 @@
-//! Epochs of the FCT-size adapter (128 → 128, 5.7 M parameters) on 16,384 pairs, batch 1024.
+//! Measures epochs of the FCT-size adapter (128 → 128, 5.7 M parameters) on 16,384 pairs, batch 1024.
 //!
-//! `cargo bench -p rehang-fit --bench fit -- write FILE` writes pairs, initial weights and the order of the first epoch for
-//! `bench/fit/rival.py`; `-- run THREADS EPOCHS` prints one JSON line: loss of the first epoch, wall and CPU seconds of each epoch
-//! after it. The driver is `bench/fit/run.sh`.
+//! `cargo bench -p rehang-fit --bench fit -- write FILE` writes pairs, initial weights and the order of the
+//! first epoch for `bench/fit/rival.py`; `-- run THREADS EPOCHS` prints one JSON line: loss of the first
+//! epoch, wall and CPU seconds of each epoch after it. The driver is `bench/fit/run.sh`.
 
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "a measurement reads clocks and prints")]
 
 use std::collections::HashMap;
 use std::time::Instant;
 
-use rehang::{Distance, Matrix, Pairs, Result, Vectors};
+use rehang_core::{Distance, Matrix, Pairs, Result, Vectors};
 use rehang_fit::network_fit::NetworkParameters;
 use rehang_fit::network_fit::bench::EpochByEpoch;
 use safetensors::tensor::{Dtype, TensorView};
@@ -18,7 +18,7 @@ const PAIRS: usize = 16_384;
 const WIDTH: usize = 128;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // `cargo bench` says what it is itself, behind all others.
+    // `cargo bench` appends its own argument behind all others.
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
     let pairs = pairs()?;
     let parameters = NetworkParameters::fct();
@@ -66,7 +66,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// CPU seconds of this process so far, user and system, from the kernel's account (ticks of 10 ms).
+/// Returns the CPU seconds of this process so far, user and system, from the kernel's account (ticks of 10
+/// ms).
 fn cpu_seconds() -> f64 {
     let stat = fs_err::read_to_string("/proc/self/stat").unwrap_or_default();
     let after_name = stat.rsplit(')').next().unwrap_or_default();
@@ -75,7 +76,7 @@ fn cpu_seconds() -> f64 {
     fields.get(10..12).map_or(0.0, |ticks| (ticks[0] + ticks[1]) / 100.0)
 }
 
-/// Pairs from a fixed generator: the new vectors are a bent mixture of the old ones.
+/// Makes pairs from a fixed generator: the new vectors are a bent mixture of the old ones.
 fn pairs() -> Result<Pairs> {
     let mut state = 1_u32;
     let mut number = || {

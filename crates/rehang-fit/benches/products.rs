@@ -1,7 +1,8 @@
-//! Products of the size of a fit's: faer in double and in single precision beside gemm in single.
+//! Measures products of the size of a fit's: faer in double and in single precision beside gemm in single.
 //!
-//! `cargo bench -p rehang-fit --bench products -- [ROWS [OLD [NEW]]]`: 2,000 pairs of 1,536 → 3,072. In turns, medians of five; each is compared with the
-//! first in double precision, and prints how far it is from it.
+//! `cargo bench -p rehang-fit --bench products -- [ROWS [OLD [NEW]]]`; by default 2,000 pairs of 1,536 →
+//! 3,072. They run in turns, and medians of five are printed. Each is compared with the first in double
+//! precision, and its distance from that one is printed.
 
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "a measurement reads clocks and prints")]
 
@@ -24,7 +25,7 @@ fn main() {
     measure("oldᵀ new", (old, rows, new));
 }
 
-/// A number between −1 and 1, the same for the same place.
+/// Returns a number between −1 and 1, the same for the same place.
 fn value(row: usize, column: usize, which: usize) -> f64 {
     let mixed = (row * 7919 + column * 104_729 + which * 1_299_709) % 20_011;
     mixed as f64 / 10_005.5 - 1.0
@@ -52,8 +53,8 @@ fn measure(name: &str, (rows, depth, columns): (usize, usize, usize)) {
         seconds[1].push(began.elapsed().as_secs_f64());
         let began = Instant::now();
         let (step, left_step, right_step) = (by_gemm.col_stride(), left32.col_stride(), right32.col_stride());
-        // SAFETY: the three matrices have `rows`, `depth` and `columns` as told, columns lie `…_step` apart and rows next to each other;
-        // the target is borrowed mutably and is none of the others.
+        // SAFETY: the three matrices have `rows`, `depth` and `columns` as told, columns lie `…_step` apart
+        // and rows next to each other; the target is borrowed mutably and is none of the others.
         unsafe {
             gemm::gemm(
                 rows,

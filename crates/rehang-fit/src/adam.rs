@@ -14,33 +14,36 @@
 use std::ops::Range;
 
 use rayon::prelude::*;
-use rehang::vectorised;
+use rehang_core::vectorised;
 
-/// How slowly the mean of the gradient moves.
+/// Factor by which the mean of the gradient keeps its value at each step.
 const BETA_1: f32 = 0.9;
-/// How slowly the mean of the squared gradient moves.
+/// Factor by which the mean of the squared gradient keeps its value at each step.
 const BETA_2: f32 = 0.999;
-/// Added to the root of the second moment.
+/// Number that is added to the root of the second moment.
 const EPSILON: f32 = 1e-8;
 
-/// Parameters updated by one task; a fixed number, so that results do not depend on the number of threads.
+/// Number of parameters that one task updates; it is fixed, so that results do not depend on the number of
+/// threads.
 const CHUNK: usize = 1 << 15;
 
-/// How weights are pulled towards zero.
+/// Way in which weights are pulled towards zero.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum WeightDecay {
-    /// `decay·w` is added to the gradient of every parameter, BatchNorm and biases included (the published recipe).
+    /// `decay·w` is added to the gradient of every parameter, BatchNorm and biases included (the published
+    /// recipe).
     Coupled(f32),
-    /// Weight matrices shrink by `rate·decay` a step, whatever their gradient; biases and BatchNorm do not (AdamW).
+    /// Weight matrices shrink by `rate·decay` a step, whatever their gradient; biases and BatchNorm do not
+    /// (AdamW).
     Decoupled(f32),
 }
 
 /// A part of the parameters that is trained.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Group {
-    /// Which parameters.
+    /// Places of the parameters in the flat vector.
     pub range: Range<usize>,
-    /// Whether it is a weight matrix (decoupled decay shrinks these only).
+    /// Whether the group is a weight matrix (decoupled decay shrinks matrices only).
     pub matrix: bool,
 }
 
@@ -51,17 +54,17 @@ pub struct Adam {
     pub first: Vec<f32>,
     /// Running mean of the squared gradient.
     pub second: Vec<f32>,
-    /// Steps done.
+    /// Number of steps done.
     pub steps: u64,
 }
 
 impl Adam {
-    /// Moments at zero for `count` parameters.
+    /// Returns moments at zero for `count` parameters.
     pub fn new(count: usize) -> Self {
         Self { first: vec![0.0; count], second: vec![0.0; count], steps: 0 }
     }
 
-    /// One step on the parameters of `groups`; all others stay as they are.
+    /// Takes one step on the parameters of `groups`; all others stay as they are.
     pub fn step(
         &mut self,
         groups: &[Group],
@@ -99,7 +102,7 @@ impl Adam {
     }
 }
 
-/// What is the same for all parameters of a group in one step.
+/// Factors of one step that all parameters of a group share.
 #[derive(Clone, Copy)]
 struct Factors {
     coupled: f32,
@@ -125,7 +128,8 @@ vectorised! {
 mod tests {
     use super::*;
 
-    /// Numbers of PyTorch 2.15: `Adam([w], lr=0.1, weight_decay=0.01)` from (1, −2) with gradients (0.5, −1), (0.25, 3).
+    /// Compares with PyTorch 2.15: `Adam([w], lr=0.1, weight_decay=0.01)` from (1, −2) with gradients (0.5,
+    /// −1), (0.25, 3).
     #[test]
     fn coupled_decay_steps_as_pytorch_does() {
         let mut adam = Adam::new(2);

@@ -1,12 +1,12 @@
-//! From pairs to an adapter: methods are compared on held-out pairs, one is kept and fitted on all, and its σ² is
-//! learned from what it does on pairs that it has not seen.
+//! Makes an adapter from pairs: methods are compared on held-out pairs, and one is kept and fitted on all.
+//! Its σ² is learned from its errors on pairs that it has not seen.
 
 use std::collections::BTreeSet;
 
-use rehang::adapter::Adapter;
-use rehang::finding::Finding;
-use rehang::statistics::SigmaQuality;
-use rehang::{Error, Head, Pairs, Progress, Result};
+use rehang_core::adapter::Adapter;
+use rehang_core::finding::Finding;
+use rehang_core::statistics::SigmaQuality;
+use rehang_core::{Error, Head, Pairs, Progress, Result};
 
 use crate::candidate::{Candidate, closed_form_candidates, per_kind_candidate};
 use crate::compare::{Compared, Selection, selection_findings};
@@ -27,24 +27,26 @@ use crate::within::Deadline;
 /// An adapter with everything that was learned about it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fitted {
-    /// The adapter.
+    /// Adapter that was fitted.
     pub adapter: Adapter,
-    /// How methods compared; `None` where there were too few pairs to hold any out, or no comparison was asked for.
+    /// Comparison of the methods; `None` where there were too few pairs to hold any out, or no comparison was
+    /// asked for.
     pub selection: Option<Selection>,
-    /// How good σ² is on pairs that it had not seen: those left out of folds. Where a method learns σ² together with the map,
-    /// they are the pairs held out of the comparison, with the map that was fitted on the rest. `None` where there are too few
-    /// pairs.
+    /// Quality of σ² on pairs that it had not seen: those left out of folds. Where a method learns σ²
+    /// together with the map, they are the pairs held out of the comparison, with the map that was fitted on
+    /// the rest. `None` where there are too few pairs.
     pub sigma: Option<SigmaQuality>,
-    /// How [`Adapter::handicap`] was chosen; `None` (and a handicap of 0) where there was no out-of-fold evidence to
-    /// choose on, as for the published recipe.
+    /// Choice of [`Adapter::handicap`]; `None` (and a handicap of 0) where there was no out-of-fold evidence
+    /// to choose on, as for the published recipe.
     pub handicap: Option<HandicapChoice>,
-    /// How [`Adapter::fusion`] was chosen; `None` (and no fusion) where the handicap is, and where too few pairs could be held out.
+    /// Choice of [`Adapter::fusion`]; `None` (and no fusion) where the handicap is, and where too few pairs
+    /// could be held out.
     pub fusion: Option<FusionChoice>,
-    /// What the guards found.
+    /// Findings of the guards.
     pub findings: Vec<Finding>,
 }
 
-/// [`crate::fit_adapter`] with the closed forms and `more` methods.
+/// Fits as [`crate::fit_adapter`] does, with the closed forms and `more` methods.
 pub(crate) fn fit_with(
     pairs: &Pairs,
     head: Option<&Head>,
@@ -98,7 +100,7 @@ pub(crate) fn fit_with(
     let row = selection.as_ref().and_then(|selection| Some(&selection.rows[selection.kept?]));
     let method = match (parameters.method, row) {
         (Method::Auto, Some(row)) => row.method,
-        // Too few pairs to compare on: the map that can do least harm with few pairs.
+        // With too few pairs to compare on, the map that can do least harm is taken.
         (Method::Auto, None) => Method::Procrustes,
         (method, _) => method,
     };
@@ -121,8 +123,9 @@ pub(crate) fn fit_with(
     Ok(Fitted { adapter, selection, sigma, handicap, fusion, findings })
 }
 
-/// The pairs without their labels, where these tell no item from another, and a word about it: with one class in all every
-/// ranking is right, and with as many classes as items none is, so nothing can be learned from them, nor chosen by them.
+/// Returns the pairs without their labels, and a finding about it, where the labels tell no item from
+/// another. With one class in all every ranking is right, and with as many classes as items none is. Nothing
+/// can then be learned from labels, nor chosen by them.
 pub(crate) fn without_idle_labels(pairs: &Pairs) -> Result<Option<(Pairs, Finding)>> {
     let Some(labels) = pairs.labels() else { return Ok(None) };
     let known = labels.iter().filter(|&&label| label >= 0).count();
@@ -142,7 +145,7 @@ pub(crate) fn without_idle_labels(pairs: &Pairs) -> Result<Option<(Pairs, Findin
     Ok(Some((unlabelled, finding)))
 }
 
-/// The class of every pair, or its cluster where there are no labels.
+/// Returns the class of every pair, or its cluster where there are no labels.
 pub(crate) fn groups(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<Vec<i64>> {
     if let Some(labels) = known_labels(pairs) {
         return Ok(labels.to_vec());
@@ -155,13 +158,13 @@ mod tests {
     use rand::SeedableRng;
     use rand::seq::SliceRandom;
     use rand_chacha::ChaCha8Rng;
-    use rehang::Matrix;
-    use rehang::adapter::Uncertainty;
+    use rehang_core::Matrix;
+    use rehang_core::adapter::Uncertainty;
 
     use super::*;
     use crate::tests::test_data::{affine, pairs as make, random_matrix};
 
-    /// Pairs with an exactly linear map and some noise, in ten classes.
+    /// Makes pairs with an exactly linear map and some noise, in ten classes.
     fn linear(n: usize, labelled: bool) -> Pairs {
         let labels: Vec<i64> = (0..n as i64).map(|item| item % 10).collect();
         let noise = random_matrix(n, 6, 1);
@@ -205,7 +208,7 @@ mod tests {
         }
     }
 
-    /// Whoever waits for the first method knows what the last one may take.
+    /// The time that the last method may take is said after the first one.
     #[test]
     fn methods_to_come_are_said_with_their_times_from_the_first_one_on() {
         let said = std::sync::Mutex::new(Vec::new());
@@ -253,7 +256,7 @@ mod tests {
 
     #[test]
     fn small_classes_are_judged_by_left_out_ones_and_rows_that_do_not_belong_together_are_still_noticed() {
-        // Five items of a class: one of each is held out of the classes that stay.
+        // Each class has five items; one of each is held out of the classes that stay.
         let small = |pairs: &Pairs| {
             let labels = (0..600).map(|item| item / 5).collect();
             Pairs::new(pairs.old().clone(), pairs.new_vectors().clone(), Some(labels), None).unwrap()
@@ -372,11 +375,11 @@ mod tests {
         assert_eq!(tried, [Method::DoNothing, Method::Procrustes]);
         let ridge = selection.rows.iter().find(|row| row.method == Method::Ridge).unwrap();
         assert!(ridge.failure.as_ref().unwrap().contains("0 s of the time given are left"), "{ridge:?}");
-        // A method that is asked for by name is fitted however long that takes.
+        // A method that is asked for by name is fitted however long it takes.
         let named = FitParameters { method: Method::Ridge, ..no_time };
         let fitted = fit(&linear(300, false), None, &named, &Progress::default()).unwrap();
         assert_eq!(fitted.adapter.training.method, "ridge");
-        // With time enough, nothing differs.
+        // Enough time changes nothing.
         let enough = FitParameters { within: Some("1h".parse().unwrap()), ..with(Method::Auto) };
         let fitted = |parameters| fit(&linear(300, false), None, &parameters, &Progress::default()).unwrap();
         assert_eq!(fitted(enough).adapter, fitted(with(Method::Auto)).adapter);

@@ -1,17 +1,22 @@
-//! The bridge: which map's adjoint brings new queries to an old gallery, and how much of it, by what held-out pairs find.
+//! Fits the bridge: chooses the map whose adjoint brings new queries to an old gallery, and how much of it,
+//! by what held-out pairs find.
 //!
-//! Two maps are tried, ridge and Procrustes, each about the means: what keeps scores serves, whereas a regression of old vectors on new
-//! ones does not (`laboratory/bench/runs/bridge.md`). The choice is a maximin: of all maps and shares the one whose least lower bound is largest, a
-//! bound being what it gains over doing nothing less one standard error. Galleries grow by classes that no pair knew, so the least is over
-//! held-out items of known classes and of left-out ones; and over what [`Criterion::guarded`] names, since mAP alone may be bought with first
-//! results. Of what is within one standard error of it, the smallest share is kept; where doing nothing is, there is no bridge.
+//! Two maps are tried, ridge and Procrustes, each about the means. Maps that keep scores serve, whereas a
+//! regression of old vectors on new ones does not (`laboratory/bench/runs/bridge.md`).
+//!
+//! The choice is a maximin: among all maps and shares, the one whose least lower bound is largest. A bound is
+//! the gain over doing nothing, less one standard error. Galleries grow by classes that no pair knew, so the
+//! least is over held-out items of known classes and of left-out ones. It is also over the metrics that
+//! [`Criterion::guarded`] names, since mAP alone may be bought with first results. Among all choices within
+//! one standard error of the best, the smallest share is kept; where doing nothing is among them, there is no
+//! bridge.
 
 use std::collections::BTreeMap;
 
-use rehang::adapter::{Dense, InputScaling, Map};
-use rehang::bridge::mixed;
-use rehang::curve::QueryRanks;
-use rehang::{Bridge, Distance, Error, Matrix, Pairs, Progress, Result, Vectors};
+use rehang_core::adapter::{Dense, InputScaling, Map};
+use rehang_core::bridge::mixed;
+use rehang_core::curve::QueryRanks;
+use rehang_core::{Bridge, Distance, Error, Matrix, Pairs, Progress, Result, Vectors};
 use serde::{Deserialize, Serialize};
 
 use crate::closed_form::{procrustes, ridge};
@@ -23,69 +28,71 @@ use crate::task::{Task, training, with_task};
 
 /// Shares of the new model's query that are tried, the smallest first.
 pub const SHARES: [f64; 10] = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0];
-/// The maps whose adjoints are tried.
+/// Maps whose adjoints are tried.
 const METHODS: [Method; 2] = [Method::Ridge, Method::Procrustes];
 
 /// A bridge that was tried.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BridgeRow {
-    /// The map whose adjoint it is.
+    /// Map whose adjoint the bridge is.
     pub method: Method,
-    /// How much of a query is the new model's.
+    /// Share of a query that is the new model's, 0 to 1.
     pub share: f64,
-    /// What it gains, by gallery and metric.
+    /// Gains over doing nothing, by gallery and metric.
     pub gains: Vec<HeldOutGain>,
-    /// The least of all gains less one standard error.
+    /// Least of all gains, each less one standard error.
     pub low: f64,
-    /// The criterion with this bridge, percent: the mean over galleries and splits.
+    /// Quality by the criterion with this bridge, percent: the mean over galleries and splits.
     pub quality: f64,
 }
 
-/// How a bridge was chosen.
+/// Choice of a bridge, with everything that was tried.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BridgeChoice {
-    /// What is measured, as [`Selection::criterion`](crate::Selection::criterion).
+    /// Name of the metric that is measured, as [`Selection::criterion`](crate::Selection::criterion).
     pub criterion: String,
-    /// Queries that asked; `None` where held-out items asked for each other.
+    /// Number of queries that asked; `None` where held-out items asked for each other.
     pub queries: Option<usize>,
-    /// How often another part was held out.
+    /// Number of splits: how often another part was held out.
     pub splits: usize,
-    /// Held-out items of the first split: of classes that have pairs, and of classes that have none.
+    /// Numbers of held-out items of the first split: of classes that have pairs, and of classes that have
+    /// none.
     pub held_out: (usize, usize),
-    /// Old queries in the old gallery, percent.
+    /// Quality of old queries in the old gallery, percent.
     pub do_nothing: f64,
-    /// What was tried: every share of the first map, then of the next.
+    /// Bridges that were tried: every share of the first map, then of the next.
     pub rows: Vec<BridgeRow>,
-    /// The row that was kept; `None` where none is proven to be above doing nothing, in both galleries.
+    /// Place of the row that was kept; `None` where none is proven to be above doing nothing, in both
+    /// galleries.
     pub kept: Option<usize>,
 }
 
 impl BridgeChoice {
-    /// The row that was kept.
+    /// Returns the row that was kept.
     pub fn kept_row(&self) -> Option<&BridgeRow> {
         Some(&self.rows[self.kept?])
     }
 
-    /// The best row without the old model's queries.
+    /// Returns the best row that needs no queries of the old model.
     pub fn without_old(&self) -> Option<&BridgeRow> {
         let of = self.rows.iter().filter(|row| row.share >= 1.0);
         of.reduce(|best, row| if row.low > best.low { row } else { best })
     }
 }
 
-/// A bridge, where there is one, and how it was chosen.
+/// A bridge, where there is one, with its choice.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FittedBridge {
     /// The bridge, fitted on all pairs; `None` where none is proven to be above doing nothing.
     pub bridge: Option<Bridge>,
-    /// How it was chosen; `None` where there were too few pairs to hold any out, and so nothing is proven.
+    /// Choice of the bridge; `None` where there were too few pairs to hold any out, and so nothing is proven.
     pub choice: Option<BridgeChoice>,
 }
 
-/// Fits a bridge on pairs. Of the parameters the seed, the metric and the queries count.
+/// Fits a bridge on pairs. The seed, the metric and the queries are all that it takes of the parameters.
 ///
 /// ```
-/// use rehang::{Distance, Matrix, Pairs, Progress, Vectors};
+/// use rehang_core::{Distance, Matrix, Pairs, Progress, Vectors};
 /// use rehang_fit::{FitParameters, fit_bridge};
 ///
 /// // Thirty classes in the plane. The new model sees their directions turned by a right angle, the old one with much noise.
@@ -102,13 +109,13 @@ pub struct FittedBridge {
 /// let choice = fitted.choice.unwrap();
 /// let kept = choice.kept_row().unwrap();
 /// assert!(kept.low > 0.0 && kept.quality > choice.do_nothing && fitted.bridge.unwrap().share == kept.share);
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 ///
 /// # Errors
 ///
-/// As [`fit_adapter`](crate::fit_adapter) for queries and metrics that do not go with the pairs; [`rehang::ErrorKind::Diverged`] where a
-/// decomposition fails; [`rehang::ErrorKind::Cancelled`].
+/// As [`fit_adapter`](crate::fit_adapter) for queries and metrics that do not go with the pairs;
+/// [`rehang_core::ErrorKind::Diverged`] where a decomposition fails; [`rehang_core::ErrorKind::Cancelled`].
 pub fn fit_bridge(pairs: &Pairs, parameters: &FitParameters, progress: &Progress) -> Result<FittedBridge> {
     with_task(pairs, parameters, progress, |task| {
         let Some(choice) = task.choose_bridge()? else {
@@ -121,12 +128,13 @@ pub fn fit_bridge(pairs: &Pairs, parameters: &FitParameters, progress: &Progress
     })
 }
 
-/// The adjoint of one map of all pairs, with one share, whatever it is worth: for studies. [`fit_bridge`] chooses both.
+/// Fits the adjoint of one map on all pairs, with one share, whatever it is worth: for studies.
+/// [`fit_bridge`] chooses both.
 ///
 /// # Errors
 ///
-/// As [`fit_bridge`]; as [`Bridge::check`] for a share that is none, and [`rehang::ErrorKind::InvalidOption`] for a method whose adjoint is
-/// not tried.
+/// As [`fit_bridge`]; as [`Bridge::check`] for a share that is none, and [`rehang_core::ErrorKind::InvalidOption`]
+/// for a method whose adjoint is not tried.
 pub fn fit_bridge_of(
     pairs: &Pairs,
     method: Method,
@@ -150,13 +158,14 @@ pub fn fit_bridge_of(
     Ok(bridge)
 }
 
-/// The mean length of vectors; 1 for zero vectors alone, which have no direction either.
+/// Returns the mean length of vectors; 1 for zero vectors alone, which have no direction either.
 fn length_of(old: &Vectors) -> f64 {
     let length = mean(&old.matrix().norms());
     if length > 0.0 { length } else { 1.0 }
 }
 
-/// The adjoint of a map that is fitted on pairs as their distances see them, about the mean of new vectors: `g(q) = Wᵀ (q − μ_new)`.
+/// Fits the adjoint of a map on pairs as their distances see them, about the mean of new vectors:
+/// `g(q) = Wᵀ (q − μ_new)`.
 fn turned_back(
     pairs: &Pairs,
     method: Method,
@@ -194,7 +203,7 @@ fn turned_back(
 }
 
 impl Task<'_> {
-    /// Measures all that is tried; `None` where nothing can be held out.
+    /// Measures every bridge that is tried; `None` where nothing can be held out.
     fn choose_bridge(&self) -> Result<Option<BridgeChoice>> {
         let splits = self.splits_of_both()?;
         let Some(first) = splits.first() else { return Ok(None) };
@@ -262,8 +271,9 @@ impl Task<'_> {
     }
 }
 
-/// Of the rows that are no farther behind the largest lower bound than its standard error, the one with the smallest share, the better of
-/// equals: it is nearer to what is served today. Doing nothing is such a row too, with nothing to lose and a bound of 0.
+/// Chooses among the rows that are no farther behind the largest lower bound than its standard error. The row
+/// with the smallest share is kept, the better of equals: it is nearest to what is served today. Doing
+/// nothing counts as such a row too, with nothing to lose and a bound of 0; where it does, `None`.
 fn choose(rows: &[BridgeRow]) -> Option<usize> {
     let larger = |best: usize, row: usize| if rows[row].low > rows[best].low { row } else { best };
     let best = (0..rows.len()).reduce(larger)?;
@@ -285,7 +295,7 @@ mod tests {
     use crate::held_out::HeldOutGallery;
     use crate::tests::test_data::random_matrix;
 
-    /// Vectors of 24 classes; the old model adds noise to what the new one sees turned.
+    /// Makes vectors of 24 classes; the old model adds noise to what the new one sees turned.
     fn data(n: usize, noise_of_old: f32, labelled: bool) -> Pairs {
         let (centres, noise) = (random_matrix(24, 12, 1), random_matrix(n, 12, 2));
         let wrong = random_matrix(n, 12, 3);
@@ -326,7 +336,7 @@ mod tests {
 
     #[test]
     fn where_nothing_is_proven_there_is_no_bridge() {
-        // The old model is the better one by far: to it the new one's queries are noise.
+        // The old model is the better one by far: to it the new model's queries are noise.
         let pairs = data(600, 0.0, true);
         let noise = random_matrix(600, 12, 9);
         let new = Vectors::measured("new", Distance::Cosine, noise, "new vectors").unwrap();
@@ -334,7 +344,7 @@ mod tests {
         let useless = Pairs::new(pairs.old().clone(), new, labels, None).unwrap();
         let FittedBridge { bridge, choice } = fit(&useless);
         assert!(bridge.is_none() && choice.unwrap().kept.is_none());
-        // Of two classes clusters are left out.
+        // With two classes, clusters are left out.
         let of_two = data(600, 1.0, true);
         let labels = Some((0..600).map(|row| row % 24 / 12).collect());
         let of_two = Pairs::new(of_two.old().clone(), of_two.new_vectors().clone(), labels, None).unwrap();

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use rehang::adapter::{Geometry, InputScaling, Map, Uncertainty};
-use rehang::{Matrix, Pairs, Progress, Result};
+use rehang_core::adapter::{Geometry, InputScaling, Map, Uncertainty};
+use rehang_core::{Matrix, Pairs, Progress, Result};
 
 use crate::closed_form::{ClosedForm, do_nothing, low_rank, procrustes, ridge};
 use crate::head_fit::class_numbers;
@@ -12,20 +12,22 @@ use crate::left_out::LeavesOut;
 use crate::method::Method;
 use crate::per_kind;
 
-/// What a method gives.
+/// Result of a method: a map, with everything that the method knows of it itself.
 #[derive(Debug)]
 pub(crate) struct FittedMap {
-    /// The map.
+    /// The map itself.
     pub map: Map,
     /// Choices that were made, by name, for the adapter's record.
     pub choices: BTreeMap<String, String>,
-    /// How outputs conform, where the method says so itself (the published recipe: raw); `None` measures it.
+    /// Way in which outputs conform, where the method says so itself (the published recipe: raw); `None`
+    /// measures it.
     pub geometry: Option<Geometry>,
     /// Out-of-fold outputs, where the method has them for free; `None` cross-fits.
     pub evidence: Option<OwnEvidence>,
     /// σ², where the method learns it together with the map; `None` learns it from out-of-fold residuals.
     pub uncertainty: Option<Uncertainty>,
-    /// What the map would be without some of the pairs; `None` where only fits without them tell.
+    /// Outputs that the map would give without some of the pairs; `None` where only fits without them can
+    /// tell.
     pub without: Option<Box<dyn LeavesOut>>,
 }
 
@@ -37,7 +39,7 @@ impl From<ClosedForm> for FittedMap {
 }
 
 impl FittedMap {
-    /// A closed form, and what it would be without some pairs.
+    /// Returns a closed form, with its outputs without some pairs.
     fn leaving_out((closed, without): (ClosedForm, impl LeavesOut + 'static)) -> Self {
         Self { without: Some(Box::new(without)), ..closed.into() }
     }
@@ -46,7 +48,7 @@ impl FittedMap {
 /// Out-of-fold outputs that a method has without fitting again.
 #[derive(Debug, Clone)]
 pub(crate) struct OwnEvidence {
-    /// The pairs that they are about, increasing.
+    /// Pairs that the outputs are about, increasing.
     pub rows: Vec<usize>,
     /// Raw outputs with items left out one by one, `[rows, d_new]`.
     pub items_left_out: Matrix,
@@ -59,19 +61,21 @@ pub(crate) type FitFunction<'a> = Box<dyn Fn(&Pairs, &[i64], &Progress) -> Resul
 
 /// A method that can be compared with others.
 pub(crate) struct Candidate<'a> {
-    /// Its name.
+    /// Name of the method.
     pub method: Method,
-    /// Whether a fit takes long, so that it is cross-fitted with items left out only and not with groups as well.
+    /// Whether a fit takes long, so that it is cross-fitted with items left out only and not with groups as
+    /// well.
     pub slow: bool,
-    /// How it is fitted. Must give the same map for the same pairs.
+    /// Fit of the method. It must give the same map for the same pairs.
     pub fit: FitFunction<'a>,
-    /// Multiplications that all its fits cost, the comparison, the map that is kept and its σ² together; `None` where they take seconds.
+    /// Number of multiplications of all its fits: the comparison, the map that is kept and its σ² together;
+    /// `None` where they take seconds.
     pub cost: Option<f64>,
     /// Whether a fit tells what it would give without some of its pairs ([`FittedMap::without`]).
     pub leaves_out: bool,
 }
 
-/// The methods with a formula, the simplest first.
+/// Lists the methods with a formula, the simplest first.
 pub(crate) fn closed_form_candidates(seed: u64) -> Vec<Candidate<'static>> {
     type Fit = fn(&Pairs, &[i64], u64, &Progress) -> Result<FittedMap>;
     let quick = |method, leaves_out, fit: Fit| Candidate {
@@ -95,12 +99,14 @@ pub(crate) fn closed_form_candidates(seed: u64) -> Vec<Candidate<'static>> {
         quick(Method::LowRank, true, |pairs, _, seed, progress| {
             low_rank::fit_leaving_out(pairs, seed, progress).map(FittedMap::leaving_out)
         }),
-        // Its width and penalty are what classes that it never saw chose: of all classes, they would know the held-out ones.
+        // Width and penalty are chosen by classes that the fit never saw; chosen among all classes, they
+        // would know the held-out ones.
         quick(Method::KernelRidge, false, kernel),
     ]
 }
 
-/// The method for old vectors of two kinds, which fails where a part of the pairs does not show them.
+/// Returns the method for old vectors of two kinds; its fit fails where a part of the pairs does not show
+/// them.
 pub(crate) fn per_kind_candidate(seed: u64) -> Candidate<'static> {
     Candidate {
         method: Method::PerKind,
@@ -111,7 +117,7 @@ pub(crate) fn per_kind_candidate(seed: u64) -> Candidate<'static> {
     }
 }
 
-/// Groups by number; a pair without a known group is a group of its own.
+/// Numbers the groups; a pair without a known group is a group of its own.
 pub(crate) fn group_numbers(groups: &[i64]) -> Vec<usize> {
     let (numbers, known) = class_numbers(groups);
     let mut next = known.len();
@@ -124,12 +130,12 @@ pub(crate) fn group_numbers(groups: &[i64]) -> Vec<usize> {
     numbers.into_iter().map(number).collect()
 }
 
-/// Whether groups are more than one: a group is judged by what was learned from the others.
+/// Returns whether groups are more than one: a group is judged by what was learned from the others.
 pub(crate) fn several(groups: &[usize]) -> bool {
     groups.windows(2).any(|two| two[0] != two[1])
 }
 
-/// Kernel ridge with its exact leave-one-out outputs.
+/// Fits kernel ridge with its exact leave-one-out outputs.
 fn kernel(pairs: &Pairs, groups: &[i64], seed: u64, progress: &Progress) -> Result<FittedMap> {
     let groups = group_numbers(groups);
     let (old, new) = (pairs.old().matrix(), pairs.new_vectors().matrix());

@@ -1,13 +1,14 @@
-//! Which method serves best. Every candidate is fitted on a part of the pairs, several times over. Its outputs for the rest are
-//! measured as they would be served: with its own handicap, in the default order.
+//! Compares methods and keeps the one that serves best. Every candidate is fitted on a part of the pairs,
+//! several times over. Its outputs for the rest are measured as they would be served: with its own handicap,
+//! in the default order.
 
 use std::collections::BTreeMap;
 
-use rehang::adapter::{Geometry, true_errors};
-use rehang::curve::Distances;
-use rehang::finding::Finding;
-use rehang::statistics::{SigmaQuality, mean_sd};
-use rehang::{Adapter, Head, Matrix, Pairs, Progress, Result, distinct};
+use rehang_core::adapter::{Geometry, true_errors};
+use rehang_core::curve::Distances;
+use rehang_core::finding::Finding;
+use rehang_core::statistics::{SigmaQuality, mean_sd};
+use rehang_core::{Adapter, Head, Matrix, Pairs, Progress, Result, distinct};
 use serde::{Deserialize, Serialize};
 
 use crate::candidate::{Candidate, FittedMap};
@@ -26,106 +27,114 @@ use crate::task::Task;
 use crate::uncertainty_fit::sharpened;
 use crate::within::{about, while_it_lasts};
 
-/// The part of the pairs (and of the classes) that is held out while methods are compared; the map that is kept is fitted on
-/// all.
+/// Part of the pairs (and of the classes) that is held out while methods are compared; the map that is kept
+/// is fitted on all.
 const HELD_OUT: f64 = 0.2;
-/// Classes that are left out of a split at least.
+/// Smallest number of classes that are left out of a split.
 const CLASSES_LEFT_OUT_MIN: f64 = 2.0;
 
-/// By which it is estimated how long a fit takes: about what two cores do.
+/// Multiplications in a second, by which it is estimated how long a fit takes: about what two cores do.
 const MULTIPLICATIONS_A_SECOND: f64 = 3.3e11;
 
-/// How often another part is held out.
+/// Number of splits: how often another part is held out.
 const SPLITS: u64 = 5;
-/// Held-out items of known classes that are measured at most, and as many of left-out ones; more change no choice and cost time
-/// by their square.
+/// Largest number of held-out items of known classes that are measured, and of left-out ones. More would
+/// change no choice and cost time by their square.
 const PART_ITEMS_MAX: usize = 750;
-/// Items that a handicap is chosen on while maps are compared, where there are as many.
+/// Number of items that a handicap is chosen on while maps are compared, where there are as many.
 const ITEMS_SURE: usize = 1000;
-/// Items to fit on, and held-out ones, below which nothing is compared.
+/// Smallest number of items to fit on, and of held-out ones; below it nothing is compared.
 const ITEMS_MIN: usize = 20;
 
 /// One method in the table of a selection.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SelectionRow {
-    /// The method.
+    /// Method of the row.
     pub method: Method,
-    /// How its outputs conform to the new space.
+    /// Way in which the outputs conform to the new space.
     pub geometry: Option<GeometryKind>,
     /// Squared error on held-out pairs as a part of the new vectors' variance.
     pub relative_error: f64,
-    /// The criterion with every held-out vector adapted, percent.
+    /// Quality by the criterion with every held-out vector adapted, percent.
     pub start: f64,
-    /// The criterion as the mean over a growing native part, percent, with the row's own handicap and in the default order.
+    /// Quality by the criterion as the mean over a growing native part, percent, with the row's own handicap
+    /// and in the default order.
     pub area: f64,
-    /// That handicap, as a part of the mean squared error.
+    /// Handicap of the row, as a part of the mean squared error.
     pub handicap: f64,
-    /// How far its area is behind that of the best row, percent: the mean over the splits that both took part in.
+    /// Distance of the row's area behind that of the best row, percent: the mean over the splits that both
+    /// took part in.
     pub behind: f64,
-    /// The standard error of that mean; `None` for a single split.
+    /// Standard error of `behind`; `None` for a single split.
     pub spread: Option<f64>,
-    /// Splits that it took part in. A network that is slow to fit is fitted on the first split alone, unless it leads there.
+    /// Number of splits that the row took part in. A network that is slow to fit is fitted on the first split
+    /// alone, unless it leads there.
     pub splits: usize,
-    /// How long its fit on the first split took. The only number here that differs from run to run.
+    /// Seconds that the fit on the first split took. This is the only number here that differs from run to
+    /// run.
     pub seconds: f64,
-    /// Why it could not be fitted; the numbers are 0 then.
+    /// Reason why the method could not be fitted; the numbers are 0 then.
     pub failure: Option<String>,
 }
 
-/// How methods did on held-out pairs.
+/// Comparison of methods on held-out pairs.
 ///
-/// The row with the largest mean area is the best one. Of the rows that are no farther behind it than one standard error of the
-/// difference, the first one is kept, which is the simplest. Where only agreement counts, the one with the least squared error
-/// is kept.
+/// The row with the largest mean area is the best one. Among the rows that are no farther behind it than one
+/// standard error of the difference, the first one is kept, which is the simplest. Where only agreement
+/// counts, the one with the least squared error is kept.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Selection {
-    /// What `start` and `area` are: `"mAP"` where there are labels, `"nDCG@10"` where queries have judgements, else
-    /// `"agreement@10"` with the native gallery; or the metric that was asked for.
+    /// Criterion that `start` and `area` are measured by: `"mAP"` where there are labels, `"nDCG@10"` where
+    /// queries have judgements, else `"agreement@10"` with the native gallery; or the metric that was asked
+    /// for.
     pub criterion: String,
-    /// Queries that asked; `None` where held-out items asked for each other.
+    /// Number of queries that asked; `None` where held-out items asked for each other.
     pub queries: Option<usize>,
-    /// How often another part was held out.
+    /// Number of splits: how often another part was held out.
     pub splits: usize,
-    /// Held-out items of the first split: of classes that have pairs, and of classes that have none.
+    /// Numbers of held-out items of the first split: of classes that have pairs, and of classes that have
+    /// none.
     pub held_out: (usize, usize),
-    /// Old queries in the old gallery, percent: what the gallery gives without any work.
+    /// Quality of old queries in the old gallery, percent: what the gallery gives without any work.
     pub do_nothing: f64,
-    /// New queries in the new gallery, percent: what the end of the upgrade reaches.
+    /// Quality of new queries in the new gallery, percent: what the end of the upgrade reaches.
     pub native: f64,
-    /// One row a method and geometry, in the order they were tried, the simplest first.
+    /// Rows, one for each method and geometry, in the order they were tried, the simplest first.
     pub rows: Vec<SelectionRow>,
-    /// The row with the largest area of those that could be kept.
+    /// Place of the row with the largest area of those that could be kept.
     pub best: Option<usize>,
-    /// The row that was kept.
+    /// Place of the row that was kept.
     pub kept: Option<usize>,
 }
 
-/// What [`Task::compare`] found.
+/// Outcome of [`Task::compare`]: the table, and what was learned on the way.
 #[derive(Default)]
 pub(crate) struct Compared {
-    /// The table; `None` where there are too few pairs for one.
+    /// Table of the methods; `None` where there are too few pairs for one.
     pub selection: Option<Selection>,
-    /// The relative error of every learned map on the held-out items of classes that it has seen: items of left-out classes lie so
-    /// close together that a map may well be farther from them than their own mean is.
+    /// Relative error of every learned map on the held-out items of classes that it has seen. Items of
+    /// left-out classes lie so close together that a map may well be farther from them than their own mean
+    /// is.
     pub seen_errors: Vec<f64>,
-    /// Fits on all pairs that were made on the way.
+    /// Fits on all pairs that were made on the way, by method.
     pub fitted: BTreeMap<Method, FittedMap>,
-    /// How good a σ² is that the named method trains itself, with its map, on the held-out items.
+    /// Quality of the σ² that the named method trains itself, with its map, on the held-out items.
     pub calibration: Option<SigmaQuality>,
 }
 
-/// Held-out pairs that are a gallery.
+/// Held-out pairs that form a gallery.
 pub(crate) struct Part<'a> {
     items: Vec<usize>,
     pub pairs: Pairs,
-    /// What counts as found; `None` where nothing says so of these items while it does of others.
+    /// Criterion by which answers count as found; `None` where labels or judgements tell of other items and
+    /// not of these.
     pub criterion: Option<Criterion<'a>>,
-    /// What every map's gallery shares ([`Gallery::distances`]).
+    /// Distances to native vectors, which every map's gallery shares ([`Gallery::distances`]).
     pub to_native: Option<Distances>,
 }
 
 impl<'a> Part<'a> {
-    /// The criterion with what is right written down.
+    /// Returns the criterion with the right answers written down.
     pub(crate) fn criterion_given(&self) -> Result<Option<Criterion<'a>>> {
         self.criterion.as_ref().map(|criterion| criterion.given(&self.pairs)).transpose()
     }
@@ -133,20 +142,22 @@ impl<'a> Part<'a> {
 
 /// Some pairs to fit on, and others to measure on.
 ///
-/// Galleries grow by classes that no pair knew, so there are held-out items of classes that were fitted on, and all items of
-/// classes that were not (clusters, without labels). Each is a gallery, and both count the same.
+/// Galleries grow by classes that no pair knew. So there are held-out items of classes that were fitted on,
+/// and all items of classes that were not (clusters, without labels). Each is a gallery, and both count the
+/// same.
 pub(crate) struct Split<'a> {
     pub fitted: Vec<usize>,
     pub held_out: (usize, usize),
-    /// Of known classes first, where these have enough items.
+    /// Galleries to measure on: items of known classes first, where they are enough.
     pub parts: Vec<Part<'a>>,
     pub has_seen: bool,
-    /// What the default order looks through: the head that was given, or one of the classes that were fitted on.
+    /// Head that the default order looks through: the one that was given, or one of the classes that were
+    /// fitted on.
     head: Head,
 }
 
 impl Split<'_> {
-    /// What the part with this place is.
+    /// Says which gallery the part with this place is.
     pub(crate) fn gallery(&self, part: usize) -> HeldOutGallery {
         if part == 0 && self.has_seen { HeldOutGallery::Known } else { HeldOutGallery::LeftOut }
     }
@@ -159,18 +170,18 @@ impl Split<'_> {
 /// A held-out part as a gallery, and the orders that it is measured in.
 struct Measurable<'s> {
     gallery: Gallery<'s>,
-    /// For the handicap, which serves every order.
+    /// Random order for the choice of the handicap, which serves every order.
     shuffled: Vec<usize>,
-    /// The default one.
+    /// Default order.
     order: Vec<usize>,
 }
 
-/// What one geometry makes of the held-out pairs of one split.
+/// Held-out pairs of one split as one geometry of a map serves them.
 struct Served<'s> {
     kind: Option<GeometryKind>,
-    /// Relative errors, of every part.
+    /// Relative error of every part.
     errors: Vec<f64>,
-    /// The mean squared error in the unit of the distance, which handicaps are parts of.
+    /// Mean squared error in the unit of the distance, which handicaps are parts of.
     whole: f64,
     parts: Vec<Measurable<'s>>,
 }
@@ -180,7 +191,7 @@ impl Served<'_> {
         self.parts.iter().map(|part| part.order.len()).sum()
     }
 
-    /// The start, and the area of every part, with a part of the mean squared error as the handicap.
+    /// Measures the start, and the area of every part, with a part of the mean squared error as the handicap.
     fn quality(
         &self,
         order: for<'m> fn(&'m Measurable<'_>) -> &'m [usize],
@@ -221,7 +232,7 @@ impl Task<'_> {
         let needed = |candidate: &Candidate<'_>| candidate.cost.map(|cost| cost / MULTIPLICATIONS_A_SECOND);
         for (at, candidate) in candidates.iter().enumerate() {
             self.progress.check()?;
-            // Those to come are said from the first one on, so that nobody is surprised by the last.
+            // Methods to come are named from the first one on, so that nobody is surprised by the last.
             let said = |which: &Candidate<'_>| Some(format!("{} {}", which.method, about(needed(which)?)));
             let of_this =
                 needed(candidate).map_or_else(String::new, |time| format!(", {} if it is kept", about(time)));
@@ -233,7 +244,7 @@ impl Task<'_> {
             };
             self.progress.begin(format!("fitting {}{of_this}{to_come}", candidate.method), "", 0);
             let needed = needed(candidate);
-            // Something has to be kept, and what is asked for by name is.
+            // One method has to be kept, and a method that is asked for by name is.
             let is_sure =
                 [parameters.method, Method::DoNothing, Method::Procrustes].contains(&candidate.method);
             let left = self.deadline.left().filter(|_| !is_sure);
@@ -255,7 +266,8 @@ impl Task<'_> {
                 if first.has_seen && candidate.method != Method::DoNothing {
                     compared.seen_errors.extend(served[0].first().and_then(|served| served.errors.first()));
                 }
-                // A σ² that is trained with its map is measured here, since no out-of-fold residuals are made for it.
+                // A σ² that is trained with its map is measured here, since no out-of-fold residuals are made
+                // for it.
                 if candidate.method == parameters.method
                     && let Some(fitted) = made.fitted
                     && fitted.uncertainty.is_some()
@@ -306,8 +318,9 @@ impl Task<'_> {
         Ok(compared)
     }
 
-    /// What is held out, a part of the items and of the classes, each time something else. All splits are measured alike, so that their mean means one thing: by label or
-    /// judgement where any of them can be, by agreement where none can.
+    /// Splits the pairs: each time another part of the items and of the classes is held out. All splits are
+    /// measured alike, so that their mean means one thing: by label or judgement where any of them can be, by
+    /// agreement where none can.
     pub(crate) fn splits(&self, part_held_out: f64) -> Result<Vec<Split<'_>>> {
         let Self { pairs, parameters, groups, .. } = *self;
         let mut splits = Vec::new();
@@ -360,7 +373,8 @@ impl Task<'_> {
         (candidate.fit)(&self.pairs.select(&split.fitted), &groups, self.progress)
     }
 
-    /// What a method makes of the held-out pairs of the first split; or of every split, and its fit on all pairs, where that fit tells.
+    /// Makes a method's outputs for the held-out pairs of the first split. Where one fit on all pairs tells
+    /// what it would give without some, it makes them for every split, and returns that fit.
     fn made(
         &self,
         candidate: &Candidate<'_>,
@@ -375,7 +389,8 @@ impl Task<'_> {
         Ok((made, Some(fitted)))
     }
 
-    /// What a fit on all pairs would make of the held-out pairs of every split, without these.
+    /// Makes the outputs that a fit on all pairs would give for the held-out pairs of every split, without
+    /// having seen them.
     pub(crate) fn made_without(&self, without: &dyn LeavesOut, splits: &[Split<'_>]) -> Result<Vec<Made>> {
         let asked = |split: &Split<'_>| LeftOut {
             fitted: split.fitted.clone(),
@@ -406,7 +421,7 @@ impl Task<'_> {
         items.iter().map(|&item| self.groups[item]).collect()
     }
 
-    /// How good a map's own σ² is on held-out items.
+    /// Measures how good a map's own σ² is on held-out items.
     fn calibration(
         &self,
         candidate: &Candidate<'_>,
@@ -423,33 +438,34 @@ impl Task<'_> {
     }
 }
 
-/// The held-out items that are measured.
+/// Samples the held-out items that are measured.
 fn sampled(items: &[usize], seed: u64) -> Vec<usize> {
     let (sample, _) = parted(&folds(items.len(), items.len().div_ceil(PART_ITEMS_MAX), seed), 0);
     sample.into_iter().map(|place| items[place]).collect()
 }
 
-/// An adapter's own σ² against its errors on the held-out items.
+/// Compares an adapter's own σ² with its errors on the held-out items.
 fn calibration_of(adapter: &Adapter, split: &Split<'_>) -> Result<SigmaQuality> {
     let (mut predicted, mut actual) = (Vec::new(), Vec::new());
     for part in &split.parts {
         let side = part.pairs.side().filter(|_| adapter.side_dimension().is_some());
-        let adapted = rehang::adapter::apply(adapter, part.pairs.old(), side, &Progress::default())?;
+        let adapted = rehang_core::adapter::apply(adapter, part.pairs.old(), side, &Progress::default())?;
         predicted.extend(adapted.variance.iter().map(|&variance| f64::from(variance)));
         actual.extend(true_errors(part.pairs.new_vectors().matrix(), adapted.vectors.matrix()));
     }
     SigmaQuality::of(&predicted, &actual)
 }
 
-/// What a method makes of the held-out pairs of a split.
+/// Outputs of a method for the held-out pairs of a split.
 pub(crate) struct Made {
-    /// Raw outputs, of every part.
+    /// Raw outputs of every part.
     pub raw: Vec<Matrix>,
-    /// The map; `None` where outputs were to be had without one.
+    /// Map behind the outputs; `None` where they were to be had without one.
     fitted: Option<FittedMap>,
 }
 
-/// Raw outputs for a split's held-out pairs, with the method's own geometry or with every one that is open to it.
+/// Serves raw outputs for a split's held-out pairs: with the method's own geometry, or with every one that is
+/// open to it.
 fn serve<'s>(
     made: &Made,
     pairs: &Pairs,
@@ -457,7 +473,8 @@ fn serve<'s>(
     parameters: &FitParameters,
 ) -> Result<Vec<Served<'s>>> {
     let of_own = made.fitted.as_ref().and_then(|fitted| fitted.geometry.as_ref());
-    // Lengths come from the vectors that were fitted on, since the fit does not know those of what is held out.
+    // Lengths come from the vectors that were fitted on, since the fit does not know the lengths of held-out
+    // vectors.
     let known = pairs.select(&split.fitted);
     let known = known.new_vectors();
     let kinds: Vec<Option<GeometryKind>> = match (of_own, parameters.geometry) {
@@ -475,7 +492,7 @@ fn serve<'s>(
             adapted.check_finite("adapted vectors")?;
             let native = part.pairs.new_vectors();
             served.errors.push(relative_error(&adapted, &part.pairs));
-            // As an adapter does: what is known of errors is what happens to items of known classes, the first part.
+            // An adapter knows errors by items of known classes, which are the first part; so does this.
             if head.is_none() {
                 let error = mean(&true_errors(native.matrix(), &adapted));
                 served.whole = handicap::whole(native.matrix(), native.space().distance, error);
@@ -492,11 +509,11 @@ fn serve<'s>(
     kinds.into_iter().map(served).collect()
 }
 
-/// The rows of a method, one a geometry, from what it made of each split.
+/// Makes the rows of a method, one a geometry, from its outputs in each split.
 fn rows(splits: &[Vec<Served<'_>>], method: Method, seconds: f64) -> Result<Vec<Measured>> {
     let row = |place: usize| {
         let served: Vec<&Served<'_>> = splits.iter().map(|split| &split[place]).collect();
-        // As many splits as make it sure; it costs more than all the rest.
+        // As many splits as make the handicap sure; choosing it costs more than all the rest.
         let sure = ITEMS_SURE.div_ceil(served[0].items().max(1)).min(served.len());
         let areas_at = |part: f64| {
             let areas = |served: &&Served<'_>| Ok(served.quality(|part| &part.shuffled, part)?.1);
@@ -528,17 +545,18 @@ fn rows(splits: &[Vec<Served<'_>>], method: Method, seconds: f64) -> Result<Vec<
     (0..splits[0].len()).map(row).collect()
 }
 
-/// Which row is kept of those within the spread of the best.
+/// Rule for the row that is kept among those within the spread of the best.
 #[derive(Clone, Copy)]
 enum Tie {
-    /// The first.
+    /// First row in the table.
     Simplest,
-    /// The one whose vectors are nearest to the native ones: agreement looks at ten of them and is the same for maps that labels tell
-    /// apart by points.
+    /// Row whose vectors are nearest to the native ones. Agreement looks at ten of them, and is the same for
+    /// maps that labels tell apart by points.
     LeastError,
 }
 
-/// The best row and the one to keep of those that could be, with how far every row is behind the best of all.
+/// Chooses the best row, and the one to keep, of those that could be kept. It also notes how far every row is
+/// behind the best of all.
 fn choose(measured: &mut [Measured], asked: Method, tie: Tie) -> (Option<usize>, Option<usize>) {
     let behind = |row: &Measured, best: &Measured| {
         let differences: Vec<f64> = row.areas.iter().zip(&best.areas).map(|(own, best)| best - own).collect();
@@ -547,7 +565,7 @@ fn choose(measured: &mut [Measured], asked: Method, tie: Tie) -> (Option<usize>,
             spread.filter(|spread| spread.count > 1).map(|spread| spread.sd / (spread.count as f64).sqrt());
         (spread.map_or(0.0, |spread| spread.mean), error)
     };
-    // A row of fewer splits lost on the first: it is kept only where its method is asked for.
+    // A row with fewer splits lost on the first: it is kept only where its method is asked for.
     let best_of = |wanted: &dyn Fn(&Measured) -> bool| {
         let of = |row: &Measured| if wanted(row) { row.areas.len() } else { 0 };
         let most = measured.iter().map(of).max().unwrap_or(0);
@@ -598,7 +616,8 @@ fn empty(method: Method) -> SelectionRow {
     }
 }
 
-/// What the table says in words: a named method that loses, a switch that has to wait, lengths that were left alone.
+/// Says in words what the table shows: a named method that loses, a switch that has to wait, lengths that
+/// were left alone.
 pub(crate) fn selection_findings(selection: &Selection, asked: Method) -> Vec<Finding> {
     let mut findings = Vec::new();
     let Some(kept) = selection.kept.map(|kept| &selection.rows[kept]) else { return findings };
@@ -640,8 +659,8 @@ pub(crate) fn selection_findings(selection: &Selection, asked: Method) -> Vec<Fi
 }
 
 impl Task<'_> {
-    /// The splits in which something has to prove itself. Two classes are left out at least: items of one alone tell no ranking from
-    /// another.
+    /// Splits the pairs so that a bridge or a fusion has to prove itself on known and on left-out classes. At
+    /// least two classes are left out: items of one alone tell no ranking from another.
     pub(crate) fn splits_of_both(&self) -> Result<Vec<Split<'_>>> {
         let classes = distinct(self.groups.iter().copied()).len().max(1) as f64;
         self.splits(HELD_OUT.max((CLASSES_LEFT_OUT_MIN / classes).next_up()).min(0.5))
@@ -661,7 +680,8 @@ mod tests {
 
     #[test]
     fn within_the_spread_the_simpler_map_is_kept() {
-        // On average 0.2 behind; the standard error of the five differences is 0.34 with the first areas, and 0.02 with the others.
+        // The simpler row is 0.2 behind on average; the standard error of the five differences is 0.34 with
+        // the first areas, and 0.02 with the others.
         let best = [70.0, 71.0, 69.0, 72.0, 68.0];
         let (wavering, steady) = ([69.0, 71.6, 69.6, 70.8, 68.0], [69.8, 70.75, 68.85, 71.8, 67.8]);
         for (simple, is_kept) in [(wavering, true), (steady, false)] {
@@ -669,7 +689,7 @@ mod tests {
             let (first, kept) = choose(&mut rows, Method::Auto, Tie::Simplest);
             assert_eq!((first, kept), (Some(1), Some(usize::from(!is_kept))), "{:?}", rows[0].row);
             assert!((rows[0].row.behind - 0.2).abs() < 0.01 && rows[1].row.behind == 0.0);
-            // Who asks for the other one gets it.
+            // Naming a method keeps its row.
             assert_eq!(choose(&mut rows, Method::KernelRidge, Tie::Simplest).1, Some(1));
             assert_eq!(choose(&mut rows, Method::Ridge, Tie::Simplest).1, Some(0));
         }
@@ -726,7 +746,7 @@ mod tests {
             },
             row(Method::Fct, &[69.0]),
         ];
-        // Its mean is the largest, but over another part.
+        // The last row's mean is the largest, but over another part.
         assert_eq!(choose(&mut rows, Method::Auto, Tie::Simplest), (Some(0), Some(0)));
         assert_eq!(choose(&mut rows, Method::Fct, Tie::Simplest), (Some(2), Some(2)));
         assert_eq!((rows[2].row.behind, rows[2].row.spread), (1.0, None));
@@ -734,7 +754,7 @@ mod tests {
         assert_eq!(choose(&mut [], Method::Auto, Tie::Simplest), (None, None));
     }
 
-    /// Vectors of which the old model sees a half, with noise.
+    /// Makes vectors of which the old model sees a half, with noise.
     fn half_seen(n: usize, noise_of_old: f32) -> Pairs {
         let centres = random_matrix(30, 24, 1);
         let noise = random_matrix(n, 24, 2);
@@ -814,10 +834,10 @@ mod tests {
         assert_eq!((own.queries, agreeing.queries), (None, Some(60)));
         assert_eq!((own.criterion.as_str(), agreeing.criterion.as_str()), ("agreement@10", "agreement@10"));
         assert_ne!(own.rows[2].area, agreeing.rows[2].area);
-        // Judged are the items of a query's own centre: every thirtieth.
+        // The items of a query's own centre are judged right: every thirtieth.
         let judged = (300..360)
             .map(|query| (0..300).filter(|item| item % 30 == query % 30).map(|item| (item, 1.0)).collect());
-        let qrels = rehang::curve::Qrels::new(judged.collect()).unwrap();
+        let qrels = rehang_core::curve::Qrels::new(judged.collect()).unwrap();
         let judged = selected(&by(Some(qrels)));
         assert_eq!(judged.criterion, "nDCG@10");
         assert!(judged.native > judged.do_nothing && judged.native < 100.0);

@@ -1,13 +1,13 @@
-//! Fitting from files: which pairs, which labels, which head, and where the adapter goes.
+//! Fits from files: reads pairs, labels, queries and a head, and writes the adapter.
 
 use std::path::{Path, PathBuf};
 
-use rehang::adapter::{Adapter, apply};
-use rehang::check::{expect_count, expect_width};
-use rehang::curve::Qrels;
-use rehang::finding::{Finding, with_messages};
-use rehang::report::Precision;
-use rehang::{Distance, Error, Head, Pairs, Progress, Result, Vectors, squared_distance};
+use rehang_core::adapter::{Adapter, apply};
+use rehang_core::check::{expect_count, expect_width};
+use rehang_core::curve::Qrels;
+use rehang_core::finding::{Finding, with_messages};
+use rehang_core::report::Precision;
+use rehang_core::{Distance, Error, Head, Pairs, Progress, Result, Vectors, squared_distance};
 use rehang_files::adapter_file::{halved, save, to_bytes};
 use rehang_files::{
     AtomicFile, HeadFiles, InputReader, Join, JoinFiles, Names, RowSelection, VectorSource,
@@ -20,12 +20,12 @@ use crate::{
     guards,
 };
 
-/// Pairs that halves are judged on, at most.
+/// Largest number of pairs that the rounding to halves is judged on.
 const ROUNDED: usize = 1_000;
-/// Percent of the expected squared error by which halves may move vectors before that is a warning.
+/// Percent of the expected squared error above which a move by halves is a warning.
 const MOVED_MAX: f64 = 1.0;
 
-/// The files of the pairs, the spaces that they are of, how the adapter is fitted, and where it goes.
+/// Files of the pairs, the spaces that they are of, how the adapter is fitted, and where it goes.
 ///
 /// | Field | Default |
 /// |---|---|
@@ -43,21 +43,24 @@ pub struct FitFiles {
     pub labels: Vec<VectorSource>,
     /// Side information, one row an item.
     pub side: Vec<VectorSource>,
-    /// How old and new vectors are joined.
+    /// Join of old and new vectors, by ids or by position.
     pub join: JoinFiles,
-    /// Which rows are the pairs.
+    /// Rows that are the pairs.
     pub rows: Option<RowSelection>,
-    /// The old model's vectors of queries as people ask them: maps are compared by these; with `queries_new`.
+    /// The old model's vectors of queries as people ask them. Maps are compared by these queries; they need
+    /// `queries_new`.
     pub queries_old: Option<VectorSource>,
     /// The new model's vectors of the same queries.
     pub queries_new: Option<VectorSource>,
-    /// Which items are right for which query: query id, item id, gain (BEIR or TREC). They need queries, `ids` and `query_ids`.
+    /// Judgements of which items are right for which query: query id, item id, gain (BEIR or TREC). They need
+    /// queries, `ids` and `query_ids`.
     pub qrels: Option<PathBuf>,
     /// Ids of the old vectors, for `qrels`.
     pub ids: Vec<VectorSource>,
     /// Ids of the queries, for `qrels`.
     pub query_ids: Option<VectorSource>,
-    /// Judgements that a caller holds in memory, in place of `qrels`: one list a query, of the pairs by their place among those that take part.
+    /// Judgements that a caller holds in memory, in place of `qrels`: one list a query, of the pairs by their
+    /// place among those that take part.
     pub judged: Option<Qrels>,
     /// The new model's classifier head.
     pub head: HeadFiles,
@@ -69,20 +72,21 @@ pub struct FitFiles {
     pub distance: Distance,
     /// Distance of the old space, where it differs.
     pub old_distance: Option<Distance>,
-    /// The method and its seed.
+    /// Parameters of the fit: the method, its seed and what it is compared by.
     pub parameters: FitParameters,
-    /// How networks are trained.
+    /// Options by which networks are trained.
     pub options: NetworkOptions,
     /// Old vectors of evaluation items, which must not be among the pairs.
     pub evaluation_old: Option<VectorSource>,
-    /// How numbers of the adapter's matrices are kept: `f32`, or `f16`, which halves its file; a finding says what that changes.
+    /// Precision in which the numbers of the adapter's matrices are kept: `f32`, or `f16`, which halves its
+    /// file. A finding says what `f16` changes.
     pub precision: Precision,
-    /// The adapter to write; without it nothing is written.
+    /// File for the adapter; without it nothing is written.
     pub output: Option<PathBuf>,
 }
 
 impl FitFiles {
-    /// A fit by `auto`, without labels; nothing is written.
+    /// Returns the input of a fit by `auto`, without labels; nothing is written.
     pub fn new(old: VectorSource, new: VectorSource) -> Self {
         Self {
             old: vec![old],
@@ -111,19 +115,19 @@ impl FitFiles {
     }
 }
 
-/// An adapter that was fitted, and what was found.
+/// An adapter that was fitted from files, with the findings of the fit.
 #[derive(Debug, Clone)]
 pub struct FitAnswer {
-    /// Where the adapter is, if it was written.
+    /// File of the adapter, if it was written.
     pub output: Option<PathBuf>,
-    /// The adapter, how methods compared, and what the guards found.
+    /// Adapter, the comparison of methods, and the findings of the guards.
     pub fitted: Fitted,
-    /// What the reader should know of the inputs beside that.
+    /// Findings about the inputs that the reader should know.
     pub findings: Vec<Finding>,
 }
 
 impl FitAnswer {
-    /// Writes the adapter to a file, and says so in the answer.
+    /// Writes the adapter to a file, and notes the file in the answer.
     ///
     /// # Errors
     ///
@@ -134,7 +138,7 @@ impl FitAnswer {
         Ok(())
     }
 
-    /// The answer as one JSON object.
+    /// Returns the answer as one JSON object.
     pub fn to_json(&self) -> Value {
         let (fitted, adapter) = (&self.fitted, &self.fitted.adapter);
         json!({
@@ -160,7 +164,7 @@ impl FitAnswer {
 /// Fits an adapter on pairs from files, and writes it where an output is named.
 ///
 /// ```
-/// use rehang::Progress;
+/// use rehang_core::Progress;
 /// use rehang_files::VectorSource;
 /// use rehang_fit::{FitFiles, FitParameters, Method, fit_files};
 ///
@@ -179,8 +183,8 @@ impl FitAnswer {
 ///
 /// # Errors
 ///
-/// What is wrong with a file, or between two, names them; [`InvalidOption`](rehang::ErrorKind::InvalidOption) for parameters
-/// that do not go together and for an output that is an input; as [`fit_adapter`].
+/// Errors of a file, or between two files, name them. [`InvalidOption`](rehang_core::ErrorKind::InvalidOption) for
+/// parameters that do not go together and for an output that is an input. Others as [`fit_adapter`].
 pub fn fit_files(files: &FitFiles, progress: &Progress) -> Result<FitAnswer> {
     let method = files.parameters.method;
     for (parameter, epochs) in [("epochs", files.options.epochs), ("early_stop", files.options.early_stop)] {
@@ -279,7 +283,8 @@ pub fn fit_files(files: &FitFiles, progress: &Progress) -> Result<FitAnswer> {
     Ok(FitAnswer { output: files.output.clone(), fitted, findings: inputs.findings })
 }
 
-/// What halves do to an adapter: how far they move what it makes of (at most [`ROUNDED`]) pairs, against the error that it expects.
+/// Measures what halves do to an adapter: how far they move its outputs for (at most [`ROUNDED`]) pairs,
+/// against the error that it expects.
 fn moved_by_halves(
     adapter: &Adapter,
     halves: &Adapter,
@@ -312,7 +317,7 @@ fn moved_by_halves(
     Ok(finding.evidence(&[("percent_of_error", percent)]))
 }
 
-/// The queries that maps are compared by, and what was judged of the `items` pairs.
+/// Reads the queries that maps are compared by, and the judgements of the `items` pairs.
 fn read_queries(
     files: &FitFiles,
     join: &Join,
@@ -340,7 +345,8 @@ fn read_queries(
     Ok(Some(FitQueries { old, new, qrels }))
 }
 
-/// Fails where a head is given and nothing says which of its classes a pair is of, and that is all that is to be learned from.
+/// Fails where a FastFill loss learns from the classes of a head, and no labels say which of them a pair is
+/// of.
 fn expect_classes_of_head(files: &FitFiles) -> Result<()> {
     let is_fastfill = matches!(files.parameters.method, Method::Fastfill | Method::FastfillReference);
     let Some(loss @ (LossParts::Discriminative | LossParts::Both)) = files.options.loss else {
@@ -359,10 +365,11 @@ fn expect_classes_of_head(files: &FitFiles) -> Result<()> {
     }
 }
 
-/// Options of the networks say nothing to a closed form; silence there would be a typo that costs a night.
+/// Warns of network options that the method does not read; without a word such a typo costs a night.
 fn warn_of_idle_options(method: Method, options: &NetworkOptions, inputs: &mut InputReader) {
-    let fastfill = matches!(method, Method::Auto | Method::Fastfill | Method::FastfillReference);
-    let network = fastfill || matches!(method, Method::ResidualMlp | Method::Fct);
+    let has_networks = method == Method::Auto && options.networks;
+    let fastfill = has_networks || matches!(method, Method::Fastfill | Method::FastfillReference);
+    let network = has_networks || Method::NETWORKS.contains(&method);
     for (parameter, is_given, is_heard) in [
         ("`epochs`", options.epochs.is_some(), network),
         ("`early_stop`", options.early_stop.is_some(), network),
@@ -372,7 +379,7 @@ fn warn_of_idle_options(method: Method, options: &NetworkOptions, inputs: &mut I
         ("`squared`", options.squared.is_some(), fastfill || method == Method::Fct),
         ("`label_smoothing`", options.label_smoothing.is_some(), fastfill),
         ("`uncertainty_weights`", options.uncertainty_weights.is_some(), fastfill),
-        ("`thorough`", options.thorough, method == Method::Auto),
+        ("`networks`", options.networks, method == Method::Auto),
         ("`uncertainty` joint", options.uncertainty == Some(UncertaintySource::Joint), fastfill),
     ] {
         if is_given && !is_heard {
@@ -381,7 +388,8 @@ fn warn_of_idle_options(method: Method, options: &NetworkOptions, inputs: &mut I
     }
 }
 
-/// A head that classifies the new vectors badly belongs to another model or another numbering of the classes.
+/// Warns of a head that classifies the new vectors badly: it belongs to another model or another numbering of
+/// the classes.
 fn warn_of_head(head: Option<&Head>, pairs: &Pairs, inputs: &mut InputReader) {
     let (Some(head), Some(labels)) = (head, pairs.labels()) else { return };
     if labels.iter().all(|&label| label < 0) {
@@ -410,7 +418,7 @@ fn warn_of_head(head: Option<&Head>, pairs: &Pairs, inputs: &mut InputReader) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rehang::finding::Severity;
+    use rehang_core::finding::Severity;
 
     fn fitted(method: Method, precision: Precision, output: Option<PathBuf>) -> Result<FitAnswer> {
         let demo = |name: &str| VectorSource::path(format!("../../demo/{name}"));
@@ -438,9 +446,9 @@ mod tests {
             let is_rounding = |finding: &&Finding| finding.code == "rounded-adapter";
             assert!(whole.0.fitted.findings.iter().find(is_rounding).is_none());
             let finding = half.0.fitted.findings.iter().find(is_rounding).expect("it is said");
-            // Vectors of 32 numbers leave much of the file to what is no matrix.
+            // Vectors of 32 numbers leave much of the file to parts that are no matrix.
             assert!(half.1 * 100 < whole.1 * 66, "{method}: {} and {} bytes", half.1, whole.1);
-            // The slow twin: by the two adapters, pair by pair.
+            // The slow twin measures by the two adapters, pair by pair.
             let rows = format!("{}=0", "../../demo/role.npy").parse().unwrap();
             let old = InputReader::new(Some(&rows))
                 .unwrap()

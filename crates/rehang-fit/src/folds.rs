@@ -1,4 +1,4 @@
-//! Which part of the pairs is left out when.
+//! Folds and splits: which part of the pairs is left out when.
 
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
@@ -6,7 +6,8 @@ use rand_chacha::ChaCha8Rng;
 
 /// Deals `n` items out to `k` folds at random: `[n]` numbers in `0..k`, fold sizes differing by at most one.
 ///
-/// The same `(n, k, seed)` gives the same folds on every machine. With `k = 0` or `k = 1` every item is in fold 0.
+/// The same `(n, k, seed)` gives the same folds on every machine. With `k = 0` or `k = 1` every item is in
+/// fold 0.
 ///
 /// ```
 /// let fold = rehang_fit::folds::folds(10, 3, 7);
@@ -21,26 +22,26 @@ pub fn folds(n: usize, k: usize, seed: u64) -> Vec<usize> {
     fold
 }
 
-/// `0..n` in random order.
+/// Returns `0..n` in random order.
 pub(crate) fn shuffled(n: usize, seed: u64) -> Vec<usize> {
     let mut order: Vec<usize> = (0..n).collect();
     order.shuffle(&mut ChaCha8Rng::seed_from_u64(seed));
     order
 }
 
-/// The items of a fold and all others, both increasing.
+/// Parts items into those of a fold and all others, both increasing.
 pub(crate) fn parted(folds: &[usize], fold: usize) -> (Vec<usize>, Vec<usize>) {
     (0..folds.len()).partition(|&item| folds[item] == fold)
 }
 
-/// Pairs to fit on, and some of the others, that the fit is asked about.
+/// Pairs to fit on, and some of the others, whose outputs the fit is asked for.
 pub(crate) struct LeftOut {
     pub fitted: Vec<usize>,
     pub asked: Vec<usize>,
 }
 
 impl LeftOut {
-    /// Every fold that holds an item, left out.
+    /// Leaves out every fold that holds an item, one after the other.
     pub(crate) fn of_folds(fold: &[usize]) -> Vec<Self> {
         let count = fold.iter().max().map_or(0, |last| last + 1);
         (0..count)
@@ -50,7 +51,7 @@ impl LeftOut {
             .collect()
     }
 
-    /// All of `count` pairs that are not fitted on, increasing.
+    /// Returns all of `count` pairs that are not fitted on, increasing.
     pub(crate) fn unfitted(&self, count: usize) -> Vec<usize> {
         let mut is_fitted = vec![false; count];
         for &pair in &self.fitted {
@@ -62,8 +63,8 @@ impl LeftOut {
 
 /// Deals whole groups out to `k` folds: `[n]` numbers in `0..k`, all items of a group in one fold.
 ///
-/// Groups are drawn in random order and each goes to the fold that is smallest so far (the first among equals).
-/// Negative groups ("not known") are dealt out item by item, like [`folds`].
+/// Groups are drawn in random order and each goes to the fold that is smallest so far (the first among
+/// equals). Negative groups ("not known") are dealt out item by item, like [`folds`].
 ///
 /// ```
 /// let fold = rehang_fit::folds::group_folds(&[4, 4, 9, 9, 7, 7], 3, 1);
@@ -98,17 +99,18 @@ pub struct HeldOut {
     pub unseen: Vec<usize>,
 }
 
-/// Holds out a part of the items: `fraction` of every class (of everything, without labels), and, where there are at
-/// least five classes of two or more items, `fraction` of the classes as a whole.
+/// Holds out a part of the items: `fraction` of every class (of everything, without labels), and, where there
+/// are at least five classes of two or more items, `fraction` of the classes as a whole.
 ///
-/// Galleries grow by classes that no pair knew; a map that is chosen on known classes alone is chosen for the wrong
-/// future. Items with a negative label ("not known") are held out like a class of their own, never as a whole.
-/// At least one item is left to fit on where there is one; a class of one item is always fitted on or held out whole.
+/// Galleries grow by classes that no pair knew; a map that is chosen on known classes alone is chosen for the
+/// wrong future. Items with a negative label ("not known") are held out like a class of their own, never as a
+/// whole. At least one item is left to fit on where there is one; a class of one item is always fitted on or
+/// held out whole.
 pub fn hold_out(n: usize, labels: Option<&[i64]>, fraction: f64, seed: u64) -> HeldOut {
     let mut random = ChaCha8Rng::seed_from_u64(seed ^ 0x6865_6c64);
     let mut order: Vec<usize> = (0..n).collect();
     order.shuffle(&mut random);
-    // Stable: inside a class the random order stays.
+    // The sort is stable: inside a class the random order stays.
     if let Some(labels) = labels {
         order.sort_by_key(|&item| labels[item].max(-1));
     }
@@ -126,7 +128,7 @@ pub fn hold_out(n: usize, labels: Option<&[i64]>, fraction: f64, seed: u64) -> H
         split.unseen.extend_from_slice(classes[class]);
         classes[class] = &[];
     }
-    // The part of a class that is no whole item is carried over to the next class, so that small classes count too.
+    // Fractions of an item are carried over to the next class, so that small classes count too.
     let mut due = 0.5;
     for class in classes.into_iter().filter(|class| !class.is_empty()) {
         due += class.len() as f64 * fraction;

@@ -1,14 +1,18 @@
-//! How old and adapted distances of one item are put together, by what held-out pairs find.
+//! Chooses how old and adapted distances of one item are put together, by what held-out pairs find.
 //!
-//! The splits, the galleries and the lower bounds are those of a [bridge](crate::fit_bridge). Of all weights whose every lower bound is no
-//! less than 0, so that nothing is below doing nothing, the one with the largest mean gain is kept. The largest least bound alone, as a
-//! bridge is chosen, would give up much of a good map for a little more of what is hardest. By agreement it is the one with the largest least
-//! bound all the same: agreement grows with every step towards the new model, also where that is the worse one. Where the largest least bound
-//! is not far enough above 0 the weight is 0, so that items which are not native rank as they do today. What it finds: `laboratory/bench/runs/bridge.md`.
+//! The splits, the galleries and the lower bounds are those of a [bridge](crate::fit_bridge). Among all
+//! weights whose every lower bound is no less than 0, so that nothing is below doing nothing, the one with
+//! the largest mean gain is kept. Keeping the largest least bound alone, as a bridge is chosen, would give up
+//! much of a good map for a little more where it is hardest.
+//!
+//! By agreement the weight with the largest least bound is kept all the same: agreement grows with every step
+//! towards the new model, also where that is the worse one. Where the largest least bound is not far enough
+//! above 0 the weight is 0, so that items which are not native rank as they do today. Results:
+//! `laboratory/bench/runs/bridge.md`.
 
-use rehang::adapter::Geometry;
-use rehang::curve::{Curve, Distances, Metric};
-use rehang::{Fusion, Result};
+use rehang_core::adapter::Geometry;
+use rehang_core::curve::{Curve, Distances, Metric};
+use rehang_core::{Fusion, Result};
 
 use crate::candidate::Candidate;
 use crate::compare::Part;
@@ -22,11 +26,12 @@ use crate::task::Task;
 
 /// Weights of the adapted distance that are tried, the smallest first.
 const WEIGHTS: [f64; 11] = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0];
-/// Standard errors that the least gain of the best weight has to be above doing nothing: it is the best of all that are tried.
+/// Number of standard errors that the least gain of the best weight has to be above doing nothing. It is not
+/// one, since this weight is the best of all that are tried.
 const PROVEN_Z: f64 = 3.0;
-/// Distances that the table of a fusion is made of, about.
+/// Number of distances that the table of a fusion is made of, about.
 const DISTANCES: usize = 200_000;
-/// Splits in which the handicap is chosen: each try sweeps whole curves.
+/// Number of splits in which the handicap is chosen: each try sweeps whole curves.
 const HANDICAP_SPLITS: usize = 2;
 
 /// A held-out part with all of its distances.
@@ -50,15 +55,15 @@ impl Seen<'_> {
     }
 }
 
-/// Every query's own value at the start of a curve.
+/// Returns every query's own value at the start of a curve.
 fn at_start(curve: &Curve, metric: Metric) -> Vec<f64> {
     let cuts = curve.per_query.cuts.len().max(1);
     curve.per_query.at_cuts[metric].iter().step_by(cuts).map(|&value| f64::from(value)).collect()
 }
 
 impl Task<'_> {
-    /// Chooses the fusion of a map that was fitted on all pairs; `None` where nothing can be held out, or distances say nothing.
-    /// `error` is the map's mean squared error.
+    /// Chooses the fusion of a map that was fitted on all pairs; `None` where nothing can be held out, or
+    /// distances say nothing. `error` is the map's mean squared error.
     pub(crate) fn choose_fusion(
         &self,
         candidate: &Candidate<'_>,
@@ -68,7 +73,7 @@ impl Task<'_> {
     ) -> Result<Option<(Fusion, FusionChoice)>> {
         let mut splits = self.splits_of_both()?;
         if candidate.slow {
-            // Each of them would be another fit.
+            // Every further split would be another fit.
             splits.truncate(1);
         }
         let made = match without {
@@ -166,7 +171,7 @@ impl Task<'_> {
     }
 }
 
-/// Old and adapted distances of one query to one item, from all parts alike; no query to itself.
+/// Collects old and adapted distances of one query to one item, from all parts alike; no query to itself.
 fn distances(seen: &[Seen<'_>]) -> Vec<(f64, f64)> {
     let total: usize = seen.iter().map(|seen| seen.old.values().len()).sum();
     let step = total.div_ceil(DISTANCES).max(1);
@@ -179,7 +184,7 @@ fn distances(seen: &[Seen<'_>]) -> Vec<(f64, f64)> {
     seen.iter().flat_map(of_part).collect()
 }
 
-/// See the top of this file. The smaller of equals.
+/// Chooses a row as the top of this file says; the smaller weight of equals.
 fn choose(rows: &[FusionRow], by_agreement: bool) -> usize {
     let larger = |best: usize, row: usize| if rows[row].low > rows[best].low { row } else { best };
     let Some(best) = (0..rows.len()).reduce(larger) else { return 0 };

@@ -1,4 +1,4 @@
-//! How a fusion was chosen, as it is told.
+//! Record of how a fusion was chosen, as it is told.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,25 +7,25 @@ use crate::held_out::HeldOutGain;
 /// A weight that was tried.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FusionRow {
-    /// How much of a distance is the adapted vector's.
+    /// Share of a distance that is the adapted vector's, 0 to 1.
     pub weight: f64,
-    /// What it gains over doing nothing at the switch, by gallery and metric.
+    /// Gains over doing nothing at the switch, by gallery and metric.
     pub gains: Vec<HeldOutGain>,
-    /// The least of all gains less one standard error.
+    /// Least of all gains, each less one standard error.
     pub low: f64,
 }
 
-/// How a fusion was chosen.
+/// Choice of a fusion, with everything that was tried.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FusionChoice {
-    /// What is measured, as [`Selection::criterion`](crate::Selection::criterion).
+    /// Name of the metric that is measured, as [`Selection::criterion`](crate::Selection::criterion).
     pub criterion: String,
-    /// How often another part was held out.
+    /// Number of splits: how often another part was held out.
     pub splits: usize,
-    /// Every weight.
+    /// Rows, one for every weight.
     pub rows: Vec<FusionRow>,
-    /// The row that was kept.
+    /// Place of the row that was kept.
     pub kept: usize,
-    /// Its handicap as a part of the mean squared error.
+    /// Handicap of the row that was kept, as a part of the mean squared error.
     pub handicap: f64,
 }

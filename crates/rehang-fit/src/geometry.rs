@@ -1,20 +1,20 @@
-//! How raw outputs are put into the new space.
+//! Fits how raw outputs are put into the new space.
 //!
-//! A map that is fitted by squared error gives outputs that are too short where it is unsure. Mixed with native
-//! vectors they make a gallery's quality dip below its own start, so outputs are put where native vectors are: on the
-//! sphere in a normalised space, and on native lengths in a raw one.
+//! A map that is fitted by squared error gives outputs that are too short where it is unsure. Mixed with
+//! native vectors they make a gallery's quality dip below its own start. So outputs are put where native
+//! vectors are: on the sphere in a normalised space, and on native lengths in a raw one.
 
-use rehang::adapter::Geometry;
-use rehang::{Matrix, Space, Vectors};
+use rehang_core::adapter::Geometry;
+use rehang_core::{Matrix, Space, Vectors};
 use serde::{Deserialize, Serialize};
 
 use crate::linear_algebra::column_sums;
 
-/// Ranks at which lengths are matched: every 1/32.
+/// Number of ranks at which lengths are matched: every 1/32.
 const RANKS: usize = 33;
 
-rehang::named! {
-    /// The ways to conform to a raw space that are compared on held-out pairs.
+rehang_core::named! {
+    /// Way for outputs to conform to a new space; the ways of a raw space are compared on held-out pairs.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
     #[serde(rename_all = "kebab-case")]
     pub enum GeometryKind ("geometry") {
@@ -30,26 +30,27 @@ rehang::named! {
 }
 
 impl GeometryKind {
-    /// The ways that a space leaves open.
+    /// Returns the ways that a space leaves open.
     ///
-    /// Under the cosine distance lengths do not matter, so outputs of a raw cosine space get native ones without a
-    /// comparison.
+    /// Under the cosine distance lengths do not matter, so outputs of a raw cosine space get native ones
+    /// without a comparison.
     pub fn options(space: &Space) -> &'static [Self] {
         match (space.normalised, space.distance) {
             (true, _) => &[Self::Sphere],
-            (false, rehang::Distance::Cosine) => &[Self::MeanNorm],
-            (false, rehang::Distance::L2 | rehang::Distance::Dot) => {
+            (false, rehang_core::Distance::Cosine) => &[Self::MeanNorm],
+            (false, rehang_core::Distance::L2 | rehang_core::Distance::Dot) => {
                 &[Self::MeanNorm, Self::MatchedNorms, Self::Raw]
             }
         }
     }
 }
 
-/// Fits a geometry from raw outputs `[m, d_new]` (out-of-fold ones, so that their lengths are those of new items) and
-/// native vectors `[n, d_new]`.
+/// Fits a geometry from raw outputs `[m, d_new]` (out-of-fold ones, so that their lengths are those of new
+/// items) and native vectors `[n, d_new]`.
 ///
-/// For the sphere the fallback of a zero output is the direction of the native mean (the first axis where that mean
-/// is zero). A matched geometry without outputs, or between vectors that are all zero, is [`Geometry::Raw`].
+/// For the sphere the fallback of a zero output is the direction of the native mean (the first axis where
+/// that mean is zero). A matched geometry without outputs, or between vectors that are all zero, is
+/// [`Geometry::Raw`].
 pub fn fit(kind: GeometryKind, raw_outputs: &Matrix, native: &Vectors) -> Geometry {
     match kind {
         GeometryKind::Raw => Geometry::Raw,
@@ -69,7 +70,7 @@ pub fn fit(kind: GeometryKind, raw_outputs: &Matrix, native: &Vectors) -> Geomet
     }
 }
 
-/// The values at [`RANKS`] equally spaced ranks from the smallest to the largest.
+/// Returns the values at [`RANKS`] equally spaced ranks from the smallest to the largest.
 fn quantiles(mut values: Vec<f64>) -> Vec<f32> {
     values.sort_by(f64::total_cmp);
     let Some(last) = values.len().checked_sub(1) else { return Vec::new() };
@@ -97,7 +98,7 @@ fn mean_direction(native: &Matrix) -> Vec<f32> {
 mod tests {
     use super::*;
     use crate::tests::test_data::random_matrix;
-    use rehang::Distance;
+    use rehang_core::Distance;
 
     #[test]
     fn matched_outputs_have_the_native_lengths() {

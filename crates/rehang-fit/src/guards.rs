@@ -1,13 +1,13 @@
-//! What is wrong, or may be, with pairs, a map or a result: said before it costs a night.
+//! Guards: what is wrong, or may be, with pairs, a map or a result, said before it costs a night.
 //!
-//! A guard never stops anything. It gives [`Finding`]s; the caller decides what to do with them.
+//! A guard never stops anything. It returns [`Finding`]s; the caller decides what to do with them.
 
-use rehang::adapter::{Geometry, Map};
-use rehang::check::expect_width;
-use rehang::finding::{Finding, Severity};
-use rehang::order::least_confidence;
-use rehang::verdict::is_below;
-use rehang::{Head, Matrix, Pairs, Progress, Result};
+use rehang_core::adapter::{Geometry, Map};
+use rehang_core::check::expect_width;
+use rehang_core::finding::{Finding, Severity};
+use rehang_core::order::least_confidence;
+use rehang_core::verdict::is_below;
+use rehang_core::{Head, Matrix, Pairs, Progress, Result};
 
 use crate::closed_form::ridge;
 use crate::folds::{LeftOut, folds, parted};
@@ -17,11 +17,11 @@ use crate::objectives::squared::relative_error;
 use crate::retrieval::{AGREEMENT, Criterion};
 use crate::uncertainty_fit::logits;
 
-/// Fewer pairs than this are too few for any learned map to be judged.
+/// Number of pairs below which no learned map can be judged.
 const PAIRS_MIN: usize = 50;
 
-/// Looks at the pairs alone: too few of them, rows that are zero or all equal, columns that never vary, items that
-/// are there twice.
+/// Looks at the pairs alone: too few of them, rows that are zero or all equal, columns that never vary, items
+/// that are there twice.
 pub fn pairs(pairs: &Pairs) -> Vec<Finding> {
     let mut findings = Vec::new();
     let (n, d_old) = (pairs.len(), pairs.old().dimension());
@@ -92,14 +92,15 @@ fn degenerate(side: &str, rows: &Matrix, others: &Matrix) -> Vec<Finding> {
 
 /// Looks for old and new being swapped, on at most 1,000 pairs.
 ///
-/// A better model knows what the worse one knows and more. So (a) the new vectors retrieve their own classes better
-/// than the old ones do, which takes labels; and (b) a linear map predicts the old vectors from the new ones better
-/// than the other way round. (a) decides where it is known: a new model that retrieves clearly worse is a warning.
-/// (b) alone is a note, since a difference in width or in training can bring it about as well.
+/// A better model knows what the worse one knows and more. So (a) the new vectors retrieve their own classes
+/// better than the old ones do, which takes labels; and (b) a linear map predicts the old vectors from the
+/// new ones better than the other way round. (a) decides where it is known: a new model that retrieves
+/// clearly worse is a warning. (b) alone is a note, since a difference in width or in training can bring it
+/// about as well.
 ///
 /// # Errors
 ///
-/// [`rehang::ErrorKind::Diverged`] where a fit fails, [`rehang::ErrorKind::Cancelled`].
+/// [`rehang_core::ErrorKind::Diverged`] where a fit fails, [`rehang_core::ErrorKind::Cancelled`].
 pub fn direction(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<Option<Finding>> {
     if pairs.len() < PAIRS_MIN {
         return Ok(None);
@@ -129,24 +130,24 @@ pub fn direction(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<Option
     }))
 }
 
-/// Pairs that are looked at for their direction at most.
+/// Largest number of pairs that are looked at for their direction.
 const ITEMS_MAX: usize = 1_000;
 
-/// At most [`ITEMS_MAX`] of the pairs.
+/// Samples at most [`ITEMS_MAX`] of the pairs.
 fn sample(pairs: &Pairs, seed: u64) -> Pairs {
     pairs.select(&parted(&folds(pairs.len(), pairs.len().div_ceil(ITEMS_MAX), seed), 0).0)
 }
 
 /// Checks which vectors a head of the new model classifies better: they should be the new ones.
 ///
-/// With labels, the head classifies the new vectors better than the old ones; without, it is surer of them (the mean
-/// of its largest probability). Where it is the other way round by more than ten points, old and new are probably
-/// swapped. Two widths tell that apart by themselves: the head fits one of them only.
+/// With labels, the head classifies the new vectors better than the old ones; without, it is surer of them
+/// (the mean of its largest probability). Where it is the other way round by more than ten points, old and
+/// new are probably swapped. Two widths tell that apart by themselves: the head fits one of them only.
 ///
 /// # Errors
 ///
-/// [`rehang::ErrorKind::WrongDirection`] for a head that has the width of the old vectors and not that of the new ones,
-/// [`rehang::ErrorKind::WidthMismatch`] for one that has neither.
+/// [`rehang_core::ErrorKind::WrongDirection`] for a head that has the width of the old vectors and not that of the
+/// new ones, [`rehang_core::ErrorKind::WidthMismatch`] for one that has neither.
 pub fn head(pairs: &Pairs, head: &Head, seed: u64) -> Result<Option<Finding>> {
     const MARGIN: f64 = 10.0;
     let (d_old, d_new) = (pairs.old().dimension(), pairs.new_vectors().dimension());
@@ -155,7 +156,7 @@ pub fn head(pairs: &Pairs, head: &Head, seed: u64) -> Result<Option<Finding>> {
             "the head, which is the new model's, takes vectors of {d_old} coordinates, as the old ones have, and the new \
              ones have {d_new}"
         );
-        return Err(rehang::ErrorKind::WrongDirection { evidence }.into());
+        return Err(rehang_core::ErrorKind::WrongDirection { evidence }.into());
     }
     expect_width("head weight", d_new, head.dimension())?;
     if d_old != d_new || pairs.len() < PAIRS_MIN {
@@ -178,7 +179,7 @@ pub fn head(pairs: &Pairs, head: &Head, seed: u64) -> Result<Option<Finding>> {
     }))
 }
 
-/// Rows with a known label that a head gives that label, in percent of them.
+/// Returns the percentage of rows with a known label that a head gives that label.
 pub fn classified(head: &Head, rows: &Matrix, labels: &[i64]) -> f64 {
     let known: Vec<usize> = (0..labels.len()).filter(|&row| labels[row] >= 0).collect();
     let logits = logits(head, &rows.select(&known));
@@ -189,13 +190,14 @@ pub fn classified(head: &Head, rows: &Matrix, labels: &[i64]) -> f64 {
     100.0 * known.iter().zip(&logits).filter(is_right).count() as f64 / known.len().max(1) as f64
 }
 
-/// The mean of a head's largest probability, in percent.
+/// Returns the mean of a head's largest probability, in percent.
 fn sureness(head: &Head, rows: &Matrix) -> Result<f64> {
     let doubts = least_confidence(head, rows)?;
     Ok(100.0 * (1.0 - doubts.iter().sum::<f64>() / doubts.len().max(1) as f64))
 }
 
-/// What pairs without labels leave open, so that a reader does not take silence for an answer; nothing where labels are known.
+/// Says what pairs without labels leave open, so that a reader does not take silence for an answer; nothing
+/// where labels are known.
 pub fn left_open(pairs: &Pairs, has_head: bool) -> Option<Finding> {
     if known_labels(pairs).is_some() {
         return None;
@@ -212,8 +214,9 @@ pub fn left_open(pairs: &Pairs, has_head: bool) -> Option<Finding> {
     Some(Finding::note("unknown-without-labels", seen).may_mean(meaning))
 }
 
-/// Looks at how the methods did on held-out pairs: where none predicts new vectors better than their mean does, there is
-/// nothing that an adapter could learn. `errors` are squared errors as parts of the new vectors' variance.
+/// Looks at how the methods did on held-out pairs: where none predicts new vectors better than their mean
+/// does, there is nothing that an adapter could learn. `errors` are squared errors as parts of the new
+/// vectors' variance.
 pub fn useless(errors: &[f64]) -> Option<Finding> {
     // A map that is drawn towards the mean, since it learned nothing, ends a little above or below it.
     const PART_MIN: f64 = 0.98;
@@ -231,7 +234,7 @@ fn no_better_than_the_mean(error: f64) -> Finding {
         .evidence(&[("error_old_to_new", error)])
 }
 
-/// R² of a ridge map on a held-out fifth.
+/// Measures R² of a ridge map on a held-out fifth.
 fn explained(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<f64> {
     let (asked, fitted) = parted(&folds(pairs.len(), 5, seed), 0);
     let held_out = pairs.select(&asked);
@@ -240,17 +243,18 @@ fn explained(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<f64> {
     Ok(1.0 - relative_error(&outputs, &held_out))
 }
 
-/// Looks at a finished map on pairs that it was not fitted on: does it carry old vectors to their new ones, or does it
-/// do so only the wrong way round?
+/// Looks at a finished map on pairs that it was not fitted on: does it carry old vectors to their new ones,
+/// or does it do so only the wrong way round?
 ///
-/// A map of the wrong direction fails silently: its outputs are vectors like any other. It is a problem where outputs
-/// are no nearer to the new vectors than their mean is and do not stand among the right neighbours either. It is a
-/// sign of swapped files where the map, applied to the new vectors (widths permitting), comes near the old ones.
+/// A map of the wrong direction fails silently: its outputs are vectors like any other. It is a problem where
+/// outputs are no nearer to the new vectors than their mean is and do not stand among the right neighbours
+/// either. It is a sign of swapped files where the map, applied to the new vectors (widths permitting), comes
+/// near the old ones.
 ///
 /// # Errors
 ///
-/// [`rehang::ErrorKind::WidthMismatch`] where the map does not fit the pairs, [`rehang::ErrorKind::MissingInput`] for
-/// missing side information.
+/// [`rehang_core::ErrorKind::WidthMismatch`] where the map does not fit the pairs,
+/// [`rehang_core::ErrorKind::MissingInput`] for missing side information.
 pub fn map_direction(map: &Map, geometry: &Geometry, pairs: &Pairs) -> Result<Option<Finding>> {
     let outputs = geometry.conformed(map.outputs(pairs.old().matrix(), pairs.side())?);
     let forward = relative_error(&outputs, pairs);
@@ -274,11 +278,13 @@ pub fn map_direction(map: &Map, geometry: &Geometry, pairs: &Pairs) -> Result<Op
             return Ok(Some(finding.remedy("Swap old and new.").evidence(&evidence)));
         }
     }
-    // Items of classes that the map never saw may lie closer to their mean than to what it says, and be found by it all the same.
+    // Items of classes that the map never saw may lie closer to their mean than to the outputs, and be found
+    // by these all the same.
     Ok((!finds_neighbours(outputs, pairs)?).then(|| no_better_than_the_mean(forward)))
 }
 
-/// Whether native queries find their native neighbours among the outputs far more often than by chance.
+/// Returns whether native queries find their native neighbours among the outputs far more often than by
+/// chance.
 fn finds_neighbours(outputs: Matrix, pairs: &Pairs) -> Result<bool> {
     const TIMES_CHANCE: f64 = 3.0;
     if pairs.len() < 2 {
@@ -290,10 +296,10 @@ fn finds_neighbours(outputs: Matrix, pairs: &Pairs) -> Result<bool> {
     Ok(found > (TIMES_CHANCE * chance).min(50.0 + chance / 2.0))
 }
 
-/// Looks for evaluation items among the pairs of a fit, by their `old` vectors: numbers measured on such items only say how
-/// well the adapter remembers.
+/// Looks for evaluation items among the pairs of a fit, by their `old` vectors: numbers measured on such
+/// items only say how well the adapter remembers.
 pub fn overlap(pairs: &Pairs, old: &Matrix) -> Option<Finding> {
-    let (shared, evaluated) = (rehang::adapter::overlap(pairs.old().matrix(), old), old.rows());
+    let (shared, evaluated) = (rehang_core::adapter::overlap(pairs.old().matrix(), old), old.rows());
     let severity = if shared * 100 > evaluated { Severity::Problem } else { Severity::Warning };
     let seen = format!("{shared} of {evaluated} evaluation items have old vectors that are among the pairs.");
     (shared > 0).then(|| {
@@ -304,27 +310,27 @@ pub fn overlap(pairs: &Pairs, old: &Matrix) -> Option<Finding> {
     })
 }
 
-/// What a curve says about one measure, in percent.
+/// Numbers that a curve gives for one measure, in percent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CurveSummary {
-    /// The measure's name ("mAP", "top-1", "agreement@10").
+    /// Name of the measure ("mAP", "top-1", "agreement@10").
     pub measure: String,
-    /// Old queries in the old gallery: doing nothing.
+    /// Quality of old queries in the old gallery: doing nothing.
     pub do_nothing: f64,
-    /// New queries, every gallery vector adapted.
+    /// Quality of new queries, every gallery vector adapted.
     pub start: f64,
-    /// The mean over the curve.
+    /// Mean over the curve.
     pub area: f64,
-    /// The lowest point of the curve.
+    /// Lowest point of the curve.
     pub minimum: f64,
-    /// New queries, every gallery vector native.
+    /// Quality of new queries, every gallery vector native.
     pub end: f64,
 }
 
-/// Looks for a gain that is not there: a new model that is no better, a curve that is below doing nothing at its start
-/// or on the whole, a curve that dips below its own start.
+/// Looks for a gain that is not there: a new model that is no better, a curve that is below doing nothing at
+/// its start or on the whole, a curve that dips below its own start.
 ///
-/// Below is what [`is_below`] says; a dip is one of more than 0.1 points.
+/// [`is_below`] says what counts as below; a dip is one of more than 0.1 points.
 pub fn gain(curve: &CurveSummary) -> Vec<Finding> {
     const DIP: f64 = 0.1;
     let CurveSummary { measure, do_nothing, start, area, minimum, end } = curve;
@@ -373,10 +379,11 @@ pub fn gain(curve: &CurveSummary) -> Vec<Finding> {
     findings
 }
 
-/// One vector that many items have whose vectors of the other model differ, with how many they are. An item that is in the
-/// gallery twice has the same vector by both models, and is none of them.
+/// Finds one vector that many items have although their vectors of the other model differ, and returns how
+/// many items have it. An item that is in the gallery twice has the same vector by both models, and does not
+/// count.
 pub(crate) fn one_vector(side: &str, rows: &Matrix, others: &Matrix) -> Option<(usize, Finding)> {
-    /// Fewer are no pattern.
+    /// Number of different items below which one vector is no pattern.
     const DIFFERENT_MIN: usize = 5;
     let n = rows.rows();
     let largest = equal_rows(rows, |row| !is_zero(rows.row(row))).into_iter().max_by_key(Vec::len)?;
@@ -397,7 +404,7 @@ pub(crate) fn one_vector(side: &str, rows: &Matrix, others: &Matrix) -> Option<(
     Some((count, finding))
 }
 
-/// The rows of a selection, increasing, by groups of those that are the same: all their bits are.
+/// Groups the rows of a selection, increasing, by equality of all their bits.
 fn equal_rows(rows: &Matrix, select: impl Fn(usize) -> bool) -> Vec<Vec<usize>> {
     let bits = |row: usize| rows.row(row).iter().map(|value| value.to_bits());
     let mut order: Vec<usize> = (0..rows.rows()).filter(|&row| select(row)).collect();
@@ -405,7 +412,7 @@ fn equal_rows(rows: &Matrix, select: impl Fn(usize) -> bool) -> Vec<Vec<usize>> 
     order.chunk_by(|&a, &b| bits(a).eq(bits(b))).map(<[usize]>::to_vec).collect()
 }
 
-/// How many different rows there are that are not zero.
+/// Counts the different rows that are not zero.
 fn distinct_rows(rows: &Matrix) -> usize {
     equal_rows(rows, |row| !is_zero(rows.row(row))).len()
 }
@@ -416,7 +423,7 @@ fn is_zero(row: &[f32]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use rehang::HeadKind;
+    use rehang_core::HeadKind;
 
     use super::*;
     use crate::tests::test_data::{affine, pairs as make, random_matrix};
@@ -425,7 +432,7 @@ mod tests {
         findings.iter().map(|finding| finding.code.as_str()).collect()
     }
 
-    /// A rich new space of eight coordinates, of which the old model sees three.
+    /// Makes a rich new space of eight coordinates, of which the old model sees three.
     fn upgrade() -> (Matrix, Matrix, Vec<i64>) {
         let labels: Vec<i64> = (0..400).map(|item| item % 8).collect();
         let noise = random_matrix(400, 8, 1);
@@ -462,10 +469,10 @@ mod tests {
         let its = Head::new(weight, None, HeadKind::Softmax).unwrap();
         let narrow = make(new.clone(), random_matrix(400, 3, 1), None);
         let error = head(&narrow, &its, 0).unwrap_err();
-        assert!(matches!(error.kind(), rehang::ErrorKind::WrongDirection { .. }), "{error}");
+        assert!(matches!(error.kind(), rehang_core::ErrorKind::WrongDirection { .. }), "{error}");
         let neither = make(random_matrix(400, 5, 1), random_matrix(400, 3, 1), None);
         let error = head(&neither, &its, 0).unwrap_err();
-        assert!(matches!(error.kind(), rehang::ErrorKind::WidthMismatch { .. }), "{error}");
+        assert!(matches!(error.kind(), rehang_core::ErrorKind::WidthMismatch { .. }), "{error}");
     }
 
     #[test]
@@ -497,7 +504,8 @@ mod tests {
         let mixed = make(old.select(&shuffled), new, None);
         let found = map_direction(&fit(&right), &Geometry::Raw, &mixed).unwrap();
         assert_eq!(found.unwrap().code, "no-better-than-the-mean");
-        // Outputs that are farther from the vectors than their mean is, and among the right neighbours all the same.
+        // Outputs that are farther from the vectors than their mean is, and among the right neighbours all
+        // the same.
         let (old, noise) = (random_matrix(200, 32, 5), random_matrix(200, 32, 6));
         let new = affine(&old, &random_matrix(32, 32, 7), &[0.0; 32]);
         let rough =

@@ -1,64 +1,66 @@
-//! How far adapted vectors are moved away from every query, so that they do not push native ones aside.
+//! Chooses how far adapted vectors are moved away from every query, so that they do not push native ones
+//! aside.
 //!
-//! An output of a map is an estimate, and an estimate lies nearer to everything than what it estimates: with an error e
-//! that does not depend on the query q, `E‖q − v‖² = ‖q − h(o)‖² + E‖e‖²`. In a gallery that is partly native a wrong
-//! adapted item therefore stands before a right native one too often. Adding a constant to every distance to an adapted
-//! vector mends that. Adding all of `E‖e‖²` would put right adapted items behind every native one as well. So the
-//! search tries parts of it on pairs that the map was not fitted on, where [`rehang::curve`] says what each is worth.
+//! An output of a map is an estimate, and an estimate lies nearer to everything than what it estimates: with
+//! an error e that does not depend on the query q, `E‖q − v‖² = ‖q − h(o)‖² + E‖e‖²`. In a gallery that is
+//! partly native a wrong adapted item therefore stands before a right native one too often. Adding a constant
+//! to every distance to an adapted vector mends that. Adding all of `E‖e‖²` would put right adapted items
+//! behind every native one as well. So the search tries parts of it on pairs that the map was not fitted on,
+//! where [`rehang_core::curve`] says what each is worth.
 
 use std::iter::successors;
 
-use rehang::curve::{Line, TOP1};
-use rehang::{Distance, Matrix, Progress, Result};
+use rehang_core::curve::{Line, TOP1};
+use rehang_core::{Distance, Matrix, Progress, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::retrieval::Gallery;
 
-/// Parts of the mean squared error that are tried, 0 first: the first of equals is kept.
+/// Parts of the mean squared error that are tried first, from 0 up; of equals the first is kept.
 const PARTS: [f64; 9] = [0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5];
-/// Beyond these every part is so many times the one before it.
+/// Factor from one part to the next, beyond [`PARTS`].
 const GROWTH: f64 = 1.25;
-/// No larger part is tried: an estimate of a fair map wants less than one, and such a handicap puts native items before adapted
-/// ones for nearly every query.
+/// Largest part that is tried. An estimate of a fair map wants less than one, and such a handicap puts native
+/// items before adapted ones for nearly every query.
 const PART_MAX: f64 = 16.0;
-/// Parts above the best one that have to be no better before the search ends.
+/// Number of parts above the best one that have to be no better before the search ends.
 const PATIENCE: usize = 3;
 
-/// What one handicap is worth on left-out pairs.
+/// Worth of one handicap on left-out pairs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HandicapRow {
     /// The handicap, in the unit of the new space's distance.
     pub handicap: f64,
-    /// The same as a part of the mean squared error of the map.
+    /// Handicap as a part of the mean squared error of the map.
     pub part: f64,
-    /// Areas of the curves in random order, percent, one for every set of outputs: of the criterion that methods are
-    /// chosen by as well.
+    /// Areas of the curves in random order, percent, one for every set of outputs, by the criterion that
+    /// methods are chosen by as well.
     pub areas: Vec<f64>,
-    /// The same of top-1; empty where nothing says what is right.
+    /// Areas of the same curves by top-1; empty where nothing says what is right.
     pub top1: Vec<f64>,
 }
 
-/// How the handicap of an adapter was chosen.
+/// Choice of an adapter's handicap, with everything that was tried.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HandicapChoice {
-    /// What `areas` are of, such as `"mAP"` or `"agreement@10"`.
+    /// Name of the criterion that `areas` are measured by, such as `"mAP"` or `"agreement@10"`.
     pub criterion: String,
-    /// Every handicap that was tried, from none on, until three larger ones were no better.
+    /// Rows of every handicap that was tried, from none on, until three larger ones were no better.
     pub rows: Vec<HandicapRow>,
-    /// The row that was kept.
+    /// Place of the row that was kept.
     pub kept: usize,
 }
 
 impl HandicapChoice {
-    /// The handicap that was kept, for [`rehang::adapter::Adapter::handicap`].
+    /// Returns the handicap that was kept, for [`rehang_core::adapter::Adapter::handicap`].
     pub fn handicap(&self) -> f64 {
         self.rows[self.kept].handicap
     }
 }
 
-/// All of a map's mean squared error `E‖v − h(o)‖²`, in the unit of the distance between new vectors, `[n, d_new]`: as `‖q − v‖²` is
-/// `2 (1 − cos)` for vectors of length 1, half of it (over the mean squared length) in a cosine space, and half of it under the
-/// inner product.
+/// Returns all of a map's mean squared error `E‖v − h(o)‖²` in the unit of the distance between new vectors,
+/// `[n, d_new]`. As `‖q − v‖²` is `2 (1 − cos)` for vectors of length 1, it is half of it (over the mean
+/// squared length) in a cosine space, and half of it under the inner product.
 pub(crate) fn whole(native: &Matrix, distance: Distance, mean_squared_error: f64) -> f64 {
     let squared_length = native.norms().iter().map(|norm| norm * norm).sum::<f64>() / native.rows() as f64;
     match distance {
@@ -69,14 +71,15 @@ pub(crate) fn whole(native: &Matrix, distance: Distance, mean_squared_error: f64
     }
 }
 
-/// What was tried, and the place of what was kept.
+/// Values that were tried, and the place of the one that was kept.
 pub(crate) type Searched<T> = (Vec<T>, usize);
 
-/// Tries parts of the mean squared error upwards, and knows no largest one: it ends where three more are no better.
+/// Tries parts of the mean squared error upwards, and ends where three more are no better; it stops at
+/// [`PART_MAX`] at the latest.
 ///
-/// `areas` are those of several sets of left-out items (of known classes, of left-out ones). Each has its best part; the smallest
-/// of them is kept, so that what serves items of classes without pairs, where the map is most wrong, does not cost the others
-/// anything.
+/// `areas` are those of several sets of left-out items (of known classes, of left-out ones). Each set has its
+/// best part, and the smallest of these is kept. So a part that serves items of classes without pairs, where
+/// the map is most wrong, does not cost the others anything.
 pub(crate) fn search<T>(
     mut measured: impl FnMut(f64) -> Result<T>,
     areas: impl Fn(&T) -> &[f64],
@@ -99,13 +102,13 @@ pub(crate) fn search<T>(
     Ok((tried, kept))
 }
 
-/// Chooses the handicap of a map on galleries of items that it was not fitted on: with items left out, and with whole classes
-/// left out. `whole` is what [`whole`] gives. The gallery becomes native in the `order` given, which is a random one: an adapter does not
-/// know the order that it will be served in.
+/// Chooses the handicap of a map on galleries of items that it was not fitted on: with items left out, and
+/// with whole classes left out. `whole` is the number that [`whole`] returns. The gallery becomes native in
+/// the `order` given, which is a random one: an adapter does not know the order that it will be served in.
 ///
 /// # Errors
 ///
-/// As [`curve`](rehang::curve::curve()) for outputs that are no numbers; [`rehang::ErrorKind::Cancelled`].
+/// As [`curve`](rehang_core::curve::curve()) for outputs that are no numbers; [`rehang_core::ErrorKind::Cancelled`].
 pub(crate) fn fit(
     galleries: &[Gallery<'_>],
     order: &[usize],
@@ -136,9 +139,9 @@ mod tests {
     use crate::folds::shuffled;
     use crate::retrieval::Criterion;
     use crate::tests::test_data::random_matrix;
-    use rehang::Vectors;
+    use rehang_core::Vectors;
 
-    /// What is chosen on outputs for native vectors in a shuffled order.
+    /// Chooses a handicap on outputs for native vectors in a shuffled order.
     fn fit_on(
         native: &Matrix,
         left_out: &[&Matrix],
@@ -158,8 +161,8 @@ mod tests {
         fit(&galleries, &order, whole(native, distance, error), &Progress::default()).unwrap()
     }
 
-    /// Ten classes around random centres, and outputs that have shrunk towards the mean of all, as those of a cautious
-    /// map do.
+    /// Makes ten classes around random centres, and outputs that have shrunk towards the mean of all, as
+    /// those of a cautious map do.
     fn shrunk(items: usize) -> (Matrix, Matrix, Vec<i64>, f64) {
         let (centres, noise) = (random_matrix(10, 8, 1), random_matrix(items, 8, 2));
         let labels: Vec<i64> = (0..items as i64).map(|item| item % 10).collect();
@@ -170,7 +173,7 @@ mod tests {
         let outputs = Matrix::from_fn(items, 8, |row, column| {
             0.4 * (native.row(row)[column] + 2.0 * wrong.row(row)[column])
         });
-        let error = rehang::adapter::true_errors(&native, &outputs).iter().sum::<f64>() / items as f64;
+        let error = rehang_core::adapter::true_errors(&native, &outputs).iter().sum::<f64>() / items as f64;
         (native, outputs, labels, error)
     }
 

@@ -1,7 +1,8 @@
-//! A classifier head for new models that ship without one: logistic regression on new vectors and labels.
+//! Fits a classifier head for new models that ship without one: logistic regression on new vectors and
+//! labels.
 
-use rehang::check::expect_count;
-use rehang::{Error, Head, HeadKind, Matrix, Pairs, Progress, Result};
+use rehang_core::check::expect_count;
+use rehang_core::{Error, Head, HeadKind, Matrix, Pairs, Progress, Result};
 
 use crate::lbfgs::minimise;
 use crate::linear_algebra::{column_sums, sum_blocks};
@@ -10,20 +11,21 @@ use crate::objectives::squared::{mean_row, total_variance};
 use faer::linalg::matmul::matmul;
 use faer::{Accum, MatMut, MatRef, Par};
 
-/// Weight of `½‖W‖²` against the mean cross-entropy, for vectors scaled to variance d; the bias is not penalised.
+/// Weight of `½‖W‖²` against the mean cross-entropy, for vectors scaled to variance d; the bias is not
+/// penalised.
 const PENALTY: f64 = 1e-3;
-/// The most steps of L-BFGS.
+/// Largest number of steps of L-BFGS.
 const ITERATIONS_MAX: usize = 200;
-/// The largest coordinate of the gradient at which the fit counts as done.
+/// Largest coordinate of the gradient at which the fit counts as done.
 const TOLERANCE: f64 = 1e-5;
 
-/// The labels of pairs, where at least one is known.
+/// Returns the labels of pairs, where at least one is known.
 pub(crate) fn known_labels(pairs: &Pairs) -> Option<&[i64]> {
     pairs.labels().filter(|labels| labels.iter().any(|&label| label >= 0))
 }
 
-/// Labels as class numbers `0..classes` in the order of the labels, `None` for negative labels ("not known"); and the
-/// label of every class.
+/// Numbers the classes of labels `0..classes` in the order of the labels, `None` for negative labels ("not
+/// known"). Returns also the label of every class.
 ///
 /// ```
 /// let (classes, labels) = rehang_fit::head_fit::class_numbers(&[30, -1, 10, 30]);
@@ -40,15 +42,16 @@ pub fn class_numbers(labels: &[i64]) -> (Vec<Option<usize>>, Vec<i64>) {
 /// Fits a multinomial logistic regression: weight `[classes, d]` and bias `[classes]` that minimise
 /// `mean cross-entropy + penalty/2·‖W‖²`, on vectors `[n, d]` and labels `[n]`.
 ///
-/// Vectors are centred and divided by one number (the root of their mean variance) while fitting, so that the penalty
-/// means the same for unit vectors of 384 coordinates and for raw ones. The head that is returned takes vectors as
-/// they are. Rows with a negative label are left out. Classes with one item are fine. With a single class the head
-/// answers it always. The result is the same for any number of threads.
+/// Vectors are centred and divided by one number (the root of their mean variance) while fitting, so that the
+/// penalty means the same for unit vectors of 384 coordinates and for raw ones. The head that is returned
+/// takes vectors as they are. Rows with a negative label are left out. Classes with one item are fine. With a
+/// single class the head answers it always. The result is the same for any number of threads.
 ///
 /// # Errors
 ///
-/// [`rehang::ErrorKind::CountMismatch`] where there is not one label a vector, [`rehang::ErrorKind::MissingInput`] where no label is
-/// known, [`rehang::ErrorKind::InvalidOption`] for a negative penalty, [`rehang::ErrorKind::Cancelled`].
+/// [`rehang_core::ErrorKind::CountMismatch`] where there is not one label for each vector,
+/// [`rehang_core::ErrorKind::MissingInput`] where no label is known, [`rehang_core::ErrorKind::InvalidOption`] for a
+/// negative penalty, [`rehang_core::ErrorKind::Cancelled`].
 pub fn fit_head(vectors: &Matrix, labels: &[i64], progress: &Progress) -> Result<Head> {
     expect_count("new vectors", vectors.rows(), "labels", labels.len())?;
     let (numbers, known) = class_numbers(labels);
@@ -81,7 +84,7 @@ pub fn fit_head(vectors: &Matrix, labels: &[i64], progress: &Progress) -> Result
     Head::new(weight, Some(bias), HeadKind::Softmax)
 }
 
-/// Centres the rows and divides them by the root of their mean variance; gives the mean and that number.
+/// Centres the rows and divides them by the root of their mean variance; returns the mean and that root.
 fn centre_and_scale(x: &mut Matrix) -> (Vec<f64>, f64) {
     let mean = mean_row(x);
     let variance = total_variance(x) / x.columns() as f64;
@@ -93,7 +96,8 @@ fn centre_and_scale(x: &mut Matrix) -> (Vec<f64>, f64) {
     (mean, scale)
 }
 
-/// The objective and its gradient. `weights` holds W `[classes, d]`, then the bias `[classes]`.
+/// Returns the objective and writes its gradient. `weights` holds W `[classes, d]`, then the bias
+/// `[classes]`.
 ///
 /// Products are made in `f32` in blocks of rows; everything that adds up over blocks is `f64`.
 fn cross_entropy(
@@ -145,7 +149,7 @@ fn cross_entropy(
     loss
 }
 
-/// Turns one row of `W x` into `softmax(W x + b) − one-hot(target)` and gives its cross-entropy.
+/// Turns one row of `W x` into `softmax(W x + b) − one-hot(target)` and returns its cross-entropy.
 fn softmax_minus_target(row: &mut [f32], bias: &[f64], target: usize) -> f64 {
     let logits: Vec<f64> = row.iter().zip(bias).map(|(&value, bias)| f64::from(value) + bias).collect();
     let largest = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -158,7 +162,7 @@ fn softmax_minus_target(row: &mut [f32], bias: &[f64], target: usize) -> f64 {
     log_total - logits[target]
 }
 
-/// `out = x weightᵀ` for `x [rows, d]`, `weight [outputs, d]`, `out [rows, outputs]`, on this thread.
+/// Writes `out = x weightᵀ` for `x [rows, d]`, `weight [outputs, d]`, `out [rows, outputs]`, on this thread.
 fn multiply_transposed(x: &[f32], rows: usize, weight: &Matrix, out: &mut [f32]) {
     let x = MatRef::from_row_major_slice(x, rows, weight.columns());
     let w = MatRef::from_row_major_slice(weight.as_slice(), weight.rows(), weight.columns());
@@ -223,7 +227,7 @@ mod tests {
     fn labels_that_are_all_unknown_are_refused() {
         let v = random_matrix(3, 2, 1);
         let error = fit_head(&v, &[-1; 3], &Progress::default()).unwrap_err();
-        assert!(matches!(error.kind(), rehang::ErrorKind::MissingInput { .. }));
+        assert!(matches!(error.kind(), rehang_core::ErrorKind::MissingInput { .. }));
         assert!(fit_head(&v, &[0; 2], &Progress::default()).is_err());
     }
 }

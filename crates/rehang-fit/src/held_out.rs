@@ -1,45 +1,47 @@
-//! What is gained over doing nothing on pairs that were held out, and what of it is proven: a lower bound in each gallery and metric.
+//! Measures gains over doing nothing on held-out pairs, and what of them is proven: a lower bound in each
+//! gallery and metric.
 //!
-//! Galleries grow by classes that no pair knew, so something counts as proven where it is in held-out items of known classes and in those of
-//! classes that were left out, and in what [`Criterion::guarded`] names, since mAP alone may be bought with first results.
+//! Galleries grow by classes that no pair knew. So something counts as proven where it is proven in held-out
+//! items of known classes and in items of classes that were left out. It also has to be proven in the metrics
+//! that [`Criterion::guarded`] names, since mAP alone may be bought with first results.
 
 use std::collections::BTreeMap;
 
-use rehang::curve::Metric;
-use rehang::statistics::mean_sd;
+use rehang_core::curve::Metric;
+use rehang_core::statistics::mean_sd;
 use serde::{Deserialize, Serialize};
 
 use crate::retrieval::Criterion;
 
-rehang::named! {
-    /// Held-out items that are a gallery.
+rehang_core::named! {
+    /// Held-out items that form a gallery.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
     #[serde(rename_all = "kebab-case")]
     pub enum HeldOutGallery ("gallery") {
         /// Items of classes (clusters, without labels) that were fitted on.
         Known = "known",
-        /// All items of classes that were not.
+        /// All items of classes that were not fitted on.
         LeftOut = "left-out",
     }
 }
 
-/// What something gains over doing nothing in one held-out gallery.
+/// Gain over doing nothing in one held-out gallery, by one metric.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HeldOutGain {
-    /// The gallery.
+    /// Held-out gallery that was measured.
     pub gallery: HeldOutGallery,
-    /// The metric's name.
+    /// Name of the metric.
     pub metric: String,
-    /// Its mean over the splits, in points.
+    /// Mean gain over the splits, in points.
     pub gain: f64,
-    /// The standard error of that mean: over queries or over splits, whichever is larger.
+    /// Standard error of the mean gain: over queries or over splits, whichever is larger.
     pub error: f64,
 }
 
 /// Differences of every query from doing nothing, split by split, by gallery and the place of the metric.
 pub(crate) type Differences = BTreeMap<(HeldOutGallery, usize), Vec<Vec<f64>>>;
 
-/// The names of [`Criterion::guarded`].
+/// Returns the names of the metrics in [`Criterion::guarded`].
 pub(crate) fn names_of(criterion: &Criterion<'_>) -> Vec<String> {
     let by_agreement = |metric: Metric| match metric {
         own if own == criterion.metric => criterion.name(),
@@ -49,12 +51,13 @@ pub(crate) fn names_of(criterion: &Criterion<'_>) -> Vec<String> {
     criterion.guarded().into_iter().map(name).collect()
 }
 
-/// Adds the queries of one split.
+/// Adds the differences of one split's queries.
 pub(crate) fn add(into: &mut Differences, of: (HeldOutGallery, usize), after: &[f64], before: &[f64]) {
     into.entry(of).or_default().push(after.iter().zip(before).map(|(a, b)| a - b).collect());
 }
 
-/// The gain in each gallery and metric, and the least of all lower bounds: a gain less its standard error.
+/// Returns the gain in each gallery and metric, and the least of all lower bounds: a gain less its standard
+/// error.
 pub(crate) fn gains(differences: &Differences, names: &[String]) -> (Vec<HeldOutGain>, f64) {
     let gains: Vec<HeldOutGain> = differences
         .iter()
@@ -67,19 +70,21 @@ pub(crate) fn gains(differences: &Differences, names: &[String]) -> (Vec<HeldOut
     (gains, low)
 }
 
-/// The standard error of the gain whose lower bound is the least.
+/// Returns the standard error of the gain whose lower bound is the least.
 pub(crate) fn error_of_least(gains: &[HeldOutGain]) -> f64 {
     let least = gains.iter().min_by(|a, b| (a.gain - a.error).total_cmp(&(b.gain - b.error)));
     least.map_or(f64::INFINITY, |gain| gain.error)
 }
 
-/// Whether they are of classes that are known and of some that are not: without the second nothing is proven of what comes.
+/// Returns whether gains are known for known and for left-out classes: without the second nothing is proven
+/// of what comes.
 pub(crate) fn is_of_both(gains: &[HeldOutGain]) -> bool {
     HeldOutGallery::ALL.iter().all(|gallery| gains.iter().any(|gain| gain.gallery == *gallery))
 }
 
-/// The mean of all splits' means, and its standard error: that over all queries, or over the splits where that is larger, since queries of
-/// one split share their classes. Of a single query nothing is known.
+/// Returns the mean of all splits' means, and its standard error. The error is that over all queries, or over
+/// the splits where that is larger, since queries of one split share their classes. A single query tells no
+/// error: it is infinite.
 fn gain_of(of_splits: &[Vec<f64>]) -> (f64, f64) {
     let error = |values: &[f64]| {
         let spread = mean_sd(values).filter(|spread| spread.count > 1);
@@ -101,7 +106,7 @@ mod tests {
     #[test]
     fn a_gain_is_the_mean_of_splits_and_its_error_the_larger_one() {
         let (gain, error) = gain_of(&[vec![1.0, 3.0], vec![5.0, 7.0]]);
-        // Over four queries: √(20/3) / 2. Over two splits: √8 / √2 = 2.
+        // The error over four queries is √(20/3) / 2, over two splits √8 / √2 = 2.
         assert_eq!((gain, error), (4.0, 2.0));
         let (gain, error) = gain_of(&[vec![0.0, 4.0, 2.0], vec![1.0, 3.0, 2.0]]);
         assert!(gain == 2.0 && (error - (10.0_f64 / 5.0 / 6.0).sqrt()).abs() < 1e-12);

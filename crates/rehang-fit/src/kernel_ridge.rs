@@ -1,22 +1,24 @@
 //! Kernel ridge regression: the closed form of a non-linear map.
 //!
-//! `raw(o) = m + Σ_j a_j · exp(−γ‖x − x_j‖² / s²)`, where x is the scaled old vector, x_j those of the pairs (the
-//! *centres*), m the mean new vector, and s² the total variance of the x_j, which makes γ free of units. The
-//! coefficients solve `(K + λ I) A = V − m` (Schölkopf & Smola, *Learning with Kernels*, 2002, §4; the same numbers as the
-//! mean of a Gaussian process).
+//! `raw(o) = m + Σ_j a_j · exp(−γ‖x − x_j‖² / s²)`, where x is the scaled old vector, x_j those of the pairs
+//! (the *centres*), m the mean new vector, and s² the total variance of the x_j, which makes γ free of units.
+//! The coefficients solve `(K + λ I) A = V − m` (Schölkopf & Smola, *Learning with Kernels*, 2002, §4; the
+//! same numbers as the mean of a Gaussian process).
 //!
-//! Why it is here: on every gallery measured it matches the mixer network at a hundredth of its cost, and its
-//! **leave-one-out** predictions are exact and free, so that σ² is learned from honest residuals without a single refit.
-//! With the rows g left out (one pair, or a whole group: a class the adapter never saw), P = (K + λI)⁻¹ and m fixed, what is
-//! left of v_g is `P_gg⁻¹ a_g` (Wahba 1990). The mean leaves with them: without n_g of n rows it moves by
-//! `−n_g ȳ_g / (n − n_g)`, where y = v − m, and a map that falls back to it everywhere but near its centres moves by that times
-//! what is left of a constant, `P_gg⁻¹ (P 1)_g`. So the residual is `P_gg⁻¹ (a_g + n_g/(n − n_g) · (P 1)_g ȳ_gᵀ)`.
+//! On every gallery measured it matches the mixer network at a hundredth of its cost. Its **leave-one-out**
+//! predictions are exact and free, so that σ² is learned from honest residuals without a single refit.
+//!
+//! Some rows g are left out: one pair, or a whole group (a class the adapter never saw). With P = (K + λI)⁻¹
+//! and m fixed, what is left of v_g is `P_gg⁻¹ a_g` (Wahba 1990). The mean leaves with them: without n_g of n
+//! rows it moves by `−n_g ȳ_g / (n − n_g)`, where y = v − m. A map that falls back to the mean everywhere but
+//! near its centres moves by that times what is left of a constant, `P_gg⁻¹ (P 1)_g`. So the residual is
+//! `P_gg⁻¹ (a_g + n_g/(n − n_g) · (P 1)_g ȳ_gᵀ)`.
 //!
 //! # Large sets of pairs
 //!
-//! Above [`EXACT_PAIRS_MAX`] pairs, a seeded choice of [`CENTRES_MAX`] of them become centres and the least-squares problem
-//! over all pairs (at most 32,768 of them) is solved on these (Nyström, "subset of regressors": Smola & Schölkopf 2000). Residuals are then those of
-//! the centres' own leave-one-out fit.
+//! Above [`EXACT_PAIRS_MAX`] pairs, a seeded choice of [`CENTRES_MAX`] of them become centres. The
+//! least-squares problem over all pairs (at most 32,768 of them) is solved on these (Nyström, "subset of
+//! regressors": Smola & Schölkopf 2000). Residuals are then those of the centres' own leave-one-out fit.
 
 use faer::linalg::matmul::triangular::{self, BlockStructure};
 use faer::linalg::triangular_solve::solve_lower_triangular_in_place;
@@ -25,49 +27,51 @@ use rand::seq::index;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
-use rehang::adapter::{Dense, InputScaling, KernelExpansion, Map};
-use rehang::{Error, Matrix, Progress, Result};
+use rehang_core::adapter::{Dense, InputScaling, KernelExpansion, Map};
+use rehang_core::{Error, Matrix, Progress, Result};
 
 use crate::linear_algebra::{column_means, factorise, product, scaled, solve_factorised, sum_blocks};
 use crate::objectives::squared::total_variance;
 
-/// Up to this many pairs every pair is a centre (solving takes about 2.4 GB there).
+/// Largest number of pairs of which every one is a centre (solving takes about 2.4 GB there).
 pub const EXACT_PAIRS_MAX: usize = 10_000;
-/// Centres that are kept of a larger set of pairs.
+/// Number of centres that are kept of a larger set of pairs.
 pub const CENTRES_MAX: usize = 4_096;
-/// Pairs that the coefficients of a larger set are solved on: more change the map little and cost time in proportion.
+/// Largest number of pairs that the coefficients of a larger set are solved on: more change the map little
+/// and cost time in proportion.
 const SOLVED_PAIRS_MAX: usize = 32_768;
-/// Pairs on which γ and λ are chosen; both are free of units and hardly move with the number of pairs.
+/// Largest number of pairs on which γ and λ are chosen; both are free of units and hardly move with the
+/// number of pairs.
 const SELECTION_PAIRS_MAX: usize = 2_000;
-/// Coordinates of the new vectors that they are chosen on: of wider ones, so many random combinations. The squared length of a
-/// residual is kept in the mean, and over r directions of n residuals to a part √(2 / (128 r)), 2 % where r is 50, for all settings
-/// alike.
+/// Number of coordinates of the new vectors that γ and λ are chosen on; wider vectors are replaced by so many
+/// random combinations. The squared length of a residual is kept in the mean, and over r directions of n
+/// residuals to a part √(2 / (128 r)), 2 % where r is 50, for all settings alike.
 const SELECTION_COORDINATES_MAX: usize = 128;
-/// The grid of γ (per total variance of the old vectors).
+/// Grid of γ (per total variance of the old vectors).
 const GAMMAS: [f64; 4] = [0.125, 0.25, 0.5, 1.0];
-/// The grid of λ (the kernel is 1 at distance 0).
+/// Grid of λ (the kernel is 1 at distance 0).
 const LAMBDAS: [f64; 4] = [0.01, 0.03, 0.1, 0.3];
-/// Columns of a right-hand side that are solved together; independent of the number of threads.
+/// Number of columns of a right-hand side that are solved together; independent of the number of threads.
 const SOLVE_COLUMNS: usize = 64;
 
 /// A fitted kernel map with all that leave-one-out needs.
 #[derive(Debug, Clone)]
 pub struct KernelRidge {
-    /// The map.
+    /// Kernel map itself.
     pub map: Map,
     /// γ, chosen on leave-one-out errors.
     pub gamma: f64,
     /// λ, chosen on leave-one-out errors.
     pub lambda: f64,
-    /// The pairs that are centres, by row.
+    /// Rows of the pairs that are centres.
     pub centres: Vec<usize>,
-    /// The centres' own system, from which leave-one-out comes.
+    /// System of the centres alone, from which leave-one-out comes.
     system: System,
 }
 
 impl KernelRidge {
-    /// What the map would have given for every centre had the centre not been among the pairs: `[m, d_new]`,
-    /// raw outputs.
+    /// Returns the outputs that the map would have given for every centre had the centre not been among the
+    /// pairs: `[m, d_new]`, raw outputs.
     ///
     /// `new` are the new vectors of the centres, in the order of [`KernelRidge::centres`].
     pub fn leave_one_out(&self, new: &Matrix) -> Matrix {
@@ -78,10 +82,11 @@ impl KernelRidge {
         })
     }
 
-    /// What the map would have given for every centre had the centre's whole group not been among the pairs.
+    /// Returns the outputs that the map would have given for every centre had the centre's whole group not
+    /// been among the pairs.
     ///
-    /// `groups[i]` is the group of centre i; this is how the map does on classes that it never saw. γ, s² and λ stay as
-    /// they are. Where all centres are of one group, the answer is the mean of all.
+    /// `groups[i]` is the group of centre i; this is how the map does on classes that it never saw. γ, s² and
+    /// λ stay as they are. Where all centres are of one group, the answer is the mean of all.
     pub fn leave_group_out(&self, new: &Matrix, groups: &[usize]) -> Matrix {
         let members = members(groups);
         let residuals: Vec<Mat<f64>> =
@@ -100,15 +105,15 @@ impl KernelRidge {
 
 /// Fits a kernel map from old vectors `[n, d_old]` to new ones `[n, d_new]`.
 ///
-/// γ and λ minimise the leave-one-out error plus, where `groups` (a class or a cluster of every pair) are given, the
-/// leave-group-out error: a gallery holds items like the pairs and items unlike any of them.
+/// γ and λ minimise the leave-one-out error plus, where `groups` (a class or a cluster of every pair) are
+/// given, the leave-group-out error: a gallery holds items like the pairs and items unlike any of them.
 ///
 /// Zero vectors are ordinary inputs. The result does not depend on the number of threads.
 ///
 /// # Errors
 ///
-/// [`rehang::ErrorKind::Empty`] without pairs, [`rehang::ErrorKind::Diverged`] where the kernel matrix cannot be factorised,
-/// [`rehang::ErrorKind::Cancelled`] on request.
+/// [`rehang_core::ErrorKind::Empty`] without pairs, [`rehang_core::ErrorKind::Diverged`] where the kernel matrix cannot
+/// be factorised, [`rehang_core::ErrorKind::Cancelled`] on request.
 pub fn fit_kernel_ridge(
     old: &Matrix,
     new: &Matrix,
@@ -136,7 +141,7 @@ pub fn fit_kernel_ridge(
     solved((&scaled, scaling), new, settings, seed, progress)
 }
 
-/// The kernel map of scaled old vectors with a known γ and λ.
+/// Solves the kernel map of scaled old vectors with a known γ and λ.
 pub(crate) fn solved(
     (scaled, scaling): (&Matrix, InputScaling),
     new: &Matrix,
@@ -178,7 +183,8 @@ pub(crate) fn solved(
     Ok(KernelRidge { map, gamma, lambda, centres, system })
 }
 
-/// New vectors about a mean; where they have more coordinates than [`SELECTION_COORDINATES_MAX`], sums of these with random signs.
+/// Centres new vectors about a mean. Where they have more coordinates than [`SELECTION_COORDINATES_MAX`], it
+/// returns sums of these with random signs.
 fn combined(new: &Matrix, mean: &[f64], seed: u64) -> Matrix {
     let (n, d) = (new.rows(), new.columns());
     if d <= SELECTION_COORDINATES_MAX {
@@ -199,7 +205,8 @@ fn combined(new: &Matrix, mean: &[f64], seed: u64) -> Matrix {
     Matrix::from_fn(n, SELECTION_COORDINATES_MAX, |row, column| combined[(row, column)] as f32)
 }
 
-/// The (γ, λ) of the grid with the smallest error; the smoother one where two are equal. `v` are new vectors about their mean.
+/// Chooses the (γ, λ) of the grid with the smallest error; the smoother one where two are equal. `v` are new
+/// vectors about their mean.
 fn choose(
     x: &Matrix,
     v: &Matrix,
@@ -208,7 +215,7 @@ fn choose(
     progress: &Progress,
 ) -> Result<(f64, f64)> {
     let mean = vec![0.0; v.columns()];
-    // Every γ is twice the one before it, and its kernel the square of that one's.
+    // Every γ is twice the one before it, and its kernel is the square of the kernel before it.
     let mut kernels = vec![kernel_of(squared_distances(x, x), GAMMAS[0] / variance)];
     while kernels.len() < GAMMAS.len() {
         let last = &kernels[kernels.len() - 1];
@@ -243,7 +250,7 @@ fn choose(
     Ok((GAMMAS[gamma], lambda))
 }
 
-/// K of squared distances, below the diagonal and on it; distances above stay.
+/// Turns squared distances into the kernel K, below the diagonal and on it; distances above stay.
 fn kernel_of(mut distances: Mat<f64>, gamma: f64) -> Mat<f64> {
     distances.as_mut().par_col_chunks_mut(SOLVE_COLUMNS).enumerate().for_each(|(chunk, mut block)| {
         for column in 0..block.ncols() {
@@ -255,7 +262,7 @@ fn kernel_of(mut distances: Mat<f64>, gamma: f64) -> Mat<f64> {
     distances
 }
 
-/// The rows of every group, by group number.
+/// Lists the rows of every group, by group number.
 fn members(groups: &[usize]) -> Vec<Vec<usize>> {
     let mut members = vec![Vec::new(); groups.iter().max().map_or(0, |largest| largest + 1)];
     for (row, &group) in groups.iter().enumerate() {
@@ -269,16 +276,16 @@ fn members(groups: &[usize]) -> Vec<Vec<usize>> {
 struct System {
     /// `L⁻¹` of `K + λI = L Lᵀ`.
     inverse_factor: Mat<f64>,
-    /// The coefficients A, `[m, d_new]`.
+    /// Coefficients A, `[m, d_new]`.
     coefficients: Mat<f64>,
     /// `(K + λI)⁻¹ 1`, `[m, 1]`: the coefficients of a constant.
     constant: Mat<f64>,
-    /// m, `[d_new]`.
+    /// Mean new vector m, `[d_new]`.
     mean: Vec<f64>,
 }
 
 impl System {
-    /// `factor` is K; its lower triangle is read.
+    /// Solves the system of a kernel K, whose lower triangle is read from `factor`.
     fn solve(
         mut factor: Mat<f64>,
         v: &Matrix,
@@ -306,14 +313,15 @@ impl System {
         Ok(Self { inverse_factor, coefficients, constant, mean: mean.to_vec() })
     }
 
-    /// How far the mean moves for every unit of its group's mean when `left_out` rows leave: `n_g / (n − n_g)`, and 0 where
-    /// none would stay.
+    /// Returns how far the mean moves for every unit of its group's mean when `left_out` rows leave:
+    /// `n_g / (n − n_g)`, and 0 where none would stay.
     fn pull(&self, left_out: usize) -> f64 {
         let stay = self.inverse_factor.nrows() - left_out;
         if stay == 0 { 0.0 } else { left_out as f64 / stay as f64 }
     }
 
-    /// What is left of the new vector of one row when that row is left out, `[d_new]`; `v` are the new vectors of all rows.
+    /// Returns what is left of the new vector of one row when that row is left out, `[d_new]`; `v` are the
+    /// new vectors of all rows.
     fn residual(&self, row: usize, v: &Matrix) -> Vec<f64> {
         let (precision, pull) = (self.precision(row), self.pull(1) * self.constant[(row, 0)]);
         let own = v.row(row).iter().zip(&self.mean).map(|(&value, mean)| f64::from(value) - mean);
@@ -322,12 +330,12 @@ impl System {
             .collect()
     }
 
-    /// `[(K + λI)⁻¹]_ii`: the squared length of a column of `L⁻¹`.
+    /// Returns `[(K + λI)⁻¹]_ii`: the squared length of a column of `L⁻¹`.
     fn precision(&self, row: usize) -> f64 {
         (row..self.inverse_factor.nrows()).map(|k| self.inverse_factor[(k, row)].powi(2)).sum()
     }
 
-    /// What is left of the new vectors of one group when all its rows are left out: `[|g|, d_new]`.
+    /// Returns what is left of the new vectors of one group when all its rows are left out: `[|g|, d_new]`.
     fn group_residual(&self, rows: &[usize], v: &Matrix) -> Mat<f64> {
         let inverse = &self.inverse_factor;
         let size = rows.len();
@@ -342,8 +350,9 @@ impl System {
         let mut residual = Mat::from_fn(size, self.coefficients.ncols(), |i, column| {
             self.coefficients[(rows[i], column)] + self.constant[(rows[i], 0)] * moved[column]
         });
-        // The block of a positive definite matrix is positive definite; rounding is the only way to fail, and then
-        // the coefficients themselves (a larger residual than the truth by the diagonal's factor) stay in place.
+        // The block of a positive definite matrix is positive definite. Rounding is the only way to fail;
+        // then the coefficients themselves stay in place (a larger residual than the truth by the diagonal's
+        // factor).
         if factorise(&mut block, "the block of a group").is_ok() {
             solve_factorised(&block, &mut residual);
         }
@@ -351,7 +360,8 @@ impl System {
     }
 }
 
-/// Coefficients on `centres` that minimise `‖V − m − K_nm A‖² + λ tr(Aᵀ K_mm A)` over all pairs.
+/// Solves for the coefficients on `centres` that minimise `‖V − m − K_nm A‖² + λ tr(Aᵀ K_mm A)` over all
+/// pairs.
 fn nystrom(
     (scaled, new): (&Matrix, &Matrix),
     centres: &Matrix,
@@ -367,7 +377,7 @@ fn nystrom(
     sum_blocks(
         scaled.rows(),
         |start, end| {
-            // Once a stop is asked for, nothing is added any more.
+            // A stop that was asked for adds no further blocks.
             let end = if progress.check().is_ok() { end } else { start };
             let rows: Vec<usize> = (start..end).collect();
             let distances = squared_distances(&scaled.select(&rows), centres);
@@ -383,7 +393,8 @@ fn nystrom(
         },
     );
     progress.check()?;
-    // Neighbouring centres make nearly equal rows; a tiny ridge relative to the diagonal keeps the factor real.
+    // Neighbouring centres make nearly equal rows; a tiny ridge relative to the diagonal keeps the factor
+    // real.
     let jitter = 1e-9 * (0..m).map(|i| left[(i, i)]).sum::<f64>() / m as f64;
     for i in 0..m {
         left[(i, i)] += jitter;
@@ -393,7 +404,7 @@ fn nystrom(
     Ok(right)
 }
 
-/// `L⁻¹` of a lower triangular factor: columns are solved in blocks of a fixed width, in parallel.
+/// Returns `L⁻¹` of a lower triangular factor: columns are solved in blocks of a fixed width, in parallel.
 fn inverse_of_lower(factor: &Mat<f64>, progress: &Progress) -> Result<Mat<f64>> {
     let n = factor.nrows();
     let mut inverse = Mat::<f64>::zeros(n, n);
@@ -417,7 +428,7 @@ fn inverse_of_lower(factor: &Mat<f64>, progress: &Progress) -> Result<Mat<f64>> 
     Ok(inverse)
 }
 
-/// As [`product`], for a triangular `a`.
+/// Multiplies as [`product`] does, with a triangular `a`.
 fn triangular_by_columns(
     a: MatRef<'_, f64>,
     structure: BlockStructure,
@@ -437,7 +448,7 @@ fn triangular_by_columns(
     Ok(result)
 }
 
-/// `‖a_i − b_j‖²` of all rows, `[rows of a, rows of b]`, never below 0.
+/// Returns `‖a_i − b_j‖²` of all rows, `[rows of a, rows of b]`, never below 0.
 fn squared_distances(a: &Matrix, b: &Matrix) -> Mat<f64> {
     let wide =
         |matrix: &Matrix| -> Vec<f64> { matrix.as_slice().iter().map(|&value| f64::from(value)).collect() };
@@ -463,7 +474,7 @@ fn squared_distances(a: &Matrix, b: &Matrix) -> Mat<f64> {
     distances
 }
 
-/// A seeded choice of at most `most` of `n` rows, in increasing order.
+/// Draws a seeded choice of at most `most` of `n` rows, in increasing order.
 fn sample(n: usize, most: usize, seed: u64) -> Vec<usize> {
     if n <= most {
         return (0..n).collect();
@@ -478,7 +489,7 @@ mod tests {
     use super::*;
     use crate::tests::test_data::random_matrix;
 
-    /// A smooth non-linear function of random vectors.
+    /// Makes random vectors and a smooth non-linear function of them.
     fn curved(n: usize, seed: u64) -> (Matrix, Matrix) {
         let old = random_matrix(n, 3, seed);
         let new = Matrix::from_fn(n, 2, |row, column| {
@@ -488,7 +499,7 @@ mod tests {
         (old, new)
     }
 
-    /// The map written as its formula.
+    /// Evaluates the map by its formula.
     fn slow(map: &Map, old: &[f32]) -> Vec<f64> {
         let kernel = map.kernel.as_ref().unwrap();
         let mut output: Vec<f64> = map.mixer[0].bias.iter().map(|&value| f64::from(value)).collect();
@@ -516,7 +527,7 @@ mod tests {
         }
     }
 
-    /// What a map says of rows that it is fitted without. It keeps γ/s² and λ of the whole fit.
+    /// Returns the outputs of a map for rows that it is fitted without. It keeps γ/s² and λ of the whole fit.
     fn refit_without(fit: &KernelRidge, old: &Matrix, new: &Matrix, left_out: &[usize]) -> Vec<Vec<f64>> {
         let gamma = f64::from(fit.map.kernel.as_ref().unwrap().gamma);
         let rest: Vec<usize> = (0..old.rows()).filter(|row| !left_out.contains(row)).collect();

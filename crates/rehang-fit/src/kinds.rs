@@ -1,59 +1,65 @@
-//! Whether old vectors are of two kinds, such as those of two models or of queries and passages: read off neighbours.
+//! Tells by neighbours whether old vectors are of two kinds, such as those of two models or of queries and
+//! passages.
 //!
-//! Two items that are near each other in the new space are mostly near in the old one too. Where old vectors are of two kinds,
-//! that holds for two items of one kind; two of different kinds are no nearer in the old space than any two. Residuals of one
-//! map say this only where the map leaves little: between text models the two kinds' residuals run into each other.
+//! Two items that are near each other in the new space are mostly near in the old one too. Where old vectors
+//! are of two kinds, that holds for two items of one kind; two of different kinds are no nearer in the old
+//! space than any two. Residuals of one map say this only where the map leaves little: between text models
+//! the two kinds' residuals run into each other.
 //!
-//! So the pairs are coloured, by whichever of two maps fits them better, and the colours are judged by the neighbours of pairs
-//! that had no part in the maps. Sound pairs can be coloured too, since no map is linear everywhere, but then neighbours of
-//! different colours are near in the old space, or hardly any neighbours are of different colours.
+//! So the pairs are coloured, by whichever of two maps fits them better. The colours are judged by the
+//! neighbours of pairs that had no part in the maps. Sound pairs can be coloured too, since no map is linear
+//! everywhere, but then neighbours of different colours are near in the old space, or hardly any neighbours
+//! are of different colours.
 
 use faer::Mat;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use rehang::adapter::InputScaling;
-use rehang::{Matrix, Pairs, Progress, Result};
+use rehang_core::adapter::InputScaling;
+use rehang_core::{Matrix, Pairs, Progress, Result};
 
 use crate::closed_form::{centring_bias, ridge};
 use crate::folds::shuffled;
 use crate::linear_algebra::{Moments, column_means, eigen, product};
 
-/// Fewer pairs than this are not looked at for two kinds. Of 200 sound pairs some sets seemed to be of two kinds; of 400 none did.
+/// Number of pairs below which nobody looks for two kinds. Of 200 sound pairs some sets seemed to be of two
+/// kinds; of 400 none did.
 pub const KINDS_MIN: usize = 400;
 const PAIRS_MAX: usize = 1_500;
-/// Neighbours of an item in the new space.
+/// Number of neighbours of an item in the new space.
 const NEIGHBOURS: usize = 6;
-/// Principal axes of either space, and how many of them the two maps go from and to.
+/// Number of principal axes of either space; the two maps go from `AXES_OLD` to `AXES_NEW` of them.
 const AXES: usize = 128;
 const AXES_OLD: usize = 48;
 const AXES_NEW: usize = 32;
-/// The penalty of the two maps, relative as that of [`ridge`].
+/// Penalty of the two maps, relative as that of [`ridge`].
 const PENALTY: f64 = 1e-2;
-/// The fewest neighbours that a mean is taken of.
+/// Smallest number of neighbours that a mean is taken of.
 const NEIGHBOURS_MIN: usize = 20;
-/// How many items are nearer in the old space than a neighbour of the other kind, as a part of all, at least: ½ is chance.
+/// Smallest share of all items that are nearer in the old space than a neighbour of the other kind; ½ is
+/// chance.
 const ACROSS_MIN: f64 = 0.4;
-/// By how much fewer are nearer than a neighbour of the same kind, at least. Sound pairs reached 0.12 at most in twenty splits of
-/// each of twenty sets, and none of these reached [`ACROSS_MIN`].
+/// Smallest difference by which fewer items are nearer than a neighbour of the same kind. Sound pairs reached
+/// 0.12 at most in twenty splits of each of twenty sets, and none of these reached [`ACROSS_MIN`].
 const GAP_MIN: f64 = 0.14;
-/// Neighbours of different colours, as a part of what there would be if colours had nothing to do with the new vectors, at least.
+/// Smallest number of neighbours of different colours, as a part of the number if colours had nothing to do
+/// with the new vectors.
 const MIXED_MIN: f64 = 0.4;
-/// The part of the pairs that the two halves' maps have to colour alike for colours to be told.
+/// Share of the pairs that the two halves' maps have to colour alike for colours to be told.
 const ALIKE_MIN: f64 = 0.8;
 
-/// Old vectors of two kinds.
+/// Two kinds of old vectors that were told apart by neighbours.
 #[derive(Debug, Clone)]
 pub struct Kinds {
-    /// Which pairs are of the smaller kind, `[n]`, where that can be told.
+    /// Whether each pair is of the smaller kind, `[n]`, where that can be told.
     pub small: Option<Vec<bool>>,
-    /// How many items are nearer in the old space than a neighbour of the same kind, as a part of all.
+    /// Share of all items that are nearer in the old space than a neighbour of the same kind.
     pub within: f64,
-    /// The same of a neighbour of the other kind: about a half.
+    /// Share of all items that are nearer in the old space than a neighbour of the other kind: about a half.
     pub across: f64,
 }
 
 impl Kinds {
-    /// What is known of the pairs `rows`.
+    /// Returns the kinds of the pairs `rows`.
     pub(crate) fn select(&self, rows: &[usize]) -> Self {
         let small = self.small.as_ref().map(|small| rows.iter().map(|&row| small[row]).collect());
         Self { small, ..*self }
@@ -63,18 +69,20 @@ impl Kinds {
 /// Looks for two kinds of old vectors. `None` where there is one, or where pairs are too few to say.
 ///
 /// 1. The pairs are halved at random. Each half is coloured, and judged on the other one.
-/// 2. Beginnings are the signs of leading eigenvectors of `S_new ∘ (S_old − c·S_new)`, S being the similarities of whitened vectors and
-///    c the slope between them: of two items, it is positive where old and new agree more than on the whole. Others are the pairs
-///    that one map fits worst.
-/// 3. From each, two ridge maps and the colours are fitted in turn until they settle.
-/// 4. The pairs of the other half are coloured by these maps. For every neighbour in the new space, the part of the items that
-///    are nearer in the old space is taken, each colour's mean removed: the mean over neighbours of the other colour is `across`, and
-///    `within` is the largest of those over neighbours of the first colour, of the second one, and of items among others of the
-///    other colour that they are far from. The last one is at chance where these items are of no kind, but have wrong new vectors.
+/// 2. Some colourings to begin with are the signs of leading eigenvectors of `S_new ∘ (S_old − c·S_new)`, S
+///    being the similarities of whitened vectors and c the slope between them. An entry is positive for two
+///    items where old and new agree more than on the whole. Other colourings are the pairs that one map fits
+///    worst.
+/// 3. From each colouring, two ridge maps and the colours are fitted in turn until they settle.
+/// 4. The pairs of the other half are coloured by these maps. For every neighbour in the new space, the part
+///    of the items that are nearer in the old space is taken, each colour's mean removed. `across` is the
+///    mean over neighbours of the other colour. `within` is the largest of the means over neighbours of the
+///    first colour, of the second one, and of items among others of the other colour that they are far from.
+///    The last one is at chance where these items are of no kind, but have wrong new vectors.
 ///
 /// # Errors
 ///
-/// [`rehang::ErrorKind::Diverged`] where a decomposition fails, [`rehang::ErrorKind::Cancelled`].
+/// [`rehang_core::ErrorKind::Diverged`] where a decomposition fails, [`rehang_core::ErrorKind::Cancelled`].
 pub(crate) fn two_kinds(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<Option<Kinds>> {
     if pairs.len() < KINDS_MIN {
         return Ok(None);
@@ -91,7 +99,7 @@ pub(crate) fn two_kinds(pairs: &Pairs, seed: u64, progress: &Progress) -> Result
     let half = |fitted: &[usize], judged: &[usize]| Half::new(&old, &new, fitted, judged);
     let on_first = half(&first, &second)?;
     let Some(by_first) = on_first.coloured(seed, progress)? else { return Ok(None) };
-    // The other half would have to say far more than this one.
+    // The second half would have to say far more than this one.
     if by_first.told.gap() < 0.6 * GAP_MIN {
         return Ok(None);
     }
@@ -100,7 +108,7 @@ pub(crate) fn two_kinds(pairs: &Pairs, seed: u64, progress: &Progress) -> Result
     if told.across < ACROSS_MIN || told.gap() < GAP_MIN {
         return Ok(None);
     }
-    // Which colour is which is each half's own choice.
+    // Each half chooses by itself which colour is which.
     let pairs_of_second = by_first.judged.iter().zip(&by_second.fitted);
     let alike = pairs_of_second.filter(|(a, b)| a == b).count() as f64 / second.len() as f64;
     let is_turned = alike < 0.5;
@@ -126,7 +134,7 @@ pub(crate) fn two_kinds(pairs: &Pairs, seed: u64, progress: &Progress) -> Result
     Ok(Some(kinds))
 }
 
-/// What neighbours say of colours.
+/// Numbers that neighbours tell about colours: shares of items that are nearer, within and across colours.
 #[derive(Debug, Clone, Copy)]
 struct Told {
     within: f64,
@@ -146,11 +154,11 @@ impl Told {
     }
 }
 
-/// Two maps of one half, and its colours by them.
+/// Two maps of one half, and the colours of both halves by them.
 struct Coloured {
     told: Told,
     maps: TwoMaps,
-    /// Of the half that the maps were fitted on, and of the other one.
+    /// Colours of the half that the maps were fitted on; `judged` are those of the other one.
     fitted: Vec<bool>,
     judged: Vec<bool>,
 }
@@ -158,10 +166,10 @@ struct Coloured {
 /// Vectors in their principal axes.
 struct Principal {
     mean: Vec<f64>,
-    /// `[d, axes]`, the largest variance first.
+    /// Principal axes `[d, axes]`, the largest variance first.
     axes: Mat<f64>,
     variances: Vec<f64>,
-    /// The mean variance of an axis, of all that there are.
+    /// Mean variance of an axis, over all that there are.
     level: f64,
 }
 
@@ -181,14 +189,15 @@ impl Principal {
         Ok(Self { mean, axes, variances, level: total / d.min(n) as f64 })
     }
 
-    /// `[n, axes]`.
+    /// Returns the coordinates of rows along the axes, `[n, axes]`.
     fn coordinates(&self, rows: &Matrix) -> Mat<f64> {
         let centred =
             Mat::from_fn(rows.rows(), rows.columns(), |i, j| f64::from(rows.row(i)[j]) - self.mean[j]);
         product(centred.as_ref(), self.axes.as_ref())
     }
 
-    /// Cosines between coordinates whose variances are taken to the power 1 − `power`: `[n, n]`, the diagonal 0.
+    /// Returns cosines between coordinates whose variances are taken to the power 1 − `power`: `[n, n]`, the
+    /// diagonal 0.
     fn similarities(&self, coordinates: &Mat<f64>, power: f64) -> Mat<f64> {
         const FLOOR: f64 = 1e-3;
         let factors: Vec<f64> = self
@@ -213,7 +222,8 @@ impl Principal {
     }
 }
 
-/// The leading eigenvectors of a symmetric map of `n` numbers, by orthogonal iteration, and their values: the largest first.
+/// Finds the leading eigenvectors of a symmetric map of `n` numbers, by orthogonal iteration, and their
+/// values: the largest first.
 pub(crate) fn leading(
     times: impl Fn(&Mat<f64>) -> Mat<f64>,
     (n, count): (usize, usize),
@@ -235,7 +245,7 @@ pub(crate) fn leading(
     Ok((values.into_iter().rev().take(count).collect(), product(block.as_ref(), kept.as_ref())))
 }
 
-/// Orthonormal columns that span the same; zero columns where there are fewer.
+/// Returns orthonormal columns that span the same as the columns given; zero columns where there are fewer.
 fn orthonormal(block: &Mat<f64>) -> Result<Mat<f64>> {
     let gram = product(block.transpose(), block.as_ref());
     let (values, mut vectors) = eigen(gram.as_ref(), "orthonormal columns")?;
@@ -249,14 +259,14 @@ fn orthonormal(block: &Mat<f64>) -> Result<Mat<f64>> {
     Ok(product(block.as_ref(), vectors.as_ref()))
 }
 
-/// The leading columns, at most `count`.
+/// Returns the leading columns, at most `count`.
 fn led(coordinates: &Mat<f64>, count: usize) -> Matrix {
     Matrix::from_fn(coordinates.nrows(), count.min(coordinates.ncols()), |i, j| coordinates[(i, j)] as f32)
 }
 
 /// An affine map between leading principal coordinates.
 struct Affine {
-    /// `[d_old, d_new]`.
+    /// Weight of the map, `[d_old, d_new]`.
     weight: Mat<f64>,
     bias: Vec<f64>,
 }
@@ -283,14 +293,14 @@ impl Affine {
 struct TwoMaps([Affine; 2]);
 
 impl TwoMaps {
-    /// Whether the second map fits better, for every pair, and the sum of the smaller errors.
+    /// Returns for every pair whether the second map fits better, and the sum of the smaller errors.
     fn colours(&self, old: &Matrix, new: &Matrix) -> (Vec<bool>, f64) {
         let [first, second] = self.0.each_ref().map(|map| map.squared_errors(old, new));
         let smaller = first.iter().zip(&second).map(|(a, b)| a.min(*b)).sum();
         (first.iter().zip(&second).map(|(a, b)| b < a).collect(), smaller)
     }
 
-    /// Maps and colours in turn, from a colouring; `None` where a colour dies out.
+    /// Fits maps and colours in turn, from a colouring; `None` where a colour dies out.
     fn settled(old: &Matrix, new: &Matrix, mut colours: Vec<bool>) -> Result<Option<(Self, Vec<bool>)>> {
         const ROUNDS: usize = 10;
         let n = colours.len();
@@ -319,7 +329,7 @@ impl TwoMaps {
 struct Half {
     old: Principal,
     new: Principal,
-    /// Coordinates of either half, old and new.
+    /// Old and new coordinates of the half that is fitted on; `judged` are those of the other half.
     fitted: [Mat<f64>; 2],
     judged: [Mat<f64>; 2],
 }
@@ -336,15 +346,16 @@ impl Half {
         Ok(Self { old, new, fitted: [old_fitted, new_fitted], judged: [old_judged, new_judged] })
     }
 
-    /// Whether the second map fits better, for pairs of neither half.
+    /// Returns whether the second map fits better, for pairs of neither half.
     fn colours(&self, maps: &TwoMaps, old: &Matrix, new: &Matrix) -> Vec<bool> {
         let (old, new) = (self.old.coordinates(old), self.new.coordinates(new));
         maps.colours(&led(&old, maps.0[0].weight.nrows()), &led(&new, AXES_NEW)).0
     }
 
-    /// The colouring that neighbours in the other half say most of; of those that say about as much, the one whose maps fit best.
+    /// Finds the colouring that neighbours in the other half say most of; of those that say about as much,
+    /// the one whose maps fit best.
     fn coloured(&self, seed: u64, progress: &Progress) -> Result<Option<Coloured>> {
-        /// Of the largest gap: what is about as much.
+        /// Part of the largest gap from which a gap is about as much.
         const AS_MUCH: f64 = 0.85;
         let old_axes = AXES_OLD.min((self.fitted[0].nrows() / 8).max(2));
         let lead = |[old, new]: &[Mat<f64>; 2]| (led(old, old_axes), led(new, AXES_NEW));
@@ -366,12 +377,13 @@ impl Half {
         Ok(best.map(|(_, coloured)| coloured))
     }
 
-    /// Colourings to begin with.
+    /// Makes colourings to begin with.
     fn beginnings(&self, old: &Matrix, new: &Matrix, seed: u64) -> Result<Vec<Vec<bool>>> {
-        /// By how much the old and the new space are whitened, and how many eigenvectors are looked at.
+        /// Powers by which the old and the new space are whitened, and the number of eigenvectors that are
+        /// looked at.
         const WHITENED: [(f64, f64, usize); 2] = [(1.0, 0.5, 3), (0.5, 0.5, 2)];
         const ROUNDS: usize = 20;
-        /// One map's worst fits: all above these parts.
+        /// Parts of the pairs above which one map's errors count as its worst fits.
         const WORST: [f64; 2] = [0.8, 0.9];
         let n = old.rows();
         let mut beginnings = Vec::new();
@@ -411,7 +423,7 @@ struct Neighbours {
 }
 
 impl Neighbours {
-    /// Of old and new coordinates of the same items.
+    /// Finds the neighbours of items by their old and new coordinates.
     fn of([old, new]: &[Mat<f64>; 2]) -> Self {
         let n = new.nrows();
         let products = product(new.as_ref(), new.transpose());
@@ -431,9 +443,11 @@ impl Neighbours {
         Self { nearest, products: product(old.as_ref(), old.transpose()) }
     }
 
-    /// What they say of colours; `None` where neighbours of a sort are too few, or colours follow the new vectors.
+    /// Tells from neighbours how well colours part them; `None` where neighbours of a sort are too few, or
+    /// colours follow the new vectors.
     fn told(&self, colours: &[bool]) -> Option<Told> {
-        /// An item among others of the other colour has this many of them at least, and is this far from them.
+        /// Smallest number of neighbours of the other colour that an item among others has; `FAR` is how far
+        /// it is from them at least.
         const OTHERS_MIN: usize = NEIGHBOURS / 2;
         const FAR: f64 = 0.3;
         let n = colours.len();
@@ -462,7 +476,8 @@ impl Neighbours {
         Some(Told { within: within.into_iter().fold(0.0, f64::max), across: across.mean() })
     }
 
-    /// The part of all items that are nearer in the old space than each neighbour is, the colours' means removed.
+    /// Returns the share of all items that are nearer in the old space than each neighbour is, the colours'
+    /// means removed.
     fn nearer(&self, colours: &[bool]) -> Vec<Vec<f64>> {
         let n = colours.len();
         // x·y about the means of their colours is made of products alone.
@@ -502,7 +517,7 @@ impl Neighbours {
     }
 }
 
-/// The root of a squared length; ∞ where it is none, so that nothing is near to it.
+/// Returns the root of a squared length; ∞ where it is none, so that nothing is near to it.
 fn length(squared: f64) -> f64 {
     if squared > 0.0 { squared.sqrt() } else { f64::INFINITY }
 }
@@ -534,7 +549,7 @@ mod tests {
     use super::*;
     use crate::tests::test_data::{affine, pairs, random_matrix};
 
-    /// Items in ten clusters, whose old vectors have half of what the new ones have, bent, and noise.
+    /// Makes items in ten clusters, whose old vectors have half of what the new ones have, bent, and noise.
     fn bent(n: usize) -> (Matrix, Matrix) {
         let (centres, within) = (random_matrix(10, 24, 1), random_matrix(n, 24, 2));
         let new = Matrix::from_fn(n, 24, |row, axis| centres.row(row % 10)[axis] + within.row(row)[axis]);

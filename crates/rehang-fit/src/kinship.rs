@@ -1,74 +1,81 @@
-//! Whether vectors are of two models, read off the vectors alone.
+//! Tells by the vectors alone whether they are of two models.
 //!
-//! Two spaces that were trained apart share no axes: the covariance of one says nothing of the other's, and their kinship
-//! `tr(Σ₁Σ₂) − tr Σ₁ tr Σ₂ / d`, as a part of what halves of either have with each other, is 0 but for chance. Two topics of one model
-//! share some of its axes. So the vectors are split in two where they have least to do with each other, and the split is
-//! judged by the kinship of its sides.
+//! Two spaces that were trained apart share no axes: the covariance of one says nothing of the other's. Their
+//! kinship `tr(Σ₁Σ₂) − tr Σ₁ tr Σ₂ / d`, as a part of what halves of either have with each other, is then 0
+//! but for chance. Two topics of one model share some of its axes. So the vectors are split in two where they
+//! have least to do with each other, and the split is judged by the kinship of its sides.
 //!
-//! It sees no two models that share their axes: one and a rotation of itself within its leading axes, another prompt, a version trained on.
-//! Counts of words have topics without a common axis. There each side falls apart in turn, which the sides of two models do not.
+//! Two models that share their axes are not seen: a model and a rotation of itself within its leading axes,
+//! another prompt, a version trained on. Counts of words have topics without a common axis. There each side
+//! falls apart in turn, which the sides of two models do not.
 
 use faer::Mat;
-use rehang::{Matrix, Progress, Result, norm};
+use rehang_core::{Matrix, Progress, Result, norm};
 
 use crate::folds::shuffled;
 use crate::kinds::leading;
 use crate::linear_algebra::product;
 
-/// Fewer vectors than this are not looked at.
+/// Number of vectors below which nobody looks for two models.
 pub const KINSHIP_MIN: usize = 400;
-/// Nor are vectors of fewer coordinates, whose sides share no axes by chance alone.
+/// Number of coordinates below which nobody looks for two models: sides of narrower vectors may share no axes
+/// by chance.
 pub const KINSHIP_WIDTH_MIN: usize = 32;
-/// Vectors that are looked at, and coordinates of each, at most.
+/// Largest number of vectors that are looked at; `COORDINATES_MAX` is that of the coordinates of each.
 const VECTORS_MAX: usize = 1_500;
 const COORDINATES_MAX: usize = 512;
-/// The fewest vectors of a kind, of each half.
+/// Smallest number of vectors of a kind, in each half.
 const KIND_MIN: usize = 15;
-/// A side of so many vectors is split in turn.
+/// Number of vectors from which on a side is split in turn.
 const SIDE_MIN: usize = 200;
-/// The most kinship of two models (*across* in laboratory/bench/runs/identify.md).
+/// Largest kinship of two models (*across* in laboratory/bench/runs/identify.md).
 const ACROSS_MAX: f64 = 0.2;
-/// The least kinship of the sides of one model (*within* in the same place).
+/// Smallest kinship of the sides of one model (*within* in laboratory/bench/runs/identify.md).
 const WITHIN_MIN: f64 = 0.2;
-/// By how much a covariance is more than that of a ball, `d ‖Σ‖² / (tr Σ)² − 1`, at least, for axes to be spoken of.
+/// Smallest excess of a covariance over that of a ball, `d ‖Σ‖² / (tr Σ)² − 1`, for axes to be spoken of.
 const SHAPE_MIN: f64 = 0.2;
 const ROUNDS: usize = 5;
 
-/// Vectors of two models.
+/// Two kinds of vectors, with the kinship that tells whether they are of two models.
 #[derive(Debug, Clone)]
 pub struct Kinship {
-    /// Which vectors are of the smaller kind, `[n]`.
+    /// Whether each vector is of the smaller kind, `[n]`.
     pub small: Vec<bool>,
-    /// The kinship of the two kinds: 0 of models that were trained apart, 1 of one.
+    /// Kinship of the two kinds: 0 for models that were trained apart, 1 for one model.
     pub across: f64,
-    /// The least kinship of the two sides that a kind by itself is split into.
+    /// Least kinship of the two sides that a kind by itself is split into.
     pub within: f64,
 }
 
 impl Kinship {
-    /// Whether the kinds have so little to do with each other, and each so much with itself, that they are two models'.
+    /// Returns whether the kinds have so little to do with each other, and each so much with itself, that
+    /// they are two models'.
     pub fn is_of_two(&self) -> bool {
         self.across.abs() <= ACROSS_MAX && self.within >= WITHIN_MIN
     }
 }
 
-/// Looks for vectors of two models, `[n, d]`. `None` where there is no sign of two, or vectors are fewer than [`KINSHIP_MIN`] or
-/// have fewer than 32 coordinates. Lengths
-/// are not looked at, nor vectors of length 0, which are of the larger kind.
+/// Looks for vectors of two models, `[n, d]`. `None` where there is no sign of two, or vectors are fewer than
+/// [`KINSHIP_MIN`] or have fewer than 32 coordinates. Lengths are not looked at, nor vectors of length 0,
+/// which are of the larger kind.
 ///
-/// 1. Of random vectors a half is split by the cut of the graph of squared cosines, less 1/d, that parts least (Shi and Malik 2000).
-/// 2. The other half takes the side whose second moments hold more of a vector, and the first half in turn by the moments of that one.
-/// 3. The sides are two kinds where their kinship is at most 0.2, and each that is split in turn falls in two of more than 0.2.
+/// 1. A bounded number of vectors is drawn at random. One half of them is split by the cut of the graph of
+///    squared cosines, less 1/d, that parts least (Shi and Malik 2000).
+/// 2. Each vector of the other half takes the side whose second moments hold more of it. The first half is
+///    then split in turn by the moments of the other one.
+/// 3. The sides are two kinds where their kinship is at most 0.2, and each that is split in turn falls in two
+///    of more than 0.2.
 ///
 /// # Errors
 ///
-/// [`rehang::ErrorKind::Diverged`] where a decomposition fails, [`rehang::ErrorKind::Cancelled`].
+/// [`rehang_core::ErrorKind::Diverged`] where a decomposition fails, [`rehang_core::ErrorKind::Cancelled`].
 pub fn kinship(vectors: &Matrix, seed: u64, progress: &Progress) -> Result<Option<Kinship>> {
     let found = split(vectors, seed, progress, |across| across.abs() <= ACROSS_MAX)?;
     Ok(found.filter(Kinship::is_of_two))
 }
 
-/// What [`kinship`] judges: the two kinds of any vectors, whether they are of two models or not. `None` where no two have a shape to compare.
+/// Splits any vectors into the two kinds that [`kinship`] judges, whether they are of two models or not.
+/// `None` where no two have a shape to compare.
 ///
 /// # Errors
 ///
@@ -77,7 +84,7 @@ pub fn kinship_of_any(vectors: &Matrix, seed: u64, progress: &Progress) -> Resul
     split(vectors, seed, progress, |_| true)
 }
 
-/// The two kinds of vectors; `None` where their kinship is not to be looked at further.
+/// Splits vectors into two kinds; `None` where their kinship is not to be looked at further.
 fn split(
     vectors: &Matrix,
     seed: u64,
@@ -104,7 +111,7 @@ fn split(
     let mut within = 1.0_f64;
     for kind in kinds.iter().filter(|kind| kind.nrows() >= SIDE_MIN) {
         progress.check()?;
-        // What does not fall in two is one by all means.
+        // A kind that does not fall in two is one kind by all means.
         if let Some(inner) = self::sides(kind, seed)? {
             let parts = [false, true].map(|of| chosen(kind, &inner.second, of));
             within = within.min(kin(&parts[0], &parts[1]).unwrap_or(0.0));
@@ -126,7 +133,7 @@ fn split(
     Ok(Some(Kinship { small, across, within }))
 }
 
-/// Rows at length 1, `[rows, d]`; those of length 0 stay.
+/// Returns rows at length 1, `[rows, d]`; those of length 0 stay.
 fn units(vectors: &Matrix, rows: &[usize], d: usize) -> Mat<f64> {
     let factors: Vec<f64> = rows.iter().map(|&row| norm(&vectors.row(row)[..d])).collect();
     Mat::from_fn(rows.len(), d, |i, j| {
@@ -140,16 +147,16 @@ fn chosen(rows: &Mat<f64>, which: &[bool], of: bool) -> Mat<f64> {
     Mat::from_fn(rows_of.len(), rows.ncols(), |i, j| rows[(rows_of[i], j)])
 }
 
-/// Vectors in two.
+/// Vectors split in two sides.
 struct Sides {
-    /// Which of the vectors are of the second side.
+    /// Whether each vector is of the second side.
     second: Vec<bool>,
-    /// Of either side, at length 1 and without what a ball has: `[d, d]`.
+    /// Second moments of either side, at length 1 and without those of a ball: `[d, d]`.
     moments: [Mat<f64>; 2],
 }
 
 impl Sides {
-    /// Whether the second side holds more of each vector.
+    /// Returns whether the second side holds more of each vector.
     fn told(&self, units: &Mat<f64>) -> Vec<bool> {
         told(&self.moments, units)
     }
@@ -164,7 +171,7 @@ fn told(moments: &[Mat<f64>; 2], units: &Mat<f64>) -> Vec<bool> {
     first.iter().zip(&second).map(|(first, second)| second > first).collect()
 }
 
-/// Second moments of both sides; `None` where one has too few vectors.
+/// Returns the second moments of both sides; `None` where one has too few vectors.
 fn moments(units: &Mat<f64>, second: &[bool]) -> Option<[Mat<f64>; 2]> {
     let count = second.iter().filter(|&&of| of).count();
     if count.min(second.len() - count) < KIND_MIN {
@@ -202,7 +209,8 @@ fn sides(units: &Mat<f64>, seed: u64) -> Result<Option<Sides>> {
     Ok(moments(units, &whole).map(|moments| Sides { second: whole, moments }))
 }
 
-/// Which vectors lie behind the normalised cut of least weight, among those along the second eigenvector.
+/// Returns which vectors lie behind the normalised cut of least weight, among the cuts along the second
+/// eigenvector.
 fn cut(units: &Mat<f64>, seed: u64) -> Result<Vec<bool>> {
     const EIGEN_ROUNDS: usize = 40;
     let (n, d) = (units.nrows(), units.ncols());
@@ -240,8 +248,8 @@ fn cut(units: &Mat<f64>, seed: u64) -> Result<Vec<bool>> {
     Ok(second)
 }
 
-/// `(tr(Σ₁Σ₂) − tr Σ₁ tr Σ₂ / d) / √(k₁ k₂)`, k being the numerator of two halves of one side, whose noise is independent; `None` where
-/// a side has no shape to compare.
+/// Returns `(tr(Σ₁Σ₂) − tr Σ₁ tr Σ₂ / d) / √(k₁ k₂)`, k being the numerator of two halves of one side, whose
+/// noise is independent; `None` where a side has no shape to compare.
 fn kin(first: &Mat<f64>, second: &Mat<f64>) -> Option<f64> {
     let own = |rows: &Mat<f64>| {
         let which: Vec<bool> = (0..rows.nrows()).map(|row| row % 2 == 1).collect();
@@ -253,7 +261,7 @@ fn kin(first: &Mat<f64>, second: &Mat<f64>) -> Option<f64> {
     Some(across / (own(first)? * own(second)?).sqrt())
 }
 
-/// What two covariances share beyond chance, and that as a part of chance.
+/// Returns what two covariances share beyond chance, and that as a part of chance.
 fn shared(first: &Mat<f64>, second: &Mat<f64>) -> (f64, f64) {
     let d = first.nrows();
     let trace = |of: &Mat<f64>| (0..d).map(|j| of[(j, j)]).sum::<f64>();
@@ -275,7 +283,8 @@ mod tests {
     use super::*;
     use crate::tests::test_data::random_matrix;
 
-    /// Items of ten topics, all of which have some of the same few axes, along which they are spread: as encoders have it.
+    /// Makes items of ten topics, all of which have some of the same few axes, along which they are spread:
+    /// as encoders have it.
     fn model(n: usize, seed: u64) -> Matrix {
         let (axes, centres) = (random_matrix(12, 48, seed), random_matrix(10, 12, seed + 1));
         let within = random_matrix(n, 12, seed + 2);
@@ -323,7 +332,8 @@ mod tests {
         assert!(looked_at(&model(KINSHIP_MIN - 1, 1)).is_none());
     }
 
-    /// Linear maps of anything into few coordinates have sides without a common axis by chance: up to 12 of 20 seeds in 8 coordinates, 3 of 20 in 16.
+    /// Linear maps of anything into few coordinates have sides without a common axis by chance: up to 12 of
+    /// 20 seeds in 8 coordinates, 3 of 20 in 16.
     #[test]
     fn few_coordinates_are_not_looked_at_and_of_more_one_model_is_passed_in_silence() {
         for (d, latent) in [(4, 6), (8, 6), (8, 10), (16, 40), (32, 6), (32, 16), (32, 40)] {

@@ -2,16 +2,16 @@
 
 use std::collections::VecDeque;
 
-use rehang::{ErrorKind, Progress, Result};
+use rehang_core::{ErrorKind, Progress, Result};
 
-/// Steps that the curvature is remembered for.
+/// Number of steps that the curvature is remembered for.
 const MEMORY: usize = 10;
 
 /// Minimises a smooth convex function by L-BFGS with backtracking (Nocedal and Wright 2006, algorithm 7.5).
 ///
 /// `evaluate` gives the value at a point and writes the gradient. The search ends when the largest gradient
-/// coordinate is below `tolerance`, after `iterations_max` steps, or when no step lowers the value any more (the end
-/// of what rounding allows).
+/// coordinate is below `tolerance`, after `iterations_max` steps, or when no step lowers the value any more
+/// (the end of what rounding allows).
 ///
 /// # Errors
 ///
@@ -69,7 +69,7 @@ pub(crate) fn minimise(
     Ok(x)
 }
 
-/// The two-loop recursion: minus the gradient, seen through the curvature of the last steps.
+/// Returns minus the gradient, seen through the curvature of the last steps: the two-loop recursion.
 fn descent(gradient: &[f64], memory: &VecDeque<(Vec<f64>, Vec<f64>, f64)>) -> Vec<f64> {
     let mut q: Vec<f64> = gradient.iter().map(|component| -component).collect();
     let mut alphas = Vec::with_capacity(memory.len());

@@ -1,13 +1,14 @@
-//! The learned methods as candidates: residual MLP, FCT, FastFill (ours) and FastFill by the published recipe.
+//! The learned methods as candidates: residual MLP, FCT, FastFill (ours) and FastFill by the published
+//! recipe.
 //!
-//! [`fit_adapter`] makes the head that a method needs, decides which networks `auto` can afford, and hands everything to
-//! the selection.
+//! [`fit_adapter`] makes the head that a method needs and hands the networks that were asked for to the
+//! selection.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use rehang::adapter::{Adapter, Geometry, InputScaling, Uncertainty};
-use rehang::{Error, Head, Pairs, Progress, Result};
+use rehang_core::adapter::{Adapter, Geometry, InputScaling, Uncertainty};
+use rehang_core::{Error, Head, Pairs, Progress, Result};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::auto::{Fitted, fit_with};
@@ -27,82 +28,79 @@ use crate::pseudo_classes::pseudo_classes;
 use crate::retrieval::Criterion;
 use crate::task::adapter;
 
-/// Multiplications that one fit of a network may cost inside `auto`; larger ones are left out and named. About half a
-/// minute on two cores. A constant, so that the choice does not depend on how busy a machine is.
-const AUTO_COST_MAX: f64 = 1e13;
-
 /// Fits of a network that is kept: in each of the splits, of all pairs, and in each fold for its σ².
 const FITS_OF_A_WINNER: f64 = 11.0;
 
 /// Weights of the discriminative part that FastFill tries where nothing is asked for.
 const DISCRIMINATIVE_WEIGHTS: [f32; 2] = [0.0, 0.1];
-/// Epochs of these trials; the weight that is kept is fitted in full.
+/// Number of epochs of a trial of a discriminative weight; the weight that is kept is fitted in full.
 const TRIAL_EPOCHS: usize = 20;
-/// Part of the pairs that such trials are measured on.
+/// Part of the pairs that trials of discriminative weights are measured on.
 const TRIAL_SHARE: f64 = 0.15;
 
-rehang::named! {
-    /// Which parts the loss has.
+rehang_core::named! {
+    /// Parts that a FastFill loss has.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum LossParts ("loss") {
         /// The squared error alone.
         Squared = "l2",
         /// The discriminative part alone.
         Discriminative = "disc",
-        /// Both, with weight 1.
+        /// The squared error and the discriminative part, with weight 1.
         Both = "both",
     }
 }
 
-rehang::named! {
-    /// Where σ² of a network comes from.
+rehang_core::named! {
+    /// Source of a network's σ².
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum UncertaintySource ("uncertainty") {
         /// Out-of-fold residuals.
         OutOfFold = "out-of-fold",
         /// The published head ψ, trained with h.
         Joint = "joint",
-        /// The same for every item.
+        /// One σ² for all items.
         Off = "off",
     }
 }
 
-/// What the learned methods can be told.
+/// Options of the learned methods.
 ///
 /// | Name | Default | Purpose | Range |
 /// |---|---|---|---|
 /// | `epochs` | the method's | passes over the pairs | ≥ 1 |
-/// | `loss` | the squared error, and as much of the discriminative part as helps on held-out pairs | parts of FastFill's loss | |
-/// | `squared` | the mean over coordinates; without a scale for `fastfill` | the unit of the squared error of `fct` and both forms of FastFill | |
-/// | `uncertainty` | out-of-fold residuals; the published head for `fastfill-reference` | where σ² comes from | |
+/// | `loss` | squared error, discriminative as far as it helps | parts of FastFill's loss | |
+/// | `squared` | the mean over coordinates; without a scale for `fastfill` | unit of the squared error | |
+/// | `uncertainty` | out-of-fold residuals; `joint` for `fastfill-reference` | source of σ² | |
 /// | `label_smoothing` | 0.1 | of the cross-entropy through a softmax head | 0 to 1 |
-/// | `uncertainty_weights` | ½, ½ | weights of `L/σ²` and of `log σ²` where ψ is trained with h: FastFill (5) with λ their ratio | > 0 |
+/// | `uncertainty_weights` | ½, ½ | weights of `L/σ²` and of `log σ²` where ψ is trained with h | > 0 |
 /// | `early_stop` | none | patience in epochs on a held-out tenth | ≥ 1 |
-/// | `seeds` | 1 | seeds that are tried on a held-out tenth (residual networks: averaged) | ≥ 1 |
+/// | `seeds` | 1 | seeds tried on a held-out tenth (residual networks: averaged) | ≥ 1 |
 /// | `checkpoints` | none | folder for the state of each training | |
-/// | `thorough` | no | whether `auto` fits networks of any cost | |
+/// | `networks` | no | whether `auto` compares networks with the closed forms | |
 #[derive(Debug, Clone, PartialEq)]
 pub struct NetworkOptions {
-    /// Passes over the pairs; `None` for the method's own number.
+    /// Number of passes over the pairs; `None` for the method's own number.
     pub epochs: Option<usize>,
-    /// Parts of FastFill's loss; `None` for the squared error, and as much of the discriminative part as helps.
+    /// Parts of FastFill's loss; `None` for the squared error, and as much of the discriminative part as
+    /// helps on held-out pairs.
     pub loss: Option<LossParts>,
-    /// The unit of the squared error of FCT and FastFill; `None` for the method's own.
+    /// Unit of the squared error of FCT and FastFill; `None` for the method's own.
     pub squared: Option<SquaredScale>,
-    /// Where σ² comes from; `None` for the method's own way.
+    /// Source of σ²; `None` for the method's own.
     pub uncertainty: Option<UncertaintySource>,
     /// Label smoothing of the discriminative part; `None` for the recipe's.
     pub label_smoothing: Option<f32>,
     /// Weights of `L/σ²` and of `log σ²`; `None` for the recipe's.
     pub uncertainty_weights: Option<[f32; 2]>,
-    /// Patience in epochs; `None` for no early stop.
+    /// Patience in epochs on a held-out tenth; `None` for no early stop.
     pub early_stop: Option<usize>,
-    /// How many seeds are tried.
+    /// Number of seeds that are tried.
     pub seeds: u64,
     /// Folder for the state of each training, from which an interrupted fit goes on.
     pub checkpoints: Option<PathBuf>,
-    /// Whether `auto` fits networks of any cost.
-    pub thorough: bool,
+    /// Whether `auto` compares networks with the closed forms, however long they take.
+    pub networks: bool,
 }
 
 impl Default for NetworkOptions {
@@ -117,37 +115,40 @@ impl Default for NetworkOptions {
             early_stop: None,
             seeds: 1,
             checkpoints: None,
-            thorough: false,
+            networks: false,
         }
     }
 }
 
-/// Fits an adapter with any method: the closed forms, the networks, or the best of all (`auto`).
+/// Fits an adapter with any method: a closed form, a network, or the best closed form (`auto`; of all where
+/// [`NetworkOptions::networks`] asks for it).
 ///
-/// 1. A part of the pairs is held out, five times another one ([`crate::folds::hold_out`]: of every class, and some classes as a
-///    whole; of clusters, without labels). Every method is fitted on the rest, by settings (a penalty, a rank) that it
-///    chose once on all pairs where it is linear; its table row says how it does on what is held out,
-///    for every way to conform to the new space that is open. It is measured as it would be served: with its own handicap, which is
-///    chosen in random order as the adapter's is, and in the default order. The criterion is the area of the exact curve of the mAP
-///    by label, or, without labels, of the agreement of the first ten results with the native gallery. Items of seen and unseen
-///    classes count the same. [`FitParameters::queries`] ask in place of the held-out items where they are given, and
-///    [`FitParameters::metric`] is what is measured where it is named. A network that is slow to fit is fitted on the first part
-///    only, unless it leads there.
-/// 2. Kept is the simplest row (of the named method's rows, where one is named) that is no farther behind the best one than one
-///    standard error of their difference. It is fitted on all pairs.
-/// 3. σ² is learned from out-of-fold residuals ([`crate::uncertainty_fit`]). Where no head is given, the doubt of a
-///    head made of class means (or of k-means centres, without labels) is used.
+/// 1. Parts of the pairs are held out, five times another one ([`crate::folds::hold_out`]): a part of every
+///    class, and some classes as a whole; clusters, without labels. Every method is fitted on the rest. A
+///    linear method chooses its settings (a penalty, a rank) once, on all pairs. Its table row says how it
+///    does on the held-out pairs, for every way to conform to the new space that is open. It is measured as
+///    it would be served: in the default order, with its own handicap, which is chosen in random order as the
+///    adapter's is. The criterion is the area of the exact curve of the mAP by label, or, without labels, of
+///    the agreement of the first ten results with the native gallery. Items of seen and unseen classes count
+///    the same. Where [`FitParameters::queries`] are given, they ask in place of the held-out items. Where
+///    [`FitParameters::metric`] is named, it is measured. A network that is slow to fit is fitted on the
+///    first part only, unless it leads there.
+/// 2. The simplest row that is no farther behind the best one than one standard error of their difference is
+///    kept; where a method is named, only its rows count. It is fitted on all pairs.
+/// 3. σ² is learned from out-of-fold residuals ([`crate::uncertainty_fit`]). Where no head is given, the
+///    doubt of a head made of class means (or of k-means centres, without labels) is used.
 ///
 /// A method that fails stays in the table with its reason; the call fails only where the method to keep does.
 ///
-/// Where a method needs a head and none is given, one is fitted: multinomial logistic regression on the new vectors
-/// and the labels. Without labels it is fitted on k-means pseudo-classes, where a discriminative loss is asked for.
+/// Where a method needs a head and none is given, one is fitted: multinomial logistic regression on the new
+/// vectors and the labels. Without labels it is fitted on k-means pseudo-classes, where a discriminative loss
+/// is asked for.
 ///
 /// # Errors
 ///
-/// [`rehang::ErrorKind::InvalidOption`] for parameters and options out of range, [`rehang::ErrorKind::WidthMismatch`]
-/// for a head of another width ([`rehang::ErrorKind::WrongDirection`] where it is the old vectors' one), what the
-/// method itself says, and [`rehang::ErrorKind::Cancelled`].
+/// [`rehang_core::ErrorKind::InvalidOption`] for parameters and options out of range;
+/// [`rehang_core::ErrorKind::WidthMismatch`] for a head of another width ([`rehang_core::ErrorKind::WrongDirection`]
+/// where it has the width of the old vectors); errors of the method itself; [`rehang_core::ErrorKind::Cancelled`].
 pub fn fit_adapter(
     pairs: &Pairs,
     head: Option<&Head>,
@@ -158,42 +159,35 @@ pub fn fit_adapter(
     if options.seeds == 0 || parameters.seed.checked_add(options.seeds).is_none() {
         return Err(Error::option("seeds", options.seeds, "1 or more, and seed + seeds within 64 bits"));
     }
-    let mut methods = vec![Method::ResidualMlp, Method::Fct, Method::Fastfill];
-    // The published recipe is for comparison: it takes part only where it is asked for.
-    if parameters.method == Method::FastfillReference {
-        methods.push(Method::FastfillReference);
-    }
-    let candidate = |method: Method| {
-        let is_free = method == Method::ResidualMlp || parameters.method == method || options.thorough;
-        let is_affordable = is_free || cost(method, pairs, options) <= AUTO_COST_MAX;
+    let is_asked_for = |method: Method| {
+        let is_one_of_auto = method != Method::FastfillReference;
+        parameters.method == method || (parameters.method == Method::Auto && options.networks && is_one_of_auto)
+    };
+    let networks = Method::NETWORKS.into_iter().filter(|&method| is_asked_for(method)).map(|method| {
         let fit = move |pairs: &Pairs, _: &[i64], progress: &Progress| {
-            if !is_affordable {
-                let needed = "thorough, or its own name as the method (it takes minutes on these pairs)";
-                return Err(Error::missing(needed, method));
-            }
             Asked { method, pairs, head, seed: parameters.seed, options, progress }.fit()
         };
-        let cost =
-            is_affordable.then(|| cost(method, pairs, options) * FITS_OF_A_WINNER * options.seeds as f64);
-        Candidate { method, slow: true, fit: Box::new(fit), cost, leaves_out: false }
-    };
-    let more: Vec<Candidate<'_>> = methods.into_iter().map(candidate).collect();
+        let cost = cost(method, pairs, options) * FITS_OF_A_WINNER * options.seeds as f64;
+        Candidate { method, slow: true, fit: Box::new(fit), cost: Some(cost), leaves_out: false }
+    });
+    let more: Vec<Candidate<'_>> = networks.collect();
     let mut fitted = fit_with(pairs, head, parameters, &more, progress)?;
     if options.uncertainty == Some(UncertaintySource::Off) {
         let variance = fitted.sigma.as_ref().map_or(1.0, |quality| quality.calibration.mean_squared_error);
         fitted.adapter.uncertainty =
             Uncertainty::Constant { variance: (variance as f32).max(f32::MIN_POSITIVE) };
-        // It was measured on the σ² that is not in the adapter.
+        // The quality was measured for a σ² that is not in the adapter.
         fitted.sigma = None;
     }
     Ok(fitted)
 }
 
-/// Fits one method on all pairs without learning its σ² (every item gets the same): for studies of the map alone.
+/// Fits one method on all pairs without learning its σ² (every item gets the same one): for studies of the
+/// map alone.
 ///
 /// # Errors
 ///
-/// As [`fit_adapter`]; [`rehang::ErrorKind::InvalidOption`] for a method that is no network.
+/// As [`fit_adapter`]; [`rehang_core::ErrorKind::InvalidOption`] for a method that is no network.
 pub fn fit_map_only(
     pairs: &Pairs,
     head: Option<&Head>,
@@ -202,7 +196,7 @@ pub fn fit_map_only(
     progress: &Progress,
 ) -> Result<Adapter> {
     let method = parameters.method;
-    if !matches!(method, Method::ResidualMlp | Method::Fct | Method::Fastfill | Method::FastfillReference) {
+    if !Method::NETWORKS.contains(&method) {
         return Err(Error::option("method", method, "residual-mlp, fct, fastfill or fastfill-reference"));
     }
     let native = pairs.new_vectors();
@@ -225,16 +219,17 @@ struct Asked<'a> {
 }
 
 impl<'a> Asked<'a> {
-    /// The same with what [`Asked::classed`] gave, where it gave anything.
+    /// Replaces pairs and head by those that [`Asked::classed`] made, where it made any.
     fn with(self, own: Option<&'a (Pairs, Head)>) -> Self {
         own.map_or(self, |(pairs, head)| Self { pairs, head: Some(head), ..self })
     }
 
-    /// Pairs with class numbers and the head fitted to them, where a discriminative loss has no head of its own.
+    /// Makes pairs with class numbers and the head fitted to them, where a discriminative loss has no head of
+    /// its own.
     ///
-    /// The head sees the pairs of this very fit and no others, so that held-out pairs stay unseen. Labels are numbered
-    /// 0, 1, 2, … in the head's order; without labels, k-means clusters of the new vectors stand for them where a
-    /// discriminative loss is asked for by name.
+    /// The head sees the pairs of this very fit and no others, so that held-out pairs stay unseen. Labels are
+    /// numbered 0, 1, 2, … in the head's order. Without labels, k-means clusters of the new vectors stand for
+    /// classes where a discriminative loss is asked for by name.
     fn classed(self) -> Result<Option<(Pairs, Head)>> {
         let Self { method, pairs, head, seed, options, progress } = self;
         let discriminative = matches!(method, Method::Fastfill | Method::FastfillReference);
@@ -261,7 +256,8 @@ impl<'a> Asked<'a> {
         Ok(Some((pairs, head)))
     }
 
-    /// The method's own parameters, with the options put in. `weight` is that of the discriminative part.
+    /// Returns the method's own parameters, with the options put in. `weight` is that of the discriminative
+    /// part.
     fn parameters(self, weight: f32) -> Result<NetworkParameters> {
         let Self { method, pairs, head, seed, options, progress } = self;
         let on_sphere = pairs.new_vectors().space().normalised;
@@ -317,7 +313,8 @@ impl<'a> Asked<'a> {
                 network.freeze_statistics_from = epochs / 2;
                 network.warm_up_epochs = network.warm_up_epochs.min(epochs as f64 / 4.0);
             }
-            // In a short training as well h learns from ψ in the end: ten epochs of eighty, and that share of fewer.
+            // A short training lets h learn from ψ in the end too: ten epochs of eighty, and that share of
+            // fewer.
             if let UncertaintyLoss::Joint { warm_up_epochs, .. } = &mut network.loss.uncertainty {
                 *warm_up_epochs = (*warm_up_epochs).min(epochs / 8);
             }
@@ -340,7 +337,8 @@ impl<'a> Asked<'a> {
             _ => 1.0,
         };
         let parameters = |seed: u64| Asked { seed, ..classed }.parameters(weight);
-        // Residual networks of several seeds are averaged; of the others the best on a held-out part is kept.
+        // Residual networks of several seeds are averaged; of other networks the best on a held-out part is
+        // kept.
         let averages = method == Method::ResidualMlp && options.seeds > 1;
         let (fitted_on, held_out) = if options.early_stop.is_some() || (options.seeds > 1 && !averages) {
             let parts = hold_out(pairs.len(), None, 0.1, seed);
@@ -396,7 +394,7 @@ impl<'a> Asked<'a> {
         let (Architecture::Mixer { hidden, .. } | Architecture::ResidualMlp { hidden, .. }) =
             used.architecture;
         choices.insert("hidden".into(), hidden.to_string());
-        // What the papers publish is their raw output; ours conforms to the space.
+        // The papers publish raw outputs; our methods conform theirs to the space.
         let published = matches!(method, Method::Fct | Method::FastfillReference);
         Ok(FittedMap {
             map: network.map,
@@ -408,7 +406,8 @@ impl<'a> Asked<'a> {
         })
     }
 
-    /// The weight of the discriminative part whose short trial does best on held-out pairs; less where two are equal.
+    /// Returns the weight of the discriminative part whose short trial does best on held-out pairs; the
+    /// smaller one where two are equal.
     fn best_weight(self) -> Result<f32> {
         let Self { pairs, seed, options, progress, .. } = self;
         let parts = hold_out(pairs.len(), pairs.labels(), TRIAL_SHARE, seed);
@@ -417,7 +416,7 @@ impl<'a> Asked<'a> {
             return Ok(0.0);
         }
         let (fitted_on, held_out) = (pairs.select(&parts.fitted), pairs.select(&held_out));
-        // A head of its own must not have seen what the weights are compared on.
+        // A head that is fitted here must not have seen the pairs that the weights are compared on.
         let part = Asked { pairs: &fitted_on, ..self };
         let own = part.classed()?;
         let Some(criterion) = Criterion::by_label(held_out.labels().unwrap_or_default()) else {
@@ -447,7 +446,8 @@ impl<'a> Asked<'a> {
     }
 }
 
-/// Multiplications of one fit: six a weight, pair and epoch (forward, and two products backward), and the trials.
+/// Counts the multiplications of one fit: six for each weight, pair and epoch (one product forward, two
+/// backward), and the trials.
 fn cost(method: Method, pairs: &Pairs, options: &NetworkOptions) -> f64 {
     let (d_old, d_new) = (pairs.old().dimension() as f64, pairs.new_vectors().dimension() as f64);
     if method == Method::ResidualMlp {
@@ -478,7 +478,7 @@ mod tests {
     fn smoothing_and_the_weights_of_sigma_are_those_of_the_recipe_unless_given() {
         let labels = (0..40).map(|row| row % 4).collect();
         let pairs = pairs(random_matrix(40, 3, 1), random_matrix(40, 4, 2), Some(labels));
-        let head = Head::new(random_matrix(4, 4, 3), None, rehang::HeadKind::Softmax).unwrap();
+        let head = Head::new(random_matrix(4, 4, 3), None, rehang_core::HeadKind::Softmax).unwrap();
         let parameters =
             FitParameters { method: Method::FastfillReference, compare: false, ..FitParameters::default() };
         let fit = |label_smoothing, uncertainty_weights| {
@@ -497,16 +497,16 @@ mod tests {
         assert_eq!(same.unwrap().map, usual.map);
         assert!(smoother.unwrap().map != usual.map && weighed.unwrap().map != usual.map);
         for refused in [fit(Some(1.5), None), fit(None, Some([0.0, 0.5]))] {
-            assert!(matches!(refused.unwrap_err().kind(), rehang::ErrorKind::InvalidOption { .. }));
+            assert!(matches!(refused.unwrap_err().kind(), rehang_core::ErrorKind::InvalidOption { .. }));
         }
     }
 
-    /// FastFill (3) as it is printed has ‖v − h‖², the authors' code its mean over the coordinates.
+    /// The printed FastFill (3) has ‖v − h‖², the authors' code its mean over the coordinates.
     #[test]
     fn the_unit_of_the_squared_error_is_the_codes_unless_the_printed_one_is_asked_for() {
         let labels = (0..40).map(|row| row % 4).collect();
         let pairs = pairs(random_matrix(40, 3, 1), random_matrix(40, 4, 2), Some(labels));
-        let head = Head::new(random_matrix(4, 4, 3), None, rehang::HeadKind::Softmax).unwrap();
+        let head = Head::new(random_matrix(4, 4, 3), None, rehang_core::HeadKind::Softmax).unwrap();
         for method in [Method::Fct, Method::FastfillReference] {
             let parameters = FitParameters { method, compare: false, ..FitParameters::default() };
             let fit = |squared| {

@@ -1,6 +1,6 @@
-//! How many pairs are enough: what a map gains as its pairs double, measured on the pairs that are there.
+//! Measures how many pairs are enough: what a map gains as its pairs double, on the pairs that are there.
 
-use rehang::{Pairs, Progress, Result};
+use rehang_core::{Pairs, Progress, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::candidate::closed_form_candidates;
@@ -9,31 +9,36 @@ use crate::geometry::{self, GeometryKind};
 use crate::method::Method;
 use crate::retrieval::{AGREEMENT, Criterion};
 
-/// One part of so many is left out and measured; what is left is fitted on whole and by half.
+/// Number of parts that pairs are dealt into: one is left out and measured. The others are fitted on, all of
+/// them and half of them.
 const PARTS: usize = 5;
-/// Left-out items that are measured in all, at least: few pairs are dealt out anew more often.
+/// Smallest number of left-out items that are measured in all: few pairs are dealt out anew more often.
 const MEASURED: usize = 600;
-/// Times that the pairs are dealt out anew: the spread is over these.
+/// Smallest and largest number of times that the pairs are dealt out anew: the spread is over these.
 const REPEATS: (usize, usize) = (3, 12);
-/// Pairs below which nothing is measured: half of what is left has to be worth fitting on.
+/// Number of pairs below which nothing is measured: half of those that are not left out have to be worth
+/// fitting on.
 const PAIRS_MIN: usize = 60;
-/// Pairs that are measured at most: time goes by more than their square.
+/// Largest number of pairs that are measured: time goes by more than their square.
 const PAIRS_MAX: usize = 4000;
-/// The maps of which the best counts, in the best geometry: which one that is depends on how many pairs there are.
+/// Maps of which the best counts, in the best geometry: the number of pairs decides which one that is.
 const MAPS: [Method; 3] = [Method::Procrustes, Method::Ridge, Method::KernelRidge];
-/// Points by which a map is behind the best one the first time, for half of the pairs and for all, that the other times are spared:
-/// repeats spread by less.
+/// Points behind the best map from which on a map is not fitted again after the first time. It has to be so
+/// far behind both for half of the pairs and for all: repeats spread by less.
 const BEHIND: f64 = 5.0;
-/// The share of the last doubling's gain that is expected of the next one.
+/// Share of the last doubling's gain that is expected of the next one.
 const KEPT: f64 = 0.9;
 
-/// What half as many, these and twice as many pairs are worth to a map.
+/// Learning curve of a map: its quality with half of the pairs and with all, and the gain expected from twice
+/// as many.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LearningCurve {
-    /// What is measured: the agreement of the first ten results with those of the native gallery, with everything adapted, on pairs that
-    /// the map has not seen. The map is the best one with a formula for so many pairs.
+    /// Name of the criterion: the agreement of the first ten results with those of the native gallery, with
+    /// everything adapted, on pairs that the map has not seen. The map is the best one with a formula for so
+    /// many pairs.
     pub criterion: String,
-    /// Pairs fitted on, and the criterion in percent, ascending: half and all of what is not left out.
+    /// Numbers of pairs fitted on, and the criterion in percent, ascending: half and all of the pairs that
+    /// are not left out.
     pub points: Vec<(usize, f64)>,
     /// Points that the last doubling has brought.
     pub gain: f64,
@@ -45,13 +50,13 @@ pub struct LearningCurve {
 
 /// Measures what pairs are worth; `None` where there are fewer than 60.
 ///
-/// With `g` the gain from half of the pairs to all, the next doubling is expected to bring `0.9 · g`: gains of a learning curve
-/// `a − b n^−c` shrink by the same factor `2^−c` with every doubling. `cargo lab study learning` compares that with what the next
-/// doubling brought.
+/// With `g` the gain from half of the pairs to all, the next doubling is expected to bring `0.9 · g`: gains
+/// of a learning curve `a − b n^−c` shrink by the same factor `2^−c` with every doubling.
+/// `cargo lab study learning` compares that with what the next doubling brought.
 ///
 /// # Errors
 ///
-/// Those of the fits; [`rehang::ErrorKind::Cancelled`].
+/// Errors of the fits; [`rehang_core::ErrorKind::Cancelled`].
 pub fn learning_curve(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<Option<LearningCurve>> {
     if pairs.len() < PAIRS_MIN {
         return Ok(None);
@@ -66,7 +71,7 @@ pub fn learning_curve(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<O
     let maps: Vec<_> = candidates.iter().filter(|candidate| MAPS.contains(&candidate.method)).collect();
     let criterion = Criterion::by_agreement(None);
     let repeats = (MEASURED * PARTS).div_ceil(pairs.len()).clamp(REPEATS.0, REPEATS.1);
-    // By size, then by map and geometry: one value a repeat.
+    // One value a repeat, by size, then by map and geometry.
     let kinds = GeometryKind::options(pairs.new_vectors().space());
     let mut measured = vec![vec![Vec::with_capacity(repeats); maps.len() * kinds.len()]; SIZES.len()];
     let mut is_fitted = vec![true; maps.len()];
@@ -84,7 +89,7 @@ pub fn learning_curve(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<O
                     continue;
                 }
                 progress.check()?;
-                // A pair's group says only what else is to be left out with it, which nothing here looks at.
+                // A pair's group only says what is left out together with it, and nothing here looks at that.
                 let map = (candidate.fit)(&part, &vec![-1; part.len()], &Progress::default())?.map;
                 let raw = map.outputs(left_out.old().matrix(), None)?;
                 for (measured, &kind) in measured.iter_mut().zip(kinds) {
@@ -113,10 +118,11 @@ pub fn learning_curve(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<O
     }))
 }
 
-/// What is fitted on: one part of so many of what is not left out.
+/// Divisors of the pairs that are not left out, one for each size that is fitted on: half and all.
 const SIZES: [usize; 2] = [2, 1];
 
-/// Which maps are no more than [`BEHIND`] behind the best one at one size at least: of each size, values by map and `kinds` geometries.
+/// Returns which maps are no more than [`BEHIND`] behind the best one at one size at least. `measured` holds
+/// for each size the values by map and `kinds` geometries.
 fn near_the_best(measured: &[Vec<Vec<f64>>], kinds: usize) -> Vec<bool> {
     let largest = |rows: &[Vec<f64>]| rows.iter().map(|row| row[0]).fold(f64::NEG_INFINITY, f64::max);
     let of_map = |map: usize| {
@@ -125,7 +131,7 @@ fn near_the_best(measured: &[Vec<Vec<f64>>], kinds: usize) -> Vec<bool> {
     (0..measured[0].len() / kinds).map(of_map).collect()
 }
 
-/// The values with the largest mean, of those that were measured every time.
+/// Returns the values with the largest mean, of those that were measured every time.
 fn best(of_maps: &[Vec<f64>], repeats: usize) -> &[f64] {
     let whole = of_maps.iter().filter(|values| values.len() == repeats);
     whole.max_by(|a, b| mean(a).total_cmp(&mean(b))).map_or(&[], Vec::as_slice)
@@ -137,12 +143,13 @@ fn mean(values: &[f64]) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use rehang::{Distance, Matrix, Vectors};
+    use rehang_core::{Distance, Matrix, Vectors};
 
     use super::*;
     use crate::tests::test_data::random_matrix;
 
-    /// New vectors that are the old ones' coordinates in another order, each as wide as its place, with noise.
+    /// Makes new vectors that are the old ones' coordinates in another order, each as wide as its place, with
+    /// noise.
     fn pairs(count: usize, width: usize, noise: f32) -> Pairs {
         let (old, error) = (random_matrix(count, width, 1), random_matrix(count, width, 2));
         let new = Matrix::from_fn(count, width, |row, column| {
@@ -172,7 +179,7 @@ mod tests {
 
     #[test]
     fn a_map_that_is_far_behind_at_both_sizes_is_not_fitted_again() {
-        // Two geometries each of three maps, at two sizes.
+        // Three maps have two geometries each, at two sizes.
         let half = [50.0, 60.0, 64.9, 10.0, 65.1, 10.0].map(|value| vec![value]).to_vec();
         let all = [75.0, 60.0, 70.0, 70.0, 80.0, 20.0].map(|value| vec![value]).to_vec();
         assert_eq!(near_the_best(&[half.clone(), all.clone()], 2), [true, true, true]);

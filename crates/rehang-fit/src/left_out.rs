@@ -1,17 +1,17 @@
-//! What a fit on all pairs says of a fit without some of them.
+//! Outputs of a fit without some of its pairs, told by a fit on all of them.
 
 use std::fmt::Debug;
 
 use rayon::prelude::*;
-use rehang::adapter::Map;
-use rehang::{Matrix, Pairs, Progress, Result};
+use rehang_core::adapter::Map;
+use rehang_core::{Matrix, Pairs, Progress, Result};
 
 use crate::folds::LeftOut;
 
-/// A fit that tells what it would give without some of its pairs, for less than fits without them cost. Settings that were chosen on
-/// all pairs (a penalty, a rank) stay: one number hardly knows a pair.
+/// A fit that tells what it would give without some of its pairs, for less than fits without them cost.
+/// Settings that were chosen on all pairs (a penalty, a rank) stay: one number hardly knows a pair.
 pub(crate) trait LeavesOut: Debug + Send + Sync {
-    /// Raw outputs for what each split asks about, the pairs being those that were fitted on.
+    /// Returns raw outputs for the pairs that each split asks about; `pairs` are those that were fitted on.
     fn outputs(&self, pairs: &Pairs, splits: &[LeftOut], progress: &Progress) -> Result<Vec<Matrix>>;
 }
 
@@ -35,7 +35,7 @@ impl<F: Fn(&Pairs) -> Result<Map> + Send + Sync> LeavesOut for Again<F> {
     }
 }
 
-/// What a fit on all pairs would give for every pair without its fold: `[n, d_new]`.
+/// Returns the outputs that a fit on all pairs would give for every pair without its fold: `[n, d_new]`.
 pub(crate) fn without_folds(
     without: &dyn LeavesOut,
     pairs: &Pairs,

@@ -1,11 +1,12 @@
 //! Fits rehang's adapters: closed forms, FCT and FastFill, and the uncertainty of each.
 //!
-//! It knows pairs and returns adapters: no encoders, no store, no command line. [`fit_adapter`] is the one call that
-//! does everything. It holds pairs out, fits every method that is asked for on the others, compares each with doing
-//! nothing, and keeps the best. From out-of-fold residuals it learns how wrong the map is on each item.
+//! This crate knows pairs and returns adapters: no encoders, no store, no command line. [`fit_adapter`] is
+//! the one call that does everything. It holds pairs out, fits every method that is asked for on the others,
+//! compares each with doing nothing, and keeps the best. From out-of-fold residuals it learns how wrong the
+//! map is on each item.
 //!
 //! ```
-//! use rehang::{Distance, Matrix, Pairs, Progress, Vectors, adapter};
+//! use rehang_core::{Distance, Matrix, Pairs, Progress, Vectors, adapter};
 //! use rehang_fit::geometry::GeometryKind;
 //! use rehang_fit::{FitParameters, Method, NetworkOptions, fit_adapter};
 //!
@@ -26,7 +27,7 @@
 //! // The table of the comparison: turning the vectors is worth more than leaving them as they are.
 //! let table = fitted.selection.unwrap();
 //! assert!(table.rows[table.kept.unwrap()].start > table.rows[0].start);
-//! # Ok::<(), rehang::Error>(())
+//! # Ok::<(), rehang_core::Error>(())
 //! ```
 
 pub mod adam;

@@ -1,8 +1,9 @@
-//! The dense linear algebra that the closed forms share, in `f64` and with the same bytes out for any thread count.
+//! Dense linear algebra that the closed forms share, in `f64` and with the same bytes out for any thread
+//! count.
 //!
-//! Sums over pairs are made in blocks of a fixed number of rows; blocks are computed in parallel and added in their
-//! own order. Factorisations run on one thread, since the order of their sums may otherwise depend on how many
-//! threads there are.
+//! Sums over pairs are made in blocks of a fixed number of rows; blocks are computed in parallel and added in
+//! their own order. Factorisations run on one thread, since the order of their sums may otherwise depend on
+//! how many threads there are.
 
 use faer::diag::Diag;
 use faer::dyn_stack::{MemBuffer, MemStack};
@@ -14,14 +15,15 @@ use faer::linalg::svd::{self, ComputeSvdVectors};
 use faer::linalg::triangular_solve::{solve_lower_triangular_in_place, solve_upper_triangular_in_place};
 use faer::{Accum, Mat, MatRef, Par, Spec};
 use rayon::prelude::*;
-use rehang::adapter::InputScaling;
-use rehang::{Error, ErrorKind, Matrix, Result};
+use rehang_core::adapter::InputScaling;
+use rehang_core::{Error, ErrorKind, Matrix, Result};
 
-/// Rows that one block of a sum holds. A constant: the blocks decide in which order numbers are added.
+/// Number of rows that one block of a sum holds. It is a constant: the blocks decide in which order numbers
+/// are added.
 pub(crate) const BLOCK_ROWS: usize = 1024;
 
-/// Computes `block(first row, end row)` for every block of [`BLOCK_ROWS`] rows in parallel and hands the results to
-/// `add` in the order of the blocks. At most one block a thread is held at a time.
+/// Computes `block(first row, end row)` for every block of [`BLOCK_ROWS`] rows in parallel and hands the
+/// results to `add` in the order of the blocks. At most one block a thread is held at a time.
 pub(crate) fn sum_blocks<T: Send>(
     rows: usize,
     block: impl Fn(usize, usize) -> T + Sync,
@@ -35,18 +37,18 @@ pub(crate) fn sum_blocks<T: Send>(
     }
 }
 
-/// What a row is multiplied with before it enters a map: 1, or 1/‖row‖ (0 for a zero row, which stays zero).
+/// Returns the factor of a row before it enters a map: 1, or 1/‖row‖ (0 for a zero row, which stays zero).
 pub(crate) fn input_factor(scaling: InputScaling, row: &[f32]) -> f64 {
     match scaling {
         InputScaling::AsIs => 1.0,
         InputScaling::UnitLength => {
-            let length = rehang::norm(row);
+            let length = rehang_core::norm(row);
             if length > 0.0 { 1.0 / length } else { 0.0 }
         }
     }
 }
 
-/// Rows as a map takes them.
+/// Scales rows as a map takes them.
 pub(crate) fn scaled(rows: &Matrix, scaling: InputScaling) -> Matrix {
     let mut scaled = rows.clone();
     for row in 0..scaled.rows() {
@@ -61,14 +63,15 @@ pub(crate) fn scaled(rows: &Matrix, scaling: InputScaling) -> Matrix {
 
 /// Rows about their mean.
 pub(crate) struct Centred {
-    /// `[n, d]`.
+    /// Centred rows, `[n, d]`.
     pub rows: Mat<f64>,
-    /// `[d]`.
+    /// Means of the columns, `[d]`.
     pub means: Vec<f64>,
 }
 
 impl Centred {
-    /// Rows as a map takes them. The mean is taken about the first row, so that a constant column becomes exactly 0.
+    /// Centres rows as a map takes them. The mean is taken about the first row, so that a constant column
+    /// becomes exactly 0.
     pub(crate) fn of(rows: &Matrix, scaling: InputScaling) -> Self {
         let (n, d) = (rows.rows(), rows.columns());
         let factors: Vec<f64> = (0..n).map(|row| input_factor(scaling, rows.row(row))).collect();
@@ -89,7 +92,7 @@ impl Centred {
 /// Centred second moments of pairs `(x, y)`: all that a linear map needs to know about them.
 #[derive(Debug, Clone)]
 pub(crate) struct Moments {
-    /// How many pairs.
+    /// Number of pairs.
     pub count: f64,
     /// Mean of x, `[d_x]`.
     pub mean_x: Vec<f64>,
@@ -104,7 +107,7 @@ pub(crate) struct Moments {
 }
 
 impl Moments {
-    /// The moments of the rows `rows` (all, where `None`) of `old`, scaled, against those of `new`.
+    /// Measures the moments of the rows `rows` (all, where `None`) of `old`, scaled, against those of `new`.
     ///
     /// Sums are taken about the first row, so that a constant column has a covariance of exactly 0.
     pub(crate) fn of(old: &Matrix, new: &Matrix, rows: Option<&[usize]>, scaling: InputScaling) -> Self {
@@ -137,7 +140,7 @@ impl Moments {
         sums.centre(count, &shift_x, &shift_y)
     }
 
-    /// The mean of the diagonal of x's covariance, to which a ridge penalty is relative.
+    /// Returns the mean of the diagonal of x's covariance, to which a ridge penalty is relative.
     pub(crate) fn mean_diagonal(&self) -> f64 {
         let d = self.xx.nrows();
         if d == 0 { 0.0 } else { (0..d).map(|i| self.xx[(i, i)]).sum::<f64>() / d as f64 }
@@ -226,7 +229,8 @@ impl Sums {
     }
 }
 
-/// `a b`, in parallel over blocks of the columns of `b`, whose width is a constant: blocks do not know of each other.
+/// Returns `a b`, in parallel over blocks of the columns of `b`, whose width is a constant: blocks do not
+/// know of each other.
 pub(crate) fn product(a: MatRef<'_, f64>, b: MatRef<'_, f64>) -> Mat<f64> {
     const COLUMNS: usize = 128;
     let mut c = Mat::zeros(a.nrows(), b.ncols());
@@ -237,8 +241,8 @@ pub(crate) fn product(a: MatRef<'_, f64>, b: MatRef<'_, f64>) -> Mat<f64> {
     c
 }
 
-/// Eigenvalues (increasing, negative rounding errors set to 0) and eigenvectors (columns) of a symmetric positive
-/// semi-definite matrix, read from its lower triangle.
+/// Returns eigenvalues (increasing, negative rounding errors set to 0) and eigenvectors (columns) of a
+/// symmetric positive semi-definite matrix, read from its lower triangle.
 ///
 /// # Errors
 ///
@@ -280,7 +284,7 @@ pub(crate) fn factorise(matrix: &mut Mat<f64>, what: &str) -> Result<()> {
     .map_err(|_| diverged(what))
 }
 
-/// Replaces b by `(L Lᵀ)⁻¹ b`, L being what [`factorise`] gives.
+/// Replaces b by `(L Lᵀ)⁻¹ b`, where L is the factor that [`factorise`] makes.
 pub(crate) fn solve_factorised(factor: &Mat<f64>, b: &mut Mat<f64>) {
     const COLUMNS: usize = 256;
     b.as_mut().par_col_chunks_mut(COLUMNS).for_each(|mut columns| {
@@ -289,7 +293,8 @@ pub(crate) fn solve_factorised(factor: &Mat<f64>, b: &mut Mat<f64>) {
     });
 }
 
-/// Thin singular value decomposition `a = U diag(σ) Vᵀ`: `U [m, k]`, σ decreasing `[k]`, `V [n, k]`, k = min(m, n).
+/// Returns the thin singular value decomposition `a = U diag(σ) Vᵀ`: `U [m, k]`, σ decreasing `[k]`,
+/// `V [n, k]`, k = min(m, n).
 ///
 /// # Errors
 ///
@@ -325,7 +330,7 @@ fn diverged(what: &str) -> Error {
     ErrorKind::Diverged { what: what.into(), step: 0 }.into()
 }
 
-/// The sum of every column of row-major numbers, row after row, in `f64`.
+/// Sums every column of row-major numbers, row after row, in `f64`.
 pub fn column_sums(values: &[f32], columns: usize) -> Vec<f64> {
     let mut sums = vec![0.0; columns];
     for row in values.chunks_exact(columns.max(1)) {
@@ -334,7 +339,7 @@ pub fn column_sums(values: &[f32], columns: usize) -> Vec<f64> {
     sums
 }
 
-/// The mean of every column, summed in `f64`; zeros for no rows.
+/// Averages every column, summed in `f64`; zeros for no rows.
 pub(crate) fn column_means(rows: &Matrix) -> Vec<f64> {
     let count = rows.rows().max(1) as f64;
     column_sums(rows.as_slice(), rows.columns()).into_iter().map(|sum| sum / count).collect()

@@ -1,15 +1,15 @@
-//! The ways to fit an adapter, by name.
+//! Methods to fit an adapter, by name.
 
 use serde::{Deserialize, Serialize};
 
-rehang::named! {
-    /// A way to fit an adapter; [`Method::Auto`] tries all that apply and keeps the best.
+rehang_core::named! {
+    /// A way to fit an adapter; [`Method::Auto`] compares the closed forms that apply and keeps the best.
     ///
     /// ```
     /// use rehang_fit::Method;
     /// assert_eq!("low-rank".parse::<Method>()?, Method::LowRank);
     /// assert!("best".parse::<Method>().unwrap_err().to_string().contains("fastfill-reference"));
-    /// # Ok::<(), rehang::Error>(())
+    /// # Ok::<(), rehang_core::Error>(())
     /// ```
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
     #[serde(rename_all = "kebab-case")]
@@ -24,7 +24,8 @@ rehang::named! {
         LowRank = "low-rank",
         /// Kernel ridge regression.
         KernelRidge = "kernel-ridge",
-        /// Kernel ridge regression for each of two kinds of old vectors, where there are two; a gate tells them apart.
+        /// Kernel ridge regression for each of two kinds of old vectors, where there are two; a gate tells
+        /// them apart.
         PerKind = "per-kind",
         /// A residual network on top of a linear map.
         ResidualMlp = "residual-mlp",
@@ -34,15 +35,15 @@ rehang::named! {
         Fastfill = "fastfill",
         /// FastFill by the published recipe to the letter.
         FastfillReference = "fastfill-reference",
-        /// Every method that applies; the best on held-out pairs is kept.
+        /// Every closed form that applies; the best on held-out pairs is kept.
         #[default]
         Auto = "auto",
     }
 }
 
 impl Method {
-    /// Whether it is a network, whose fit takes minutes where others take seconds.
-    pub(crate) fn is_network(self) -> bool {
-        matches!(self, Self::ResidualMlp | Self::Fct | Self::Fastfill | Self::FastfillReference)
-    }
+    /// The methods that train a network, whose fit takes minutes where others take seconds. [`Method::Auto`]
+    /// leaves them out unless
+    /// [`crate::NetworkOptions::networks`] asks for them.
+    pub const NETWORKS: [Self; 4] = [Self::ResidualMlp, Self::Fct, Self::Fastfill, Self::FastfillReference];
 }

@@ -1,8 +1,8 @@
-//! Which items first, by what held-out pairs find in each order.
+//! Chooses the order of a backfill, by what held-out pairs find in each order.
 
-use rehang::adapter::{Adapter, apply};
-use rehang::order::{OrderInput, Policy, order};
-use rehang::{Pairs, Progress, Result};
+use rehang_core::adapter::{Adapter, apply};
+use rehang_core::order::{OrderInput, Policy, order};
+use rehang_core::{Pairs, Progress, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::compare::{Part, Split};
@@ -13,61 +13,64 @@ use crate::parameters::FitParameters;
 use crate::retrieval::Gallery;
 use crate::task::{Task, with_task};
 
-/// The orders that are tried, the default first. Others were measured and are not worth trying (`laboratory/bench/runs/orders.md`).
+/// Orders that are tried, the default first. Others were measured and are not worth trying
+/// (`laboratory/bench/runs/orders.md`).
 pub const ORDERS: [Policy; 3] = [Policy::Coverage, Policy::Sigma, Policy::Random];
 
-/// Splits that every order is tried in: each is another fit.
+/// Number of splits that every order is tried in: each is another fit.
 const SPLITS: usize = 3;
 
-/// The area under the curve of one order in one held-out gallery, percent: the mean over the splits.
+/// Area under the curve of one order in one held-out gallery, percent: the mean over the splits.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OrderArea {
-    /// Of known classes, or of left-out ones.
+    /// Held-out gallery: items of known classes, or of left-out ones.
     pub gallery: HeldOutGallery,
-    /// The mean quality over all states of the backfill.
+    /// Mean quality over all states of the backfill.
     pub area: f64,
 }
 
 /// An order that was tried.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OrderRow {
-    /// The order.
+    /// Order that was tried.
     pub policy: Policy,
-    /// Its areas.
+    /// Areas of the order, one for each held-out gallery.
     pub areas: Vec<OrderArea>,
-    /// The most that it is behind the best order in any of the galleries, in points: its regret.
+    /// Regret of the order: the most that it is behind the best order in any of the galleries, in points.
     pub regret: f64,
 }
 
-/// How an order was chosen.
+/// Choice of an order, with everything that was tried.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OrderChoice {
-    /// What is measured, as [`Selection::criterion`](crate::Selection::criterion).
+    /// Name of the metric that is measured, as [`Selection::criterion`](crate::Selection::criterion).
     pub criterion: String,
-    /// The map that was backfilled.
+    /// Map that was backfilled.
     pub method: Method,
-    /// How often another part was held out.
+    /// Number of splits: how often another part was held out.
     pub splits: usize,
-    /// Every one of [`ORDERS`].
+    /// Rows, one for every order in [`ORDERS`].
     pub rows: Vec<OrderRow>,
-    /// The row that was kept: the one with the least regret, the first of equals. So it is not far behind on known classes, nor on left-out ones.
+    /// Place of the row that was kept: the one with the least regret, the first of equals. So it is not far
+    /// behind on known classes, nor on left-out ones.
     pub kept: usize,
 }
 
 impl OrderChoice {
-    /// The order that was kept.
+    /// Returns the order that was kept.
     pub fn policy(&self) -> Policy {
         self.rows[self.kept].policy
     }
 }
 
-/// Chooses the order in which a gallery is backfilled, for a metric ([`FitParameters::metric`]): a map of the parameters' method is fitted on a part of the pairs; the others,
-/// of known and of left-out classes, become native in each of [`ORDERS`]. `None` where nothing can be held out.
+/// Chooses the order in which a gallery is backfilled, for a metric ([`FitParameters::metric`]). A map of the
+/// parameters' method is fitted on a part of the pairs; the others, of known and of left-out classes, become
+/// native in each of [`ORDERS`]. `None` where nothing can be held out.
 ///
 /// A method that takes minutes is fitted once, every other one for each split.
 ///
 /// ```
-/// use rehang::{Distance, Matrix, Pairs, Progress, Vectors};
+/// use rehang_core::{Distance, Matrix, Pairs, Progress, Vectors};
 /// use rehang_fit::{FitParameters, Method, ORDERS, choose_order};
 ///
 /// // Thirty classes on a circle; every third item was seen badly by the old model.
@@ -84,7 +87,7 @@ impl OrderChoice {
 /// let choice = choose_order(&pairs, &parameters, &Progress::default())?.unwrap();
 /// assert_eq!((choice.criterion.as_str(), choice.rows.len()), ("Top-1", ORDERS.len()));
 /// assert!(choice.rows.iter().all(|row| row.regret >= choice.rows[choice.kept].regret));
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 ///
 /// # Errors
@@ -100,7 +103,7 @@ pub fn choose_order(
 
 fn chosen(task: &Task<'_>) -> Result<Option<OrderChoice>> {
     let mut splits = task.splits_of_both()?;
-    splits.truncate(if task.parameters.method.is_network() { 1 } else { SPLITS });
+    splits.truncate(if Method::NETWORKS.contains(&task.parameters.method) { 1 } else { SPLITS });
     let Some(criterion) =
         splits.iter().flat_map(|split| &split.parts).find_map(|part| part.criterion.as_ref())
     else {
@@ -121,7 +124,7 @@ fn chosen(task: &Task<'_>) -> Result<Option<OrderChoice>> {
 }
 
 impl Task<'_> {
-    /// The adapter as it would serve, of what is not held out.
+    /// Fits the adapter as it would serve, on the pairs that are not held out.
     fn fitted_on(&self, split: &Split<'_>) -> Result<Adapter> {
         let parameters = FitParameters {
             method: self.parameters.method,
@@ -134,7 +137,7 @@ impl Task<'_> {
         Ok(fit_adapter(&pairs, None, &parameters, &options, self.progress)?.adapter)
     }
 
-    /// The area of each of [`ORDERS`]; `None` where nothing says what is right.
+    /// Measures the area of each of [`ORDERS`]; `None` where nothing says what is right.
     fn areas(&self, adapter: &Adapter, part: &Part<'_>) -> Result<Option<Vec<f64>>> {
         let Some(criterion) = &part.criterion else { return Ok(None) };
         let native = part.pairs.new_vectors();
@@ -160,7 +163,7 @@ impl Task<'_> {
     }
 }
 
-/// The row of each order, and the place of the one that is kept: the first of equals. `None` without areas.
+/// Makes the row of each order, and chooses the one that is kept: the first of equals. `None` without areas.
 fn choose(areas: &[(HeldOutGallery, Vec<f64>)]) -> Option<(Vec<OrderRow>, usize)> {
     let of = |gallery: HeldOutGallery, order: usize| {
         let values: Vec<f64> =
@@ -193,9 +196,9 @@ mod tests {
         let kept = |known: [f64; 3], left_out: [f64; 3]| {
             choose(&[(Known, known.to_vec()), (LeftOut, left_out.to_vec())]).unwrap().1
         };
-        // The second is 0.1 behind on left-out classes, the first 3 on known ones.
+        // The second order is 0.1 behind on left-out classes, the first 3 on known ones.
         assert_eq!(kept([70.0, 73.0, 69.0], [50.0, 49.9, 48.0]), 1);
-        // Here it is 4 behind there.
+        // The second order is 4 behind on left-out classes here.
         assert_eq!(kept([70.0, 73.0, 69.0], [50.0, 46.0, 48.0]), 0);
         assert_eq!(kept([70.0, 73.0, 72.0], [50.0, 46.0, 49.0]), 2);
         assert_eq!(kept([70.0, 70.0, 70.0], [50.0, 50.0, 50.0]), 0);

@@ -1,17 +1,17 @@
-//! The options of a fit: the method, and by which metric and whose queries methods are compared.
+//! Options of a fit: the method, and by which metric and whose queries methods are compared.
 
 use std::collections::BTreeMap;
 
-use rehang::check::expect_count;
-use rehang::curve::{Metric, Qrels};
-use rehang::{Error, Matrix, Pairs, Result};
+use rehang_core::check::expect_count;
+use rehang_core::curve::{Metric, Qrels};
+use rehang_core::{Error, Matrix, Pairs, Result};
 
 use crate::geometry::GeometryKind;
 use crate::method::Method;
 use crate::traits::Trait;
 use crate::within::Within;
 
-/// How an adapter is fitted.
+/// Parameters of a fit of an adapter.
 ///
 /// | Name | Default | Purpose | Range |
 /// |---|---|---|---|
@@ -19,29 +19,33 @@ use crate::within::Within;
 /// | `seed` | 0 | splits, folds, samples | – |
 /// | `compare` | true | compare with the closed forms even where the method is named | – |
 /// | `geometry` | measured | how outputs conform to a raw new space | – |
-/// | `metric` | mAP by label, nDCG@10 by judgements, else agreement@10 | what maps are compared by | what the answers allow |
+/// | `metric` | mAP, nDCG@10 or agreement@10 | what maps are compared by | what the answers allow |
 /// | `queries` | the held-out pairs themselves | who asks while maps are compared | – |
 /// | `within` | as long as it takes | how long the choice among methods may take | 0 or more |
 /// | `traits` | none | what tells pairs that are another thing from the others | one value a pair |
+///
+/// The default `metric` is mAP by label, nDCG@10 by judgements, else agreement@10.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FitParameters {
-    /// The method.
+    /// Method that fits the map.
     pub method: Method,
-    /// The seed of everything random.
+    /// Seed of everything random.
     pub seed: u64,
     /// Whether a named method is compared with the closed forms, so that the table says what it is worth.
     pub compare: bool,
-    /// How outputs conform; `None` measures it on the held-out pairs.
+    /// Way in which outputs conform to the new space; `None` measures it on the held-out pairs.
     pub geometry: Option<GeometryKind>,
-    /// What maps are compared by, and handicaps chosen by; `None` for mAP by label, nDCG@10 by judgements, or else agreement@10
-    /// with the native gallery.
+    /// Metric that maps are compared by, and handicaps chosen by; `None` for mAP by label, nDCG@10 by
+    /// judgements, or else agreement@10 with the native gallery.
     pub metric: Option<Metric>,
     /// Queries as people ask them; `None` lets held-out pairs ask for each other.
     pub queries: Option<FitQueries>,
-    /// How long the choice among methods may take: closed forms come first, and what would take longer than is left is left out and named.
-    /// `None` tries all. With a time, another run may try others and keep another map.
+    /// Time that the choice among methods may take. Closed forms come first; a method that would take longer
+    /// than is left is left out and named. `None` tries all. With a time, another run may try others and keep
+    /// another map.
     pub within: Option<Within>,
-    /// What is known of every pair beside its vectors: where some pairs are another thing than the others, it says which.
+    /// Traits of every pair beside its vectors: where some pairs are another thing than the others, a trait
+    /// says which.
     pub traits: Vec<Trait>,
 }
 
@@ -60,26 +64,27 @@ impl Default for FitParameters {
     }
 }
 
-/// Queries as people ask them, embedded by both models: maps are compared by what these find among held-out pairs.
+/// Queries as people ask them, embedded by both models. Maps are compared by what these queries find among
+/// held-out pairs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FitQueries {
-    /// By the old model, `[m, d_old]`.
+    /// Queries by the old model, `[m, d_old]`.
     pub old: Matrix,
-    /// By the new model, `[m, d_new]`.
+    /// Queries by the new model, `[m, d_new]`.
     pub new: Matrix,
-    /// Which pairs, by row, were judged for which query. Without judgements, the right answers to a query are those that
-    /// it finds in the fully native gallery.
+    /// Judgements of the pairs, by row, for each query. Without judgements, the right answers to a query are
+    /// those that it finds in the fully native gallery.
     pub qrels: Option<Qrels>,
 }
 
 impl FitQueries {
-    /// Fails where these cannot be asked of the pairs.
+    /// Fails where the queries cannot be asked of the pairs.
     pub(crate) fn check(&self, pairs: &Pairs) -> Result<()> {
         expect_count("`queries_old`", self.old.rows(), "`queries_new`", self.new.rows())?;
         for (what, queries, vectors) in
             [("`queries_old`", &self.old, pairs.old()), ("`queries_new`", &self.new, pairs.new_vectors())]
         {
-            rehang::check::expect_width(what, vectors.dimension(), queries.columns())?;
+            rehang_core::check::expect_width(what, vectors.dimension(), queries.columns())?;
             queries.check_finite(what)?;
         }
         let Some(qrels) = &self.qrels else { return Ok(()) };
@@ -94,8 +99,8 @@ impl FitQueries {
         }
     }
 
-    /// The judgements of the pairs `items`, by their place among these; `None` where they let no query tell a right ranking
-    /// from a wrong one.
+    /// Returns the judgements of the pairs `items`, by their place among these; `None` where they let no
+    /// query tell a right ranking from a wrong one.
     pub(crate) fn judged(&self, items: &[usize]) -> Option<Qrels> {
         let qrels = self.qrels.as_ref()?;
         let place: BTreeMap<usize, usize> =
@@ -107,7 +112,7 @@ impl FitQueries {
         let queries: Vec<Vec<(usize, f64)>> = (0..qrels.len()).map(known).collect();
         let right = |judged: &Vec<(usize, f64)>| judged.iter().filter(|(_, gain)| *gain > 0.0).count();
         let tells_apart = queries.iter().any(|judged| (1..items.len()).contains(&right(judged)));
-        // They were judgements before.
+        // A part of valid judgements is valid.
         tells_apart.then(|| Qrels::new(queries).ok()).flatten()
     }
 }

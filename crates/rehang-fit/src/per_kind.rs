@@ -1,21 +1,24 @@
-//! A map for each of two kinds of old vectors, and a gate that tells them apart by the old vector alone.
+//! Fits a map for each of two kinds of old vectors, and a gate that tells them apart by the old vector alone.
 //!
 //! 1. [`two_kinds`] colours the pairs, by old and new vectors.
-//! 2. The gate is kernel ridge regression from the old vector on the kind: one column a kind, 1 for its pairs and 0 for all others. What
-//!    it gives for pairs left out goes through a multinomial logistic regression, which makes likelihoods of it.
-//! 3. A pair of which the gate, without it, is sure that it is of another kind than its colour becomes one of that kind, and the gate is
-//!    fitted anew.
+//! 2. The gate is kernel ridge regression from the old vector on the kind: one column a kind, 1 for its pairs
+//!    and 0 for all others. Its outputs for pairs left out go through a multinomial logistic regression,
+//!    which makes likelihoods of them.
+//! 3. The gate, without a pair, may be sure that the pair is of another kind than its colour. The pair then
+//!    becomes one of that kind, and the gate is fitted anew.
 //! 4. Each kind's map is the kernel ridge regression of its pairs.
 //!
-//! The pairs that have the new model's vector already are the one kind, where they are many ([`same`]): its map is the identity, and steps 1 and 3 are left out.
+//! The pairs that have the new model's vector already are the one kind, where they are many ([`same`]): its
+//! map is the identity, and steps 1 and 3 are left out.
 //!
-//! Why it is here: one kernel map for both kinds keeps a width and a penalty that serve neither, and old vectors of one kind disturb
-//! those of the other. `laboratory/bench/kinds/run.py` measures how much; `laboratory/bench/runs/kinds.md` has the table.
+//! One kernel map for both kinds would keep a width and a penalty that serve neither, and old vectors of one
+//! kind would disturb those of the other. `laboratory/bench/kinds/run.py` measures how much;
+//! `laboratory/bench/runs/kinds.md` has the table.
 
 use std::collections::BTreeMap;
 
-use rehang::adapter::{Dense, InputScaling, KernelExpansion, Map, PerKind};
-use rehang::{Error, Head, Matrix, Pairs, Progress, Result};
+use rehang_core::adapter::{Dense, InputScaling, KernelExpansion, Map, PerKind};
+use rehang_core::{Error, Head, Matrix, Pairs, Progress, Result};
 
 use crate::candidate::{FittedMap, group_numbers, several};
 use crate::folds::{LeftOut, shuffled};
@@ -27,24 +30,26 @@ use crate::linear_algebra::scaled;
 use crate::method::Method;
 use crate::same;
 
-/// The fewest pairs that a map of their own is fitted on.
+/// Smallest number of pairs that a kind's own map is fitted on.
 pub(crate) const KIND_MIN: usize = 20;
-/// The fewest of them that are left where others are left out; what is below goes without a map.
+/// Smallest number of a kind's pairs that are left where others are left out; a kind with fewer goes without
+/// a map.
 const KIND_LEFT_MIN: usize = 5;
-/// Pairs that the gate is fitted on, at most: what kind a vector is of is a simpler question than where it goes.
+/// Largest number of pairs that the gate is fitted on: which kind a vector is of is a simpler question than
+/// where it goes.
 const GATE_PAIRS_MAX: usize = 2_000;
-/// How often pairs take the kind that the gate says.
+/// Number of rounds in which pairs take the kind that the gate gives them.
 const ROUNDS: usize = 2;
 
-/// γ and λ of a kernel.
+/// Settings γ and λ of a kernel.
 type Settings = (f64, f64);
 
 /// Fits a map for each kind of old vectors.
 ///
 /// # Errors
 ///
-/// [`rehang::ErrorKind::MissingInput`] where the pairs do not show two kinds that can be told apart, with at least twenty pairs each;
-/// as [`fit_kernel_ridge`].
+/// [`rehang_core::ErrorKind::MissingInput`] where the pairs do not show two kinds that can be told apart, with at
+/// least twenty pairs each; as [`fit_kernel_ridge`].
 pub(crate) fn fit(pairs: &Pairs, groups: &[i64], seed: u64, progress: &Progress) -> Result<FittedMap> {
     let old = scaled(pairs.old().matrix(), InputScaling::UnitLength);
     let same = same::kinds(pairs);
@@ -82,7 +87,7 @@ pub(crate) fn fit(pairs: &Pairs, groups: &[i64], seed: u64, progress: &Progress)
     })
 }
 
-/// The kind of every pair by [`two_kinds`] and the gate, and the gate's settings.
+/// Returns the kind of every pair by [`two_kinds`] and the gate, and the gate's settings.
 fn by_neighbours(
     pairs: &Pairs,
     old: &Matrix,
@@ -109,13 +114,14 @@ fn members(kinds: &[usize], kind: usize) -> Vec<usize> {
     (0..kinds.len()).filter(|&row| kinds[row] == kind).collect()
 }
 
-/// The kind of every pair, and the settings that were chosen on all pairs; `None` where they are chosen at the fit.
+/// Kinds of all pairs, and the settings that were chosen on all pairs; `None` where they are chosen at the
+/// fit.
 #[derive(Debug)]
 struct PerKindFit {
     kinds: Vec<usize>,
-    /// The kind whose old vectors are the new ones already.
+    /// Kind whose old vectors are the new ones already.
     as_it_is: Option<usize>,
-    /// The class or cluster of every pair, by which settings are chosen.
+    /// Class or cluster of every pair, by which settings are chosen.
     groups: Vec<usize>,
     gate: Option<Settings>,
     maps: Vec<Option<Settings>>,
@@ -123,7 +129,7 @@ struct PerKindFit {
 }
 
 impl PerKindFit {
-    /// The map of some pairs, and the settings of each kind's.
+    /// Fits the map of some pairs, and returns it with the settings of each kind's map.
     fn on(
         &self,
         old: &Matrix,
@@ -182,7 +188,7 @@ impl LeavesOut for PerKindFit {
     }
 }
 
-/// A layer that gives the same for every vector.
+/// Makes a layer that gives the same for every vector.
 fn constant(bias: Vec<f32>, inputs: usize) -> Dense {
     Dense { weight: Matrix::zeros(bias.len(), inputs), bias, relu: false }
 }
@@ -200,14 +206,14 @@ fn kernel(
     }
 }
 
-/// What tells kinds apart.
+/// Gate that tells kinds apart by the old vector.
 struct Gate {
     kernel: KernelRidge,
-    /// The pairs that it was fitted on, increasing.
+    /// Pairs that the gate was fitted on, increasing.
     rows: Vec<usize>,
-    /// What it gave for each of them without it, `[rows, kinds]`.
+    /// Outputs of the kernel map for each of these pairs without it, `[rows, kinds]`.
     left_out: Matrix,
-    /// From what the kernel map gives to the log of how likely each kind is.
+    /// Regression from outputs of the kernel map to the log of how likely each kind is.
     likely: Head,
     settings: Settings,
 }
@@ -234,9 +240,11 @@ impl Gate {
         Ok(Self { kernel, rows, left_out, likely, settings })
     }
 
-    /// The kind of every pair: another one than `kinds` say where the gate is sure of that, the pair itself left out.
+    /// Returns the kind of every pair: another one than `kinds` say where the gate is sure of that, the pair
+    /// itself left out.
     fn kinds(&self, old: &Matrix, kinds: &[usize]) -> Result<Vec<usize>> {
-        /// Where old vectors leave the kind open, the colour knows more: it has seen the new vector too.
+        /// Likelihood from which on the gate is sure. Where old vectors leave the kind open, the colour knows
+        /// more: it has seen the new vector too.
         const SURE: f64 = 0.8;
         let mut given = self.kernel.map.outputs(old, None)?;
         for (place, &row) in self.rows.iter().enumerate() {
@@ -263,7 +271,8 @@ impl Gate {
         bias.iter().enumerate().map(|kind| of(kind) as f32).collect()
     }
 
-    /// Old vectors to logits: the regression behind the kernel map is a part of its numbers.
+    /// Returns the map from old vectors to logits: the regression behind the kernel map becomes a part of its
+    /// numbers.
     fn map(self) -> Map {
         let map = &self.kernel.map;
         let count = self.likely.classes();
@@ -295,10 +304,10 @@ mod tests {
     use crate::auto::fit_with;
     use crate::parameters::FitParameters;
     use crate::tests::test_data::{affine, pairs as make, random_matrix};
-    use rehang::adapter::true_errors;
+    use rehang_core::adapter::true_errors;
 
-    /// Items in ten clusters, whose old vectors have a bent half of what the new ones have and noise; those of the small kind are
-    /// turned and moved. The noise of `seed`, and of nothing else, differs.
+    /// Makes items in ten clusters, whose old vectors have a bent half of what the new ones have, and noise.
+    /// Old vectors of the small kind are turned and moved. The noise of `seed`, and nothing else, differs.
     fn items(n: usize, seed: u64, is_small: impl Fn(usize) -> bool) -> Pairs {
         let (centres, within) = (random_matrix(10, 24, 1), random_matrix(n, 24, seed));
         let new = Matrix::from_fn(n, 24, |row, axis| centres.row(row % 10)[axis] + within.row(row)[axis]);
@@ -320,7 +329,7 @@ mod tests {
         fit(pairs, &vec![-1; pairs.len()], 0, &Progress::default()).unwrap()
     }
 
-    /// The squared error of either kind.
+    /// Returns the squared error of either kind.
     fn errors(map: &Map, asked: &Pairs, is_small: impl Fn(usize) -> bool) -> [f64; 2] {
         let raw = map.outputs(asked.old().matrix(), None).unwrap();
         let errors = true_errors(asked.new_vectors().matrix(), &raw);
@@ -391,7 +400,7 @@ mod tests {
             maps: vec![Some((0.25, 0.1)), Some((0.5, 0.03))],
             seed: 0,
         };
-        // Of one kind alone only its map is left.
+        // Pairs of one kind alone leave only its map.
         let splits = [all.clone(), large].map(|fitted| LeftOut { fitted, asked: all.clone() });
         let outputs = fit.outputs(&pairs, &splits, &Progress::default()).unwrap();
         let old = scaled(pairs.old().matrix(), InputScaling::UnitLength);

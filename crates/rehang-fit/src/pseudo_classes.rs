@@ -1,17 +1,17 @@
 //! Pseudo-classes for pairs without labels, and a head made of class means.
 
-use rehang::check::expect_count;
-use rehang::{
+use rehang_core::check::expect_count;
+use rehang_core::{
     Error, Head, HeadKind, Labels, Matrix, Progress, Result, class_means, k_means, squared_distance,
 };
 
 use crate::head_fit::class_numbers;
 
-/// Rounds of k-means at most; it seldom needs as many.
+/// Largest number of rounds of k-means; it seldom needs as many.
 const ROUNDS: usize = 50;
 
-/// Labels for vectors `[n, d]` that have none: the clusters of [`k_means`], one for every 30 items, at least 2 and at
-/// most 256 of them.
+/// Labels vectors `[n, d]` that have no labels by the clusters of [`k_means`], one for every 30 items, at
+/// least 2 and at most 256 of them.
 ///
 /// # Errors
 ///
@@ -21,16 +21,18 @@ pub fn pseudo_classes(vectors: &Matrix, seed: u64, progress: &Progress) -> Resul
     Ok(clusters.of_item.into_iter().map(i64::from).collect())
 }
 
-/// A head from class means: `logit_c(v) = −‖v − mean_c‖² / variance` but for what is the same for every class, so
-/// weight `2·mean_c/variance` and bias `−‖mean_c‖²/variance`, the variance being that of vectors within their class.
+/// Makes a head from class means: `logit_c(v) = −‖v − mean_c‖² / variance` but for what is the same for every
+/// class. So its weight is `2·mean_c/variance` and its bias `−‖mean_c‖²/variance`, the variance being that of
+/// vectors within their class.
 ///
-/// It needs no fitting, works for clusters as for classes, and is what σ² is learned with where a model ships without
-/// a head. Negative labels are left out. Where vectors do not vary within classes, distances are taken as they are.
+/// The head needs no fitting and works for clusters as for classes. σ² is learned with it where a model ships
+/// without a head. Negative labels are left out. Where vectors do not vary within classes, distances are
+/// taken as they are.
 ///
 /// # Errors
 ///
-/// [`rehang::ErrorKind::CountMismatch`] where there is not one label a vector, [`rehang::ErrorKind::MissingInput`]
-/// where no label is known.
+/// [`rehang_core::ErrorKind::CountMismatch`] where there is not one label for each vector,
+/// [`rehang_core::ErrorKind::MissingInput`] where no label is known.
 pub fn centroid_head(vectors: &Matrix, labels: &[i64]) -> Result<Head> {
     expect_count("new vectors", vectors.rows(), "labels", labels.len())?;
     let (numbers, known) = class_numbers(labels);

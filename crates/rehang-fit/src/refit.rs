@@ -1,25 +1,30 @@
-//! Whether a map that is fitted again on more pairs is worth having: two maps, measured on the same items.
+//! Tells whether a map that is fitted again on more pairs is worth having: two maps, measured on the same
+//! items.
 //!
-//! While a gallery is re-embedded, natives come that a map may be fitted on again. A new map makes all adapted vectors anew, so it is
-//! taken only where it is seen to be better. [`RefitGain`] compares squared errors on items that neither map was fitted on, and that are a
-//! random sample of the gallery: natives as they come are what an order took for the hardest. What the rule is worth:
-//! `cargo lab study refit`, its record in `laboratory/bench/runs/refit.md`.
+//! While a gallery is re-embedded, natives come that a map may be fitted on again. A new map makes all
+//! adapted vectors anew, so it is taken only where it is seen to be better. [`RefitGain`] compares squared
+//! errors on items that neither map was fitted on, and that are a random sample of the gallery; natives as
+//! they come would be those that an order took for the hardest. `cargo lab study refit` measures what the
+//! rule is worth; its record is `laboratory/bench/runs/refit.md`.
 
-use rehang::Result;
-use rehang::statistics::mean_sd;
+use rehang_core::Result;
+use rehang_core::statistics::mean_sd;
 use serde::{Deserialize, Serialize};
 
-/// Shares of native items at which a run asks whether a refit pays: these two have most of what asking at 5, 10, 20 and 40 % has.
+/// Shares of native items at which a run asks whether a refit pays. These two bring most of what asking at 5,
+/// 10, 20 and 40 % brings.
 pub const ASKED_AT: [f64; 2] = [0.1, 0.4];
-/// The mean fall of the squared error has to be more than so many of its standard errors.
+/// Number of its standard errors that the mean fall of the squared error has to exceed.
 const Z_MIN: f64 = 1.0;
-/// And at least this part of the error: less changes no ranking that anybody sees, and costs every adapted vector a write.
+/// Smallest part of the error by which it has to fall: less changes no ranking that anybody sees, and costs
+/// every adapted vector a write.
 const FALL_MIN: f64 = 0.005;
-/// Items below which nothing is said: a standard error of fewer says little.
+/// Number of items below which nothing is said: a standard error of fewer says little.
 pub const MEASURED_MIN: usize = 30;
 
-/// How many items of a gallery are kept for measuring: one of a hundred, at least 200 and at most 2,000, whose error is known to two
-/// percent. In a small gallery one of twenty: the run is for re-embedding what is worst.
+/// Returns how many items of a gallery are kept for measuring: one of a hundred, at least 200 and at most
+/// 2,000, whose error is known to two percent. In a small gallery it is one of twenty: the run is for
+/// re-embedding what is worst.
 pub fn kept_for_measuring(items: usize) -> usize {
     (items / 100).clamp(200, 2000).min(items / 20)
 }
@@ -27,20 +32,22 @@ pub fn kept_for_measuring(items: usize) -> usize {
 /// Squared errors `‖v − h(o)‖²` of two maps on the same items, whose native vectors are v.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct RefitGain {
-    /// Items measured.
+    /// Number of items measured.
     pub items: usize,
     /// Mean squared error of the map in use.
     pub before: f64,
     /// Mean squared error of the map that was fitted again.
     pub after: f64,
-    /// Standard error of `before − after`: the spread of the items' differences, over the root of their number.
+    /// Standard error of `before − after`: the spread of the items' differences, over the root of their
+    /// number.
     pub spread: f64,
     /// Standard errors of `before` and of `after`.
     pub spreads: [f64; 2],
 }
 
 impl RefitGain {
-    /// Compares the errors of two maps, item by item; items whose errors are not finite are passed over. `None` below 30 items.
+    /// Compares the errors of two maps, item by item; items whose errors are not finite are passed over.
+    /// `None` below 30 items.
     ///
     /// ```
     /// use rehang_fit::refit::RefitGain;
@@ -53,14 +60,14 @@ impl RefitGain {
     /// let moved: Vec<f64> = before.iter().rev().copied().collect();
     /// assert!(!RefitGain::of(&before, &moved)?.unwrap().pays());
     /// assert_eq!(RefitGain::of(&before[..29], &halved[..29])?, None);
-    /// # Ok::<(), rehang::Error>(())
+    /// # Ok::<(), rehang_core::Error>(())
     /// ```
     ///
     /// # Errors
     ///
     /// A count mismatch where there are not as many errors of both.
     pub fn of(before: &[f64], after: &[f64]) -> Result<Option<Self>> {
-        rehang::check::expect_count("errors of one map", before.len(), "of the other", after.len())?;
+        rehang_core::check::expect_count("errors of one map", before.len(), "of the other", after.len())?;
         let both =
             || before.iter().zip(after).filter(|(before, after)| before.is_finite() && after.is_finite());
         let falls: Vec<f64> = both().map(|(before, after)| before - after).collect();
@@ -77,46 +84,50 @@ impl RefitGain {
         }))
     }
 
-    /// What the map in use was measured with.
+    /// Returns the mean error of the map in use.
     pub fn error_before(&self) -> MeanError {
         MeanError { items: self.items, mean: self.before, spread: self.spreads[0] }
     }
 
-    /// What the new map was measured with.
+    /// Returns the mean error of the new map.
     pub fn error_after(&self) -> MeanError {
         MeanError { items: self.items, mean: self.after, spread: self.spreads[1] }
     }
 
-    /// The part of the error that the new map takes away; below 0 where it adds to it, and 0 where there was none.
+    /// Returns the part of the error that the new map takes away; below 0 where it adds to it, and 0 where
+    /// there was none.
     pub fn fall(&self) -> f64 {
         if self.before > 0.0 { (self.before - self.after) / self.before } else { 0.0 }
     }
 
-    /// The rule: the error falls by more than its standard error, and by half a percent or more.
+    /// Returns whether the new map pays: the error falls by more than its standard error, and by half a
+    /// percent or more.
     pub fn pays(&self) -> bool {
         self.before - self.after > Z_MIN * self.spread && self.fall() >= FALL_MIN
     }
 }
 
-/// Above this ratio, and 1 by more than so many standard errors of its logarithm, a gallery is not what a map was made for.
+/// Ratio of errors above which a gallery is not what a map was made for. The logarithm of the ratio has to be
+/// above 0 by [`DRIFT_Z`] standard errors as well.
 const DRIFT_MIN: f64 = 1.2;
 const DRIFT_Z: f64 = 3.0;
-/// By this part has the σ² of a gallery to be above that of pairs, and by as many standard errors, where nothing is measured.
+/// Part by which the σ² of a gallery has to be above that of pairs, where nothing is measured; the standard
+/// errors are [`DRIFT_Z`] here too.
 const OUTGROWN_MIN: f64 = 0.05;
 
-/// The mean squared error of a map on items that it was not fitted on.
+/// Mean squared error of a map on items that it was not fitted on.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct MeanError {
-    /// Items.
+    /// Number of items.
     pub items: usize,
-    /// The mean.
+    /// Mean of the squared errors.
     pub mean: f64,
-    /// Its standard error.
+    /// Standard error of the mean.
     pub spread: f64,
 }
 
 impl MeanError {
-    /// Of squared errors, but for those that are not finite. `None` below 30.
+    /// Averages squared errors, but for those that are not finite. `None` below 30.
     pub fn of(errors: &[f64]) -> Option<Self> {
         let finite: Vec<f64> = errors.iter().copied().filter(|error| error.is_finite()).collect();
         let items = finite.len();
@@ -124,14 +135,15 @@ impl MeanError {
         Some(Self { items, mean: of.mean, spread: of.sd / (items as f64).sqrt() })
     }
 
-    /// How many times another one it is; 1 where both are 0.
+    /// Returns how many times another one it is; 1 where both are 0.
     pub fn times(&self, other: &Self) -> f64 {
         if self.mean == other.mean { 1.0 } else { self.mean / other.mean.max(f64::MIN_POSITIVE) }
     }
 
-    /// Whether a gallery, of which this is measured, is not what a map was fitted for, where `expected` was: errors are above it by a fifth, and the
-    /// logarithm of their ratio is above 0 by three standard errors. What that says of galleries that have drifted and of others:
-    /// `cargo lab study drift`.
+    /// Returns whether a gallery has drifted from what a map was fitted for: `self` is measured on the
+    /// gallery, `expected` on what the map was fitted for. Errors then are above `expected` by a fifth, and
+    /// the logarithm of their ratio is above 0 by three standard errors. `cargo lab study drift` measures
+    /// what that says of galleries that have drifted and of others.
     ///
     /// ```
     /// use rehang_fit::refit::MeanError;
@@ -146,10 +158,12 @@ impl MeanError {
         self.times(expected) > DRIFT_MIN && self.is_above(expected)
     }
 
-    /// Whether a gallery has outgrown the pairs that a map was fitted on, by its σ² alone, before anything is embedded: this is the mean σ² of items
-    /// that are no pairs, `share` of the gallery, and `pairs` that of held-out ones. The whole of the gallery is above the pairs by 5 %, and
-    /// the logarithm of the ratio above 0 by three standard errors. σ² rises less than the error does, so less of it has to be seen. What that says of
-    /// galleries that have drifted and of others: `cargo lab study drift`.
+    /// Returns whether a gallery has outgrown the pairs that a map was fitted on, by its σ² alone, before
+    /// anything is embedded. `self` is the mean σ² of items that are no pairs, `share` of the gallery, and
+    /// `pairs` that of held-out pairs. The whole of the gallery then is above the pairs by 5 %, and the
+    /// logarithm of the ratio is above 0 by three standard errors. σ² rises less than the error does, so less
+    /// of it has to be seen. `cargo lab study drift` measures what that says of galleries that have drifted
+    /// and of others.
     ///
     /// ```
     /// use rehang_fit::refit::MeanError;
@@ -164,34 +178,35 @@ impl MeanError {
         share * (self.times(pairs) - 1.0) > OUTGROWN_MIN && self.is_above(pairs)
     }
 
-    /// Whether the logarithm of the ratio to another one is above 0 by three standard errors.
+    /// Returns whether the logarithm of the ratio to another one is above 0 by three standard errors.
     fn is_above(&self, other: &Self) -> bool {
         let part = |of: &Self| of.spread / of.mean.max(f64::MIN_POSITIVE);
         self.times(other).ln() > DRIFT_Z * part(self).hypot(part(other))
     }
 }
 
-/// σ² is said to be off from this factor on, either way.
+/// Factor from which on σ² is said to be off, either way.
 const OFF_MIN: f64 = 1.1;
-/// Standard errors of a 95 % interval.
+/// Number of standard errors of a 95 % interval.
 const Z_95: f64 = 1.96;
 
-/// By what factor the σ² of a map is off: the mean squared error of items that it was not fitted on, over their mean σ², with its 95 % interval. Above
-/// 1 σ² is too small.
+/// Factor by which the σ² of a map is off: the mean squared error of items that it was not fitted on, over
+/// their mean σ², with its 95 % interval. Above 1, σ² is too small.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct SigmaScale {
-    /// `Σ ‖v − h(o)‖² / Σ σ²`.
+    /// Ratio `Σ ‖v − h(o)‖² / Σ σ²`.
     pub ratio: f64,
-    /// Where its 95 % interval begins: the standard error of its logarithm is that of the mean of `‖v − h(o)‖² − ratio·σ²`, as a part of the mean
-    /// squared error.
+    /// Lower end of the 95 % interval. The standard error of the ratio's logarithm is that of the mean of
+    /// `‖v − h(o)‖² − ratio·σ²`, as a part of the mean squared error.
     pub low: f64,
-    /// Where it ends.
+    /// Upper end of the 95 % interval.
     pub high: f64,
 }
 
 impl SigmaScale {
-    /// Compares squared errors with σ², item by item; items where either is not finite are passed over. It is 1 for certain where all errors or all
-    /// σ² are 0, or nothing is given: a map that is exact has no scale.
+    /// Compares squared errors with σ², item by item; items where either is not finite are passed over. The
+    /// ratio is 1 for certain where all errors or all σ² are 0, or nothing is given: a map that is exact has
+    /// no scale.
     ///
     /// ```
     /// use rehang_fit::refit::SigmaScale;
@@ -201,14 +216,14 @@ impl SigmaScale {
     /// let scale = SigmaScale::of(&errors, &sigma)?;
     /// assert!((scale.ratio - 2.1).abs() < 0.01 && scale.low > 2.05 && scale.high < 2.15);
     /// assert!(scale.is_off());
-    /// # Ok::<(), rehang::Error>(())
+    /// # Ok::<(), rehang_core::Error>(())
     /// ```
     ///
     /// # Errors
     ///
     /// A count mismatch where there are not as many of both.
     pub fn of(errors: &[f64], sigma: &[f64]) -> Result<Self> {
-        rehang::check::expect_count("squared errors", errors.len(), "σ²", sigma.len())?;
+        rehang_core::check::expect_count("squared errors", errors.len(), "σ²", sigma.len())?;
         let both = || {
             errors.iter().copied().zip(sigma.iter().copied()).filter(|(e, s)| e.is_finite() && s.is_finite())
         };
@@ -223,13 +238,13 @@ impl SigmaScale {
         Ok(Self { ratio, low: ratio * (-Z_95 * spread).exp(), high: ratio * (Z_95 * spread).exp() })
     }
 
-    /// How much too large it is.
+    /// Returns the inverse: how much too large σ² is.
     #[must_use]
     pub fn inverted(&self) -> Self {
         Self { ratio: 1.0 / self.ratio, low: 1.0 / self.high, high: 1.0 / self.low }
     }
 
-    /// Whether it is off: by more than a tenth, and 1 is not within its interval.
+    /// Returns whether σ² is off: by more than a tenth, and 1 is not within its interval.
     pub fn is_off(&self) -> bool {
         let factor = if self.ratio < 1.0 { self.inverted() } else { *self };
         factor.ratio > OFF_MIN && factor.low > 1.0
@@ -258,7 +273,7 @@ mod tests {
 
     #[test]
     fn a_scale_has_the_interval_of_a_resampled_one() {
-        // Errors 1.3 σ² on average, from σ²/10 to 2.5 σ².
+        // Errors are 1.3 σ² on average, from σ²/10 to 2.5 σ².
         let sigma: Vec<f64> = (0..400).map(|item| 0.5 + f64::from(item % 20) / 10.0).collect();
         let errors: Vec<f64> = sigma
             .iter()

@@ -1,12 +1,13 @@
-//! What pairs say of themselves: old vectors of two kinds, or pairs that no map could fit.
+//! Finds what pairs say of themselves: old vectors of two kinds, or pairs that no map could fit.
 //!
-//! A map's squared errors on pairs that it has not seen are spread about one level. Where some of them stand on a hump of their
-//! own, far above the others, no map could fit these pairs: their new vectors are of other content. Two kinds of old vectors, each
-//! of which a map of its own would fit, are seen in their neighbours ([`crate::kinds`]).
+//! A map's squared errors on pairs that it has not seen are spread about one level. Some of them may stand on
+//! a hump of their own, far above the others. No map could fit these pairs: their new vectors are of other
+//! content. Two kinds of old vectors, each of which a map of its own would fit, are seen in their neighbours
+//! ([`crate::kinds`]).
 
-use rehang::adapter::{Geometry, NearestAnchors, true_errors};
-use rehang::finding::Finding;
-use rehang::{Matrix, Pairs, Progress, Result};
+use rehang_core::adapter::{Geometry, NearestAnchors, true_errors};
+use rehang_core::finding::Finding;
+use rehang_core::{Matrix, Pairs, Progress, Result};
 
 use crate::closed_form::ridge;
 use crate::folds::{folds, shuffled};
@@ -18,46 +19,51 @@ use crate::same;
 use crate::traits::{Trait, TraitValues};
 use crate::uncertainty_fit::power_of_e;
 
-/// Fewer pairs than this have no distribution to look at.
+/// Number of pairs below which there is no distribution to look at.
 const PAIRS_MIN: usize = 100;
-/// Pairs that are compared with the others at most, and that are told apart by a second map.
+/// Largest number of pairs that are compared with the others, and that are told apart by a second map.
 const ITEMS_MAX: usize = 2_000;
-/// The fewest pairs that are a hump.
+/// Smallest number of pairs that are a hump.
 const HUMP_MIN: usize = 8;
 
-/// Pairs that are another thing than the others, and what the reader should know of them.
+/// Pairs that are another thing than the others, and a finding about them.
 pub(crate) struct Residuals {
-    /// Which of the pairs that were looked at are of the smaller kind, where there are two.
+    /// Whether each of the pairs that were looked at is of the smaller kind, where there are two kinds.
     pub small_kind: Option<Vec<bool>>,
     pub finding: Option<Finding>,
 }
 
-/// Old vectors of two kinds, such as those of two models, read off the neighbours of pairs. `None` where there is one, where many items
-/// have one vector, or where pairs are too few to say (fewer than [`KINDS_MIN`](crate::KINDS_MIN)).
+/// Finds old vectors of two kinds, such as those of two models, by the neighbours of pairs. `None` where
+/// there is one kind, where many items have one vector, or where pairs are too few to say (fewer than
+/// [`KINDS_MIN`](crate::KINDS_MIN)).
 ///
 /// # Errors
 ///
-/// [`rehang::ErrorKind::Diverged`] where a decomposition fails, [`rehang::ErrorKind::Cancelled`].
+/// [`rehang_core::ErrorKind::Diverged`] where a decomposition fails, [`rehang_core::ErrorKind::Cancelled`].
 pub fn kinds_of_pairs(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<Option<Kinds>> {
     if is_one_vector(pairs) { Ok(None) } else { two_kinds(pairs, seed, progress) }
 }
 
-/// Whether many items have one vector: that is told as what it is, and any map that is near to it would fit these pairs.
+/// Returns whether many items have one vector. That is told as what it is, and any map that is near to it
+/// would fit these pairs.
 fn is_one_vector(pairs: &Pairs) -> bool {
     let (old, new) = (pairs.old().matrix(), pairs.new_vectors().matrix());
     guards::one_vector("old", old, new).is_some() || guards::one_vector("new", new, old).is_some()
 }
 
-/// Looks at what a map gave for pairs that it was not fitted on: raw outputs `[n, d_new]`, and how they conform.
+/// Examines the outputs of a map for pairs that it was not fitted on: raw outputs `[n, d_new]`, and how they
+/// conform.
 ///
-/// 1. Old vectors that are the new ones already, of which [`same::finding`] speaks. Old vectors of two kinds, which [`kinds_of_pairs`] found. `has_own_maps` says whether the map has one of its own for each.
-/// 2. Otherwise squared errors on a hump of their own, and new vectors that are far from all other new ones: they fit as badly as
-///    chance.
-/// 3. The trait that separates them best is named, where one does.
+/// 1. It looks for old vectors that are the new ones already, of which [`same::finding`] speaks, and takes
+///    old vectors of two kinds from [`kinds_of_pairs`]. `has_own_maps` says whether the map has one of its
+///    own for each kind.
+/// 2. Otherwise it looks for squared errors on a hump of their own, and for new vectors that are far from all
+///    other new ones: they fit as badly as chance.
+/// 3. The trait that separates these pairs best is named, where one does.
 ///
 /// # Errors
 ///
-/// [`rehang::ErrorKind::Cancelled`].
+/// [`rehang_core::ErrorKind::Cancelled`].
 pub(crate) fn examine(
     pairs: &Pairs,
     (raw, geometry): (&Matrix, &Geometry),
@@ -84,7 +90,8 @@ pub(crate) fn examine(
         Ok(is_enough
             && times_worse_than_its_own_map(pairs, hump, &errors, geometry, seed, progress)?.is_none())
     };
-    // Many pairs that no map fits have neighbours like those of a second kind. A kind that has its own map needs no other proof.
+    // Many pairs that no map fits have neighbours like those of a second kind. A kind that has its own map
+    // needs no other proof.
     if let Some(kinds) = kinds
         && (has_own_maps || !worst.as_ref().map(fitted_by_nothing).transpose()?.unwrap_or(false))
     {
@@ -95,7 +102,7 @@ pub(crate) fn examine(
     }
     let far = far_from_all(pairs.new_vectors().matrix(), seed)?;
     let lonely = upper_hump(&far);
-    // A vector that is like no other and that the map meets all the same is none of them.
+    // A vector that is like no other, and that the map meets all the same, is no misfit.
     let level = median(&logs);
     let misfits: Vec<bool> = (0..n)
         .map(|row| {
@@ -120,7 +127,7 @@ pub(crate) fn examine(
     Ok(seen)
 }
 
-/// Logs of squared errors; the least is a billionth of their mean.
+/// Returns the logs of squared errors; the least is that of a billionth of their mean.
 fn logs(errors: &[f64]) -> Vec<f64> {
     let mean = errors.iter().sum::<f64>() / errors.len().max(1) as f64;
     errors.iter().map(|&error| error.max((1e-9 * mean).max(f64::MIN_POSITIVE)).ln()).collect()
@@ -132,7 +139,7 @@ fn median(values: &[f64]) -> f64 {
     sorted[sorted.len() / 2]
 }
 
-/// The log of how far every vector is from its five nearest among (some of) the others.
+/// Returns the log of how far every vector is from its five nearest among (some of) the others.
 fn far_from_all(new: &Matrix, seed: u64) -> Result<Vec<f64>> {
     const NEIGHBOURS: usize = 5;
     let mut anchors = shuffled(new.rows(), seed);
@@ -145,20 +152,20 @@ fn far_from_all(new: &Matrix, seed: u64) -> Result<Vec<f64>> {
     Ok(logs(&found.iter().map(mean).collect::<Vec<_>>()))
 }
 
-/// Which values stand on a hump of their own above the others; `None` where none do.
+/// Returns which values stand on a hump of their own above the others; `None` where none do.
 ///
-/// A mixture of two normal distributions is fitted by expectation maximisation, from several beginnings, the smallest hump first.
-/// The first one that is a hump counts: the best mixture of all may describe something else about the lower values. What it has to
-/// be, no set of sound pairs that was looked at came near.
+/// A mixture of two normal distributions is fitted by expectation maximisation, from several beginnings, the
+/// smallest hump first. The first one that is a hump counts: the best mixture of all may describe something
+/// else about the lower values. No set of sound pairs that was looked at came near to what a hump has to be.
 fn upper_hump(values: &[f64]) -> Option<Vec<bool>> {
-    /// Of all values, at most.
+    /// Largest share of all values that a hump may have.
     const SHARE_MAX: f64 = 0.3;
-    /// Distance of the two means in units of the root mean square of their spreads (Ashman's D), at least.
+    /// Smallest distance of the two means in units of the root mean square of their spreads (Ashman's D).
     const APART_MIN: f64 = 3.2;
-    /// By how much the information criterion of Bayes prefers two humps to one, at least.
+    /// Smallest gain by which the information criterion of Bayes prefers two humps to one.
     const GAIN_MIN: f64 = 20.0;
     const ROUNDS: usize = 100;
-    /// A round that makes a value no likelier than that is the last one.
+    /// Gain in likelihood a value below which a round is the last one.
     const SETTLED: f64 = 1e-9;
     const SPREAD_MIN: f64 = 1e-3;
     let n = values.len() as f64;
@@ -210,7 +217,7 @@ fn upper_hump(values: &[f64]) -> Option<Vec<bool>> {
         let gain = 2.0 * (likelihood - alone) - 3.0 * n.ln();
         let apart = (means[1] - means[0]) / (0.5 * (variances[0] + variances[1])).sqrt();
         if share <= SHARE_MAX && apart >= APART_MIN && gain >= GAIN_MIN {
-            // Of the wider distribution's far side only what lies above counts.
+            // Values below the lower mean do not count, though the wider distribution may reach them.
             let hump: Vec<bool> =
                 values.iter().zip(&upper).map(|(&value, &upper)| upper > 0.5 && value > means[0]).collect();
             if hump.iter().filter(|&&of| of).count() >= HUMP_MIN {
@@ -221,7 +228,7 @@ fn upper_hump(values: &[f64]) -> Option<Vec<bool>> {
     None
 }
 
-/// The words for old vectors of two kinds.
+/// Words the finding of old vectors of two kinds.
 fn of_two_kinds(
     pairs: &Pairs,
     kinds: &Kinds,
@@ -271,7 +278,8 @@ fn of_two_kinds(
         .evidence(&evidence))
 }
 
-/// How many times the error of its own map the error of the pairs of a kind is, where its own map does clearly better.
+/// Returns how many times the error of its own map the error of the pairs of a kind is, where its own map
+/// does clearly better.
 fn times_worse_than_its_own_map(
     pairs: &Pairs,
     kind: &[bool],
@@ -281,9 +289,9 @@ fn times_worse_than_its_own_map(
     progress: &Progress,
 ) -> Result<Option<f64>> {
     const FOLDS: usize = 5;
-    /// What its own map has to leave of the error of all pairs' map, at most.
+    /// Largest part of the error of all pairs' map that the kind's own map may leave.
     const LEFT_MAX: f64 = 0.85;
-    /// What its own map has to leave of the variance of the kind's new vectors, at most.
+    /// Largest part of the variance of the kind's new vectors that its own map may leave.
     const UNEXPLAINED_MAX: f64 = 0.97;
     let mut rows: Vec<usize> = (0..pairs.len()).filter(|&row| kind[row]).collect();
     if rows.len() < KIND_MIN {
@@ -306,7 +314,7 @@ fn times_worse_than_its_own_map(
     Ok(is_better.then(|| of_all / of_own.max(f64::MIN_POSITIVE)))
 }
 
-/// The sum of squared distances from the mean.
+/// Sums the squared distances from the mean.
 fn variance(rows: &Matrix) -> f64 {
     let means = crate::linear_algebra::column_means(rows);
     let of = |row: usize| {
@@ -315,7 +323,7 @@ fn variance(rows: &Matrix) -> f64 {
     (0..rows.rows()).map(of).sum()
 }
 
-/// Who is on the hump, by the trait that separates it best from the others.
+/// Describes the pairs on the hump by the trait that separates them best from the others.
 fn described(hump: &[bool], traits: &[Trait]) -> Option<String> {
     let said = traits.iter().filter(|of| of.len() == hump.len()).filter_map(|of| match &of.values {
         TraitValues::Names(values) => by_name(&of.name, values, hump),
@@ -325,7 +333,8 @@ fn described(hump: &[bool], traits: &[Trait]) -> Option<String> {
     said.reduce(|best, next| if next.0 > best.0 + 1e-9 { next } else { best }).map(|(_, said)| said)
 }
 
-/// How well a trait has to separate: what part of the hump it holds, less what part of the others.
+/// Smallest difference by which a trait has to separate: the part of the hump that it holds, less the part of
+/// the others.
 const SEPARATES_MIN: f64 = 0.6;
 
 fn by_name(name: &str, values: &[Option<String>], hump: &[bool]) -> Option<(f64, String)> {
@@ -354,8 +363,8 @@ fn by_number(name: &str, values: &[f64], hump: &[bool]) -> Option<(f64, String)>
     order.sort_by(|&a, &b| values[a].total_cmp(&values[b]));
     let on = hump.iter().filter(|&&of| of).count() as f64;
     let off = hump.len() as f64 - on;
-    // The range of values that holds most of the hump and least of the others: the largest sum of neighbours, where one of the
-    // hump counts 1/on and another −1/off. Values that are equal go together.
+    // The range of values that holds most of the hump and least of the others: the largest sum of neighbours,
+    // where one of the hump counts 1/on and another −1/off. Values that are equal go together.
     let (mut best, mut sum, mut first) = ((0.0, 0, 0), 0.0, 0);
     let mut at = 0;
     while at < order.len() {
@@ -391,9 +400,9 @@ mod tests {
     use super::*;
     use crate::tests::test_data::{affine, pairs as make, random_matrix};
     use crate::uncertainty_fit::cross_fit;
-    use rehang::adapter::Map;
+    use rehang_core::adapter::Map;
 
-    /// `n` pairs with an exactly linear map and some noise; the first `small` old vectors are turned.
+    /// Makes `n` pairs with an exactly linear map and some noise; the first `small` old vectors are turned.
     fn turned(n: usize, small: usize) -> Pairs {
         let (old, noise) = (random_matrix(n, 8, 1), random_matrix(n, 12, 3));
         let new = affine(&old, &random_matrix(12, 8, 2), &[0.5; 12]);
@@ -437,7 +446,7 @@ mod tests {
     #[test]
     fn mixed_up_pairs_are_no_kind() {
         let pairs = turned(900, 0);
-        // The new vectors of every tenth pair, dealt out among these pairs.
+        // New vectors of every tenth pair are dealt out among these pairs.
         let (mut from, order) = ((0..900).collect::<Vec<usize>>(), shuffled(90, 4));
         order.iter().enumerate().for_each(|(place, &other)| from[10 * place + 3] = 10 * other + 3);
         let new = pairs.new_vectors().matrix().select(&from);

@@ -1,54 +1,55 @@
-//! How well queries find their way in a gallery that is partly adapted: what choosing among maps goes by.
+//! Measures how well queries find their way in a gallery that is partly adapted; maps are chosen by it.
 //!
-//! These are the exact curves of the core. Held-out pairs are the gallery; its own items ask, or the queries that the caller gives.
+//! The curves are the exact ones of the core. Held-out pairs are the gallery; its own items ask, or the
+//! queries that the caller gives.
 
 use std::collections::BTreeMap;
 
-use rehang::curve::{
+use rehang_core::curve::{
     Curve, CurveInput, CurveOptions, Distances, DoNothing, MAP, Metric, Qrels, QueryRanks, Relevance, TOP1,
     curve, evaluate, evaluate_leave_one_out, evaluate_today, nearest,
 };
-use rehang::order::{OrderInput, Policy, order};
-use rehang::{Error, Head, Matrix, Pairs, Progress, Result, Vectors};
+use rehang_core::order::{OrderInput, Policy, order};
+use rehang_core::{Error, Head, Matrix, Pairs, Progress, Result, Vectors};
 
 use crate::folds::shuffled;
 use crate::parameters::{FitParameters, FitQueries};
 
-/// Neighbours whose agreement counts where nothing says what is right.
+/// Number of neighbours whose agreement counts where nothing says what is right.
 pub(crate) const AGREEMENT: usize = 10;
 
 /// Quality in percent.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Quality {
-    /// With every gallery vector adapted.
+    /// Quality with every gallery vector adapted.
     pub start: f64,
-    /// Mean over all states of the backfill.
+    /// Mean quality over all states of the backfill.
     pub area: f64,
 }
 
-/// What counts as found.
+/// Answers that count as found.
 #[derive(Debug, Clone)]
 enum Answers {
     /// Items of the query's known class.
     Labels(Vec<i64>),
     /// Items that were judged.
     Judged(Qrels),
-    /// What the fully native gallery gives first.
+    /// Answers that the fully native gallery gives first.
     Native,
 }
 
-/// Who asks, what counts as found, and how that is measured.
+/// Criterion of a comparison: who asks, what counts as found, and the metric.
 #[derive(Debug, Clone)]
 pub(crate) struct Criterion<'a> {
     answers: Answers,
-    /// The gallery's own items without any, each leaving itself out.
+    /// Separate queries; `None` where the gallery's own items ask, each leaving itself out.
     pub queries: Option<&'a FitQueries>,
     pub metric: Metric,
 }
 
 impl<'a> Criterion<'a> {
-    /// For the pairs `items`, which are a gallery: by judgements where there are queries, else by class. `None` where nothing
-    /// says what is right, or nothing among these items.
+    /// Returns the criterion for the pairs `items`, which are a gallery: by judgements where there are
+    /// queries, else by class. `None` where nothing says what is right, or nothing among these items.
     pub(crate) fn by_answers(parameters: &'a FitParameters, pairs: &Pairs, items: &[usize]) -> Option<Self> {
         let found = if let Some(queries) = &parameters.queries {
             Self {
@@ -63,8 +64,8 @@ impl<'a> Criterion<'a> {
         Some(Self { metric: parameters.metric.unwrap_or(found.metric), ..found })
     }
 
-    /// By class: mAP; `None` where no query has both something to find and something to leave, so that every ranking is as
-    /// good as any other.
+    /// Returns the criterion by class: mAP. `None` where no query has both something to find and something to
+    /// leave, so that every ranking is as good as any other.
     pub(crate) fn by_label(labels: &[i64]) -> Option<Self> {
         let mut sizes = BTreeMap::new();
         for &label in labels.iter().filter(|&&label| label >= 0) {
@@ -75,12 +76,12 @@ impl<'a> Criterion<'a> {
         tells_apart.then_some(Self { answers, queries: None, metric: MAP })
     }
 
-    /// By agreement of the first ten results with those of the fully native gallery.
+    /// Returns the criterion by agreement of the first ten results with those of the fully native gallery.
     pub(crate) fn by_agreement(queries: Option<&'a FitQueries>) -> Self {
         Self { answers: Answers::Native, queries, metric: Metric::agreement_at(AGREEMENT) }
     }
 
-    /// Fails where the metric that is asked for is not one of these answers.
+    /// Fails where the metric that is asked for cannot be measured by these answers.
     pub(crate) fn check_metric(parameters: &FitParameters, pairs: &Pairs) -> Result<()> {
         let Some(metric) = parameters.metric else { return Ok(()) };
         let judged = parameters.queries.as_ref().and_then(|queries| queries.qrels.as_ref());
@@ -103,17 +104,17 @@ impl<'a> Criterion<'a> {
         Err(Error::option("metric", metric, format!("one that can be measured here: {}", names.join(", "))))
     }
 
-    /// Whether the fully native gallery says what is right.
+    /// Returns whether the fully native gallery says what is right.
     pub(crate) fn is_agreement(&self) -> bool {
         matches!(self.answers, Answers::Native)
     }
 
-    /// What is measured, for people.
+    /// Names the metric for people.
     pub(crate) fn name(&self) -> String {
         if self.is_agreement() { self.metric.id() } else { self.metric.name() }
     }
 
-    /// Quality of the old vectors for old queries: doing nothing.
+    /// Measures the quality of the old vectors for old queries: doing nothing.
     pub(crate) fn old(&self, pairs: &Pairs) -> Result<f64> {
         let (old, new) = (pairs.old(), pairs.new_vectors());
         let today = DoNothing {
@@ -128,8 +129,9 @@ impl<'a> Criterion<'a> {
         Ok(evaluation.values[self.metric])
     }
 
-    /// What every query finds in the gallery of old vectors, queries being vectors of the old space: the given queries', or those of the
-    /// gallery's own items, each leaving itself out. What is right has to be [given](Self::given).
+    /// Ranks what every query finds in the gallery of old vectors. Queries are vectors of the old space: the
+    /// given queries', or those of the gallery's own items, each leaving itself out. The right answers have
+    /// to be [given](Self::given).
     pub(crate) fn in_old(&self, old: &Vectors, queries: &Matrix) -> Result<QueryRanks> {
         let (gallery, distance, options) = (old.matrix(), old.space().distance, self.options());
         let (relevance, quiet) = (self.relevance(), Progress::default());
@@ -141,7 +143,8 @@ impl<'a> Criterion<'a> {
         Ok(evaluation.per_query)
     }
 
-    /// The same criterion with what is right written down: what the native gallery gives first is judged right, and its recall is agreement.
+    /// Returns this criterion with the right answers written down: those that the native gallery gives first
+    /// are judged right, and their recall is agreement.
     pub(crate) fn given(&self, pairs: &Pairs) -> Result<Self> {
         if !self.is_agreement() {
             return Ok(self.clone());
@@ -156,8 +159,9 @@ impl<'a> Criterion<'a> {
         })
     }
 
-    /// The metrics that nothing may be worse in: its own, and the first result as well where its own hardly sees it, as mAP, recall and agreement do.
-    /// By agreement a first result is right where it is among what the new model finds first.
+    /// Lists the metrics that nothing may be worse in. The criterion's own is one. The first result is
+    /// another where its own hardly sees it, as mAP, recall and agreement do. By agreement a first result is
+    /// right where it is among those that the new model finds first.
     pub(crate) fn guarded(&self) -> Vec<Metric> {
         let is_recall = self.metric.key() == Metric::recall_at(AGREEMENT).key();
         let guards =
@@ -165,7 +169,7 @@ impl<'a> Criterion<'a> {
         [vec![self.metric], guards].concat()
     }
 
-    /// Quality of the new vectors for new queries: the end of the upgrade.
+    /// Measures the quality of the new vectors for new queries: the end of the upgrade.
     pub(crate) fn native(&self, pairs: &Pairs) -> Result<f64> {
         if self.is_agreement() {
             return Ok(100.0);
@@ -177,7 +181,8 @@ impl<'a> Criterion<'a> {
         Ok(evaluation.values[self.metric])
     }
 
-    /// Quality of the gallery `adapted` while it becomes `native` in random order, without a handicap.
+    /// Measures the quality of the gallery `adapted` while it becomes `native` in random order, without a
+    /// handicap.
     pub(crate) fn upgrade(&self, native: &Vectors, adapted: Matrix, seed: u64) -> Result<Quality> {
         let gallery = Gallery { criterion: self, native, adapted, known: None };
         let curve = gallery.curve(&shuffled(native.len(), seed), 0.0)?;
@@ -203,14 +208,15 @@ pub(crate) struct Gallery<'a> {
     pub criterion: &'a Criterion<'a>,
     pub native: &'a Vectors,
     pub adapted: Matrix,
-    /// Distances of the queries to either, which all orders and handicaps share.
+    /// Distances of the queries to native and to adapted vectors, which all orders and handicaps share.
     known: Option<(&'a Distances, Distances)>,
 }
 
 impl<'a> Gallery<'a> {
-    /// Distances of the queries to the native vectors, for the galleries of all maps; `None` where there are too many to keep.
+    /// Measures the distances of the queries to the native vectors, for the galleries of all maps; `None`
+    /// where there are too many to keep.
     pub(crate) fn distances(criterion: &Criterion<'_>, native: &Vectors) -> Result<Option<Distances>> {
-        /// 20 MB.
+        /// Largest number of distances that are kept: 20 MB.
         const KEPT_MAX: usize = 2_500_000;
         let queries = criterion.queries.map(|queries| &queries.new);
         let count = queries.unwrap_or(native.matrix()).rows() * native.len();
@@ -218,7 +224,7 @@ impl<'a> Gallery<'a> {
         (count <= KEPT_MAX).then(of).transpose()
     }
 
-    /// `to_native` is what [`Gallery::distances`] gives.
+    /// Makes a gallery; `to_native` are the distances from [`Gallery::distances`].
     pub(crate) fn new(
         criterion: &'a Criterion<'a>,
         native: &'a Vectors,
@@ -233,12 +239,12 @@ impl<'a> Gallery<'a> {
         Ok(Self { known: to_native.map(of).transpose()?, criterion, native, adapted })
     }
 
-    /// Whose distances the caller knows ([`Gallery::curve_by`]).
+    /// Makes a gallery without distances, which the caller passes to [`Gallery::curve_by`].
     pub(crate) fn plain(criterion: &'a Criterion<'a>, native: &'a Vectors, adapted: Matrix) -> Self {
         Self { criterion, native, adapted, known: None }
     }
 
-    /// The curve while searches put adapted items farther by `handicap`.
+    /// Measures the curve while searches put adapted items farther by `handicap`.
     pub(crate) fn curve(&self, order: &[usize], handicap: f64) -> Result<Curve> {
         let (native, criterion) = (self.native, self.criterion);
         let (distance, relevance) = (native.space().distance, criterion.relevance());
@@ -251,7 +257,8 @@ impl<'a> Gallery<'a> {
         curve(&input, &criterion.options(), &Progress::default())
     }
 
-    /// The curve while adapted items are as far as `to_adapted` says, with every query's own values at its start and its end.
+    /// Measures the curve while adapted items are as far as `to_adapted` says, with every query's own values
+    /// at its start and its end.
     pub(crate) fn curve_by(
         &self,
         to_native: &Distances,
@@ -276,7 +283,7 @@ impl<'a> Gallery<'a> {
         curve(&input, &options, &Progress::default())
     }
 
-    /// The order that is the default, through the head that an adapter would carry.
+    /// Makes the default order, through the head that an adapter would carry.
     pub(crate) fn default_order(&self, head: &Head, seed: u64) -> Result<Vec<usize>> {
         let input = OrderInput {
             items: self.native.len(),
@@ -291,7 +298,7 @@ impl<'a> Gallery<'a> {
 
 #[cfg(test)]
 mod tests {
-    use rehang::Distance;
+    use rehang_core::Distance;
 
     use super::*;
     use crate::tests::test_data::random_matrix;
@@ -311,7 +318,7 @@ mod tests {
     fn l2_does_not_see_an_offset_that_all_vectors_share() {
         let native = random_matrix(120, 4, 1);
         let adapted = Matrix::from_fn(120, 4, |row, column| native.row(row)[column] + (row % 5) as f32 * 0.1);
-        // A multiple of what f32 resolves there, so that the vectors themselves lose little.
+        // The offset is a multiple of what f32 resolves there, so that the vectors themselves lose little.
         let moved = |rows: &Matrix| Matrix::from_fn(120, 4, |row, column| rows.row(row)[column] + 4096.0);
         let labels: Vec<i64> = (0..120).map(|row| row % 7).collect();
         let criterion = Criterion::by_label(&labels).unwrap();
@@ -329,7 +336,7 @@ mod tests {
 
     #[test]
     fn average_precision_by_label_is_the_textbook_one() {
-        // Positions 0, 1, 3 on a line; items 0 and 2 share a class: the query 0 finds 1 first, then 2.
+        // Positions are 0, 1, 3 on a line; items 0 and 2 share a class: the query 0 finds 1 first, then 2.
         let rows = Matrix::new(1, vec![0.0, 1.0, 3.0]).unwrap();
         let vectors = Vectors::measured("new", Distance::L2, rows, "new vectors").unwrap();
         let pairs = Pairs::new(vectors.clone(), vectors, None, None).unwrap();

@@ -1,18 +1,20 @@
-//! Pairs whose old vector is the new model's already, as where a part of a gallery was made with another setting of one model.
+//! Finds pairs whose old vector is the new model's already, as where a part of a gallery was made with
+//! another setting of one model.
 
-use rehang::finding::Finding;
-use rehang::statistics::bootstrap_means;
-use rehang::{DIFFERENCE_MAX, Distance, Pairs, Result, difference};
+use rehang_core::finding::Finding;
+use rehang_core::statistics::bootstrap_means;
+use rehang_core::{DIFFERENCE_MAX, Distance, Pairs, Result, difference};
 
 use crate::per_kind::KIND_MIN;
 
-/// The part of the pairs that has the new model's vector, at least, for that to be told.
+/// Smallest part of the pairs that has to have the new model's vector for that to be told.
 const SHARE_MIN: f64 = 0.2;
 
-/// The percentage of those that differ that has to come first for a stop after them to be worth a word.
+/// Percentage of the differing pairs that has to come first for a stop after them to be worth a word.
 const FOUND_MIN: f64 = 90.0;
 
-/// Tells which pairs have the new model's vector already, `[n]`. `None` where less than a fifth of them has, or the spaces differ in width or distance.
+/// Tells which pairs have the new model's vector already, `[n]`. `None` where less than a fifth of them have
+/// it, or the spaces differ in width or distance.
 fn same_vectors(pairs: &Pairs) -> Option<Vec<bool>> {
     let (old, new) = (pairs.old(), pairs.new_vectors());
     let distance = new.space().distance;
@@ -25,27 +27,28 @@ fn same_vectors(pairs: &Pairs) -> Option<Vec<bool>> {
     (count(&same) > 0 && count(&same) as f64 >= SHARE_MIN * same.len() as f64).then_some(same)
 }
 
-/// Tells the two kinds of pairs apart for a map of each, `true` where the old vector is the new model's. `None` also where pairs that differ are too few for a
-/// map, and where lengths count, which a map of directions would lose.
+/// Tells the two kinds of pairs apart for a map of each, `true` where the old vector is the new model's.
+/// `None` also where pairs that differ are too few for a map, and where lengths count, which a map of
+/// directions would lose.
 pub(crate) fn kinds(pairs: &Pairs) -> Option<Vec<bool>> {
-    let is_direction = |vectors: &rehang::Vectors| {
+    let is_direction = |vectors: &rehang_core::Vectors| {
         vectors.space().distance == Distance::Cosine || vectors.space().normalised
     };
     let same = same_vectors(pairs).filter(|same| same.len() - count(same) >= KIND_MIN)?;
     (is_direction(pairs.old()) && is_direction(pairs.new_vectors())).then_some(same)
 }
 
-/// How many of the pairs that differ come first where the largest σ² does, each pair's by what was learned without it.
+/// Share of the differing pairs that come first, by the largest σ²; each pair's σ² is learned without it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WorstFirst {
-    /// The part of the pairs that comes first.
+    /// Part of the pairs that comes first.
     first: f64,
-    /// The part of those that differ that is among these.
+    /// Part of the differing pairs that is among the first.
     found: f64,
 }
 
 impl WorstFirst {
-    /// Looks at a little more of the pairs than differ. `left_out` are pairs, by row, with their σ².
+    /// Measures the share on a little more pairs than differ. `left_out` are pairs, by row, with their σ².
     pub(crate) fn of(pairs: &Pairs, left_out: &[(usize, f64)]) -> Option<Self> {
         const MORE: f64 = 0.05;
         let same = same_vectors(pairs)?;
@@ -100,8 +103,8 @@ fn count(same: &[bool]) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use rehang::adapter::true_errors;
-    use rehang::{Matrix, Progress, Vectors, adapter};
+    use rehang_core::adapter::true_errors;
+    use rehang_core::{Matrix, Progress, Vectors, adapter};
 
     use super::*;
     use crate::auto::{Fitted, fit_with};
@@ -113,7 +116,8 @@ mod tests {
         row / 10 % 5 == 1
     }
 
-    /// Items in ten clusters, with the new vector as the old one, but for one in five: those keep a part of it, and noise. The noise of `seed` differs.
+    /// Makes items in ten clusters, with the new vector as the old one. One in five keeps only a part of it,
+    /// and noise. The noise of `seed` differs.
     fn vectors(n: usize, seed: u64, keeps: f32) -> (Matrix, Matrix) {
         let (centres, within) = (random_matrix(10, 24, 1), random_matrix(n, 24, seed));
         let new = Matrix::from_fn(n, 24, |row, axis| centres.row(row % 10)[axis] + within.row(row)[axis]);
@@ -155,7 +159,7 @@ mod tests {
             finding.remedy.contains("stop early: of left-out pairs, the 25 % with the largest σ² have 93 %"),
             "{finding}"
         );
-        // Of items that no fit has seen.
+        // Items that no fit has seen.
         let asked = pairs(500, 20, 0.0);
         let adapted = adapter::apply(&fitted.adapter, asked.old(), None, &Progress::default()).unwrap();
         let unit = |rows: &Matrix| {
@@ -180,14 +184,14 @@ mod tests {
     #[test]
     fn a_map_that_keeps_them_is_tried_and_none_is_kept_that_is_worse_than_the_old_vectors() {
         let fitted = fit(&pairs(1_000, 2, 1.0), Method::Auto);
-        // The old vectors of these say little of their kind, and so does σ².
+        // The old vectors of these pairs say little of their kind, and so does σ².
         assert!(said(&fitted)[0].remedy.contains("and all: which differ, old vectors tell in part"));
         let selection = fitted.selection.unwrap();
         let row = |method: Method| selection.rows.iter().find(|row| row.method == method).unwrap();
         let (kept, identity) = (&selection.rows[selection.kept.unwrap()], row(Method::DoNothing));
         assert!(kept.area >= identity.area - kept.spread.unwrap(), "{kept:?} {identity:?}");
         assert!(kept.relative_error <= identity.relative_error, "{kept:?} {identity:?}");
-        // One that has them too is nearer to the native vectors than any that turns them.
+        // A map that keeps these vectors too is nearer to the native ones than any that turns them.
         let own = row(Method::PerKind).relative_error;
         assert!(own < 0.9 * row(Method::KernelRidge).relative_error && own < 0.9 * identity.relative_error);
     }
@@ -213,7 +217,7 @@ mod tests {
         assert_eq!(count(&same_vectors(&mix(80)).unwrap()), 80);
         let all = finding(&mix(400), None, 0).unwrap().unwrap();
         assert!(all.seen.starts_with("400 of 400 pairs (100 %; of the gallery 100 to 100 %)"), "{all}");
-        // Another width.
+        // The widths differ.
         assert!(same_vectors(&of_l2(random_matrix(60, 3, 1), random_matrix(60, 4, 1), None)).is_none());
     }
 }

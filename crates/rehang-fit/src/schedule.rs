@@ -1,6 +1,6 @@
-//! The learning rate over the time of a fit.
+//! Schedules the learning rate over the time of a fit.
 
-/// How the learning rate goes from its warm-up to zero.
+/// Pace at which the learning rate goes from its warm-up to zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pace {
     /// One rate for a whole epoch (the published recipe): `rate·(e + 1)/w` in the `w` epochs of warm-up, then
@@ -10,21 +10,21 @@ pub enum Pace {
     Step,
 }
 
-/// The rate's schedule: linear warm-up, then half a cosine.
+/// Schedule of the learning rate: linear warm-up, then half a cosine.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Schedule {
     /// Largest rate.
     pub rate: f64,
-    /// Epochs of the whole fit.
+    /// Number of epochs of the whole fit.
     pub epochs: usize,
-    /// Epochs of warm-up.
+    /// Number of epochs of warm-up.
     pub warm_up_epochs: f64,
-    /// How often the rate changes.
+    /// Pace at which the rate changes.
     pub pace: Pace,
 }
 
 impl Schedule {
-    /// The rate of step `step` (of `steps`) in epoch `epoch`, all counted from 0.
+    /// Returns the rate of step `step` (of `steps`) in epoch `epoch`, all counted from 0.
     pub(crate) fn rate(&self, epoch: usize, step: usize, steps: usize) -> f64 {
         let unit = match self.pace {
             Pace::Epoch => 1.0,

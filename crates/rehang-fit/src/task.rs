@@ -1,12 +1,12 @@
-//! From a map that was fitted on all pairs to an adapter: how its outputs conform, its σ² and its handicap, learned from what it does on
-//! pairs that it has not seen.
+//! Makes an adapter of a map that was fitted on all pairs: how its outputs conform, its σ² and its handicap
+//! are learned from its outputs for pairs that it has not seen.
 
 use std::collections::BTreeMap;
 
-use rehang::adapter::{Adapter, Geometry, InputStatistics, Map, RowSketch, Training, Uncertainty};
-use rehang::finding::Finding;
-use rehang::statistics::SigmaQuality;
-use rehang::{Head, Matrix, Pairs, Progress, Result, distinct};
+use rehang_core::adapter::{Adapter, Geometry, InputStatistics, Map, RowSketch, Training, Uncertainty};
+use rehang_core::finding::Finding;
+use rehang_core::statistics::SigmaQuality;
+use rehang_core::{Head, Matrix, Pairs, Progress, Result, distinct};
 
 use crate::auto::{groups, without_idle_labels};
 use crate::candidate::{Candidate, FittedMap, OwnEvidence};
@@ -26,9 +26,9 @@ use crate::traits::Trait;
 use crate::uncertainty_fit::{self, Evidence, cross_fit};
 use crate::within::Deadline;
 
-/// How often a map is fitted again for out-of-fold residuals.
+/// Number of times that a map is fitted again for out-of-fold residuals.
 const FOLDS: usize = 5;
-/// Pairs that a handicap is chosen on: fewest and most.
+/// Smallest and largest number of pairs that a handicap is chosen on.
 const HANDICAP_ITEMS: (usize, usize) = (20, 1500);
 
 /// An adapter with what was learned about it.
@@ -37,9 +37,10 @@ pub(crate) struct Finished {
     pub calibration: Option<SigmaQuality>,
     pub handicap: Option<HandicapChoice>,
     pub fusion: Option<FusionChoice>,
-    /// What residuals say of the pairs.
+    /// Finding about the pairs, from the residuals.
     pub finding: Option<Finding>,
-    /// How far the pairs come first by σ² that do not have the new model's vector already; `None` where σ² is one number, or few pairs have it.
+    /// Share of the differing pairs that come first by σ², where other pairs have the new model's vector
+    /// already; `None` where σ² is one number, or few pairs have it.
     pub differing: Option<WorstFirst>,
 }
 
@@ -48,24 +49,27 @@ pub(crate) struct Finished {
 pub(crate) struct Task<'a> {
     pub pairs: &'a Pairs,
     pub head: Option<&'a Head>,
-    /// The class or cluster of every pair.
+    /// Class or cluster of every pair.
     pub groups: &'a [i64],
     pub parameters: &'a FitParameters,
     /// Two kinds of old vectors, where they were found.
     pub kinds: Option<&'a Kinds>,
-    /// Until when methods are tried.
+    /// Deadline until which methods are tried.
     pub deadline: Deadline,
     pub progress: &'a Progress,
 }
 
-/// Classes below which none is left out as a whole ([`hold_out`](crate::folds::hold_out)): clusters stand for so few.
+/// Number of classes below which none is left out as a whole ([`hold_out`](crate::folds::hold_out)): clusters
+/// stand for so few.
 const CLASSES_MIN: usize = 5;
 
-/// Asks something of pairs that is no fit of a map: what the parameters name is checked, and labels that say nothing are left out.
+/// Answers a question about pairs that is no fit of a map. Queries and metric of the parameters are checked,
+/// and labels that say nothing are left out.
 ///
 /// # Errors
 ///
-/// As [`fit_adapter`](crate::fit_adapter) for queries and metrics that do not go with the pairs; what is asked.
+/// As [`fit_adapter`](crate::fit_adapter) for queries and metrics that do not go with the pairs; errors of
+/// `ask`.
 pub(crate) fn with_task<T>(
     pairs: &Pairs,
     parameters: &FitParameters,
@@ -164,7 +168,8 @@ impl Task<'_> {
         Ok(Finished { adapter, calibration, handicap, fusion: fusion_choice, finding, differing })
     }
 
-    /// What is known of the pairs `rows` beside their vectors; their labels and their place where nothing else is.
+    /// Returns the traits of the pairs `rows` beside their vectors; their labels and their place where no
+    /// others are given.
     fn traits(&self, rows: &[usize]) -> Vec<Trait> {
         let given = &self.parameters.traits;
         if !given.is_empty() {
@@ -183,8 +188,8 @@ impl Task<'_> {
         labels.into_iter().chain([places]).collect()
     }
 
-    /// The handicap that serves best on the pairs, with items left out and (where there is that evidence) with classes left
-    /// out as well: a gallery holds both. `None` for a handful of pairs.
+    /// Chooses the handicap that serves best on the pairs, with items left out and (where there is that
+    /// evidence) with classes left out as well: a gallery holds both. `None` for a handful of pairs.
     fn left_out_handicap(
         &self,
         evidence: &OwnEvidence,
@@ -211,7 +216,7 @@ impl Task<'_> {
         let galleries = raw.into_iter().flatten().map(gallery).collect::<Result<Vec<_>>>()?;
         let error = calibration.calibration.mean_squared_error;
         let whole = handicap::whole(native.matrix(), native.space().distance, error);
-        // They were drawn in random order already.
+        // The items were drawn in random order already.
         let order: Vec<usize> = (0..places.len()).collect();
         handicap::fit(&galleries, &order, whole, progress).map(Some)
     }
@@ -242,7 +247,8 @@ impl Task<'_> {
     }
 }
 
-/// An adapter without a handicap, and the record of how it was made: by which method, with which seed and choices.
+/// Makes an adapter without a handicap, and the record of how it was made: by which method, with which seed
+/// and choices.
 pub(crate) fn adapter(
     pairs: &Pairs,
     (method, seed, hyper_parameters): (Method, u64, BTreeMap<String, String>),
@@ -262,7 +268,7 @@ pub(crate) fn adapter(
     }
 }
 
-/// How something was made of pairs.
+/// Records how something was made of pairs.
 pub(crate) fn training(
     pairs: &Pairs,
     method: Method,

@@ -1,16 +1,16 @@
-//! What is known of pairs beside their vectors.
+//! Traits: what is known of pairs beside their vectors.
 
-/// Something that is known of every pair beside its vectors, such as the length of its source: it may say which pairs are another
-/// thing.
+/// Trait of every pair beside its vectors, such as the length of its source. It may say which pairs are
+/// another thing.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trait {
-    /// What it is, in words that follow "their": `label`, `source length`.
+    /// Name of the trait, in words that follow "their": `label`, `source length`.
     pub name: String,
-    /// One value a pair.
+    /// Value of every pair.
     pub values: TraitValues,
 }
 
-/// The values of a [`Trait`].
+/// Values of a [`Trait`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum TraitValues {
     /// Names, such as labels; `None` where a pair has none.
@@ -20,17 +20,17 @@ pub enum TraitValues {
 }
 
 impl Trait {
-    /// A trait of names.
+    /// Returns a trait of names.
     pub fn names(name: impl Into<String>, values: Vec<Option<String>>) -> Self {
         Self { name: name.into(), values: TraitValues::Names(values) }
     }
 
-    /// A trait of numbers.
+    /// Returns a trait of numbers.
     pub fn numbers(name: impl Into<String>, values: Vec<f64>) -> Self {
         Self { name: name.into(), values: TraitValues::Numbers(values) }
     }
 
-    /// How many pairs it is of.
+    /// Returns the number of pairs.
     pub fn len(&self) -> usize {
         match &self.values {
             TraitValues::Names(values) => values.len(),
@@ -38,7 +38,7 @@ impl Trait {
         }
     }
 
-    /// That of some pairs, by row.
+    /// Returns the trait of some pairs, by row.
     pub(crate) fn select(&self, rows: &[usize]) -> Self {
         let values = match &self.values {
             TraitValues::Names(values) => {
@@ -51,7 +51,7 @@ impl Trait {
         Self { name: self.name.clone(), values }
     }
 
-    /// Whether it is of none.
+    /// Returns whether there are no pairs.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

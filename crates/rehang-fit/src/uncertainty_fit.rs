@@ -1,36 +1,38 @@
-//! σ² from out-of-fold residuals.
+//! Learns σ² from out-of-fold residuals.
 //!
-//! Uncertainty that is trained on the pairs that the map was trained on is over-optimistic: there the map is right.
-//! So the map is fitted several times, each time without a part of the pairs, and what it does on the part left out
-//! ([`cross_fit`]) says how wrong it is on items like these. A regression of the log squared error on a few features
-//! that are known for any old vector ([`rehang::adapter::OutOfFold`]) carries that to the gallery ([`fit`]).
+//! Uncertainty that is trained on the pairs that the map was trained on is over-optimistic: there the map is
+//! right. So the map is fitted several times, each time without a part of the pairs. Its outputs for the part
+//! left out ([`cross_fit`]) say how wrong it is on items like these. A regression of the log squared error on
+//! a few features that are known for any old vector ([`rehang_core::adapter::OutOfFold`]) carries that to the
+//! gallery ([`fit`]).
 //!
-//! Two kinds of leaving out give two signals. Items left out at random tell how wrong the map is on a new item of a
-//! known kind. Whole classes (or clusters) left out tell how wrong it is on a kind that it never saw. A gallery
-//! holds both, so the regression learns from both; its level is set by the first.
+//! Two kinds of leaving out give two signals. Items left out at random tell how wrong the map is on a new
+//! item of a known kind. Whole classes (or clusters) left out tell how wrong it is on a kind that it never
+//! saw. A gallery holds both, so the regression learns from both; its level is set by the first.
 
 use faer::{Mat, MatRef};
 use rayon::prelude::*;
-use rehang::adapter::{
+use rehang_core::adapter::{
     Geometry, InputScaling, LOG_VARIANCE_LIMIT, Map, NearestAnchors, OutOfFold, Uncertainty, true_errors,
 };
-use rehang::check::expect_count;
-use rehang::statistics::SigmaQuality;
-use rehang::{Error, Head, HeadKind, Matrix, Pairs, Progress, Result, squared_distance};
+use rehang_core::check::expect_count;
+use rehang_core::statistics::SigmaQuality;
+use rehang_core::{Error, Head, HeadKind, Matrix, Pairs, Progress, Result, squared_distance};
 
 use crate::folds::{folds, parted, shuffled};
 use crate::linear_algebra::{column_means, eigen, product, scaled};
 
-/// Fits once for every fold, without the fold's pairs, and gives the raw outputs of these maps on the pairs that each
-/// had not seen: `[n, d_new]`, in the order of the pairs.
+/// Fits once for every fold, without the fold's pairs, and returns the raw outputs of these maps on the pairs
+/// that each had not seen: `[n, d_new]`, in the order of the pairs.
 ///
-/// `fold` names the fold of every pair (see [`crate::folds::folds`] and [`crate::folds::group_folds`]); `fit` gets the
-/// pairs to fit on and which of all pairs they are.
+/// `fold` names the fold of every pair (see [`crate::folds::folds`] and [`crate::folds::group_folds`]); `fit`
+/// gets the pairs to fit on and which of all pairs they are.
 ///
 /// # Errors
 ///
-/// [`rehang::ErrorKind::CountMismatch`] where there is not one fold a pair, [`rehang::ErrorKind::InvalidOption`] where a fold holds
-/// every pair, what `fit` says, and [`rehang::ErrorKind::Cancelled`].
+/// [`rehang_core::ErrorKind::CountMismatch`] where there is not one fold for each pair,
+/// [`rehang_core::ErrorKind::InvalidOption`] where a fold holds every pair, errors of `fit`, and
+/// [`rehang_core::ErrorKind::Cancelled`].
 pub fn cross_fit(
     pairs: &Pairs,
     fold: &[usize],
@@ -59,70 +61,74 @@ pub fn cross_fit(
     Ok(outputs)
 }
 
-/// Nearest anchors whose residuals are averaged.
+/// Number of nearest anchors whose residuals are averaged.
 const NEIGHBOURS: usize = 10;
-/// Pairs that are kept in the adapter to look at, at most.
+/// Largest number of pairs that are kept in the adapter as anchors.
 const ANCHORS_MAX: usize = 4096;
-/// Pairs that the regression is fitted on, at most.
+/// Largest number of pairs that the regression is fitted on.
 const SAMPLE_MAX: usize = 20_000;
 
-/// Out-of-fold evidence about a map: what it gives for pairs that it was not fitted on.
+/// Out-of-fold evidence about a map: its outputs for pairs that it was not fitted on.
 #[derive(Debug, Clone, Copy)]
 pub struct Evidence<'a> {
     /// Raw outputs with items left out at random, `[n, d_new]`.
     pub items_left_out: &'a Matrix,
     /// Raw outputs with whole classes or clusters left out, `[n, d_new]`.
     pub groups_left_out: Option<&'a Matrix>,
-    /// The class or cluster of every pair, `[n]`; negative where it is not known. Read with `groups_left_out` only.
+    /// Class or cluster of every pair, `[n]`; negative where it is not known. Read with `groups_left_out`
+    /// only.
     pub groups: &'a [i64],
-    /// How outputs conform to the new space.
+    /// Way in which outputs conform to the new space.
     pub geometry: &'a Geometry,
-    /// What old vectors go through first, in the map that σ² is for.
+    /// Scaling of old vectors at the input of the map that σ² is for.
     pub input: InputScaling,
     /// A classifier head of the new space, whose doubt about h(o) is a feature.
     pub head: Option<&'a Head>,
-    /// Where pairs are of two kinds, which of them are of the smaller one, `[n]`: σ² is then right for each kind by itself, as far
-    /// as old vectors tell them apart.
+    /// Whether each pair is of the smaller kind, `[n]`, where pairs are of two kinds. σ² is then right for
+    /// each kind by itself, as far as old vectors tell them apart.
     pub small_kind: Option<&'a [bool]>,
 }
 
 /// σ² with the proof of how good it is.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FittedUncertainty {
-    /// What goes into the adapter.
+    /// Uncertainty that goes into the adapter.
     pub uncertainty: Uncertainty,
-    /// How it does on pairs that the regression left out.
+    /// Quality of σ² on pairs that the regression left out.
     pub calibration: SigmaQuality,
-    /// Pairs, by row, with the σ² that a regression without them gives; empty where σ² is the same for every item.
+    /// Pairs, by row, with the σ² that a regression without them gives; empty where σ² is the same for every
+    /// item.
     pub left_out: Vec<(usize, f64)>,
 }
 
-/// The fewest pairs that a regression is fitted on; below, σ² is the mean squared error for every item.
+/// Smallest number of pairs that a regression is fitted on; below it, σ² is the mean squared error for every
+/// item.
 const PAIRS_MIN: usize = 30;
 
 /// Learns σ² from out-of-fold evidence on the pairs.
 ///
-/// 1. The target of pair i is `log ‖vᵢ − h₋ᵢ(oᵢ)‖²`, h₋ᵢ being fitted without it.
-///    Where there is evidence with groups left out, every pair counts a second time with what happened then, so that
-///    the regression knows items of classes that no pair is of.
-/// 2. Features are those of [`OutOfFold`]; a pair is never its own neighbour, and where its group is left out no pair
-///    of the group is. Values of an anchor are the log of its
-///    squared error, the same with its group left out (where that evidence is given), and the log of how far the new
-///    vectors of its neighbourhood are from its own: where similar old vectors scatter in the new space, no map can
-///    be right. The head's logits are divided by the temperature under which its softmax on out-of-fold outputs best
-///    fits its own answer on the native vectors.
-/// 3. A linear regression on standardised features, penalised lightly (10⁻³ of their variance); what it predicts for
-///    other pairs stays within a factor of e² of the errors that it learned from.
+/// 1. The target of pair i is `log ‖vᵢ − h₋ᵢ(oᵢ)‖²`, h₋ᵢ being fitted without it. Where there is evidence
+///    with groups left out, every pair counts a second time with its error of that evidence, so that the
+///    regression knows items of classes that no pair is of.
+/// 2. Features are those of [`OutOfFold`]; a pair is never its own neighbour, and where its group is left out
+///    no pair of the group is. Values of an anchor are three: the log of its squared error, the log of its
+///    squared error with its group left out (where that evidence is given), and the log of how far the new
+///    vectors of its neighbourhood are from its own. Where similar old vectors scatter in the new space, no
+///    map can be right. The head's logits are divided by the temperature under which its softmax on
+///    out-of-fold outputs best fits its own answer on the native vectors.
+/// 3. A linear regression on standardised features is penalised lightly (10⁻³ of their variance). Its
+///    predictions for other pairs stay within a factor of e² of the errors that it learned from.
 /// 4. The constant is moved so that the mean of σ² is the mean squared error, both measured on pairs that the
-///    regression left out. Of two kinds of pairs, the kind is one more value of an anchor, and its coefficient is moved so that
-///    this holds for each of them; σ² is clamped to the range of what was predicted there, widened by a factor of two. The
-///    calibration is measured with the constant of the other folds.
+///    regression left out. With two kinds of pairs, the kind is one more value of an anchor, and its
+///    coefficient is moved so that this holds for each of them. σ² is clamped to the range of what was
+///    predicted there, widened by a factor of two. The calibration is measured with the constant of the other
+///    folds.
 ///
 /// With fewer than 30 pairs, or errors that are all the same, σ² is the mean squared error for every item.
 ///
 /// # Errors
 ///
-/// [`rehang::ErrorKind::CountMismatch`] for evidence of other pairs, [`rehang::ErrorKind::Cancelled`].
+/// [`rehang_core::ErrorKind::CountMismatch`] for evidence of other pairs, [`rehang_core::ErrorKind::Cancelled`].
 pub fn fit(
     pairs: &Pairs,
     evidence: Evidence<'_>,
@@ -228,22 +234,22 @@ pub fn fit(
     })
 }
 
-/// Whether a pair is of the small kind, and what part of its neighbours are.
+/// Kind of a pair: whether it is of the small kind, and what part of its neighbours are.
 type OfKind = (bool, f64);
 
-/// What is added to `log σ²`: the exponential of a mean of logs is below the mean.
+/// Level that is added to `log σ²`: the exponential of a mean of logs is below the mean.
 #[derive(Clone, Copy, Default)]
 struct Level {
     all: f64,
-    /// Times the part of the small kind among the neighbours, where pairs are of two kinds.
+    /// Factor of the part of the small kind among the neighbours, where pairs are of two kinds.
     of_kind: f64,
 }
 
 impl Level {
-    /// The level at which the mean of σ² is the mean error over `rows`, and over each of two kinds by itself where the part of the
-    /// small kind among the neighbours tells them apart.
+    /// Returns the level at which the mean of σ² is the mean error over `rows`. With two kinds, it is so over
+    /// each kind by itself, as far as the part of the small kind among the neighbours tells them apart.
     fn of(rows: &[usize], predicted: &[f64], actual: &[f64], kinds: Option<&[(bool, f64)]>) -> Self {
-        /// Beyond it, old vectors hardly tell the kinds apart.
+        /// Largest size of `of_kind`; beyond it, old vectors hardly tell the kinds apart.
         const OF_KIND_MAX: f64 = 3.0;
         let mut level = Self::default();
         let off = |level: Self, of: &dyn Fn(usize) -> bool| {
@@ -260,7 +266,7 @@ impl Level {
             level.of_kind = level.of_kind.clamp(-OF_KIND_MAX, OF_KIND_MAX);
             level.all += off(level, &|row| !kinds[row].0);
         }
-        // The level of all is what every item is held to, whatever the kinds leave open.
+        // Every item is held to the level of all, whatever the kinds leave open.
         level.all += off(level, &|_| true);
         level
     }
@@ -270,19 +276,20 @@ impl Level {
     }
 }
 
-/// What regressions say of the pairs that they left out.
+/// Results of regressions for the pairs that they left out.
 struct Checked {
     level: Level,
-    /// σ² with the level of the other folds: how good it is, its level included, is measured on pairs that had no part in
-    /// either.
+    /// σ² with the level of the other folds. Its quality, level included, is then measured on pairs that had
+    /// no part in either.
     honest: Vec<f64>,
     smallest: f64,
     largest: f64,
 }
 
 impl Checked {
-    /// `actual` are the errors of the first rows of `features`; rows that repeat them are left out with them. Of two kinds of
-    /// pairs, each has its own and the part of the small one among its neighbours.
+    /// Fits regressions on folds and predicts the pairs that each left out. `actual` are the errors of the
+    /// first rows of `features`; rows that repeat them are left out with them. `kinds` has for each pair its
+    /// kind and the part of the small kind among its neighbours.
     fn of(
         features: &[Vec<f64>],
         targets: &[f64],
@@ -309,12 +316,12 @@ impl Checked {
     }
 }
 
-/// A jointly trained σ² in the unit of the squared error.
+/// Moves a jointly trained σ² into the unit of the squared error.
 ///
-/// ψ follows the log of the loss that it was trained on (an error per coordinate, or relative to the variance, with a
-/// discriminative part), and that is another unit. Its bias is moved so that the mean of σ² over the pairs is their mean
-/// squared error. They are the pairs that it was trained on, so it stays as sure of itself as it was published; the order that
-/// it makes does not change.
+/// ψ follows the log of the loss that it was trained on (an error per coordinate, or relative to the
+/// variance, with a discriminative part), and that is another unit. Its bias is moved so that the mean of σ²
+/// over the pairs is their mean squared error. They are the pairs that it was trained on, so it stays as sure
+/// of itself as it was published; the order that it makes does not change.
 pub(crate) fn in_squared_units(
     uncertainty: Uncertainty,
     map: &Map,
@@ -337,7 +344,7 @@ pub(crate) fn in_squared_units(
     Ok(Uncertainty::Linear { weight, bias: (f64::from(bias) + level) as f32 })
 }
 
-/// At most `limit` of `n` items, drawn at random, increasing.
+/// Draws at most `limit` of `n` items at random, increasing.
 fn sample(n: usize, limit: usize, seed: u64) -> Vec<usize> {
     if n <= limit {
         return (0..n).collect();
@@ -348,7 +355,8 @@ fn sample(n: usize, limit: usize, seed: u64) -> Vec<usize> {
     items
 }
 
-/// For every anchor the log of the mean squared distance of its new vector from those of its nearest other anchors.
+/// Returns for every anchor the log of the mean squared distance of its new vector from those of its nearest
+/// other anchors.
 fn local_spread(search: &NearestAnchors, anchors: &Matrix, new: &Matrix) -> Result<Vec<f32>> {
     let found = search.search(anchors, NEIGHBOURS, |query, anchor| query == anchor)?;
     let spread: Vec<f64> = found
@@ -364,7 +372,7 @@ fn local_spread(search: &NearestAnchors, anchors: &Matrix, new: &Matrix) -> Resu
     Ok(spread.into_iter().map(|value| value.max(floor).ln() as f32).collect())
 }
 
-/// The features of every row: `[n][features]`.
+/// Computes the features of every row: `[n][features]`.
 fn features(
     model: &OutOfFold,
     search: &NearestAnchors,
@@ -395,8 +403,8 @@ fn features(
             OutOfFold::features(
                 mean_values,
                 mean_distance,
-                rehang::norm(raw),
-                rehang::norm(&from_centre),
+                rehang_core::norm(raw),
+                rehang_core::norm(&from_centre),
                 doubt,
             )
             .collect()
@@ -405,7 +413,7 @@ fn features(
     Ok(rows)
 }
 
-/// The logits of a head for every row, without any training margin.
+/// Computes the logits of a head for every row, without any training margin.
 pub(crate) fn logits(head: &Head, rows: &Matrix) -> Vec<Vec<f64>> {
     let d = rows.columns();
     let [wide_rows, wide_weight] = [rows, head.weight()]
@@ -416,7 +424,7 @@ pub(crate) fn logits(head: &Head, rows: &Matrix) -> Vec<Vec<f64>> {
     );
     let norms = head.weight().norms();
     let of_row = |row: usize| {
-        let length = rehang::norm(rows.row(row));
+        let length = rehang_core::norm(rows.row(row));
         let of_class = |class: usize| match head.kind().scale() {
             None => products[(class, row)] + f64::from(head.bias()[class]),
             Some(scale) => {
@@ -429,7 +437,8 @@ pub(crate) fn logits(head: &Head, rows: &Matrix) -> Vec<Vec<f64>> {
     (0..rows.rows()).into_par_iter().map(of_row).collect()
 }
 
-/// `exp(x)`, and 0 for what is nothing beside 1: the functions of numbers that small take many times as long.
+/// Returns `exp(x)`, and 0 for numbers that are nothing beside 1: functions of numbers that small take many
+/// times as long.
 pub(crate) fn power_of_e(x: f64) -> f64 {
     if x < -60.0 { 0.0 } else { x.exp() }
 }
@@ -441,10 +450,11 @@ fn softmax(logits: &[f64], temperature: f64) -> Vec<f64> {
     weights.into_iter().map(|weight| weight / total).collect()
 }
 
-/// The head with its logits divided by the temperature T that minimises the mean cross-entropy of its softmax on
-/// adapted vectors against its own answer on the native ones. T is found within e^±5 to three digits.
+/// Sharpens a head: its logits are divided by the temperature T that minimises the mean cross-entropy of its
+/// softmax on adapted vectors against its own answer on the native ones. T is found within e^±5 to three
+/// digits.
 pub(crate) fn sharpened(head: &Head, adapted: &Matrix, native: &Matrix) -> Result<Head> {
-    /// More items make the temperature no better.
+    /// Largest number of items that the temperature is found on; more make it no better.
     const ITEMS_MAX: usize = 2000;
     let step = adapted.rows().div_ceil(ITEMS_MAX).max(1);
     let rows: Vec<usize> = (0..adapted.rows()).step_by(step).collect();
@@ -453,7 +463,8 @@ pub(crate) fn sharpened(head: &Head, adapted: &Matrix, native: &Matrix) -> Resul
         (0..logits.len()).fold(0, |best, class| if logits[class] > logits[best] { class } else { best })
     };
     let cases: Vec<(&Vec<f64>, usize)> = adapted.iter().zip(native.iter().map(answer)).collect();
-    // The slope of the loss in 1/T and its own, both times the number of cases: the mean and the variance of the logits less the answer's.
+    // The slope of the loss in 1/T, and the slope of that slope, both times the number of cases: mean and
+    // variance of the logits less the answer's.
     let slopes = |log_factor: f64| -> (f64, f64) {
         let factor = log_factor.exp();
         let of_cases: Vec<(f64, f64)> = cases
@@ -493,8 +504,9 @@ pub(crate) fn sharpened(head: &Head, adapted: &Matrix, native: &Matrix) -> Resul
     }
 }
 
-/// Where a convex function of `exp(t)` is smallest, `-5 ≤ t ≤ 5`, from its slope and the slope of that: by steps of Newton, and by
-/// halving where these would leave what is known or make it smaller by less than half.
+/// Finds t where a convex function of `exp(t)` is smallest, `-5 ≤ t ≤ 5`, from its slope and the slope of
+/// that. It takes steps of Newton, and halves where these would leave the known interval or make it smaller
+/// by less than half.
 fn root_of_slope(slopes: impl Fn(f64) -> (f64, f64)) -> f64 {
     const SURE: f64 = 1e-4;
     let (mut low, mut high) = (-5.0_f64, 5.0_f64);
@@ -520,18 +532,20 @@ fn root_of_slope(slopes: impl Fn(f64) -> (f64, f64)) -> f64 {
     }
 }
 
-/// A linear regression on standardised features with a light penalty; coefficients are in the features' own units.
+/// A linear regression on standardised features with a light penalty; coefficients are in the features' own
+/// units.
 struct Regression {
     means: Vec<f64>,
     coefficients: Vec<f64>,
     intercept: f64,
-    /// The range of the targets, widened by [`Regression::BEYOND`].
+    /// Range of the targets, widened by [`Regression::BEYOND`].
     range: (f64, f64),
 }
 
 impl Regression {
-    /// How far a prediction may lie outside of what was learned from. A feature that hardly varied there and does on
-    /// another row (the entropy of a head that is sure of nearly everything) would carry it to any number.
+    /// Distance by which a prediction may lie outside of the targets that were learned from. A feature that
+    /// hardly varied there and does on another row (the entropy of a head that is sure of nearly everything)
+    /// would carry it to any number.
     const BEYOND: f64 = 2.0;
 
     fn fit(features: &[Vec<f64>], targets: &[f64], rows: &[usize]) -> Result<Self> {
@@ -576,7 +590,7 @@ mod tests {
     use crate::closed_form::ridge;
     use crate::tests::test_data::{pairs as make, random_matrix};
 
-    /// Old vectors in two clouds; in the second one the map has nothing to go by.
+    /// Makes old vectors in two clouds; in the second one the map has nothing to go by.
     fn two_clouds(n: usize, seed: u64) -> Pairs {
         let noise = random_matrix(n, 3, seed);
         let surprise = random_matrix(n, 2, seed + 1);
@@ -633,15 +647,16 @@ mod tests {
             cross_fit(&data, &folds(900, 5, 0), |pairs, _| ridge_map(pairs), &Progress::default()).unwrap();
         let fitted = fit(&data, evidence(&raw, map.input), 0, &Progress::default()).unwrap();
         assert!(fitted.calibration.kendall_tau > Some(0.4), "{:?}", fitted.calibration.kendall_tau);
-        // The level is not fitted on the pairs that it is measured on, so it is near 1 and not exactly there.
+        // The level is not fitted on the pairs that it is measured on, so the ratio is near 1 and not exactly
+        // there.
         let ratio = fitted.calibration.calibration.ratio;
         assert!((0.9..1.1).contains(&ratio) && (ratio - 1.0).abs() > 1e-6, "{ratio}");
         assert!(matches!(fitted.uncertainty, Uncertainty::OutOfFold(_)), "a regression is expected");
 
         let fresh = two_clouds(400, 50);
         let (old, new) = (data.old().space().clone(), data.new_vectors().space().clone());
-        let adapter = rehang::Adapter::new(old, new, map, fitted.uncertainty);
-        let adapted = rehang::adapter::apply(&adapter, fresh.old(), None, &Progress::default()).unwrap();
+        let adapter = rehang_core::Adapter::new(old, new, map, fitted.uncertainty);
+        let adapted = rehang_core::adapter::apply(&adapter, fresh.old(), None, &Progress::default()).unwrap();
         let predicted: Vec<f64> = adapted.variance.iter().map(|&variance| variance.into()).collect();
         let actual = true_errors(fresh.new_vectors().matrix(), adapted.vectors.matrix());
         let seen = SigmaQuality::of(&predicted, &actual).unwrap();

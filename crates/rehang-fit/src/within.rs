@@ -1,22 +1,23 @@
-//! How long the choice among methods may take.
+//! Limits how long the choice among methods may take.
 
 use std::str::FromStr;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rehang::{Error, Progress, Result};
+use rehang_core::{Error, Progress, Result};
 
 use crate::method::Method;
 
-/// A time within which methods are to be tried and the best of them kept. What is tried then depends on how fast the machine is.
+/// Time within which methods are to be tried and the best of them kept. Which methods are tried then depends
+/// on how fast the machine is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Within(Duration);
 
 impl FromStr for Within {
     type Err = Error;
 
-    /// `90`, `90s`, `5min` or `1h`.
+    /// Reads a time such as `90`, `90s`, `5min` or `1h`.
     fn from_str(text: &str) -> Result<Self> {
         let wrong = || Error::option("within", text, "a time, such as 60s, 5min or 1h");
         let digits = text.trim().trim_end_matches(|unit: char| unit.is_alphabetic() || unit.is_whitespace());
@@ -32,23 +33,23 @@ impl FromStr for Within {
     }
 }
 
-/// When a choice began, and how long it may take.
+/// Deadline of a choice: when it began, and how long it may take; none by default.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Deadline(Option<(Instant, Within)>);
 
 impl Deadline {
-    /// Begins now.
+    /// Starts the time of a choice now.
     pub(crate) fn begin(within: Option<Within>) -> Self {
         Self(within.map(|within| (rehang_clock::now(), within)))
     }
 
-    /// What is left; `None` where it may take as long as it does.
+    /// Returns the time that is left; `None` where the choice may take as long as it does.
     pub(crate) fn left(self) -> Option<Duration> {
         self.0.map(|(began, within)| within.0.saturating_sub(began.elapsed()))
     }
 }
 
-/// A time for people.
+/// Writes a time for people.
 pub(crate) fn about(seconds: f64) -> String {
     if seconds < 100.0 { format!("about {seconds:.0} s") } else { format!("about {:.0} min", seconds / 60.0) }
 }
@@ -57,7 +58,7 @@ pub(crate) fn about(seconds: f64) -> String {
 ///
 /// # Errors
 ///
-/// A spent budget where more is needed than is left, or all of it was used; those of the work.
+/// A spent budget where more is needed than is left, or all of it was used; errors of the work.
 pub(crate) fn while_it_lasts<T>(
     method: Method,
     (left, needed): (Option<Duration>, Option<f64>),

@@ -1,9 +1,9 @@
-//! Where a folder lies: `s3://bucket/prefix`.
+//! Address of a folder in an object store: `s3://bucket/prefix`.
 
 use std::fmt;
 use std::str::FromStr;
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 
 const EXPECTED: &str = "s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or \
                         abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PREFIX, without a key or a password in it";
@@ -11,22 +11,22 @@ const EXPECTED: &str = "s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/P
 /// A place in an object store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Address {
-    /// Whose object store it is.
+    /// Provider whose object store the address is in.
     pub scheme: Scheme,
     /// The bucket; for Azure the container, and the account where it is named.
     pub container: String,
-    /// What the names of the objects begin with, without slashes at its ends.
+    /// Beginning of the objects' names, without slashes at either end.
     pub prefix: String,
 }
 
-/// Whose object store an address is of.
+/// Provider of an object store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scheme {
-    /// S3, and what speaks its language.
+    /// S3, and services that speak its language.
     S3,
     /// Google Cloud Storage.
     Google,
-    /// Azure, by the scheme that addresses of it are written with.
+    /// Azure, with the scheme that its addresses are written with.
     Azure(&'static str),
 }
 
@@ -34,7 +34,7 @@ impl FromStr for Address {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        // What may be a password is not said.
+        // The refusal repeats the scheme alone, since the rest may hold a password.
         let scheme = text.split_once("://").map_or("", |(scheme, _)| scheme);
         let refused = || Error::option("an address", format!("{scheme}://…"), EXPECTED);
         let rest = text.get(scheme.len() + 3..).filter(|_| !scheme.is_empty()).ok_or_else(refused)?;
@@ -74,12 +74,12 @@ impl Address {
         format!("{scheme}://{}", self.container)
     }
 
-    /// The error for settings, or a prefix, that cannot be.
+    /// Makes the error for settings, or a prefix, that cannot be.
     pub fn refused(&self, error: impl fmt::Display) -> Error {
         Error::corrupt(format!("the settings of {self}"), error)
     }
 
-    /// What the environment has to say, for people.
+    /// Variables of the environment that hold the credentials, for people.
     pub fn credentials(&self) -> &'static str {
         match self.scheme {
             Scheme::S3 => "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",

@@ -1,4 +1,5 @@
-//! How requests reach an object store: whose certificates are trusted and which proxy is in between, as everywhere in rehang.
+//! HTTP clients for object stores. They trust the same certificates and go through the same proxies as all of
+//! rehang.
 
 use std::error::Error as StdError;
 
@@ -8,13 +9,13 @@ use object_store::client::{
     ReqwestConnector,
 };
 use object_store::{Certificate, ClientConfigKey, ClientOptions};
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use rehang_connect::{Machine, Proxies, Proxy, Roots, certificate_error, untrusted};
 
-/// Services of a cloud's machine itself, which no proxy knows.
+/// Addresses of services that a cloud gives to each of its machines; no proxy knows them.
 const OF_THE_MACHINE: [&str; 3] = ["169.254.169.254", "169.254.170.2", "metadata.google.internal"];
 
-/// Makes the clients of an object store.
+/// Maker of the HTTP clients of an object store.
 #[derive(Debug)]
 pub struct Connector {
     roots: Roots,
@@ -38,7 +39,7 @@ impl HttpConnector for Connector {
         for certificate in self.roots.certificates() {
             options = options.with_root_certificate(Certificate::from_der(certificate)?);
         }
-        // A proxy that is named for this object store alone.
+        // A proxy that is named for this object store alone takes the place of those in the environment.
         let is_named = options.get_config_value(&ClientConfigKey::ProxyUrl).is_some();
         let proxies = if is_named { Proxies::default() } else { self.proxies.clone() };
         let client = |options: ClientOptions| ReqwestConnector::default().connect(&options);
@@ -47,7 +48,8 @@ impl HttpConnector for Connector {
             Ok::<_, object_store::Error>((proxy.clone(), client(options)?))
         };
         let proxied = proxies.all().map(through).collect::<Result<_, _>>()?;
-        // Without a proxy of its own, a client would look for one in the environment. The star is for names alone.
+        // A client without a proxy of its own would look for one in the environment. The star excludes names;
+        // the blocks exclude addresses.
         let direct = if is_named {
             options
         } else {
@@ -58,7 +60,7 @@ impl HttpConnector for Connector {
     }
 }
 
-/// One client for each proxy, and one without.
+/// One client for each proxy, and one without a proxy.
 #[derive(Debug)]
 struct Service {
     direct: HttpClient,
@@ -94,7 +96,8 @@ impl HttpService for Service {
 }
 
 impl Service {
-    /// The error of a request that failed for a certificate that is not trusted, or at the proxy, and so would at every attempt.
+    /// Returns the error of a request that would fail at every attempt: the certificate is not trusted, or
+    /// the proxy is at fault.
     fn blame(&self, error: &HttpError, host: &str, proxy: Option<&Proxy>) -> Option<Error> {
         if let Some(why) = certificate_error(error) {
             let whose = match proxy {
@@ -126,7 +129,7 @@ impl Service {
     }
 }
 
-/// An error that is the same at every attempt, so that none follows.
+/// Wraps an error that is the same at every attempt, so that no further attempt follows.
 fn for_good(error: Error) -> HttpError {
     HttpError::new(HttpErrorKind::Unknown, error)
 }
@@ -148,7 +151,7 @@ mod tests {
     use super::*;
     use crate::ObjectFolder;
 
-    /// What listing a bucket of a server gives, in an environment.
+    /// Lists a bucket of a server and counts its objects; `set` holds variables of the environment.
     fn list(endpoint: &str, set: &[(&str, &str)]) -> Result<usize> {
         drop(rustls::crypto::ring::default_provider().install_default());
         let variable =
@@ -219,7 +222,8 @@ mod tests {
                 assert!(said.contains(words) && !said.contains("secret"), "{said}");
             }
         }
-        // None stands before this machine, by name or by number, which the certificate does not have.
+        // This machine has no proxy before it, by name or by number. The certificate does not have the
+        // number.
         let by_number = server.url().replace("localhost", "127.0.0.1");
         for set in [&[("SSL_CERT_FILE", file), ("ALL_PROXY", &*down)][..], &[("SSL_CERT_FILE", file)]] {
             assert_eq!(list(&server.url(), set), Ok(1));

@@ -1,9 +1,10 @@
-//! Folders that lie in an object store: S3 and what speaks its language, Google Cloud Storage, Azure.
+//! Folders that lie in an object store: S3 and services that speak its language, Google Cloud Storage, Azure.
 //!
-//! [`ObjectFolder`] is a [`Folder`] of [`rehang`]. An object is fetched whole into a temporary folder before it is read, and written whole
-//! after it was made there, so the disk holds one object a call and memory some parts of it. Credentials, region and endpoint come from the
-//! environment, as `docs/reference/object-stores.md` lists; they are never printed. Requests that fail for a while are tried again by the crate
-//! `object_store`.
+//! [`ObjectFolder`] is a [`Folder`] of [`rehang_files`]. An object is fetched whole into a temporary folder
+//! before it is read. It is made there before it is written, and then written whole. So the disk holds one
+//! object per call, and memory some parts of it. Credentials, region and endpoint come from the environment,
+//! as `docs/reference/object-stores.md` lists; they are never printed. Requests that fail for a while are
+//! tried again by the crate `object_store`.
 
 mod address;
 mod connector;
@@ -19,7 +20,7 @@ use std::sync::Arc;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use object_store::path::Path as Key;
 use object_store::{GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt, PutResult, WriteMultipart};
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use rehang_files::VectorSource;
 use rehang_files::folders::{Fetched, Folder, Stamp, is_partition};
 use tempfile::TempDir;
@@ -28,20 +29,20 @@ use tokio::runtime::Runtime;
 use address::Address;
 use refusal::refusal;
 
-/// Bytes of a request: small enough for a slow line to bring them before a request is given up.
+/// Bytes that one request carries: few enough for a slow line to bring them before the request is given up.
 const PART_BYTES: u64 = 16 << 20;
-/// Parts that are on the way at once.
+/// Number of parts that are on the way at once.
 const PARTS_AT_ONCE: usize = 4;
-/// Parts that an upload may have, of the 10,000 that S3 takes.
+/// Most parts that an upload may have. S3 takes 10,000.
 const PARTS_MAX: u64 = 9_000;
 
-/// Bytes at the end of a Parquet file that most often hold all of its description.
+/// Bytes at the end of a Parquet file that most often hold its whole description.
 const TAIL_BYTES: u64 = 1 << 18;
-/// A Parquet file of so many bytes or fewer is fetched whole, whatever is read of it: that is one request.
+/// Length in bytes up to which a Parquet file is fetched whole, in one request, whatever is read of it.
 const WHOLE_BYTES: u64 = 1 << 20;
 
-/// A folder in an object store: the objects whose names begin with a prefix and a slash. The empty name is the object that has the
-/// prefix as its name.
+/// A folder in an object store: the objects whose names begin with a prefix and a slash. The empty name
+/// stands for the object that has the prefix as its name.
 ///
 /// ```
 /// use rehang_files::folders::Folder;
@@ -51,7 +52,7 @@ const WHOLE_BYTES: u64 = 1 << 20;
 /// assert_eq!(folder.address().to_str(), Some("s3://bucket/old"));
 /// let error = ObjectFolder::open("ftp://host/old").unwrap_err().to_string();
 /// assert!(error.contains("s3://BUCKET/PREFIX"), "{error}");
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct ObjectFolder {
@@ -62,18 +63,19 @@ pub struct ObjectFolder {
 }
 
 impl ObjectFolder {
-    /// The folder at `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX`, `az://CONTAINER/PREFIX` or
+    /// Opens the folder at `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX`, `az://CONTAINER/PREFIX` or
     /// `abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PREFIX`. Nothing is asked of the store yet.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidOption`](rehang::ErrorKind::InvalidOption) for another address, and for settings of the environment that
-    /// cannot be read.
+    /// [`ErrorKind::InvalidOption`](rehang_core::ErrorKind::InvalidOption) for another address, and for settings
+    /// of the environment that cannot be read.
     pub fn open(address: &str) -> Result<Self> {
         Self::of_store(address, environment::open(&address.parse()?)?)
     }
 
-    /// The folder of an address in a store that was opened elsewhere: one with settings of its own, or one in memory.
+    /// Returns the folder at an address in a store that was opened elsewhere: one with settings of its own,
+    /// or one in memory.
     ///
     /// # Errors
     ///
@@ -88,7 +90,7 @@ impl ObjectFolder {
         Ok(Self { address, prefix, store, runtime })
     }
 
-    /// The object of a name.
+    /// Key of the object that has a name in this folder.
     fn key(&self, name: &Path) -> Result<Key> {
         let parts = name.components().map(|part| part.as_os_str().to_string_lossy());
         let parts: Vec<_> =
@@ -115,7 +117,7 @@ impl ObjectFolder {
         }
     }
 
-    /// Writes ranges of an object to the same places of a file; all of one state of the object.
+    /// Copies ranges of an object to the same places of a file. All ranges come from one state of the object.
     fn fetch_ranges(
         &self,
         name: &Path,
@@ -181,7 +183,7 @@ impl ObjectFolder {
             match sent {
                 Ok(()) => writer.finish().await.map_err(&refused),
                 Err(error) => {
-                    // What cannot be taken back now stays an unfinished upload, which no reader sees.
+                    // An upload that cannot be aborted now stays unfinished, and no reader sees it.
                     drop(writer.abort().await);
                     Err(error)
                 }
@@ -281,13 +283,14 @@ impl Folder for ObjectFolder {
     }
 }
 
-/// The version of an object, or its second of writing where the store gives it none.
+/// Stamp of an object: its version, or its second of writing where the store gives it no version.
 fn stamp(meta: &ObjectMeta) -> Stamp {
     let written = meta.e_tag.is_none().then(|| meta.last_modified.timestamp().unsigned_abs() * 1_000_000_000);
     Stamp { bytes: meta.size, written, etag: meta.e_tag.clone() }
 }
 
-/// A temporary folder, and the path in it for a file of a key: its name says the format, and in messages which object it is.
+/// Makes a temporary folder, and the path in it for the file of a key. The file's name tells the format and,
+/// in messages, which object it is.
 fn temporary(key: &str) -> Result<(TempDir, PathBuf)> {
     let place = std::env::temp_dir();
     let refused = |error: std::io::Error| Error::io("create a folder in", &place, &error);

@@ -1,14 +1,14 @@
-//! What a store's refusal means for the person who must act.
+//! Refusals of object stores, as errors that say what the person must do.
 
 use object_store::Error as Refusal;
-use rehang::{Error, ErrorKind};
+use rehang_core::{Error, ErrorKind};
 
 use crate::address::Address;
 
-/// Bytes of what a server said that are passed on.
+/// Most bytes of a server's words that are passed on.
 const SAID_MAX: usize = 300;
 
-/// The error for what a store says about `what`, an object or a folder at an address.
+/// Makes the error for what a store says about `what`, an object or a folder at an address.
 pub fn refusal(what: &str, address: &Address, refusal: &Refusal) -> Error {
     if let Some(error) = ours(refusal) {
         return error.clone();
@@ -40,7 +40,7 @@ pub fn refusal(what: &str, address: &Address, refusal: &Refusal) -> Error {
     kind.into()
 }
 
-/// The error of a connection that [`Connector`](crate::connector::Connector) has found the cause of.
+/// The error of a connection whose cause [`Connector`](crate::connector::Connector) has found.
 fn ours(refusal: &Refusal) -> Option<&Error> {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(refusal);
     while let Some(error) = cause {
@@ -52,7 +52,8 @@ fn ours(refusal: &Refusal) -> Option<&Error> {
     None
 }
 
-/// How a refusal of credentials begins, where the crate does not tell it from others: lists.
+/// Beginnings of messages that refuse credentials. They serve where the crate does not tell such refusals
+/// from others: in lists.
 const REFUSED: [&str; 8] = [
     "AccessDenied",
     "InvalidAccessKeyId",
@@ -64,7 +65,7 @@ const REFUSED: [&str; 8] = [
     "Server returned non-2xx status code: 403",
 ];
 
-/// Whether what failed was a request to the service of a cloud's machine that hands out credentials.
+/// Whether the request that failed went to the service of a cloud's machine that hands out credentials.
 fn asked_the_machine(refusal: &Refusal) -> bool {
     let text = refusal.to_string();
     ["169.254.169.254", "/latest/api/token", "metadata.google.internal"]
@@ -79,7 +80,7 @@ pub fn is_absence(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Io { reason, .. } if reason == ABSENT)
 }
 
-/// The code and the message of the server, or else the innermost cause, on one line.
+/// The server's code and message or, where there are none, the innermost cause, on one line.
 pub fn said(refusal: &Refusal) -> String {
     let mut cause: &dyn std::error::Error = refusal;
     while let Some(inner) = cause.source() {

@@ -1,11 +1,12 @@
-//! Where the server is and how it is spoken to: an address as libpq writes it, and its secrets from where libpq finds them.
+//! Address of the server and how rehang connects to it: read as libpq reads it, with the secrets from
+//! where libpq finds them.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use rehang_connect::{OwnRoots, Roots, environment};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
@@ -16,11 +17,11 @@ use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-/// An address with what it takes to connect there.
+/// Address with everything that it takes to connect there.
 pub(crate) struct Address {
     config: Config,
     tls: MakeRustlsConnect,
-    /// Which authorities are trusted, for people.
+    /// Authorities that are trusted, in words for messages.
     trusted: String,
 }
 
@@ -30,27 +31,31 @@ pub(crate) const ROOT_CERTIFICATES: &str = "[gallery] root_certificates";
 /// How far a server has to prove who it is, in libpq's words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verify {
-    /// `disable`, `prefer` and `require`: not at all.
+    /// No proof is asked for: `disable`, `prefer` and `require`.
     Not,
-    /// `verify-full`, and `verify-ca` too, which is held to the name as well.
+    /// A certificate for the server's name is asked for: `verify-full`, and `verify-ca` too, which libpq
+    /// would not hold to the name.
     Full,
 }
 
 impl Address {
-    /// Reads `postgresql://user@host:5432/database?sslmode=verify-full`, or `host=… user=…`. A password that is not in it comes from
-    /// `PGPASSWORD` or from the password file (`PGPASSFILE`, or `.pgpass` in the home folder); host, port, database and user that are not, from
-    /// `PGHOST`, `PGPORT`, `PGDATABASE` and `PGUSER`.
+    /// Reads `postgresql://user@host:5432/database?sslmode=verify-full`, or `host=… user=…`. A password that
+    /// is not in it comes from `PGPASSWORD` or from the password file (`PGPASSFILE`, or `.pgpass` in the
+    /// home folder). Host, port, database and user that are not in it come from `PGHOST`, `PGPORT`,
+    /// `PGDATABASE` and `PGUSER`.
     ///
-    /// As in libpq, `sslmode=require` encrypts and asks for no proof of who the server is, unless `sslrootcert` names the authorities;
-    /// `verify-full` asks for one by these, or by the usual authorities where none are named. `verify-ca` is held to the same. `sslcert`
-    /// and `sslkey` name the certificate and the key, not encrypted, by which the server knows the client. Each has its variable:
+    /// As in libpq, `sslmode=require` encrypts and asks for no proof of who the server is, unless
+    /// `sslrootcert` names the authorities. `verify-full` asks for a proof by these, or by the usual
+    /// authorities where none are named; `verify-ca` is held to the same. `sslcert` and `sslkey` name the
+    /// certificate and the key, not encrypted, by which the server knows the client. Each has its variable:
     /// `PGSSLMODE`, `PGSSLROOTCERT`, `PGSSLCERT`, `PGSSLKEY`.
     ///
-    /// `own` is a file with authorities that are trusted besides the usual ones. With it, the server has to prove who it is in any case, by
-    /// these or by those of `sslrootcert`.
+    /// `own` is a file with authorities that are trusted besides the usual ones. With it, the server has to
+    /// prove who it is in any case, by these or by those of `sslrootcert`.
     ///
-    /// An address may be as an application's own driver has it: in quotes, with `jdbc:` or the name of a driver (`postgresql+psycopg://`) in front,
-    /// with `ssl=true` (`verify-full`) or `sslmode=no-verify`, and with what only such a driver reads, which is passed over.
+    /// An address may be written as an application's own driver has it: in quotes, with `jdbc:` or the name
+    /// of a driver (`postgresql+psycopg://`) in front, with `ssl=true` (`verify-full`) or
+    /// `sslmode=no-verify`. Options that only such a driver reads are passed over.
     pub(crate) fn parse(text: &str, own: Option<&Path>) -> Result<Self> {
         Self::parse_with(text, own, &environment)
     }
@@ -117,7 +122,8 @@ impl Address {
         if config.get_connect_timeout().is_none() {
             config.connect_timeout(Duration::from_secs(10));
         }
-        // A server that is gone without a word is noticed within half a minute: the default of two hours is longer than any lease.
+        // A server that is gone without a word is noticed within half a minute: the default of two hours
+        // is longer than any lease.
         if config.get_keepalives_idle() >= Duration::from_hours(2) {
             config.keepalives_idle(Duration::from_secs(10));
         }
@@ -155,7 +161,8 @@ impl Address {
         Ok(Self { tls: MakeRustlsConnect::new(tls), trusted, config })
     }
 
-    /// How to connect there, with settings of the session besides those that the address has.
+    /// Returns the configuration of a connection, with settings of the session besides
+    /// those that the address has.
     pub(crate) fn with_options(&self, more: &str) -> Config {
         let mut config = self.config.clone();
         let options = [self.config.get_options().unwrap_or_default(), more].join(" ");
@@ -169,12 +176,12 @@ impl Address {
         self.tls.clone()
     }
 
-    /// Which authorities are trusted, for people.
+    /// Names the authorities that are trusted, for messages.
     pub(crate) fn trusted(&self) -> &str {
         &self.trusted
     }
 
-    /// `host:port/database`: what may be shown.
+    /// Returns the part of the address that may be shown: `host:port/database`.
     pub(crate) fn shown(&self) -> String {
         let host = match self.config.get_hosts().first() {
             Some(Host::Tcp(host)) => host.clone(),
@@ -212,7 +219,8 @@ const OF_PARSER: [&str; 18] = [
     "load_balance_hosts",
 ];
 
-/// Options that say how an application's own driver, pool or ORM works, in small letters. They ask nothing of a connection.
+/// Options that say how an application's own driver, pool or ORM works, in small letters. They ask
+/// nothing of a connection.
 const OF_OTHERS: [&str; 38] = [
     // Prisma.
     "pgbouncer",
@@ -261,7 +269,8 @@ const OF_OTHERS: [&str; 38] = [
     "sslcompression",
 ];
 
-/// Fails for an option that nobody is known to pass over, and for one that would change what is read. The value is never repeated.
+/// Fails for an option that neither libpq nor a known driver has, and for one that would change what is read.
+/// The value is never repeated.
 fn expect_passed_over(name: &str, value: &str) -> Result<()> {
     let lower = name.to_lowercase();
     let way = match (lower.as_str(), value) {
@@ -274,13 +283,14 @@ fn expect_passed_over(name: &str, value: &str) -> Result<()> {
         (other, _) if OF_OTHERS.contains(&other) => return Ok(()),
         _ => "an address without it: neither libpq's options that are known here nor those of an ORM have it",
     };
-    // What is no name may be a piece of a password.
+    // A text that is no name may be a piece of a password.
     let is_name =
         name.len() <= 40 && name.bytes().all(|letter| letter.is_ascii_alphanumeric() || letter == b'_');
     Err(Error::option("the address of the server", if is_name { name } else { "an option" }, way))
 }
 
-/// The mode that `ssl` means, as node-postgres and JDBC have it: true asks for a proof of who the server is.
+/// Translates `ssl` into an `sslmode`, as node-postgres and JDBC read it: true asks for a
+/// proof of who the server is.
 fn mode_of_ssl(ssl: String) -> String {
     match ssl.as_str() {
         "" | "true" | "1" => "verify-full".into(),
@@ -289,8 +299,8 @@ fn mode_of_ssl(ssl: String) -> String {
     }
 }
 
-/// An address as libpq reads it, out of one for an application's own driver: without quotes around it, without `jdbc:` and without the name of
-/// a driver behind `postgresql`.
+/// Rewrites an address for an application's own driver as libpq reads it: without quotes around it, without
+/// `jdbc:` and without the name of a driver behind `postgresql`.
 fn as_libpq(text: &str) -> Result<String> {
     let mut text = text.trim();
     for quote in ['"', '\''] {
@@ -311,7 +321,8 @@ fn as_libpq(text: &str) -> Result<String> {
     }
 }
 
-/// Takes options out of an address, which the parser of the address does not know or knows otherwise, and leaves out what only others read.
+/// Takes options out of an address that its parser does not know or reads differently, and leaves out options
+/// that only other drivers read.
 fn take_options<const N: usize>(text: &str, names: [&str; N]) -> Result<(String, [Option<String>; N])> {
     let mut found = [const { None }; N];
     let mut take = |name: &str, value: String| {
@@ -333,7 +344,7 @@ fn take_options<const N: usize>(text: &str, names: [&str; N]) -> Result<(String,
             }
             left = after.trim_start();
         }
-        // What is no pair is for the parser to refuse.
+        // The parser refuses a rest that is no pair.
         rest.extend(Some(left).filter(|left| !left.is_empty()));
         return Ok((rest.join(" "), found));
     }
@@ -362,8 +373,8 @@ fn take_options<const N: usize>(text: &str, names: [&str; N]) -> Result<(String,
     Ok((format!("{address}{query}"), found))
 }
 
-/// The first pair of `name = value …` with what comes after it. A value in single quotes may hold spaces, and a backslash makes the next
-/// letter part of a value, as libpq has it.
+/// Splits off the first pair of `name = value …` and returns it with what comes after it. A value in single
+/// quotes may hold spaces, and a backslash makes the next letter part of a value, as libpq has it.
 fn pair(text: &str) -> Option<(&str, String, &str)> {
     let (name, after) = text.split_once('=')?;
     let name = name.trim();
@@ -386,7 +397,7 @@ fn pair(text: &str) -> Option<(&str, String, &str)> {
     quoted.is_none().then_some((name, value, ""))
 }
 
-/// A value of an address, in which `%` begins two hexadecimal digits.
+/// Decodes a value of an address, in which `%` begins two hexadecimal digits.
 fn decoded(value: &str) -> Option<String> {
     let mut bytes = Vec::new();
     let mut parts = value.split('%');
@@ -399,7 +410,8 @@ fn decoded(value: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// The address `postgresql://…` with a port for every host that it names without one: its parser would give each the usual one.
+/// Gives a port to every host that an address `postgresql://…` names without one: its parser would
+/// give each the usual port.
 fn with_port(text: &str, port: u16) -> String {
     let found = text.split_once("://").filter(|(scheme, _)| ["postgres", "postgresql"].contains(scheme));
     let Some((scheme, rest)) = found else { return text.to_owned() };
@@ -409,7 +421,7 @@ fn with_port(text: &str, port: u16) -> String {
     if hosts.is_empty() {
         return text.to_owned();
     }
-    // In brackets a colon is part of an address of version 6.
+    // Inside brackets, a colon is part of an address of IP version 6.
     let has_port = |host: &str| host.rsplit(']').next().is_some_and(|end| end.contains(':'));
     let hosts: Vec<String> = hosts
         .split(',')
@@ -418,7 +430,8 @@ fn with_port(text: &str, port: u16) -> String {
     format!("{scheme}://{login}{}{tail}", hosts.join(","))
 }
 
-/// Whether the first `@` of an address may be part of a password: its parser would take what follows for a host, which is shown.
+/// Whether the first `@` of an address may be part of a password. Its parser would take the rest of the
+/// password for a host, which is shown.
 fn is_cut_short(text: &str) -> bool {
     let Some(rest) = text.strip_prefix("postgresql://").or_else(|| text.strip_prefix("postgres://")) else {
         return false;
@@ -430,7 +443,8 @@ fn is_cut_short(text: &str) -> bool {
     }
 }
 
-/// The password of libpq's file, lines of `host:port:database:user:password` with `*` for anything.
+/// Reads the password from libpq's file, which has lines of `host:port:database:user:password`
+/// with `*` for anything.
 fn from_password_file(config: &Config, variable: &dyn Fn(&str) -> Option<String>) -> Option<String> {
     let path = variable("PGPASSFILE")
         .map(PathBuf::from)
@@ -445,7 +459,7 @@ fn from_password_file(config: &Config, variable: &dyn Fn(&str) -> Option<String>
     password_of(&text, [&host, &port, config.get_dbname().unwrap_or(user), user])
 }
 
-/// The password of the first line that fits. A backslash makes a colon or a backslash part of a field.
+/// Finds the password in the first line that fits. A backslash makes a colon or a backslash part of a field.
 fn password_of(text: &str, wanted: [&str; 4]) -> Option<String> {
     text.lines().filter(|line| !line.starts_with('#')).find_map(|line| {
         let mut fields = vec![String::new()];
@@ -462,8 +476,8 @@ fn password_of(text: &str, wanted: [&str; 4]) -> Option<String> {
     })
 }
 
-/// The authorities that a server is held to: those of `sslrootcert` alone where it names a file, as in libpq, and the file of the
-/// configuration.
+/// Loads the authorities by which a server has to prove who it is: those of `sslrootcert` alone where it
+/// names a file, as in libpq, and the file of the configuration.
 fn trusted_roots(
     authorities: Option<&str>,
     own: Option<&Path>,
@@ -476,7 +490,8 @@ fn trusted_roots(
     }
 }
 
-/// How TLS is spoken: the authorities that the server is held to, if any, and the files of the client's certificate and of its key.
+/// Configures TLS: with the authorities by which the server has to prove who it is, if any, and the files of
+/// the client's certificate and of its key.
 fn client_config(roots: Option<&Roots>, own: Option<(&str, &str)>) -> Result<ClientConfig> {
     let provider = Arc::new(ring::default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
@@ -497,7 +512,8 @@ fn client_config(roots: Option<&Roots>, own: Option<(&str, &str)>) -> Result<Cli
         .map_err(|error| Error::corrupt(certificate, format!("sslcert: {error}")))
 }
 
-/// Takes any server for the one that was meant, as libpq does where it is not told to verify: traffic is encrypted, and that is all.
+/// Verifier that takes any server for the one that was meant, as libpq does where it is not told to verify:
+/// traffic is encrypted, and nothing else is checked.
 #[derive(Debug)]
 struct AnyServer(Arc<CryptoProvider>);
 
@@ -681,7 +697,7 @@ mod tests {
     fn a_server_that_proves_nothing_is_left_at_once() {
         use std::io::{Read, Write};
         let server = tls::TlsServer::start(|mut stream| {
-            // The request for TLS, and that there is some.
+            // The client asks for TLS, and the server says that there is some.
             stream.read_exact(&mut [0; 8])?;
             stream.write_all(b"S")?;
             let mut stream = tls::secure(stream)?;

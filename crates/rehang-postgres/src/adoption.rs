@@ -1,9 +1,10 @@
-//! Making a gallery of an application's table, and opening one: what the server and the table need, and every row as an item.
+//! Adoption of an application's table as a gallery, and opening of one: checks of the server and the table,
+//! then every row becomes an item.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use rehang::{Error, ErrorKind, Remedy, Result, Space};
+use rehang_core::{Error, ErrorKind, Remedy, Result, Space};
 use rehang_store::Looked;
 use serde::{Deserialize, Serialize};
 use tokio_postgres::Row;
@@ -20,12 +21,13 @@ use crate::serving::{drop_view, functions};
 use crate::table::{Table, TableOptions, literal, quoted};
 use crate::{paid, reading, row_security, search, serving, spaces};
 
-/// Oldest server and oldest pgvector that will do.
+/// Oldest server that will do.
 const SERVER_MIN: i32 = 140_000;
+/// Oldest pgvector that will do.
 const PGVECTOR_MIN: (u32, u32) = (0, 7);
-/// Rows that become items in one transaction.
+/// Number of rows that become items in one transaction.
 const ADOPTED_TOGETHER: i64 = 5_000;
-/// The advisory lock of making galleries.
+/// Number of the advisory lock of adoptions.
 const ADOPTION: i64 = 0x7265_6861_6e67;
 
 pub(crate) fn inspect(address: &str, options: &TableOptions) -> Result<Looked> {
@@ -76,7 +78,8 @@ pub(crate) fn statements(address: &str, options: &TableOptions) -> Result<String
         guard::expect_ours(connection, &table, Whose::Trusted)?;
         expect_unpublished(connection, &table)?;
         let number = known(connection, &table)?.map_or(1, |known| known.number);
-        // One transaction, since nobody may call the function of the triggers in between, with the names that our own sessions see.
+        // All statements are one transaction: until its end nobody else may call the function of the
+        // triggers. They use the names that the gallery's own sessions see.
         Ok([
             format!("BEGIN;\nSET LOCAL search_path = {SEARCH_PATH};"),
             schema::BASE.to_owned(),
@@ -97,8 +100,8 @@ pub(crate) fn statements(address: &str, options: &TableOptions) -> Result<String
     })
 }
 
-/// Refuses a table whose old vectors are not of a space, before anything is made in the database. Where it is a gallery already, its triggers
-/// look at the width of each row.
+/// Fails where a table's old vectors do not fit a space, before anything is made in the database. Where the
+/// table is a gallery already, its triggers check the width of each row.
 pub(crate) fn expect_vectors(address: &str, options: &TableOptions, space: &Space) -> Result<()> {
     let Some(column) = &options.vector else { return Ok(()) };
     let database = Database::open(address, options.root_certificates.as_deref())?;
@@ -122,7 +125,7 @@ pub(crate) fn adopt(
     let database = Database::open(address, options.root_certificates.as_deref())?;
     let pgvector = expect_server(&database)?;
     let made = database.run(Mode::Write, |connection| {
-        // Two that adopt at once come one after the other.
+        // Two processes that adopt at once come one after the other.
         take_turn(connection)?;
         let table = Table::inspect(connection, options)?;
         guard::expect_ours(connection, &table, Whose::Mine)?;
@@ -138,7 +141,6 @@ pub(crate) fn adopt(
         connection.batch(schema::BASE)?;
         // Another role may have made the schema a moment ago.
         guard::expect_ours(connection, &table, Whose::Mine)?;
-        connection.batch(schema::RELATION_BY_NAME)?;
         connection.batch(&serving::tables(&pgvector))?;
         connection.batch(&functions(&pgvector))?;
         connection.batch(&register(&table))?;
@@ -152,7 +154,7 @@ pub(crate) fn adopt(
         connection.batch(&schema::function(number, &table, &[]))?;
         connection.batch(&reading::function(number, &table))?;
         connection.batch(schema::KEEP)?;
-        // Last, since from here on writers of the table wait.
+        // The triggers come last, since writers of the table wait from here on.
         connection.batch(&schema::triggers(number, &table))?;
         Ok((table, number))
     });
@@ -164,8 +166,9 @@ pub(crate) fn adopt(
     Ok(handle)
 }
 
-/// Waits until no other adoption by our role is at work, until the transaction ends. There is no row yet to lock; of an advisory lock that another role
-/// has, which may do nothing but connect, nothing is thought.
+/// Waits until no other adoption by our role is at work, and keeps the turn until the transaction ends.
+/// There is no row yet to lock. An advisory lock of another role is ignored, since a role may hold one that
+/// may do nothing but connect.
 fn take_turn(connection: &mut Connection) -> Step<()> {
     let sql = "SELECT pg_try_advisory_xact_lock($1) OR NOT EXISTS (SELECT 1 FROM pg_locks AS l JOIN pg_stat_activity AS a ON a.pid = l.pid
              WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted AND a.datname = current_database() AND a.usename = current_user
@@ -173,7 +176,8 @@ fn take_turn(connection: &mut Connection) -> Step<()> {
     if connection.query_one(sql, &[&ADOPTION])?.try_get(0)? { Ok(()) } else { Err(StepError::Busy) }
 }
 
-/// Opens a gallery. Where its table is not what it was made of any more, what is known of it can be read all the same, and searches be led back.
+/// Opens a gallery. Where its table is not what it was made of any more, what is known of it can still be
+/// read, and searches can be led back.
 pub(crate) fn open(address: &str, options: &TableOptions, old: Option<&str>) -> Result<Handle> {
     let database = Database::open(address, options.root_certificates.as_deref())?;
     let pgvector = expect_server(&database)?;
@@ -192,7 +196,7 @@ pub(crate) fn open(address: &str, options: &TableOptions, old: Option<&str>) -> 
     let not_yet = || Error::not_found("gallery", &options.table, database.name()).advise(Remedy::AdoptTable);
     let (known, renamed, versions) = found.ok_or_else(not_yet)?;
     let expected = expect_options(&known, &renamed, options, None);
-    // By its names of before a column may be another one by now.
+    // Under its earlier name, a column may be another one by now.
     if renamed.is_empty() || expect_options(&known, &Renamed::new(), options, None).is_err() {
         expected?;
     }
@@ -201,7 +205,7 @@ pub(crate) fn open(address: &str, options: &TableOptions, old: Option<&str>) -> 
     if let Err(error) = expect_options(&known, &renamed, options, Some(&table))
         && renamed.is_empty()
     {
-        // By a primary key that is another one since, items would be other rows.
+        // With another primary key since, the items would be other rows.
         return remembered(database, options, old, pgvector, error);
     }
     if !renamed.is_empty() {
@@ -213,8 +217,9 @@ pub(crate) fn open(address: &str, options: &TableOptions, old: Option<&str>) -> 
     Ok(on(database, table, known.number, old, pgvector))
 }
 
-/// A gallery whose table cannot be looked at as it should be, by our own tables: the table of that name, or the one that had it when it was made
-/// a gallery. `error` says what is out of step, and is what everything that goes by rows is refused with.
+/// Opens a gallery whose table cannot be read as it should be, by the gallery's own tables. Its table is the
+/// one of that name, or the one that had the name when it was adopted. `error` says what is out of step;
+/// every call that needs rows is refused with it.
 fn remembered(
     database: Database,
     options: &TableOptions,
@@ -247,7 +252,7 @@ fn remembered(
         let known = Known::read(row)?;
         let Some(kept) = &known.kept else { return Ok(None) };
         let (there, called): (u32, String) = (row.try_get(6)?, row.try_get(7)?);
-        // Of another server, as a dump leaves them, numbers say nothing.
+        // A dump leaves the numbers of another server, which mean nothing here.
         if kept.relation != there {
             return Ok(None);
         }
@@ -272,7 +277,7 @@ fn remembered(
     });
     let (table, number, called) = match found {
         Ok(Some(found)) => found,
-        // By what the configuration says now it is another gallery.
+        // The configuration of now describes another gallery.
         Err(other) if other.is_conflict() && !error.is_conflict() => return Err(other),
         Ok(None) | Err(_) => return Err(error),
     };
@@ -288,9 +293,10 @@ fn remembered(
     Ok(Handle { out_of_step: Some(error), ..handle })
 }
 
-/// The same refusal as an adoption's, where nothing is adopted. What it makes to find out is gone when it returns.
+/// Fails where an expression depends on more than its row, as an adoption does, without adopting anything.
+/// The scratch table that it needs is gone when it returns.
 fn expect_of_its_row(database: &Database, options: &TableOptions) -> Result<()> {
-    // A column is one of its row's.
+    // A plain column name depends on its row alone.
     let is_name = |text: &String| text.chars().all(|letter| letter.is_alphanumeric() || letter == '_');
     if options.condition.is_none() && options.source.iter().all(is_name) {
         return Ok(());
@@ -298,7 +304,8 @@ fn expect_of_its_row(database: &Database, options: &TableOptions) -> Result<()> 
     database.run(Mode::Write, |connection| Table::inspect(connection, options)?.expect_of_its_row(connection))
 }
 
-/// Publications of logical replication that send the table, or all tables, to subscribers, each with what that does.
+/// Lists the publications of logical replication that send the table, or all tables, to subscribers,
+/// each with what that does.
 pub(crate) fn published(connection: &mut Connection, table: &Table) -> Step<Vec<String>> {
     let rows = connection.query(
         "SELECT p.pubname::text, p.puballtables FROM pg_publication AS p WHERE p.puballtables OR EXISTS (SELECT 1
@@ -325,7 +332,8 @@ pub(crate) fn published(connection: &mut Connection, table: &Table) -> Step<Vec<
     rows.iter().map(words).collect()
 }
 
-/// Subscribers are other servers, which nobody sees from here: somebody has to say that they were seen to.
+/// Fails where subscribers would receive the table's rows, until somebody says that they were seen to:
+/// subscribers are other servers, which cannot be seen from here.
 fn expect_unpublished(connection: &mut Connection, table: &Table) -> Step<()> {
     if table.options.published {
         return Ok(());
@@ -355,7 +363,7 @@ fn on(database: Database, table: Table, number: i32, old: Option<&str>, pgvector
     }
 }
 
-/// Makes an item of every row that is there.
+/// Makes an item of every row that is there, until no partition has come meanwhile.
 fn list_items(handle: &Handle, advance: &dyn Fn(u64, u64) -> bool) -> Result<()> {
     let Handle { database, number: g, table, .. } = handle;
     let is_listed = |connection: &mut Connection| -> Step<bool> {
@@ -369,7 +377,8 @@ fn list_items(handle: &Handle, advance: &dyn Fn(u64, u64) -> bool) -> Result<()>
     loop {
         let before = partitions()?;
         list_rows(handle, advance)?;
-        // A partition that came meanwhile may have rows behind the page that was at work.
+        // A partition that came meanwhile may have rows before the page that was at work, so the
+        // rows are listed once more.
         if partitions()? == before {
             let leaves = serde_json::to_string(&before).unwrap_or_default();
             return database.run(Mode::Write, |connection| {
@@ -383,17 +392,17 @@ fn list_items(handle: &Handle, advance: &dyn Fn(u64, u64) -> bool) -> Result<()>
     }
 }
 
-/// Makes an item of every row that is there and is none, and leaves none without its row.
+/// Makes an item of every row that should be one and is none, and removes items without a row.
 fn list_rows(handle: &Handle, advance: &dyn Fn(u64, u64) -> bool) -> Result<()> {
     let Handle { database, number: g, table, .. } = handle;
     if table.is_partitioned {
-        // An item of another source is another one: it goes, and its row is listed anew.
+        // An item whose source is another one is removed, and its row is listed anew.
         remove_rowless_items(handle, true)?;
     }
     let key = table.key_of("t");
-    // Of its own form for the first page, so that every other one is read from the index of the key.
+    // The first page has a form of its own, so that every other page is read from the index of the key.
     let page_after = |after: &str, reading: Reading| {
-        // The row as it is in the table, which is what the function reads.
+        // `row` is the row as it is in the table, since the function reads that.
         let (row, more) = match reading {
             Reading::Inline => ("t", ""),
             Reading::RowByRow(_) => ("t.\"rehang row\"", ", t AS \"rehang row\""),
@@ -435,7 +444,8 @@ fn list_rows(handle: &Handle, advance: &dyn Fn(u64, u64) -> bool) -> Result<()> 
     loop {
         let page = || {
             database.run(Mode::Write, |connection| {
-                // An application that waits for a page while the page waits for it would be ended after a second: the page gives up before.
+                // An application that waits for a page while the page waits for it would be ended by the
+                // server after a second. The page gives up before that.
                 connection.batch(&format!(
                     "SET LOCAL lock_timeout = '50ms'; LOCK TABLE {} IN ACCESS SHARE MODE",
                     table.qualified
@@ -447,7 +457,7 @@ fn list_rows(handle: &Handle, advance: &dyn Fn(u64, u64) -> bool) -> Result<()> 
                 })
             })
         };
-        // A transaction that is open for longer than a call tries may still end.
+        // A transaction may stay open for longer than a call tries, and still end.
         let (last, listed) =
             page().or_else(|error| if error.is_retryable() { page() } else { Err(error) })?;
         let Some(last) = last else { break };
@@ -457,7 +467,7 @@ fn list_rows(handle: &Handle, advance: &dyn Fn(u64, u64) -> bool) -> Result<()> 
             return Err(ErrorKind::Cancelled.into());
         }
     }
-    // A row that was deleted, or ceased to be an item, while its page was read may have left one behind.
+    // A row that was deleted, or ceased to be an item, while its page was read may have left an item behind.
     spaces::wait_for_writers(handle)?;
     remove_rowless_items(handle, table.is_partitioned)?;
     if table.is_partitioned {
@@ -466,15 +476,16 @@ fn list_rows(handle: &Handle, advance: &dyn Fn(u64, u64) -> bool) -> Result<()> 
     spaces::list_anew(handle)
 }
 
-/// Takes out the items whose rows went with a partition that was detached or dropped.
+/// Takes out items whose rows went with a partition that was detached or dropped.
 pub(crate) fn take_out_rowless(handle: &Handle) -> Result<()> {
     remove_rowless_items(handle, false)?;
     spaces::list_anew(handle)
 }
 
-/// Removes the items that have no row, or none of the source that they were seen with. An application's open transaction may be about to write
-/// the row of one: such an item is passed over until that transaction has ended. The rows are looked at once more when the items are locked:
-/// a statement that has waited for a lock still sees the rows of before.
+/// Removes the items that have no row, or whose row has another source than they were seen with. An
+/// application's open transaction may be about to write the row of such an item, which is passed over until
+/// that transaction has ended. The rows are looked at once more when the items are locked: a statement that
+/// has waited for a lock still sees the earlier rows.
 fn remove_rowless_items(handle: &Handle, or_of_another_source: bool) -> Result<()> {
     let Handle { database, number: g, table, .. } = handle;
     let has_no_row = |reading: Reading| {
@@ -546,29 +557,31 @@ fn expect_server(database: &Database) -> Result<Pgvector> {
     })
 }
 
-/// What our own tables say of a gallery.
+/// Entry of a gallery in the gallery's own tables.
 struct Known {
     number: i32,
-    /// What it was made by.
+    /// Options that the gallery was made with, as JSON.
     options: String,
-    /// The columns that say which row an item is, by the names of then: also where `options` left them to the primary key.
+    /// The columns that say which row an item is, by their earlier names: also where `options` left
+    /// them to the primary key.
     key: Vec<String>,
     is_listed: bool,
-    /// The form of its tables, which an earlier version may have made.
+    /// Form of its tables.
     format: i32,
     kept: Option<Kept>,
 }
 
-/// What a gallery was made of, by what the server keeps through every renaming.
+/// Table and columns that a gallery was made of, by what the server keeps through every renaming.
 #[derive(Serialize, Deserialize)]
 struct Kept {
-    /// The table. In a database that comes out of a dump it is another one, and so are the numbers of its columns.
+    /// Number of the table. In a database that comes out of a dump the table has another number,
+    /// and so do its columns.
     relation: u32,
-    /// Its name, as the view of what serves has it.
+    /// Name of the table, as the view of what serves has it.
     name: String,
-    /// Columns by their names of then.
+    /// Numbers of columns by their earlier names.
     columns: BTreeMap<String, i16>,
-    /// The tables that the rows of a partitioned one lay in when rows and items were compared.
+    /// Tables in which the rows of a partitioned table lay when rows and items were last compared.
     #[serde(default)]
     leaves: Leaves,
 }
@@ -581,7 +594,7 @@ impl Kept {
     }
 }
 
-/// Names of columns as a gallery was made, with the names of now; of those that differ.
+/// Columns that have been renamed: present names by the names from when the gallery was made.
 type Renamed = BTreeMap<String, String>;
 
 fn words_of(renamed: &Renamed) -> String {
@@ -591,7 +604,7 @@ fn words_of(renamed: &Renamed) -> String {
 }
 
 impl Kept {
-    /// The columns that have another name than when the gallery was made.
+    /// Finds the columns that have other names than when the gallery was made.
     fn renamed(&self, connection: &mut Connection, oid: u32) -> Step<Renamed> {
         let mut renamed = Renamed::new();
         if self.relation != oid {
@@ -610,7 +623,8 @@ impl Kept {
 }
 
 impl Known {
-    /// Of a row with number, options, `listed`, format, columns, and how items are joined with rows.
+    /// Reads a gallery's entry from a row with number, options, `listed`, format, columns, and how
+    /// items are joined with rows.
     fn read(row: &Row) -> Step<Self> {
         let kept: Option<String> = row.try_get(4)?;
         let kept = kept.as_deref().map(serde_json::from_str).transpose();
@@ -624,17 +638,11 @@ impl Known {
         })
     }
 
-    /// Refuses a gallery that an adoption has to bring up, or to its end, before anything is done with it.
+    /// Fails for a gallery that an adoption has to bring to the present format, or to its end, before
+    /// anything is done with it.
     fn expect_whole(&self, table: &str) -> Result<()> {
         let what = format!("the gallery in {table}");
         expect_format(table, self.format)?;
-        if self.format < FORMAT {
-            let now = format!(
-                "of format {}, and this rehang works in format {FORMAT}; adopting it once more brings it up",
-                self.format
-            );
-            return Err(Error::wrong_phase(what, now).advise(Remedy::AdoptTable));
-        }
         if !self.is_listed {
             return Err(Error::wrong_phase(what, "not whole yet").advise(Remedy::AdoptTable));
         }
@@ -646,7 +654,7 @@ impl Known {
     }
 }
 
-/// The columns of a key, in order, from what [`Table::is_of`] has made of them.
+/// Reads the columns of a key, in order, from the condition that [`Table::is_of`] has made of them.
 fn key_of(joined: &str) -> Vec<String> {
     let mut names = Vec::new();
     let mut rest = joined;
@@ -670,19 +678,18 @@ fn key_of(joined: &str) -> Vec<String> {
     names
 }
 
-/// The gallery of a table; `None` where the table is none.
+/// Finds the gallery of a table; `None` where the table is none.
 fn known(connection: &mut Connection, table: &Table) -> Step<Option<Known>> {
     if !has_galleries(connection)? {
         return Ok(None);
     }
-    // One that an earlier version made has no `columns`.
-    let sql = "SELECT number, options, listed, format, to_jsonb(g) ->> 'columns', joined FROM rehang.gallery AS g WHERE relation = $1";
+    let sql = "SELECT number, options, listed, format, columns, joined FROM rehang.gallery AS g WHERE relation = $1";
     let Some(row) = connection.query_opt(sql, &[&table.oid])? else {
         expect_no_part(connection, table)?;
         let others = "SELECT count(*) FROM pg_trigger WHERE tgrelid = $1 AND tgname ~ '^00_rehang_[0-9]+_'";
         if connection.count(others, &[&table.oid])? > 0 {
-            let why = "its triggers are those of a gallery that takes another table for its own, as where this one was restored alone, or by a dump of \
-                       an earlier version. No write of it is seen. A release that is confirmed takes the triggers and what is left of that \
+            let why = "its triggers are those of a gallery that takes another table for its own, as where this one was restored alone. No \
+                       write of it is seen. A release that is confirmed takes the triggers and what is left of that \
                        gallery away, and then it can be made anew";
             return Err(Error::conflict(format!("the table {}", table.options.table), why).into());
         }
@@ -693,7 +700,7 @@ fn known(connection: &mut Connection, table: &Table) -> Step<Option<Known>> {
     Ok(Some(known))
 }
 
-/// Refuses a table that lies in a gallery, or that one lies in: each row is an item once.
+/// Fails where the table lies in another gallery, or another gallery lies in it: each row is an item once.
 fn expect_no_part(connection: &mut Connection, table: &Table) -> Step<()> {
     let other = connection.query_opt(
         "SELECT g.relation::regclass::text FROM rehang.gallery AS g WHERE g.relation IN (SELECT relid FROM pg_partition_ancestors($1::oid::regclass)
@@ -708,7 +715,7 @@ fn expect_no_part(connection: &mut Connection, table: &Table) -> Step<()> {
     Err(Error::conflict(format!("the table {}", table.options.table), why).into())
 }
 
-/// What has changed of the partitions of a gallery's table, each in a sentence.
+/// Describes what has changed of the partitions of a gallery's table, each change in a sentence.
 pub(crate) fn remarks_on_partitions(handle: &Handle) -> Result<Vec<String>> {
     if !handle.table.is_partitioned || handle.out_of_step.is_some() {
         return Ok(Vec::new());
@@ -717,7 +724,7 @@ pub(crate) fn remarks_on_partitions(handle: &Handle) -> Result<Vec<String>> {
         let Some(kept) = known(connection, &handle.table)?.and_then(|known| known.kept) else {
             return Ok(Vec::new());
         };
-        // Out of a dump all numbers are others.
+        // In a database that comes out of a dump, all numbers are others.
         if kept.relation != handle.table.oid {
             return Ok(Vec::new());
         }
@@ -730,27 +737,26 @@ pub(crate) fn has_galleries(connection: &mut Connection) -> Step<bool> {
     Ok(connection.query_one("SELECT to_regclass('rehang.gallery') IS NOT NULL", &[])?.try_get(0)?)
 }
 
-/// Refuses a gallery that a later version made; one of an earlier version can be brought up, or taken out.
+/// Refuses a gallery whose tables are of a form that this version does not know.
 pub(crate) fn expect_format(table: &str, format: i32) -> Result<()> {
-    if format <= FORMAT {
+    if format == FORMAT {
         return Ok(());
     }
-    let why = format!(
-        "it is of format {format}, and this rehang knows formats up to {FORMAT}; use the rehang that made it"
-    );
+    let why = format!("it is of format {format}, and this rehang knows format {FORMAT}; use the rehang that made it");
     Err(Error::conflict(format!("the gallery in {table}"), why))
 }
 
-/// Why a table is not what its options say, where columns that they name have other names since it was made a gallery.
+/// Explains why a table is not what its options say, where columns that they name have been renamed since it
+/// was made a gallery. Otherwise it returns the error as it is.
 fn or_renamed(database: &Database, options: &TableOptions, error: Error) -> Error {
     let look = database.run(Mode::Read, |connection| {
         let oid = guard::seen_by_application(connection, &options.table)?;
-        // The error may be that the schema is another's, which nobody reads.
+        // The cause of the error may be that the schema is another role's, which nobody may read.
         guard::expect_ours_beside(connection, oid, Whose::Trusted)?;
         if !has_galleries(connection)? {
             return Ok(Renamed::new());
         }
-        let sql = "SELECT to_jsonb(g) ->> 'columns' FROM rehang.gallery AS g WHERE g.relation = $1";
+        let sql = "SELECT g.columns FROM rehang.gallery AS g WHERE g.relation = $1";
         let Some((oid, row)) = oid.zip(connection.query_opt(sql, &[&oid])?) else {
             return Ok(Renamed::new());
         };
@@ -768,9 +774,9 @@ fn or_renamed(database: &Database, options: &TableOptions, error: Error) -> Erro
     Error::conflict(format!("the gallery in {}", options.table), why)
 }
 
-/// Makes the functions of a gallery anew, and brings one that an earlier version made to the present form, and any to the present names of its
-/// table and columns. A dump of an earlier one would keep neither which table it is of nor the trigger of its updates; and a function names
-/// columns by the names of when it was made.
+/// Makes the functions of a gallery anew, by the present names of its table and columns: a function names
+/// columns by the names of when it was
+/// made.
 fn renew(
     connection: &mut Connection,
     known: &Known,
@@ -780,7 +786,6 @@ fn renew(
 ) -> Step<()> {
     let number = known.number;
     connection.batch("SET LOCAL lock_timeout = '500ms'")?;
-    connection.batch(schema::RELATION_BY_NAME)?;
     connection.batch(&serving::tables(pgvector))?;
     connection.batch(&functions(pgvector))?;
     // Spaces neither come nor go from here on, since the function is written from all of them.
@@ -791,10 +796,9 @@ fn renew(
         &[std::slice::from_ref(&table.qualified), &*schema::tables_of_gallery(number, &spaces)].concat(),
     )?;
     connection.batch(&paid::tables(table, &spaces, pgvector))?;
-    let is_earlier: bool =
-        connection.query_one(&schema::has_earlier_triggers(number), &[&table.oid])?.try_get(0)?;
     let lacks_triggers = connection.count(&schema::missing_triggers(number, table), &[])? > 0;
-    // Tables of a space that a person has dropped are made again, empty. The table of items is not: it would give the keys of old items to new ones.
+    // Tables of a space that a person has dropped are made again, empty. The table of items is not: a new one
+    // would give the keys of old items to new ones.
     let names: Vec<String> =
         spaces.iter().flat_map(|space| schema::tables_of(space.number, space.in_column.as_deref())).collect();
     let gone = "SELECT count(*) FROM unnest($1::text[]) AS wanted(name) WHERE to_regclass('rehang.' || name) IS NULL";
@@ -814,9 +818,6 @@ fn renew(
     if was_unread || lacks_triggers || lacks_tables || has_others {
         // Rows that came or went meanwhile are listed once more.
         connection.execute("UPDATE rehang.gallery SET listed = false WHERE number = $1", &[&number])?;
-    }
-    if known.format < FORMAT {
-        connection.batch(&schema::bring_up(number, &spaces))?;
     }
     let is_known = known.kept.as_ref().is_some_and(|kept| {
         kept.relation == table.oid && kept.name == table.qualified && kept.columns == table.numbers
@@ -838,7 +839,7 @@ fn renew(
         )?;
     }
     if !renamed.is_empty() {
-        // Of the names of before; a release that was begun makes them anew.
+        // Triggers of a release use the earlier names; a release that was begun makes them anew.
         connection.batch(&schema::end_moves(number, Some(&table.qualified)))?;
     }
     if table.key.iter().any(|column| renamed.values().any(|now| *now == column.name)) {
@@ -846,9 +847,9 @@ fn renew(
         connection.batch(&drop_view(number))?;
     }
     connection.batch(&spaces.iter().map(|space| schema::lease_index(space.number)).collect::<String>())?;
-    // With the columns' names of now.
+    // The spaces are read again, now with the columns' present names.
     let spaces = spaces::all(connection, number)?;
-    if is_earlier || lacks_triggers {
+    if lacks_triggers {
         connection.batch(&schema::drop_triggers(number, &table.qualified))?;
         connection.batch(&schema::drop_truncate_triggers(number))?;
     }
@@ -860,7 +861,7 @@ fn renew(
         connection.batch(&row_security::of_space(number, space.number))?;
     }
     connection.batch(schema::KEEP)?;
-    if is_earlier || lacks_triggers {
+    if lacks_triggers {
         connection.batch(&schema::triggers(number, table))?;
     } else if table.is_partitioned {
         connection.batch(&schema::truncate_triggers(number, table))?;
@@ -884,10 +885,11 @@ fn as_text(options: &TableOptions) -> String {
     serde_json::to_string(options).unwrap_or_default()
 }
 
-/// A gallery is what it was made as, whatever its table and its columns are called by now: other columns would make other items of the
-/// same rows.
+/// Fails where a gallery is opened or adopted with other options than it was made with. Other columns would
+/// make other items of the same rows. Names that its table and its columns have got since make no difference.
 ///
-/// Where `table` is there, its key has to be the gallery's: another primary key would make other rows of the same items.
+/// Where `table` is there, its key has to be the gallery's: another primary key would make other
+/// rows of the same items.
 fn expect_options(
     known: &Known,
     renamed: &Renamed,
@@ -938,7 +940,7 @@ fn expect_options(
         .filter(|((_, was), (_, now))| was != now)
         .map(|((name, was), (_, now))| format!("{name} {}, and not {}", words(was), words(now)))
         .collect();
-    // Its triggers, its functions and its view go by the table.
+    // One table has one set of triggers, functions and view, so it is one gallery at a time.
     let more = if was.condition == options.condition {
         ""
     } else {

@@ -1,16 +1,17 @@
-//! The bridge that is in use, where an application's own SQL can reach it: `rehang.bridge` has a row for it, and its matrix lies among the
-//! [matrices].
+//! The bridge that is in use, where an application's own SQL can reach it: `rehang.bridge` has a row for it,
+//! and its matrix lies among the [matrices].
 //!
-//! The document `upgrade` alone says which bridge searches use, by its fingerprint. No search reads what lies here under another one.
+//! Only the document `upgrade` says which bridge searches use, by its fingerprint. No search reads a bridge
+//! that lies here under another fingerprint.
 
-use rehang::adapter::InputScaling;
-use rehang::{Bridge, Error, Remedy, Result};
+use rehang_core::adapter::InputScaling;
+use rehang_core::{Bridge, Error, Remedy, Result};
 
 use crate::connection::{Connection, Mode, Step};
 use crate::handle::Handle;
 use crate::matrices;
 
-/// The table.
+/// Statement that makes the table of bridges.
 pub(crate) const TABLE: &str = "CREATE TABLE IF NOT EXISTS rehang.bridge (
     gallery int NOT NULL REFERENCES rehang.gallery ON DELETE CASCADE,
     fingerprint text NOT NULL,
@@ -23,7 +24,7 @@ pub(crate) const TABLE: &str = "CREATE TABLE IF NOT EXISTS rehang.bridge (
 );
 ";
 
-/// The query for the old space, as [`Bridge::queries`] makes it.
+/// Function that makes the query for the old space, as [`Bridge::queries`] makes it.
 pub(crate) const FUNCTIONS: &str = "
 CREATE OR REPLACE FUNCTION rehang.bridged(gallery int, fingerprint text, old_query VECTOR, new_query VECTOR) RETURNS VECTOR LANGUAGE plpgsql STABLE AS $rehang$
 DECLARE
@@ -54,17 +55,10 @@ END
 $rehang$;
 ";
 
-/// Has a bridge, by its fingerprint, where searches by SQL find it; takes away all others but the one in use.
+/// Stores a bridge under its fingerprint where searches by SQL find it, and removes all others
+/// except the one in use.
 pub(crate) fn keep(handle: &Handle, bridge: Option<(&str, &Bridge)>) -> Result<()> {
     handle.database.run(Mode::Write, |connection| {
-        if !matrices::has_tables(connection)? {
-            let what = format!("the gallery in {}", handle.table.options.table);
-            let now = "without the tables that searches by SQL read a bridge from; adopting it once more makes them";
-            return match bridge {
-                Some(_) => Err(Error::wrong_phase(what, now).advise(Remedy::AdoptTable).into()),
-                None => Ok(()),
-            };
-        }
         handle.lock(connection)?;
         if let Some((fingerprint, bridge)) = bridge {
             write(connection, handle, fingerprint, bridge)?;
@@ -79,12 +73,9 @@ pub(crate) fn keep(handle: &Handle, bridge: Option<(&str, &Bridge)>) -> Result<(
     })
 }
 
-/// Whether searches by SQL do not find a bridge, or not all `rows` of its matrix.
+/// Whether searches by SQL lack a bridge, or any of the `rows` rows of its matrix.
 pub(crate) fn lacks(handle: &Handle, fingerprint: &str, rows: usize) -> Result<bool> {
     handle.database.run(Mode::Read, |connection| {
-        if !matrices::has_tables(connection)? {
-            return Ok(true);
-        }
         Ok(!is_there(connection, handle, fingerprint)?
             || !matrices::is_whole(connection, handle, fingerprint, rows)?)
     })

@@ -1,11 +1,12 @@
-//! Who works on what: leases on items of the queue.
+//! Claims: which worker re-embeds which item of the queue, and until when.
 //!
-//! They are written without waiting for the disk, since one that is lost costs an item embedded twice at most.
+//! Leases are written without waiting for the disk, since a lost lease costs at most an item
+//! that is embedded twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use rehang::Result;
+use rehang_core::Result;
 use rehang_store::{Among, AtWork, Claimed, ItemKey, Queue};
 
 use crate::adoption;
@@ -17,7 +18,8 @@ use crate::schema;
 use crate::spaces::find;
 use crate::values::{key, row_limit, rows_of};
 
-/// Takes the turn of a claim, until the transaction ends. The row is locked and never changed, so an old snapshot makes the server keep no versions of it.
+/// Takes the turn of a claim, until the transaction ends. The row is locked and never changed, so that an old
+/// snapshot makes the server keep no versions of it.
 fn take_turn(connection: &mut Connection, (g, n): (i32, i32)) -> Step<()> {
     let name = schema::turns(n);
     let lock = "SELECT 1 FROM rehang.document WHERE gallery = $1 AND name = $2 FOR NO KEY UPDATE";
@@ -40,14 +42,14 @@ pub(crate) fn claim(
     let once = || claim_once(handle, space, what, worker, limit, lease);
     let (claimed, rowless) = once()?;
     if rowless && claimed.records.is_empty() && handle.table.is_partitioned {
-        // What went with a partition stands before what waits.
+        // Items whose rows went with a partition stand in the queue before items that wait.
         adoption::take_out_rowless(handle)?;
         return once().map(|(claimed, _)| claimed);
     }
     Ok(claimed)
 }
 
-/// The same; and whether items that were next in the queue have no row.
+/// Claims items once. Also says whether items that were next in the queue have no row.
 fn claim_once(
     handle: &Handle,
     space: &str,
@@ -65,7 +67,8 @@ fn claim_once(
         if what == Queue::All {
             queue::look_for_front(connection, handle, n, &is_free)?;
         }
-        // Claims of a space come one after the other, each in a few milliseconds: what one has taken, the next one sees.
+        // Claims of a space come one after the other, each in a few milliseconds. So a claim sees what the
+        // one before it has taken.
         take_turn(connection, (handle.number, n))?;
         let held_by_others = connection.count(
             &format!("SELECT count(*) FROM rehang.claim_{n} WHERE until > statement_timestamp() AND worker <> $1"),
@@ -87,8 +90,8 @@ fn claim_once(
         for row in connection.query(&format!("{out} FOR UPDATE SKIP LOCKED"), &[&rows_of(&next)])? {
             lost.insert(key(&row, 0)?, row.try_get::<_, i32>(1)?.max(0) as u32 + 1);
         }
-        // A lease that another open transaction is about to end is left to that transaction: the claim does not wait. The lease counts as
-        // held, since its item may be free a moment later.
+        // A lease that another open transaction is about to end is left to that transaction, so that the
+        // claim does not wait. The lease counts as held, since its item may be free a moment later.
         let mut busy = BTreeSet::new();
         for row in connection.query(&out, &[&rows_of(&next)])? {
             busy.insert(key(&row, 0)?);

@@ -1,8 +1,8 @@
-//! One connection: what is sent over it, and how it ends.
+//! One connection to a server: how statements are sent over it, and how it ends.
 
 use std::time::Duration;
 
-use rehang::{Error, ErrorKind};
+use rehang_core::{Error, ErrorKind};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 use tokio_postgres::types::{ToSql, Type};
@@ -15,18 +15,19 @@ use crate::parameter::Parameter;
 /// Parameters of a statement.
 pub(crate) type Parameters<'a> = &'a [&'a dyn Parameter];
 
-/// How long the end of a connection may take.
+/// Longest wait for the end of a connection.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// A connection to a server, or to a pooler before it. No statement has a name, and nothing that is set outlasts its transaction. A
-/// pooler may give our next transaction another session, and this session to the application, which would meet what we had left there.
+/// Connection to a server, or to a pooler before it. No statement has a name, and no setting outlasts its
+/// transaction. A pooler may give our next transaction another session, and give this session to the
+/// application, which would meet whatever we had left there.
 pub(crate) struct Connection {
     runtime: Runtime,
-    /// There until the end.
+    /// Client of the connection; gone only while the connection is dropped.
     client: Option<Client>,
-    /// What moves the bytes, while something is asked.
+    /// Task that moves the bytes, while something is asked.
     driver: Option<JoinHandle<()>>,
-    /// How each statement begins that is a transaction of its own; `None` inside of a transaction.
+    /// Begin of each statement that is a transaction of its own; `None` inside of a transaction.
     alone: Option<String>,
 }
 
@@ -36,12 +37,13 @@ impl Connection {
             Error::from(ErrorKind::Unavailable { service: "this machine".into(), detail: error.to_string() })
         })?;
         let (client, connection) = runtime.block_on(config.connect(tls))?;
-        // What ends a connection is said by whatever is asked over it.
+        // The reason why a connection ended reaches whoever next asks something over it.
         let driver = runtime.spawn(async move { drop(connection.await) });
         Ok(Self { runtime, client: Some(client), driver: Some(driver), alone: None })
     }
 
-    /// Makes each statement from here on a transaction of its own that begins so; or none.
+    /// Makes each statement from here on a transaction of its own that begins with `begin`; with `None` it is
+    /// part of a transaction again.
     pub(crate) fn each_alone(&mut self, begin: Option<String>) {
         self.alone = begin;
     }
@@ -79,8 +81,8 @@ impl Connection {
         Ok(self.runtime.block_on(client.batch_execute(sql))?)
     }
 
-    /// Sends statements at once, behind others that give nothing, and gives the rows of each. Where each statement is a transaction of its own,
-    /// these are one together, in one round trip.
+    /// Sends statements at once, behind `before`, which gives no rows, and returns the rows of each. Where
+    /// each statement is a transaction of its own, these are one transaction together, in one round trip.
     pub(crate) fn query_all(
         &mut self,
         before: &str,
@@ -93,7 +95,7 @@ impl Connection {
         let ask =
             async |sql: &str, parameters: Parameters<'_>| client.query_typed(sql, &typed(parameters)).await;
         let say = async |sql: &str| if sql.is_empty() { Ok(()) } else { client.batch_execute(sql).await };
-        // They go out in this order.
+        // The three are sent in this order.
         let (begun, answers, committed) = self.runtime.block_on(futures_util::future::join3(
             say(&first.join("; ")),
             futures_util::future::join_all(asked.iter().map(|(sql, parameters)| ask(sql, parameters))),
@@ -105,8 +107,9 @@ impl Connection {
         Ok(answers)
     }
 
-    /// Asks, and where a statement is a transaction of its own, sends its begin, itself and its commit at once: none of its locks waits for
-    /// a word of ours. Where the begin fails, or the statement, the server takes nothing of the rest.
+    /// Asks one thing. Where a statement is a transaction of its own, it goes out at once with its begin and
+    /// its commit. So none of its locks waits for a further message of ours. Where the begin or the statement
+    /// fails, the server ignores the rest.
     fn ask<T>(&self, what: impl AsyncFnOnce(&Client) -> Result<T, tokio_postgres::Error>) -> Step<T> {
         let Some(client) = &self.client else { return Err(gone()) };
         let Some(begin) = &self.alone else { return Ok(self.runtime.block_on(what(client))?) };
@@ -125,7 +128,7 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        // The server hears that it is over, if it hears anything.
+        // The server hears that the connection is over, if it hears anything.
         drop(self.client.take());
         if let Some(driver) = self.driver.take() {
             drop(self.runtime.block_on(async { tokio::time::timeout(FAREWELL, driver).await }));

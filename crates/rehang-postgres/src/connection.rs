@@ -1,4 +1,5 @@
-//! Connections, and transactions that are made again where the server was away or another transaction was in the way.
+//! Connections to the server, and transactions that are made again where the server was away or another
+//! transaction was in the way.
 
 use std::fmt;
 use std::path::Path;
@@ -6,64 +7,70 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use rehang::{Error, ErrorKind, Remedy, Result};
+use rehang_core::{Error, ErrorKind, Remedy, Result};
 use rehang_connect::{certificate_error, untrusted};
 use tokio_postgres::error::SqlState;
 
 use crate::address::{Address, ROOT_CERTIFICATES};
 pub(crate) use crate::client::{Connection, Parameters};
 
-/// How long a call tries to reach a server that is away, as while it starts again, or that another transaction keeps locked.
+/// How long a call tries again while the server is away (for example restarts) or another
+/// transaction keeps a lock.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Waits between two tries grow up to this.
+/// Longest pause between two tries; pauses grow up to it.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// Every transaction begins with this, and it ends with the transaction: a pooler gives the session to the application after it. No
-/// statement of ours waits long for a lock, so the application's do not wait long behind it. Plans are made for the very keys that are asked for: one for any
-/// number of them reads whole tables, as does one that takes a page of an index for as dear as on a disk that turns. Names are the server's
-/// own (see [`crate::guard`]).
+/// Settings with which every transaction begins and which end with it: a pooler gives the session to the
+/// application afterwards.
 ///
-/// A role's own timeouts are made for its application. What ends us instead: the server closes a transaction whose client says nothing.
+/// No statement of ours waits long for a lock, so statements of the application do not wait long behind it.
+/// Plans are made for the very keys that are asked for: a plan for any number of keys reads whole tables. So
+/// does a plan that takes reading a page of an index for as costly as on a spinning disk. Names are the
+/// server's own (see [`crate::guard`]).
+///
+/// A role's own timeouts are made for its application and are set aside. Instead, the server closes a
+/// transaction whose client says nothing.
 const SETTINGS: &str = "SET LOCAL search_path = pg_catalog, pg_temp; SET LOCAL lock_timeout = '2s'; SET LOCAL statement_timeout = 0;
     SET LOCAL idle_in_transaction_session_timeout = '10s'; SET LOCAL jit = off; SET LOCAL random_page_cost = 1.1;
     SET LOCAL plan_cache_mode = force_custom_plan; SET LOCAL quote_all_identifiers = off";
 
-/// What a connection asks for where it begins. A server that is spoken to directly keeps it for as long as the connection, and gives up a
-/// connection whose other end is gone. A pooler refuses it or passes nothing on: what it says by that is that no session is ours.
+/// Options that a connection asks for where it begins. A server that is spoken to directly keeps them for as
+/// long as the connection, and gives up a connection whose other end is gone. A pooler refuses them or passes
+/// nothing on, which tells that no session is ours.
 const OWN_SESSION: &str = "-c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3 -c tcp_user_timeout=30s \
     -c rehang.session=own";
 
-/// A server's database: connections that are opened as they are needed and kept.
+/// Database of a server, with connections that are opened as they are needed and kept.
 pub(crate) struct Database {
     address: Address,
     name: String,
-    /// What a transaction that reads begins with besides, and every one: the application's table is taken first, as the application's own statements
-    /// do, so that none waits for the other.
+    /// Statements about the application's table for the begin of transactions. Transactions that read take
+    /// its lock first, as the application's own statements do, so that neither waits for the other.
     table: OnceLock<About>,
     idle: Mutex<Vec<Connection>>,
     /// Whether connections are made without [`OWN_SESSION`], which was refused.
     is_pooled: AtomicBool,
 }
 
-/// The application's table.
+/// Parts of a transaction's begin that are about the application's table.
 struct About {
     lock: String,
     settings: String,
 }
 
-/// How a transaction sees others.
+/// How a transaction sees others, and what it may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// Reads, all of one moment.
+    /// Reads everything as of one moment.
     Read,
-    /// The same by one call to the server, which has the begin and the end in it.
+    /// Reads everything as of one moment by one call to the server, which has the begin and the end in it.
     ReadAtOnce,
-    /// Writes; each statement sees what is committed by then.
+    /// Writes; each statement sees what is committed when it begins.
     Write,
-    /// Writes that may be lost with the machine: leases.
+    /// Writes what may be lost with the machine: leases.
     WriteLightly,
-    /// Writes by statements each of which is a transaction of its own, and goes to the server as a whole: no lock of theirs waits for this
-    /// process, which may be frozen or gone by then.
+    /// Writes by statements each of which is a transaction of its own and goes to the server as a whole. None
+    /// of their locks waits for this process, which may be frozen or gone by then.
     Statements,
 }
 
@@ -88,13 +95,13 @@ impl Mode {
     }
 }
 
-/// Why a step of a transaction failed.
+/// Reason why a step of a transaction failed.
 pub(crate) enum StepError {
-    /// The server said so, or is gone.
+    /// The server refused the step, or is gone.
     Server(tokio_postgres::Error),
     /// A promise of the contract would have been broken.
     Ours(Error),
-    /// Another transaction is in the way for a moment.
+    /// A lock of another transaction is in the way for a moment, so the step may succeed later.
     Busy,
 }
 
@@ -110,11 +117,11 @@ impl From<Error> for StepError {
     }
 }
 
-/// What a step of a transaction gives.
+/// Result of a step of a transaction.
 pub(crate) type Step<T> = std::result::Result<T, StepError>;
 
 impl Database {
-    /// Reads the address, and sees whether a server is there.
+    /// Reads the address, and makes a first connection to see whether a server is there.
     pub(crate) fn open(address: &str, root_certificates: Option<&Path>) -> Result<Self> {
         let address = Address::parse(address, root_certificates)?;
         let database = Self {
@@ -129,7 +136,7 @@ impl Database {
         Ok(database)
     }
 
-    /// `host/database`: what may be shown.
+    /// Returns the name of the database that may be shown: `host/database`.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
@@ -153,7 +160,7 @@ impl Database {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
     }
 
-    /// Names the application's table, and what our transactions set where they work on it.
+    /// Names the application's table, and the settings of transactions that work on it.
     pub(crate) fn is_about(&self, table: &str, settings: &[(&str, &str)]) {
         self.table.get_or_init(|| About {
             lock: format!("; LOCK TABLE {table} IN ACCESS SHARE MODE"),
@@ -161,7 +168,7 @@ impl Database {
         });
     }
 
-    /// How a transaction begins.
+    /// Returns the statements with which a transaction begins.
     pub(crate) fn begin(&self, mode: Mode) -> String {
         let begin = format!("{}; {SETTINGS}", mode.begin());
         let Some(About { lock, settings }) = self.table.get() else { return begin };
@@ -169,7 +176,7 @@ impl Database {
         format!("{begin}{settings}{lock}")
     }
 
-    /// A connection of its own, outside of the shared ones, for what cannot be part of a transaction.
+    /// Opens a connection outside of the shared ones, for statements that cannot be part of a transaction.
     pub(crate) fn session(&self) -> Result<Session> {
         let failed = |failure| self.failed(failure);
         let mut connection = self.connect().map_err(failed)?;
@@ -178,7 +185,7 @@ impl Database {
         Ok(Session { connection, is_own })
     }
 
-    /// A statement in a transaction of its own that waits for others for as long as it takes.
+    /// Runs a statement in a transaction of its own, which waits for others for as long as it takes.
     pub(crate) fn patiently(&self, sql: &str) -> Result<()> {
         let begin = self.begin(Mode::Write);
         let mut session = self.session()?;
@@ -186,7 +193,7 @@ impl Database {
         session.connection.batch(&sql).map_err(|failure| self.failed(failure))
     }
 
-    /// Makes a transaction, again and again while the server is away or others are in the way.
+    /// Runs a transaction, again and again while the server is away or others are in the way.
     pub(crate) fn run<T>(&self, mode: Mode, mut work: impl FnMut(&mut Connection) -> Step<T>) -> Result<T> {
         let began = rehang_clock::now();
         let mut pause = Duration::from_millis(5);
@@ -203,7 +210,8 @@ impl Database {
                             return Ok(done);
                         }
                         Err(failure) => {
-                            // A standby is left, too: another server may have taken over by now.
+                            // A connection to a standby is given up, too: another server may
+                            // have taken over by now.
                             let is_read_only =
                                 matches!(&failure, StepError::Server(error) if is_standby(error));
                             if !is_read_only
@@ -212,7 +220,7 @@ impl Database {
                             {
                                 self.give_back(connection);
                             } else {
-                                // The others were lost with it, most likely.
+                                // Most likely the idle connections were lost with it.
                                 self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
                             }
                             match failure {
@@ -224,7 +232,8 @@ impl Database {
                     }
                 }
             };
-            // Somebody's own search may be cancelled on purpose; what an upgrade writes is cancelled by mistake, or by a rule for others.
+            // An application's own search may be cancelled on purpose. A write of an upgrade is cancelled by
+            // mistake, or by a rule for others, so it is tried again.
             let may_pass =
                 |failure: &tokio_postgres::Error| passes(failure) || !mode.reads() && is_cancelled(failure);
             if let Some(failure) = failure.filter(|failure| !may_pass(failure) || began.elapsed() > PATIENCE)
@@ -236,12 +245,12 @@ impl Database {
         }
     }
 
-    /// What the server said, in the words of this library.
+    /// Turns an error of the server into one in the words of this library.
     pub(crate) fn refused(&self, error: &tokio_postgres::Error) -> Error {
         let service = format!("PostgreSQL at {}", self.name);
         let Some(said) = error.as_db_error() else {
             let detail = chain(error);
-            // Neither is there when it is tried again.
+            // A missing password and a wrong certificate stay as they are when the call is tried again.
             if detail.contains("password missing") {
                 return Error::missing("a password (PGPASSWORD, or a line of .pgpass)", service);
             }
@@ -303,7 +312,7 @@ impl Database {
         }
     }
 
-    /// The same of a step that runs outside of [`Database::run`].
+    /// Turns the failure of a step that ran outside of [`Database::run`] into an error of this library.
     pub(crate) fn failed(&self, failure: StepError) -> Error {
         match failure {
             StepError::Ours(error) => error,
@@ -340,16 +349,18 @@ fn transaction<T>(
     Ok(done)
 }
 
-/// A connection for statements that cannot be part of a transaction.
+/// Connection for statements that cannot be part of a transaction.
 pub(crate) struct Session {
     pub(crate) connection: Connection,
-    /// Whether the server's session is ours for as long as the connection; else a pooler gives each statement any of its own.
+    /// Whether the server's session is ours for as long as the connection. Behind a pooler it is not: each
+    /// statement may get any session.
     pub(crate) is_own: bool,
 }
 
 impl Session {
-    /// Gets ready for statements that wait for others so long, and take as long as they take. What a pooler gives is another's, and nothing
-    /// can be set there: where a rule of it would end such a statement, or let a build go wrong, it is refused.
+    /// Prepares the session for statements that wait `patience` for others and take as long as they need. A
+    /// pooler's session belongs to others, so nothing can be set there: where one of its settings would end
+    /// such a statement, or let a build go wrong, this fails.
     pub(crate) fn prepare(&mut self, patience: &str, builds_in_parallel: bool) -> Step<()> {
         if self.is_own {
             let workers = if builds_in_parallel { "" } else { "SET max_parallel_maintenance_workers = 0;" };
@@ -378,10 +389,10 @@ impl Session {
     }
 }
 
-/// Begins what an error is about where the server's processes could not share memory.
+/// First words of an error where the server's processes could not share memory.
 pub(crate) const SHARED_MEMORY: &str = "the shared memory";
 
-/// Whether a pooler takes no settings where a connection begins.
+/// Whether a pooler refuses the options with which a connection begins.
 fn refuses_options(error: &tokio_postgres::Error) -> bool {
     error.as_db_error().is_some_and(|said| {
         let words = said.message().to_lowercase();
@@ -389,7 +400,8 @@ fn refuses_options(error: &tokio_postgres::Error) -> bool {
     })
 }
 
-/// What a standby says to a write, until it takes over; and to the begin of a transaction that may write.
+/// Code with which a standby refuses a write until it takes over, and the begin of a
+/// transaction that may write.
 const READ_ONLY: SqlState = SqlState::READ_ONLY_SQL_TRANSACTION;
 
 fn is_standby(error: &tokio_postgres::Error) -> bool {
@@ -400,10 +412,11 @@ fn is_standby(error: &tokio_postgres::Error) -> bool {
     })
 }
 
-/// Whether the same call may succeed a little later: the server starts again or takes over, or another transaction is in the way.
+/// Whether the same call may succeed a little later: the server restarts or takes over, or another
+/// transaction is in the way.
 fn passes(error: &tokio_postgres::Error) -> bool {
     let Some(code) = error.code() else {
-        // No word of the server: the connection is gone, or none was made. Anything else is wrong for good.
+        // Without a code from the server the connection is gone, or none was made. Anything else stays wrong.
         return error.is_closed() || has_io_error(error);
     };
     let class = &code.code()[..2];
@@ -418,17 +431,17 @@ fn passes(error: &tokio_postgres::Error) -> bool {
         ]
         .contains(code)
         || is_standby(error)
-        // transaction_timeout, of PostgreSQL 17.
+        // Code of transaction_timeout, of PostgreSQL 17.
         || code.code() == "25P04"
 }
 
-/// Whether somebody ended the statement: a timeout, or a person.
+/// Whether a timeout or a person ended the statement.
 fn is_cancelled(error: &tokio_postgres::Error) -> bool {
     error.code() == Some(&SqlState::QUERY_CANCELED)
 }
 
-/// Whether the state of the server is to blame, and neither the statement nor its values: resources (53), limits (54), objects in use (55), the
-/// system (58), defects (XX).
+/// Whether the state of the server is to blame, and neither the statement nor its values: resources (53),
+/// limits (54), objects in use (55), the system (58), defects (XX).
 fn is_of_the_server(error: &tokio_postgres::Error) -> bool {
     error.code().is_some_and(|code| ["53", "54", "55", "58", "XX"].contains(&&code.code()[..2]))
 }
@@ -444,7 +457,7 @@ fn has_io_error(error: &tokio_postgres::Error) -> bool {
     false
 }
 
-/// An error with its causes: alone it says little ("error connecting to server").
+/// Returns the text of an error with its causes: alone it says little ("error connecting to server").
 fn chain(error: &tokio_postgres::Error) -> String {
     let mut text = error.to_string();
     let mut source = std::error::Error::source(error);

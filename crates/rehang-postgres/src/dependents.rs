@@ -1,19 +1,23 @@
-//! What hangs on the column of the old vectors, and what a column that comes beside it takes along.
+//! Dependents of the column of the old vectors, and what a new column beside it takes over.
 //!
-//! **Invariant**: whatever depends on the old column is named before anything is paid, and nothing of the application's is changed for it.
+//! **Invariant**: whatever depends on the old column is named before anything is paid, and nothing of the
+//! application's is changed for it.
 
-use rehang::Result;
+use rehang_core::Result;
 
 use crate::connection::{Connection, Step};
 use crate::schema::ColumnOfVectors;
 use crate::table::{Table, literal, quoted};
 
-/// Rows that are looked at for whether a column has vectors; beyond them the server's statistics are asked.
+/// Number of rows that are checked for whether a column has vectors; beyond them the
+/// server's statistics are asked.
 const LOOKED_AT: u32 = 10_000;
-/// Bytes of a vector up to which it is stored beside the rest of its row (`STORAGE PLAIN`), as the old one is: a page holds 8,160.
+/// Bytes of a vector up to which it is stored beside the rest of its row (`STORAGE PLAIN`), as the old one
+/// is: a page holds 8,160.
 const PLAIN_BYTES_MAX: u64 = 7_000;
 
-/// The names of what depends on the old column, but for what is ours and for an index of vectors that a release makes anew.
+/// Names what depends on the old column, except what is the gallery's and an index of vectors
+/// that a release makes anew.
 fn named(connection: &mut Connection, table: &Table, column: i16) -> Step<Vec<String>> {
     let rows = connection.query(
         "WITH found AS (SELECT d.classid, d.objid, d.objsubid,
@@ -41,7 +45,8 @@ fn named(connection: &mut Connection, table: &Table, column: i16) -> Step<Vec<St
     Ok(rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?)
 }
 
-/// What a release would meet at the column that it moves vectors into, and what goes with the old one, each in a sentence or two.
+/// Tells what a release would meet at the column that it moves vectors into, and what goes with the old one,
+/// each in a sentence or two.
 pub(crate) fn remarks(connection: &mut Connection, table: &Table) -> Step<Vec<String>> {
     let (Some(old), Some(new)) = (&table.options.vector, &table.options.column) else {
         return Ok(Vec::new());
@@ -68,7 +73,7 @@ pub(crate) fn remarks(connection: &mut Connection, table: &Table) -> Step<Vec<St
     Ok(said)
 }
 
-/// Whether the column that vectors are to move into has vectors of the application's, in words.
+/// Tells that the column which vectors are to move into has vectors of the application's, if so.
 fn filled(connection: &mut Connection, table: &Table, new: &str) -> Step<Option<String>> {
     let (name, column) = (&table.options.table, quoted(new));
     if !table.columns.iter().any(|(there, _)| there == new) {
@@ -93,7 +98,8 @@ fn filled(connection: &mut Connection, table: &Table, new: &str) -> Step<Option<
     )))
 }
 
-/// Statements that give a column of ours what the old one has: how it is stored, and rights on the column alone.
+/// Writes statements that give a new column what the old one has: how it is stored, and
+/// rights on the column alone.
 pub(crate) fn carried_over(
     connection: &mut Connection,
     table: &Table,
@@ -126,7 +132,7 @@ pub(crate) fn carried_over(
     Ok(statements)
 }
 
-/// What the old column's comment says, for one that is made beside it.
+/// Reads the comment of the old column, for the column that is made beside it.
 pub(crate) fn comment(connection: &mut Connection, on: &str, old: i16) -> Step<Option<String>> {
     let sql = "SELECT col_description(to_regclass($1), $2)";
     Ok(connection.query_one(sql, &[&on, &i32::from(old)])?.try_get(0)?)

@@ -1,6 +1,6 @@
-//! What must never be in a gallery, looked for; and room given back.
+//! Examination of a gallery: searches for what must never be in it, and gives room back.
 
-use rehang::{Distance, ErrorKind, Result};
+use rehang_core::{Distance, ErrorKind, Result};
 use rehang_store::Problem;
 
 use crate::adoption;
@@ -206,7 +206,7 @@ pub(crate) fn check(handle: &Handle) -> Result<Vec<Problem>> {
                          WHERE NOT EXISTS (SELECT 1 FROM rehang.state_{n} WHERE item = v.item AND provenance <> 'lacking')"
                     ),
                 )?;
-                // Where the distance is of the direction, a vector without one is near to nothing.
+                // For a distance of directions, a vector without a direction is near to nothing.
                 if space.record.space.distance != Distance::L2 {
                     let (norm, vector) = (handle.pgvector.named("vector_norm"), handle.pgvector.vector());
                     look(
@@ -242,7 +242,7 @@ pub(crate) fn compact(handle: &Handle) -> Result<(u64, u64)> {
     session.prepare("2s", true).map_err(|failure| handle.database.failed(failure))?;
     for space in spaces {
         for table in schema::tables_of(space.number, space.in_column.as_deref()) {
-            // Where another process is at work on a table, as a vacuum of the server's own, that one is passed over.
+            // A table on which another process is at work, such as the server's own vacuum, is passed over.
             session
                 .connection
                 .batch(&format!("VACUUM (ANALYZE, SKIP_LOCKED) rehang.{table}"))

@@ -1,13 +1,14 @@
-//! Where a queue begins, remembered where the walk to it took long.
+//! Front of a queue, remembered where the walk to it took long.
 
 use std::time::{Duration, Instant};
 
-/// From this long on, a walk to the front of a queue is not made for each claim.
+/// Length of a walk to the front of a queue from which on it is not made for each claim.
 pub(crate) const WALK_LONG: Duration = Duration::from_millis(250);
-/// It rests this many times as long as it took. Meanwhile what comes to stand before the front waits, as what a worker gave back.
+/// Factor of the rest after a walk: it rests this many times as long as it took. Items that come before the
+/// front meanwhile, such as those that a worker gave back, wait for the next walk.
 const WALK_RESTS: u32 = 20;
 
-/// A place in the queue of adapted vectors.
+/// Place in the queue of adapted vectors.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place {
     pub(crate) band: i16,
@@ -15,19 +16,19 @@ pub(crate) struct Place {
     pub(crate) item: i64,
 }
 
-/// Where a queue begins.
+/// Place where a queue begins, for items that lack a vector and for adapted ones.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Front {
-    /// Items that lack a vector and have no larger key are done.
+    /// Largest key up to which all items that lack a vector are done.
     pub(crate) lacking: i64,
-    /// So are adapted ones up to this place; `None` where it is not known.
+    /// Place up to which all adapted items are done; `None` where it is not known.
     pub(crate) adapted: Option<Place>,
-    /// When it is to be looked for again.
+    /// Time at which the front is to be looked for again.
     pub(crate) until: Instant,
 }
 
 impl Front {
-    /// What is known after a walk that took so long.
+    /// Returns the front after a walk that took `walked`; `None` where the walk was short.
     pub(crate) fn after(lacking: i64, adapted: Option<Place>, walked: Duration) -> Option<Self> {
         (walked >= WALK_LONG).then(|| Self {
             lacking,

@@ -1,12 +1,15 @@
-//! Fused searches by an application's own SQL: what `rehang_upgrade` does with two spaces of any store, as functions of the server.
+//! Fused searches by an application's own SQL: what `rehang_upgrade` does with two spaces of any store, as
+//! functions of the server.
 //!
-//! `rehang.fuse` is [`rehang::Fusion::distance`], and `rehang.fused` reads candidates of both spaces until the answer is proven exact, by the
-//! same rules and to the same depths as `Gallery::search`. A search is one statement, so all that it reads is of one moment.
+//! `rehang.fuse` is [`rehang_core::Fusion::distance`]. `rehang.fused` reads candidates of both spaces until the
+//! answer is proven exact, by the same rules and to the same depths as `Gallery::search`. A search is one
+//! statement, so all that it reads is of one moment.
 
-use rehang::Fusion;
+use rehang_core::Fusion;
 
-/// Has a text of functions read arrays of numbers of the record's fusion, which are of single precision, by `NUMBERS(name)`, and the library's own
-/// numbers by theirs: those at the ends of a table of quantiles, and how deep candidates are read.
+/// Fills the numbers into a text of functions. `NUMBERS(name)` becomes a read of an array of the record's
+/// fusion, in single precision. The library's own numbers replace their names: those at the ends of a table
+/// of quantiles, and how deep candidates are read.
 pub(crate) fn with_numbers(functions: String) -> String {
     let functions = ["spreads", "old", "adapted", "both"].into_iter().fold(functions, |functions, name| {
         let numbers = format!(
@@ -26,7 +29,8 @@ pub(crate) fn with_numbers(functions: String) -> String {
         .fold(functions, |functions, (name, value)| functions.replace(name, &value.to_string()))
 }
 
-/// The functions. Where few items are not native all of those are judged, and no candidates looked for.
+/// Functions of fused searches. Where few items are not native, all of these are judged and no
+/// candidates are looked for.
 pub(crate) const FUNCTIONS: &str = "
 CREATE OR REPLACE FUNCTION rehang.along(knots float8[], onto float8[], value float8) RETURNS float8 LANGUAGE plpgsql IMMUTABLE AS $rehang$
 DECLARE

@@ -1,26 +1,32 @@
-//! Who else may have a hand in what runs with our rights: names that others can give a meaning to, and objects that are not ours.
+//! Guards against others who may have a hand in what runs with our rights: names that they can give a meaning
+//! to, and objects that are not ours.
 //!
-//! Any role that may create something in a schema of the search path decides what `=` means for two columns of `varchar`, since the server's
-//! own operator takes them for texts and is no exact match. So our sessions and functions see the names of the server alone. pgvector is
-//! called by its schema, and what an application's own triggers see is theirs to say.
+//! Any role that may create something in a schema of the search path decides what `=` means for two columns
+//! of `varchar`. The server's own operator takes them for texts, so it is no exact match. So the gallery's
+//! sessions and functions see the names of the server alone. pgvector is called by its schema. The
+//! application decides which names its own triggers see.
 
-use rehang::{Error, Remedy, Result};
+use rehang_core::{Error, Remedy, Result};
 
 use crate::connection::{Connection, Step};
 use crate::table::Table;
 
-/// The version of the functions that are made in a database, which each of them has in its comment. It is raised with every change of a
-/// function's text: a gallery whose functions are older gets them anew where it is adopted once more.
+/// Version of the functions that are made in a database; each function has it in its comment. It is
+/// raised with every change of a function's text: a gallery whose functions are older gets them anew
+/// where it is adopted once more.
 pub(crate) const FUNCTIONS: i32 = 8;
-/// The functions of versions before this one let a role that may only search get the rights of their owner.
+/// Oldest version of the functions that is safe: earlier ones let a role that may only search get the
+/// rights of their owner.
 pub(crate) const FUNCTIONS_MIN: i32 = 2;
-/// Comes before the version at the end of a function's comment.
+/// Mark that comes before the version at the end of a function's comment.
 pub(crate) const VERSION_MARK: &str = "; functions of version ";
 
-/// What our sessions see, and our functions. No operator and no function is ever looked up in `pg_temp`.
+/// Search path of the gallery's sessions and functions. No operator and no function is ever
+/// looked up in `pg_temp`.
 pub(crate) const SEARCH_PATH: &str = "pg_catalog, pg_temp";
 
-/// What our transactions and the function of the triggers set alike, so that a source that is made of dates or numbers is the same text for both.
+/// Settings that the gallery's transactions and the function of the triggers share, so that a source that is
+/// made of dates or numbers is the same text for both.
 pub(crate) const SAME_TEXT: [(&str, &str); 8] = [
     ("timezone", "'UTC'"),
     ("datestyle", "'ISO, YMD'"),
@@ -32,23 +38,25 @@ pub(crate) const SAME_TEXT: [(&str, &str); 8] = [
     ("lc_time", "'C'"),
 ];
 
-/// Equality where the names that a text of ours is read by are the caller's, or its operands are of an application's type.
+/// Equality by its full name, for texts that are read under the caller's names, or whose operands have
+/// an application's type.
 pub(crate) const EQUALS: &str = "OPERATOR(pg_catalog.=)";
 
-/// Has the rest of a transaction see what the application's sessions see, as where it writes the application's table: triggers of the
-/// application go by the names of whoever writes. The statement that writes names its own operators and functions in full.
+/// Makes the rest of a transaction see what the application's sessions see, for example where it writes the
+/// application's table: triggers of the application use the names of whoever writes. The statement that
+/// writes has to name its own operators and functions in full.
 pub(crate) fn see_as_application(connection: &mut Connection) -> Step<()> {
     connection.batch(
         "SELECT set_config('search_path', concat_ws(', ', 'pg_catalog', nullif(reset_val, '')), true) FROM pg_settings WHERE name = 'search_path'",
     )
 }
 
-/// Has the rest of a transaction see again what our sessions see.
+/// Makes the rest of a transaction see again what the gallery's sessions see.
 pub(crate) fn see_as_ours(connection: &mut Connection) -> Step<()> {
     connection.batch(&format!("SET LOCAL search_path = {SEARCH_PATH}"))
 }
 
-/// The table that the application means by a name, if there is one.
+/// Finds the table that the application means by a name, if there is one.
 pub(crate) fn seen_by_application(connection: &mut Connection, name: &str) -> Step<Option<u32>> {
     see_as_application(connection)?;
     let row = connection.query_one("SELECT pg_catalog.to_regclass($1)::pg_catalog.oid", &[&name])?;
@@ -56,22 +64,23 @@ pub(crate) fn seen_by_application(connection: &mut Connection, name: &str) -> St
     Ok(row.try_get(0)?)
 }
 
-/// Whose a gallery's schema may be.
+/// Owners that a gallery's schema may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Whose {
-    /// That of the role which makes something in it.
+    /// The role that makes something in it.
     Mine,
-    /// Also that of the table's owner or of a superuser, whose tables a worker may work on.
+    /// The role that makes something, the table's owner or a superuser: a worker may work on their tables.
     Trusted,
 }
 
-/// Refuses the schema `rehang` where another role has it, or something in it, or may make something there: its defaults, triggers and views
-/// would run with our rights. Where there is no such schema, all is well.
+/// Fails where another role has the schema `rehang`, or something in it, or may make something there: its
+/// defaults, triggers and views would run with our rights. Where there is no such schema, all is well.
 pub(crate) fn expect_ours(connection: &mut Connection, table: &Table, whose: Whose) -> Step<()> {
     expect_ours_beside(connection, Some(table.oid), whose)
 }
 
-/// The same where the table may be gone, or is called otherwise: then the schema is that of the role of the connection, or of a superuser.
+/// Fails as [`expect_ours`] does, also where the table may be gone or have another name. Without a table, the
+/// schema has to belong to the role of the connection, or to a superuser.
 pub(crate) fn expect_ours_beside(connection: &mut Connection, oid: Option<u32>, whose: Whose) -> Step<()> {
     let rows = connection.query(
         "SELECT o.what, o.owner::regrole::text, o.owner = me.oid, o.owner = me.oid OR r.rolsuper OR coalesce(o.owner = t.relowner, false),
@@ -91,7 +100,7 @@ pub(crate) fn expect_ours_beside(connection: &mut Connection, oid: Option<u32>, 
         let lend = if schema.try_get::<_, bool>(6)? {
             String::new()
         } else if schema.try_get::<_, bool>(7)? {
-            // Whoever were lent a superuser's table would be one.
+            // A role that were lent a superuser's table would be a superuser.
             format!(
                 ", once this table belongs to a role that is no superuser, as {of_table} is, and that lends it to {owner}"
             )
@@ -124,7 +133,7 @@ pub(crate) fn expect_ours_beside(connection: &mut Connection, oid: Option<u32>, 
     Err(Error::conflict(what, why).into())
 }
 
-/// Roles besides its owner that may make something in the schema `rehang`.
+/// Lists the roles besides its owner that may make something in the schema `rehang`.
 fn makers(connection: &mut Connection) -> Step<Vec<String>> {
     let rows = connection.query(
         "SELECT CASE WHEN a.grantee = 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END FROM pg_namespace, aclexplode(nspacl) AS a
@@ -134,8 +143,9 @@ fn makers(connection: &mut Connection) -> Step<Vec<String>> {
     Ok(rows.iter().map(|row| row.try_get(0)).collect::<std::result::Result<_, _>>()?)
 }
 
-/// Schemas in which others than their owners, the table's owner, ours and superusers may make something, each with such a role. An expression
-/// that names a function there may call one that fits its arguments better.
+/// Lists schemas in which other roles may make something than their owners, the table's owner, ours
+/// and superusers, each with such a role. An expression that names a function there may call one that
+/// fits its arguments better.
 pub(crate) fn open_schemas(connection: &mut Connection, oid: u32) -> Step<Vec<(String, String)>> {
     let rows = connection.query(
         "SELECT n.nspname::text, CASE WHEN a.grantee = 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END
@@ -152,8 +162,9 @@ pub(crate) fn open_schemas(connection: &mut Connection, oid: u32) -> Step<Vec<(S
     Ok(found)
 }
 
-/// Columns of a table whose type belongs to a role that is neither the table's owner, nor ours, nor a superuser, each with that role. Such a
-/// role says what a cast of its type does, to `text` or to `json`, and the cast would run with our rights.
+/// Lists columns of a table whose type belongs to a role that is neither the table's owner, nor ours, nor a
+/// superuser, each with that role. Such a role decides what a cast of its type to `text` or to `json` does,
+/// and the cast would run with our rights.
 pub(crate) fn strangers_types(connection: &mut Connection, oid: u32) -> Step<Vec<(String, String)>> {
     let rows = connection.query(
         "WITH RECURSIVE used(name, type) AS (
@@ -178,7 +189,8 @@ pub(crate) fn strangers_types(connection: &mut Connection, oid: u32) -> Step<Vec
     Ok(found)
 }
 
-/// The oldest and the newest version that functions of a gallery are of; one that is not there counts as older than any.
+/// Reads the oldest and the newest version of a gallery's functions; a function that is not there
+/// counts as older than any.
 pub(crate) fn versions(connection: &mut Connection, gallery: i32) -> Step<(i32, i32)> {
     let row = connection.query_one(
         "SELECT coalesce(min(v.version), 0), coalesce(max(v.version), 0) FROM (
@@ -200,7 +212,7 @@ pub(crate) fn versions(connection: &mut Connection, gallery: i32) -> Step<(i32, 
     Ok((row.try_get(0)?, row.try_get(1)?))
 }
 
-/// Refuses a gallery whose functions let others in, or lack what this version calls.
+/// Fails where a gallery's functions let others in, or lack what this version calls.
 pub(crate) fn expect_functions((oldest, _): (i32, i32), table: &str) -> Result<()> {
     if oldest >= FUNCTIONS_MIN {
         return Ok(());
@@ -210,7 +222,7 @@ pub(crate) fn expect_functions((oldest, _): (i32, i32), table: &str) -> Result<(
     Err(Error::conflict(what, why).advise(Remedy::RenewFunctions))
 }
 
-/// Refuses to make functions of an earlier version in place of those of a later one.
+/// Fails where functions of a later version would be replaced by those of this one.
 pub(crate) fn expect_no_newer((_, newest): (i32, i32), table: &str) -> Result<()> {
     if newest <= FUNCTIONS {
         return Ok(());

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 
 use crate::connection::{Connection, Database, Step};
 use crate::front::Front;
@@ -19,23 +19,25 @@ pub(crate) struct Handle {
     pub(crate) database: Database,
     pub(crate) number: i32,
     pub(crate) table: Table,
-    /// Why the table is not what the gallery was made of any more: then nothing is read of its rows, and nothing written.
+    /// Reason why the table is not what the gallery was made of any more, if so. Then nothing is read of its
+    /// rows, and nothing written.
     pub(crate) out_of_step: Option<Error>,
     /// The name that the space in the application's column has or will have.
     pub(crate) old: Option<String>,
     pub(crate) pgvector: Pgvector,
-    /// What searches of each space, by its name, go by.
+    /// Facts that searches of each space use, by the space's name.
     pub(crate) searched: Mutex<BTreeMap<String, Searched>>,
-    /// Where the queue of each space begins, by the space's number, where that was slow to find.
+    /// Place where the queue of each space begins, by the space's number, where finding it was slow.
     pub(crate) fronts: Mutex<BTreeMap<i32, Front>>,
-    /// How many native vectors the next statement writes.
+    /// Number of native vectors that the next statement writes.
     pub(crate) natives: Pace,
-    /// The same of adapted ones.
+    /// Number of adapted vectors that the next statement writes.
     pub(crate) adapted: Pace,
 }
 
-/// How many vectors a statement writes: as many as are written within [`Pace::LONG`], since an application that writes one of their items
-/// waits until the statement ends. A space with an index takes in few of them, a busy server fewer.
+/// Number of vectors that a statement writes: as many as are written within [`Pace::LONG`], since an
+/// application that writes one of their items waits until the statement ends. A space with an index takes in
+/// few in that time, and a busy server fewer.
 #[derive(Debug)]
 pub(crate) struct Pace {
     next: AtomicUsize,
@@ -46,7 +48,7 @@ pub(crate) struct Pace {
 impl Pace {
     const LONG: Duration = Duration::from_millis(50);
 
-    /// Begins with the least.
+    /// Begins with the least number.
     pub(crate) fn between(least: usize, most: usize) -> Self {
         Self { next: AtomicUsize::new(least), least, most }
     }
@@ -55,7 +57,7 @@ impl Pace {
         self.next.load(Ordering::Relaxed)
     }
 
-    /// Learns what a statement of so many vectors took.
+    /// Adjusts the number by how long a statement of `vectors` vectors took.
     pub(crate) fn learn(&self, vectors: usize, took: Duration) {
         if took > Self::LONG {
             self.next.store((vectors / 2).max(self.least), Ordering::Relaxed);
@@ -65,8 +67,9 @@ impl Pace {
     }
 }
 
-/// The space that a search goes to, and from how many neighbours on all of its vectors are compared. The number is looked at again after a while, and
-/// each search asks, in the very moment that it reads, whether the space is the same.
+/// Space that a search goes to, and the number of neighbours from which on all of its vectors are compared.
+/// The number is read again after `until`. Each search asks, in the very moment that it reads, whether the
+/// space is still the same.
 #[derive(Debug, Clone)]
 pub(crate) struct Searched {
     pub(crate) row: SpaceRow,
@@ -75,23 +78,25 @@ pub(crate) struct Searched {
 }
 
 impl Handle {
-    /// What the gallery is, for people.
+    /// Returns the name of the gallery in messages.
     pub(crate) fn name(&self) -> String {
         format!("postgresql://{} {}", self.database.name(), self.table.options.table)
     }
 
-    /// Refuses what reads rows, or writes anything of them, where the table is not what the gallery was made of.
+    /// Fails where the table is not what the gallery was made of: then nothing may read its rows or
+    /// write anything of them.
     pub(crate) fn expect_in_step(&self) -> Result<()> {
         self.out_of_step.clone().map_or(Ok(()), Err)
     }
 
-    /// The application's column with the vectors of a space.
+    /// Returns the column of the application that holds the vectors of a space, if one does.
     pub(crate) fn column_of(&self, space: &str) -> Option<String> {
         self.old.as_deref().filter(|old| *old == space).and(self.table.options.vector.clone())
     }
 
-    /// Keeps others from changing spaces until the transaction ends. An application's open transaction, in which our triggers
-    /// wrote a document since they could not read its row, locks the gallery's key alone, and this lock does not wait for it.
+    /// Keeps others from changing spaces until the transaction ends. An application's open transaction may
+    /// hold a lock on the gallery's key alone, where the triggers wrote a document whose row they could not
+    /// read. This lock does not wait for such a transaction.
     pub(crate) fn lock(&self, connection: &mut Connection) -> Step<()> {
         connection
             .query("SELECT 1 FROM rehang.gallery WHERE number = $1 FOR NO KEY UPDATE", &[&self.number])
@@ -123,7 +128,7 @@ mod tests {
             pace.learn(pace.now(), of(90));
             assert_eq!(pace.now(), expected);
         }
-        // The rest of a batch says nothing of more than it had.
+        // The rest of a batch was short, so its time tells nothing about more vectors than it had.
         pace.learn(3, of(5));
         assert_eq!(pace.now(), 8);
     }

@@ -1,10 +1,12 @@
-//! That one process at a time works on the upgrade of a gallery.
+//! Hold on the upgrade of a gallery, so that one process at a time works on it.
 //!
-//! It is a lease in a row and no lock of a session: behind a pooler the session is another's a moment later. The lease runs by the server's
-//! clock, and its holder renews it. A process that speaks to the server directly leaves its session's number there: where that session has ended
-//! the next process need not wait for the lease to run out.
+//! It is a lease in a row, since a lock of a session would not do: behind a pooler the session is another's a
+//! moment later. The lease runs by the server's clock, and its holder renews it. A process that speaks to the
+//! server directly leaves its session's number there. Where that session has ended, the next process need not
+//! wait for the lease to run out.
 //!
-//! **Invariant**: nothing depends on it but that two do not do the same work. Every write is right or wrong by its own conditions.
+//! **Invariant**: the hold only keeps two processes from doing the same work. Nothing else depends on it:
+//! every write is right or wrong by its own conditions.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,34 +14,35 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use rehang::{Error, Remedy, Result};
+use rehang_core::{Error, Remedy, Result};
 
 use crate::connection::{Mode, Session, Step};
 use crate::handle::Handle;
 
-/// The name of the row among the documents of a gallery.
+/// Name of the hold's row among the documents of a gallery.
 const NAME: &str = "rehang.hold";
 /// How long a holder that says nothing is waited for.
 const LEASE: Duration = Duration::from_secs(10);
-/// How often it says something.
+/// How often a holder renews its lease.
 const RENEWAL: Duration = Duration::from_secs(3);
 /// How long the server may take to notice that a holder which spoke to it directly is gone.
 const LAST_WORDS: Duration = Duration::from_millis(250);
 
-/// Keeps other processes from working on the upgrade of a gallery; see [`PostgresStore::hold`](crate::PostgresStore::hold).
+/// Hold that keeps other processes from working on the upgrade of a gallery; see
+/// [`PostgresStore::hold`](crate::PostgresStore::hold).
 pub struct Hold {
     stop: Option<mpsc::Sender<()>>,
     keeper: Option<JoinHandle<()>>,
 }
 
-/// What a lease says of its holder.
+/// Version of the lease, and the server process of its holder where that is known.
 type Held = (String, Option<String>);
 
-/// One holder, with a connection of its own.
+/// Holder of the lease, with a connection of its own.
 struct Holder {
     handle: Arc<Handle>,
     session: Session,
-    /// What it calls itself.
+    /// Random name by which the lease knows its holder.
     id: String,
 }
 
@@ -52,7 +55,7 @@ impl Holder {
         Ok(Self { handle, session, id })
     }
 
-    /// Takes or renews the lease, unless another process has it: then gives what it says.
+    /// Takes or renews the lease. Returns what the lease says where another process has it.
     fn take(&mut self) -> Step<Option<Held>> {
         let process = "SELECT concat(pid, ' ', extract(epoch FROM backend_start)) FROM pg_stat_activity WHERE pid = pg_backend_pid()";
         let process = if self.session.is_own { format!("({process})") } else { "NULL".into() };
@@ -85,7 +88,8 @@ impl Holder {
         )
     }
 
-    /// Renews the lease until there is nothing more to hold; what fails is tried again a little later, over another connection.
+    /// Renews the lease until there is nothing more to hold. A renewal that fails is tried again at once over
+    /// another connection, then at the next turn.
     fn keep(mut self, stop: &mpsc::Receiver<()>) {
         while stop.recv_timeout(RENEWAL) == Err(RecvTimeoutError::Timeout) {
             if self.take().is_err()

@@ -1,24 +1,25 @@
-//! Writes that a trigger or a rule holds back: the server says so by the count of changed rows alone.
+//! Writes that a trigger or a rule holds back: the server says so only by the count of changed rows.
 //!
-//! **Invariant**: what a statement has changed is compared with what it was to change, wherever something builds on it. A transaction in which
-//! they differ writes nothing. A vector would otherwise lie beside content that it was not made of, or be lost with the end of a gallery.
+//! **Invariant**: wherever something builds on what a statement has changed, that is compared with what it
+//! was to change. A transaction in which they differ writes nothing. Otherwise a vector would lie beside
+//! content that it was not made of, or be lost with the end of a gallery.
 
-use rehang::Error;
+use rehang_core::Error;
 
 use crate::connection::{Connection, Step};
 use crate::schema::IS_OF_APPLICATION;
 
-/// What a statement does to rows.
+/// Kind of change that a statement makes to rows.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Event {
-    /// It inserts them, or updates those that are there.
+    /// The statement inserts rows, or updates those that are there.
     Put,
     Update,
     Delete,
 }
 
 impl Event {
-    /// The bits of triggers that it fires, and the types of its rules.
+    /// Returns the bits of the triggers that the event fires, and the types of its rules.
     fn bits(self) -> (i16, [&'static str; 2]) {
         match self {
             Self::Put => (4 | 16, ["3", "2"]),
@@ -28,7 +29,7 @@ impl Event {
     }
 }
 
-/// Triggers before rows and rules on a table that an event meets, each in words.
+/// Lists the triggers before rows and the rules on a table that an event meets, each in words.
 fn who(connection: &mut Connection, on: &str, event: Event) -> Step<Vec<String>> {
     let (bits, types) = event.bits();
     let rows = connection.query(
@@ -41,7 +42,7 @@ fn who(connection: &mut Connection, on: &str, event: Event) -> Step<Vec<String>>
     Ok(rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?)
 }
 
-/// Why rows of a table stayed as they were though they were to change.
+/// Explains why rows of a table stayed as they were though they were to change.
 pub(crate) fn held_back(connection: &mut Connection, on: &str, event: Event, doing: &str) -> Step<Error> {
     let found = who(connection, on, event)?;
     let who = match &found[..] {
@@ -56,7 +57,7 @@ pub(crate) fn held_back(connection: &mut Connection, on: &str, event: Event, doi
     Ok(Error::conflict(doing, why))
 }
 
-/// Refuses a table with rules for updates, by which the server would do something else.
+/// Fails where a table has rules for updates, by which the server would do something else.
 pub(crate) fn expect_no_rules(connection: &mut Connection, on: &str, doing: &str) -> Step<()> {
     let rows = connection.query(
         "SELECT format('%I', rulename) FROM pg_rewrite WHERE ev_class = to_regclass($1) AND ev_enabled IN ('O', 'A') AND ev_type = '2' ORDER BY 1",
@@ -74,7 +75,8 @@ pub(crate) fn expect_no_rules(connection: &mut Connection, on: &str, doing: &str
     Err(Error::conflict(doing, why).into())
 }
 
-/// Triggers and rules of the application's that may hold back what is written of a table through us, in words; `None` where there are none.
+/// Names the application's triggers and rules that may hold back writes of a table through the gallery;
+/// `None` where there are none.
 pub(crate) fn remark(connection: &mut Connection, oid: u32, table: &str) -> Step<Option<String>> {
     let rows = connection.query(
         &format!("SELECT format('trigger %I', t.tgname) FROM pg_trigger AS t JOIN pg_proc AS p ON p.oid = t.tgfoid

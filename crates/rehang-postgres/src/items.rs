@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use rehang_store::{Epoch, Item, ItemWrite, NewVector, Revision, check};
 use serde_json::Value;
 use tokio_postgres::Row;
@@ -19,7 +19,8 @@ use crate::table::{literal, quoted};
 use crate::values::key;
 use crate::vectors;
 
-/// The columns of an item, from `i` (ours) and `t` (the application's): with its contents, or nothing in their places.
+/// Returns the columns of an item, from `i` (the gallery's) and `t` (the application's): with its contents,
+/// or with nothing in their places.
 pub(crate) fn columns(handle: &Handle, contents: bool) -> String {
     if !contents {
         return format!(
@@ -27,7 +28,7 @@ pub(crate) fn columns(handle: &Handle, contents: bool) -> String {
             source_revision("i")
         );
     }
-    // Of an item without a source there is none to make, which may be because it cannot be made.
+    // The source of an item without one is not made, since it may be one that cannot be made.
     format!(
         "i.key, i.id, CASE WHEN i.sourced THEN {} END, {}, {}, i.revision, {}",
         handle.table.source_of("t"),
@@ -37,10 +38,10 @@ pub(crate) fn columns(handle: &Handle, contents: bool) -> String {
     )
 }
 
-/// How many columns that are.
+/// Number of columns that [`columns`] returns.
 pub(crate) const COLUMNS: usize = 7;
 
-/// `item AS i JOIN table AS t`.
+/// Returns `item AS i JOIN table AS t`, with the condition that joins them.
 pub(crate) fn tables(handle: &Handle) -> String {
     format!(
         "rehang.item_{} AS i JOIN {} AS t ON {}",
@@ -50,8 +51,8 @@ pub(crate) fn tables(handle: &Handle) -> String {
     )
 }
 
-/// What is kept beside an item. The server takes JSON that no reader here does (a number beyond the largest, more than 128 levels): such a one is
-/// given as its text. One row never keeps the others from being read.
+/// Reads an item's payload. The server takes JSON that no reader here does (a number beyond the largest, more
+/// than 128 levels): such a payload is given as its text. So one row never keeps the others from being read.
 fn payload(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|_| Value::from(text))
 }
@@ -141,7 +142,7 @@ fn put_one(
     let in_column =
         write.vectors.iter().find(|new| vector_of(new).is_some_and(|space| space.in_column.is_some()));
     let vector = in_column.map(|new| pgvector::Vector::from(new.vector.clone()));
-    // $1 the id, $2 the source, $3 the label, $4 the payload, $5 the vector.
+    // The parameters: $1 the id, $2 the source, $3 the label, $4 the payload, $5 the vector.
     let mut columns: Vec<(String, String)> = table
         .key
         .iter()
@@ -152,7 +153,7 @@ fn put_one(
     let mut given = |column: &Option<String>, value: &str| {
         columns.extend(column.iter().map(|column| (quoted(column), value.to_owned())));
     };
-    // By the type's own input, whatever type the column is of.
+    // The value goes through the type's own input, whatever type the column has.
     let of_type = |column: &Option<String>, value: &str| {
         let name = column.as_deref().unwrap_or_default();
         let object = format!("pg_catalog.jsonb_build_object({}, {value})", literal(name));
@@ -224,7 +225,8 @@ fn put_one(
     })?;
     guard::see_as_ours(connection)?;
     if written == 0 {
-        // The server's own trigger against updates that change nothing holds back what is there already.
+        // The server's own trigger against updates that change nothing holds back values
+        // that are there already.
         let is_half = |name: &str| {
             handle.table.is_halfvec
                 && table.options.vector.as_ref().is_some_and(|vector| quoted(vector) == name)
@@ -244,8 +246,8 @@ fn put_one(
             return Err(held_back(connection, &table.qualified, Event::Put, &doing)?.into());
         }
     }
-    // The triggers have seen a change only where there was one; a put is a change in any case, and of an item without a source one of all
-    // its content.
+    // The triggers have seen a change only where there was one. A put is a change in any case: of an item
+    // without a source, a change of all its content.
     let revision = connection.query_opt(
         &format!(
             "UPDATE rehang.item_{} AS i SET revision = {NEXT_REVISION},

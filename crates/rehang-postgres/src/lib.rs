@@ -1,7 +1,7 @@
-//! Galleries that lie where they already live: in a table of PostgreSQL with pgvector.
+//! Galleries in the table where they already live: PostgreSQL with pgvector.
 //!
-//! [`PostgresStore`] keeps the contracts of [`rehang_store`] on an application's own table. The database is the only coordinator:
-//! any number of workers on any number of machines may come and go.
+//! [`PostgresStore`] keeps the contracts of [`rehang_store`] on an application's own table. The database is
+//! the only coordinator: any number of workers on any number of machines may come and go.
 
 mod address;
 mod adoption;

@@ -1,14 +1,16 @@
-//! The map of an upgrade, where the trigger can reach it: so a row that an application writes with an old vector alone is found by searches of the new
-//! space in the transaction that writes it. `rehang.map` has a row for it, and its layers lie among the [matrices].
+//! The map of an upgrade, where the trigger can reach it. With it, a row that an application writes with an
+//! old vector alone is found by searches of the new space from the transaction on that writes it.
+//! `rehang.map` has a row for the map, and its layers lie among the [matrices].
 //!
-//! It holds for one epoch of its space: from the moment on in which an upgrade is planned anew or rolled back, until another map is kept, the trigger
-//! adapts nothing. A transaction that was open in that moment may commit an adapted vector of the map before. That is an estimate of the same native
-//! vector, and it stands at the front of the queue.
+//! The map holds for one epoch of its space. Once an upgrade is planned anew or rolled back, the trigger
+//! adapts nothing until another map is kept. A transaction that was open in that moment may commit an
+//! adapted vector of the earlier map. That vector is an estimate of the same native vector, and stands at
+//! the front of the queue.
 
 use std::borrow::Cow;
 
-use rehang::adapter::{Adapter, Dense, Geometry, InputScaling, KernelExpansion, Uncertainty};
-use rehang::{Distance, Matrix, Result};
+use rehang_core::adapter::{Adapter, Dense, Geometry, InputScaling, KernelExpansion, Uncertainty};
+use rehang_core::{Distance, Matrix, Result};
 use rehang_store::Epoch;
 
 use crate::connection::{Connection, Mode, Step};
@@ -17,12 +19,13 @@ use crate::matrices;
 use crate::spaces::find;
 use crate::values::int;
 
-/// Numbers of matrices that each row of an application is multiplied by at most: 4,096 kernels from 384 to 384 coordinates.
+/// Numbers of matrices that each row of an application is multiplied by at most: 4,096 kernels from
+/// 384 to 384 coordinates.
 const NUMBERS_MAX: usize = 3 << 20;
 /// Centres of kernels whose coefficients for a coordinate lie in one row: two such rows fill a page.
 const BLOCK: usize = 960;
 
-/// The table.
+/// Statement that makes the table of maps.
 pub(crate) const TABLE: &str = "CREATE TABLE IF NOT EXISTS rehang.map (
     gallery int PRIMARY KEY REFERENCES rehang.gallery ON DELETE CASCADE,
     space int NOT NULL REFERENCES rehang.space ON DELETE CASCADE,
@@ -40,8 +43,10 @@ pub(crate) const TABLE: &str = "CREATE TABLE IF NOT EXISTS rehang.map (
 ALTER TABLE rehang.map ADD COLUMN IF NOT EXISTS gamma real;
 ";
 
-/// What the map in use makes of an old vector, as `rehang::adapter::apply` does: the space, the vector and σ². Nothing where there is no map of the epoch
-/// of its space, or the vector has another width or no direction. A raw output of length 0, which has none either, is left to those that have the adapter.
+/// Function that applies the map in use to an old vector, as `rehang_core::adapter::apply` does, and gives the
+/// space, the vector and σ². It gives nothing where there is no map of the epoch of its space, or the vector
+/// has another width or no direction. A raw output of length 0, which has no direction either, is left to
+/// those that have the adapter.
 pub(crate) const FUNCTIONS: &str = "
 CREATE OR REPLACE FUNCTION rehang.adapted(gallery int, given real[], OUT space int, OUT value real[], OUT sigma2 real) LANGUAGE plpgsql STABLE AS $rehang$
 DECLARE
@@ -83,7 +88,8 @@ END
 $rehang$;
 ";
 
-/// The layers of a map that SQL applies: those of the closed forms, ridge, Procrustes, low rank and kernel ridge; `None` of any other one.
+/// Returns the layers of a map that SQL can apply: those of the closed forms, ridge, Procrustes, low rank and
+/// kernel ridge. `None` for any other map.
 fn layers(adapter: &Adapter) -> Option<Cow<'_, [Dense]>> {
     let map = &adapter.map;
     let is_of_layers = map.branch.is_empty()
@@ -101,10 +107,12 @@ fn layers(adapter: &Adapter) -> Option<Cow<'_, [Dense]>> {
     }
 }
 
-/// Kernels as layers in turn: the centres of a block, then their coefficients for each coordinate of the output.
+/// Writes kernels as layers in turn: the centres of a block, then their coefficients for each
+/// coordinate of the output.
 ///
-/// Single precision loses digits where large terms cancel. So what is multiplied is a kernel less that of the centres' mean distance, which most are
-/// near to, and what that takes from the sum is in the bias.
+/// Single precision loses digits where large terms cancel. So the kernel of the centres' mean distance,
+/// which most kernels are near to, is subtracted from each kernel before it is multiplied. The bias adds to
+/// the sum what this takes away.
 fn blocks(kernel: &KernelExpansion, mean: &[f32]) -> Vec<Dense> {
     let layer = |weight: Matrix, bias: Vec<f32>| Dense { weight, bias, relu: false };
     let KernelExpansion { centres, coefficients, gamma } = kernel;
@@ -131,8 +139,9 @@ fn blocks(kernel: &KernelExpansion, mean: &[f32]) -> Vec<Dense> {
         .collect()
 }
 
-/// Has the trigger adapt by a map, with its fingerprint, what the application writes into its column, from now on and in this epoch of the space; or
-/// by none. Gives why it does not.
+/// Keeps a map with its fingerprint, by which the trigger adapts what the application writes into its column,
+/// from now on and in this epoch of the space. With `None` the trigger adapts nothing. Returns the reason
+/// where the trigger cannot use the map.
 pub(crate) fn keep(
     handle: &Handle,
     space: &str,
@@ -140,16 +149,11 @@ pub(crate) fn keep(
 ) -> Result<Option<String>> {
     let reads_column = kept.is_some_and(|(.., adapter)| handle.column_of(&adapter.old.name).is_some());
     if kept.is_some() && !reads_column {
-        // The application writes what another upgrade has begun with, if any.
+        // The application's column has the vectors that another upgrade began with, if any.
         return Ok(None);
     }
     let kept = kept.map(|(epoch, fingerprint, adapter)| (epoch, fingerprint, adapter, layers(adapter)));
     handle.database.run(Mode::Write, |connection| {
-        if !matrices::has_tables(connection)? {
-            let why =
-                "an earlier version made its functions, and adopting the table once more makes them anew";
-            return Ok(kept.as_ref().map(|_| why.to_owned()));
-        }
         handle.lock(connection)?;
         let row = find(connection, handle, space)?;
         let why = match &kept {
@@ -174,13 +178,10 @@ pub(crate) fn keep(
     })
 }
 
-/// Says where an upgrade is filled whose old vectors the application writes, and the trigger adapts none of them.
+/// Tells where an upgrade is filled and the application writes its old vectors, and the
+/// trigger adapts none of them.
 pub(crate) fn remarks(handle: &Handle) -> Result<Option<String>> {
     handle.database.run(Mode::Read, |connection| {
-        if !matrices::has_tables(connection)? {
-            // The doctor says of what version the functions are.
-            return Ok(None);
-        }
         let sql = "SELECT EXISTS (SELECT 1 FROM rehang.document AS d, rehang.space AS o
                 WHERE d.gallery = $1 AND d.name = 'upgrade' AND d.text::jsonb ->> 'phase' = 'filled' AND d.text::jsonb ->> 'adapter' <> '' AND o.gallery = $1
                     AND o.name = d.text::jsonb #>> '{old,model}' AND o.in_column IS NOT NULL)

@@ -1,10 +1,11 @@
-//! Matrices that SQL multiplies vectors by, where they lie: `rehang.matrix_row` has the rows of all layers, by the fingerprint of what they are of.
+//! Matrices that SQL multiplies vectors by, where they lie: `rehang.matrix_row` has the rows of all layers,
+//! by the fingerprint of the map or bridge that they belong to.
 //!
-//! A layer is `W x + b`, and layers follow each other. What they are of has a table of its own: the bridge that queries go over, the map by which the
-//! trigger adapts.
+//! A layer is `W x + b`, and layers follow each other. The map by which the trigger adapts and the bridge
+//! that queries go over each have a table of their own.
 
 use pgvector::Vector;
-use rehang::adapter::Dense;
+use rehang_core::adapter::Dense;
 
 use crate::connection::{Connection, Step};
 use crate::handle::Handle;
@@ -14,19 +15,12 @@ use crate::pgvector::Pgvector;
 /// Numbers of a matrix that one statement writes.
 const WRITTEN_TOGETHER: usize = 1 << 18;
 
-/// The table. A row of a matrix stays in its table's own page as long as it fits there: beside it, in pieces, it is read several times slower.
-/// An earlier version had the rows of bridges alone.
+/// The table. A row of a matrix stays in its table's own page as long as it fits there: beside it, in pieces,
+/// it is read several times slower.
 pub(crate) fn table(pgvector: &Pgvector) -> String {
     format!(
         "DO $rehang$ BEGIN
-    IF to_regclass('rehang.bridge_row') IS NOT NULL THEN
-        ALTER TABLE rehang.bridge_row RENAME TO matrix_row;
-        ALTER TABLE rehang.matrix_row DROP CONSTRAINT bridge_row_pkey;
-        ALTER TABLE rehang.matrix_row DROP CONSTRAINT bridge_row_gallery_fingerprint_fkey;
-        ALTER TABLE rehang.matrix_row ADD COLUMN layer int NOT NULL DEFAULT 0;
-        ALTER TABLE rehang.matrix_row ADD PRIMARY KEY (gallery, fingerprint, layer, at);
-        ALTER TABLE rehang.matrix_row ADD FOREIGN KEY (gallery) REFERENCES rehang.gallery ON DELETE CASCADE;
-    ELSIF to_regclass('rehang.matrix_row') IS NULL THEN
+    IF to_regclass('rehang.matrix_row') IS NULL THEN
         CREATE TABLE rehang.matrix_row (
             gallery int NOT NULL REFERENCES rehang.gallery ON DELETE CASCADE,
             fingerprint text NOT NULL,
@@ -44,8 +38,10 @@ END $rehang$;
     )
 }
 
-/// What layers make of a vector, which is scaled to length 1 first where they were fitted so; what kernels do, whose centres and coefficients are layers in
-/// turn, block by block; and numbers in single precision, where the server refuses to round what is nothing there.
+/// Functions that multiply. `mapped` applies layers to a vector, which is scaled to length 1 first where
+/// they were fitted so. `expanded` applies kernels, whose centres and coefficients are layers in turn,
+/// block by block. `rounded` turns numbers into single precision, where the server refuses to round those
+/// that are nothing there.
 pub(crate) const FUNCTIONS: &str = "
 CREATE OR REPLACE FUNCTION rehang.mapped(gallery int, fingerprint text, layers int, scales boolean, given VECTOR) RETURNS float8[] LANGUAGE plpgsql STABLE AS $rehang$
 DECLARE
@@ -90,11 +86,6 @@ END
 $rehang$;
 ";
 
-/// An earlier version made galleries without them, and its functions know no matrices.
-pub(crate) fn has_tables(connection: &mut Connection) -> Step<bool> {
-    Ok(connection.query_one("SELECT to_regclass('rehang.matrix_row') IS NOT NULL", &[])?.try_get(0)?)
-}
-
 /// Whether all `rows` of what a fingerprint is of are there.
 pub(crate) fn is_whole(
     connection: &mut Connection,
@@ -106,7 +97,8 @@ pub(crate) fn is_whole(
     Ok(connection.count(sql, &[&handle.number, &fingerprint])? == rows as u64)
 }
 
-/// Writes layers, where they are not there already. An operator may have deleted rows of them: all are written anew then.
+/// Writes layers, where they are not there already. An operator may have deleted some of their rows:
+/// then all are written anew.
 pub(crate) fn write(
     connection: &mut Connection,
     handle: &Handle,
@@ -139,7 +131,7 @@ pub(crate) fn write(
     Ok(())
 }
 
-/// Takes away the matrices of the gallery that nothing is of any more.
+/// Removes the matrices of the gallery that belong to no bridge and no map any more.
 pub(crate) fn drop_unused(connection: &mut Connection, handle: &Handle) -> Step<()> {
     let sql = "DELETE FROM rehang.matrix_row AS w WHERE w.gallery = $1 AND w.fingerprint NOT IN (
         SELECT b.fingerprint FROM rehang.bridge AS b WHERE b.gallery = $1 UNION ALL SELECT m.fingerprint FROM rehang.map AS m WHERE m.gallery = $1)";

@@ -1,23 +1,24 @@
-//! How SQL reaches the vectors of a space, orders them by their distance to a query, and reads their index.
+//! SQL that reaches the vectors of a space, orders them by their distance to a query, and reads their index.
 
-use rehang::Distance;
+use rehang_core::Distance;
 
 use crate::guard::EQUALS;
 use crate::handle::Handle;
 use crate::schema::{self, SpaceRow, operator};
 use crate::table::quoted;
 
-/// Where the vectors of a space are, as SQL sees them.
+/// SQL for the vectors of a space: where they are, and how they are ordered.
 pub(crate) struct SpaceVectors {
-    /// `FROM … ` with `v`, the state `s` and the item `i`.
+    /// Tables of a query: `FROM … ` with `v`, the state `s` and the item `i`.
     pub(crate) from: String,
-    /// The vector of a row.
+    /// Expression for the vector of a row.
     pub(crate) value: String,
-    /// The same with no more than an index is walked by: without the item where the vectors are in a table of ours.
+    /// Tables that a walk of an index needs and no more: without the item where the vectors are in
+    /// a table of the gallery.
     pub(crate) walked: String,
-    /// Whether that column is of type `halfvec`.
+    /// Whether the vectors' column is of type `halfvec`.
     pub(crate) is_halfvec: bool,
-    /// What orders vectors by their distance to the query `$1`.
+    /// Expression that orders vectors by their distance to the query `$1`.
     order: String,
     is_l2: bool,
 }
@@ -57,40 +58,43 @@ impl SpaceVectors {
         }
     }
 
-    /// The distance by which the server orders.
+    /// Returns the distance by which the server orders.
     pub(crate) fn ordered_by(&self) -> &str {
         &self.order
     }
 
-    /// The distance as [`rehang::Distance`] defines it: squared for `l2`. The cosine of a vector without direction is NaN, which the server
-    /// sorts behind all numbers.
+    /// Returns the distance as [`rehang_core::Distance`] defines it: squared for `l2`. The cosine of a vector
+    /// without direction is NaN, which the server sorts behind all numbers.
     pub(crate) fn distance(&self) -> String {
         let by = self.ordered_by();
         if self.is_l2 { format!("({by} ^ 2)") } else { by.to_owned() }
     }
 }
 
-/// Candidates that an index looks at for each neighbour that is wanted; and how many it looks at in all, at least and at most, which is
-/// as many as pgvector can.
+/// Candidates that an index looks at for each neighbour that is wanted.
 const CANDIDATES_PER_NEIGHBOUR: u16 = 4;
+/// Candidates that an index looks at in all, at least.
 const CANDIDATES_MIN: u16 = 100;
+/// Candidates that an index looks at in all, at most: as many as pgvector can.
 pub(crate) const CANDIDATES_MAX: u16 = 1_000;
 
-/// How many candidates an index looks at in a search for `k` neighbours (the setting `hnsw.ef_search`), as SQL: the library's searches and
-/// the function `rehang.search` ask alike.
+/// Returns how many candidates an index looks at in a search for `k` neighbours (the setting
+/// `hnsw.ef_search`), as SQL. The library's searches and the function `rehang.search` use the same.
 pub(crate) fn candidates(k: &str) -> String {
     format!(
         "least(greatest({CANDIDATES_PER_NEIGHBOUR} * least({k}, {CANDIDATES_MAX}), {CANDIDATES_MIN}), {CANDIDATES_MAX})::text"
     )
 }
 
-/// The settings of the server under which a search reads an index, whatever the planner believes of tables that were filled a moment ago.
-/// Where a filter leaves too few of the candidates, a pgvector that can looks for more.
+/// Lists the settings of the server under which a search reads an index, whatever the planner believes
+/// of tables that were filled a moment ago. Where a filter leaves too few of the candidates, a pgvector
+/// that can looks for more.
 pub(crate) fn index_settings(has_iterative_scan: bool) -> impl Iterator<Item = (&'static str, &'static str)> {
     let more = has_iterative_scan.then_some(("hnsw.iterative_scan", "strict_order"));
     BY_LOOK_UPS.into_iter().chain([("enable_sort", "off")]).chain(more)
 }
 
-/// The settings under which some rows of a table are looked up by their keys, and the table is not read as a whole.
+/// Settings under which some rows of a table are looked up by their keys, and the table
+/// is not read as a whole.
 pub(crate) const BY_LOOK_UPS: [(&str, &str); 3] =
     [("enable_seqscan", "off"), ("enable_hashjoin", "off"), ("enable_mergejoin", "off")];

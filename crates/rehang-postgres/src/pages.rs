@@ -1,6 +1,6 @@
-//! Pages of items and random samples, each from an index and of one moment.
+//! Pages of items and random samples; each is read from an index, as of one moment.
 
-use rehang::Result;
+use rehang_core::Result;
 use rehang_store::{Drawn, ItemKey, Record, Sample, Scan, Select};
 
 use crate::connection::{Connection, Mode, Step};
@@ -52,7 +52,7 @@ fn of_provenance(
     keys(connection, &sql, &[&after, &limit])
 }
 
-/// Items by key, in the order of the keys that are given; those that are gone are passed over.
+/// Reads items by key, in the order of the given keys; those that are gone are passed over.
 pub(crate) fn records(
     connection: &mut Connection,
     handle: &Handle,

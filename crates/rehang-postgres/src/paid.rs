@@ -1,13 +1,15 @@
-//! Native vectors whose items are gone, for items that come back: who deletes all rows and writes them anew, in one transaction or in two, has
-//! changed nothing that a native vector was made of.
+//! Native vectors whose items are gone, kept for items that come back. An application that deletes all rows
+//! and writes them anew, in one transaction or in two, has changed nothing that a native vector was made of.
 //!
-//! `rehang.paid_N` has those of space N for a day, each by a hash of the item's id and source. The triggers put them there, and give them to an
-//! item of the same id and source. Nobody but the owner sees the table. It is not logged: what a crash of the server takes is paid for again.
+//! `rehang.paid_N` has those of space N for a day, each by a hash of the item's id and source. The triggers
+//! put them there, and give them to an item of the same id and source. Nobody but the owner sees the table.
+//! It is not logged: what a crash of the server takes is paid for again.
 //!
-//! **Invariant**: the table is no larger than that of the space's own vectors, or than [`BYTES`], so that a gallery that is written anew as a whole
-//! fits. Each deletion beyond that clears away the vector that has waited longest; a `TRUNCATE`, all that waited before it.
+//! **Invariant**: the table is no larger than that of the space's own vectors, or than [`BYTES`], so that a
+//! gallery that is written anew as a whole fits. Each deletion beyond that clears away the vector that has
+//! waited longest; a `TRUNCATE` clears away all that waited before it.
 
-use rehang::Space;
+use rehang_core::Space;
 
 use crate::pgvector::Pgvector;
 use crate::schema::{SpaceRow, column_type};
@@ -15,32 +17,35 @@ use crate::table::Table;
 
 /// Seconds that a vector waits for its item to come back, where nothing else is said.
 const KEPT_S: u32 = 86_400;
-/// Bytes that the vectors of a space which wait may take, however small the space is.
+/// Bytes that the waiting vectors of a space may take, however small the space is.
 const BYTES: u32 = 64 << 20;
-/// Sources above so many bytes, whose copy the server may refuse, are not compared.
+/// Bytes from which on a source is not compared, since the server may refuse to copy it.
 const BYTES_MAX: u32 = 100_000_000;
 
-/// Since when a vector waits for its item to come back, as SQL; `None` where none is kept.
+/// Returns the moment since which a vector may wait for its item to come back, as SQL;
+/// `None` where none is kept.
 fn since(table: &Table) -> Option<String> {
     let kept_s = table.options.keep_paid_s.unwrap_or(KEPT_S);
     (kept_s > 0).then(|| format!("pg_catalog.now() - interval '{kept_s} seconds'"))
 }
 
-/// Whether the vectors of a space that wait take more bytes than they may, as SQL.
+/// Returns the condition that the waiting vectors of a space take more bytes than they may, as SQL.
 fn is_over(n: i32) -> String {
     format!(
         "pg_catalog.pg_table_size('rehang.paid_{n}') > GREATEST(pg_catalog.pg_table_size('rehang.vector_{n}'), {BYTES})"
     )
 }
 
-/// Clears away some of what waits in a space, as SQL, without waiting for whoever clears away the same.
+/// Returns the statement that clears away some of a space's waiting vectors, without waiting for others
+/// that clear away the same.
 fn clear(n: i32, which: &str) -> String {
     format!(
         "DELETE FROM rehang.paid_{n} WHERE ctid = ANY (ARRAY(SELECT p.ctid FROM rehang.paid_{n} AS p {which} FOR UPDATE SKIP LOCKED));"
     )
 }
 
-/// The table of a space. Of items with the same id the later one has the larger number.
+/// Returns the statement that makes the table of a space's waiting vectors. Among items with the same id, the
+/// later one has the larger number.
 pub(crate) fn table(n: i32, space: &Space, pgvector: &Pgvector) -> String {
     format!(
         "CREATE UNLOGGED TABLE IF NOT EXISTS rehang.paid_{n} (hash bytea NOT NULL, item bigint NOT NULL, kept timestamptz NOT NULL, value {} NOT NULL);
@@ -51,13 +56,14 @@ pub(crate) fn table(n: i32, space: &Space, pgvector: &Pgvector) -> String {
     )
 }
 
-/// The tables of the spaces of a gallery, in one that an earlier version made. Where none is to be kept, they are emptied.
+/// Returns the statements that make the tables for the spaces of a gallery of an earlier version. Where none
+/// is to be kept, they empty the tables.
 pub(crate) fn tables(on: &Table, spaces: &[SpaceRow], pgvector: &Pgvector) -> String {
     let empty = since(on).is_none();
     let ours = spaces.iter().filter(|space| space.in_column.is_none());
     ours.map(|space| {
         let n = space.number;
-        // `IF NOT EXISTS` would lock what is there.
+        // A plain `IF NOT EXISTS` would lock a table that is there.
         format!(
             "DO $rehang$ BEGIN IF to_regclass('rehang.paid_{n}') IS NULL THEN {} END IF; {} END $rehang$;",
             table(n, &space.record.space, pgvector),
@@ -67,14 +73,15 @@ pub(crate) fn tables(on: &Table, spaces: &[SpaceRow], pgvector: &Pgvector) -> St
     .collect()
 }
 
-/// What an item is known again by, of its id and its source. No encoding is converted, so that nothing can fail.
+/// Returns the hash by which an item is known again, of its id and its source, as SQL. No encoding is
+/// converted, so that nothing can fail.
 fn hash(id: &str, source: &str) -> String {
     format!(
         "pg_catalog.sha256(pg_catalog.convert_to(pg_catalog.concat(pg_catalog.length({id}), ' ', {id}, ' ', {source}), pg_catalog.getdatabaseencoding()))"
     )
 }
 
-/// Whether a source is compared at all.
+/// Returns the condition that a source is compared at all, as SQL.
 fn is_compared(source: &str) -> String {
     format!("pg_catalog.octet_length({source}) < {BYTES_MAX}")
 }
@@ -82,8 +89,9 @@ fn is_compared(source: &str) -> String {
 const INTO: &str = "(hash, item, kept, value)";
 const KEEPS: &str = "v.item, pg_catalog.now(), v.value";
 
-/// In the function of the triggers: keeps the native vector of the item `this`, which is about to go. What is too old is cleared away little by little,
-/// where a snapshot does not keep that from being done without waiting.
+/// Returns the part of the triggers' function that keeps the native vector of the item `this`, which is
+/// about to go. Vectors that are too old are cleared away little by little, where no snapshot keeps that
+/// from being done without waiting.
 pub(crate) fn keep(n: i32, table: &Table) -> String {
     let Some(since) = since(table) else { return String::new() };
     format!(
@@ -105,7 +113,8 @@ pub(crate) fn keep(n: i32, table: &Table) -> String {
     )
 }
 
-/// In the function of the triggers: gives the item `this`, which has just come, the native vector that one of its id and source had.
+/// Returns the part of the triggers' function that gives the item `this`, which has just come, the native
+/// vector of an earlier item with its id and source.
 pub(crate) fn give(n: i32, table: &Table) -> String {
     let Some(since) = since(table) else { return String::new() };
     format!(
@@ -122,8 +131,9 @@ pub(crate) fn give(n: i32, table: &Table) -> String {
     )
 }
 
-/// In the function of the triggers: keeps all native vectors before a `TRUNCATE`, and clears away what is too old or too much. Where the rows cannot be read, they are paid for again, and
-/// the application's statement goes on.
+/// Returns the part of the triggers' function that keeps all native vectors before a `TRUNCATE`, and clears
+/// away what is too old or too much. Where the rows cannot be read, they are paid for again, and the
+/// application's statement goes on.
 pub(crate) fn keep_all(g: i32, table: &Table, spaces: &[SpaceRow]) -> String {
     let (Some(since), Some(_)) = (since(table), &table.options.source) else { return String::new() };
     let source = table.source_of("t");

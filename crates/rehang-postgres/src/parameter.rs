@@ -1,7 +1,8 @@
-//! Values that statements take, each with the type that the server gets it as.
+//! Parameters of statements: values, each with the type that the server gets it as.
 //!
-//! A statement goes to the server whole: with the types of its parameters it needs no look at it before, and no name that a session would
-//! have to keep. So it may go through a pooler, which gives each transaction another session.
+//! A statement goes to the server whole. With the types of its parameters it needs no look at it before,
+//! and no name that a session would have to keep. So it may go through a pooler, which gives each
+//! transaction another session.
 
 use pgvector::{HalfVector, Vector};
 use serde_json::Value;
@@ -10,16 +11,16 @@ use tokio_postgres::types::{FromSql, Kind, ToSql, Type};
 
 use crate::connection::Step;
 
-/// A value with its type.
+/// Value of a statement with its type.
 pub(crate) trait Parameter {
-    /// The type that the server gets it as.
+    /// Returns the type that the server gets the value as.
     fn kind(&self) -> Type;
 
-    /// The value for the driver.
+    /// Returns the value for the driver.
     fn value(&self) -> &(dyn ToSql + Sync);
 }
 
-/// A Rust type that goes to the server as one type.
+/// Type of Rust that goes to the server as one type.
 pub(crate) trait OfType {
     const TYPE: Type;
     const ARRAY: Type;
@@ -79,7 +80,8 @@ impl<T: OfType + ToSql + Sync> Parameter for T {
     }
 }
 
-/// A vector, which the statement casts to pgvector's type: so the server knows which one is meant.
+/// Sends a vector without a known type; the statement casts it to pgvector's type, so that the server
+/// knows which one is meant.
 impl Parameter for Vector {
     fn kind(&self) -> Type {
         unnamed("vector")
@@ -100,12 +102,13 @@ impl Parameter for Option<Vector> {
     }
 }
 
-/// A type of an extension that the server is left to find out.
+/// Returns a type of an extension that the server is left to find out.
 fn unnamed(name: &str) -> Type {
     Type::new(name.to_owned(), 0, Kind::Simple, String::new())
 }
 
-/// A type of pgvector with its arrays, by the numbers that a database gives them: an array says of what it is one.
+/// Type of an array of pgvector's vectors, by the numbers that a database gives to the type and its arrays:
+/// an array names the type of its elements.
 #[derive(Debug, Clone)]
 pub(crate) struct ArrayType(Type);
 
@@ -145,14 +148,14 @@ macro_rules! many {
 
 many!(Vector, HalfVector);
 
-/// A vector out of a column that pgvector's own `vector_send` has made: of a type that the driver knows by itself, it would ask the server
-/// for others.
+/// Reads a vector from a column that pgvector's own `vector_send` has made. The column is of bytes, a type
+/// that the driver knows by itself: for any other it would ask the server.
 pub(crate) fn vector(row: &Row, column: usize) -> Step<Option<Vec<f32>>> {
     let sent: Option<&[u8]> = row.try_get(column)?;
     let read = |bytes| <Vector as FromSql>::from_sql(&Type::BYTEA, bytes);
     let vector = sent
         .map(read)
         .transpose()
-        .map_err(|error| rehang::Error::corrupt("a vector of the gallery", error))?;
+        .map_err(|error| rehang_core::Error::corrupt("a vector of the gallery", error))?;
     Ok(vector.map(Vec::from))
 }

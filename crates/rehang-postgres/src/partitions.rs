@@ -1,13 +1,14 @@
-//! Partitioned tables: which tables the rows lie in, and what changed of that and of the rows where no trigger could see it.
+//! Partitioned tables: in which tables the rows lie, and what changed of them where no trigger could see it.
 //!
-//! Rows that are written are seen wherever they lie: the server gives each partition the triggers of the whole. What a partition brings with it
-//! when it is attached, and what it takes along when it is detached or dropped, no trigger sees. So each item keeps a number that its source and its
-//! old vector are told apart by, and a comparison of all rows says what is new, gone or of other content: an adoption that is called again makes it
+//! Rows that are written are seen wherever they lie: the server gives each partition the triggers of the
+//! whole. No trigger sees what a partition brings with it when it is attached, or takes along when it is
+//! detached or dropped. So each item keeps a hash of its source and of its old vector, and a comparison of
+//! all rows says what is new, gone or of other content. An adoption that is called again makes the comparison
 //! where the partitions are others than at the last one.
 
 use std::collections::BTreeMap;
 
-use rehang::Result;
+use rehang_core::Result;
 
 use crate::connection::{Connection, Mode, Step};
 use crate::handle::Handle;
@@ -16,10 +17,12 @@ use crate::schema::{self, NEXT_REVISION, source_revision};
 use crate::spaces;
 use crate::table::{Table, quoted};
 
-/// The tables that rows lie in, by their numbers, each with that of its trigger: a partition that was detached and attached again has another one.
+/// Tables that rows lie in, by their numbers, each with the number of its trigger: a partition that was
+/// detached and attached again has another trigger.
 pub(crate) type Leaves = BTreeMap<u32, u32>;
 
-/// Those of a gallery, by its number; none where its table is not partitioned.
+/// Reads the tables that the rows of a gallery lie in, by the gallery's number; none where its
+/// table is not partitioned.
 pub(crate) fn leaves(connection: &mut Connection, g: i32, table: &Table) -> Step<Leaves> {
     if !table.is_partitioned {
         return Ok(Leaves::new());
@@ -36,8 +39,8 @@ pub(crate) fn leaves(connection: &mut Connection, g: i32, table: &Table) -> Step
     Ok(leaves)
 }
 
-/// Items whose old vector changed where no trigger saw it have no adapted vectors any more, which were made of the one before. What was paid for
-/// stays.
+/// Takes adapted vectors from items whose old vector changed where no trigger saw it: they were made of the
+/// earlier one. Native vectors, which were paid for, stay.
 pub(crate) fn renew_vectors(handle: &Handle) -> Result<()> {
     const TOGETHER: i64 = 5_000;
     let (g, table) = (handle.number, &handle.table);
@@ -59,7 +62,8 @@ pub(crate) fn renew_vectors(handle: &Handle) -> Result<()> {
             has_other(reading)
         )
     };
-    // Looked at once more when the items are locked: a statement that has waited still sees the rows of before.
+    // The rows are looked at once more when the items are locked: a statement that has waited
+    // still sees the earlier rows.
     let renew = |reading: Reading| {
         format!(
             "UPDATE rehang.item_{g} AS i SET revision = {NEXT_REVISION}, source_revision = {}, vector_hash = {} FROM {} AS t WHERE i.key = ANY ($1) AND {}
@@ -105,7 +109,7 @@ pub(crate) fn renew_vectors(handle: &Handle) -> Result<()> {
     })
 }
 
-/// What becomes of the states of such items in a space.
+/// Returns the statements that update a space for items whose old vector changed where no trigger saw it.
 fn renewed(handle: &Handle, space: &schema::SpaceRow) -> Vec<String> {
     let (g, n, table) = (handle.number, space.number, &handle.table);
     let of_item = "i.key = ANY ($1) AND s.item = i.key";
@@ -152,8 +156,8 @@ fn renewed(handle: &Handle, space: &schema::SpaceRow) -> Vec<String> {
 /// Rows of a partition that are looked at to say whether it was attached with them.
 const LOOKED_AT: usize = 1_000;
 
-/// What changed of the partitions since rows and items were compared, each in a sentence: by the server's catalogue, and by the first rows of
-/// partitions that came.
+/// Tells what changed of the partitions since rows and items were last compared, each change in a sentence.
+/// It goes by the server's catalogue, and by the first rows of partitions that came.
 pub(crate) fn remarks(connection: &mut Connection, handle: &Handle, kept: &Leaves) -> Step<Vec<String>> {
     let (g, table) = (handle.number, &handle.table);
     let now = leaves(connection, g, table)?;

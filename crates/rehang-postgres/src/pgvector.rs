@@ -1,28 +1,31 @@
-//! The extension that vectors are of: where it is, which version, and what an older one cannot do or gets wrong.
+//! The extension pgvector: where it is, its version, and what an older one cannot do or gets wrong.
 
 use crate::parameter::ArrayType;
 
-/// From this version on an index is searched further where a filter leaves too few.
+/// First version that searches an index further where a filter leaves too few.
 const ITERATIVE: Version = (0, 8, 0);
-/// From this version on several processes may build an index together (CVE-2026-3172: they wrote past a buffer before).
+/// First version in which several processes may build an index together (CVE-2026-3172: they wrote
+/// past a buffer before).
 const PARALLEL_BUILDS: Version = (0, 8, 2);
-/// From this version on a vacuum and an insertion leave the graph of an index whole (0.8.3 and 0.8.4 mended one each).
+/// First version in which a vacuum and an insertion leave the graph of an index whole (0.8.3 and
+/// 0.8.4 mended one each).
 const WHOLE_GRAPHS: Version = (0, 8, 4);
 
 type Version = (u32, u32, u32);
 
-/// pgvector in a database.
+/// Installation of pgvector in a database.
 #[derive(Debug, Clone)]
 pub(crate) struct Pgvector {
     version: Version,
-    /// The schema that it is in, as SQL takes it.
+    /// Schema that the extension is in, as SQL takes it.
     pub(crate) schema: String,
     pub(crate) vectors: ArrayType,
     pub(crate) halfvecs: ArrayType,
 }
 
 impl Pgvector {
-    /// `numbers` are those of `vector`, of its arrays, of `halfvec` and of its arrays.
+    /// Reads the version. `numbers` are those of the type `vector`, of its arrays, of
+    /// `halfvec` and of its arrays.
     pub(crate) fn new(version: &str, schema: String, numbers: [u32; 4]) -> Self {
         let mut parts = version.split('.').map(|part| part.parse().unwrap_or(0));
         let mut next = || parts.next().unwrap_or(0);
@@ -46,27 +49,27 @@ impl Pgvector {
         self.version >= PARALLEL_BUILDS
     }
 
-    /// Something of pgvector by its full name: a type, a function, a class of operators.
+    /// Returns the full name of something of pgvector: a type, a function, a class of operators.
     pub(crate) fn named(&self, name: &str) -> String {
         format!("{}.{name}", self.schema)
     }
 
-    /// Its type `vector`.
+    /// Returns the full name of the type `vector`.
     pub(crate) fn vector(&self) -> String {
         self.named("vector")
     }
 
-    /// A vector as bytes, which [`crate::parameter::vector`] reads.
+    /// Returns the expression for a vector as bytes, which [`crate::parameter::vector`] reads.
     pub(crate) fn sent(&self, value: &str) -> String {
         format!("{}({value}::{})", self.named("vector_send"), self.vector())
     }
 
-    /// An operator of it by its full name.
+    /// Returns an operator of pgvector by its full name.
     pub(crate) fn operator(&self, operator: &str) -> String {
         format!("OPERATOR({}.{operator})", self.schema)
     }
 
-    /// What this version risks; `None` where nothing is known.
+    /// Tells what this version risks; `None` where nothing is known.
     pub(crate) fn risk(&self) -> Option<String> {
         let (major, minor, patch) = self.version;
         let risks = [

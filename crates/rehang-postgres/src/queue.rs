@@ -1,13 +1,15 @@
-//! The queue of a backfill: which items wait for a vector and in what order, and which ones a sample is drawn from.
+//! The queue of a backfill: which items wait for a vector and in which order, and which items
+//! a sample is drawn from.
 //!
-//! What is done leaves the queue's index, but stays in its way for as long as some transaction may still see the state from before: a dump, a
-//! forgotten session, a replica that says what it reads. Each claim would walk over everything that was done since. So where a walk took long, its
-//! handle remembers where the queue began ([`Front`]) and goes on from there.
+//! A finished item leaves the queue's index. Its entry stays in the way for as long as some transaction may
+//! still see the earlier state: a dump, a forgotten session, a replica that says what it reads. Each claim
+//! would walk over everything that was done since. So where a walk took long, its handle remembers where the
+//! queue began ([`Front`]) and goes on from there.
 
 use std::collections::BTreeSet;
 use std::sync::PoisonError;
 
-use rehang::Provenance;
+use rehang_core::Provenance;
 use rehang_store::{Among, ItemKey, PAIRS_SEED};
 use tokio_postgres::Row;
 
@@ -18,17 +20,17 @@ use crate::parameter::Parameter;
 use crate::schema::place_in_shuffle;
 use crate::values::{key, row_limit, rows_of};
 
-/// What waits in the queue, of a state `s`.
+/// Condition that an item waits in the queue, on a state `s`.
 const WAITS: &str = "sourced AND NOT failed";
-/// Its order.
+/// Order of adapted items in the queue: the worst first.
 const WORST: &str = "band DESC, score DESC NULLS LAST, item";
 
-/// The keys that a statement gives.
+/// Reads the keys that a statement gives.
 pub(crate) fn keys(connection: &mut Connection, sql: &str, parameters: Parameters<'_>) -> Step<Vec<ItemKey>> {
     connection.query(sql, parameters)?.iter().map(|row| key(row, 0)).collect()
 }
 
-/// The first items of the queue that meet a condition.
+/// Reads the first items of the queue that meet a condition.
 pub(crate) fn queue(
     connection: &mut Connection,
     n: i32,
@@ -43,7 +45,8 @@ pub(crate) fn queue(
     let mut found = keys(connection, &page("lacking", "item"), &[&row_limit(limit)])?;
     if found.len() < limit {
         let adapted = keys(connection, &page("adapted", WORST), &[&row_limit(limit - found.len())])?;
-        // Each statement of a claim sees what is committed by then: an item that was lacking may have been adapted since.
+        // Each statement of a claim sees what is committed when it begins: an item that was lacking may
+        // have been adapted since.
         let lacking: BTreeSet<ItemKey> = found.iter().copied().collect();
         found.extend(adapted.into_iter().filter(|key| !lacking.contains(key)));
     }
@@ -62,7 +65,8 @@ fn set_front(handle: &Handle, n: i32, front: Option<Front>) {
     };
 }
 
-/// Looks for the front again where that is due: before a claim has the lock that other claims wait for.
+/// Looks for the front again where that is due. It does so before a claim has the lock that
+/// other claims wait for.
 pub(crate) fn look_for_front(
     connection: &mut Connection,
     handle: &Handle,
@@ -100,7 +104,8 @@ fn place(row: &Row) -> Step<Place> {
     Ok(Place { band: row.try_get(0)?, score: row.try_get(1)?, item: row.try_get(2)? })
 }
 
-/// The first items of the queue that meet a condition, for a claim.
+/// Reads the first items of the queue that meet a condition, for a claim, and remembers the front
+/// where the walk was long.
 pub(crate) fn next(
     connection: &mut Connection,
     handle: &Handle,
@@ -114,13 +119,15 @@ pub(crate) fn next(
             set_front(handle, n, Some(front));
             return Ok(found);
         }
-        // The end of the queue is the end of a run: nothing may be left before the front.
+        // At the end of the queue a run ends. Nothing may be left before the front then, so
+        // the whole queue is read.
     }
     let began = rehang_clock::now();
     let found = queue(connection, n, condition, limit)?;
     let walked = began.elapsed();
     if walked >= WALK_LONG {
-        // What was found is still there: the next claim may look again from it on, and passes over what is held.
+        // Items that were found are still in the queue: the next claim may look again from them on, and
+        // passes over those that are held.
         let sql = format!(
             "SELECT s.band, s.score, s.item, s.provenance FROM unnest($1::bigint[]) WITH ORDINALITY AS k(item, at)
              JOIN rehang.state_{n} AS s ON s.item = k.item ORDER BY k.at"
@@ -142,7 +149,8 @@ pub(crate) fn next(
     Ok(found)
 }
 
-/// The same behind a front, and the front behind these.
+/// Reads the first items behind a front that meet a condition, and returns them with the
+/// front behind the last one.
 fn behind(
     connection: &mut Connection,
     n: i32,
@@ -181,7 +189,7 @@ fn behind(
     page(&mut front, "lacking", "item > $2", "item", &[&lacking])?;
     match front.adapted {
         None => page(&mut front, "adapted", "true", WORST, &[])?,
-        // Each part is a range of the index, and they follow each other.
+        // Each part is a range of the index, and the ranges follow each other.
         Some(Place { band, score, item }) => {
             match score {
                 Some(score) => {
@@ -209,7 +217,7 @@ fn behind(
     Ok((found, front))
 }
 
-/// `FROM … WHERE …` of the items that a sample is drawn from.
+/// Returns `FROM … WHERE …` for the items that a sample is drawn from.
 pub(crate) fn among(n: i32, among: Among) -> String {
     let which = match among {
         Among::All => "true".to_owned(),
@@ -221,8 +229,8 @@ pub(crate) fn among(n: i32, among: Among) -> String {
     format!("FROM rehang.state_{n} AS s WHERE {which}")
 }
 
-/// The first items of a shuffle that a sample is drawn from. Those of the shuffle that pairs are drawn by come from an index, in their order;
-/// another one is made of all items, once.
+/// Reads the first items of a shuffle that a sample is drawn from. Items of the shuffle by which pairs are
+/// drawn come from an index, in its order. Any other shuffle is made by a pass over all items.
 pub(crate) fn first(
     connection: &mut Connection,
     (g, n): (i32, i32),

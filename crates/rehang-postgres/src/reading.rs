@@ -1,25 +1,26 @@
-//! A condition and a source that fail for some rows, as by a division by zero: where many rows are read by one statement, one of them must not
-//! keep the others from being read.
+//! Conditions and sources that fail for some rows, for example by a division by zero. Where one statement
+//! reads many rows, such a row must not keep the others from being read.
 //!
-//! So such a statement is made as it is, which is fast, and where it fails by a row, once more through a function that reads each row by itself.
-//! It says of a row what the triggers say: a source that cannot be made is none, and a row whose condition cannot be read is passed over, or
+//! A statement is first made as it is, which is fast. Where it fails by a row, it is made once more
+//! through a function that reads each row by itself. The function judges a row as the triggers do. A
+//! source that cannot be made counts as none. A row whose condition cannot be read is passed over, or
 //! stays the item that it was.
 
 use crate::connection::{Connection, Step, StepError};
 use crate::guard::SEARCH_PATH;
 use crate::table::{Table, hash_of_source};
 
-/// How the condition and the source of a row are read.
+/// Way in which the condition and the source of a row are read.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Reading {
-    /// As they are.
+    /// The expressions stand in the statement as they are.
     Inline,
-    /// By the function of a gallery, by its number.
+    /// The function of a gallery reads each row; with the gallery's number.
     RowByRow(i32),
 }
 
 impl Reading {
-    /// Whether a row is an item; `otherwise` where that cannot be said.
+    /// Returns the condition that a row is an item; `otherwise` where that cannot be said.
     pub(crate) fn is_item(self, table: &Table, row: &str, otherwise: bool) -> String {
         match self {
             Self::Inline => table.is_item(row),
@@ -29,7 +30,7 @@ impl Reading {
         }
     }
 
-    /// Whether a row has a source.
+    /// Returns the condition that a row has a source.
     pub(crate) fn has_source(self, table: &Table, row: &str) -> String {
         match self {
             Self::Inline => format!("{} IS NOT NULL", table.source_of(row)),
@@ -37,7 +38,7 @@ impl Reading {
         }
     }
 
-    /// What the source of a row of a partitioned table is told apart by.
+    /// Returns the hash by which the sources of rows of a partitioned table are told apart.
     pub(crate) fn source_hash(self, table: &Table, row: &str) -> String {
         match self {
             Self::Inline => hash_of_source(&table.source_of(row)),
@@ -45,7 +46,8 @@ impl Reading {
         }
     }
 
-    /// Whether an item of a partitioned table has been seen with the source that its row has.
+    /// Returns the condition that an item of a partitioned table has been seen with the
+    /// source that its row has.
     pub(crate) fn has_source_of(self, table: &Table, item: &str, row: &str) -> String {
         format!("{item}.source_hash IS NOT DISTINCT FROM {}", self.source_hash(table, row))
     }
@@ -56,7 +58,8 @@ fn may_fail(table: &Table) -> bool {
     table.options.condition.is_some() || (table.options.source.is_some() && !table.is_source_column)
 }
 
-/// The function that reads a row by itself, where one may fail.
+/// Returns the statement that makes the function which reads a row by itself; where no row may fail, the
+/// statement that removes it.
 pub(crate) fn function(g: i32, table: &Table) -> String {
     if !may_fail(table) {
         return drop_function(g);
@@ -86,12 +89,12 @@ $rehang$;",
     )
 }
 
-/// Takes it away.
+/// Returns the statement that removes the function which reads a row by itself.
 pub(crate) fn drop_function(g: i32) -> String {
     format!("DROP FUNCTION IF EXISTS rehang.read_{g}(record);")
 }
 
-/// Makes statements of a transaction, and makes them once more, row by row, where a row has made them fail.
+/// Runs statements of a transaction, and runs them once more, row by row, where a row has made them fail.
 pub(crate) fn of_rows<T>(
     connection: &mut Connection,
     g: i32,
@@ -115,7 +118,8 @@ pub(crate) fn of_rows<T>(
     }
 }
 
-/// Whether values are to blame (22), a limit that one of them goes beyond (54), or what a function of the application raises (P0, 38, 39).
+/// Whether an error comes from a row: its values (22), a limit that one of them exceeds (54), or an error
+/// that a function of the application raises (P0, 38, 39).
 fn is_of_a_row(code: &str) -> bool {
     ["22", "54", "P0", "38", "39"].contains(&&code[..2])
 }

@@ -1,6 +1,7 @@
-//! The end of a gallery: the vectors that serve move into the application's table, and everything of ours is taken out.
+//! Release of a gallery: the vectors that serve move into the application's table, and everything of
+//! the gallery is taken out.
 
-use rehang::{Error, ErrorKind, Remedy, Result};
+use rehang_core::{Error, ErrorKind, Remedy, Result};
 use rehang_store::Released;
 use tokio_postgres::Row;
 
@@ -15,20 +16,22 @@ use crate::schema::{self, ColumnOfVectors};
 use crate::table::{TableOptions, literal, quoted};
 use crate::{reading, row_security, search, serving, spaces};
 
-/// Begins the comment of a column that vectors are being moved into, and says that the column was there before.
+/// First words of the comment of a column that vectors are being moved into. Alone, they say that the
+/// column was there before.
 const SETTLING: &str = "rehang moves vectors into this column";
-/// Says that rehang made the column.
+/// Comment of a column that vectors are being moved into and that rehang made.
 const MADE: &str = "rehang moves vectors into this column, which it made";
-/// Rows that get their vectors in one transaction; an application that writes one of them waits until it ends.
+/// Rows that get their vectors in one transaction; an application that writes one of
+/// them waits until it ends.
 const MOVED_TOGETHER: i64 = 500;
-/// Once no more than so many changes are left, the rest is moved while everybody waits.
+/// Number of changes below which the rest is moved while everybody waits.
 const LAST_MOVES: u64 = 50;
-/// How often changes are caught up with before.
+/// How often changes are caught up with before everybody waits.
 const CATCH_UPS: usize = 10_000;
 
 /// Bytes of a name that the server keeps.
 const NAME_MAX: usize = 63;
-/// Ends the name of the table that says which rows have adapted vectors after a release.
+/// End of the name of the table that says which rows have adapted vectors after a release.
 const ADAPTED: &str = "_adapted";
 
 pub(crate) fn settle(
@@ -39,7 +42,7 @@ pub(crate) fn settle(
 ) -> Result<Released> {
     let space = served_beside(handle)?;
     if handle.table.options.vector.as_deref() == Some(column) {
-        // A write of that column is a change of content.
+        // A write of the column of old vectors would be a change of content.
         let expected = "a column of its own, which may take the other one's name when all is done";
         return Err(Error::option("column", column, expected));
     }
@@ -134,14 +137,14 @@ pub(crate) fn settle(
     Ok(Standing::read(handle, n)?.released(with_adapted, adapted_in))
 }
 
-/// Items of the space that serves, by what a release makes of them.
+/// Counts of the items of the space that serves, by what a release makes of them.
 #[derive(Default)]
 struct Standing {
     items: u64,
-    /// With a source.
+    /// Adapted items that have a source.
     adapted: u64,
     adapted_without_source: u64,
-    /// With a source.
+    /// Items that have a source and lack a vector.
     lacking: u64,
     lacking_without_source: u64,
 }
@@ -185,8 +188,8 @@ impl Standing {
     }
 }
 
-/// The column that the vectors of a space move into: one that is there and takes them, of `vector` or `halfvec`, or else the one to be made, of
-/// the old column's type.
+/// Chooses the column that the vectors of a space move into. It is one that is there and takes them, of
+/// `vector` or `halfvec`; otherwise one is to be made, of the old column's type.
 fn column_for(handle: &Handle, column: &str, space: &schema::SpaceRow) -> Result<ColumnOfVectors> {
     let dimension = space.record.space.dimension;
     let made = ColumnOfVectors::beside(handle.table.is_halfvec, column, dimension);
@@ -202,17 +205,17 @@ fn column_for(handle: &Handle, column: &str, space: &schema::SpaceRow) -> Result
     Ok(if there == Some(&other.kind()) { other } else { made })
 }
 
-/// Vectors of a space that move into a column, and what has changed of either since they began to.
+/// Move of a space's vectors into a column, with notes of what has changed of either since it began.
 ///
-/// **Invariant**: triggers note each change of a vector in our table, and of the column, in the transaction that makes it, from before the first
-/// vector is moved until the gallery is released. So a note that is there has its change there, and where no note is left the column is
-/// what serves.
+/// **Invariant**: triggers note each change of a vector in the gallery's table, and of the column, in the
+/// transaction that makes it. They do so from before the first vector is moved until the gallery is released.
+/// So a note that is there has its change there, and where no note is left the column holds what serves.
 struct Moves {
     g: i32,
     n: i32,
     on: String,
     column: String,
-    /// Whether adapted vectors are moved too; else their rows get none.
+    /// Whether adapted vectors are moved too; otherwise their rows get none.
     with_adapted: bool,
     oid: u32,
     /// The columns of an item's key under the names that they have in the application's table.
@@ -222,7 +225,7 @@ struct Moves {
     is_of: String,
     /// The number of the column of old vectors.
     old: Option<i16>,
-    /// The statements that make table and triggers of the notes.
+    /// The statements that make the table and the triggers of the notes.
     make: String,
 }
 
@@ -246,7 +249,7 @@ impl Moves {
         }
     }
 
-    /// What the notes are of, as their table's comment says it.
+    /// Returns the comment of the notes' table, which says which move they belong to.
     fn what(&self) -> String {
         format!(
             "rehang: what has changed since the vectors of space {}{} began to move into column {}",
@@ -256,7 +259,8 @@ impl Moves {
         )
     }
 
-    /// The vectors that are moved, joined to the items `i` as `v`. A row whose vector is adapted has none there, unless they are moved too.
+    /// Returns the join of the vectors that are moved, as `v`, to the items `i`. A row whose vector is
+    /// adapted gets none, unless adapted ones are moved too.
     fn vectors(&self) -> String {
         let Self { n, .. } = self;
         let but = if self.with_adapted {
@@ -269,7 +273,8 @@ impl Moves {
         format!("LEFT JOIN rehang.vector_{n} AS v ON v.item {EQUALS} i.key{but}")
     }
 
-    /// The table beside the application's that says which rows have adapted vectors, as SQL names it.
+    /// Returns the name of the table beside the application's that says which rows have
+    /// adapted vectors, as SQL.
     fn adapted_table(&self, connection: &mut Connection) -> Step<String> {
         let row = connection.query_one(
             "SELECT n.nspname::text, c.relname::text FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = $1",
@@ -281,7 +286,7 @@ impl Moves {
         Ok(connection.query_one(sql, &[&schema, &(name + ADAPTED)])?.try_get(0)?)
     }
 
-    /// Fails where something of the application's has the name of that table.
+    /// Fails where something of the application's has the name of the table of adapted rows.
     fn expect_no_table(&self, connection: &mut Connection) -> Step<()> {
         let name = self.adapted_table(connection)?;
         if connection.query_one("SELECT to_regclass($1) IS NULL", &[&name])?.try_get(0)? {
@@ -291,8 +296,9 @@ impl Moves {
         Err(Error::conflict(name, why).into())
     }
 
-    /// Makes that table, of the application's owner. It knows no more than keys: another column of the application's table would be in the way of its
-    /// inserts, and a view would need what goes with the schema `rehang`.
+    /// Makes the table of rows with adapted vectors, which belongs to the owner of the application's table.
+    /// It has keys alone: another column of the application's table would be in the way of its inserts, and a
+    /// view would need the schema `rehang`, which goes.
     fn list_adapted(&self, connection: &mut Connection) -> Step<()> {
         let Self { g, n, key, on, column, .. } = self;
         let name = self.adapted_table(connection)?;
@@ -311,7 +317,7 @@ impl Moves {
             ))
         );
         if has_policies {
-            // Keys of rows that a role may not see are not for it to read here.
+            // A role that may not see a row is not to read its key here.
             sql += &format!("ALTER TABLE {name} ENABLE ROW LEVEL SECURITY;");
         }
         if !is_own {
@@ -326,12 +332,14 @@ impl Moves {
         Ok(connection.query_one(sql, &[&name, &self.what()])?.try_get(0)?)
     }
 
-    /// Makes the notes, from which on nothing is missed: to make the triggers the server waits until nobody is in the middle of a write.
+    /// Makes the notes, from which on nothing is missed. To make the triggers, the server waits until nobody
+    /// is in the middle of a write.
     fn expect_log(&self, connection: &mut Connection) -> Step<()> {
         if self.has_log(connection)? {
             return Ok(());
         }
-        // The application's table first: who writes it comes to ours, and nobody goes the other way.
+        // The application's table is locked first: its writers come to the gallery's tables afterwards, and
+        // nobody goes the other way.
         connection.batch(&format!(
             "SET LOCAL lock_timeout = '500ms'; LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE; {} {} COMMENT ON TABLE rehang.moved_{} IS {}",
             self.on,
@@ -342,14 +350,15 @@ impl Moves {
         ))
     }
 
-    /// What each transaction begins with that moves vectors: it gives up before an application that waits for it is ended, and is made again.
+    /// Begins a transaction that moves vectors. It gives up before an application that waits for it is
+    /// ended, and is made again.
     fn begin(connection: &mut Connection) -> Step<()> {
         connection
             .batch("SET LOCAL lock_timeout = '50ms'; SELECT set_config('rehang.moving', 'on', true)")?;
         guard::see_as_application(connection)
     }
 
-    /// A part of a statement that writes the vectors of items into their rows, where they differ.
+    /// Returns the part of a statement that writes the vectors of items into their rows, where they differ.
     fn moved(&self, items: &str) -> String {
         let Self { g, on, is_of, kind, .. } = self;
         let (column, vectors) = (quoted(&self.column), self.vectors());
@@ -360,8 +369,9 @@ impl Moves {
         )
     }
 
-    /// Refuses to go on where a trigger of the application has held back the vectors of some of these items, of which so many were moved. What
-    /// others have changed in the same moment is moved once more, and is ours from then on.
+    /// Fails where a trigger of the application has held back the vectors of some of these items, `moved` of
+    /// which were moved. Vectors that others have changed in the same moment are moved once more, and are the
+    /// release's from then on.
     fn expect_moved(&self, connection: &mut Connection, items: &[i64], moved: i64) -> Step<()> {
         if moved >= items.len() as i64 {
             return Ok(());
@@ -389,7 +399,7 @@ impl Moves {
         Err(held_back(connection, on, Event::Update, &doing)?.into())
     }
 
-    /// Moves what has changed, at most so much of it, and gives how many notes that were.
+    /// Moves the vectors of at most `limit` notes, and returns how many notes that were.
     fn catch_up_with(&self, connection: &mut Connection, limit: &str) -> Step<u64> {
         let g = self.g;
         let sql = format!(
@@ -420,7 +430,7 @@ impl Moves {
     }
 }
 
-/// The space that serves, whose vectors are in a table of ours.
+/// Reads the space that serves, whose vectors have to be in a table of the gallery.
 fn served_beside(handle: &Handle) -> Result<schema::SpaceRow> {
     handle.database.run(Mode::Read, |connection| {
         let serving: Option<String> = connection
@@ -457,7 +467,8 @@ pub(crate) fn release(handle: &Handle, settled: Option<&str>) -> Result<()> {
     remove(&handle.database, handle.number, Some(&moves))
 }
 
-/// Takes a gallery out by what our own tables say of it: its table may be called otherwise by now, have other columns or rules, or be gone.
+/// Takes a gallery out by what the gallery's own tables say of it: its table may have another name by now,
+/// have other columns or rules, or be gone.
 pub(crate) fn take_out(address: &str, options: &TableOptions) -> Result<()> {
     let database = Database::open(address, options.root_certificates.as_deref())?;
     let table = options.table.as_str();
@@ -467,7 +478,7 @@ pub(crate) fn take_out(address: &str, options: &TableOptions) -> Result<()> {
         if !has_galleries(connection)? {
             return Ok(Vec::new());
         }
-        // The table of that name comes first; else the one that had it when it was made a gallery.
+        // The table that has the name now comes first; else the one that had it when it was made a gallery.
         let sql = "SELECT number, format, relation = $2, NOT EXISTS (SELECT 1 FROM pg_class WHERE pg_class.oid = relation)
              FROM rehang.gallery WHERE relation = $2 OR name = $1 ORDER BY relation = $2 DESC NULLS LAST, number";
         let rows = connection.query(sql, &[&table, &oid])?;
@@ -477,7 +488,7 @@ pub(crate) fn take_out(address: &str, options: &TableOptions) -> Result<()> {
         };
         rows.iter().map(read).collect::<Step<Vec<_>>>()
     })?;
-    // What is left of tables of that name that are gone goes with it.
+    // Galleries of that name whose tables are gone are taken out too.
     let (gone, there): (Vec<_>, Vec<_>) = found.into_iter().partition(|found| found.3);
     let number = match there[..] {
         [] => None,
@@ -504,7 +515,8 @@ pub(crate) fn take_out(address: &str, options: &TableOptions) -> Result<()> {
     number.map_or(Ok(()), |number| remove(&database, number, None))
 }
 
-/// Takes triggers of ours off a table of which our tables have no gallery any more, and off its partitions; gives whether there were any.
+/// Takes the gallery's triggers off a table that is no gallery any more, and off its partitions. Returns
+/// whether there were any.
 fn drop_strays(connection: &mut Connection, table: &str) -> Step<bool> {
     let oid = guard::seen_by_application(connection, table)?;
     let rows = connection.query(
@@ -519,7 +531,7 @@ fn drop_strays(connection: &mut Connection, table: &str) -> Step<bool> {
     Ok(!rows.is_empty())
 }
 
-/// What is left of galleries whose tables are gone, each in a sentence.
+/// Tells what is left of galleries whose tables are gone, each in a sentence.
 fn orphans(connection: &mut Connection) -> Step<Vec<String>> {
     let rows = connection.query(
         "SELECT g.number, g.name FROM rehang.gallery AS g WHERE NOT EXISTS (SELECT 1 FROM pg_class AS c WHERE c.oid = g.relation) ORDER BY 1",
@@ -535,11 +547,11 @@ fn orphans(connection: &mut Connection) -> Step<Vec<String>> {
     rows.iter().map(words).collect()
 }
 
-/// Removes everything of a gallery in one transaction, which moves first what is left to move. Where nothing is to be moved, what a release has
-/// begun that did not come to its end is taken back.
+/// Removes everything of a gallery in one transaction, which first moves what is left to move. Where nothing
+/// is to be moved, it takes back a release that had begun and did not come to its end.
 fn remove(database: &Database, g: i32, last: Option<&Moves>) -> Result<()> {
     database.run(Mode::Write, |connection| {
-        // Keeps others from changing spaces.
+        // The lock keeps others from changing spaces.
         let sql = "SELECT (SELECT format('%I.%I', n.nspname, c.relname) FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
                  WHERE c.oid = g.relation) FROM rehang.gallery AS g WHERE g.number = $1 FOR NO KEY UPDATE";
         let Some(row) = connection.query_opt(sql, &[&g])? else { return Ok(()) };
@@ -547,8 +559,9 @@ fn remove(database: &Database, g: i32, last: Option<&Moves>) -> Result<()> {
         let spaces = spaces::all(connection, g)?;
         let ours = schema::tables_of_gallery(g, &spaces);
         without_vacuum(connection, &on.iter().cloned().chain(ours).collect::<Vec<_>>())?;
-        // At once the lock that the end of the triggers takes: one that grew would be in a deadlock with a transaction that has read the
-        // table and then writes it. Where others are at our tables, this gives up before the server ends one of them.
+        // The strong lock that dropping the triggers needs is taken at once. A lock that grew would be in a
+        // deadlock with a transaction that has read the table and then writes it. Where others use the
+        // gallery's tables, this gives up before the server ends one of them.
         let mut triggers = String::new();
         if let Some(on) = &on {
             connection.batch(&format!("LOCK TABLE {on} IN ACCESS EXCLUSIVE MODE"))?;
@@ -559,7 +572,8 @@ fn remove(database: &Database, g: i32, last: Option<&Moves>) -> Result<()> {
         lock_as_searches_do(connection, g, &spaces)?;
         match (last, &on) {
             (Some(moves), _) => {
-                // From here on nobody changes anything, and what has changed is noted: no more than that is looked at.
+                // From here on nobody changes anything, and every change before is noted, so the notes
+                // are all that is looked at.
                 connection.batch("SELECT set_config('rehang.moving', 'on', true)")?;
                 guard::see_as_application(connection)?;
                 moves.catch_up_with(connection, "ALL")?;
@@ -597,12 +611,13 @@ fn remove(database: &Database, g: i32, last: Option<&Moves>) -> Result<()> {
     })
 }
 
-/// Locks our tables in the order in which a search of the application reads them: in any other one, a search that has read the first waits for
-/// the last, whose lock this has, while this waits for the first. Those of all galleries are locked with the last gallery alone, which takes them
-/// along. A person may have dropped some.
+/// Locks the gallery's tables in the order in which a search of the application reads them. In any other
+/// order, a search that has read the first table would wait for the last, which this has locked, while this
+/// waits for the first. The tables that all galleries share are locked only with the last gallery, which
+/// takes them along. A person may have dropped some.
 fn lock_as_searches_do(connection: &mut Connection, g: i32, spaces: &[schema::SpaceRow]) -> Step<()> {
     let is_last = connection.count("SELECT count(*) FROM rehang.gallery", &[])? == 1;
-    let of_all = ["gallery", "space", "document", "bridge", "bridge_row", "map", "matrix_row"];
+    let of_all = ["gallery", "space", "document", "bridge", "map", "matrix_row"];
     let mut names: Vec<String> =
         of_all.iter().filter(|_| is_last).map(|name| format!("rehang.{name}")).collect();
     names.extend(
@@ -612,7 +627,8 @@ fn lock_as_searches_do(connection: &mut Connection, g: i32, spaces: &[schema::Sp
     lock_in_turn(connection, &names, "ACCESS EXCLUSIVE")
 }
 
-/// Takes back what a release has begun: a column that it made, and else the indexes that were not made to their end.
+/// Takes back a release that had begun: drops the column that it made, or else the indexes that were
+/// not made to their end.
 fn take_back(connection: &mut Connection, g: i32, on: &str) -> Step<()> {
     for (column, said) in settling(connection, g, on)? {
         if said == MADE {
@@ -620,7 +636,7 @@ fn take_back(connection: &mut Connection, g: i32, on: &str) -> Step<()> {
             continue;
         }
         for index in search::unfinished(connection, on, Some(&column))? {
-            // With one of a whole those of its partitions go.
+            // An index of a partitioned table takes those of its partitions along.
             connection.batch(&format!("DROP INDEX IF EXISTS {index}"))?;
         }
         connection.batch(&format!("COMMENT ON COLUMN {on}.{} IS NULL", quoted(&column)))?;
@@ -628,8 +644,9 @@ fn take_back(connection: &mut Connection, g: i32, on: &str) -> Step<()> {
     Ok(())
 }
 
-/// The column of the application's table that a release of this gallery has begun to move vectors into, with its comment. A column
-/// whose comment alone says so belonged to an earlier gallery, whose schema a person has dropped: the application may use it by now.
+/// Finds the column of the application's table that a release of this gallery has begun to move vectors into,
+/// with its comment. Where only the comment says so, the column belonged to an earlier gallery, whose schema
+/// a person has dropped: the application may use it by now.
 fn settling(connection: &mut Connection, g: i32, on: &str) -> Step<Vec<(String, String)>> {
     let rows = connection.query(
         "SELECT attname::text, col_description(attrelid, attnum) FROM pg_attribute WHERE attrelid = to_regclass($1) AND attnum > 0
@@ -644,7 +661,7 @@ fn settling(connection: &mut Connection, g: i32, on: &str) -> Step<Vec<(String, 
     Ok(found)
 }
 
-/// Triggers of the application that an update of other columns than theirs fires, by name.
+/// Names the triggers of the application that an update of other columns than theirs fires.
 fn fired(connection: &mut Connection, oid: u32) -> Step<Vec<String>> {
     let rows = connection.query(
         &format!("SELECT DISTINCT format('%I', tgname) FROM pg_trigger WHERE (tgrelid = $1 OR tgrelid IN (SELECT relid FROM pg_partition_tree($1::oid::regclass)))
@@ -655,7 +672,7 @@ fn fired(connection: &mut Connection, oid: u32) -> Step<Vec<String>> {
     Ok(rows.iter().map(|row| row.try_get(0)).collect::<std::result::Result<_, _>>()?)
 }
 
-/// What a release will do to the application, or has begun to do, said beside everything else.
+/// Tells what a release will do to the application, or has begun to do, beside everything else.
 pub(crate) fn remarks(handle: &Handle) -> Result<Vec<String>> {
     handle.database.run(Mode::Read, |connection| {
         let mut said = Vec::new();

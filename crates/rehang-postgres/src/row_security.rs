@@ -1,18 +1,23 @@
-//! Row security: a role sees of our tables what the application's policies show it of the rows that they are of.
+//! Row security on the gallery's own tables: of them a role sees only what belongs to rows that the
+//! application's policies show it.
 //!
-//! Each table of a gallery has a policy for what is read. It lets everything through while the server applies no row security to the role that asks, which
-//! it says anew for every statement: a policy that is switched on in the middle of an upgrade holds from the next search on. Otherwise the
-//! application's row is looked for with the rights, and so by the policies, of that role. What is written of a space has three policies more: who
-//! changes something of an item may update its row, which the server says where the row is locked. The owner of our tables is not subject to them.
+//! Each table of a gallery has a policy for reading. It lets everything through while the server applies no
+//! row security to the role that asks. The server says so anew for every statement, so a policy that is
+//! switched on in the middle of an upgrade holds from the next search on. Otherwise the application's row is
+//! looked for with the rights of that role, and so by its policies.
+//!
+//! The tables of a space have three more policies, for writing. A role that changes something of an item has
+//! to be one that may update the item's row, which the server checks where the row is locked. The owner of
+//! the gallery's tables is not subject to the policies.
 
 use crate::guard::EQUALS;
 use crate::schema::is_named;
 use crate::table::{Table, literal, quoted};
 
-/// The tables of a space that have rows for items.
+/// Tables of a space that have rows for items.
 const OF_SPACE: [&str; 4] = ["state", "failure", "claim", "vector"];
 
-/// The policies of what is written of a space: each with its command, and with the word for its condition.
+/// Policies for writing to a space's tables: each with its name, its command, and the word for its condition.
 const WRITES: [Write; 3] = [
     ("rehang_deletes", "DELETE", "USING"),
     ("rehang_inserts", "INSERT", "WITH CHECK"),
@@ -21,9 +26,11 @@ const WRITES: [Write; 3] = [
 
 type Write = (&'static str, &'static str, &'static str);
 
-/// The functions that the policies call. One says whether the role that asks sees every row of the application's table; `NULL` where the table
-/// is gone. Rows of a partition are asked for through the table it belongs to. The others look for the application's row of an item: by its
-/// key's columns, and by its number, to read and to update it. Their texts bind nothing to our tables, which change with versions.
+/// Returns the statements that make the functions which the policies call. `seen_all` says whether the role
+/// that asks sees every row of the application's table; `NULL` where the table is gone. Rows of a partition
+/// are asked for through the table that the partition belongs to. The others look for the application's row
+/// of an item: `seen` by the columns of its key, `seen_item` by its number, and `changes_item` by its number
+/// to update it. Their texts bind nothing to the gallery's tables, which change with versions.
 pub(crate) fn functions(g: i32, table: &Table) -> String {
     let kinds: Vec<&str> = table.key.iter().map(|column| column.kind.as_str()).collect();
     let columns = table.key.iter().zip(1..);
@@ -68,7 +75,7 @@ $rehang$;",
     )
 }
 
-/// Takes these functions away, once no table has a policy that calls them.
+/// Returns the statement that takes the policies' functions away, once no table has a policy that calls them.
 pub(crate) fn drop_functions(g: i32) -> String {
     format!(
         "DO $rehang$ DECLARE ours regprocedure; BEGIN
@@ -79,25 +86,25 @@ pub(crate) fn drop_functions(g: i32) -> String {
     )
 }
 
-/// The policy of the items.
+/// Returns the statements that give the table of items its policy.
 pub(crate) fn of_items(g: i32, table: &Table) -> String {
     policies(g, &format!("item_{g}"), &format!("rehang.seen_{g}({})", table.key_names()), &[])
 }
 
-/// The policies of the tables of a space.
+/// Returns the statements that give the tables of a space their policies.
 pub(crate) fn of_space(g: i32, n: i32) -> String {
     let seen = format!("rehang.seen_item_{g}(item)");
     OF_SPACE.map(|name| policies(g, &format!("{name}_{n}"), &seen, &WRITES)).concat()
 }
 
-/// The names of the policies of a table, as SQL: in the order of the server's.
+/// Returns the names of the policies of a table as SQL, in the order in which the server sorts them.
 fn names(writes: &[Write]) -> String {
     let mut names: Vec<&str> = writes.iter().map(|(name, ..)| *name).chain(["rehang_rows"]).collect();
     names.sort_unstable();
     format!("'{{{}}}'::text[]", names.join(","))
 }
 
-/// Whether a table of the catalogue as `c` has these policies and no others.
+/// Returns the condition that a table of the catalogue, as `c`, has exactly these policies.
 fn has_policies(writes: &[Write]) -> String {
     format!(
         "(c.relrowsecurity AND (SELECT array_agg(polname::text ORDER BY polname) FROM pg_policy WHERE polrelid = c.oid) IS NOT DISTINCT FROM {})",
@@ -105,7 +112,8 @@ fn has_policies(writes: &[Write]) -> String {
     )
 }
 
-/// Gives a table of ours its policies, where the table is there and lacks one.
+/// Returns the statement that gives one of the gallery's tables its policies, where the table
+/// is there and lacks one.
 fn policies(g: i32, on: &str, seen: &str, writes: &[Write]) -> String {
     let all = format!("(SELECT rehang.seen_all_{g}())");
     let more: String = writes
@@ -128,7 +136,8 @@ fn policies(g: i32, on: &str, seen: &str, writes: &[Write]) -> String {
     )
 }
 
-/// Counts the tables of ours beside a gallery that lack a row policy, or have another one: a role that may read such a table is shown all of its rows.
+/// Returns the statement that counts a gallery's tables that lack a row policy, or have another one. A role
+/// that may read such a table is shown all of its rows.
 pub(crate) fn unguarded(g: i32) -> String {
     format!(
         "SELECT count(*) FROM pg_class AS c WHERE c.relnamespace = 'rehang'::regnamespace AND c.relkind = 'r'

@@ -1,23 +1,29 @@
-//! Everything that is added to a database, as SQL: one schema, and triggers on the application's table.
+//! Schema of a gallery: everything that is added to a database, as SQL, in one schema and by triggers on
+//! the application's table.
 //!
-//! - `rehang.gallery`, `rehang.space` and `rehang.document` say which tables are galleries, which spaces they have, and where an upgrade is.
-//! - `rehang.bridge` has the bridge over which queries go to an old space, while one is in use, `rehang.map` the map that old vectors are adapted by,
-//!   and `rehang.matrix_row` the matrices of both.
-//! - `rehang.item_G` has a row for every item of gallery G: its key, which is never given again, and its revision.
-//! - `rehang.state_N` has a row for every item in space N: who made its vector, or `lacking`, and its place in the queue. What is in an
-//!   index stays narrow, so that a change of it rewrites no vector.
-//! - `rehang.vector_N` has the vectors of space N; those of a space that is a column of the application's table stay there.
+//! - `rehang.gallery`, `rehang.space` and `rehang.document` say which tables are galleries, which spaces they
+//!   have, and where an upgrade is.
+//! - `rehang.bridge` has the bridge over which queries go to an old space, while one is in use; `rehang.map`
+//!   has the map that old vectors are adapted by, and `rehang.matrix_row` the matrices of both.
+//! - `rehang.item_G` has a row for every item of gallery G: its key, which is never given
+//!   again, and its revision.
+//! - `rehang.state_N` has a row for every item in space N: who made its vector, or `lacking`, and its place
+//!   in the queue. It is apart from the vectors, so that a change of what is in an index rewrites no vector.
+//! - `rehang.vector_N` has the vectors of space N; those of a space that is a column of the
+//!   application's table stay there.
 //! - `rehang.paid_N` has native vectors of space N whose items are gone, for items that come back.
-//! - `rehang.failure_N` and `rehang.claim_N` say what could not be embedded, and who works on what.
+//! - `rehang.failure_N` says what could not be embedded, and `rehang.claim_N` which worker
+//!   re-embeds which item.
 //! - `rehang.serving_G` is a view of the vectors that searches go to.
 //!
-//! The application's table gets three triggers and nothing else. A write of it that changes no content does not touch our tables, and
-//! a write of ours does not touch the application's.
+//! The application's table gets three triggers and nothing else. A write of it that changes no content does
+//! not touch the gallery's tables, and a write of the gallery's tables does not touch the application's.
 //!
-//! Of a partitioned table the server gives each partition these triggers, also those to come, but for that of `TRUNCATE`, which each has of its
-//! own. A fourth one sees which row moves to another partition, and `rehang.moving_G` keeps that until the row is there.
+//! On a partitioned table the server gives each partition these triggers, also partitions to come. Only the
+//! trigger of `TRUNCATE` each partition has of its own. A fourth trigger sees which row moves to another
+//! partition, and `rehang.moving_G` keeps that until the row is there.
 
-use rehang::{Distance, Space};
+use rehang_core::{Distance, Space};
 use rehang_store::{PAIRS_SEED, QueueBand};
 
 use crate::guard::{EQUALS, FUNCTIONS, SAME_TEXT, SEARCH_PATH, VERSION_MARK};
@@ -25,27 +31,20 @@ use crate::paid;
 use crate::pgvector::Pgvector;
 use crate::table::{Table, hash_of_source, hash_of_vector, literal, quoted};
 
-/// The form of the tables. A newer one is refused, an older one is [brought up](bring_up) when its table is adopted once more.
+/// The form of the tables. Any other one is refused.
 pub(crate) const FORMAT: i32 = 2;
 
-/// A revision that was never given: in the order of time, but for transactions that run side by side, by its upper part. The lower 24
-/// bits are random, by no generator that a session could set: a database that is set back gives the upper part again, and what was on
-/// its way to one item must not fit another one.
+/// Expression for a revision that was never given. Its upper part rises with time, except for
+/// transactions that run side by side. The lower 24 bits are random, by no generator that a session could
+/// set. A database that is set back gives the same upper parts again, and what was on its way to one item
+/// must not fit another one.
 pub(crate) const NEXT_REVISION: &str = "pg_catalog.int8or(pg_catalog.int8shl(pg_catalog.nextval('rehang.revision'), 24), \
      pg_catalog.concat('x', pg_catalog.substr(pg_catalog.gen_random_uuid()::text, 1, 6))::bit(24)::bigint)";
 
-/// The revision that the source of an item came with, of a row of items or states: kept where it is not the revision itself.
+/// Returns the revision that the source of an item came with, for a row of items or states: it is kept where
+/// it is not the revision itself.
 pub(crate) fn source_revision(row: &str) -> String {
     format!("coalesce({row}.source_revision, {row}.revision)")
-}
-
-/// From format 1 to 2: what depends on the source alone has a revision of its own. The function of the triggers is to be made anew.
-pub(crate) fn bring_up(g: i32, spaces: &[SpaceRow]) -> String {
-    let tables = std::iter::once(format!("item_{g}"))
-        .chain(spaces.iter().map(|space| format!("state_{}", space.number)));
-    let add = tables
-        .map(|table| format!("ALTER TABLE rehang.{table} ADD COLUMN IF NOT EXISTS source_revision bigint;"));
-    add.chain([format!("UPDATE rehang.gallery SET format = {FORMAT} WHERE number = {g};")]).collect()
 }
 
 /// The tables every database with galleries has.
@@ -85,8 +84,9 @@ CREATE TABLE IF NOT EXISTS rehang.document (
 );
 ";
 
-/// Takes from everybody but the owner what default privileges may have given with a table or a function that was made: a trigger of another on
-/// a table of ours runs with our rights, and the function of our triggers is nobody's to call.
+/// Statement that takes from everybody but the owner the rights which default privileges may have given with
+/// a new table or function. A trigger of another role on a table of the gallery would run with our rights,
+/// and nobody else is to call the function of the triggers.
 pub(crate) const KEEP: &str = "
 DO $rehang$ DECLARE given record; BEGIN
     FOR given IN
@@ -103,20 +103,8 @@ DO $rehang$ DECLARE given record; BEGIN
 END $rehang$;
 ";
 
-/// Makes `rehang.gallery.relation` a `regclass` in a database in which an earlier version made it an `oid`. A dump writes an `oid` as a number,
-/// and the restored table has another number; a `regclass` is written as the table's name. Gives the table the columns that it has had since.
-pub(crate) const RELATION_BY_NAME: &str = "
-DO $$ BEGIN
-    IF EXISTS (SELECT 1 FROM pg_attribute WHERE attrelid = 'rehang.gallery'::regclass AND attname = 'relation' AND atttypid = 'oid'::regtype) THEN
-        ALTER TABLE rehang.gallery ALTER COLUMN relation TYPE regclass;
-    END IF;
-    IF NOT EXISTS (SELECT 1 FROM pg_attribute WHERE attrelid = 'rehang.gallery'::regclass AND attname = 'columns') THEN
-        ALTER TABLE rehang.gallery ADD COLUMN columns text;
-    END IF;
-END $$;
-";
-
-/// Takes away what every database with galleries has. The server refuses it where something of an application's depends on it.
+/// Takes away what every database with galleries has. The server refuses it where something of an
+/// application's depends on it.
 pub(crate) const DROP_BASE: &str = "
 DO $rehang$ DECLARE ours regprocedure; BEGIN
     FOR ours IN SELECT oid FROM pg_proc WHERE pronamespace = 'rehang'::regnamespace
@@ -124,42 +112,46 @@ DO $rehang$ DECLARE ours regprocedure; BEGIN
         EXECUTE format('DROP FUNCTION %s', ours);
     END LOOP;
 END $rehang$;
-DROP TABLE IF EXISTS rehang.matrix_row, rehang.bridge_row, rehang.bridge, rehang.map, rehang.document, rehang.space, rehang.gallery;
+DROP TABLE IF EXISTS rehang.matrix_row, rehang.bridge, rehang.map, rehang.document, rehang.space, rehang.gallery;
 DROP SEQUENCE IF EXISTS rehang.revision;
 DROP SCHEMA rehang;
 ";
 
-/// A space as its row says.
+/// Space as its row in the database says.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct SpaceRow {
     pub(crate) number: i32,
     pub(crate) record: rehang_store::SpaceRecord,
-    /// The application's column that its vectors are in; `None` where they are in a table of ours.
+    /// The application's column that the space's vectors are in; `None` where they are in
+    /// a table of the gallery.
     pub(crate) in_column: Option<String>,
     pub(crate) is_listed: bool,
 }
 
 impl SpaceRow {
-    /// Whether a search of another row is one of this: the epoch goes on with every plan, and nothing else changes but the column's name.
+    /// Whether a search that was prepared for this row fits `other`: the epoch goes on with every plan, and
+    /// nothing else changes except the column's name.
     pub(crate) fn is_searched_as(&self, other: &Self) -> bool {
         (self.number, &self.record.space, &self.in_column)
             == (other.number, &other.record.space, &other.in_column)
     }
 }
 
-/// Whether a trigger of `pg_trigger` is an application's: ours call functions of ours.
+/// Condition that a trigger of `pg_trigger` is an application's: the gallery's triggers call
+/// functions of its schema.
 pub(crate) const IS_OF_APPLICATION: &str =
     "tgfoid NOT IN (SELECT oid FROM pg_proc WHERE pronamespace = to_regnamespace('rehang'))";
 
-/// Begins the name of the document whose row orders the claims of a space. An advisory lock would be anybody's to hold, in the whole database.
+/// First words of the name of the document whose row orders the claims of a space. An advisory lock would not
+/// do: anybody in the whole database could hold it.
 const TURNS: &str = "rehang.claims ";
 
-/// The name of the document whose row orders the claims of a space.
+/// Returns the name of the document whose row orders the claims of a space.
 pub(crate) fn turns(n: i32) -> String {
     format!("{TURNS}{n}")
 }
 
-/// The items of a gallery.
+/// Returns the statements that make the table of a gallery's items.
 pub(crate) fn item_table(g: i32, table: &Table) -> String {
     format!(
         "CREATE TABLE IF NOT EXISTS rehang.item_{g} (
@@ -181,8 +173,9 @@ pub(crate) fn item_table(g: i32, table: &Table) -> String {
     ) + &moving_table(g, table)
 }
 
-/// The rows of a partitioned table that are on their way to another partition, in the transactions that move them: `o` is the key of before,
-/// `n` the one to come, with what was the content. Nobody but the owner sees any.
+/// Returns the statements that make the table of rows which are on their way to another partition, in the
+/// transactions that move them. `o` is the earlier key, `n` the one to come, beside the content before the
+/// move. Nobody but the owner sees the rows.
 fn moving_table(g: i32, table: &Table) -> String {
     if !table.is_partitioned {
         return String::new();
@@ -210,7 +203,8 @@ fn moving_table(g: i32, table: &Table) -> String {
     )
 }
 
-/// Whether the table that a text of ours names is the gallery's, as SQL that the server asks once: another one may have taken its name.
+/// Returns the condition that the table which a statement names is still the gallery's: another one may have
+/// taken its name. The server evaluates it once a statement.
 pub(crate) fn is_named(g: i32, table: &Table) -> String {
     format!(
         "(SELECT ours.relation FROM rehang.gallery AS ours WHERE ours.number {EQUALS} {g}) {EQUALS} pg_catalog.to_regclass({})",
@@ -218,19 +212,20 @@ pub(crate) fn is_named(g: i32, table: &Table) -> String {
     )
 }
 
-/// The place of an item in a shuffle, as SQL: the server's own hash of key and seed.
+/// Returns the place of an item in a shuffle, as SQL: the server's own hash of key and seed.
 pub(crate) fn place_in_shuffle(key: &str, seed: u64) -> String {
     format!("pg_catalog.hashint8extended({key}, {}::bigint)", seed as i64)
 }
 
-/// The index of the shuffle that pairs are drawn by, as what follows its `CREATE INDEX`. It is on the items, whose rows an upgrade does not
-/// write, and not on their states, each of which it writes twice.
+/// Returns the index of the shuffle that pairs are drawn by, as what follows its `CREATE INDEX`. It is on the
+/// items, whose rows an upgrade does not write, and not on their states, each of which it writes twice.
 pub(crate) fn shuffle_index(g: i32) -> String {
     format!("item_{g}_shuffle ON rehang.item_{g} (({}), key)", place_in_shuffle("key", PAIRS_SEED))
 }
 
-/// The triggers on the application's table: one for rows that come or go, one for updates, one for a `TRUNCATE`, before it. They fire in sessions that replicate, too,
-/// and, by their names, before triggers of the application that may write the row again.
+/// Returns the statements that make the triggers on the application's table: one for rows that come or go,
+/// one for updates, and one that comes before a `TRUNCATE`. They fire in sessions that replicate, too, and by
+/// their names before triggers of the application that may write the row again.
 pub(crate) fn triggers(g: i32, table: &Table) -> String {
     let on = &table.qualified;
     let columns = |row: &str| -> String {
@@ -239,15 +234,17 @@ pub(crate) fn triggers(g: i32, table: &Table) -> String {
         let columns: Vec<String> = used.map(|column| format!("{row}.{}", quoted(column))).collect();
         columns.join(", ")
     };
-    // By their bytes, whatever a collation holds to be the same, and by no operator of pgvector, which a dump could not name.
+    // Rows are compared by their bytes, whatever a collation takes for equal, and by no operator of pgvector,
+    // which a dump could not name.
     let differs = format!("pg_catalog.record_image_ne(ROW({}), ROW({}))", columns("OLD"), columns("NEW"));
-    // Where nothing but columns matters, an update of others does not even call the function. Elsewhere every update does, and the trigger
-    // names the columns, so that the server lets nobody drop one that the function reads.
+    // Where only columns matter, an update of other columns does not even call the function. Elsewhere
+    // every update does, and the trigger names the columns, so that the server lets nobody drop one
+    // that the function reads.
     let has_columns_only =
         table.options.condition.is_none() && (table.is_source_column || table.options.source.is_none());
     let when = if has_columns_only { differs } else { format!("true OR {differs}") };
     if table.is_partitioned {
-        // The columns of a partition key are never generated, and others of that kind are not made yet.
+        // The columns of a partition key are never generated, and other generated columns have no value yet.
         let of = |row: &str| -> String {
             let columns = table.key.iter().filter(|column| !column.is_generated);
             columns.map(|column| format!("{row}.{}", quoted(&column.name))).collect::<Vec<_>>().join(", ")
@@ -276,8 +273,9 @@ pub(crate) fn triggers(g: i32, table: &Table) -> String {
     )
 }
 
-/// The triggers of `TRUNCATE` on a partitioned table and on each table that its rows lie in, where there is none: the server makes none of
-/// this kind by itself. They fire before, since that of a partition has to read what goes.
+/// Returns the statement that makes the triggers of `TRUNCATE` on a partitioned table and on each table that
+/// its rows lie in, where there is none. The server makes none of this kind by itself. They fire before the
+/// statement, since the trigger of a partition has to read what goes.
 pub(crate) fn truncate_triggers(g: i32, table: &Table) -> String {
     format!(
         "DO $rehang$ DECLARE part regclass; BEGIN
@@ -292,15 +290,8 @@ pub(crate) fn truncate_triggers(g: i32, table: &Table) -> String {
     )
 }
 
-/// Whether the triggers of a gallery on a table, by its number, are of the form that an earlier version made.
-pub(crate) fn has_earlier_triggers(g: i32) -> String {
-    format!(
-        "SELECT EXISTS (SELECT 1 FROM pg_trigger WHERE tgrelid = $1 AND (tgname = '00_rehang_{g}_updates'
-             AND pg_get_triggerdef(oid) NOT LIKE '%record_image_ne%' OR tgname = '00_rehang_{g}_truncate' AND pg_get_triggerdef(oid) LIKE '% AFTER %'))"
-    )
-}
-
-/// Counts the triggers of a gallery that its table lacks, or that do not fire in every session. A partition that came later is told [elsewhere](without_truncate)
+/// Counts the triggers of a gallery that its table lacks, or that do not fire in every session. A partition
+/// that came later is told [elsewhere](without_truncate)
 /// to have none of `TRUNCATE`.
 pub(crate) fn missing_triggers(g: i32, table: &Table) -> String {
     let is_there = format!(
@@ -321,7 +312,7 @@ pub(crate) fn missing_triggers(g: i32, table: &Table) -> String {
     )
 }
 
-/// The partitions of a partitioned table without a trigger of `TRUNCATE`, by name.
+/// Returns the query for the partitions of a partitioned table without a trigger of `TRUNCATE`, by name.
 pub(crate) fn without_truncate(g: i32, table: &Table) -> String {
     format!(
         "SELECT p.relid::text FROM pg_partition_tree({}::oid::regclass) AS p WHERE p.isleaf AND NOT EXISTS (SELECT 1 FROM pg_trigger AS t
@@ -330,7 +321,7 @@ pub(crate) fn without_truncate(g: i32, table: &Table) -> String {
     )
 }
 
-/// Takes the triggers off the table.
+/// Returns the statements that take the triggers off the table.
 pub(crate) fn drop_triggers(g: i32, qualified: &str) -> String {
     let triggers =
         ["00_rehang_{g}_rows", "00_rehang_{g}_updates", "00_rehang_{g}_truncate", "zz_rehang_{g}_moves"];
@@ -340,7 +331,8 @@ pub(crate) fn drop_triggers(g: i32, qualified: &str) -> String {
     triggers.map(drop).concat()
 }
 
-/// Takes the triggers off the partitions of the table that each has of its own, and off those that were partitions.
+/// Returns the statement that takes the triggers of `TRUNCATE` off the partitions of the table, each of which
+/// has one of its own, and off tables that were partitions.
 pub(crate) fn drop_truncate_triggers(g: i32) -> String {
     format!(
         "DO $rehang$ DECLARE part regclass; BEGIN
@@ -352,16 +344,18 @@ pub(crate) fn drop_truncate_triggers(g: i32) -> String {
     )
 }
 
-/// Whether the table that a trigger fires for is that of a gallery, of a partitioned one that it is a part of; and else whether it was a moment ago.
-/// Who began to write before a `DETACH … CONCURRENTLY` may go on.
+/// Returns the condition that the table which a trigger fires for is a gallery's table, or a part of its
+/// partitioned one. A statement that began to write before a `DETACH … CONCURRENTLY` may still go on.
 fn is_of_gallery(g: i32) -> String {
     format!(
         "EXISTS (SELECT 1 FROM rehang.gallery AS ours WHERE ours.number = {g} AND (ours.relation = TG_RELID OR EXISTS (SELECT 1
              FROM pg_catalog.pg_partition_ancestors(TG_RELID) AS whole WHERE whole.relid = ours.relation)))"
     )
 }
-/// Notes of what changes while the vectors of a space move into a column of the application's table: of a vector in our table, and of the
-/// column, by whatever else but the move. Each item is noted in the transaction that changes it. Names as in [`function`].
+/// Returns the statements that make the notes of changes while the vectors of a space move into a
+/// column of the application's table. Noted are changes of a vector in the gallery's table, and of the
+/// column by anything but the move. Each item is noted in the transaction that changes it. Names are
+/// written as in [`function`].
 pub(crate) fn moves(g: i32, n: i32, table: &Table, column: &str) -> String {
     let (on, column) = (&table.qualified, quoted(column));
     let by_others = "pg_catalog.current_setting('rehang.moving', true) IS DISTINCT FROM 'on'";
@@ -400,12 +394,12 @@ REVOKE ALL ON FUNCTION rehang.moved_{g}() FROM PUBLIC;
     )
 }
 
-/// Takes these notes away, with their triggers.
+/// Returns the statements that remove the notes of a move, with their triggers.
 pub(crate) fn drop_moves(g: i32, qualified: Option<&str>) -> String {
     format!("{} DROP TABLE IF EXISTS rehang.moved_{g};", end_moves(g, qualified))
 }
 
-/// Ends the notes, whose table stays: it says that a release had begun.
+/// Returns the statements that end the notes of a move. Their table stays: it says that a release had begun.
 pub(crate) fn end_moves(g: i32, qualified: Option<&str>) -> String {
     let triggers = qualified.map_or_else(String::new, |on| {
         ["rows", "updates"]
@@ -415,12 +409,14 @@ pub(crate) fn end_moves(g: i32, qualified: Option<&str>) -> String {
     format!("{triggers} DROP FUNCTION IF EXISTS rehang.moved_{g}() CASCADE;")
 }
 
-/// The function of the triggers: keeps the items and every space right, whoever writes the table. It runs with its owner's rights,
-/// so that the application's role needs none on our schema. So nobody else may call it, it works for its gallery's table alone, whoever
-/// made a trigger of it, and every name in it is the server's: where an operator cannot be named in full (`IN`, `IS DISTINCT FROM`), its
-/// operands are of the server's own types.
+/// Returns the function of the triggers, which keeps the items and every space right, whoever writes the
+/// table. It runs with its owner's rights, so that the application's role needs none on the gallery's schema.
+/// So nobody else may call it, and it works for its gallery's table alone, whoever made a trigger of it.
+/// Every name in it is the server's: where an operator cannot be named in full (`IN`, `IS DISTINCT FROM`),
+/// its operands are of the server's own types.
 ///
-/// Nothing of pgvector's is named: an extension moves to another schema (`ALTER EXTENSION vector SET SCHEMA`), and the application writes on.
+/// Nothing of pgvector's is named: an extension moves to another schema
+/// (`ALTER EXTENSION vector SET SCHEMA`), and the application writes on.
 pub(crate) fn function(g: i32, table: &Table, spaces: &[SpaceRow]) -> String {
     let tables_of = |n: i32, row: &SpaceRow| {
         let vectors = if row.in_column.is_none() { vec![format!("rehang.vector_{n}")] } else { Vec::new() };
@@ -477,7 +473,7 @@ pub(crate) fn function(g: i32, table: &Table, spaces: &[SpaceRow]) -> String {
         };
         let nothing = ["NULL", "0", "NULL"];
         added += &if row.in_column.is_some() {
-            // A column's vector is of this content only if it came with it.
+            // A vector in a column is of this content only if it came with it.
             let provenance = format!(
                     "CASE WHEN new_vector IS NULL OR stale OR pg_catalog.cardinality(new_vector) <> {} OR (is_update AND {SAME_VECTOR})
                          THEN 'lacking' ELSE '{}' END",
@@ -532,7 +528,8 @@ pub(crate) fn function(g: i32, table: &Table, spaces: &[SpaceRow]) -> String {
     if has_vector {
         same += &format!(" AND {SAME_VECTOR}");
     }
-    // The old vector of a row does not become one of its new content by another key, or by coming to meet the condition.
+    // The old vector of a row does not become one of its new content by another key, or by
+    // coming to meet the condition.
     let in_column = spaces.iter().find_map(|row| row.in_column.as_ref().map(|_| row.number));
     let by_key = in_column.map_or(String::new(), |m| {
         format!(
@@ -549,7 +546,8 @@ pub(crate) fn function(g: i32, table: &Table, spaces: &[SpaceRow]) -> String {
 "
     );
     let stale = if has_vector { stale } else { String::new() };
-    // It reads, and takes no number of a transaction. Where it cannot be asked, the item lacks a vector until somebody catches up with it.
+    // The function only reads, and takes no number of a transaction. Where it cannot be asked, the item lacks
+    // a vector until somebody catches up with it.
     let adapt = format!(
         "    IF new_vector IS NOT NULL AND NOT stale AND NOT (is_update AND {SAME_VECTOR}) THEN
         BEGIN
@@ -696,19 +694,20 @@ REVOKE ALL ON FUNCTION rehang.changed_{g}() FROM PUBLIC;
     )
 }
 
-/// What the function of the triggers does besides where the table is partitioned: then it fires for the tables that the rows lie in.
+/// Parts of the function of the triggers for a partitioned table: there it fires for the
+/// tables that the rows lie in.
 #[derive(Default)]
 struct Parts {
     settings: String,
     variables: String,
-    /// Which table of the gallery it is about.
+    /// Code that finds which table of the gallery the trigger is about.
     whole: String,
-    /// What fires for a table that is no partition any more.
+    /// Code for a table that is no partition any more.
     detached: &'static str,
     truncate: String,
-    /// A row that may be about to move to another partition.
+    /// Code for a row that may be about to move to another partition.
     before: String,
-    /// A row that went by such a move, or came by one.
+    /// Code for a row that went by such a move, or came by one.
     moved: String,
     hash_names: &'static str,
     hashes: String,
@@ -727,7 +726,8 @@ impl Parts {
         let of_row =
             |letter: char, row: &str| each(&|at| format!("m.{letter}{at} {EQUALS} {row}_{at}"), " AND ");
         let mine = "m.xact = pg_catalog.pg_current_xact_id()";
-        // The rows that go are read by their own table's name, since nobody else is at them and they are still there.
+        // The rows that go are read by their own table's name, since nobody else uses them
+        // and they are still there.
         let rows = format!(
             "WITH gone AS (DELETE FROM rehang.item_{g} AS i USING ONLY %s AS t WHERE {} RETURNING i.key) SELECT pg_catalog.array_agg(gone.key) FROM gone",
             table.is_of("i", "t").replace('%', "%%")
@@ -760,8 +760,8 @@ impl Parts {
         let vector_hash =
             if table.options.vector.is_some() { hash_of_vector("new_vector") } else { "NULL::bigint".into() };
         Self {
-            // A table of what moves was empty when it was planned for, and may be full a moment later. A partition that has another owner has no
-            // policy that would be asked with our rights.
+            // The table of moving rows was empty when its plan was made, and may be full a moment later. A
+            // partition that has another owner has no policy that would be asked with our rights.
             settings: SAME_TEXT.map(|(name, value)| format!(" SET {name} = {value}")).concat()
                 + " SET enable_seqscan = off SET row_security = off",
             variables: "    whole oid;\n    these bigint[];\n    moving record;\n".into(),
@@ -770,7 +770,7 @@ impl Parts {
         WHERE a.relid = {0} OR a.relid = (SELECT ours.relation FROM rehang.gallery AS ours WHERE ours.number = {g}) ORDER BY a.relid <> {0} LIMIT 1);\n",
                 table.oid
             ),
-            // A trigger before an update that gave no row would hold the update back.
+            // A trigger before an update that returned no row would hold the update back.
             detached: "        IF TG_WHEN = 'BEFORE' AND TG_OP = 'UPDATE' THEN
             RETURN NEW;
         END IF;\n",
@@ -794,7 +794,8 @@ impl Parts {
         END IF;\n",
                 literal(&rows)
             ),
-            // What the statement does with the row is seen when it is over. What a statement of before did not do is forgotten here.
+            // The statement's effect on the row is seen when it is over. Moves that an earlier statement did
+            // not make are forgotten here.
             before: format!(
                 "    IF TG_WHEN = 'BEFORE' THEN
         IF said IS NULL AND was AND meets THEN
@@ -865,20 +866,22 @@ impl Parts {
     }
 }
 
-/// Begins the name of a document that says since when, and why, rows could not be read in full where the triggers met them. Most often there is
-/// one: those of transactions that were open at the same time have a number behind.
+/// First word of the name of a document that says since when, and why, rows could not be read in full where
+/// the triggers met them. Most often there is one document: those of transactions that were open at the same
+/// time have a number behind the word.
 pub(crate) const UNREAD: &str = "unread";
 
-/// Whether an update leaves source and vector as they are, of what [`read_row`] has read.
+/// Condition that an update leaves the source as it is, in the variables that [`read_row`] fills.
 const SAME_SOURCE: &str = "old_source IS NOT DISTINCT FROM new_source";
-/// By their bytes, which no operator says to be others.
+/// Condition that an update leaves the vector as it is: the bytes are compared, which no
+/// operator can redefine.
 const SAME_VECTOR: &str = "pg_catalog.record_image_eq(ROW(old_vector), ROW(new_vector))";
 
-/// The variables of the function of the triggers that have the columns of a row.
+/// Returns the variables of the function of the triggers that hold the columns of a row.
 fn variables(table: &Table) -> String {
     let of_row = |row: &str| {
         let key = table.key.iter().zip(1..).map(|(column, at)| {
-            // A collation may get another name, and most say what is equal as every other does.
+            // A collation may get another name, and most collations take the same letters for equal.
             let collation = column.collation.iter().filter(|_| column.has_equals);
             let collation = collation.map(|collation| format!(" COLLATE {collation}")).collect::<String>();
             format!("    {row}_{at} {}{collation};\n", column.kind)
@@ -889,14 +892,16 @@ fn variables(table: &Table) -> String {
     of_row("old") + &of_row("new")
 }
 
-/// Reads what matters of `OLD` or `NEW` into variables.
+/// Returns the code that reads what matters of `OLD` or `NEW` into variables.
 ///
-/// **Invariant**: no write of the application fails by it. A column that has another name by now is found by its number. A source that cannot be
-/// made of the row is none. Where even the condition fails, a row that is deleted is taken for an item, and any other is passed over. Both are
-/// told by the document [`UNREAD`]. The blocks read only, so none of them takes a number of a transaction.
+/// **Invariant**: no write of the application fails by it. A column that has another name by now is found by
+/// its number. A source that cannot be made of the row counts as none. Where even the condition fails, a row
+/// that is deleted is taken for an item, and any other is passed over. Both are told by the document
+/// [`UNREAD`]. The blocks read only, so none of them takes a number of a transaction.
 fn read_row(table: &Table, row: &str) -> String {
     let meets = if row == "old" { "was" } else { "meets" };
-    // The parts of a row, each with its variable: what always can be read, and what is the application's to say.
+    // The parts of a row, each with its variable: first those that can always be read, then those that the
+    // application's expressions decide.
     let parts = |of: &str, condition: &str, source: &str| -> Vec<(String, String)> {
         let key = table.key.iter().zip(1..);
         let mut parts: Vec<(String, String)> = key
@@ -974,7 +979,8 @@ fn read_row(table: &Table, row: &str) -> String {
     )
 }
 
-/// Says in the comment of a function what it is for, and of which version it is.
+/// Returns the statement that writes into the comment of a function what it is for, and
+/// of which version it is.
 pub(crate) fn function_comment(function: &str, what: &str) -> String {
     format!(
         "COMMENT ON FUNCTION {function} IS {};",
@@ -982,7 +988,7 @@ pub(crate) fn function_comment(function: &str, what: &str) -> String {
     )
 }
 
-/// Tables and indexes of a space.
+/// Returns the statements that make the tables and indexes of a space.
 pub(crate) fn space_tables(n: i32, space: &Space, in_column: Option<&str>, pgvector: &Pgvector) -> String {
     let vectors = match in_column {
         Some(_) => String::new(),
@@ -1026,8 +1032,9 @@ pub(crate) fn space_tables(n: i32, space: &Space, in_column: Option<&str>, pgvec
     )
 }
 
-/// The index by which leases that have not run out are counted, past all that ever were. Where it is there the table is left alone:
-/// `IF NOT EXISTS` would lock it first, and each write of the application would wait for that.
+/// Returns the statement that makes the index by which leases that have not run out are counted, past all
+/// that ever were. Where it is there the table is left alone: `IF NOT EXISTS` would lock it first, and each
+/// write of the application would wait for that.
 pub(crate) fn lease_index(n: i32) -> String {
     format!(
         "DO $rehang$ BEGIN
@@ -1036,27 +1043,28 @@ pub(crate) fn lease_index(n: i32) -> String {
     )
 }
 
-/// The names of the tables of a space.
+/// Names the tables of a space.
 pub(crate) fn tables_of(n: i32, in_column: Option<&str>) -> Vec<String> {
     let vectors = if in_column.is_none() { &["vector", "paid"][..] } else { &[] };
     ["state", "failure", "claim"].iter().chain(vectors).map(|name| format!("{name}_{n}")).collect()
 }
 
-/// The tables of a gallery's items and spaces, each with its schema.
+/// Names the tables of a gallery's items and spaces, each with its schema.
 pub(crate) fn tables_of_gallery(g: i32, spaces: &[SpaceRow]) -> Vec<String> {
     let of_spaces = spaces.iter().flat_map(|space| tables_of(space.number, space.in_column.as_deref()));
     of_spaces.chain([format!("item_{g}")]).map(|name| format!("rehang.{name}")).collect()
 }
 
-/// Takes the tables of a space away.
+/// Returns the statements that remove the tables of a space.
 pub(crate) fn drop_space_tables(n: i32) -> String {
     ["state", "failure", "claim", "vector", "paid"]
         .map(|table| format!("DROP TABLE IF EXISTS rehang.{table}_{n};"))
         .concat()
 }
 
-/// Widest vector that an index on `vector` takes; `halfvec` goes twice as far.
+/// Widest vector that an index on `vector` takes.
 const INDEXED_AS_VECTOR: usize = 2_000;
+/// Widest vector that an index on `halfvec` takes: twice as wide as on `vector`.
 pub(crate) const INDEXED_MAX: usize = 4_000;
 /// Widest vector that a column of type `halfvec` takes.
 const HALFVEC_MAX: usize = 16_000;
@@ -1070,22 +1078,22 @@ fn type_name(dimension: usize) -> &'static str {
     if dimension <= INDEXED_AS_VECTOR || !can_be_indexed(dimension) { "vector" } else { "halfvec" }
 }
 
-/// Bytes of a vector of a width, as a column of ours holds it.
+/// Returns the bytes of a vector of a width, as a column of the gallery's holds it.
 pub(crate) fn bytes(dimension: usize) -> u64 {
     ColumnOfVectors { name: String::new(), is_halfvec: type_name(dimension) == "halfvec", dimension }.bytes()
 }
 
-/// Whether a column of ours holds vectors of a width as `halfvec`, as SQL.
+/// Returns the condition that a column of the gallery's holds vectors of a width as `halfvec`, as SQL.
 pub(crate) fn stored_as_halfvec(dimension: &str) -> String {
     format!("{dimension} > {INDEXED_AS_VECTOR} AND {dimension} <= {INDEXED_MAX}")
 }
 
-/// The type of a column of vectors that is ours.
+/// Returns the type of a column of vectors of the gallery's.
 pub(crate) fn column_type(dimension: usize) -> String {
     format!("{}({dimension})", type_name(dimension))
 }
 
-/// The operator that orders vectors by a distance, and the class of its indexes.
+/// Returns the operator that orders vectors by a distance, and the class of its indexes.
 pub(crate) fn operator(distance: Distance) -> (&'static str, &'static str) {
     match distance {
         Distance::L2 => ("<->", "l2_ops"),
@@ -1094,7 +1102,7 @@ pub(crate) fn operator(distance: Distance) -> (&'static str, &'static str) {
     }
 }
 
-/// Makes the search index of a space, while everybody goes on writing.
+/// Returns the statement that makes the search index of a space, while everybody goes on writing.
 pub(crate) fn vector_index(n: i32, space: &Space, pgvector: &Pgvector) -> String {
     format!(
         "CREATE INDEX CONCURRENTLY vector_{n}_nearest ON rehang.vector_{n} USING hnsw (value {})",
@@ -1102,7 +1110,8 @@ pub(crate) fn vector_index(n: i32, space: &Space, pgvector: &Pgvector) -> String
     )
 }
 
-/// The same over a column of the application's table.
+/// Returns the statement that makes a search index over a column of the application's table, while
+/// everybody goes on writing.
 pub(crate) fn column_index(
     on: &str,
     column: &ColumnOfVectors,
@@ -1117,7 +1126,7 @@ fn class(type_name: &str, distance: Distance, pgvector: &Pgvector) -> String {
     pgvector.named(&format!("{type_name}_{}", operator(distance).1))
 }
 
-/// A column of the application's table that vectors move into.
+/// Column of the application's table that vectors move into.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ColumnOfVectors {
     pub(crate) name: String,
@@ -1126,7 +1135,8 @@ pub(crate) struct ColumnOfVectors {
 }
 
 impl ColumnOfVectors {
-    /// One that is made for vectors of a width beside a column of old ones: of the same type where an index of that type takes the width.
+    /// Describes a column to be made for vectors of a width, beside a column of old ones. It has the old
+    /// column's type where an index of that type takes the width.
     pub(crate) fn beside(is_halfvec: bool, name: &str, dimension: usize) -> Self {
         let is_halfvec = type_name(dimension) == "halfvec" || is_halfvec && dimension <= HALFVEC_MAX;
         Self { name: name.to_owned(), is_halfvec, dimension }
@@ -1136,23 +1146,24 @@ impl ColumnOfVectors {
         if self.is_halfvec { "halfvec" } else { "vector" }
     }
 
-    /// Its type, without the schema that it is in.
+    /// Returns the column's type, without the schema that the type is in.
     pub(crate) fn kind(&self) -> String {
         format!("{}({})", self.type_name(), self.dimension)
     }
 
-    /// Bytes of a vector in it.
+    /// Returns the bytes of a vector in the column.
     pub(crate) fn bytes(&self) -> u64 {
         (if self.is_halfvec { 2 } else { 4 } * self.dimension + 8) as u64
     }
 
-    /// Whether an index over it can be made.
+    /// Whether an index over the column can be made.
     pub(crate) fn can_be_indexed(&self) -> bool {
         self.dimension <= if self.is_halfvec { INDEXED_MAX } else { INDEXED_AS_VECTOR }
     }
 }
 
-/// Comments for people who meet the tables.
+/// Returns the statement that says in a comment on the table of items what the table is,
+/// for people who meet it.
 pub(crate) fn comment(g: i32, table: &Table) -> String {
     format!(
         "COMMENT ON TABLE rehang.item_{g} IS {};",

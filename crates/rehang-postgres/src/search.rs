@@ -1,11 +1,11 @@
-//! Searches of a space, by comparing all vectors or by pgvector's index; and that index.
+//! Searches of a space, by comparing all vectors or by pgvector's index, and the making of that index.
 
 use std::sync::PoisonError;
 use std::time::Duration;
 
 use pgvector::Vector;
-use rehang::{Distance, Error, ErrorKind, Matrix, Result, Space};
-use rehang_store::{Filter, Found, IndexHealth, IndexKind, check, share_found};
+use rehang_core::{Distance, Error, ErrorKind, Matrix, Result, Space};
+use rehang_store::{Filter, Found, FusedSpaces, IndexHealth, IndexKind, check, share_found};
 use serde_json::Value;
 use tokio_postgres::Row;
 
@@ -17,18 +17,21 @@ use crate::schema::{self, ColumnOfVectors, SpaceRow, operator};
 use crate::spaces::{self, find};
 use crate::values::{key, provenance, row_limit};
 
-/// Begins the comment of an index that we made.
+/// First words of the comment of an index that rehang made.
 const MADE_WITH: &str = "rehang made it with ";
-/// Up to so many vectors are compared one by one, whether there is an index or not: that takes as long as reading an index.
+/// Number of vectors up to which all are compared one by one, whether there is an index or not: that takes as
+/// long as reading an index.
 const EXACT_MAX: i64 = 1_000;
-/// Up to so many vectors are searched without an index until most of them are native: each that is replaced under an index makes it larger and slower,
-/// and to compare all of them takes some hundredths of a second.
+/// Number of vectors up to which a space is searched without an index until most of them are native. Each
+/// vector that is replaced under an index makes the index larger and slower, and to compare all of them takes
+/// some hundredths of a second.
 const UNINDEXED_MAX: i64 = 20_000;
-/// Bytes of wide vectors that one process of the server compares a second, from memory, as measured at 4,096 coordinates: they lie beside their
-/// rows, in pieces.
+/// Bytes of wide vectors that one process of the server compares a second, from memory, as measured at 4,096
+/// coordinates: such vectors lie beside their rows, in pieces.
 const COMPARED_A_SECOND: f64 = 0.5e9;
 
-/// The conditions of a filter, given how SQL names its labels, and each of its fields with the content.
+/// Returns the conditions of a filter as SQL. `labels` is how SQL names its labels, and `field` gives each of
+/// its fields with the content.
 fn conditions(
     handle: &Handle,
     filter: &Filter,
@@ -80,7 +83,7 @@ pub(crate) fn search_handicapped(
         });
         match found {
             Ok(Some(found)) => return Ok(found),
-            // A space of another kind by now, or none.
+            // The name is of a space of another kind by now, or of none.
             Ok(None) => {}
             Err(error) if error.is_conflict() => {}
             Err(error) => return Err(error),
@@ -103,12 +106,68 @@ pub(crate) fn search_handicapped(
     })
 }
 
+/// Searches both spaces by the server's own function, in one call for some queries; `None` for a filter,
+/// which that function does not know.
+pub(crate) fn search_fused(
+    handle: &Handle,
+    spaces: &FusedSpaces<'_>,
+    (old, new): (&Matrix, &Matrix),
+    k: usize,
+    filter: &Filter,
+) -> Result<Option<Vec<Vec<Found>>>> {
+    if !filter.is_empty() {
+        return Ok(None);
+    }
+    check::queries(spaces.old, old)?;
+    check::queries(spaces.new, new)?;
+    let fusion = serde_json::to_value(spaces.fusion).map_err(|error| Error::corrupt("the fusion", error))?;
+    let vector = handle.pgvector.vector();
+    let sql = format!(
+        "SELECT i.key, i.id, best.distance::real, best.provenance, i.revision
+         FROM rehang.fused($1, $2, $3, $4, $5, $6::{vector}, $7::{vector}, least($8::bigint, {})::int) AS best
+             JOIN rehang.item_{} AS i ON i.key = best.item ORDER BY best.distance, best.item",
+        i32::MAX,
+        handle.number
+    );
+    let limit = row_limit(k);
+    let vectors = |queries: &Matrix| -> Vec<Vector> {
+        (0..queries.rows()).map(|row| Vector::from(queries.row(row).to_vec())).collect()
+    };
+    let (old_queries, new_queries) = (vectors(old), vectors(new));
+    let queries: Vec<(&Vector, &Vector)> = old_queries.iter().zip(&new_queries).collect();
+    let mut all = Vec::with_capacity(queries.len());
+    for queries in queries.chunks(TOGETHER) {
+        let asked: Vec<(&str, Vec<&dyn Parameter>)> = queries
+            .iter()
+            .map(|&(old, new)| {
+                let given: Vec<&dyn Parameter> = vec![
+                    &handle.number,
+                    &fusion,
+                    &spaces.old.name,
+                    &spaces.new.name,
+                    &spaces.old_handicap,
+                    old,
+                    new,
+                    &limit,
+                ];
+                (sql.as_str(), given)
+            })
+            .collect();
+        all.extend(handle.database.run(Mode::ReadAtOnce, |connection| {
+            let answers = connection.query_all("", &asked)?;
+            answers.iter().map(|answer| answer.iter().map(hit).collect()).collect::<Step<Vec<Vec<Found>>>>()
+        })?);
+    }
+    Ok(Some(all))
+}
+
 /// Looking whether a space has an index, and many vectors, takes longer than a search.
 const LOOKED_AT_FOR: Duration = Duration::from_secs(2);
 /// Queries that are asked at once.
 const TOGETHER: usize = 16;
 
-/// The nearest of each query. Given the name that a space is known by, all is asked at once: `None` where the name is of another space by now.
+/// Finds the nearest vectors of each query. With the name that a space is known by, all is asked at once; the
+/// answer is `None` where the name is of another space by now.
 #[allow(clippy::too_many_arguments, reason = "what is asked, and how it is looked up")]
 fn search_in(
     connection: &mut Connection,
@@ -204,21 +263,16 @@ fn search_in(
             let is_blind = is_cosine && queries.row(*row).iter().all(|number| *number == 0.0);
             let mut found = Vec::with_capacity(answer.len());
             for row in answer {
-                let mut distance: f32 = row.try_get(2)?;
-                if distance.is_nan() {
+                let mut hit = hit(&row)?;
+                if hit.distance.is_nan() {
                     if !is_blind {
-                        // A vector without a direction, which is near to nothing; the server sorts it behind all others.
+                        // A vector without a direction is near to nothing; the server
+                        // sorts it behind all others.
                         continue;
                     }
-                    distance = 1.0;
+                    hit.distance = 1.0;
                 }
-                found.push(Found {
-                    key: key(&row, 0)?,
-                    id: row.try_get(1)?,
-                    distance,
-                    provenance: provenance(&row.try_get::<_, String>(3)?)?,
-                    revision: row.try_get::<_, i64>(4)?.max(0) as u64,
-                });
+                found.push(hit);
             }
             found.sort_by(|a, b| a.distance.total_cmp(&b.distance).then(a.key.cmp(&b.key)));
             all.push(found);
@@ -227,7 +281,19 @@ fn search_in(
     Ok(Some(all))
 }
 
-/// SQL that has the searches of a transaction for `k` neighbours read the index, by the rules of [`index_settings`] and [`candidates`].
+/// Hit of a row with an item's key, its id, its distance, its provenance and its revision.
+fn hit(row: &Row) -> Step<Found> {
+    Ok(Found {
+        key: key(row, 0)?,
+        id: row.try_get(1)?,
+        distance: row.try_get(2)?,
+        provenance: provenance(&row.try_get::<_, String>(3)?)?,
+        revision: row.try_get::<_, i64>(4)?.max(0) as u64,
+    })
+}
+
+/// SQL that has the searches of a transaction for `k` neighbours read the index, by the rules of
+/// [`index_settings`] and [`candidates`].
 fn look_into_index(handle: &Handle, k: usize) -> String {
     let settings: String = index_settings(handle.pgvector.has_iterative_scan())
         .map(|(name, value)| format!("SET LOCAL {name} = {value}; "))
@@ -236,8 +302,9 @@ fn look_into_index(handle: &Handle, k: usize) -> String {
     format!("{settings}SELECT set_config('hnsw.ef_search', {candidates}, true)")
 }
 
-/// Neighbours from which on a search of a space compares all vectors: none where it is small or has no index. Where it is not large, more than an
-/// index of pgvector looks at in one walk: comparing all is no slower there, and misses nobody.
+/// Returns the number of neighbours from which on a search of a space compares all vectors. It is 0 where the
+/// space is small or has no index. Where the space is not large, it is more than an index of pgvector looks
+/// at in one walk: comparing all is no slower there, and misses nobody.
 fn compared_from(connection: &mut Connection, handle: &Handle, space: &SpaceRow) -> Step<usize> {
     let vectors = count_up_to(connection, space, UNINDEXED_MAX, "<> 'lacking'")?;
     Ok(if vectors <= EXACT_MAX || index_of(connection, handle, space)?.is_none() {
@@ -249,7 +316,7 @@ fn compared_from(connection: &mut Connection, handle: &Handle, space: &SpaceRow)
     })
 }
 
-/// Vectors of a space whose provenance is so, up to one more than `most`.
+/// Counts the vectors of a space whose provenance meets a condition, up to one more than `most`.
 fn count_up_to(connection: &mut Connection, space: &SpaceRow, most: i64, provenance: &str) -> Step<i64> {
     let sql = format!(
         "SELECT count(*) FROM (SELECT 1 FROM rehang.state_{} WHERE provenance {provenance} LIMIT {}) AS few",
@@ -259,7 +326,8 @@ fn count_up_to(connection: &mut Connection, space: &SpaceRow, most: i64, provena
     Ok(connection.query_one(&sql, &[])?.try_get(0)?)
 }
 
-/// Whether no index is missing: there is one, or there are few vectors, or not most of some more are native yet.
+/// Whether no index is missing: there is one, or there are few vectors, or somewhat more of which
+/// most are not native yet.
 fn needs_no_index(connection: &mut Connection, handle: &Handle, space: &SpaceRow) -> Step<bool> {
     let vectors = count_up_to(connection, space, UNINDEXED_MAX, "<> 'lacking'")?;
     if vectors <= EXACT_MAX || index_of(connection, handle, space)?.is_some() {
@@ -269,7 +337,7 @@ fn needs_no_index(connection: &mut Connection, handle: &Handle, space: &SpaceRow
         && 2 * count_up_to(connection, space, UNINDEXED_MAX, "= 'native'")? <= vectors)
 }
 
-/// The index of a space that searches can use, by name.
+/// Finds the index of a space that searches can use, by name.
 fn index_of(connection: &mut Connection, handle: &Handle, space: &SpaceRow) -> Step<Option<String>> {
     let column = space.in_column.as_deref().unwrap_or("value");
     let (on, distance) = (table_of(handle, space), space.record.space.distance);
@@ -277,7 +345,8 @@ fn index_of(connection: &mut Connection, handle: &Handle, space: &SpaceRow) -> S
     if found.is_some() || space.in_column.is_none() || !handle.table.is_partitioned {
         return Ok(found);
     }
-    // An application may have made one of each partition and none of the whole, which searches use as well.
+    // An application may have made an index of each partition and none of the whole,
+    // which searches use as well.
     let mut first = None;
     for row in connection.query(
         "SELECT p.relid::text FROM pg_partition_tree(to_regclass($1)) AS p WHERE p.isleaf ORDER BY 1",
@@ -292,7 +361,8 @@ fn index_of(connection: &mut Connection, handle: &Handle, space: &SpaceRow) -> S
     Ok(first)
 }
 
-/// An index over a column of vectors that searches by a distance can use, by name: ours before one that the application made.
+/// Finds an index over a column of vectors that searches by a distance can use, by name: one that rehang made
+/// comes before one of the application's.
 fn index_over(
     connection: &mut Connection,
     on: &str,
@@ -321,21 +391,21 @@ fn table_of(handle: &Handle, space: &SpaceRow) -> String {
 pub(crate) fn is_ready(handle: &Handle, space: &str) -> Result<bool> {
     handle.database.run(Mode::Read, |connection| {
         let row = find(connection, handle, space)?;
-        // How an application's own column is searched is the application's to say.
+        // The application decides how its own column is searched.
         let is_ours = row.in_column.is_none() && schema::can_be_indexed(row.record.space.dimension);
         Ok(!is_ours || needs_no_index(connection, handle, &row)?)
     })
 }
 
-/// Makes the index of a space while everybody goes on writing; another connection looks how far it is.
+/// Makes the index of a space while everybody goes on writing. Another connection looks how far the work is.
 pub(crate) fn prepare(handle: &Handle, space: &str, advance: &dyn Fn(u64, u64) -> bool) -> Result<()> {
     if is_ready(handle, space)? {
         return Ok(());
     }
     let row = handle.database.run(Mode::Read, |connection| find(connection, handle, space))?;
     let n = row.number;
-    // The server's statistics are of the time when every item lacked a vector. The planner goes by them where an application joins the view of
-    // what serves.
+    // The server's statistics are of the time when every item lacked a vector. The planner uses them where an
+    // application joins the view of what serves.
     handle.database.patiently(&format!("ANALYZE rehang.state_{n}, rehang.vector_{n} (item)"))?;
     let space = &row.record.space;
     let on = format!("rehang.vector_{n}");
@@ -345,7 +415,7 @@ pub(crate) fn prepare(handle: &Handle, space: &str, advance: &dyn Fn(u64, u64) -
     Ok(())
 }
 
-/// Makes an index of the application's table over a column of it that vectors were moved into.
+/// Makes an index of the application's table over a column that vectors were moved into.
 pub(crate) fn index_column(handle: &Handle, column: &ColumnOfVectors, distance: Distance) -> Result<()> {
     let on = &handle.table.qualified;
     if handle.table.is_partitioned {
@@ -358,8 +428,9 @@ pub(crate) fn index_column(handle: &Handle, column: &ColumnOfVectors, distance: 
 /// How often the partitions are gone through, where some come meanwhile.
 const ROUNDS: usize = 8;
 
-/// The same of a partitioned table, which the server gives no index while others write: one of the whole that is empty, then one of each partition,
-/// made while everybody goes on writing and attached to it. With the last of them that of the whole is there.
+/// Makes an index of a partitioned table, which the server would not make while others write. First comes an
+/// empty one of the whole, then one of each partition, made while everybody goes on writing and attached to
+/// it. With the last of them the index of the whole is there.
 fn index_partitions(handle: &Handle, of: &ColumnOfVectors, distance: Distance) -> Result<()> {
     let (on, pgvector, column) = (&handle.table.qualified, &handle.pgvector, of.name.as_str());
     await_builders(handle, on)?;
@@ -371,7 +442,7 @@ fn index_partitions(handle: &Handle, of: &ColumnOfVectors, distance: Distance) -
         {
             return Ok(());
         }
-        // From the whole down, each with the table that it is attached to.
+        // Tables from the whole down, each with the table that it is attached to.
         let tables = handle.database.run(Mode::Read, |connection| {
             let name = "(SELECT format('%I.%I', n.nspname, c.relname) FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = ";
             let sql = format!(
@@ -386,7 +457,7 @@ fn index_partitions(handle: &Handle, of: &ColumnOfVectors, distance: Distance) -
             let of_whole = match of_whole.transpose()? {
                 None => None,
                 Some(Some((index, _))) => Some(index),
-                // It came with its table meanwhile: the next round sees.
+                // The table came with its index meanwhile: the next round sees it.
                 Some(None) => continue,
             };
             let index = match part_index(handle, table, column, distance)? {
@@ -414,8 +485,9 @@ fn index_partitions(handle: &Handle, of: &ColumnOfVectors, distance: Distance) -
     Err(Error::conflict(format!("the search index of column {column:?}"), why))
 }
 
-/// The index of a table of a partitioned whole, by name, which that of the whole is made of, and whether it is attached: of the form that ours has,
-/// and of a table that rows lie in one that was made to its end.
+/// Finds the index of a part of a partitioned table from which the index of the whole is made, by
+/// name, and whether it is attached. It has the form of rehang's own; that of a table with rows
+/// has been made to its end.
 fn part_index(handle: &Handle, on: &str, column: &str, distance: Distance) -> Result<Option<(String, bool)>> {
     handle.database.run(Mode::Read, |connection| {
         let found = connection.query_opt(
@@ -431,7 +503,8 @@ fn part_index(handle: &Handle, on: &str, column: &str, distance: Distance) -> Re
     })
 }
 
-/// Makes an index over a column of vectors while everybody goes on writing, if there is none by the time that nobody else makes one.
+/// Makes an index over a column of vectors while everybody goes on writing, if there is none by the time that
+/// nobody else makes one.
 fn make_index(
     handle: &Handle,
     on: &str,
@@ -447,7 +520,7 @@ fn make_index(
     build_index(handle, on, column, create, advance)
 }
 
-/// The same without a look.
+/// Makes an index over a column of vectors without looking whether there is one.
 fn build_index(
     handle: &Handle,
     on: &str,
@@ -455,11 +528,11 @@ fn build_index(
     create: &str,
     advance: &dyn Fn(u64, u64) -> bool,
 ) -> Result<()> {
-    // What a process left that was killed.
+    // A process that was killed may have left an unfinished index.
     drop_unfinished(handle, on, column, FOR_EVER)?;
     let built = build(handle, create, FOR_EVER, advance);
     let Err(error) = built else { return Ok(()) };
-    // The next call does it where this one cannot.
+    // Where this call cannot remove it, the next one does.
     let removed = drop_unfinished(handle, on, column, A_WHILE);
     if !lacks_shared_memory(&error) || removed.is_err() {
         return Err(error);
@@ -471,14 +544,14 @@ fn build_index(
     built
 }
 
-/// Whether several processes could not share the memory that a build of theirs needs, as in a container whose /dev/shm is of 64 MiB: one alone
-/// needs none.
+/// Whether several processes could not share the memory that a build of theirs needs, as in a container whose
+/// /dev/shm is of 64 MiB. One process alone needs none.
 fn lacks_shared_memory(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Conflict { what, .. } if what.starts_with(SHARED_MEMORY))
 }
 
-/// The indexes over a column of vectors, or over any, that were not made to their end and that nobody is at: every write goes into them, and no
-/// search reads them.
+/// Lists the indexes over a column of vectors, or over any, that were not made to their end and that nobody
+/// is making. Every write goes into them, and no search reads them.
 pub(crate) fn unfinished(connection: &mut Connection, on: &str, column: Option<&str>) -> Step<Vec<String>> {
     let rows = connection.query(
         "SELECT i.indexrelid::regclass::text FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am m ON m.oid = c.relam
@@ -493,7 +566,7 @@ pub(crate) fn unfinished(connection: &mut Connection, on: &str, column: Option<&
     Ok(rows.iter().map(|row| row.try_get(0)).collect::<std::result::Result<Vec<String>, _>>()?)
 }
 
-/// Makes the index of the shuffle of a gallery that an earlier version made, while everybody goes on writing.
+/// Makes the index of the shuffle where a person has dropped it, while everybody goes on writing.
 pub(crate) fn index_shuffle(handle: &Handle) -> Result<()> {
     let g = handle.number;
     let is_there = || {
@@ -509,7 +582,7 @@ pub(crate) fn index_shuffle(handle: &Handle) -> Result<()> {
     if is_there()? {
         return Ok(());
     }
-    // What a process left that was killed.
+    // A process that was killed may have left an unfinished index.
     build(
         handle,
         &format!("DROP INDEX CONCURRENTLY IF EXISTS rehang.item_{g}_shuffle"),
@@ -520,7 +593,8 @@ pub(crate) fn index_shuffle(handle: &Handle) -> Result<()> {
     build(handle, &create, FOR_EVER, &|_, _| true)
 }
 
-/// Waits for another process that makes an index of a table, or that the server still makes one for though it is gone.
+/// Waits for another process that makes an index of a table, also where the server still makes one for
+/// a process that is gone.
 fn await_builders(handle: &Handle, on: &str) -> Result<()> {
     handle.database.patiently(&format!("LOCK TABLE {on} IN SHARE UPDATE EXCLUSIVE MODE"))
 }
@@ -533,9 +607,10 @@ fn drop_unfinished(handle: &Handle, on: &str, column: &str, patience: &str) -> R
     Ok(())
 }
 
-/// How long a statement of a session of its own waits for others: those that make an index wait for every transaction, however long it is.
+/// How long a statement in a session of its own waits for others. Statements that make an index wait for
+/// every transaction, however long it is.
 const FOR_EVER: &str = "0";
-/// Where an index is removed after an error or a cancellation, somebody waits for the word of it.
+/// How long the removal of an index waits after an error or a cancellation, since somebody waits for its end.
 const A_WHILE: &str = "30s";
 
 /// Runs a statement that takes minutes over a connection of its own.
@@ -543,7 +618,8 @@ fn build(handle: &Handle, sql: &str, patience: &str, advance: &dyn Fn(u64, u64) 
     build_by(handle, sql, patience, handle.pgvector.builds_in_parallel(), advance)
 }
 
-/// The same by one process of the server, or by several.
+/// Runs a statement that takes minutes over a connection of its own, by one process of
+/// the server or by several.
 fn build_by(
     handle: &Handle,
     sql: &str,
@@ -554,7 +630,7 @@ fn build_by(
     let mut session = handle.database.session()?;
     let failed = |failure| handle.database.failed(failure);
     session.prepare(patience, in_parallel).map_err(failed)?;
-    // By its text it is found again: a pooler says nothing of the session that it runs in.
+    // The text identifies the statement: a pooler does not say in which session it runs.
     let name = "SELECT concat('/* rehang ', gen_random_uuid(), ' */')";
     let name = session.connection.query_one(name, &[]).and_then(|row| Ok(row.try_get::<_, String>(0)?));
     let name = name.map_err(failed)?;
@@ -563,10 +639,10 @@ fn build_by(
     let mut is_cancelled = false;
     while !worker.is_finished() {
         rehang_clock::wait(Duration::from_millis(if is_cancelled { 20 } else { 100 }));
-        // Whatever keeps us from looking does not keep the server from its work.
+        // A look that fails does not keep the server from its work.
         let progress = handle.database.run(Mode::Read, |connection| {
             let row = connection.query_opt(
-                // An index of vectors does not say how many it takes.
+                // An index of vectors does not say how many vectors it takes.
                 "SELECT p.tuples_done, greatest(p.tuples_total, c.reltuples)::int8, p.pid
                  FROM pg_stat_activity AS a JOIN pg_stat_progress_create_index AS p ON p.pid = a.pid JOIN pg_class AS c ON c.oid = p.relid
                  WHERE right(a.query, length($1)) = $1",
@@ -618,15 +694,16 @@ pub(crate) fn rebuild(handle: &Handle, space: &str) -> Result<()> {
         Err(error) if lacks_shared_memory(&error) => again(false)?,
         built => built?,
     }
-    // An application may have made an index of its own there, which goes without a note.
+    // The index may be one of the application's own, which gets no note.
     if index.ends_with(&format!("vector_{n}_nearest")) {
         note_room(handle, n);
     }
     Ok(())
 }
 
-/// Writes into the comment of an index that rehang has just made how many bytes a vector it has, for [`health`]. Where the server refuses the
-/// comment, the doctor cannot say how the index has grown; searches are as good.
+/// Writes into the comment of an index that rehang has just made how many bytes a vector it has,
+/// for [`health`]. Where the server refuses the comment, the doctor cannot say how the index has
+/// grown; searches are as good.
 fn note_room(handle: &Handle, n: i32) {
     let noted = handle.database.run(Mode::Write, |connection| {
         let sql = format!(
@@ -672,7 +749,8 @@ pub(crate) fn recall(handle: &Handle, space: &str, samples: usize, k: usize) -> 
     })
 }
 
-/// What searches of a space will cost whose vectors are too wide for any index; `None` elsewhere, and where all are compared in any case.
+/// Foresees what searches of a space will cost whose vectors are too wide for any index. `None` where an
+/// index is possible, and where all vectors are compared in any case.
 pub(crate) fn foresee(handle: &Handle, space: &Space) -> Result<Option<String>> {
     if schema::can_be_indexed(space.dimension) || handle.column_of(&space.name).is_some() {
         return Ok(None);
@@ -694,7 +772,7 @@ pub(crate) fn foresee(handle: &Handle, space: &Space) -> Result<Option<String>> 
     )))
 }
 
-/// How the index of a space is, as far as the server knows.
+/// Reports how the index of a space is, as far as the server knows.
 pub(crate) fn health(handle: &Handle, space: &str) -> Result<IndexHealth> {
     handle.database.run(Mode::Read, |connection| {
         let row = find(connection, handle, space)?;

@@ -1,10 +1,11 @@
-//! What an application calls from its own SQL: `rehang.serving`, `rehang.models`, `rehang.search` and `rehang.write`, and the view of what
-//! serves.
+//! Functions that an application calls from its own SQL: `rehang.serving`, `rehang.models`, `rehang.search`
+//! and `rehang.write`, and the view of what serves.
 //!
-//! They follow a switch and a rollback by themselves. The handicap of adapted vectors is read from the document `upgrade`, which the
-//! upgrade writes; without one there is none. It is applied as `rehang_upgrade::Gallery::search` applies it.
+//! They follow a switch and a rollback by themselves. They read the handicap of adapted vectors from the
+//! document `upgrade`, which the upgrade writes; without the document there is none. They apply it as
+//! `rehang_upgrade::Gallery::search` does.
 
-use rehang::NORMALISED_TOLERANCE;
+use rehang_core::NORMALISED_TOLERANCE;
 
 use crate::guard::{EQUALS, SEARCH_PATH};
 use crate::handle::Handle;
@@ -14,8 +15,9 @@ use crate::schema::{SpaceRow, column_type, function_comment, is_named, stored_as
 use crate::table::{literal, quoted};
 use crate::{bridge, fused, map, matrices};
 
-/// The functions. They run with the rights of whoever calls them, who may be the owner of the gallery: so what they call is named in full, or
-/// they see the names of the server alone.
+/// Functions that an application calls, and those that these need. They run with the rights of whoever
+/// calls them, who may be the owner of the gallery. So they name what they call in full, or see the
+/// names of the server alone.
 const FUNCTIONS: &str = r#"
 CREATE OR REPLACE FUNCTION rehang.serving(gallery regclass) RETURNS text LANGUAGE sql STABLE AS $rehang$
     SELECT g.serving FROM rehang.gallery AS g WHERE g.relation OPERATOR(pg_catalog.=) $1;
@@ -304,7 +306,7 @@ END
 $rehang$;
 "#;
 
-/// The tables that they read besides those of every gallery.
+/// Returns the statements that make the tables which the functions read besides those of every gallery.
 pub(crate) fn tables(pgvector: &Pgvector) -> String {
     [bridge::TABLE, map::TABLE, &matrices::table(pgvector)].concat()
 }
@@ -312,14 +314,17 @@ pub(crate) fn tables(pgvector: &Pgvector) -> String {
 /// Rows of an index that a walk meets at most, unless somebody has set `hnsw.max_scan_tuples`.
 const WALKED_MAX: u32 = 20_000;
 
-/// The functions, with pgvector's type by its full name. A search reads the index by the rules of [`index_settings`] and [`candidates`], as
-/// the library's own does; what a function sets is set back when it ends.
+/// Returns the statements that make the functions, with pgvector's type by its full name. A search reads the
+/// index by the rules of [`index_settings`] and [`candidates`], as the library's own does. Settings of a
+/// function are set back when it ends.
 ///
-/// `rehang.nearest` gives the `k` nearest vectors of a space among some more, in no order, with a handicap added to the distance of adapted
-/// ones. It is one walk through the index, nearest first. The walk ends where `k` of what it met are nearer with their handicap than
-/// everything that is still to come is without: mostly soon. Where it does not by the end of the first candidates, vectors that are not
-/// adapted may be brought to the front from far off. If these are few, as at the beginning of a backfill, they are compared one by one.
-/// Adapted ones need nothing of the kind, as the handicap puts them back. It takes texts of SQL, and runs with the rights of its caller.
+/// `rehang.nearest` gives the `k` nearest vectors of a space among some more, in no order, with a handicap
+/// added to the distance of adapted ones. It is one walk through the index, nearest first. The walk ends
+/// where `k` of what it met are nearer with their handicap than everything that is still to come is without:
+/// mostly soon. Where it does not end within the first candidates, vectors that are not adapted may be
+/// brought to the front from far off. If these are few, as at the beginning of a backfill, they are compared
+/// one by one. Adapted vectors need nothing of the kind, as the handicap puts them back. The function takes
+/// texts of SQL, and runs with the rights of its caller.
 pub(crate) fn functions(pgvector: &Pgvector) -> String {
     let path = format!("SET search_path = {SEARCH_PATH}");
     let set = |(name, value)| format!(" SET {name} = {value}");
@@ -387,7 +392,8 @@ pub(crate) fn functions(pgvector: &Pgvector) -> String {
     load + &functions + &comments
 }
 
-/// The handicap of adapted vectors in a space of a gallery, both as SQL. Every name is in full, since the view is read with the caller's.
+/// Returns the handicap of adapted vectors in a space of a gallery, as SQL; the space and the gallery are SQL
+/// too. Every name is in full, since the view is read with the caller's names.
 fn handicap(space: &str, gallery: &str) -> String {
     let field = |path: &str| format!("pg_catalog.jsonb_extract_path_text(d.text::pg_catalog.jsonb, {path})");
     format!(
@@ -400,10 +406,12 @@ fn handicap(space: &str, gallery: &str) -> String {
     )
 }
 
-/// The type of `serving_vector`, without pgvector's schema: `halfvec(n)` where the vectors of all spaces are of that very type, so that the view
-/// gives them as they lie and a search of it reads their index; else `vector`, which every vector can be cast to.
+/// Chooses the type of `serving_vector`, without pgvector's schema. It is `halfvec(n)` where the vectors of
+/// all spaces are of that very type, so that the view gives them as they lie and a search of it reads their
+/// index. Otherwise it is `vector`, which every vector can be cast to.
 ///
-/// It changes where a space comes or goes, which may wait for readers of the view, and never by a switch or a rollback.
+/// The type changes where a space comes or goes, which may wait for readers of the view, and never by
+/// a switch or a rollback.
 pub(crate) fn vector_type(handle: &Handle, spaces: &[SpaceRow]) -> String {
     let of = |space: &SpaceRow| match &space.in_column {
         None => column_type(space.record.space.dimension),
@@ -420,7 +428,7 @@ pub(crate) fn vector_type(handle: &Handle, spaces: &[SpaceRow]) -> String {
     }
 }
 
-/// The columns of the view: those of the key, `serving_vector`, `provenance` and `handicap`.
+/// Names the columns of the view: those of the key, `serving_vector`, `provenance` and `handicap`.
 pub(crate) fn view_columns(handle: &Handle) -> Vec<String> {
     let keys = handle.table.key.iter().map(|column| &column.name);
     let ours = ["serving_vector", "provenance", "handicap"].map(|name| {
@@ -433,13 +441,15 @@ pub(crate) fn view_columns(handle: &Handle) -> Vec<String> {
     keys.cloned().chain(ours).collect()
 }
 
-/// The view of the vectors of a space, which is the one that serves: the key, `serving_vector` of a [type](vector_type), `provenance` and the
-/// `handicap` that belongs to its distances.
+/// Returns the statement that makes the view of the vectors of a space, which is the one that serves. Its
+/// columns are the key, `serving_vector` of a [type](vector_type), `provenance` and the `handicap` that
+/// belongs to its distances.
 ///
-/// It reads a function, which is written anew when another space serves. The server puts the function's text into the application's
-/// query, so that vectors keep their index (but where they are cast): so the text is read with the caller's names, and has
-/// its own in full. An application's transaction that has read
-/// the view does not hold up a switch, and neither the view nor the function keeps a column from being altered or dropped.
+/// The view reads a function, which is written anew when another space serves. The server puts the
+/// function's text into the application's query, so that vectors keep their index (except where they are
+/// cast). So the text is read with the caller's names, and has its own in full. An application's transaction
+/// that has read the view does not hold up a switch. Neither the view nor the function keeps a column from
+/// being altered or dropped.
 pub(crate) fn view(handle: &Handle, space: &SpaceRow, vector_type: &str) -> String {
     let (g, table) = (handle.number, &handle.table);
     let is_plain = vector_type == "vector";
@@ -453,11 +463,12 @@ pub(crate) fn view(handle: &Handle, space: &SpaceRow, vector_type: &str) -> Stri
         .collect();
     let columns = columns.join(", ");
     let SpaceVectors { from, value, is_halfvec, .. } = SpaceVectors::of(handle, space, false);
-    // A row of another table would go by for an item's.
+    // A row of another table would be taken for an item's.
     let is_named =
         space.in_column.as_ref().map_or_else(String::new, |_| format!(" AND {}", is_named(g, table)));
     let value = if is_halfvec && is_plain { format!("{value}::{kind}") } else { value };
-    // What a function gives by names has no width. Where the reader says it, the vectors are what their index is over.
+    // A function's column has no width. Where the reader of the function gives one, the vectors have the type
+    // that their index is over.
     let (returns, read_as) = if is_plain {
         (format!("TABLE ({columns})"), String::new())
     } else {
@@ -484,7 +495,7 @@ pub(crate) fn view(handle: &Handle, space: &SpaceRow, vector_type: &str) -> Stri
     )
 }
 
-/// Takes the view away.
+/// Returns the statement that removes the view.
 pub(crate) fn drop_view(g: i32) -> String {
     format!("DROP VIEW IF EXISTS rehang.serving_{g}; DROP FUNCTION IF EXISTS rehang.serving_{g}();")
 }

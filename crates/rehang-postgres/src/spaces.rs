@@ -1,9 +1,9 @@
-//! The spaces of a gallery: rows of `rehang.space`, and tables that come and go while an application writes.
+//! Spaces of a gallery: rows of `rehang.space`, and tables that come and go while an application writes.
 
 use std::time::Duration;
 
-use rehang::check::expect_width;
-use rehang::{Distance, Error, ErrorKind, Provenance, Remedy, Result, Space};
+use rehang_core::check::expect_width;
+use rehang_core::{Distance, Error, ErrorKind, Provenance, Remedy, Result, Space};
 use rehang_store::check::{
     another_serves, new_space, next_version, no_such_space, same_epoch, same_space, serving_space_stays,
 };
@@ -21,14 +21,16 @@ use crate::serving;
 use crate::table::{Table, quoted};
 use crate::values::provenance;
 
-/// Items that are listed in one transaction. An application that writes one of them waits until the transaction ends.
+/// Items that are listed in one transaction. An application that writes one of them waits
+/// until the transaction ends.
 const LISTED_TOGETHER: i64 = 5_000;
-/// How long statements that began before a change of our triggers may go on before we give up waiting for them.
+/// How long statements that began before a change of the triggers may go on before the
+/// wait for them is given up.
 const WRITERS: Duration = Duration::from_mins(1);
 
 const SELECT: &str = "SELECT number, name, dimension, distance, normalised, written_as, epoch, in_column, listed FROM rehang.space";
 
-/// The space of a gallery, `$1`, with a name, `$2`.
+/// Returns the query for the space of a gallery, `$1`, with a name, `$2`.
 pub(crate) fn of_name() -> String {
     format!("{SELECT} WHERE gallery = $1 AND name = $2 AND listed")
 }
@@ -50,7 +52,7 @@ pub(crate) fn read(row: &Row) -> Step<SpaceRow> {
     })
 }
 
-/// Every space in the order of creation, also one that is still being made.
+/// Reads every space in the order of creation, also one that is still being made.
 pub(crate) fn all(connection: &mut Connection, gallery: i32) -> Step<Vec<SpaceRow>> {
     let rows = connection.query(&format!("{SELECT} WHERE gallery = $1 ORDER BY number"), &[&gallery])?;
     rows.iter().map(read).collect()
@@ -60,12 +62,14 @@ pub(crate) fn find(connection: &mut Connection, handle: &Handle, name: &str) -> 
     find_locked(connection, handle, name, "")
 }
 
-/// The same, with the space kept from being dropped until the transaction ends.
+/// Finds a space by its name, and keeps it from being dropped until the transaction ends.
 pub(crate) fn find_kept(connection: &mut Connection, handle: &Handle, name: &str) -> Step<SpaceRow> {
     find_locked(connection, handle, name, "FOR KEY SHARE")
 }
 
-/// The same, with its row kept from an [`advance`] too: for the last statement of a transaction, since nobody's rollback waits for a client.
+/// Finds a space by its name, and keeps it from being dropped and its row from an [`advance`]
+/// until the transaction ends. It is for the last statement of a transaction, since nobody's
+/// rollback waits for a client.
 pub(crate) fn find_shared(connection: &mut Connection, handle: &Handle, name: &str) -> Step<SpaceRow> {
     find_locked(connection, handle, name, "FOR SHARE")
 }
@@ -75,7 +79,7 @@ fn find_locked(connection: &mut Connection, handle: &Handle, name: &str, lock: &
     if let Some(row) = connection.query_opt(&sql, &[&handle.number, &name])? {
         let mut space = read(&row)?;
         if handle.out_of_step.is_some() {
-            // By its name of now.
+            // The column goes by its present name.
             space.in_column = space.in_column.and(handle.table.options.vector.clone());
         }
         return Ok(space);
@@ -92,8 +96,8 @@ pub(crate) fn records(handle: &Handle) -> Result<Vec<SpaceRecord>> {
     })
 }
 
-/// Makes a space: its row and tables, the triggers that keep it, and then a state for every item that is there. A process that dies
-/// meanwhile leaves a space that nobody sees, and the next call goes on with it.
+/// Makes a space: its row and tables, the triggers that keep it, and then a state for every item that is
+/// there. A process that dies meanwhile leaves a space that nobody sees, and the next call goes on with it.
 pub(crate) fn create(handle: &Handle, space: &Space, written_as: Provenance) -> Result<()> {
     new_space(space, written_as)?;
     if space.dimension > VECTOR_MAX {
@@ -107,7 +111,7 @@ pub(crate) fn create(handle: &Handle, space: &Space, written_as: Provenance) -> 
     let in_column = handle.column_of(&space.name);
     let dimension = i32::try_from(space.dimension).unwrap_or(i32::MAX);
     let row = handle.database.run(Mode::Write, |connection| {
-        // One at a time: the function of the triggers is written from all spaces.
+        // Spaces are made one at a time: the function of the triggers is written from all spaces.
         handle.lock(connection)?;
         let there = all(connection, handle.number)?;
         if let Some(there) = there.into_iter().find(|there| there.record.space.name == space.name) {
@@ -115,7 +119,7 @@ pub(crate) fn create(handle: &Handle, space: &Space, written_as: Provenance) -> 
             return Ok(there);
         }
         expect_no_newer(connection, handle)?;
-        // What another role put where our tables are to be is none of them.
+        // Something that another role put where the gallery's tables are to be is not taken for one of them.
         guard::expect_ours(connection, &handle.table, Whose::Mine)?;
         if let Some(column) = &in_column {
             expect_column_width(connection, &handle.table, &handle.pgvector, space, column)?;
@@ -140,7 +144,8 @@ pub(crate) fn create(handle: &Handle, space: &Space, written_as: Provenance) -> 
             .ok_or_else(|| Error::corrupt(handle.name(), "a space that was made is not there"))?;
         connection.batch(&schema::space_tables(row.number, space, in_column.as_deref(), &handle.pgvector))?;
         connection.batch(&row_security::of_space(handle.number, row.number))?;
-        // Of a gallery of an earlier version, which was not adopted since, the other spaces have none.
+        // Spaces that were there before have no such table in a gallery of an earlier version
+        // that was not adopted since.
         connection.batch(&paid::tables(&handle.table, &spaces, &handle.pgvector))?;
         connection.batch(&schema::function(handle.number, &handle.table, &spaces))?;
         connection.batch(schema::KEEP)?;
@@ -166,18 +171,19 @@ pub(crate) fn create(handle: &Handle, space: &Space, written_as: Provenance) -> 
     })
 }
 
-/// Leaves a gallery alone whose functions a later version made: what comes and goes rewrites the function of the triggers.
+/// Fails where a later version made the gallery's functions: a space that comes or goes rewrites the
+/// function of the triggers.
 fn expect_no_newer(connection: &mut Connection, handle: &Handle) -> Step<()> {
     Ok(guard::expect_no_newer(guard::versions(connection, handle.number)?, &handle.table.options.table)?)
 }
 
-/// The space that serves, which stays so until the transaction ends.
+/// Reads the name of the space that serves, which stays so until the transaction ends.
 fn served(connection: &mut Connection, handle: &Handle) -> Step<Option<String>> {
     let sql = "SELECT serving FROM rehang.gallery WHERE number = $1 FOR NO KEY UPDATE";
     Ok(connection.query_one(sql, &[&handle.number])?.try_get(0)?)
 }
 
-/// Says in an open transaction which space serves, and has the view follow.
+/// Writes in an open transaction which space serves, and makes the view follow.
 fn serve(connection: &mut Connection, handle: &Handle, space: &SpaceRow) -> Step<()> {
     connection.execute(
         "UPDATE rehang.gallery SET serving = $2 WHERE number = $1",
@@ -186,8 +192,9 @@ fn serve(connection: &mut Connection, handle: &Handle, space: &SpaceRow) -> Step
     show(connection, handle, space, true)
 }
 
-/// Has the view give the vectors of a space. Where the view is of other columns, it is made anew, with the rights that others have in it; where
-/// something of the application's depends on it, or `is_wanted` is not set, only if it has to be.
+/// Makes the view give the vectors of a space. Where the view has other columns, it is made anew, with the
+/// rights that others have in it. Where something of the application's depends on the view, or `is_wanted` is
+/// not set, it is made anew only if it has to be.
 fn show(connection: &mut Connection, handle: &Handle, space: &SpaceRow, is_wanted: bool) -> Step<()> {
     let name = format!("rehang.serving_{}", handle.number);
     let there = connection.query_one(
@@ -224,7 +231,7 @@ fn show(connection: &mut Connection, handle: &Handle, space: &SpaceRow, is_wante
     ))
 }
 
-/// Has the view follow what has become of the spaces, and makes one anew that an earlier version made.
+/// Makes the view follow what has become of the spaces, and makes the view of an earlier version anew.
 pub(crate) fn renew_view(handle: &Handle) -> Result<()> {
     let renew = |is_wanted: bool| {
         handle.database.run(Mode::Write, |connection| {
@@ -233,11 +240,11 @@ pub(crate) fn renew_view(handle: &Handle) -> Result<()> {
             show(connection, handle, &space, is_wanted)
         })
     };
-    // Whoever reads the view in a transaction that stays open keeps it as it is.
+    // A transaction that has read the view and stays open keeps it as it is.
     renew(true).or_else(|error| if error.is_retryable() { renew(false) } else { Err(error) })
 }
 
-/// A column that declares a width, or has vectors of items of one, takes no space of another.
+/// Fails where a column declares another width than a space's, or has vectors of items of another width.
 pub(crate) fn expect_column_width(
     connection: &mut Connection,
     table: &Table,
@@ -280,8 +287,9 @@ fn list_states(handle: &Handle, row: &SpaceRow) -> Result<()> {
         ),
     };
     let lacks = format!("NOT EXISTS (SELECT 1 FROM rehang.state_{n} AS s WHERE s.item = i.key)");
-    // An item is kept while it is listed, so that it neither goes nor changes meanwhile; what an application's open transaction is at is
-    // passed over, since two that wait for each other would end one of them, and comes when that transaction has ended.
+    // An item is kept while it is listed, so that it neither goes nor changes meanwhile. Items that an
+    // application's open transaction uses are passed over, since two that wait for each other would end one
+    // of them. They come when that transaction has ended.
     let sql = format!(
         "WITH page AS (SELECT * FROM rehang.item_{g} AS i WHERE key > $1 AND {lacks} ORDER BY key LIMIT {LISTED_TOGETHER}
                      FOR NO KEY UPDATE SKIP LOCKED),
@@ -311,8 +319,8 @@ fn list_states(handle: &Handle, row: &SpaceRow) -> Result<()> {
     })
 }
 
-/// Brings the spaces of a gallery up whose triggers did not see every write: items that came have a state, and of those that are gone nothing is
-/// left. Of a gallery that was made a moment ago there are none.
+/// Brings up the spaces of a gallery whose triggers did not see every write: items that came get a state, and
+/// of those that are gone nothing is left. A gallery that was made a moment ago has no spaces.
 pub(crate) fn list_anew(handle: &Handle) -> Result<()> {
     let g = handle.number;
     for row in handle.database.run(Mode::Read, |connection| all(connection, g))? {
@@ -352,7 +360,8 @@ pub(crate) fn list_anew(handle: &Handle) -> Result<()> {
     Ok(())
 }
 
-/// Does again, after a moment, what passes over the items that open transactions are at, until it says that it is done.
+/// Repeats a pass, after a moment each time, until it says that it is done. A pass leaves out the items that
+/// open transactions use.
 ///
 /// # Errors
 ///
@@ -372,8 +381,8 @@ pub(crate) fn until_writers_end(handle: &Handle, mut pass: impl FnMut() -> Resul
     Ok(())
 }
 
-/// Waits until every transaction has ended that has written the application's table and may have met triggers of before; one that is
-/// prepared for a commit in two phases has no process.
+/// Waits until every transaction has ended that has written the application's table and may have met earlier
+/// triggers. A transaction that is prepared for a commit in two phases has no process.
 pub(crate) fn wait_for_writers(handle: &Handle) -> Result<()> {
     let oid = handle.table.oid;
     let writers = |connection: &mut Connection| -> Step<Vec<(String, i32)>> {
@@ -440,7 +449,8 @@ pub(crate) fn drop_space(handle: &Handle, name: &str) -> Result<()> {
     renew_view(handle)
 }
 
-/// Tables of spaces that are no more, as where a process died before it removed them.
+/// Lists the numbers of spaces that are no more and whose tables are still there, for example where a process
+/// died before it removed them.
 pub(crate) fn left(connection: &mut Connection) -> Step<Vec<i32>> {
     let rows = connection.query(
         "SELECT substring(relname::text FROM 7)::int FROM pg_class
@@ -455,7 +465,7 @@ pub(crate) fn left(connection: &mut Connection) -> Step<Vec<i32>> {
     Ok(numbers)
 }
 
-/// Removes such tables, and gives how many spaces they were of.
+/// Removes the tables of spaces that are no more, and returns the number of these spaces.
 pub(crate) fn remove_left(handle: &Handle) -> Result<usize> {
     let numbers = handle.database.run(Mode::Read, left)?;
     for number in &numbers {
@@ -476,7 +486,7 @@ pub(crate) fn serving_and_document(
              LEFT JOIN rehang.document AS d ON d.gallery = g.number AND d.name = $2 WHERE g.number = $1",
             &[&handle.number, &name],
         )?;
-        // Another process has released it meanwhile; the tables of other galleries are still there.
+        // Another process has released the gallery meanwhile; the tables of other galleries are still there.
         let gone = || Error::not_found("gallery", &handle.table.options.table, handle.database.name());
         let row = row.ok_or_else(|| gone().advise(Remedy::AdoptTable))?;
         let version: Option<i64> = row.try_get(1)?;
@@ -523,7 +533,7 @@ fn set_document_in(
     expected: Option<u64>,
     text: &str,
 ) -> Step<u64> {
-    // Whoever writes a document first keeps others from it, also from one that is not there yet.
+    // The first writer of a document keeps others from it, also where the document is not there yet.
     connection
         .query("SELECT 1 FROM rehang.gallery WHERE number = $1 FOR NO KEY UPDATE", &[&handle.number])?;
     let there = connection.query_opt(

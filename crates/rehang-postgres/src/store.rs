@@ -1,11 +1,11 @@
-//! The store that other crates see: each method of it is a call of the function that does its work.
+//! The store that other crates see: each of its methods calls the function that does the work.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use rehang::{Adapter, Bridge, Matrix, Provenance, Result, Space};
+use rehang_core::{Adapter, Bridge, Matrix, Provenance, Result, Space};
 use rehang_store::{
-    AtWork, Claimed, Counts, Document, Drawn, Epoch, Examined, Failure, Filter, Found, Index, IndexHealth,
+    AtWork, Claimed, Counts, Document, Drawn, Epoch, Examined, Failure, Filter, Found, FusedSpaces, Index, IndexHealth,
     Item, ItemKey, ItemWrite, Ledger, Looked, Priority, Problem, Queue, Record, Released, Revision, Sample,
     Scan, SpaceRecord, VectorRecord, VectorWrite, WriteOutcome,
 };
@@ -16,11 +16,11 @@ use crate::hold::{self, Hold};
 use crate::table::TableOptions;
 use crate::{adoption, bridge, claims, doctor, items, map, pages, release, search, spaces, vectors};
 
-/// A gallery that lies in a table of PostgreSQL with pgvector, for any number of threads, processes and machines at once. A clone is
-/// another handle on the same gallery.
+/// Gallery in a table of PostgreSQL with pgvector, for any number of threads, processes and machines at once.
+/// A clone is another handle on the same gallery.
 ///
-/// The application's table stays as it is, but for three triggers; everything else of ours is in the schema `rehang`: see
-/// `docs/postgres.md`.
+/// The application's table stays as it is, except for three triggers. Everything else of the gallery is in
+/// the schema `rehang`: see `docs/postgres.md`.
 #[derive(Debug, Clone)]
 pub struct PostgresStore(Arc<Handle>);
 
@@ -29,13 +29,14 @@ impl PostgresStore {
     ///
     /// # Errors
     ///
-    /// Unavailable and unauthorised where the server cannot be reached or refuses; not found and invalid options that say what a
-    /// gallery needs and the table lacks.
+    /// Unavailable and unauthorised where the server cannot be reached or refuses. Not found and invalid
+    /// options where the table lacks what a gallery needs.
     pub fn inspect(address: &str, options: &TableOptions) -> Result<Looked> {
         adoption::inspect(address, options)
     }
 
-    /// Every statement that [`PostgresStore::adopt`] runs before it lists items, for an owner to read, or to run by hand. Writes nothing.
+    /// Returns every statement that [`PostgresStore::adopt`] runs before it lists items, for an owner to
+    /// read, or to run by hand. Writes nothing.
     ///
     /// # Errors
     ///
@@ -44,8 +45,9 @@ impl PostgresStore {
         adoption::statements(address, options)
     }
 
-    /// Looks whether the old vectors of a table are of a space, which [`Ledger::create_space`] refuses where they are not: before
-    /// [`PostgresStore::adopt`] makes anything. Rows that are no items may be of another width. Writes nothing.
+    /// Checks whether a table's old vectors fit a space, before [`PostgresStore::adopt`] makes anything;
+    /// where they do not, [`Ledger::create_space`] would refuse the space. Rows that are no items may have
+    /// another width. Writes nothing.
     ///
     /// # Errors
     ///
@@ -54,17 +56,20 @@ impl PostgresStore {
         adoption::expect_vectors(address, options, space)
     }
 
-    /// Makes a gallery of a table: the schema `rehang`, its tables, and triggers on the table; then every row becomes an item. The table
-    /// may be written and read meanwhile; its writers wait for the moment in which the triggers are made. `advance` is told `(done, total)`
-    /// rows, and ends the work where it gives `false`. Where a process died, the next call goes on; where all is done, it makes the functions
-    /// of the gallery anew, and of one that an earlier version made the triggers too. Where the table or its columns have other names since,
-    /// what names them follows.
+    /// Makes a gallery of a table. It makes the schema `rehang`, its tables, and triggers on the table; then
+    /// every row becomes an item. The table may be written and read meanwhile; its writers wait for the
+    /// moment in which the triggers are made. `advance` is told `(done, total)` rows, and ends the work
+    /// where it returns `false`.
+    ///
+    /// Where a process died, the next call goes on. Where all is done, it makes the functions of the gallery
+    /// anew, and the triggers too where an earlier version made the gallery. Where the table or its columns
+    /// have got other names since, everything that names them follows.
     ///
     /// # Errors
     ///
-    /// As [`PostgresStore::inspect`]; an invalid option where the role may not do it; a conflict where the table is a gallery by other
-    /// options, or where another role has the schema `rehang` or something in it; unavailable where transactions are open for so long that
-    /// the triggers cannot be made.
+    /// As [`PostgresStore::inspect`]; an invalid option where the role may not do it; a conflict where the
+    /// table is a gallery by other options, or where another role has the schema `rehang` or something in it;
+    /// unavailable where transactions are open for so long that the triggers cannot be made.
     pub fn adopt(
         address: &str,
         options: &TableOptions,
@@ -74,16 +79,19 @@ impl PostgresStore {
         adoption::adopt(address, options, old, advance).map(Self::of)
     }
 
-    /// Opens a gallery that was [made](PostgresStore::adopt) of a table. `old` is the name of the space in the application's column.
+    /// Opens a gallery that was [made](PostgresStore::adopt) of a table. `old` is the name of the space in
+    /// the application's column.
     ///
-    /// Where the table is not what the gallery was made of any more (columns have other names or are gone, row security holds for the role), it
-    /// opens by our own tables: what is known of it can be read, searches can be led to another space, and [`Examined::check`] says what is out
-    /// of step. Everything that goes by rows is refused with the same words.
+    /// The table may not be what the gallery was made of any more: columns have other names or are gone, or
+    /// row security holds for the role. Then the gallery opens by its own tables: what is known of it can be
+    /// read, searches can be led to another space, and [`Examined::check`] says what is out of step. Every
+    /// call that needs the table's rows is refused with the same words.
     ///
     /// # Errors
     ///
-    /// As [`PostgresStore::inspect`] where the table is no gallery; not found where the table is no gallery yet; a conflict where it is one by other options, or in
-    /// another form, or its functions are of a version that lets others in.
+    /// As [`PostgresStore::inspect`] where the table is no gallery; not found where the table is no gallery
+    /// yet; a conflict where it is one by other options, or in another form, or its functions are of a
+    /// version that lets others in.
     pub fn open(address: &str, options: &TableOptions, old: Option<&str>) -> Result<Self> {
         adoption::open(address, options, old).map(Self::of)
     }
@@ -92,69 +100,81 @@ impl PostgresStore {
         Self(Arc::new(handle))
     }
 
-    /// Copies the vectors of the space that serves into a column of the application's table, which is made if it is not there, and makes
-    /// its search index: so that [`PostgresStore::release`] leaves them there. Items without a source whose vectors are adapted get none. The table may be written and read meanwhile. Every row is
-    /// updated, which costs what an update of the application's costs and fires its triggers for updates ([`Examined::remarks`] names them). `advance` as in [`PostgresStore::adopt`]. A second call goes on.
+    /// Copies the vectors of the space that serves into a column of the application's table, so that
+    /// [`PostgresStore::release`] leaves them there. The column is made if it is not there, and gets a search
+    /// index. Items without a source whose vectors are adapted get none.
+    ///
+    /// The table may be written and read meanwhile. Every row is updated, which costs what an update of the
+    /// application's costs and fires its triggers for updates ([`Examined::remarks`] names them). `advance`
+    /// is as in [`PostgresStore::adopt`]. A second call goes on.
     ///
     /// # Errors
     ///
-    /// A conflict where the space that serves is a column of the table already, or items with a source have adapted vectors in it; an invalid
-    /// option where the column is there with another type, or with vectors of the application's; as [`PostgresStore::adopt`].
+    /// A conflict where the space that serves is a column of the table already, or items with a source have
+    /// adapted vectors in it; an invalid option where the column is there with another type, or with vectors
+    /// of the application's; as [`PostgresStore::adopt`].
     pub fn settle(&self, column: &str, advance: &dyn Fn(u64, u64) -> bool) -> Result<Released> {
         self.0.expect_in_step()?;
         release::settle(&self.0, column, false, advance)
     }
 
-    /// Copies as [`PostgresStore::settle`] does, adapted vectors too. The release then makes a table beside the application's, `NAME_adapted`, with
-    /// the keys of the rows that have one.
+    /// Copies vectors as [`PostgresStore::settle`] does, adapted ones too. The release then makes a table
+    /// beside the application's, `NAME_adapted`, with the keys of the rows that have an adapted vector.
     ///
     /// # Errors
     ///
-    /// As [`PostgresStore::settle`], but for adapted vectors; a conflict where something of that name is there.
+    /// As [`PostgresStore::settle`], except for adapted vectors; a conflict where something
+    /// of that name is there.
     pub fn settle_with_adapted(&self, column: &str, advance: &dyn Fn(u64, u64) -> bool) -> Result<Released> {
         self.0.expect_in_step()?;
         release::settle(&self.0, column, true, advance)
     }
 
-    /// Takes everything of ours out of the database again. The application's table is left as it was found, but for a column that the
-    /// vectors were [moved](PostgresStore::settle) into. What has changed since is moved, too, while applications that use the table wait:
-    /// no more than that is looked at. Where no column is named, one that a release had begun to fill is taken back.
+    /// Takes everything of the gallery out of the database again. The application's table is left as it was
+    /// found, except for a column that the vectors were [moved](PostgresStore::settle) into. Vectors that
+    /// have changed since are moved, too, while applications that use the table wait; nothing else is looked
+    /// at in that time. Where no column is named, one that a release had begun to fill is taken back.
     ///
     /// # Errors
     ///
-    /// Unavailable where transactions keep the table for too long; an invalid option where the role may not do it; a conflict where the
-    /// vectors were not moved into the column, or something of the application's, as a view, depends on what is ours.
+    /// Unavailable where transactions keep the table for too long; an invalid option where the role may not
+    /// do it; a conflict where the vectors were not moved into the column, or something of the application's,
+    /// such as a view, depends on what is the gallery's.
     pub fn release(self, settled: Option<&str>) -> Result<()> {
         release::release(&self.0, settled)
     }
 
-    /// The same for a gallery that need not be opened, with nothing moved: by what our own tables say of it. Its table may have another name
-    /// or other columns by now, be what [`PostgresStore::open`] refuses, or be gone.
+    /// Takes a gallery out of the database without opening it and without moving vectors, by what the
+    /// gallery's own tables say of it. Its table may have another name or other columns by now, be what
+    /// [`PostgresStore::open`] refuses, or be gone.
     ///
     /// # Errors
     ///
-    /// As [`PostgresStore::release`]; not found where no table of that name is, or was when it was adopted, a gallery; a conflict where
-    /// several were.
+    /// As [`PostgresStore::release`]; not found where no table of that name is, or was when it was adopted, a
+    /// gallery; a conflict where several were.
     pub fn take_out(address: &str, options: &TableOptions) -> Result<()> {
         release::take_out(address, options)
     }
 
-    /// The application's table.
+    /// Returns the application's table.
     pub fn table(&self) -> &TableOptions {
         &self.0.table.options
     }
 
-    /// Keeps other processes from working on the upgrade of this gallery, until what is given is dropped or its process ends.
+    /// Keeps other processes from working on the upgrade of this gallery, until the returned hold is
+    /// dropped or its process ends.
     ///
     /// # Errors
     ///
-    /// A conflict where another process is at work on it. Behind a pooler one that has died is waited for, for ten seconds at most.
+    /// A conflict where another process is at work on it. Behind a pooler the call waits for a process that
+    /// has died, for ten seconds at most.
     pub fn hold(&self) -> Result<Hold> {
         hold::hold(&self.0)
     }
 }
 
-/// Passes methods of a contract on to the functions that do their work, which take the gallery first.
+/// Defines methods of a contract that call the functions which do their work, with the
+/// gallery as first argument.
 macro_rules! passed_on {
     ($($name:ident($($argument:ident: $kind:ty),*) -> $out:ty => $work:path;)*) => {
         $(fn $name(&self, $($argument: $kind),*) -> Result<$out> {
@@ -163,7 +183,8 @@ macro_rules! passed_on {
     };
 }
 
-/// The same of what goes by the rows of the table, which has to be what the gallery was made of.
+/// Defines methods that need the rows of the table. They fail where the table is not what
+/// the gallery was made of.
 macro_rules! passed_on_in_step {
     ($($name:ident($($argument:ident: $kind:ty),*) -> $out:ty => $work:path;)*) => {
         $(fn $name(&self, $($argument: $kind),*) -> Result<$out> {
@@ -216,7 +237,8 @@ impl Ledger for PostgresStore {
         self.0.name()
     }
 
-    /// One process of the server is at work for each connection, and the application wants some of them.
+    /// Returns two: each connection keeps a process of the server at work, and the
+    /// application wants some of them.
     fn writers(&self) -> usize {
         2
     }
@@ -232,12 +254,14 @@ impl Index for PostgresStore {
         search(space: &str, queries: &Matrix, k: usize, filter: &Filter) -> Vec<Vec<Found>> => search::search;
         search_handicapped(space: &str, queries: &Matrix, k: usize, filter: &Filter, handicap: f64) -> Vec<Vec<Found>>
             => search::search_handicapped;
+        search_fused(spaces: &FusedSpaces<'_>, queries: (&Matrix, &Matrix), k: usize, filter: &Filter) -> Option<Vec<Vec<Found>>>
+            => search::search_fused;
         prepare(space: &str, advance: &dyn Fn(u64, u64) -> bool) -> () => search::prepare;
         rebuild(space: &str) -> () => search::rebuild;
     }
 
     fn flush(&self) -> Result<()> {
-        // What the server has committed lasts.
+        // Committed writes last already.
         Ok(())
     }
 }
@@ -271,7 +295,7 @@ impl Examined for PostgresStore {
         Ok(!self.0.database.run(Mode::Read, spaces::left)?.is_empty())
     }
 
-    /// The server may use the room of dead rows of our tables again.
+    /// Lets the server use the room of dead rows of the gallery's tables again.
     fn compact(&self) -> Result<(u64, u64)> {
         doctor::compact(&self.0)
     }

@@ -1,16 +1,16 @@
-//! The application's own table: what is an item in it, and whether it can be a gallery.
+//! The application's own table: which rows and columns of it are items, and whether it can be a gallery.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 use tokio_postgres::error::SqlState;
 
 use crate::connection::{Connection, Step, StepError};
 use crate::guard::{self, EQUALS};
 
-/// What of a table is a gallery.
+/// Choice of the table, columns and conditions that a gallery is made of.
 ///
 /// | Name | Default | Purpose |
 /// |---|---|---|
@@ -18,21 +18,23 @@ use crate::guard::{self, EQUALS};
 /// | `id` | its primary key | the columns that say which item a row is |
 /// | `source` | none | what can be embedded again: a column, or an SQL expression of the table's columns |
 /// | `label` | none | a column with a class, tag or group |
-/// | `payload` | all other columns | a column of type `jsonb` or `json` that is kept beside an item, and that searches filter by |
+/// | `payload` | all other columns | a `jsonb` or `json` column kept beside an item; searches filter by it |
 /// | `vector` | none | the column with the vectors of the old model, `vector` or `halfvec` |
-/// | `condition` | all rows | an SQL condition on the table's columns: rows that do not meet it are no items |
-/// | `published` | false | whether the table may be in a publication of logical replication, or all tables may |
-/// | `column` | none | the column that the new vectors are to move into at the end, of which [`Examined::remarks`](rehang_store::Examined::remarks) speaks |
-/// | `root_certificates` | none | a file in the PEM format with authorities that are trusted besides the system's; the server has to prove then who it is |
-/// | `keep_paid_s` | a day | seconds that the native vector of a row that is gone waits for the row to come back |
+/// | `condition` | all rows | SQL condition on the table's columns; rows that do not meet it are no items |
+/// | `published` | false | whether this table, or all, may be in a publication of logical replication |
+/// | `column` | none | the new vectors move into it at the end ([`Examined::remarks`] tells of it) |
+/// | `root_certificates` | none | PEM file of further authorities; the server then has to prove who it is |
+/// | `keep_paid_s` | a day | seconds that the native vector of a row that is gone waits for the row |
+///
+/// [`Examined::remarks`]: rehang_store::Examined::remarks
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableOptions {
     /// The table, `schema.name` or `name`.
     pub table: String,
-    /// The columns that say which item a row is; its primary key where there are none.
+    /// The columns that say which item a row is; the table's primary key where there are none.
     #[serde(default)]
     pub id: Vec<String>,
-    /// What can be embedded again: a column, or an SQL expression of the table's columns.
+    /// Source of an item, which can be embedded again: a column, or an SQL expression of the table's columns.
     pub source: Option<String>,
     /// A column with a class, tag or group.
     pub label: Option<String>,
@@ -40,46 +42,48 @@ pub struct TableOptions {
     pub payload: Option<String>,
     /// The column with the vectors of the old model.
     pub vector: Option<String>,
-    /// Rows that do not meet it are no items.
+    /// Condition on a row: rows that do not meet it are no items.
     pub condition: Option<String>,
-    /// Whether the table may be in a publication of logical replication, or all tables may: subscribers were seen to.
+    /// Whether the table may be in a publication of logical replication, or all tables may: somebody has
+    /// seen to the subscribers.
     #[serde(skip)]
     pub published: bool,
     /// The column that the new vectors are to move into at the end.
     #[serde(skip)]
     pub column: Option<String>,
-    /// A file with authorities that are trusted besides the system's.
+    /// A file in the PEM format with authorities that are trusted besides the system's.
     #[serde(skip)]
     pub root_certificates: Option<PathBuf>,
-    /// How many seconds the native vector of a row that is gone waits for the row to come back: a day where nothing is said, and 0 keeps none.
+    /// How many seconds the native vector of a row that is gone waits for the row to come back. It is a day
+    /// where nothing is said, and 0 keeps none.
     #[serde(skip)]
     pub keep_paid_s: Option<u32>,
 }
 
-/// A column.
+/// Column of a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Column {
     pub(crate) name: String,
-    /// What it is called by in the server's catalogue, whatever its name becomes.
+    /// Number of the column in the server's catalogue, which stays whatever the column's name becomes.
     number: i16,
-    /// Its type as SQL writes it; of a domain, the type that it is of.
+    /// Type of the column as SQL writes it; for a domain, the type that the domain is made of.
     pub(crate) kind: String,
     is_enum: bool,
     pub(crate) is_nullable: bool,
     pub(crate) is_generated: bool,
-    /// Generated when it is read: a trigger does not see it.
+    /// Whether the column is generated when it is read: a trigger does not see it.
     pub(crate) is_virtual: bool,
-    /// Its collation, where it is not the usual one of its type.
+    /// Collation of the column, where it is not the usual one of its type.
     pub(crate) collation: Option<String>,
-    /// Whether that one takes different letters for the same.
+    /// Whether that collation takes different letters for equal.
     pub(crate) has_equals: bool,
 }
 
-/// A table that was looked at and can be a gallery.
+/// Table that was looked at and can be a gallery.
 #[derive(Debug, Clone)]
 pub(crate) struct Table {
     pub(crate) oid: u32,
-    /// `"schema"."name"`.
+    /// Name of the table as SQL: `"schema"."name"`.
     pub(crate) qualified: String,
     /// The partitioned table that it is a part of, if it is one.
     pub(crate) root: Option<String>,
@@ -87,7 +91,8 @@ pub(crate) struct Table {
     pub(crate) is_partitioned: bool,
     pub(crate) options: TableOptions,
     pub(crate) key: Vec<Column>,
-    /// The columns of key, source, label, payload and vector by name, with their numbers in the server's catalogue.
+    /// The columns of key, source, label, payload and vector by name, with their numbers in
+    /// the server's catalogue.
     pub(crate) numbers: BTreeMap<String, i16>,
     /// All columns with their numbers.
     pub(crate) columns: Vec<(String, i16)>,
@@ -99,12 +104,13 @@ pub(crate) struct Table {
     pub(crate) is_halfvec: bool,
     /// Whether the source is a column and no expression.
     pub(crate) is_source_column: bool,
-    /// Estimated by the server.
+    /// Number of rows, as the server estimates it.
     pub(crate) rows: u64,
 }
 
-/// The first function of a check that may give something else for the same arguments at another time: a volatile one; or one that the
-/// application or the server calls stable, unless it goes by its arguments and the session's settings alone, as most of the server's do.
+/// Query for the first function in a check that may give something else for the same arguments at another
+/// time: a volatile function, or one that is called stable. A stable function of the server's passes where it
+/// uses its arguments and the session's settings alone, as most do.
 const CHANGES_BY_ITSELF: &str = r"
     WITH made AS (SELECT conbin::text AS tree FROM pg_constraint WHERE conrelid = to_regclass('pg_temp.this') AND conname = 'of_its_row'),
         called AS (SELECT DISTINCT found[1]::oid AS id FROM made, regexp_matches(made.tree, ':(?:funcid|opfuncid) (\d+)', 'g') AS found)
@@ -136,8 +142,8 @@ const KEY_TYPES: [&str; 13] = [
 const TIMESTAMP: &str = "timestamp without time zone";
 const TIMESTAMPTZ: &str = "timestamp with time zone";
 
-/// A column of a key as text, the same in every session: dates and times as ISO 8601 has them, those of a time zone in UTC; bytes in
-/// hexadecimal digits.
+/// Writes a column of a key as text that is the same in every session. Dates and times are in ISO 8601, those
+/// with a time zone in UTC, and bytes in hexadecimal digits.
 fn text_of(column: &Column, row: &str) -> String {
     let value = format!("{row}.{}", quoted(&column.name));
     let iso = |value: &str| format!("(pg_catalog.to_jsonb({value}) OPERATOR(pg_catalog.#>>) '{{}}')");
@@ -152,12 +158,12 @@ fn text_of(column: &Column, row: &str) -> String {
     }
 }
 
-/// A name as SQL takes it.
+/// Quotes a name for SQL.
 pub(crate) fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-/// A text as SQL takes it.
+/// Quotes a text for SQL.
 pub(crate) fn literal(text: &str) -> String {
     let doubled = text.replace('\'', "''");
     if doubled.contains('\\') {
@@ -170,7 +176,7 @@ pub(crate) fn literal(text: &str) -> String {
 impl Table {
     /// Looks at a table. Reads only.
     pub(crate) fn inspect(connection: &mut Connection, options: &TableOptions) -> Step<Self> {
-        // The name means what it means to the application.
+        // The name is looked up as the application would look it up.
         guard::see_as_application(connection)?;
         let oid = connection
             .query_one("SELECT pg_catalog.to_regclass($1)::pg_catalog.oid", &[&options.table])
@@ -190,7 +196,7 @@ impl Table {
             &[&oid],
         )?;
         let Some(found) = found else {
-            // Letters that are not small are lost where a name is not quoted.
+            // Capital letters are lost where a name is not quoted.
             let like = connection.query_opt(
                 "SELECT concat(CASE WHEN n.nspname <> 'public' THEN format('%I.', n.nspname) END, format('%I', c.relname)) FROM pg_class AS c
                      JOIN pg_namespace AS n ON n.oid = c.relnamespace
@@ -337,7 +343,7 @@ impl Table {
             is_source_column,
             rows: found.try_get::<_, f64>(6)?.max(0.0) as u64,
         };
-        // An expression that is wrong says so here, and not in a trigger.
+        // A wrong expression fails here, and not in a trigger.
         let parts = [
             ("source", &options.source, table.source_of("t")),
             ("condition", &options.condition, table.is_item("t")),
@@ -349,7 +355,7 @@ impl Table {
                 _ => "an SQL condition on the table's columns",
             };
             let refuse = |said: &str| {
-                // What is there, but in no schema of the server, is seen by nobody else either.
+                // A name that is in no schema of the server's is not seen by the triggers either.
                 let more = if said.contains("does not exist") && !said.starts_with("column") {
                     "; what is not the server's own is named with its schema, as in public.unaccent(title) or title OPERATOR(public.||) body"
                 } else {
@@ -362,7 +368,7 @@ impl Table {
             }
             let probe = format!("SELECT {part} FROM {} AS t LIMIT 0", table.qualified);
             connection.query(&probe, &[]).map_err(|failure| wrong_for_good(failure, refuse))?;
-            // Of a row it has to make one value: several would be an error of the trigger.
+            // An expression has to make one value of a row: several would be an error of the trigger.
             let of_one = format!("SELECT count({part}) FROM (SELECT (NULL::{}).*) AS t", table.qualified);
             connection.batch("SAVEPOINT probe")?;
             let tried = connection.query(&of_one, &[]);
@@ -372,7 +378,7 @@ impl Table {
             {
                 return Err(refuse("it makes several values of a row").into());
             }
-            // A function that it calls may name something that our triggers do not see.
+            // A function that the expression calls may name something that the gallery's triggers do not see.
             connection.batch("SAVEPOINT probe")?;
             let tried =
                 connection.query(&format!("SELECT {part} FROM {} AS t LIMIT 1", table.qualified), &[]);
@@ -389,8 +395,9 @@ impl Table {
         Ok(table)
     }
 
-    /// The table of a gallery as our own tables know it, whatever became of it since: its key and its vectors by their names of now, and nothing
-    /// of what else its rows have. `columns` are those of when the gallery was made, and so is the key.
+    /// Builds the table of a gallery as the gallery's own tables know it, whatever became of it since. It has
+    /// the key and the vectors by their present names, and nothing else of the rows. `columns` and the key
+    /// are those of when the gallery was made. `None` where the table, or a column of its key, is gone.
     pub(crate) fn remembered(
         connection: &mut Connection,
         (gallery, key_was): (i32, &[String]),
@@ -451,9 +458,10 @@ impl Table {
         }))
     }
 
-    /// Refuses a source or a condition that depends on more than its row, a change of which no trigger sees: the vector of a source that is no
-    /// more would stay. The server itself says so, of a check on a table that is gone when this returns; what a check may call and must not
-    /// change by itself is read off what the server made of it.
+    /// Fails where a source or a condition depends on more than its row. No trigger sees a change elsewhere,
+    /// so the vector of a source that is no more would stay. The expression is made a check on a scratch
+    /// table, which is gone when this returns: the server itself refuses most such expressions. Functions
+    /// that a check may call although they change by themselves are found in what the server made of it.
     pub(crate) fn expect_of_its_row(&self, connection: &mut Connection) -> Step<()> {
         let source = self.options.source.as_ref().filter(|_| !self.is_source_column);
         for (option, text) in [("source", source), ("condition", self.options.condition.as_ref())] {
@@ -482,7 +490,7 @@ impl Table {
         Ok(())
     }
 
-    /// The columns that the function of the triggers reads, by their names of now.
+    /// Returns the columns that the function of the triggers reads, by their present names.
     pub(crate) fn read(&self) -> impl Iterator<Item = &(String, i16)> {
         let is_read = |column: &str| {
             self.key.iter().any(|key| key.name == column)
@@ -495,15 +503,16 @@ impl Table {
         self.columns.iter().filter(move |(name, _)| is_read(name) && !name.contains("$rehang$"))
     }
 
-    /// The source of a row, as text. Two are the same only letter by letter, whatever the collation of the column says.
+    /// Returns the source of a row, as text. Two sources are the same only letter by letter, whatever the
+    /// collation of the column says.
     pub(crate) fn source_of(&self, row: &str) -> String {
         match &self.options.source {
             None => "NULL::text".into(),
             Some(column) if self.is_source_column => {
                 format!("{row}.{}::text COLLATE pg_catalog.\"C\"", quoted(column))
             }
-            // The row's columns are all that the expression sees.
-            // It ends with its line, since it may end with a comment.
+            // The expression sees the row's columns alone. It ends with its line, since it
+            // may end with a comment.
             Some(expression) => {
                 format!(
                     "(SELECT ({expression}\n)::text FROM (SELECT {row}.*) AS this) COLLATE pg_catalog.\"C\""
@@ -512,7 +521,7 @@ impl Table {
         }
     }
 
-    /// Whether a row is an item.
+    /// Returns the condition that a row is an item.
     pub(crate) fn is_item(&self, row: &str) -> String {
         match &self.options.condition {
             None => "true".into(),
@@ -529,7 +538,8 @@ impl Table {
             .map_or("NULL::text".into(), |label| format!("{row}.{}::text", quoted(label)))
     }
 
-    /// What is kept beside an item, as the text of JSON: as it was written, since what the server makes of a `json` may be an error of its own.
+    /// Returns the payload of an item as the text of JSON: as it was written, since what the server makes of
+    /// a `json` may be an error of its own.
     pub(crate) fn payload_of(&self, row: &str) -> String {
         if let Some(payload) = &self.options.payload {
             return format!("{row}.{}::text", quoted(payload));
@@ -542,7 +552,8 @@ impl Table {
         format!("(SELECT to_json(this)::text FROM (SELECT {}) AS this)", columns.join(", "))
     }
 
-    /// One field of it by its name, which SQL has as `given`, as `jsonb`. No other field is looked at.
+    /// Returns one field of a payload by its name, which SQL has as `given`, as `jsonb`. No
+    /// other field is looked at.
     pub(crate) fn field_of(&self, row: &str, name: &str, given: &str) -> String {
         if let Some(payload) = &self.options.payload {
             return format!("({row}.{}::jsonb -> {given})", quoted(payload));
@@ -553,7 +564,7 @@ impl Table {
         })
     }
 
-    /// An item's id as text: its key, or where it has several columns a JSON list of them.
+    /// Returns the id of an item as text: its key, or a JSON list where the key has several columns.
     pub(crate) fn id_of(&self, row: &str) -> String {
         match &self.key[..] {
             [one] => text_of(one, row),
@@ -564,24 +575,24 @@ impl Table {
         }
     }
 
-    /// What tells the old vector of a row from another one, as a number.
+    /// Returns the hash of the old vector of a row, which tells it from another one.
     pub(crate) fn vector_hash(&self, row: &str) -> String {
         let hash_of =
             |column: &String| hash_of_vector(&format!("{row}.{}::pg_catalog.float4[]", quoted(column)));
         self.options.vector.as_ref().map_or("NULL::bigint".into(), hash_of)
     }
 
-    /// Whether an item has been seen with the old vector that its row has.
+    /// Returns the condition that an item has been seen with the old vector that its row has.
     pub(crate) fn has_vector_of(&self, item: &str, row: &str) -> String {
         format!("{item}.vector_hash IS NOT DISTINCT FROM {}", self.vector_hash(row))
     }
 
-    /// The columns of the key in our own tables: `k1 bigint NOT NULL, …`.
+    /// Returns the columns of the key in the gallery's own tables: `k1 bigint NOT NULL, …`.
     pub(crate) fn key_columns(&self) -> String {
         self.key_columns_as('k')
     }
 
-    /// The same with another letter.
+    /// Returns the columns of the key as [`Table::key_columns`] has them, with another letter than `k`.
     pub(crate) fn key_columns_as(&self, letter: char) -> String {
         let columns = self.key.iter().zip(1..);
         let of = |(column, at): (&Column, usize)| {
@@ -592,20 +603,20 @@ impl Table {
         columns.map(of).collect()
     }
 
-    /// `k1, k2`.
+    /// Returns the names of the key's columns in the gallery's own tables: `k1, k2`.
     pub(crate) fn key_names(&self) -> String {
         let names: Vec<String> = (1..=self.key.len()).map(|at| format!("k{at}")).collect();
         names.join(", ")
     }
 
-    /// The key of a row: `t."id", t."part"`.
+    /// Returns the columns of the key of a row: `t."id", t."part"`.
     pub(crate) fn key_of(&self, row: &str) -> String {
         let names: Vec<String> =
             self.key.iter().map(|column| format!("{row}.{}", quoted(&column.name))).collect();
         names.join(", ")
     }
 
-    /// Whether a row is that of an item: `i.k1 = t."id" AND …`.
+    /// Returns the condition that a row belongs to an item: `i.k1 = t."id" AND …`.
     pub(crate) fn is_of(&self, item: &str, row: &str) -> String {
         let columns = self.key.iter().zip(1..);
         let equal: Vec<String> = columns
@@ -614,7 +625,7 @@ impl Table {
         equal.join(" AND ")
     }
 
-    /// The values of the key's columns from the text of an id.
+    /// Returns the values of the key's columns from the text of an id.
     pub(crate) fn key_from(&self, id: &str) -> Vec<String> {
         match &self.key[..] {
             [one] => vec![format!("({id})::{}", one.kind)],
@@ -626,20 +637,21 @@ impl Table {
     }
 }
 
-/// What tells the source of a row from another one, as a number: of a partitioned table, where rows come and go with their partitions, and
-/// no trigger sees it.
+/// Returns the hash of the source of a row, which tells it from another one. A partitioned table needs it:
+/// rows come and go with their partitions, and no trigger sees it.
 pub(crate) fn hash_of_source(source: &str) -> String {
     format!("pg_catalog.hashtextextended(({source}) COLLATE pg_catalog.\"C\", 0)")
 }
 
-/// The same of a vector's numbers.
+/// Returns the hash of a vector's numbers, which tells the vector from another one.
 pub(crate) fn hash_of_vector(numbers: &str) -> String {
     format!(
         "pg_catalog.hashtextextended(pg_catalog.encode(pg_catalog.array_send({numbers}), 'base64') COLLATE pg_catalog.\"C\", 0)"
     )
 }
 
-/// Refuses a partitioned table with partitions that are no table of this server, or that a crash would empty.
+/// Fails where a partitioned table has partitions that are no table of this server, or
+/// that a crash would empty.
 fn expect_partitions(connection: &mut Connection, options: &TableOptions, oid: u32) -> Step<()> {
     let other = connection.query_opt(
         "SELECT format('%I.%I', n.nspname, c.relname), c.relkind = 'f' FROM pg_partition_tree($1::oid::regclass) AS p JOIN pg_class AS c ON c.oid = p.relid
@@ -656,7 +668,7 @@ fn expect_partitions(connection: &mut Connection, options: &TableOptions, oid: u
     Err(Error::option("table", &options.table, why).into())
 }
 
-/// Whether an expression may name a column.
+/// Whether an expression may name a column or a schema.
 fn names(expression: &str, column: &str) -> bool {
     let is_part = |letter: char| letter.is_alphanumeric() || letter == '_';
     let (expression, column) = (expression.to_lowercase(), column.to_lowercase());
@@ -665,13 +677,15 @@ fn names(expression: &str, column: &str) -> bool {
     })
 }
 
-/// What the server says of a statement that the caller's own words are part of, where these are what is wrong.
+/// Turns what the server says of a statement into an invalid option, where the caller's own words in the
+/// statement are what is wrong.
 fn wrong_for_good(failure: StepError, as_option: impl FnOnce(&str) -> Error) -> StepError {
     let StepError::Server(error) = &failure else { return failure };
     match error.as_db_error() {
-        // The statement takes parameters, which are none of the expression's.
+        // The statement takes parameters, which the expression does not have.
         Some(said) if *said.code() == SqlState::PROTOCOL_VIOLATION => as_option(said.message()).into(),
-        // 42: syntax and names; 22: values; 0A: what cannot be there; all but a right that lacks.
+        // 42: syntax and names; 22: values; 0A: what cannot be there. A missing right is not
+        // the expression's fault.
         Some(said)
             if ["42", "22", "0A"].contains(&&said.code().code()[..2])
                 && *said.code() != SqlState::INSUFFICIENT_PRIVILEGE =>
@@ -690,12 +704,12 @@ fn is_vector(kind: &str) -> bool {
         .any(|known| name == *known || name.starts_with(&format!("{known}(")))
 }
 
-/// The type of a column, without the schema that the type is in.
+/// Returns the type of a column, without the schema that the type is in.
 fn type_of(column: &Column) -> &str {
     column.kind.rsplit('.').next().unwrap_or(&column.kind)
 }
 
-/// The width that a column of vectors declares; `None` where it takes any.
+/// Returns the width that a column of vectors declares; `None` where it takes any.
 fn vector_width(column: &Column) -> Result<Option<usize>> {
     let kind = type_of(column);
     let width = kind.strip_prefix("vector").or_else(|| kind.strip_prefix("halfvec"));
@@ -753,11 +767,12 @@ fn columns(connection: &mut Connection, oid: u32) -> Step<Vec<Column>> {
         .collect()
 }
 
-/// What a key of a partitioned table has to be.
+/// Expected key of a partitioned table, as errors say it.
 const OF_A_PARTITIONED: &str = "columns with a primary key or a unique index over them on the whole, which has the columns of the partition key in it; \
      where the server takes none, as over an expression, each partition may be a gallery of its own";
 
-/// The columns that say which item a row is: those that were named, which have to be unique and there, or the primary key.
+/// Reads the columns that say which item a row is: those that were named, which have to be unique and never
+/// NULL, or the primary key.
 fn key(
     connection: &mut Connection,
     oid: u32,
@@ -780,7 +795,7 @@ fn key(
             row.try_get::<_, bool>(2)?,
         ));
     }
-    // Where two rows may have a key for a while, what is told of the one cannot be told from what is told of the other.
+    // Where two rows may share a key for a while, the gallery could not tell which row a change is about.
     let deferrable = "columns whose primary key or unique index is not deferrable";
     for name in &options.id {
         column("id", name)?;

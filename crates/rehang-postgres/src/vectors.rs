@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use pgvector::{HalfVector, Vector};
-use rehang::{Error, ErrorKind, Provenance, Result};
+use rehang_core::{Error, ErrorKind, Provenance, Result};
 use rehang_store::{
     Counts, Epoch, Failure, ItemKey, NewVector, Priority, Revision, VectorRecord, VectorWrite, WriteOutcome,
     check,
@@ -20,7 +20,7 @@ use crate::spaces::find;
 use crate::table::quoted;
 use crate::values::{band_and_score, int, key, priority, provenance, row_limit, row_of, rows_of};
 
-/// The columns of a state `s`, and of its vector where one is wanted.
+/// Returns the columns of a state `s`, and of its vector where one is wanted.
 pub(crate) fn columns(handle: &Handle, space: &SpaceRow, state: &str, with_vector: bool) -> String {
     let value = if with_vector { value_of(space, &format!("v{}", space.number)) } else { "NULL".into() };
     let value = handle.pgvector.sent(&value);
@@ -29,10 +29,10 @@ pub(crate) fn columns(handle: &Handle, space: &SpaceRow, state: &str, with_vecto
     )
 }
 
-/// How many columns that are.
+/// Number of columns that [`columns`] returns.
 pub(crate) const COLUMNS: usize = 7;
 
-/// The vector of a space, from its own table or the application's row `t`.
+/// Returns the expression for the vector of a space, from its own table or the application's row `t`.
 fn value_of(space: &SpaceRow, vectors: &str) -> String {
     match &space.in_column {
         Some(column) => format!("t.{}", quoted(column)),
@@ -40,7 +40,8 @@ fn value_of(space: &SpaceRow, vectors: &str) -> String {
     }
 }
 
-/// Joins the state of an item `i` in a space as `s`, and its vector where that is in a table of ours.
+/// Returns the join of the state of an item `i` in a space as `s`, and of its vector where that is in
+/// a table of the gallery.
 pub(crate) fn join(space: &SpaceRow, state: &str, with_vector: bool) -> String {
     let n = space.number;
     let vectors = if with_vector && space.in_column.is_none() {
@@ -48,12 +49,13 @@ pub(crate) fn join(space: &SpaceRow, state: &str, with_vector: bool) -> String {
     } else {
         String::new()
     };
-    // No condition on the provenance here: what is lacking changes faster than the planner's picture of it.
+    // There is no condition on the provenance here: which items lack a vector changes faster than
+    // the planner's statistics.
     format!("LEFT JOIN rehang.state_{n} AS {state} ON {state}.item = i.key{vectors}")
 }
 
-/// The vector of the columns from one on; `None` where the space has none: also where a state says that it has one, which the doctor tells, and which
-/// a write of the vector mends.
+/// Reads a vector with its state from the columns from `from` on. `None` where the space has none, also where
+/// a state says that it has one: the doctor tells that, and a write of the vector mends it.
 pub(crate) fn read(row: &Row, from: usize, with_vector: bool) -> Step<Option<VectorRecord>> {
     let made_by: Option<String> = row.try_get(from)?;
     let Some(made_by) = made_by.filter(|made_by| made_by != "lacking") else { return Ok(None) };
@@ -105,14 +107,15 @@ pub(crate) fn provenances(handle: &Handle, space: &str, keys: &[ItemKey]) -> Res
     })
 }
 
-/// An item that was just put.
+/// Item that was just put.
 pub(crate) struct NewState {
     pub(crate) item: i64,
     pub(crate) revision: i64,
-    /// The revision of its source, where the put has left that as it was.
+    /// Revision of its source, where the put has left the source as it was.
     pub(crate) kept_source: Option<i64>,
     pub(crate) sourced: bool,
-    /// Whether the put has made the item: what it has in a space was given to one that came back.
+    /// Whether the put has made the item. Then whatever it has in a space was given to it as
+    /// an item that came back.
     pub(crate) is_new: bool,
 }
 
@@ -197,7 +200,8 @@ pub(crate) fn write(
             TRIES.. => Attempt::Last,
             _ => Attempt::Again,
         };
-        // What a statement of its own has written is written, whatever became of the next one.
+        // A statement that is a transaction of its own has written its vectors, whatever
+        // became of the next one.
         if !is_one_round {
             outcomes.fill(None);
         }
@@ -207,7 +211,8 @@ pub(crate) fn write(
     });
     match written {
         Ok(()) => Ok(outcomes.into_iter().map(|outcome| outcome.unwrap_or(WriteOutcome::Changed)).collect()),
-        // Vectors are paid for. Whatever the server says of them may be mended while they wait: a right that was taken, a disk.
+        // Vectors are paid for, so they wait. The cause of the refusal may be mended meanwhile: a right
+        // that was taken, a disk.
         Err(error) if !error.is_retryable() && (is_refused || error.is_unauthorised()) => {
             let detail = format!("vectors wait to be written: {error}");
             Err(ErrorKind::Unavailable { service: handle.name(), detail }.into())
@@ -216,7 +221,7 @@ pub(crate) fn write(
     }
 }
 
-/// Writes what has no outcome yet.
+/// Writes the vectors that have no outcome yet.
 fn write_all(
     connection: &mut Connection,
     handle: &Handle,
@@ -248,7 +253,7 @@ fn write_all(
     Ok(())
 }
 
-/// How often a call is made again before it leaves those items alone that others are at: about a second.
+/// How often a call is made again before it leaves alone the items that others use: about a second.
 const TRIES: u32 = 8;
 
 /// Writes vectors of different items, all of them in one statement.
@@ -299,7 +304,7 @@ fn write_round(
                     );
                     return Err(Error::conflict(what, why).into());
                 }
-                // Most likely an application is about to change it; if not, it stays in the queue.
+                // Most likely an application is about to change the item; if not, it stays in the queue.
                 WriteOutcome::Changed
             }
         });
@@ -307,27 +312,31 @@ fn write_round(
     Ok(())
 }
 
-/// Whether a write was made of the item as it is now; its revision and that of its source.
+/// Whether a write was made of the item as it is now, given the item's revision and that of its source.
 fn is_of_now((revision, of_source): (i64, i64), write: &VectorWrite) -> bool {
     let of_now = if write.provenance == Provenance::Native { of_source } else { revision };
     of_now == int(write.revision)
 }
 
-/// How a write of vectors meets rows that another transaction is at.
+/// Way in which a write of vectors meets rows that another transaction uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Attempt {
-    /// It waits for them for a moment, and fails then. Rows are seldom in use, and locking all of them first costs a third of a fill.
+    /// The write waits for them for a moment, and then fails. Rows are seldom in use, and locking all of them
+    /// first costs a third of a fill.
     First,
-    /// It fails where it meets one: waiting while it holds others could keep an application from going on.
+    /// The write fails where it meets one: waiting while it holds other rows could keep an
+    /// application from going on.
     Again,
-    /// It passes over them.
+    /// The write passes over them.
     Last,
 }
 
-/// Writes the states and the vectors of those items that still are what they were when they were read, and gives these.
+/// Writes the states and the vectors of the items that still are what they were when they were read,
+/// and returns their keys.
 ///
-/// It is one statement and takes no lock before all its bytes are there: whatever becomes of this process, the server ends it within
-/// milliseconds, and nobody waits for a worker that is frozen, or whose machine is gone.
+/// It is one statement and takes no lock before all its bytes are there. Whatever becomes of this process,
+/// the server ends the statement within milliseconds, and nobody waits for a worker that is frozen, or
+/// whose machine is gone.
 fn write_states_and_values(
     connection: &mut Connection,
     handle: &Handle,
@@ -371,8 +380,8 @@ fn write_states_and_values(
         Attempt::Again => (locked("NOWAIT"), "JOIN free ON free.item = w.item"),
         Attempt::Last => (locked("SKIP LOCKED"), "JOIN free ON free.item = w.item"),
     };
-    // `here` keeps `advance` and `drop_space` from the space until the statement ends; without it nothing is written. A vector that is
-    // replaced goes first: `put` asks for what `gone` did.
+    // `here` keeps `advance` and `drop_space` from the space until the statement ends; without it nothing is
+    // written. A vector that is replaced goes first: `put` asks what `gone` did.
     let sql = format!(
         "WITH here AS MATERIALIZED (SELECT set_config('lock_timeout', '50ms', true) FROM rehang.space
                  WHERE number = {n} AND listed AND ($9::bigint IS NULL OR epoch = $9) FOR SHARE),
@@ -398,7 +407,8 @@ fn write_states_and_values(
     let row = row.map_err(|failure| match failure {
         // Another worker wrote a vector that this statement did not see yet; the next one does.
         StepError::Server(error) if error.code() == Some(&SqlState::UNIQUE_VIOLATION) => StepError::Busy,
-        // No state says that there is a vector where there is none: the statement fails as a whole.
+        // The statement divides by zero and fails as a whole where vectors were held back, so that no state
+        // says that there is a vector where there is none.
         StepError::Server(error) if error.code() == Some(&SqlState::DIVISION_BY_ZERO) => {
             let why = format!(
                 "a trigger on rehang.vector_{n} holds vectors back; drop it, since the table is ours"
@@ -416,14 +426,15 @@ fn write_states_and_values(
     Ok(written.into_iter().map(|item| ItemKey::from(item.max(0) as u64)).collect())
 }
 
-/// Keeps `advance` and `drop_space` from a space while a statement runs, and is empty where another epoch has begun; `$1` is the epoch.
+/// Returns the part of a statement that keeps `advance` and `drop_space` from a space while the statement
+/// runs. It is empty where another epoch has begun; `$1` is the epoch.
 fn in_epoch(n: i32) -> String {
     format!(
         "here AS MATERIALIZED (SELECT number FROM rehang.space WHERE number = {n} AND listed AND epoch = $1 FOR SHARE)"
     )
 }
 
-/// A count that a statement gives beside whether its epoch was there.
+/// Runs a statement that returns a count beside whether its epoch was there, and returns the count.
 fn count_in_epoch(connection: &mut Connection, sql: &str, parameters: Parameters<'_>) -> Step<usize> {
     let row = connection.query_one(sql, parameters)?;
     if !row.try_get::<_, bool>(0)? {
@@ -467,7 +478,7 @@ pub(crate) fn forget_natives(handle: &Handle, space: &str, epoch: Epoch, limit: 
         let row = find(connection, handle, space)?;
         check::epoch(space, epoch, row.record.epoch)?;
         let n = row.number;
-        // What is kept of items that are gone is of the same model.
+        // Vectors that wait for items that are gone are of the same model.
         let is_kept = connection.count("SELECT count(*) FROM to_regclass($1::text) AS t WHERE t IS NOT NULL", &[&format!("rehang.paid_{n}")])? > 0;
         let forget = if is_kept { format!(", paid AS (DELETE FROM rehang.paid_{n} WHERE EXISTS (SELECT 1 FROM here))") } else { String::new() };
         let vectors = if row.in_column.is_some() { String::new() } else {
@@ -526,7 +537,7 @@ pub(crate) fn record_failures(
     space: &str,
     failures: &[(ItemKey, Revision, String)],
 ) -> Result<()> {
-    // What an encoder said may hold what no text of the server can. The last reason of an item counts.
+    // A text of the server cannot hold everything that an encoder may say. The last reason of an item counts.
     let failures: BTreeMap<(ItemKey, Revision), String> = failures
         .iter()
         .map(|(key, revision, reason)| ((*key, *revision), reason.replace('\0', "\u{fffd}")))
@@ -536,7 +547,7 @@ pub(crate) fn record_failures(
     let reasons: Vec<&str> = failures.values().map(String::as_str).collect();
     handle.database.run(Mode::Statements, |connection| {
         let n = find(connection, handle, space)?.number;
-        // Always in the order of keys, so that two workers never wait for each other.
+        // Rows are locked in the order of keys, so that two workers never wait for each other.
         let sql = format!(
             "WITH w AS (SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::text[]) AS w(item, revision, reason)),
                  free AS (SELECT s.item, w.revision, w.reason FROM rehang.state_{n} AS s JOIN w ON w.item = s.item AND w.revision = {of_source}

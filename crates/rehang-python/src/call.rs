@@ -1,4 +1,5 @@
-//! How a verb is called: on a thread of its own, without Python's lock, while this one shows progress and listens for Ctrl-C.
+//! Calls of verbs: each runs on a thread of its own, without Python's lock, while the caller's thread shows
+//! progress and listens for Ctrl-C.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process;
@@ -9,26 +10,29 @@ use std::time::Duration;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
-use rehang::{Error, Progress, Result};
+use rehang_core::{Error, Progress, Result};
 
 use crate::error::{ending, raised};
 
 /// Time between two looks at signals and progress.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// Time that work which was asked to stop is waited for, before it is left to come to its end by itself.
+/// Time that work is waited for after it was asked to stop; after it, the work is left to come to its end by
+/// itself.
 const STOPS_WITHIN: Duration = Duration::from_millis(100);
 
-/// What happens at Ctrl-C.
+/// Behaviour of a call at Ctrl-C.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Interrupted {
-    /// The caller goes on at once. The work computes only: it notices a little later, and what it made is dropped.
+    /// The caller goes on at once. The work computes only: it notices a little later, and what it made is
+    /// dropped.
     Leaves,
-    /// The caller waits for the place where the work can stop and lose nothing; a second Ctrl-C leaves at once, which is like a
-    /// death of the process.
+    /// The caller waits for the place where the work can stop and lose nothing; a second Ctrl-C leaves at
+    /// once, which is like a death of the process.
     Waits,
 }
 
-/// Does `work` and gives what comes of it. `show`, if any, is called now and then with stage, unit, note, done and total.
+/// Does `work` and gives what comes of it. `show`, if any, is called now and then with stage, unit, note,
+/// done and total.
 pub fn call<T: Send + 'static>(
     py: Python<'_>,
     show: Option<&Bound<'_, PyAny>>,
@@ -39,11 +43,11 @@ pub fn call<T: Send + 'static>(
     let progress = Progress::default();
     let of_work = progress.clone();
     let (sender, receiver) = mpsc::channel();
-    // Only so that the compiler lets it through where Python's lock is given away: no other thread has it.
+    // The compiler asks for a lock where Python's own lock is given away; no other thread has the receiver.
     let receiver = Mutex::new(receiver);
     pool.spawn(move || {
-        // A panic of the work must not end the Python process. Where the caller has left, the channel is closed, and the answer is
-        // dropped.
+        // A panic of the work must not end the Python process. Where the caller has left, the channel is
+        // closed, and the answer is dropped.
         let outcome = catch_unwind(AssertUnwindSafe(|| work(&of_work)));
         drop(sender.send(outcome));
     });
@@ -62,7 +66,7 @@ pub fn call<T: Send + 'static>(
                     return Err(ending);
                 }
                 return match (outcome, caught) {
-                    // It was stopped by the signal, and not for a reason of its own.
+                    // The signal stopped the work; it did not fail for a reason of its own.
                     (Err(error), Some(caught)) if error.is_cancelled() => Err(caught),
                     (Err(error), _) => Err(raised(py, &error)),
                     (Ok(_), Some(caught)) => Err(caught),
@@ -97,13 +101,15 @@ pub fn call<T: Send + 'static>(
 
 static POOL: Mutex<Option<(u32, Arc<ThreadPool>)>> = Mutex::new(None);
 
-/// Leaves the threads to the work that is left behind, so that the next call need not wait for it: it gets threads of its own.
+/// Leaves the threads to the work that is left behind. The next call gets threads of its own and need not
+/// wait for it.
 fn leave_pool() {
     // Dropping a pool waits for nothing: its threads end when their work does.
     *lock(&POOL) = None;
 }
 
-/// The threads of this process. A process that was forked has none of its parent's threads, so it gets its own.
+/// The threads of this process. A process that was forked has none of its parent's threads, so it gets its
+/// own.
 fn pool() -> Result<Arc<ThreadPool>> {
     let mut kept = lock(&POOL);
     let own = process::id();

@@ -4,9 +4,9 @@ use std::sync::{Mutex, PoisonError};
 
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
-use rehang::{Error, ErrorKind, Verb, Wording};
+use rehang_core::{Error, ErrorKind, Verb, Wording};
 
-/// The exception that stands for an error. One that a callable raised is its cause.
+/// Makes the exception that stands for an error. An exception that a callable raised is its cause.
 pub fn raised(py: Python<'_>, error: &Error) -> PyErr {
     let exception = match made(py, error) {
         Ok(exception) => PyErr::from_value(exception),
@@ -28,7 +28,7 @@ pub fn ending(py: Python<'_>) -> Option<PyErr> {
 /// Keeps the last exception of a callable.
 static RAISED: Mutex<Option<PyErr>> = Mutex::new(None);
 
-/// The error of a library for what a callable raised.
+/// Makes the error of a library for what a callable raised.
 pub fn of_callable(py: Python<'_>, raised: PyErr) -> Error {
     let error = if raised.is_instance_of::<PyException>(py) {
         ErrorKind::Unavailable { service: "the encoder".into(), detail: raised.to_string() }
@@ -49,7 +49,7 @@ fn made<'py>(py: Python<'py>, error: &Error) -> PyResult<Bound<'py, PyAny>> {
     Ok(exception)
 }
 
-/// The name of the exception's class, by what the reader has to do.
+/// Names the exception's class, by what the reader has to do.
 fn class_of(error: &Error) -> &'static str {
     match error.kind() {
         _ if error.is_mismatch() => "MismatchError",
@@ -67,7 +67,7 @@ fn class_of(error: &Error) -> &'static str {
     }
 }
 
-/// Parameters are the arguments' own names; verbs are calls.
+/// Words of Python: parameters are the arguments' own names, verbs are calls.
 struct Words;
 
 impl Wording for Words {

@@ -4,8 +4,8 @@
 //! python/rehang (names, types, documentation) → this module → a verb of a library
 //! ```
 //!
-//! The Python package makes arrays of whatever it is given and calls this module; nothing else does. Whatever takes longer than a
-//! millisecond runs on another thread without Python's lock ([`call`]).
+//! The Python package makes arrays of whatever it is given and calls this module; nothing else does. Whatever
+//! takes longer than a millisecond runs on another thread without Python's lock ([`call`]).
 
 #![allow(clippy::needless_pass_by_value, reason = "arguments of Python arrive by value")]
 
@@ -17,7 +17,7 @@ mod verbs;
 
 use pyo3::prelude::*;
 
-/// The command line, the program's name in front; gives the exit code.
+/// Runs a command line, the program's name in front; gives the exit code.
 #[pyfunction]
 fn main(py: Python<'_>, line: Vec<std::ffi::OsString>) -> u8 {
     py.detach(|| rehang_cli::main(line))

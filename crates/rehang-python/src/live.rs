@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
-use rehang::finding::{Finding, Severity};
-use rehang::{Distance, Error, Matrix, Progress, Result, Space};
+use rehang_core::finding::{Finding, Severity};
+use rehang_core::{Distance, Error, Matrix, Progress, Result, Space};
 use rehang_encode::{Encoder, Function, Watched};
 use rehang_files::{VectorSource, read_matrix};
 use rehang_fit::Method;
@@ -83,7 +83,7 @@ impl PyUpgrade {
         Ok(Self(Arc::new(opened)))
     }
 
-    /// Does one of the verbs; gives its result as JSON.
+    /// Carries out the verb of a name; gives its result as JSON, and findings.
     fn verb(
         &self,
         py: Python<'_>,
@@ -227,7 +227,7 @@ impl PyUpgrade {
         to_json(py, &deleted)
     }
 
-    /// What the gallery holds.
+    /// Says what the gallery holds, as JSON.
     fn contents(&self, py: Python<'_>) -> PyResult<String> {
         let upgrade = Arc::clone(&self.0);
         let contents =
@@ -237,7 +237,7 @@ impl PyUpgrade {
 }
 
 impl PyUpgrade {
-    /// A callable as the encoder of the new space.
+    /// Makes a callable the encoder of the new space.
     fn encoder(
         &self,
         py: Python<'_>,
@@ -248,7 +248,8 @@ impl PyUpgrade {
         let batch = given.or("batch", BATCH)?;
         let normalise = given.or("normalise", false)?;
         let fingerprint = given.or("fingerprint", None)?;
-        // A new space that is not made yet is what the callable makes: of length 1 where it scales, or is cut.
+        // A new space that is not made yet is what the callable makes: of length 1 where it scales, or is
+        // cut.
         let configuration = self.0.configuration();
         let scales = normalise || configuration.is_cut(&space);
         let is_made = py.detach(|| self.0.store().spaces()).map_err(|error| raised(py, &error))?;
@@ -261,15 +262,15 @@ impl PyUpgrade {
                 Ok(Box::new(function(space, callable, batch, normalise, fingerprint)))
             })
             .map_err(|error| raised(py, &error))?;
-        // What the callable asks may become another model in the middle of a run.
+        // The model behind the callable may become another one in the middle of a run.
         Ok(if is_known { encoder } else { Box::new(Watched::new(encoder)) })
     }
 }
 
-/// Sources that a callable is given together, unless it says otherwise.
+/// Number of sources that a callable is given together, unless it says otherwise.
 const BATCH: usize = 64;
 
-/// An encoder that calls Python: sources in, rows out.
+/// Makes an encoder that calls Python: sources in, rows out.
 fn function(
     space: &Space,
     callable: Py<PyAny>,
@@ -289,7 +290,7 @@ fn function(
     Function::new(space, batch, normalise, fingerprint, call)
 }
 
-/// The fields of a payload, given as JSON.
+/// Reads the fields of a payload, given as JSON.
 fn payload(given: &Options<'_, '_>, name: &str) -> PyResult<Vec<(String, Value)>> {
     let Some(text) = given.get::<String>(name)? else { return Ok(Vec::new()) };
     match json_of(given.0.py(), &text)? {
@@ -306,10 +307,10 @@ fn json_of(py: Python<'_>, text: &str) -> PyResult<Value> {
     serde_json::from_str(text).map_err(|error| raised(py, &Error::corrupt("the payload", error)))
 }
 
-/// A verb with what it is asked for.
+/// Verb with its options: what remains is to give it an upgrade, an encoder if there is one, and a progress.
 type Work = Box<dyn FnOnce(&Upgrade, Option<&dyn Encoder>, &Progress) -> Result<(Value, Findings)> + Send>;
 
-/// The verb of a name, with the options that are given to it.
+/// Reads the verb of a name, with the options that are given to it.
 fn verb(name: &str, given: &Options<'_, '_>) -> PyResult<Work> {
     let flag = |name: &str| given.or(name, false);
     let path = |name: &str| given.or::<Option<PathBuf>>(name, None);

@@ -1,4 +1,4 @@
-//! What Python gives a verb: files by their paths, arrays in memory, and options by their names.
+//! Arguments that Python gives a verb: files by their paths, arrays in memory, and options by their names.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use pyo3::conversion::FromPyObjectOwned;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
-use rehang::curve::Metric;
-use rehang::order::Policy;
-use rehang::report::Precision;
-use rehang::{Distance, Error, HeadKind, Result};
+use rehang_core::curve::Metric;
+use rehang_core::order::Policy;
+use rehang_core::report::Precision;
+use rehang_core::{Distance, Error, HeadKind, Result};
 use rehang_evaluate::AnswerFiles;
 use rehang_files::{GivenRows, HeadFiles, JoinFiles, RowSelection, Scalars, VectorSource};
 use rehang_fit::objectives::squared::SquaredScale;
@@ -20,33 +20,33 @@ use rehang_upgrade::{PairsOptions, RunOptions, SwitchIf, Until, parse_until};
 
 use crate::error::raised;
 
-/// The options of a call, by their names; what is not given is not there.
+/// Options of a call, by their names; an option that is not given has no entry.
 pub struct Options<'a, 'py>(pub &'a Bound<'py, PyDict>);
 
 impl<'py> Options<'_, 'py> {
-    /// The object of that name.
+    /// Finds the object of a name; `None` stands for one that is not given.
     pub fn object(&self, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
         Ok(self.0.get_item(name)?.filter(|value| !value.is_none()))
     }
 
-    /// A value of that name.
+    /// Extracts the value of a name as a type of Rust.
     pub fn get<T: FromPyObjectOwned<'py>>(&self, name: &str) -> PyResult<Option<T>> {
         self.object(name)?.map(|value| value.extract().map_err(Into::into)).transpose()
     }
 
-    /// A file or an array that is needed.
+    /// Reads a file or an array that the caller `by` needs; fails where none is given.
     pub fn needed(&self, name: &str, by: &str) -> PyResult<VectorSource> {
         FromOptions::read(self, name)?.ok_or_else(|| raised(self.0.py(), &Error::missing(name, by)))
     }
 
-    /// An option of that name; what stands there where it is not given.
+    /// Reads an option; gives `plain` where it is not given.
     pub fn or<T: FromOptions<'py>>(&self, name: &str, plain: T) -> PyResult<T> {
         Ok(T::read(self, name)?.unwrap_or(plain))
     }
 }
 
-/// A library's options with those filled in that are given under the same names; what is not given is as in the options behind
-/// `over`.
+/// Fills in those of a library's options that are given under the same names. All others stay as in the
+/// options behind `over`.
 macro_rules! filled {
     ($given:expr, { $($name:ident),* $(,)? } over $plain:expr) => {{
         let mut filled = $plain;
@@ -56,13 +56,13 @@ macro_rules! filled {
 }
 pub(crate) use filled;
 
-/// What can be given as an option.
+/// Type that an option may have.
 pub trait FromOptions<'py>: Sized {
-    /// The option of that name, where it is given.
+    /// Reads the option of a name, where it is given.
     fn read(given: &Options<'_, 'py>, name: &str) -> PyResult<Option<Self>>;
 }
 
-/// Values of Python's own types.
+/// Implements [`FromOptions`] for values of Python's own types.
 macro_rules! of_python {
     ($($type:ty),*) => {
         $(impl<'py> FromOptions<'py> for $type {
@@ -74,7 +74,7 @@ macro_rules! of_python {
 }
 of_python!(bool, usize, u64, f32, f64, String, PathBuf, [f32; 2], Vec<usize>, Vec<f64>);
 
-/// Values that a library reads from text, which words what it expects.
+/// Implements [`FromOptions`] for values that a library reads from text. The library words what it expects.
 macro_rules! of_text {
     ($($type:ty),*) => {
         $(impl<'py> FromOptions<'py> for $type {
@@ -111,14 +111,14 @@ impl<'py> FromOptions<'py> for VectorSource {
     }
 }
 
-/// Where a verb takes several files, Python gives it one array.
+/// Verbs that take several files get one array from Python.
 impl<'py> FromOptions<'py> for Vec<VectorSource> {
     fn read(given: &Options<'_, 'py>, name: &str) -> PyResult<Option<Self>> {
         Ok(VectorSource::read(given, name)?.map(|source| vec![source]))
     }
 }
 
-/// The same, several of them.
+/// Implements [`FromOptions`] for lists of values that a library reads from text.
 macro_rules! of_texts {
     ($($type:ty),*) => {
         $(impl<'py> FromOptions<'py> for Vec<$type> {
@@ -143,7 +143,8 @@ impl<'py> FromOptions<'py> for Until {
     }
 }
 
-/// Options that stand in a group of their own in the libraries, and beside the others in Python.
+/// Implements [`FromOptions`] for options that stand in a group of their own in the libraries, and beside the
+/// others in Python.
 macro_rules! groups {
     ($($group:ident { $($name:ident),* $(,)? })*) => {
         $(impl<'py> FromOptions<'py> for $group {
@@ -159,13 +160,14 @@ groups! {
     AnswerFiles { labels, queries, query_labels, queries_old, qrels, ids, query_ids, groups, k }
     FitParameters { method, seed, metric, compare, within }
     NetworkOptions {
-        epochs, early_stop, seeds, checkpoints, thorough, loss, squared, uncertainty, label_smoothing, uncertainty_weights
+        epochs, early_stop, seeds, checkpoints, networks, loss, squared, uncertainty, label_smoothing, uncertainty_weights
     }
     RunOptions { budget, rate, until, workers, batch, no_refit, follow }
     PairsOptions { items, worth, run }
 }
 
-/// A path, or an array of one or two dimensions. The Python package has made one of the two of whatever it was given.
+/// Reads a path, or an array of one or two dimensions. The Python package has made one of the two of whatever
+/// it was given.
 pub fn source(name: &str, value: &Bound<'_, PyAny>) -> PyResult<VectorSource> {
     let py = value.py();
     if let Ok(path) = value.cast::<PyString>() {
@@ -184,7 +186,7 @@ pub fn source(name: &str, value: &Bound<'_, PyAny>) -> PyResult<VectorSource> {
     Ok(VectorSource::given(name, given))
 }
 
-/// One value a row.
+/// Reads one value a row.
 fn values(array: &Bound<'_, PyUntypedArray>) -> PyResult<Scalars> {
     let py = array.py();
     let as_type = |kind: &str| array.call_method1(intern!(py, "astype"), (kind,));
@@ -208,8 +210,8 @@ fn values(array: &Bound<'_, PyUntypedArray>) -> PyResult<Scalars> {
     })
 }
 
-/// Rows of an array, read a batch at a time: an array that is mapped from a file is never in memory as a whole, and one of another
-/// type or order is never copied as a whole.
+/// Rows of an array, read a batch at a time: an array that is mapped from a file is never in memory as a
+/// whole, and one of another type or order is never copied as a whole.
 struct Rows {
     array: Py<PyUntypedArray>,
     name: String,

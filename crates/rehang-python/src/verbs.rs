@@ -10,11 +10,11 @@ use numpy::{
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
-use rehang::adapter::{InputStatistics, RowSketch};
-use rehang::finding::Finding;
-use rehang::order::Policy;
-use rehang::report::Report;
-use rehang::{Error, Matrix};
+use rehang_core::adapter::{InputStatistics, RowSketch};
+use rehang_core::finding::Finding;
+use rehang_core::order::Policy;
+use rehang_core::report::Report;
+use rehang_core::{Error, Matrix};
 use rehang_evaluate::{CurveFiles, IdentifyFiles, OrderFiles, ReportFiles};
 use rehang_files::NamedFile;
 use rehang_files::adapter_file::{self, AdapterSource};
@@ -29,19 +29,19 @@ use crate::call::{Interrupted, call};
 use crate::error::raised;
 use crate::sources::{FromOptions, Options, filled, source};
 
-/// What was found, as severity and sentence.
+/// Findings, each as severity and sentence.
 pub type Findings = Vec<(String, String)>;
 
-/// A line of a curve: the metric, its values, and their start, end, minimum and mean.
+/// Line of a curve: the metric, its values, and their start, end, minimum and mean.
 type Line<'py> = (String, Bound<'py, PyArray1<f64>>, [f64; 4]);
 
-/// Adapted vectors and σ², what is said of them as JSON, and what was found.
+/// Result of a transform: adapted vectors and σ², a summary as JSON, and findings.
 type Transformed<'py> = (Bound<'py, PyArray2<f32>>, Bound<'py, PyArray1<f32>>, String, Findings);
 
-/// What is said of vectors as JSON, the rows that are not as most are, and what was found.
+/// Result of an identification: its summary as JSON, the rows that are not as most are, and findings.
 type Identified = (String, Vec<(usize, String)>, Findings);
 
-/// A network: its constants, its operators, and the names of its inputs and outputs.
+/// Network: its constants, its operators, and the names of its inputs and outputs.
 type Parts<'py> = (
     Bound<'py, PyDict>,
     Vec<(String, Vec<String>, Vec<String>, Bound<'py, PyDict>)>,
@@ -49,15 +49,15 @@ type Parts<'py> = (
     Vec<String>,
 );
 
-/// Findings in the form that Python takes them.
+/// Gives findings in the form that Python takes them.
 pub fn said<'a>(findings: impl IntoIterator<Item = &'a Finding>) -> Findings {
     let severity = |finding: &Finding| format!("{:?}", finding.severity).to_lowercase();
     findings.into_iter().map(|finding| (severity(finding), finding.to_string())).collect()
 }
 
-/// The map h with its σ².
+/// Adapter: the map h with its σ².
 #[pyclass(name = "Adapter", frozen)]
-pub struct PyAdapter(Arc<rehang::Adapter>);
+pub struct PyAdapter(Arc<rehang_core::Adapter>);
 
 #[pymethods]
 impl PyAdapter {
@@ -73,7 +73,8 @@ impl PyAdapter {
         read.map(|adapter| Self(Arc::new(adapter))).map_err(|error| raised(py, &error))
     }
 
-    /// The adapter of what its file would hold, for maps that PyTorch trained; `old` are the old vectors of its pairs.
+    /// Makes an adapter of what its file would hold, for maps that PyTorch trained; `old` are the old vectors
+    /// of its pairs.
     #[staticmethod]
     fn from_parts(
         py: Python<'_>,
@@ -110,14 +111,14 @@ impl PyAdapter {
         py.detach(|| adapter_file::save(&self.0, path)).map_err(|error| raised(py, &error))
     }
 
-    /// The bytes of its ONNX file.
+    /// Gives the bytes of the adapter's ONNX file.
     fn to_onnx<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let network = py.detach(|| to_network(&self.0)).map_err(|error| raised(py, &error))?;
         Ok(PyBytes::new(py, &network.to_bytes()))
     }
 
-    /// The network of that file: constants by name, operators as kind, inputs, outputs and attributes, and the names of inputs and
-    /// outputs.
+    /// Gives the network of the ONNX file: constants by name, operators as kind, inputs, outputs and
+    /// attributes, and the names of inputs and outputs.
     fn network<'py>(&self, py: Python<'py>) -> PyResult<Parts<'py>> {
         let network = py.detach(|| to_network(&self.0)).map_err(|error| raised(py, &error))?;
         let constants = PyDict::new(py);
@@ -144,9 +145,9 @@ impl PyAdapter {
         Ok((constants, nodes, named(network.inputs), named(network.outputs)))
     }
 
-    /// What it says of itself, as JSON.
+    /// Describes the adapter as JSON: spaces, geometry, uncertainty, handicap and training.
     fn about(&self) -> String {
-        let rehang::Adapter { old, new, geometry, uncertainty, handicap, training, .. } = &*self.0;
+        let rehang_core::Adapter { old, new, geometry, uncertainty, handicap, training, .. } = &*self.0;
         json!({
             "old": old,
             "new": new,
@@ -161,7 +162,7 @@ impl PyAdapter {
     }
 }
 
-/// An adapter of Python, or the path of one.
+/// Reads an adapter of Python, or the path of one.
 fn adapter_source(name: &str, value: &Bound<'_, PyAny>) -> PyResult<AdapterSource> {
     if let Ok(adapter) = value.cast::<PyAdapter>() {
         return Ok(AdapterSource::Given(name.to_owned(), Arc::clone(&adapter.get().0)));
@@ -250,7 +251,7 @@ pub fn curve<'py>(
     Ok((answer.to_json().to_string(), lines.collect(), said(&answer.findings)))
 }
 
-/// What upgrades would buy.
+/// Report that says what upgrades would buy.
 #[pyclass(name = "Report", frozen)]
 pub struct PyReport(pub Report);
 
@@ -311,7 +312,7 @@ pub fn report(
     Ok((PyReport(made.report), findings))
 }
 
-/// A result of a verb as JSON.
+/// Writes a result of a verb as JSON.
 pub fn to_json(py: Python<'_>, result: &impl serde::Serialize) -> PyResult<String> {
     let value: Result<Value, Error> =
         serde_json::to_value(result).map_err(|error| Error::corrupt("the result", error));

@@ -1,9 +1,9 @@
-//! Where a server is, and the key that it asks for.
+//! Address of a Qdrant server, with the key that the server asks for.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 
 /// The address of a Qdrant server, with its key if it wants one. The key is never shown.
 ///
@@ -22,11 +22,12 @@ pub struct QdrantAddress {
     root_certificates: Option<PathBuf>,
 }
 
-/// Bytes of the largest request where nothing else is said: some less than a server takes by default, 32 MiB.
+/// Bytes of the largest request where nothing else is said: a little less than the 32 MiB that a
+/// server takes by default.
 const REQUEST_MAX: usize = 30 << 20;
 
 impl QdrantAddress {
-    /// A server by its URL: `http://` or `https://`, a host, and a port.
+    /// Makes the address of a server from its URL: `http://` or `https://`, a host, and a port.
     pub fn new(url: impl Into<String>) -> Self {
         Self {
             url: url.into(),
@@ -37,26 +38,27 @@ impl QdrantAddress {
         }
     }
 
-    /// The same with a key.
+    /// Adds the key that the server asks for.
     #[must_use]
     pub fn with_key(self, key: Option<String>) -> Self {
         Self { key, ..self }
     }
 
-    /// The same; whether the key is sent over `http://` to another machine, where it can be read on the way.
+    /// Says whether the key may be sent over `http://` to another machine, where it can be read on the way.
     #[must_use]
     pub fn with_plain_http(self, plain_http: bool) -> Self {
         Self { plain_http, ..self }
     }
 
-    /// The same; how many bytes a request may have, 30 MiB by default: a proxy before the server may take fewer than the server does. Writes are split. Documents
-    /// of the gallery, some hundred kilobytes at most beside what waits for a comparison, are sent whole.
+    /// Sets how many bytes a request may have, 30 MiB by default: a proxy before the server may take fewer
+    /// than the server does. Writes are split. Documents of the gallery are sent whole: some hundred
+    /// kilobytes at most, beside what waits for a comparison.
     #[must_use]
     pub fn with_request_max(self, bytes: usize) -> Self {
         Self { request_max: bytes, ..self }
     }
 
-    /// The same; a file in the PEM format with authorities that are trusted besides the system's.
+    /// Names a file in the PEM format with authorities that are trusted besides the system's.
     #[must_use]
     pub fn with_root_certificates(self, file: Option<PathBuf>) -> Self {
         Self { root_certificates: file, ..self }
@@ -70,7 +72,8 @@ impl QdrantAddress {
         self.request_max
     }
 
-    /// The URL without a slash at its end, if it can be one.
+    /// Returns the URL without a slash at its end, and refuses one that cannot be an address
+    /// or would show the key.
     pub(crate) fn base(&self) -> Result<String> {
         let base = self.url.trim().trim_end_matches('/');
         let wanted =
@@ -80,7 +83,7 @@ impl QdrantAddress {
             !rest.is_empty() && rest.is_ascii() && !rest.contains(['@', '?', '#', ' ', '"', '<', '>', '\\'])
         });
         if !is_address || base.parse::<ureq::http::Uri>().is_err() {
-            // An address with a name in it may hold a password.
+            // An address with a name in it may hold a password too.
             let shown = if base.contains('@') { "an address with '@'" } else { base };
             return Err(Error::option("url", shown, wanted));
         }
@@ -107,7 +110,7 @@ impl QdrantAddress {
         self.key.as_deref()
     }
 
-    /// Whether the server is on this machine, where no proxy and no reader is in between.
+    /// Whether the server is on this machine, so that no proxy and no reader is in between.
     pub(crate) fn is_loopback(&self) -> bool {
         rehang_connect::is_loopback(self.url.trim())
     }

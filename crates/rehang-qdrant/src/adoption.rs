@@ -1,9 +1,10 @@
-//! Making a gallery of an application's collection, and opening one: what the server and the collection need, and every point as an item.
+//! Adoption of an application's collection as a gallery, and opening of one: checks of the server and the
+//! collection, then every point becomes an item.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
-use rehang::{Error, Remedy, Result};
+use rehang_core::{Error, Remedy, Result};
 use rehang_store::{Looked, SystemLeaseClock};
 use serde_json::{Value, json};
 
@@ -21,12 +22,12 @@ use crate::scroll::With;
 use crate::tokens::Tokens;
 use crate::{items, meta, spaces};
 
-/// Further indexes of a gallery whose server wants one of every field of a filter, beside those of spaces: of the source's revision, and of
-/// whether the application's source is there.
+/// Number of further indexes where the server wants one of every field of a filter, beside those of spaces:
+/// one on the source's revision, one on the application's source field.
 const FIELDS_OF_FEW: usize = 2;
 /// Spaces of a gallery in an upgrade.
 const SPACES: usize = 2;
-/// The same of the leases.
+/// Fields of leases that filters ask for, with the kind of their index.
 const FIELDS_OF_A_LEASE: [(&str, &str); 2] = [("slot", "integer"), ("worker", "keyword")];
 
 pub(crate) fn inspect(address: &QdrantAddress, options: &CollectionOptions) -> Result<Looked> {
@@ -75,7 +76,7 @@ pub(crate) fn adopt(
         expect_no_other_gallery(&handle)?;
         expect_ids(&handle)?;
     }
-    // The indexes first: the server may want one of every field of a filter.
+    // The indexes are made first: the server may want one of every field of a filter.
     for (field, kind) in FIELDS {
         handle.client.index(handle.collection(), field, kind)?;
     }
@@ -86,7 +87,8 @@ pub(crate) fn adopt(
         // The server may have a strict mode for new collections.
         let ours = json!({"vectors": {}, "strict_mode_config": {"enabled": false}});
         let made = handle.client.ask("PUT", &format!("/collections/{}", handle.ours), &ours);
-        // Of two that adopt at once, or of a request that was sent twice, one comes second.
+        // Where two processes adopt at once, or a request was sent twice, one comes second and
+        // finds the collection made.
         if let Err(error) = made
             && collection::look(&handle.client, &handle.ours)?.is_none()
         {
@@ -138,7 +140,8 @@ fn expect_room_for_indexes(handle: &Handle, facts: &Facts, known: &Meta) -> Resu
     ))
 }
 
-/// Fails where the application has a collection by the name of ours: a release would delete it.
+/// Fails where the application has a collection under the name of the gallery's own: a
+/// release would delete it.
 fn expect_ours(handle: &Handle) -> Result<()> {
     let ours = &handle.ours;
     let vectors = collection::look(&handle.client, ours)?.map(|found| found["config"]["params"].clone());
@@ -159,7 +162,7 @@ fn expect_ours(handle: &Handle) -> Result<()> {
     Err(Error::conflict(handle.name(), why))
 }
 
-/// Fails where the collection is a gallery already, by another of its names.
+/// Fails where the collection is a gallery already, under another of its names.
 fn expect_no_other_gallery(handle: &Handle) -> Result<()> {
     let here = handle.collection();
     let aliases = collection::aliases(&handle.client)?;
@@ -179,7 +182,7 @@ fn expect_no_other_gallery(handle: &Handle) -> Result<()> {
     Ok(())
 }
 
-/// Fails where there are points that cannot be items. They come first of all UUIDs.
+/// Fails where there are points that cannot be items. Their ids sort first of all UUIDs.
 fn expect_ids(handle: &Handle) -> Result<()> {
     let from_first =
         json!({"offset": "00000000-0000-0000-0000-000000000000", "limit": 1, "with_payload": false});
@@ -194,8 +197,9 @@ fn expect_ids(handle: &Handle) -> Result<()> {
     Err(Error::option(handle.name(), value, why))
 }
 
-/// Takes in what a gallery of before says of the points, whose state beside them was lost: its revisions, and which slots its spaces have. Where a
-/// space is made in the vector that one of these had, it has those natives ([`spaces::create`]).
+/// Takes over the tags that an earlier gallery left on the points, where the state beside the points was
+/// lost: its newest revision, and the slots of its spaces. A space that is made in a vector of that gallery
+/// gets the natives there ([`spaces::create`]).
 fn take_in(handle: &Handle, facts: &Facts) -> Result<()> {
     let newest = handle.client.largest(handle.collection(), REVISION, &handle.tag([]))?;
     if let Some(newest) = newest.as_ref().and_then(Point::revision) {
@@ -211,18 +215,18 @@ fn take_in(handle: &Handle, facts: &Facts) -> Result<()> {
     Ok(())
 }
 
-/// Takes out the indexes that an adoption has made which is refused.
+/// Takes out the indexes that an adoption made before it was refused.
 fn give_up_fields(handle: &Handle, facts: &Facts) -> Result<()> {
     let is_new = |made: &str| !facts.indexes.iter().any(|there| there == made);
     FIELDS.iter().filter(|(made, _)| is_new(made)).try_for_each(|(made, _)| handle.drop_index(made))
 }
 
-/// A filter for points with a tag of ours.
+/// Builds a filter for points that have a tag of a gallery.
 fn is_tagged() -> Value {
     all_of([json!({"key": REVISION, "range": {"gte": 1}}), none_of([is_empty(NO_SOURCE)])])
 }
 
-/// Fails where the application has fields of its own under the names of ours.
+/// Fails where the application has payload fields or a vector of its own under the gallery's names.
 fn take_possession(handle: &Handle, facts: &Facts) -> Result<()> {
     let mut theirs =
         vec![(REVISION, none_of([is_empty(REVISION), is(REVISION, NEW_OLD_VECTOR), is_tagged()]))];
@@ -231,7 +235,7 @@ fn take_possession(handle: &Handle, facts: &Facts) -> Result<()> {
     }
     let is_there = facts.has_sparse_witness || facts.vectors.iter().any(|(name, ..)| name == WITNESS);
     let may_be_ours = facts.has_sparse_witness || facts.has_witness;
-    // Where the state beside them is lost, points have tags.
+    // Where the state beside the points is lost, the points still have tags.
     if is_there && (!may_be_ours || handle.client.count(handle.collection(), &is_tagged())? == 0) {
         give_up_fields(handle, facts)?;
         let why = format!(
@@ -262,11 +266,12 @@ pub(crate) fn open(
     let not_yet =
         || Error::not_found("gallery", &options.collection, handle.client.name()).advise(Remedy::AdoptTable);
     expect_options(&known.and_then(|known| known.options).ok_or_else(not_yet)?, options)?;
-    // One that is not whole yet opens too, so that it can be released.
+    // A gallery that is not whole yet opens too, so that it can be released.
     Ok(handle)
 }
 
-/// Looks at the server and the collection, and gives the handle on what may be a gallery there, with its state where there is one.
+/// Looks at the server and the collection. Returns the handle on what may be a gallery there, with its
+/// state where there is one.
 pub(crate) fn connect(
     address: &QdrantAddress,
     options: &CollectionOptions,
@@ -304,7 +309,8 @@ pub(crate) fn connect(
     Ok((handle, known))
 }
 
-/// A gallery is what it was made as: other fields would make other items of the same points.
+/// Fails where a gallery is opened with other options than it was made with: other fields would make other
+/// items of the same points.
 fn expect_options(known: &CollectionOptions, options: &CollectionOptions) -> Result<()> {
     if known == options {
         return Ok(());

@@ -1,8 +1,9 @@
-//! Parts of the gallery's files: each a point in the collection of ours, and not in the state, which is written anew with every change.
+//! Parts of the gallery's files: each is a point of its own in the gallery's collection. The state would not
+//! do, since every change writes it anew.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use rehang_store::ItemKey;
 use serde_json::{Value, json};
 

@@ -1,10 +1,10 @@
-//! Who works on what: leases on items of the queue.
+//! Claims: which worker re-embeds which item of the queue, and until when.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use rehang::Result;
+use rehang_core::Result;
 use rehang_store::{AtWork, Claimed, ItemKey, Queue, Record, lease_end};
 use serde_json::{Value, json};
 
@@ -53,7 +53,7 @@ pub(crate) fn claim(
             if without_tag.is_empty() {
                 return Ok(claimed);
             }
-            // The queue has nothing but these, which its filter takes for items.
+            // Nothing but points without a tag is left in the queue: its filter takes them for items.
             unlisted.mend(handle, &without_tag)?;
             continue;
         }
@@ -75,7 +75,8 @@ pub(crate) fn claim(
                 json!({"id": id_of(lease_of(space, item.key)), "vector": {}, "payload": lease})
             })
             .collect();
-        // New ones are made, those that ran out are replaced, and those that another one took meanwhile stay.
+        // The upsert makes new leases, replaces those that ran out, and leaves those that
+        // another worker took meanwhile.
         let ran_out = json!({"key": "until", "range": {"lte": now_ms}});
         let body = json!({"points": points, "update_filter": all_of([ran_out])});
         handle.client.ask("PUT", &format!("/collections/{}/points?wait=true", handle.ours), &body)?;
@@ -84,7 +85,8 @@ pub(crate) fn claim(
         let mine = handle.client.scroll(&handle.ours, &mine, None, usize::MAX, &With::default())?;
         let mine: BTreeSet<ItemKey> = mine.into_iter().map(|point| point.key).collect();
         claimed.records.retain(|record| mine.contains(&lease_of(space, record.item.key)));
-        // Since these were read, another worker may have claimed some, made them native and ended its leases.
+        // Since the records were read, another worker may have claimed some, made them
+        // native and ended its leases.
         let keys = || claimed.records.iter().map(|record| record.item.key);
         let waits = all_of([has_id(keys()), space.waiting()]);
         let waits = handle.client.scroll(handle.collection(), &waits, None, usize::MAX, &With::default())?;
@@ -92,14 +94,15 @@ pub(crate) fn claim(
         let too_late: Vec<ItemKey> = keys().filter(|key| !waits.contains(key)).collect();
         end_leases(handle, space, &too_late)?;
         claimed.records.retain(|record| waits.contains(&record.item.key));
-        // Where others took all of them, there may be more.
+        // Where other workers took all of them, there may be more.
         if !claimed.records.is_empty() {
             return Ok(claimed);
         }
     }
 }
 
-/// The next items of a queue that are not held, and points of it that have no tag to be items by.
+/// Reads the next items of a queue that nobody holds, and the keys of points in it that have no
+/// tag and so are no items.
 fn free_records(
     handle: &Handle,
     space: &SpaceSlot,

@@ -1,11 +1,12 @@
-//! Requests to the server, sent again while it is away: every request of ours may arrive twice, but for a change that is sent once.
+//! Requests to the server, which are sent again while it is away. So every request may arrive twice, except a
+//! change that is [sent once](Client::change_once).
 
 use std::fmt;
 use std::panic::resume_unwind;
 use std::thread;
 use std::time::Duration;
 
-use rehang::{Error, ErrorKind, Result};
+use rehang_core::{Error, ErrorKind, Result};
 use rehang_connect::{Connection, OwnRoots, environment};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -13,13 +14,15 @@ use ureq::Agent;
 
 use crate::address::QdrantAddress;
 
-/// How long a call tries to reach a server that is away, as while it starts again.
+/// How long a call tries to reach a server that is away, for example while it restarts.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// The longest that a connection may take to come about, and a request with its answer: an index over all points takes minutes.
+/// The longest that a connection may take to come about.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
+/// The longest that a request may take with its answer: an index over all points takes minutes.
 const REQUEST_MAX: Duration = Duration::from_mins(10);
-/// Bytes of a request beside the things that it lists: its filter, which names a page of ids at most.
+/// Bytes of a request beside the things that it lists: mostly its filter, which names
+/// one page of ids at most.
 const HEAD: usize = 64 << 10;
 const REQUEST_MIN: usize = 4 * HEAD;
 /// The longest answer that is read, in bytes.
@@ -29,18 +32,18 @@ pub(crate) const PAGE: usize = 1_000;
 
 pub(crate) struct Client {
     agent: Agent,
-    /// Who is to blame for a request that found nobody.
+    /// Route to the server; it knows who is to blame for a request that reached nobody.
     connection: Connection,
     base: String,
     key: Option<String>,
-    /// Bytes of a request at most.
+    /// Bytes that a request may have at most.
     request_max: usize,
-    /// Points of a page at most, by the collection's strict mode.
+    /// Points that a page may have at most, by the collection's strict mode.
     pub(crate) page_max: usize,
 }
 
 impl Client {
-    /// Reads the address; asks nothing yet.
+    /// Reads the address. Sends nothing yet.
     pub(crate) fn new(address: &QdrantAddress) -> Result<Self> {
         let base = address.base()?;
         if address.request_max() < REQUEST_MIN {
@@ -61,23 +64,23 @@ impl Client {
         Ok(Self { agent, connection, base, key, request_max, page_max: usize::MAX })
     }
 
-    /// The server, for people.
+    /// Returns the name of the server in messages.
     pub(crate) fn name(&self) -> String {
         format!("Qdrant at {}", self.base)
     }
 
-    /// The `result` of an answer.
+    /// Sends a request and returns the `result` of its answer.
     pub(crate) fn ask(&self, method: &str, path: &str, body: &impl Serialize) -> Result<Value> {
         let answer = self.answer(method, path, body)?;
         answer.get("result").cloned().ok_or_else(|| Error::corrupt(self.name(), "an answer without a result"))
     }
 
-    /// The whole answer, from the first attempt that gets one.
+    /// Sends a request until an attempt gets an answer, and returns the whole answer.
     pub(crate) fn answer(&self, method: &str, path: &str, body: &impl Serialize) -> Result<Value> {
         self.answer_within(PATIENCE, method, path, body)
     }
 
-    /// The same with a patience of its own; with none the request is sent once.
+    /// Sends a request again until `patience` is over; with no patience the request is sent once.
     fn answer_within(
         &self,
         patience: Duration,
@@ -105,7 +108,7 @@ impl Client {
                 }
                 Ok((status, said, _)) => {
                     let said = said_of(&said);
-                    // The server itself says so with 400, a proxy before it with 413.
+                    // A server says it with 400, a proxy before it with 413.
                     if status == 413 || said.contains("is larger than allowed") {
                         return Err(self.too_large(body.len(), &said));
                     }
@@ -127,7 +130,8 @@ impl Client {
         }
     }
 
-    /// The status, the body, and the wait that a server asks for whose limits are reached.
+    /// Sends one request and returns the status, the body, and the wait that a server asks for when
+    /// its limits are reached.
     fn send(
         &self,
         method: &str,
@@ -161,12 +165,12 @@ impl Client {
         Error::option("[gallery] request_max", self.request_max, expected)
     }
 
-    /// How many things of so many bytes a request has room for, one at least.
+    /// How many things of `bytes` bytes fit into a request, one at least.
     pub(crate) fn room_for(&self, bytes: usize) -> usize {
         (self.request_max.saturating_sub(HEAD) / bytes.max(1)).max(1)
     }
 
-    /// What the server said, in the words of this library.
+    /// Turns a refusal of the server into an error in the words of this library.
     fn refused(&self, status: u16, said: &str) -> Error {
         let service = self.name();
         match status {
@@ -184,28 +188,29 @@ impl Client {
         }
     }
 
-    /// Makes an index of a payload field, in each part of the collection that has none. No search of the application's asks for it, so its graphs
-    /// get no further links by it.
+    /// Makes an index of a payload field in each part of the collection that has none. No search of the
+    /// application's asks for the field, so graphs get no further links for it.
     pub(crate) fn index(&self, collection: &str, field: &str, kind: &str) -> Result<()> {
         let schema = json!({"type": kind, "on_disk": true, "enable_hnsw": false});
         let body = json!({"field_name": field, "field_schema": schema});
         self.ask("PUT", &format!("/collections/{collection}/index?wait=true"), &body).map(drop)
     }
 
-    /// How many points pass a filter.
+    /// Counts the points that pass a filter.
     pub(crate) fn count(&self, collection: &str, filter: &Value) -> Result<u64> {
         let body = json!({"filter": filter, "exact": true});
         let answer = self.ask("POST", &format!("/collections/{collection}/points/count"), &body)?;
         answer["count"].as_u64().ok_or_else(|| Error::corrupt(self.name(), "a count that is no number"))
     }
 
-    /// Changes that the server makes one after the other; others' may come in between. The last one goes to all shards: it is about a
-    /// filter, or the only one. Returns when they can be seen.
+    /// Sends changes, which the server makes one after the other; changes of others may come in
+    /// between. The last one goes to all shards: it has a filter, or is the only one. Returns when
+    /// the changes can be seen.
     pub(crate) fn change(&self, collection: &str, operations: &[Value]) -> Result<()> {
         self.change_within(PATIENCE, collection, operations)
     }
 
-    /// The same, sent once: of what fails any part may have been applied, and none is applied twice.
+    /// Sends changes once. Where that fails, any part may have been applied, and none is applied twice.
     pub(crate) fn change_once(&self, collection: &str, operations: &[Value]) -> Result<()> {
         self.change_within(Duration::ZERO, collection, operations)
     }
@@ -213,8 +218,9 @@ impl Client {
     fn change_within(&self, patience: Duration, collection: &str, operations: &[Value]) -> Result<()> {
         let Some((last, before)) = operations.split_last() else { return Ok(()) };
         let path = |wait: bool| format!("/collections/{collection}/points/batch?wait={wait}");
-        // A server that is to wait does so for each operation by itself, which takes several times as long. Each shard applies its operations in
-        // turn, so those before the last one are applied when that one is.
+        // A server that is told to wait does so for each operation by itself, which takes several
+        // times as long. Each shard applies its operations in turn, so the earlier ones are
+        // applied when the last one is.
         let bytes = before.iter().map(|operation| operation.to_string().len() + 1).max();
         for some in before.chunks(self.room_for(bytes.unwrap_or(0))) {
             self.answer_within(patience, "POST", &path(false), &json!({"operations": some}))?;
@@ -223,7 +229,8 @@ impl Client {
     }
 }
 
-/// Makes some calls at once, each in a thread of its own, and gives what they give, in their order.
+/// Makes some calls at once, each in a thread of its own, and returns their results in
+/// the order of the calls.
 pub(crate) fn at_once<T: Send, R: Send>(
     of: impl IntoIterator<Item = T>,
     call: impl Fn(T) -> Result<R> + Sync,
@@ -241,14 +248,15 @@ impl fmt::Debug for Client {
     }
 }
 
-/// Whether a refusal is about room that somebody can make: memory of the machine, or a limit of the collection's strict mode that is
-/// reached. What was paid for is kept until then.
+/// Whether a refusal is about room that somebody can make: memory of the machine, or a limit of
+/// the collection's strict mode that is reached. The client sends such a request again, since
+/// its content was paid for.
 fn is_full(said: &str) -> bool {
     let is_over_a_limit = ["Max ", "limit of", "reached"].iter().all(|word| said.contains(word));
     is_over_a_limit || said.contains("Resident memory usage is at")
 }
 
-/// The words of a refusal.
+/// Takes the words of a refusal out of its body.
 fn said_of(said: &[u8]) -> String {
     let value: Value = serde_json::from_slice(said).unwrap_or_default();
     let words = value["status"]["error"].as_str().map(str::to_owned);

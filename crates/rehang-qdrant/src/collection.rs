@@ -1,16 +1,16 @@
-//! The application's collection: how it is configured, and what of it a gallery is made of.
+//! The application's collection: how it is configured, and which parts of it a gallery is made of.
 
-use rehang::{Distance, Error, Result};
+use rehang_core::{Distance, Error, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::client::Client;
 use crate::payload::{REVISION, TAG, WITNESS};
 
-/// Oldest server that will do: from here on a collection that is in use can be given another named vector.
+/// Oldest server that will do: since this version, a collection in use can be given another named vector.
 const SERVER_MIN: (u64, u64) = (1, 18);
 
-/// What of a collection a gallery is made of.
+/// Choice of the collection, payload fields and vector that a gallery is made of.
 ///
 /// | Name | Default | Purpose |
 /// |---|---|---|
@@ -41,13 +41,13 @@ pub(crate) struct Facts {
     pub(crate) indexed: u64,
     pub(crate) health: Health,
     pub(crate) vectors: Vec<(String, usize, Distance)>,
-    /// Vectors that are lists of vectors.
+    /// Names of vectors that are lists of vectors (multivectors).
     lists: Vec<String>,
     /// Vectors of the collection as the server describes them: all by name, or the unnamed one.
     pub(crate) described: Value,
     /// Whether the collection has the vector of [witnesses](WITNESS).
     pub(crate) has_witness: bool,
-    /// Whether it has the sparse one of an earlier version.
+    /// Whether it has the sparse witness vector of an earlier version.
     pub(crate) has_sparse_witness: bool,
     /// Payload fields that have an index.
     pub(crate) indexes: Vec<String>,
@@ -76,38 +76,40 @@ impl Facts {
     }
 }
 
-/// What the server is doing for a collection's indexes.
+/// State of the server's work on a collection's indexes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Health {
-    /// Nothing: all is done.
+    /// Nothing is left to do.
     Green,
-    /// It makes indexes.
+    /// The server is making indexes.
     Yellow,
-    /// It would make some, and waits for a change of the collection: since it started again, it has begun none.
+    /// The server would make indexes and waits for a change of the collection: since it
+    /// restarted, it has begun none.
     Grey,
-    /// It has given up, for this reason.
+    /// The server has given up, for this reason.
     Red(String),
 }
 
-/// What a collection's strict mode and its quotas let a request be. Where none is on, what suits us.
+/// Limits that a collection's strict mode and its quotas set to requests; [`Limits::NONE`]
+/// where no strict mode is on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// Points of a page, and neighbours of a search.
+    /// Points that a page may have, and neighbours that a search may ask for.
     pub(crate) query: usize,
-    /// Points of an upsert, and of a write of vectors.
+    /// Points that an upsert or a write of vectors may have.
     pub(crate) write: usize,
-    /// Conditions of a filter.
+    /// Conditions that a filter may have.
     pub(crate) conditions: usize,
-    /// Payload indexes of the collection.
+    /// Payload indexes that the collection may have.
     pub(crate) indexes: usize,
-    /// Bytes of the vectors of all points.
+    /// Bytes that the vectors of all points may take.
     pub(crate) vector_bytes: u64,
     /// Whether every field that a filter asks for needs an index.
     pub(crate) wants_indexes: bool,
 }
 
 impl Limits {
-    /// No limits.
+    /// Limits of a collection without a strict mode: none.
     pub(crate) const NONE: Self = Self {
         query: usize::MAX,
         write: usize::MAX,
@@ -117,7 +119,7 @@ impl Limits {
         wants_indexes: false,
     };
 
-    /// Those of a collection; a refusal where one of them would end an upgrade half-way.
+    /// Reads the limits of a collection's strict mode. Refuses a limit that would end an upgrade half-way.
     fn of(strict: &Value, what: &str) -> Result<Self> {
         if strict["enabled"].as_bool() != Some(true) {
             return Ok(Self::NONE);
@@ -153,8 +155,9 @@ impl Limits {
     }
 }
 
-/// Ids of a condition of ours at most, and conditions of the smallest write.
+/// Ids that one of our conditions names at most.
 const CONDITION_SIZE: usize = crate::client::PAGE;
+/// Conditions that the smallest write has.
 const CONDITIONS_MIN: usize = 64;
 
 impl CollectionOptions {
@@ -187,7 +190,7 @@ impl CollectionOptions {
     }
 }
 
-/// The collection of ours beside one of a name, which may be an alias.
+/// Returns the name of the gallery's own collection, beside the application's collection (or alias) `name`.
 pub(crate) fn ours(name: &str) -> String {
     format!("rehang_{name}")
 }
@@ -206,7 +209,7 @@ pub(crate) fn expect_server(client: &Client) -> Result<()> {
     Ok(())
 }
 
-/// Every alias with the collection that it leads to. None where the key may not ask.
+/// Lists every alias with the collection that it leads to; empty where the key may not ask.
 pub(crate) fn aliases(client: &Client) -> Result<Vec<(String, String)>> {
     let answer = match client.ask("GET", "/aliases", &Value::Null) {
         Err(error) if error.is_unauthorised() => return Ok(Vec::new()),
@@ -217,7 +220,7 @@ pub(crate) fn aliases(client: &Client) -> Result<Vec<(String, String)>> {
     Ok(aliases.map(|alias| (name(alias, "alias_name"), name(alias, "collection_name"))).collect())
 }
 
-/// Names of a collection's vectors, dense, of lists and sparse, but for the unnamed one.
+/// Returns the names of a collection's vectors except the unnamed one: dense, sparse, and lists of vectors.
 pub(crate) fn names_of_vectors(client: &Client, collection: &str) -> Result<Vec<String>> {
     let found = look(client, collection)?.unwrap_or_default();
     let params = &found["config"]["params"];
@@ -232,14 +235,14 @@ pub(crate) fn names_of_vectors(client: &Client, collection: &str) -> Result<Vec<
         .collect())
 }
 
-/// How a collection is configured; a refusal where a gallery cannot keep its promises in it.
+/// Reads how a collection is configured. Refuses one in which a gallery cannot keep its promises.
 pub(crate) fn facts(client: &Client, collection: &str) -> Result<Facts> {
     let found = look(client, collection)?;
     let found = found.ok_or_else(|| Error::not_found("collection", collection, client.name()))?;
     let params = &found["config"]["params"];
     let what = format!("collection {collection}");
     if params["replication_factor"].as_u64().unwrap_or(1) > 1 {
-        // A condition is decided by each replica for itself, and replicas may see two writers in another order.
+        // Each replica decides a condition for itself, and replicas may see two writers in different orders.
         let why = "one with replication_factor 1: replicas decide conditional writes each for itself";
         return Err(Error::option(what, "with replicas", why));
     }
@@ -301,7 +304,7 @@ pub(crate) fn facts(client: &Client, collection: &str) -> Result<Facts> {
     })
 }
 
-/// A collection as the server describes it; `None` where there is none.
+/// Reads a collection as the server describes it; `None` where there is none.
 pub(crate) fn look(client: &Client, collection: &str) -> Result<Option<Value>> {
     let there = client.ask("GET", &format!("/collections/{collection}/exists"), &Value::Null)?;
     if there["exists"].as_bool() != Some(true) {

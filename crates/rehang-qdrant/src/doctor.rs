@@ -1,6 +1,6 @@
-//! What must never be in a gallery, looked for; and how its indexes are.
+//! Examination of a gallery: searches for what must never be in it, and tells how its indexes are.
 
-use rehang::Result;
+use rehang_core::Result;
 use rehang_store::{Counts, IndexHealth, IndexKind, Problem};
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ use crate::handle::Handle;
 use crate::payload::REVISION;
 use crate::{indexes, items, meta, search, vectors};
 
-/// Points that wait to be listed are listed first.
+/// Lists points that wait to become items, then looks for what must never be in the gallery.
 pub(crate) fn check(handle: &Handle) -> Result<Vec<Problem>> {
     let meta = meta::read(handle)?;
     let unlisted = items::tag_new_points(handle, &mut |_| true)?;
@@ -66,7 +66,7 @@ pub(crate) fn check(handle: &Handle) -> Result<Vec<Problem>> {
     Ok(problems)
 }
 
-/// The server counts the vectors of all spaces together.
+/// Reports how the index of a space is. The server counts the vectors of all spaces together.
 pub(crate) fn index_health(handle: &Handle, space: &str) -> Result<IndexHealth> {
     let Counts { old, adapted, native, .. } = vectors::counts(handle, space)?;
     let (vectors, facts) = ((old + adapted + native) as usize, handle.facts()?);

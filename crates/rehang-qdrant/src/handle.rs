@@ -1,10 +1,11 @@
-//! The gallery that every call is about: its server, its collection, and the collection of ours beside it.
+//! The gallery that every call is about: its server, the application's collection, and the gallery's
+//! own collection beside it.
 
 use std::fmt;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use rehang_store::{ItemKey, LeaseClock};
 use serde_json::{Value, json};
 
@@ -28,26 +29,27 @@ pub(crate) struct DrawnKeys {
 pub(crate) struct Handle {
     pub(crate) client: Client,
     pub(crate) options: CollectionOptions,
-    /// The application's collection: where the options name an alias, what that led to when the gallery was made.
+    /// The application's collection. Where the options name an alias, it is the collection that the alias led
+    /// to when the gallery was made.
     pub(crate) collection: String,
-    /// Where the alias leads by now, if that is another collection.
+    /// The collection that the alias leads to by now, if it is another one.
     pub(crate) moved: Option<String>,
-    /// The collection of ours.
+    /// Name of the gallery's own collection.
     pub(crate) ours: String,
     /// The name that the space of the application's own vectors has or will have.
     pub(crate) old: Option<String>,
     pub(crate) clock: Arc<dyn LeaseClock>,
     pub(crate) tokens: Tokens,
-    /// The sample that claims go by.
+    /// The sample from which claims take items.
     pub(crate) drawn: Mutex<DrawnKeys>,
-    /// Whether the indexes of ours were looked at since the gallery was opened.
+    /// Whether this handle has looked for missing indexes since the gallery was opened.
     pub(crate) is_indexed: AtomicBool,
-    /// What the collection lets a request be, as it was when the handle was made.
+    /// Limits that the collection sets to requests, as they were when the handle was made.
     pub(crate) limits: Limits,
 }
 
 impl Handle {
-    /// What the gallery is, for people.
+    /// Returns the name of the gallery in messages.
     pub(crate) fn name(&self) -> String {
         format!("{}, collection {}", self.client.name(), self.options.collection)
     }
@@ -63,7 +65,7 @@ impl Handle {
         Err(Error::conflict(self.name(), why))
     }
 
-    /// The application's collection.
+    /// Returns the application's collection.
     pub(crate) fn collection(&self) -> &str {
         &self.collection
     }
@@ -72,7 +74,8 @@ impl Handle {
         collection::facts(&self.client, &self.collection)
     }
 
-    /// What has to come along for an item, with vectors of some spaces.
+    /// Returns the payload fields and vectors that a read brings along for an item, with
+    /// vectors of some spaces.
     pub(crate) fn with<'a>(&self, spaces: impl IntoIterator<Item = &'a SpaceSlot>) -> With {
         let payload = match &self.options.payload {
             None => Value::Bool(true),
@@ -84,13 +87,14 @@ impl Handle {
         With { payload, vectors: spaces.into_iter().map(|space| space.vector.clone()).collect() }
     }
 
-    /// The tag alone.
+    /// Reads the tag alone of the payload, with vectors of some spaces.
     pub(crate) fn tag<'a>(&self, spaces: impl IntoIterator<Item = &'a SpaceSlot>) -> With {
         With { payload: json!([REVISION, TAG]), ..self.with(spaces) }
     }
 
-    /// Changes every point that passes a filter, a page of them at a time: the server makes one change after the other, and an application's waits
-    /// for no more than such a page. `operation` is given the filter of a page.
+    /// Changes every point that passes a filter, one page at a time. The server makes one change
+    /// after the other, so an application's change waits for one page at most. `operation` is
+    /// given the filter of a page.
     pub(crate) fn change_each(&self, filter: &Value, operation: impl Fn(Value) -> Value) -> Result<()> {
         let collection = self.collection();
         self.client.each_page(collection, filter, None, usize::MAX, &With::default(), &mut |points| {
@@ -118,7 +122,7 @@ impl fmt::Debug for Handle {
     }
 }
 
-/// A name as a part of a path.
+/// Escapes a name so that it can be part of a path.
 fn escaped(name: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
     name.bytes()

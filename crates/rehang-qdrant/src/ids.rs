@@ -1,15 +1,15 @@
-//! Ids of points: the keys of items, and keys that are made of names.
+//! Ids of points: the keys of items, and keys that are made from names.
 
 use rehang_store::ItemKey;
 use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_128;
 
-/// The id of a point.
+/// Returns the id of a point, as a request has it.
 pub(crate) fn id_of(key: ItemKey) -> Value {
     u64::try_from(key.bits()).map_or_else(|_| Value::String(text_of(key)), Value::from)
 }
 
-/// The same as text: an item's id.
+/// Writes a key as text: the id of an item.
 pub(crate) fn text_of(key: ItemKey) -> String {
     let bits = key.bits();
     if let Ok(number) = u64::try_from(bits) {
@@ -19,7 +19,7 @@ pub(crate) fn text_of(key: ItemKey) -> String {
     format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
 }
 
-/// The key of a point's id; `None` for a UUID whose first half is zero.
+/// Reads the key of a point's id; `None` for a UUID whose first half is zero.
 pub(crate) fn key_of(id: &Value) -> Option<ItemKey> {
     match id {
         Value::String(uuid) => uuid_of(uuid),
@@ -36,7 +36,8 @@ fn uuid_of(text: &str) -> Option<ItemKey> {
     (bits >> 64 != 0).then(|| ItemKey::new(bits))
 }
 
-/// The key of an item's id: a number, a UUID, or else one that is made from the name; and whether it was.
+/// Returns the key of an item's id, and whether it was made from the id. A number and a UUID are keys
+/// themselves; any other id is hashed.
 pub(crate) fn key_of_name(id: &str) -> (ItemKey, bool) {
     if let Some(number) = id.parse::<u64>().ok().filter(|number| number.to_string() == id) {
         return (ItemKey::from(number), false);
@@ -47,7 +48,7 @@ pub(crate) fn key_of_name(id: &str) -> (ItemKey, bool) {
     (hashed(id.as_bytes()), true)
 }
 
-/// A UUID of bytes, by its form one that an application makes by a rule of its own (version 8).
+/// Makes a UUID from bytes. By its form (version 8), an application has made it by a rule of its own.
 pub(crate) fn hashed(bytes: &[u8]) -> ItemKey {
     let bits = xxh3_128(bytes) & !(0xf << 76) & !(0x3 << 62);
     ItemKey::new(bits | 0x8 << 76 | 0x2 << 62)
@@ -64,7 +65,8 @@ mod tests {
             assert_eq!((text_of(key).as_str(), is_name), (id, false));
             assert_eq!(key_of(&id_of(key)), Some(key));
         }
-        // Names, a number with a sign, one that is too large, and a UUID that a number could be taken for.
+        // Ids of four kinds: names, a number with a sign, one that is too large, and a UUID
+        // that looks like a number.
         for name in ["a", "", "+7", "07", "18446744073709551616", "00000000-0000-0000-0000-000000000007"] {
             let (key, is_name) = key_of_name(name);
             assert!(is_name && key.bits() >> 64 != 0, "{name}");

@@ -1,8 +1,8 @@
-//! Indexes of payload fields, which filters and the order of the queue go by.
+//! Indexes of payload fields, which filters and the order of the queue need.
 
 use std::sync::atomic::Ordering;
 
-use rehang::Result;
+use rehang_core::Result;
 
 use crate::collection::{Facts, Limits};
 use crate::handle::Handle;
@@ -10,7 +10,8 @@ use crate::meta;
 use crate::payload::{FIELDS, FIELDS_OF_A_SPACE, SOURCE_REVISION};
 use crate::slot::SpaceSlot;
 
-/// Those that filters ask for of a few points at a time: an index of them is of use only where the server wants one of every field.
+/// Fields that filters ask for only of a few points at a time. They get an index only where the server
+/// wants one of every field.
 const FIELDS_OF_FEW: [(&str, &str); 6] = [
     ("k", "keyword"),
     ("u", "integer"),
@@ -20,28 +21,30 @@ const FIELDS_OF_FEW: [(&str, &str); 6] = [
     ("a", "keyword"),
 ];
 
-/// How many fields of a space have an index.
+/// Number of fields of a space that have an index.
 pub(crate) fn fields_of_a_space(limits: &Limits) -> usize {
     FIELDS_OF_A_SPACE.len() + if limits.wants_indexes { FIELDS_OF_FEW.len() } else { 0 }
 }
 
-/// The fields of a space that have an index, with its kind.
+/// Lists the fields of a space that have an index, with its kind.
 pub(crate) fn indexed_fields(space: &SpaceSlot, limits: &Limits) -> Vec<(String, &'static str)> {
     let few = if limits.wants_indexes { &FIELDS_OF_FEW[..] } else { &[] };
     FIELDS_OF_A_SPACE.iter().chain(few).map(|(field, kind)| (space.path(field), *kind)).collect()
 }
 
-/// Makes the indexes of a gallery in parts of the collection that lack them: the server may lose one that came about while it rearranged points.
+/// Makes a gallery's indexes in parts of the collection that lack them: the server may lose an index that
+/// came about while it rearranged points.
 pub(crate) fn make_again(handle: &Handle) -> Result<()> {
     of_ours(handle, |field, kind| handle.client.index(handle.collection(), field, kind))
 }
 
-/// The indexes of a gallery on the application's collection, but for the first two. A gallery whose collection has got a strict mode since
-/// it was made is given what it lacks.
+/// Makes the indexes that a gallery lacks on the application's collection, except the two of [`FIELDS`]. A
+/// collection may have got a strict mode since the gallery was made; then further fields need one.
 pub(crate) fn make_missing(handle: &Handle, facts: &Facts) -> Result<()> {
     if facts.limits.wants_indexes {
         handle.client.index(handle.collection(), SOURCE_REVISION, "integer")?;
-        // Of any kind: with each the server notes which points lack the field, and one of truth values holds no text.
+        // The kind does not matter: with any kind the server notes which points lack the field. An index of
+        // truth values holds no text.
         for source in handle.options.source.iter().filter(|source| !facts.indexes.contains(source)) {
             meta::change(handle, |meta| {
                 if !meta.indexed.contains(source) {
@@ -62,7 +65,8 @@ pub(crate) fn make_missing(handle: &Handle, facts: &Facts) -> Result<()> {
     Ok(())
 }
 
-/// Makes the indexes that are missing, the first time that it is called: who made them [anew](index_anew) may have died in between.
+/// Makes missing indexes the first time that it is called: a process that made them [anew](index_anew)
+/// may have died in between.
 pub(crate) fn index_once(handle: &Handle) -> Result<()> {
     if handle.is_indexed.load(Ordering::Relaxed) {
         return Ok(());
@@ -78,7 +82,7 @@ pub(crate) fn index_once(handle: &Handle) -> Result<()> {
     Ok(())
 }
 
-/// Makes every index of ours on the application's collection anew.
+/// Drops and makes again every index of the gallery on the application's collection.
 pub(crate) fn index_anew(handle: &Handle) -> Result<()> {
     of_ours(handle, |field, kind| {
         handle.drop_index(field)?;
@@ -86,7 +90,8 @@ pub(crate) fn index_anew(handle: &Handle) -> Result<()> {
     })
 }
 
-/// Every field of ours on the application's collection that has an index, with its kind.
+/// Calls `each` with every field of the gallery on the application's collection that has an
+/// index, and with its kind.
 fn of_ours(handle: &Handle, mut each: impl FnMut(&str, &str) -> Result<()>) -> Result<()> {
     let meta = meta::read_any(handle)?;
     let of_spaces = meta.spaces.iter().flat_map(|space| indexed_fields(space, &handle.limits));

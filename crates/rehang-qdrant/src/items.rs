@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use rehang::{Error, ErrorKind, Provenance, Result};
+use rehang_core::{Error, ErrorKind, Provenance, Result};
 use rehang_store::{Item, ItemKey, ItemWrite, Revision, check};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -25,30 +25,32 @@ use crate::vectors;
 
 /// Points of one upsert.
 const UPSERT: usize = 256;
-/// How often in turn a point is met without a tag before indexes are made anew: an application that replaces one all the time is met again, too.
+/// How often in turn a point is met without a tag before indexes are made anew. An application that replaces
+/// a point all the time makes it appear so, too.
 const TIMES_SEEN: usize = 3;
-/// Between a round of tagging that failed and the next one.
+/// Pause between a round of tagging that failed and the next one.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The condition that no tag is on a point.
+/// Builds a filter for points that have no tag.
 fn untagged() -> Value {
     is_empty(REVISION)
 }
 
-/// The condition that an application says of a point that it has written the old vector, and left the source as it was.
+/// Builds a filter for points of which the application says that it has written the old vector and
+/// left the source as it was.
 fn has_new_old_vector() -> Value {
     is(REVISION, NEW_OLD_VECTOR)
 }
 
-/// What gives items whose old vector alone was written their next revision: natives stay, and so does what is on its way to become one.
-/// What was made from the vector before goes. An item without a source has nothing that could be the same: it becomes a point without a
-/// tag.
+/// Makes the operations that give items their next revision where only the old vector was written. Natives
+/// stay, and so do native vectors that are being written. Vectors that were made from the earlier old vector
+/// go. An item without a source has nothing that stays the same: it becomes a point without a tag.
 fn with_new_old_vector(handle: &Handle, meta: &Meta, keys: &[ItemKey]) -> Result<Vec<Value>> {
     let these = || vec![has_id(keys.iter().copied()), has_new_old_vector()];
     let with = |conditions: Vec<Value>| all_of([these(), conditions].concat());
     let mut operations = Vec::new();
     for space in meta.spaces.iter().filter(|space| !space.is_applications) {
-        // A reservation of an adapted vector has an epoch.
+        // A reservation has an epoch where the vector to come is adapted.
         let is_reserved = all_of([is(&space.path("p"), "pending"), none_of([is_empty(&space.path("l"))])]);
         let made_of_old = any_of([is(&space.path("p"), "adapted"), is_reserved]);
         let none = json!({"p": "none", "k": null, "u": null, "l": null});
@@ -65,18 +67,20 @@ fn with_new_old_vector(handle: &Handle, meta: &Meta, keys: &[ItemKey]) -> Result
     Ok(operations)
 }
 
-/// A filter for items without a source, or with one.
+/// Builds a filter for items that have a source (`yes`), or those that have none.
 pub(crate) fn has_source(yes: bool) -> Value {
     is(NO_SOURCE, !yes)
 }
 
-/// Gives every point without a tag one: what the application wrote since becomes an item with a new revision. A vector of one of our spaces that came
-/// with the point is native: the application made it. One of ours, which has a witness, belongs to content before, and is taken out first. `each` is told how many there were so far and says whether to go
-/// on. Gives how many
-/// points were met that cannot be items.
+/// Tags every point that has no tag: what the application wrote since becomes an item with a new revision. A
+/// vector of one of the new spaces that came with the point is native, since the application made it. A
+/// vector with a witness was written by the gallery, belongs to earlier content, and is taken out first.
+/// `each` is told how many points there were so far and says whether to go on. Returns how many points were
+/// met that cannot be items.
 ///
-/// All of a page that have a source get the same revision, and all others another one: with the key it still says which state of the
-/// item it is, since each revision is given by one operation, which the server applies once.
+/// All points of a page that have a source get the same revision, and all others another one. Together with
+/// the key, a revision still tells the states of an item apart: each revision is given by one operation,
+/// which the server applies once.
 pub(crate) fn tag_new_points(handle: &Handle, each: &mut dyn FnMut(u64) -> bool) -> Result<u64> {
     let collection = handle.collection();
     let mut done = 0;
@@ -105,14 +109,15 @@ pub(crate) fn tag_new_points(handle: &Handle, each: &mut dyn FnMut(u64) -> bool)
         }
         if !witnessed.is_empty() {
             let ours = all_of([these(), vec![json!({"has_vector": WITNESS})]].concat());
-            // The witness stays: a server that is killed applies this once more to what it had flushed, and would not find the vector without it.
+            // The witness stays: a server that is killed applies this once more to what it had flushed, and
+            // would not find the vector without the witness.
             operations.push(json!({"delete_vectors": {"filter": ours, "vector": names(&witnessed)}}));
         }
         let came = any_of(witnessed.iter().map(|space| space.came_with_point()).collect::<Vec<_>>());
         let has_came = !witnessed.is_empty()
             && handle.client.count(collection, &all_of([these(), vec![came]].concat()))? > 0;
         let no_source = handle.options.source.as_deref().map(is_empty);
-        // Every combination of spaces that a vector came for, none of them first.
+        // Every combination of spaces that a vector came for; the empty combination comes first.
         let combinations = if has_came { 1_usize << witnessed.len() } else { 1 };
         for has_no_source in if no_source.is_some() { &[false, true][..] } else { &[true] } {
             for combination in 0..combinations {
@@ -127,7 +132,7 @@ pub(crate) fn tag_new_points(handle: &Handle, each: &mut dyn FnMut(u64) -> bool)
                         must_not.push(space.has_vector());
                     }
                 }
-                // What has another source by now was written since: it is of the next page.
+                // A point whose source came or went since was written meanwhile: it belongs to the next page.
                 match &no_source {
                     Some(no_source) if *has_no_source => must.push(no_source.clone()),
                     Some(no_source) => must_not.push(no_source.clone()),
@@ -140,7 +145,8 @@ pub(crate) fn tag_new_points(handle: &Handle, each: &mut dyn FnMut(u64) -> bool)
             }
         }
         if let Err(error) = handle.client.change_once(collection, &operations) {
-            // Sent again as it is, it could give a revision that a worker has read to what the application wrote since.
+            // A second attempt with these operations could give a revision that a worker has read to what the
+            // application wrote since.
             let began = *failing.get_or_insert_with(rehang_clock::now);
             if !error.is_retryable() || began.elapsed() >= PATIENCE {
                 return Err(error);
@@ -150,7 +156,7 @@ pub(crate) fn tag_new_points(handle: &Handle, each: &mut dyn FnMut(u64) -> bool)
         }
         failing = None;
         if has_came {
-            // From here on they are like those that we wrote.
+            // From here on these vectors are like those that the gallery wrote.
             let native = witnessed.iter().map(|space| is(&space.path("p"), Provenance::Native.name()));
             let of_page = revisions.iter().map(|revision| is(REVISION, *revision));
             let filter = all_of([any_of(of_page.collect::<Vec<_>>()), any_of(native.collect::<Vec<_>>())]);
@@ -161,18 +167,19 @@ pub(crate) fn tag_new_points(handle: &Handle, each: &mut dyn FnMut(u64) -> bool)
             return Err(ErrorKind::Cancelled.into());
         }
         if is_last {
-            // All that was there when it was read. An application that writes all the time would never let this come to an end.
+            // Everything that was there when it was read is tagged. With an application that writes all the
+            // time, the loop would never end.
             return Ok(others);
         }
     }
 }
 
-/// The same for callers that only need every point to have its tag.
+/// Tags every point that has no tag, for callers that need no counts.
 pub(crate) fn tag_all(handle: &Handle) -> Result<()> {
     tag_new_points(handle, &mut |_| true).map(drop)
 }
 
-/// Points by key, every one with a tag.
+/// Reads points by key, after every one of them has got a tag.
 pub(crate) fn tagged(handle: &Handle, keys: &[ItemKey], with: &With) -> Result<BTreeMap<ItemKey, Point>> {
     let mut unlisted = Unlisted::default();
     loop {
@@ -187,18 +194,20 @@ pub(crate) fn tagged(handle: &Handle, keys: &[ItemKey], with: &With) -> Result<B
     }
 }
 
-/// Points without a tag that listing does not find: the server's index says that they have one, as after it was killed.
+/// Count of how often points were met without a tag although listing did not find them: the server's index
+/// says that they have one, as after it was killed.
 #[derive(Default)]
 pub(crate) struct Unlisted {
     seen: BTreeMap<ItemKey, usize>,
 }
 
 impl Unlisted {
-    /// Is told which points had no tag after all were listed. An application may have replaced one since; of one that stays so, the indexes are made anew, once.
+    /// Notes points that had no tag after all points were listed. An application may have replaced a point
+    /// since. Where a point stays so, the indexes are made anew, once.
     ///
     /// # Errors
     ///
-    /// Corrupt where that did not help.
+    /// Corrupt where new indexes did not help.
     pub(crate) fn mend(&mut self, handle: &Handle, keys: &[ItemKey]) -> Result<()> {
         self.seen.retain(|key, _| keys.contains(key));
         for key in keys {
@@ -222,7 +231,7 @@ pub(crate) fn get(handle: &Handle, ids: &[&str]) -> Result<Vec<Option<Item>>> {
     Ok(keys.iter().map(item).collect())
 }
 
-/// A point of an upsert.
+/// Point as an upsert has it.
 #[derive(Serialize)]
 struct NewPoint<'a> {
     id: Value,
@@ -257,11 +266,11 @@ pub(crate) fn put(handle: &Handle, writes: &[ItemWrite]) -> Result<Vec<Revision>
         }
     }
     let revisions = meta::revisions(handle, writes.len())?;
-    // An id that is there twice is written once, as it was given last.
+    // An id that stands twice in the writes is written once, as it was given last.
     let last: BTreeMap<ItemKey, usize> =
         writes.iter().enumerate().map(|(at, write)| (key_of_name(&write.id).0, at)).collect();
     let keys: Vec<ItemKey> = last.keys().copied().collect();
-    // Its source is as old as the first write that gave it.
+    // An item's source is as old as the first write that gave it.
     let mut since: BTreeMap<ItemKey, (Option<&String>, Revision)> = BTreeMap::new();
     for (write, revision) in writes.iter().zip(&revisions) {
         let (key, source) = (key_of_name(&write.id).0, write.source.as_ref());
@@ -292,15 +301,17 @@ pub(crate) fn put(handle: &Handle, writes: &[ItemWrite]) -> Result<Vec<Revision>
     Ok(revisions)
 }
 
-/// Bytes of a request that an item takes at most, with a vector of each space and the condition that it is put on.
+/// Returns the bytes of a request that an item takes at most, with a vector of each space and the condition
+/// under which it is put.
 fn bytes_of(meta: &Meta, write: &ItemWrite) -> usize {
     let numbers: usize = meta.spaces.iter().map(|space| space.record.space.dimension).sum();
     let text = [&write.source, &write.label].into_iter().flatten().map(String::len).sum::<usize>();
     2048 + BYTES_OF_A_NUMBER * numbers + 2 * text + write.payload.to_string().len()
 }
 
-/// Puts different items, and gives those whose source was the same before. An upsert replaces a point with all its vectors: what was made
-/// from the same source is read before and goes along, on the condition that it still is all there is.
+/// Puts different items, and returns the keys of those whose source was the same before. An upsert replaces a
+/// point with all its vectors. So vectors that were made from the same source are read before and go along,
+/// on the condition that the point is still as it was read.
 fn put_together(
     handle: &Handle,
     meta: &Meta,
@@ -355,7 +366,7 @@ fn put_together(
         let now = handle.client.retrieve(handle.collection(), keys, &handle.tag([]))?;
         let now: BTreeMap<ItemKey, Option<Revision>> =
             now.into_iter().map(|point| (point.key, point.revision())).collect();
-        // What was written meanwhile is read again.
+        // Points that were written meanwhile are read again.
         let is_put =
             |key: &ItemKey, revision: Revision| now.get(key).is_none_or(|now| *now == Some(revision));
         left = same.into_iter().filter(|(key, _, revision)| !is_put(key, *revision)).collect();
@@ -364,7 +375,8 @@ fn put_together(
     Ok(of_same_source)
 }
 
-/// Vectors of points that are of no space and none of ours, by name: sparse ones of words, of another model. What changes no content leaves them.
+/// Reads vectors of points that belong to no space and are not ours, by name: sparse ones of words, or those
+/// of another model. A put that does not change the content keeps them.
 fn vectors_of_nobody(
     handle: &Handle,
     meta: &Meta,
@@ -406,7 +418,8 @@ fn is_native(point: &Point, space: &SpaceSlot) -> bool {
     point.mark(space).made_by(space, Some(point.vector(space).is_some())) == Some(Provenance::Native)
 }
 
-/// The point of a write with its revision and that of its source; `of_same_source` is what lies there with the same source.
+/// Builds the point of a write with its revision and the revision of its source. `of_same_source` is the
+/// point that lies there with the same source.
 fn new_point<'a>(
     handle: &Handle,
     meta: &'a Meta,
@@ -424,7 +437,7 @@ fn new_point<'a>(
         let space = meta.find(&new.space, &handle.name())?;
         let (band, score) = band_and_score(new.priority);
         let (made_by, epoch) = (new.provenance.name(), new.epoch.map(rehang_store::Epoch::number));
-        // Without a number where there is none, so that the server's indexes hold numbers alone.
+        // Missing numbers are left out rather than null, so that the server's indexes hold numbers alone.
         let mark = json!({"p": made_by, "e": epoch, "v": new.sigma2, "b": band, "q": score, "m": space.length_of(&new.vector)});
         tag[space.field()] = without_nulls(mark);
         vector.extend(space.sent(space.at_length_1(&new.vector)));
@@ -486,7 +499,7 @@ fn withdraw_superseded(handle: &Handle, meta: &Meta, writes: &[ItemWrite], keys:
 }
 
 pub(crate) fn delete(handle: &Handle, ids: &[&str]) -> Result<usize> {
-    // First, since it fails where the gallery is being released.
+    // The state is read first, since that fails where the gallery is being released.
     let meta = meta::read(handle)?;
     let mut keys: Vec<ItemKey> = ids.iter().map(|id| key_of_name(id).0).collect();
     keys.sort_unstable();

@@ -1,11 +1,11 @@
-//! Leases as they lie on the server: points of the collection of ours, one an item and space.
+//! Leases as they lie on the server: points of the gallery's own collection, one for each item and space.
 //!
-//! A lease belongs to one source of its item: what the application changes or deletes is not held any more, also where it wrote
-//! past us.
+//! A lease belongs to one source of its item. An item that the application changes or deletes is not held any
+//! more, also where the application wrote past the gallery.
 
 use std::collections::BTreeMap;
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use rehang_store::{ItemKey, Revision};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ use crate::ids::{hashed, id_of};
 use crate::scroll::With;
 use crate::slot::SpaceSlot;
 
-/// Who holds an item, and until when.
+/// Lease of a worker on one item: who re-embeds it, and until when.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Lease {
     pub(crate) slot: u32,
@@ -28,16 +28,16 @@ pub(crate) struct Lease {
     pub(crate) until: u64,
     /// Leases of the item in a row, before this one, that ran out.
     pub(crate) lost: u32,
-    /// Of the claim that took it.
+    /// Name of the claim that took the lease.
     pub(crate) name: String,
 }
 
-/// The point of a lease.
+/// Returns the key of the point that keeps the lease on an item in a space.
 pub(crate) fn lease_of(space: &SpaceSlot, key: ItemKey) -> ItemKey {
     hashed(format!("{} {key}", space.slot).as_bytes())
 }
 
-/// Leases of a space that are of an item as it is now; the others are removed.
+/// Reads the leases of a space that fit their items as they are now, and removes the others.
 pub(crate) fn leases(handle: &Handle, space: &SpaceSlot) -> Result<BTreeMap<ItemKey, Lease>> {
     let with = With { payload: Value::Bool(true), vectors: Vec::new() };
     let found =

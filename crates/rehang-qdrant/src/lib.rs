@@ -1,8 +1,8 @@
-//! Galleries that lie where they already live: in a collection of Qdrant, over its REST interface.
+//! Galleries in the collection where they already live: Qdrant, over its REST interface.
 //!
-//! [`QdrantStore`] keeps the contracts of [`rehang_store`] on an application's own points, item by item: Qdrant has no transactions. What
-//! it promises beside the other stores is in `docs/trust.md`, what an application has to do in `docs/qdrant.md`, and how a vector is written
-//! in `docs/reference/qdrant.md`.
+//! [`QdrantStore`] keeps the contracts of [`rehang_store`] on an application's own points, item by item:
+//! Qdrant has no transactions. `docs/trust.md` says what it promises beside the other stores,
+//! `docs/qdrant.md` what an application has to do, and `docs/reference/qdrant.md` how a vector is written.
 
 mod address;
 mod adoption;

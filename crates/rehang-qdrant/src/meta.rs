@@ -1,12 +1,14 @@
-//! What is kept beside the points: spaces with their epochs, what serves, documents, and the counter of revisions.
+//! State of a gallery beside its points: spaces with their epochs, which space serves, documents, and
+//! the counter of revisions.
 //!
-//! Each is one point in a collection of ours, changed by compare-and-set: an upsert on the condition that the version is still the
-//! one that was read. The server's answer does not say whether the condition held. So every state carries the names of the last
-//! writes, and the writer reads it back.
+//! Each state is one point in the gallery's own collection, changed by compare-and-set: an upsert on the
+//! condition that the version is still the one that was read. The server's answer does not say whether the
+//! condition held. So every state carries the names of the last writes, and a writer reads the state back and
+//! looks for its own name.
 
 use std::collections::BTreeMap;
 
-use rehang::{Error, ErrorKind, Remedy, Result};
+use rehang_core::{Error, ErrorKind, Remedy, Result};
 use rehang_store::{Document, Revision, check};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -20,29 +22,33 @@ use crate::scroll::With;
 use crate::slot::SpaceSlot;
 use crate::tokens::random_bits;
 
-/// The points of these states.
+/// Point of the state of a gallery.
 const META: u64 = 1;
+/// Point of the counter of revisions.
 const COUNTER: u64 = 2;
-/// Writes whose names a state carries: a writer that reads back after as many others does not find its own.
+/// Number of writes whose names a state carries. A writer that reads back after as many writes of others
+/// does not find its own.
 const NAMES: usize = 256;
 
 /// The state of a gallery beside its items.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Meta {
-    /// How the gallery was made.
+    /// Options that the gallery was made with.
     pub(crate) options: Option<CollectionOptions>,
-    /// The application's collection, by no alias. A gallery of an earlier version does not say it.
+    /// The application's collection by its own name, never an alias. A gallery of an earlier
+    /// version does not say it.
     #[serde(default)]
     pub(crate) collection: Option<String>,
-    /// Whether every point that was there has become an item. No space is made before, and a release takes it back.
+    /// Whether every point that was there has become an item. No space is made before that, and
+    /// a release sets it back.
     pub(crate) is_listed: bool,
-    /// Slots that were given so far; none is given twice.
+    /// Number of slots given so far; no slot is given twice.
     pub(crate) slots: u32,
     pub(crate) spaces: Vec<SpaceSlot>,
-    /// Payload fields of the application that were given an index by us, for the time of the gallery.
+    /// Payload fields of the application that got an index from us, for as long as the gallery lasts.
     #[serde(default)]
     pub(crate) indexed: Vec<String>,
-    /// Spaces that were dropped, until nothing of them is left; their vectors are those of no other space.
+    /// Spaces that were dropped, until nothing of them is left. No other space has their vectors meanwhile.
     #[serde(default)]
     pub(crate) dropped: Vec<SpaceSlot>,
     pub(crate) serving: Option<String>,
@@ -53,12 +59,13 @@ pub(crate) struct Meta {
 }
 
 impl Meta {
-    /// Whether a release of the gallery has begun: then there are spaces, and it is not listed any more.
+    /// Whether a release of the gallery has begun: it has spaces and is not listed any more.
     pub(crate) fn is_leaving(&self) -> bool {
         !self.is_listed && !self.spaces.is_empty()
     }
 
-    /// Natives whose tags a release has taken away look like those of content before, whose vectors tagging would remove.
+    /// Fails where a release has begun. Natives whose tags a release has taken away look like vectors of
+    /// earlier content, and tagging would remove them.
     pub(crate) fn expect_to_stay(&self, handle: &Handle) -> Result<()> {
         if !self.is_leaving() {
             return Ok(());
@@ -88,12 +95,12 @@ impl Meta {
     }
 }
 
-/// A filter for the points of our collection that keep states.
+/// Builds a filter for the points of the gallery's collection that keep states.
 pub(crate) fn has_states() -> Value {
     has_id([META.into(), COUNTER.into()].into_iter())
 }
 
-/// A state with what its compare-and-set needs.
+/// State with the version and the names of writes that its compare-and-set needs.
 #[derive(Debug, Clone, Default)]
 struct Versioned<S> {
     version: Option<u64>,
@@ -101,7 +108,8 @@ struct Versioned<S> {
     state: S,
 }
 
-/// The state of a gallery that is whole and stays: one that is still being made, or whose release has begun, is refused.
+/// Reads the state of a gallery that is whole and stays. Refuses one that is still being made, or
+/// whose release has begun.
 pub(crate) fn read(handle: &Handle) -> Result<Meta> {
     handle.expect_same_collection()?;
     let meta = read_begun(handle)?;
@@ -113,19 +121,19 @@ pub(crate) fn read(handle: &Handle) -> Result<Meta> {
     Ok(meta)
 }
 
-/// The same of one that may still be in the making.
+/// Reads the state of a gallery that is whole or still being made. Refuses one whose release has begun.
 pub(crate) fn read_begun(handle: &Handle) -> Result<Meta> {
     let meta = read_any(handle)?;
     meta.expect_to_stay(handle)?;
     Ok(meta)
 }
 
-/// One space of it.
+/// Reads one space of a gallery that is whole and stays.
 pub(crate) fn space(handle: &Handle, space: &str) -> Result<SpaceSlot> {
     read(handle)?.find(space, &handle.name()).cloned()
 }
 
-/// The same as [`read`] of any gallery.
+/// Reads the state of a gallery without refusing any, unlike [`read`].
 pub(crate) fn read_any(handle: &Handle) -> Result<Meta> {
     read_of(&handle.client, &handle.ours)
 }
@@ -156,8 +164,8 @@ fn read_state<S: DeserializeOwned + Default>(
     })
 }
 
-/// Changes the state beside the items in one step. `change` may be called more than once, on what is there by then. A gallery whose
-/// release has begun is refused.
+/// Changes the state beside the items in one step. `change` may be called more than once, each time on the
+/// state that is there by then. Refuses a gallery whose release has begun.
 pub(crate) fn change<T>(handle: &Handle, mut change: impl FnMut(&mut Meta) -> Result<T>) -> Result<T> {
     change_state(handle, META, |meta: &mut Meta| {
         meta.expect_to_stay(handle)?;
@@ -165,7 +173,8 @@ pub(crate) fn change<T>(handle: &Handle, mut change: impl FnMut(&mut Meta) -> Re
     })
 }
 
-/// Begins a release, or finds it begun, which then goes on as it was. From here on calls on the gallery are refused. Gives what there is to take out.
+/// Begins a release, or finds one begun, which then goes on as it was. From here on, calls on the gallery are
+/// refused. Returns the state, which says what there is to take out.
 pub(crate) fn leave(handle: &Handle, with_adapted: bool) -> Result<Meta> {
     change_state(handle, META, |meta: &mut Meta| {
         meta.is_listed = false;
@@ -174,15 +183,15 @@ pub(crate) fn leave(handle: &Handle, with_adapted: bool) -> Result<Meta> {
     })
 }
 
-/// Revisions that were never given before, so many: in the order of time by their upper part. The lower 24 bits are random, since a
-/// collection that is restored from a snapshot has its counter of then, and gives the upper part again: what was on its way to one item
-/// must not fit what is another one now.
+/// Gives `count` revisions that were never given before; their upper part rises with time. The lower 24 bits
+/// are random. A collection that is restored from a snapshot has its counter of then, and gives the same
+/// upper parts again. So what was on its way to one item must not fit another one now.
 pub(crate) fn revisions(handle: &Handle, count: usize) -> Result<Vec<Revision>> {
     let first = reserve(handle, count)?;
     Ok((first..first + count as u64).map(|number| (number << 24) | (random_bits() & 0xff_ffff)).collect())
 }
 
-/// Numbers that were never given before: the first of so many.
+/// Reserves `count` numbers that were never given before, and returns the first one.
 pub(crate) fn reserve(handle: &Handle, count: usize) -> Result<u64> {
     change_state(handle, COUNTER, |last: &mut u64| {
         let first = *last + 1;

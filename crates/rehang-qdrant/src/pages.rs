@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rehang::Result;
+use rehang_core::Result;
 use rehang_store::{Drawn, ItemKey, Record, Sample, Scan, Select};
 use serde_json::json;
 
@@ -30,7 +30,7 @@ pub(crate) fn record(
     })
 }
 
-/// What comes along for a record.
+/// Returns the payload fields and vectors that a read brings along for a record.
 pub(crate) fn with_of(handle: &Handle, space: &SpaceSlot, vectors_of: Option<&SpaceSlot>) -> With {
     let own = Some(space)
         .filter(|space| space.is_applications && vectors_of.is_none_or(|other| other.slot != space.slot));
@@ -43,7 +43,7 @@ pub(crate) fn scan(handle: &Handle, scan: &Scan) -> Result<Vec<Record>> {
     let vectors_of = scan.vectors_of.as_deref().map(|other| meta.find(other, &name)).transpose()?;
     tag_all(handle)?;
     let with = with_of(handle, space, vectors_of);
-    // The queue goes by sources.
+    // A queue needs the items' sources, so its records are never bare.
     let is_bare = !scan.contents && scan.select != Select::WorstFirst;
     let with = if is_bare { With { payload: json!([REVISION, TAG]), ..with } } else { with };
     let filter = match scan.select {
@@ -67,7 +67,7 @@ pub(crate) fn scan(handle: &Handle, scan: &Scan) -> Result<Vec<Record>> {
         let wanted = scan.limit - records.len();
         let points = handle.client.scroll(handle.collection(), &filter, after, wanted, &with)?;
         records.extend(points.iter().filter_map(|point| record(handle, point, space, vectors_of)));
-        // A point that is no item leaves its place to those behind it.
+        // Points that are no items leave their places on the page to those behind them.
         match points.last() {
             Some(last) if points.len() == wanted && records.len() < scan.limit => after = Some(last.key),
             _ => return Ok(records),
@@ -88,7 +88,7 @@ pub(crate) fn sample(handle: &Handle, sample: &Sample) -> Result<Drawn> {
     })
 }
 
-/// Points by key, in the order of the keys.
+/// Reads points by key, in the order of the keys.
 pub(crate) fn in_order(handle: &Handle, keys: &[ItemKey], with: &With) -> Result<Vec<Point>> {
     let found = handle.client.retrieve(handle.collection(), keys.iter().copied(), with)?;
     let mut found: BTreeMap<ItemKey, Point> = found.into_iter().map(|point| (point.key, point)).collect();

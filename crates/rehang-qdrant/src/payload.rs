@@ -1,36 +1,38 @@
-//! The payload of points: which fields of it are ours, and the values at paths of the application's.
+//! Payload of points: which of its fields are the gallery's, and the values at paths of the application's.
 
 use serde_json::{Map, Value};
 
-/// The payload field with the revision.
+/// The payload field that holds the revision.
 pub(crate) const REVISION: &str = "rehang";
-/// The payload field with everything else of ours.
+/// The payload field that holds everything else of the gallery's.
 pub(crate) const TAG: &str = "rehang_tag";
 
-/// The vector of one number that every write of ours puts beside a vector of ours. Whoever replaces a point takes it away, and whoever replaces its payload
-/// alone does not: so it tells a vector that came with a point of the application's from one of ours whose tag is gone.
+/// The vector of one number that every write of the gallery puts beside a vector. An application that
+/// replaces a point takes it away; one that replaces the payload alone does not. So it tells a vector that
+/// came with the application's point from one of the gallery's whose tag is gone.
 ///
-/// It is no sparse vector: a server that was killed while it wrote down which ones are absent takes one that is written later for absent too
-/// (seen in 1.18.0 and 1.18.3).
+/// It is dense for a reason. A server that was killed while it wrote down which sparse vectors are absent
+/// takes one that is written later for absent too (seen in 1.18.0 and 1.18.3).
 pub(crate) const WITNESS: &str = "rehang";
 
 /// The payload field that stays after a release where a vector is adapted.
 pub(crate) const ADAPTED: &str = "rehang_adapted";
 
-/// The path of whether an item has no source: every tag says so.
+/// Path of the truth value that says whether an item has no source; every tag has it.
 pub(crate) const NO_SOURCE: &str = "rehang_tag.n";
-/// The path of the revision that the source came with.
+/// Path of the revision that the source came with.
 pub(crate) const SOURCE_REVISION: &str = "rehang_tag.r";
-/// The revision that an application writes to say that it has written the old vector, and left the source as it was.
+/// Revision that an application writes to say that it has written the old vector and
+/// left the source as it was.
 pub(crate) const NEW_OLD_VECTOR: u64 = 0;
 
-/// Fields of ours that filters ask for, with the kind of their index.
+/// Fields of the gallery that filters ask for, with the kind of their index.
 pub(crate) const FIELDS: [(&str, &str); 2] = [(REVISION, "integer"), (NO_SOURCE, "bool")];
 /// Fields of a space's part of the tag that filters ask for, with the kind of their index.
 pub(crate) const FIELDS_OF_A_SPACE: [(&str, &str); 5] =
     [("p", "keyword"), ("q", "float"), ("b", "integer"), ("t", "integer"), ("f", "keyword")];
 
-/// The kind of the index of a field that has one always.
+/// Returns the kind of the index of a field that always has one.
 pub(crate) fn kind_of(path: &str) -> &'static str {
     let ends = |field: &str| path.rsplit_once('.').is_some_and(|(_, last)| last == field);
     let of_space = FIELDS_OF_A_SPACE.iter().find(|(field, _)| ends(field));
@@ -38,7 +40,7 @@ pub(crate) fn kind_of(path: &str) -> &'static str {
     of_gallery.or(of_space).map_or("integer", |(_, kind)| kind)
 }
 
-/// What a payload's value says in words: the server takes null and an empty list for nothing, and so does this.
+/// Returns the text of a payload's value; `None` for null and an empty list, as the server takes them.
 pub(crate) fn text_in(value: &Value) -> Option<String> {
     match value {
         Value::Null => None,
@@ -48,7 +50,7 @@ pub(crate) fn text_in(value: &Value) -> Option<String> {
     }
 }
 
-/// The value at a path of a payload.
+/// Looks up the value at a path of a payload.
 pub(crate) fn at_path<'a>(payload: &'a Map<String, Value>, path: &str) -> Option<&'a Value> {
     let mut parts = path.split('.');
     let first = payload.get(parts.next()?)?;
@@ -71,7 +73,7 @@ pub(crate) fn put_at(payload: &mut Map<String, Value>, path: &str, value: Value)
     }
 }
 
-/// An object without its empty fields.
+/// Takes the null fields out of an object.
 pub(crate) fn without_nulls(mut value: Value) -> Value {
     if let Value::Object(fields) = &mut value {
         fields.retain(|_, value| !value.is_null());

@@ -1,16 +1,20 @@
-//! Points of the application's collection, with what of ours is in their payload: the tag.
+//! Points of the application's collection, with the gallery's fields in their payload: the tag.
 //!
-//! The tag is two fields. `rehang` is the item's revision; `rehang_tag` holds `id`, its name where the point's id is no name that the
-//! application gave, `n`, whether it has no source, `r`, the revision that its source came with, and `s7`, what is known of it in the
-//! space of slot 7. An application that replaces the point, or its payload, takes the tag away. So the gallery knows nothing of the
-//! content of a point without a revision.
+//! The tag is two fields. `rehang` is the item's revision. `rehang_tag` holds:
+//! - `id`: the item's name, where the application gave one that is no id of a point;
+//! - `n`: whether the item has no source;
+//! - `r`: the revision that its source came with;
+//! - `s7`: what is known of the item in the space of slot 7.
 //!
-//! The revision is not in the object, since an application may take it away by itself, and a server of 1.18 that deletes an object from
-//! a payload leaves what is in it in the indexes of its fields.
+//! An application that replaces the point, or its payload, takes the tag away. So the gallery knows nothing
+//! of the content of a point without a revision.
+//!
+//! The revision is not in the object, since an application may take it away by itself. And a server of 1.18
+//! that deletes an object from a payload leaves the object's content in the indexes of its fields.
 
 use std::collections::BTreeMap;
 
-use rehang::{Error, Provenance, Result};
+use rehang_core::{Error, Provenance, Result};
 use rehang_store::{Item, ItemKey, Priority, Revision, VectorRecord};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -20,15 +24,16 @@ use crate::ids::{key_of, text_of};
 use crate::payload::{NEW_OLD_VECTOR, REVISION, TAG, at_path, text_in};
 use crate::slot::SpaceSlot;
 
-/// A point as an answer has it.
+/// Point as an answer has it.
 #[derive(Debug, Clone)]
 pub(crate) struct Point {
     pub(crate) key: ItemKey,
     pub(crate) payload: Map<String, Value>,
     vectors: BTreeMap<String, Vec<f32>>,
-    /// The number that it was ordered by.
+    /// The payload number by which the answer ordered the point.
     pub(crate) order_value: f64,
-    /// How near it is to a query, as the server counts; `None` where there is no query, or the server found no number.
+    /// How near the point is to a query, as the server counts; `None` where there is no query, or the
+    /// server found no number.
     pub(crate) score: Option<f64>,
 }
 
@@ -44,16 +49,16 @@ struct RawPoint {
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum RawVectors {
-    /// The unnamed one, where no other came along.
+    /// The unnamed vector, where no other came along.
     Unnamed(Vec<f32>),
     Named(BTreeMap<String, Vec<f32>>),
 }
 
-/// What is known of an item in one space.
+/// A space's part of a tag: what is known of an item's vector in that space.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(crate) struct Mark {
-    /// A provenance, `pending` while a vector is being written, `none` where it was taken out.
+    /// A provenance; `pending` while a vector is being written, `none` where it was taken out.
     #[serde(rename = "p")]
     pub(crate) provenance: Option<String>,
     /// The epoch of an adapted vector.
@@ -67,15 +72,16 @@ pub(crate) struct Mark {
     score: Option<f64>,
     #[serde(rename = "x")]
     pub(crate) squared_error: Option<f32>,
-    /// The length that the vector was written with, where the server has scaled it.
+    /// Length that the vector was written with, where the server has scaled it.
     #[serde(rename = "m")]
     length: Option<f64>,
-    /// Why it could not be embedded.
+    /// Reason why the item could not be embedded.
     #[serde(rename = "f")]
     pub(crate) failure: Option<String>,
-    /// The write that has reserved the vector, and the one that wrote it last.
+    /// Name of the write that has reserved the vector.
     #[serde(rename = "k")]
     pub(crate) reserved_by: Option<String>,
+    /// Name of the write that wrote the vector last.
     #[serde(rename = "w")]
     pub(crate) written_by: Option<String>,
 }
@@ -85,19 +91,20 @@ impl Mark {
         self.sigma2
     }
 
-    /// A vector of the server as it was written.
+    /// Scales a vector of the server back to the length that it was written with.
     fn at_length(&self, vector: &[f32]) -> Vec<f32> {
         let length = self.length.unwrap_or(1.0);
         vector.iter().map(|value| (f64::from(*value) * length) as f32).collect()
     }
 
-    /// Who made the vector in a space, where the tag and the point say so; `has_vector` where it is known.
+    /// Returns the provenance of the vector in a space, where the tag and the point say so. `has_vector` says
+    /// whether the point has it, where that is known.
     pub(crate) fn made_by(&self, space: &SpaceSlot, has_vector: Option<bool>) -> Option<Provenance> {
         let made_by = match self.provenance.as_deref() {
             Some("old") => Some(Provenance::Old),
             Some("adapted") => Some(Provenance::Adapted),
             Some("native") => Some(Provenance::Native),
-            // The application's own vectors are there without a word of ours.
+            // No tag speaks of the application's own vectors until the gallery writes one.
             None if space.is_applications => has_vector.unwrap_or(false).then_some(space.record.written_as),
             _ => None,
         };
@@ -106,7 +113,8 @@ impl Mark {
 }
 
 impl Point {
-    /// The points of an answer. Those that cannot be items are left out: UUIDs whose first half is zero would be taken for numbers.
+    /// Reads the points of an answer. Leaves out points that cannot be items: UUIDs whose first half is zero
+    /// would be taken for numbers.
     pub(crate) fn list(answer: Value, whose: &str) -> Result<Vec<Self>> {
         let raw: Vec<RawPoint> = serde_json::from_value(answer)
             .map_err(|error| Error::corrupt(format!("an answer of {whose}"), error))?;
@@ -127,12 +135,13 @@ impl Point {
         Ok(raw.into_iter().filter_map(point).collect())
     }
 
-    /// The item's revision; `None` where the point has no tag yet.
+    /// Returns the item's revision; `None` where the point has no tag yet.
     pub(crate) fn revision(&self) -> Option<Revision> {
         self.payload.get(REVISION)?.as_u64()
     }
 
-    /// The revision that its source came with; a tag of before has none of its own.
+    /// Returns the revision that the item's source came with. A tag of an earlier version does not say it;
+    /// then it is the item's revision.
     pub(crate) fn source_revision(&self) -> Option<Revision> {
         let revision = self.revision()?;
         let of_source = self.payload.get(TAG).and_then(|tag| tag.get("r")).and_then(Value::as_u64);
@@ -144,34 +153,36 @@ impl Point {
         self.revision() == Some(NEW_OLD_VECTOR)
     }
 
-    /// Whether a tag is on it, be it one of another form: such a point is no item, and an examination tells of it.
+    /// Whether the point has a tag, be it one of another form. A point with such a tag is no item, and an
+    /// examination tells of it.
     pub(crate) fn has_tag(&self) -> bool {
         self.payload.get(REVISION).and_then(text_in).is_some() && !self.has_new_old_vector()
     }
 
-    /// What the tag says of a space. A tag of another form says nothing.
+    /// Reads what the tag says of a space. A tag of another form says nothing.
     pub(crate) fn mark(&self, space: &SpaceSlot) -> Mark {
         let mark = self.payload.get(TAG).and_then(|tag| tag.get(space.field()));
         mark.and_then(|mark| Mark::deserialize(mark).ok()).unwrap_or_default()
     }
 
-    /// A vector that came along.
+    /// Returns the vector of a space, where the answer brought it along.
     pub(crate) fn vector(&self, space: &SpaceSlot) -> Option<&Vec<f32>> {
         self.vectors.get(&space.vector)
     }
 
-    /// The application's name for it.
+    /// Returns the application's name for the item.
     pub(crate) fn id(&self) -> String {
         let named = self.payload.get(TAG).and_then(|tag| tag.get("id")).and_then(Value::as_str);
         named.map_or_else(|| text_of(self.key), str::to_owned)
     }
 
-    /// The item; `None` where the point has no tag yet.
+    /// Makes the item of a point; `None` where the point has no tag yet.
     pub(crate) fn item(&self, options: &CollectionOptions) -> Option<Item> {
         Some(self.item_of(options, self.revision()?, self.source_revision()?))
     }
 
-    /// The same of a point that has no tag, which becomes an item with the next call that lists points: no revision is given yet.
+    /// Makes the item of a point that has no tag yet. It becomes an item with the next call that lists
+    /// points; until then it has no revision.
     pub(crate) fn new_item(&self, options: &CollectionOptions) -> Item {
         self.item_of(options, NEW_OLD_VECTOR, NEW_OLD_VECTOR)
     }
@@ -202,8 +213,9 @@ impl Point {
         }
     }
 
-    /// The vector of a space as it lies there; without its numbers unless they are wanted. `None` where there is none, or the point has
-    /// no tag yet. `has_vectors` where the space's vectors came along.
+    /// Returns the record of the point's vector in a space, without its numbers unless they are wanted.
+    /// `None` where there is no vector, or the point has no tag yet. `has_vectors` says whether the
+    /// space's vectors came along.
     pub(crate) fn record(
         &self,
         space: &SpaceSlot,
@@ -224,12 +236,13 @@ impl Point {
     }
 }
 
-/// A band by its number in the tag.
+/// Finds a band by its number in the tag.
 fn band_of(number: usize) -> Option<rehang_store::QueueBand> {
     rehang_store::QueueBand::ALL.get(number).copied()
 }
 
-/// A priority as the tag has it. The ends of the line are numbers too, since JSON has no infinity.
+/// Writes a priority as the tag has it. Infinite scores become the largest numbers,
+/// since JSON has no infinity.
 pub(crate) fn band_and_score(priority: Option<Priority>) -> (Value, Value) {
     let Some(Priority { band, score }) = priority else { return (Value::Null, Value::Null) };
     let band = rehang_store::QueueBand::ALL.iter().position(|other| *other == band);

@@ -1,8 +1,9 @@
-//! The queue of a backfill: which items wait for a vector and in what order, and which ones a sample is drawn from.
+//! The queue of a backfill: which items wait for a vector and in which order, and which items
+//! a sample is drawn from.
 
 use std::collections::BTreeSet;
 
-use rehang::{Provenance, Result};
+use rehang_core::{Provenance, Result};
 use rehang_store::{Among, FirstKeys, ItemKey, QueueBand};
 use serde_json::{Value, json};
 
@@ -14,14 +15,15 @@ use crate::points::Point;
 use crate::scroll::With;
 use crate::slot::SpaceSlot;
 
-/// A filter for items that the backfill can take: with a source and without a failure.
+/// Builds a filter for items that the backfill can take: with a source and without a failure.
 pub(crate) fn queueable(space: &SpaceSlot) -> [Value; 2] {
     [has_source(true), is_empty(&space.path("f"))]
 }
 
-/// Gives the queue of the backfill, part by part, until `each` has enough: items that lack a vector by key; those with a place by band
-/// and score; those without one by key. A part is about as long as `wanted`, then longer and longer. Items of `held` are left out. Each item is given once: one that gets its
-/// vector or its place meanwhile is met in two lists.
+/// Gives the queue of the backfill, part by part, until `each` has enough. First come items that lack a
+/// vector, by key; then those with a place, by band and score; then those without one, by key. A part is
+/// about as long as `wanted`, then longer and longer. Items of `held` are left out. Each item is given once,
+/// although one that gets its vector or its place meanwhile is met in two lists.
 pub(crate) fn walk_queue(
     handle: &Handle,
     space: &SpaceSlot,
@@ -76,7 +78,7 @@ pub(crate) fn walk_queue(
     Ok(())
 }
 
-/// The keys that a sample is drawn from.
+/// Builds a filter for the items that a sample is drawn from.
 pub(crate) fn among(space: &SpaceSlot, among: Among) -> Value {
     match among {
         Among::All => none_of([is_empty(REVISION)]),
@@ -89,7 +91,8 @@ pub(crate) fn among(space: &SpaceSlot, among: Among) -> Value {
     }
 }
 
-/// The first keys of a shuffle, and how many are in it: a pass over all ids, since the server cannot order by a hash of them. Of none, it counts.
+/// Draws the first keys of a shuffle, and counts how many keys are in it. It passes over all ids, since the
+/// server cannot order by a hash of them. Where no keys are wanted, it only counts.
 pub(crate) fn first(
     handle: &Handle,
     space: &SpaceSlot,
@@ -112,8 +115,9 @@ pub(crate) fn first(
     Ok(first.keys())
 }
 
-/// Items of a sample that wait for a vector, in its order. Drawing is a pass over all ids, so claims go by what was drawn until all of it is native, and
-/// only then look for items that have come since.
+/// Returns the items of a sample that wait for a vector, in the sample's order. Drawing is a pass
+/// over all ids. So claims use what was drawn until all of it is native, and only then look for
+/// items that have come since.
 pub(crate) fn waiting_in_sample(
     handle: &Handle,
     space: &SpaceSlot,
@@ -133,7 +137,7 @@ pub(crate) fn waiting_in_sample(
     waiting_of(handle, space, &drawn.keys)
 }
 
-/// Filters items by whether they wait for a vector; their order stays.
+/// Keeps the items that wait for a vector, in their order.
 fn waiting_of(handle: &Handle, space: &SpaceSlot, keys: &[ItemKey]) -> Result<Vec<ItemKey>> {
     let mut waiting = queueable(space).to_vec();
     waiting.extend([space.waiting(), has_id(keys.iter().copied())]);

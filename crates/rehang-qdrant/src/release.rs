@@ -1,6 +1,6 @@
-//! The end of a gallery: everything of ours is taken out of the server.
+//! Release of a gallery: takes everything of the gallery's out of the server.
 
-use rehang::{Error, Provenance, Remedy, Result};
+use rehang_core::{Error, Provenance, Remedy, Result};
 use rehang_store::Released;
 use serde_json::{Value, json};
 
@@ -17,10 +17,10 @@ pub(crate) fn release(handle: &Handle, with_adapted: bool) -> Result<Released> {
     if meta.is_listed {
         tag_all(handle)?;
     }
-    // One that has begun goes on as it was.
+    // A release that has begun goes on as it was.
     let with_adapted = meta.with_adapted.unwrap_or(with_adapted);
     let stays = |space: &SpaceSlot| meta.serving.as_ref() == Some(&space.record.space.name);
-    // One that is the application's own has no vectors of ours.
+    // The application's own space holds no vectors of the gallery's.
     let serving = meta.spaces.iter().find(|space| stays(space) && !space.is_applications);
     let adapted_now = serving
         .map(|space| expect_decided(handle, space, with_adapted, meta.is_leaving()))
@@ -28,7 +28,8 @@ pub(crate) fn release(handle: &Handle, with_adapted: bool) -> Result<Released> {
         .unwrap_or_default();
     let meta = meta::leave(handle, with_adapted)?;
     if let Some(space) = serving {
-        // While the tags say which they are. A call that goes on after a death does it once more.
+        // Done while the tags still say which vectors are adapted. A call that goes on after a
+        // death does it once more.
         if with_adapted {
             handle.change_each(
                 &space.made_by(&[Provenance::Adapted]),
@@ -59,14 +60,16 @@ pub(crate) fn release(handle: &Handle, with_adapted: bool) -> Result<Released> {
         }
     }
     let empty = end_ours(handle)?;
-    // What a call that was under way has tagged since. These two go last: the server may want an index of every field of a filter.
+    // Tags that a call under way has set since go too. These two indexes go last: the server may want an
+    // index of every field of a filter.
     untag(handle)?;
     indexes.iter().filter(|field| is_asked_for(field)).try_for_each(|field| handle.drop_index(field))?;
     let adapted_in = (serving.is_some() && with_adapted).then(|| ADAPTED.to_owned());
     Ok(Released { adapted_in, empty, ..released })
 }
 
-/// Deletes the collection of ours; where the key is for that collection alone, everything in it, and gives its name.
+/// Deletes the gallery's own collection. Where the key is for that collection alone, it deletes everything in
+/// it and returns its name.
 fn end_ours(handle: &Handle) -> Result<Option<String>> {
     match handle.client.ask("DELETE", &format!("/collections/{}", handle.ours), &Value::Null) {
         Err(error) if error.is_unauthorised() => {
@@ -77,14 +80,15 @@ fn end_ours(handle: &Handle) -> Result<Option<String>> {
     }
 }
 
-/// A filter for items with an adapted vector, with a source or without.
+/// Builds a filter for items that have an adapted vector: with a source, or without.
 fn adapted(space: &SpaceSlot, sourced: bool) -> Value {
     all_of([has_source(sourced), space.made_by(&[Provenance::Adapted])])
 }
 
-/// How many items of the space that serves have an adapted vector. Refused where items with a source have none that is native, and adapted ones are not to
-/// be taken along: an application that still writes by the old model makes such items all the time, and nothing would follow it any more. A release
-/// that has begun goes on: of what it has untagged nothing is known.
+/// Counts the items of the serving space that have an adapted vector. Fails where items with a source have no
+/// native vector and adapted ones are not to be taken along. An application that still writes by the old
+/// model makes such items all the time, and nothing would follow it any more. A release that has begun goes
+/// on, since nothing is known of the points that it has untagged.
 fn expect_decided(handle: &Handle, space: &SpaceSlot, with_adapted: bool, is_decided: bool) -> Result<u64> {
     let count = |filter: Value| handle.client.count(handle.collection(), &filter);
     let (embeddable, bare) = (count(adapted(space, true))?, count(adapted(space, false))?);
@@ -108,8 +112,8 @@ fn expect_decided(handle: &Handle, space: &SpaceSlot, with_adapted: bool, is_dec
     Ok(embeddable + bare)
 }
 
-/// Counts what lies in the vector of the space that serves when nothing else of ours does: it says nothing of tags, so it is right after a death, and for what the
-/// application has written meanwhile.
+/// Counts the vectors of the serving space when nothing else of the gallery is left. It does not use tags, so
+/// it is right after a death, and for what the application has written meanwhile.
 fn left_there(handle: &Handle, space: &SpaceSlot, adapted: u64) -> Result<Released> {
     let count = |filter: Value| handle.client.count(handle.collection(), &filter);
     let has_none = none_of([space.has_vector()]);
@@ -123,7 +127,7 @@ fn left_there(handle: &Handle, space: &SpaceSlot, adapted: u64) -> Result<Releas
     Ok(Released { vectors, adapted, without_source, waiting, ..Released::default() })
 }
 
-/// Takes our two fields out of every point that has one of them.
+/// Takes the two fields of the gallery out of every point that has one of them.
 fn untag(handle: &Handle) -> Result<()> {
     let tagged = any_of([REVISION, NO_SOURCE].map(|field| none_of([is_empty(field)])).to_vec());
     handle.change_each(&tagged, |page| json!({"delete_payload": {"keys": [REVISION, TAG], "filter": page}}))

@@ -1,6 +1,6 @@
 //! Points of a collection, read by id, by filter or by an order, page by page.
 
-use rehang::Result;
+use rehang_core::Result;
 use rehang_store::ItemKey;
 use serde_json::{Value, json};
 
@@ -14,7 +14,7 @@ const PAGE_WITH_VECTORS: usize = 256;
 /// Points of a page of which only the keys are wanted.
 const PAGE_OF_KEYS: usize = 10_000;
 
-/// What of a point comes along.
+/// Parts of a point that a read brings along.
 #[derive(Debug, Clone)]
 pub(crate) struct With {
     /// `true`, `false` or a list of fields.
@@ -31,14 +31,15 @@ impl Default for With {
 }
 
 impl Client {
-    /// One page of points by id, from an id on.
+    /// Reads one page of points by id, and the id from which the next page starts.
     fn page(&self, collection: &str, body: &Value) -> Result<(Vec<Point>, Value)> {
         let mut result = self.ask("POST", &format!("/collections/{collection}/points/scroll"), body)?;
         let points = Point::list(result["points"].take(), &self.name())?;
         Ok((points, result["next_page_offset"].take()))
     }
 
-    /// The first page of points that pass a filter, by id; whether it is the last one; and how many points were passed over that cannot be items.
+    /// Reads the first page of points that pass a filter, by id. Returns it with whether it is the last one,
+    /// and how many points were passed over that cannot be items.
     pub(crate) fn first_page(&self, collection: &str, filter: &Value) -> Result<(Vec<Point>, bool, u64)> {
         let (mut offset, mut others) = (Value::Null, 0);
         loop {
@@ -54,7 +55,8 @@ impl Client {
         }
     }
 
-    /// Points that pass a filter, by id, after a key, at most `limit`; `each` is given page by page and says whether to go on.
+    /// Reads points that pass a filter, by id, after a key, at most `limit` of them. `each` is given page by
+    /// page and says whether to go on.
     pub(crate) fn each_page(
         &self,
         collection: &str,
@@ -92,7 +94,7 @@ impl Client {
         Ok(())
     }
 
-    /// The same in one list.
+    /// Reads points that pass a filter, as [`Client::each_page`] does, into one list.
     pub(crate) fn scroll(
         &self,
         collection: &str,
@@ -109,15 +111,16 @@ impl Client {
         Ok(all)
     }
 
-    /// A point with the largest number in a payload field. Unlike [`Client::scroll_down`] it compares none here, so the numbers may have 64
-    /// bits.
+    /// Finds a point with the largest number in a payload field. Unlike [`Client::scroll_down`] it compares
+    /// no numbers here, so they may have 64 bits.
     pub(crate) fn largest(&self, collection: &str, by: &str, with: &With) -> Result<Option<Point>> {
         let body =
             json!({"limit": 1, "with_payload": with.payload, "order_by": {"key": by, "direction": "desc"}});
         Ok(self.page_by(collection, by, &body)?.pop())
     }
 
-    /// A page in the order of a payload number, whose index is made again where a part of the collection has none.
+    /// Reads a page in the order of a payload number. Makes its index again where a part of
+    /// the collection has none.
     fn page_by(&self, collection: &str, by: &str, body: &Value) -> Result<Vec<Point>> {
         let page = match self.page(collection, body) {
             Err(error) if error.to_string().contains("No range index") => {
@@ -129,7 +132,7 @@ impl Client {
         Ok(page?.0)
     }
 
-    /// Points in the order of a payload number: the largest first, equal ones by key.
+    /// Reads points in the order of a payload number: the largest first, equal ones by key.
     pub(crate) fn scroll_down(
         &self,
         collection: &str,
@@ -156,7 +159,8 @@ impl Client {
                 all.extend(points);
                 break;
             };
-            // Of equal ones at its border the server gives any: they are read again, by key.
+            // Among points that are equal at the page's border, the server gives any: they
+            // are read again, by key.
             points.retain(|point| point.order_value > last);
             all.extend(points);
             let equal = json!({"must": [filter, {"key": by, "range": {"gte": last, "lte": last}}]});
@@ -166,7 +170,7 @@ impl Client {
         Ok(all)
     }
 
-    /// Points by key; those that are not there are left out.
+    /// Reads points by key; keys without a point are left out.
     pub(crate) fn retrieve(
         &self,
         collection: &str,

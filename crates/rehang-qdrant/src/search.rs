@@ -1,9 +1,9 @@
-//! Searches of a space by its named vector, and the server's indexes.
+//! Searches of a space by its named vector, and the state of the server's indexes.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use rehang::{Distance, Error, ErrorKind, Matrix, Provenance, Result};
+use rehang_core::{Distance, Error, ErrorKind, Matrix, Provenance, Result};
 use rehang_store::{Filter, Found, ItemKey, check, share_found};
 use serde_json::{Value, json};
 
@@ -17,11 +17,12 @@ use crate::points::Point;
 use crate::scroll::With;
 use crate::slot::SpaceSlot;
 
-/// Further neighbours that are asked for, so that equally near ones come in the order of keys.
+/// Number of further neighbours that are asked for, so that equally near ones come in the order of keys.
 const MORE: usize = 8;
-/// So much more than was asked for is looked at where many are equally near, or the server cannot decide a filter.
+/// Factor by which a search may look at more than was asked for, where many are equally near, or the server
+/// cannot decide a filter.
 const LOOK_MAX: usize = 64;
-/// Vectors that an examination looks at.
+/// Number of vectors that an examination looks at.
 const SAMPLE: usize = 1_000;
 
 pub(crate) fn search(
@@ -49,7 +50,7 @@ fn search_one(
     }
     let with =
         if filter.labels.is_empty() && filter.payload.is_empty() { handle.tag([]) } else { handle.with([]) };
-    // More than the server gives in one answer is asked for only where the caller wants more.
+    // A search asks for more than the server's limit only where the caller wants more.
     let most = handle.limits.query.max(k);
     let look_max = k.saturating_mul(LOOK_MAX).saturating_add(1_000).min(most);
     let mut limit = k.saturating_add(MORE).min(most);
@@ -61,7 +62,8 @@ fn search_one(
             points.iter().filter_map(|point| hit(handle, space, point, filter)).collect();
         found.sort_by(|a, b| a.distance.total_cmp(&b.distance).then(a.key.cmp(&b.key)));
         pass_over_without_direction(handle, space, &mut found)?;
-        // Enough where the server has no more, or the last ones are farther away than the last one that is wanted.
+        // Enough where the server has no more, or its farthest hit is farther away than the
+        // last one that is wanted.
         let is_enough = found.get(k - 1).is_some_and(|last| Some(last.distance) < farthest);
         if is_all || is_enough || limit >= look_max {
             found.truncate(k);
@@ -89,13 +91,13 @@ fn ask(
     Point::list(answer["points"].take(), &handle.client.name())
 }
 
-/// What the server can decide of a filter; the rest is looked at when the hits are here.
+/// Returns the conditions of a filter that the server can decide; the rest is decided when the hits are here.
 fn conditions(handle: &Handle, space: &SpaceSlot, filter: &Filter) -> Value {
     let all = [Provenance::Old, Provenance::Adapted, Provenance::Native];
     let provenances = if filter.provenances.is_empty() { &all[..] } else { &filter.provenances };
     let mut conditions = vec![space.made_by(provenances)];
     if !space.is_applications {
-        // A vector of ours in a point without a revision is of content before.
+        // A vector of the gallery's in a point without a revision belongs to earlier content.
         conditions.push(none_of([is_empty(REVISION)]));
     }
     if let (Some(field), false) = (&handle.options.label, filter.labels.is_empty()) {
@@ -122,8 +124,9 @@ fn conditions(handle: &Handle, space: &SpaceSlot, filter: &Filter) -> Value {
 
 fn hit(handle: &Handle, space: &SpaceSlot, point: &Point, filter: &Filter) -> Option<Found> {
     let made_by = point.mark(space).made_by(space, Some(true));
-    // A search writes nothing: a point that the application has written since points were last listed has no revision yet. Its own vector
-    // counts, and so does a native one where it says that the source is the same.
+    // A search writes nothing: a point that the application has written since points were last listed
+    // has no revision yet. Its own vector counts. A native vector counts too where the point says that
+    // the source is the same.
     let (provenance, item) = if point.has_tag() {
         (made_by?, point.item(&handle.options)?)
     } else if space.is_applications {
@@ -143,7 +146,8 @@ fn hit(handle: &Handle, space: &SpaceSlot, point: &Point, filter: &Filter) -> Op
     })
 }
 
-/// Takes out hits whose vector has no direction, which the server finds at right angles to every query: an application may hold such.
+/// Takes out hits whose vector has no direction: the server finds them at right angles to every query, and an
+/// application may hold such vectors.
 fn pass_over_without_direction(handle: &Handle, space: &SpaceSlot, found: &mut Vec<Found>) -> Result<()> {
     if space.record.space.distance != Distance::Cosine {
         return Ok(());
@@ -163,14 +167,15 @@ fn pass_over_without_direction(handle: &Handle, space: &SpaceSlot, found: &mut V
     Ok(())
 }
 
-/// The distance as [`Distance`] defines it, of what the server calls a score. A vector with NaN, which the server takes over gRPC, has
-/// a score of NaN, which is null in JSON: it is near to nothing.
+/// Turns what the server calls a score into the distance that [`Distance`] defines. A vector with NaN, which
+/// the server takes over gRPC, has a score of NaN, which is null in JSON: it has no distance to anything.
 fn distance(space: &SpaceSlot, point: &Point) -> Option<f32> {
     let score = point.score? as f32;
     Some(match space.record.space.distance {
         Distance::L2 => score * score,
         Distance::Cosine => 1.0 - score,
-        // A minus sign would make the product 0 a negative zero, which sorts before the positive one of another.
+        // A minus sign would turn the product 0 into a negative zero, which sorts before the
+        // positive zero of another hit.
         Distance::Dot => 0.0 - score,
     })
 }
@@ -192,7 +197,7 @@ pub(crate) fn recall(handle: &Handle, space: &str, samples: usize, k: usize) -> 
     Ok(share_found(all_exact.iter().zip(&all_found)))
 }
 
-/// How many of some vectors have no direction where cosines are compared.
+/// Counts how many vectors of a sample have no direction, where cosines are compared.
 pub(crate) fn without_direction(handle: &Handle, space: &SpaceSlot) -> Result<u64> {
     if space.record.space.distance != Distance::Cosine {
         return Ok(0);
@@ -205,7 +210,7 @@ pub(crate) fn without_direction(handle: &Handle, space: &SpaceSlot) -> Result<u6
     Ok(without.count() as u64)
 }
 
-/// Points at random that have a vector in a space, with it.
+/// Draws points at random that have a vector in a space, with that vector.
 fn some_vectors(handle: &Handle, space: &SpaceSlot, count: usize) -> Result<Vec<Point>> {
     let body = json!({
         "query": {"sample": "random"}, "limit": count.min(handle.limits.query), "filter": space.present(),
@@ -218,15 +223,16 @@ fn some_vectors(handle: &Handle, space: &SpaceSlot, count: usize) -> Result<Vec<
 
 pub(crate) fn is_ready(handle: &Handle, space: &str) -> Result<bool> {
     meta::space(handle, space)?;
-    // Green: no optimizer is at work, and none waits.
+    // Green means that no optimizer is at work, and none waits.
     Ok(handle.facts()?.health == Health::Green)
 }
 
 /// How long a server that was told to begin its indexes may take to do so.
 const GREY_MAX: Duration = Duration::from_mins(2);
 
-/// Waits for the server, which makes its indexes by itself. A collection that is grey waits for a change since the server started again: an
-/// empty one of its configuration is what the server's documentation names for that. One that is red has given up.
+/// Waits for the server, which makes its indexes by itself. A grey collection waits for a change since
+/// the server restarted; the server's documentation names an empty change of its configuration for that.
+/// A red one has given up.
 pub(crate) fn prepare(handle: &Handle, space: &str, advance: &dyn Fn(u64, u64) -> bool) -> Result<()> {
     meta::space(handle, space)?;
     let mut grey_since = None;
@@ -265,7 +271,7 @@ pub(crate) fn prepare(handle: &Handle, space: &str, advance: &dyn Fn(u64, u64) -
 
 #[cfg(test)]
 mod tests {
-    use rehang::Space;
+    use rehang_core::Space;
     use rehang_store::{Epoch, SpaceRecord};
 
     use super::*;

@@ -1,8 +1,8 @@
-//! A space as the state beside the points names it, and the filters for its vectors.
+//! Spaces as the state beside the points names them, and the filters for their vectors.
 
 use std::borrow::Cow;
 
-use rehang::{Distance, Provenance};
+use rehang_core::{Distance, Provenance};
 use rehang_store::SpaceRecord;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -10,12 +10,12 @@ use serde_json::{Value, json};
 use crate::filters::{all_of, any_of, is_empty, none_of};
 use crate::payload::WITNESS;
 
-/// A vector as a request has it.
+/// Vector as a request has it.
 #[derive(Serialize)]
 #[serde(untagged)]
 pub(crate) enum Numbers<'a> {
     Dense(Cow<'a, [f32]>),
-    /// One of the application's that is no space's, as the server gave it.
+    /// A vector of the application's that belongs to no space, as the server gave it.
     Others(serde_json::Value),
 }
 
@@ -23,7 +23,7 @@ impl Numbers<'_> {
     /// The one number of a [witness](crate::payload::WITNESS).
     pub(crate) const WITNESS: Self = Self::Dense(Cow::Borrowed(&[1.0]));
 
-    /// Bytes of a request that they take at most.
+    /// Returns the bytes of a request that the numbers take at most.
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Self::Dense(numbers) => BYTES_OF_A_NUMBER * numbers.len(),
@@ -35,33 +35,37 @@ impl Numbers<'_> {
 /// A number of single precision in JSON, with its comma, has this many bytes at most.
 pub(crate) const BYTES_OF_A_NUMBER: usize = 16;
 
-/// A space and where it lies.
+/// Space with the place where it lies.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct SpaceSlot {
     pub(crate) record: SpaceRecord,
-    /// Names its part of the tag: the space's own name may be of any letters, and may be another space's later.
+    /// Number that names the space's part of the tag. The space's own name may have any letters, and may be
+    /// another space's later.
     pub(crate) slot: u32,
-    /// Its named vector.
+    /// Name of the named vector that holds the space's vectors.
     pub(crate) vector: String,
-    /// Whether that is the application's own.
+    /// Whether the named vector is the application's own.
     pub(crate) is_applications: bool,
-    /// Whether a [witness](WITNESS) is beside each of its vectors that we wrote. A space of an earlier version has none, or a sparse one.
+    /// Whether a [witness](WITNESS) is beside each of the space's vectors that the gallery wrote. A space of
+    /// an earlier version has none, or a sparse one.
     #[serde(default, rename = "has_dense_witness")]
     pub(crate) is_witnessed: bool,
-    /// Whether the application had made its named vector before, which it keeps.
+    /// Whether the application had made the named vector before; then it keeps it.
     #[serde(default)]
     pub(crate) was_there: bool,
 }
 
 impl SpaceSlot {
-    /// The length of a vector, where it has to be kept beside it: the server scales vectors of the cosine distance to length 1.
+    /// Returns the length of a vector, where it has to be kept beside the vector: the server scales vectors
+    /// of the cosine distance to length 1.
     pub(crate) fn length_of(&self, vector: &[f32]) -> Option<f64> {
         let space = &self.record.space;
         let is_scaled = space.distance == Distance::Cosine && !space.normalised && !self.is_applications;
         is_scaled.then(|| vector.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt())
     }
 
-    /// A vector as it is sent. The server leaves short ones as they are, by a limit that is its own, so they are scaled here.
+    /// Scales a vector to length 1 as it is sent. The server leaves short vectors as they are, by a limit of
+    /// its own, so they are scaled here.
     pub(crate) fn at_length_1<'a>(&self, vector: &'a [f32]) -> Cow<'a, [f32]> {
         match self.length_of(vector) {
             Some(length) if length > 0.0 => {
@@ -71,18 +75,19 @@ impl SpaceSlot {
         }
     }
 
-    /// Vectors of a point as a write of ours sends them: one as the server is to have it, and the witness.
+    /// Returns the vectors of a point as a write of the gallery sends them: the vector
+    /// itself, and the witness.
     pub(crate) fn sent<'a>(&'a self, vector: Cow<'a, [f32]>) -> impl Iterator<Item = (&'a str, Numbers<'a>)> {
         let witness = self.is_witnessed.then_some((WITNESS, Numbers::WITNESS));
         std::iter::once((&*self.vector, Numbers::Dense(vector))).chain(witness)
     }
 
-    /// Its part of the tag.
+    /// Returns the name of the space's part of the tag.
     pub(crate) fn field(&self) -> String {
         format!("s{}", self.slot)
     }
 
-    /// The path of a field in its part of the tag.
+    /// Returns the path of a field in the space's part of the tag.
     pub(crate) fn path(&self, field: &str) -> String {
         format!("rehang_tag.s{}.{field}", self.slot)
     }
@@ -91,12 +96,12 @@ impl SpaceSlot {
         json!({"has_vector": self.vector})
     }
 
-    /// A filter for points with a vector that the application wrote: no witness is beside it.
+    /// Builds a filter for points with a vector that the application wrote: no witness is beside it.
     pub(crate) fn came_with_point(&self) -> Value {
         json!({"must": [self.has_vector()], "must_not": [{"has_vector": WITNESS}]})
     }
 
-    /// A filter for items whose vector was made by one of these.
+    /// Builds a filter for items whose vector has one of these provenances.
     pub(crate) fn made_by(&self, provenances: &[Provenance]) -> Value {
         let names: Vec<&str> = provenances.iter().map(|provenance| provenance.name()).collect();
         let mut said = vec![json!({"key": self.path("p"), "match": {"any": names}})];
@@ -106,17 +111,18 @@ impl SpaceSlot {
         all_of([self.has_vector(), any_of(said)])
     }
 
-    /// A filter for items that have a vector.
+    /// Builds a filter for items that have a vector.
     pub(crate) fn present(&self) -> Value {
         self.made_by(&[Provenance::Old, Provenance::Adapted, Provenance::Native])
     }
 
-    /// A filter for items that have none.
+    /// Builds a filter for items that have no vector.
     pub(crate) fn lacking(&self) -> Value {
         none_of([self.present()])
     }
 
-    /// A filter for items that wait for a native vector, or cannot be given one: adapted or without a vector.
+    /// Builds a filter for items that wait for a native vector, or cannot be given one:
+    /// adapted or without a vector.
     pub(crate) fn waiting(&self) -> Value {
         none_of([self.made_by(&[Provenance::Old, Provenance::Native])])
     }

@@ -1,6 +1,6 @@
-//! The spaces of a gallery, which of them serves, and documents: changes of the state beside the points.
+//! Spaces of a gallery, the one that serves, and documents: changes of the state beside the points.
 
-use rehang::{Distance, Error, Provenance, Remedy, Result, Space};
+use rehang_core::{Distance, Error, Provenance, Remedy, Result, Space};
 use rehang_store::{Document, Epoch, SpaceRecord, check};
 use serde_json::{Value, json};
 
@@ -17,7 +17,7 @@ pub(crate) fn create(handle: &Handle, space: &Space, written_as: Provenance) -> 
     let conflict = |why: String| Error::conflict(format!("space {:?}", space.name), why);
     let own = handle.options.vector.clone().filter(|_| handle.old.as_ref() == Some(&space.name));
     let is_applications = own.is_some();
-    // The server takes no name with one of these.
+    // The server takes no name with one of these letters.
     let vector = own.unwrap_or_else(|| space.name.replace(|letter| "<>:\"/\\|?*\0".contains(letter), "_"));
     if vector == WITNESS {
         return Err(Error::option(
@@ -56,7 +56,8 @@ pub(crate) fn create(handle: &Handle, space: &Space, written_as: Provenance) -> 
             ),
         ));
     }
-    // Points with a vector where the new ones are to lie: it is of a space that was dropped, or not ours to write over.
+    // Counts points that have a vector where the new ones are to lie. It belongs to a space that was dropped,
+    // or is not ours to write over.
     let filled = if found.is_some() && !is_applications {
         handle.client.count(handle.collection(), &all_of([json!({"has_vector": vector})]))?
     } else {
@@ -97,7 +98,8 @@ pub(crate) fn create(handle: &Handle, space: &Space, written_as: Provenance) -> 
     for (field, kind) in indexes::indexed_fields(&new, &facts.limits) {
         handle.client.index(handle.collection(), &field, kind)?;
     }
-    // After the indexes: the server rearranges its points where vectors are configured, and may lose an index that comes about meanwhile.
+    // Made after the indexes: the server rearranges its points when vectors are configured, and may lose an
+    // index that comes about meanwhile.
     if !has_found {
         make_like_old(handle, &facts, &vector, space)?;
     }
@@ -118,7 +120,7 @@ pub(crate) fn create(handle: &Handle, space: &Space, written_as: Provenance) -> 
     })
 }
 
-/// Fails where the application has dropped its old vector, and the gallery still has the space of it.
+/// Fails where the application has dropped its old vector and the gallery still has the space of it.
 pub(crate) fn expect_old_vector(handle: &Handle, facts: &Facts, meta: &Meta) -> Result<()> {
     let gone = meta.spaces.iter().find(|space| space.is_applications && !facts.has(&space.vector));
     gone.map_or(Ok(()), |space| {
@@ -130,12 +132,13 @@ pub(crate) fn expect_old_vector(handle: &Handle, facts: &Facts, meta: &Meta) -> 
     })
 }
 
-/// Makes vectors of spaces anew that are not in the collection any more, as where the application has made that anew.
+/// Makes named vectors of spaces that are not in the collection any more, for example where the application
+/// has made the collection anew.
 pub(crate) fn make_missing(handle: &Handle, facts: &Facts) -> Result<()> {
     let meta = meta::read_begun(handle)?;
     let ours = || meta.spaces.iter().filter(|space| !space.is_applications);
     for space in ours().filter(|space| !facts.has(&space.vector)) {
-        // First: a vector that is there says that the tags are right.
+        // The tags are changed first: a vector that is there says that the tags are right.
         let said = ["adapted", "native", "pending"].map(|said| is(&space.path("p"), said));
         handle.change_each(&any_of(said.to_vec()), |page| vectors::set(space, &no_vector(), &page))?;
         make_like_old(handle, facts, &space.vector, &space.record.space)?;
@@ -146,12 +149,13 @@ pub(crate) fn make_missing(handle: &Handle, facts: &Facts) -> Result<()> {
     Ok(())
 }
 
-/// What a tag says of a vector that is not there.
+/// Returns the part of a tag for a vector that is not there.
 fn no_vector() -> Value {
     json!({"p": "none", "k": null, "u": null, "l": null, "b": null, "q": null, "e": null})
 }
 
-/// Makes a named vector, which lies as the old one does: in memory or on disk, of half width, quantised, with its graph.
+/// Makes a named vector that lies as the old one does: in memory or on disk, of half width,
+/// quantised, with its graph.
 fn make_like_old(handle: &Handle, facts: &Facts, vector: &str, space: &Space) -> Result<()> {
     let distance = match space.distance {
         Distance::L2 => "Euclid",
@@ -175,7 +179,7 @@ fn make_like_old(handle: &Handle, facts: &Facts, vector: &str, space: &Space) ->
     if like.is_empty() { Ok(()) } else { configure(handle, vector, &json!(like)) }
 }
 
-/// Makes the vector of witnesses: a byte a point, without a graph where that may be configured.
+/// Makes the vector of witnesses: one byte a point, without a graph where that may be configured.
 fn make_witness(handle: &Handle, facts: &Facts) -> Result<()> {
     if facts.has_sparse_witness {
         handle.client.ask("DELETE", &handle.vector_path(WITNESS), &Value::Null)?;
@@ -183,19 +187,20 @@ fn make_witness(handle: &Handle, facts: &Facts) -> Result<()> {
     let dense = json!({"size": 1, "distance": "Dot", "datatype": "uint8"});
     handle.client.ask("PUT", &handle.vector_path(WITNESS), &json!({"dense": dense}))?;
     match configure(handle, WITNESS, &json!({"hnsw_config": {"m": 0}})) {
-        // A token for the collection alone does not reach so far.
+        // A token for the collection alone may not configure it.
         Err(error) if error.is_unauthorised() => Ok(()),
         configured => configured,
     }
 }
 
-/// Sets what the server takes only of a named vector that is there.
+/// Sets what the server takes only for a named vector that is already there.
 fn configure(handle: &Handle, vector: &str, set: &Value) -> Result<()> {
     let body = json!({"vectors": {vector: set}});
     handle.client.ask("PATCH", &format!("/collections/{}", handle.collection()), &body).map(drop)
 }
 
-/// The slot of a space of before whose items all have this vector, where the state beside the points was lost.
+/// Finds the slot of an earlier space whose items all have this vector, where the state
+/// beside the points was lost.
 fn slot_left(handle: &Handle, vector: &str) -> Result<Option<u32>> {
     let meta = meta::read(handle)?;
     let taken: Vec<u32> = meta.spaces.iter().chain(&meta.dropped).map(|space| space.slot).collect();
@@ -212,7 +217,8 @@ fn slot_left(handle: &Handle, vector: &str) -> Result<Option<u32>> {
     Ok(best.map(|(_, slot)| slot))
 }
 
-/// Leaves a space of before its natives, and what the application has made since. Adapted vectors were of a plan that nobody knows.
+/// Gives a space the natives that an earlier space left in its vector, and what the application has made
+/// since. Adapted vectors go: they belonged to a plan that nobody knows.
 fn take_natives(handle: &Handle, space: &SpaceSlot) -> Result<()> {
     let not_native = any_of([is(&space.path("p"), "adapted"), is(&space.path("p"), "pending")]);
     let is_none = all_of([is(&space.path("p"), "none")]);
@@ -230,7 +236,7 @@ fn take_natives(handle: &Handle, space: &SpaceSlot) -> Result<()> {
     Ok(())
 }
 
-/// Drops a space, and ends what one before has left that died.
+/// Drops a space, and completes an earlier drop of it that died.
 pub(crate) fn drop_space(handle: &Handle, space: &str) -> Result<()> {
     let is_it = |there: &SpaceSlot| there.record.space.name == space;
     let dropped = meta::change(handle, |meta| {
@@ -246,7 +252,8 @@ pub(crate) fn drop_space(handle: &Handle, space: &str) -> Result<()> {
     for dropped in &dropped {
         // The application's own vectors are its own to drop.
         vectors::take_out(handle, dropped)?;
-        // By the fields that have an index, since the server may want one: of every vector it is said who made it, and of others why not.
+        // Filters by the fields that have an index, since the server may want one. Every vector has a field
+        // that says who made it, and every other item one that says why it has none.
         let tag = format!("{TAG}.{}", dropped.field());
         let said = ["p", "f"].map(|field| none_of([is_empty(&dropped.path(field))]));
         handle.change_each(

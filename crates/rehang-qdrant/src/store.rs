@@ -1,9 +1,9 @@
-//! The store that other crates see: each method of it is a call of the function that does its work.
+//! The store that other crates see: each of its methods calls the function that does the work.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use rehang::{Matrix, Provenance, Result, Space};
+use rehang_core::{Matrix, Provenance, Result, Space};
 use rehang_store::{
     AtWork, Claimed, Counts, Document, Drawn, Epoch, Examined, Failure, Filter, Found, Index, IndexHealth,
     Item, ItemKey, ItemWrite, LeaseClock, Ledger, Looked, Priority, Problem, Queue, Record, Released,
@@ -15,11 +15,12 @@ use crate::collection::CollectionOptions;
 use crate::handle::Handle;
 use crate::{adoption, chunks, claims, doctor, items, meta, pages, release, search, spaces, vectors};
 
-/// A gallery that lies in a collection of Qdrant, for any number of threads, processes and machines at once. A clone is another handle
-/// on the same gallery.
+/// Gallery in a collection of Qdrant, for any number of threads, processes and machines at once. A clone is
+/// another handle on the same gallery.
 ///
-/// The application's points stay as they are, but for two payload fields, `rehang` and `rehang_tag`, and the named vectors of the spaces
-/// that are made. Everything else of ours is in a collection beside it: see `docs/qdrant.md`.
+/// The application's points stay as they are, except for two payload fields, `rehang` and `rehang_tag`, and
+/// the named vectors of the spaces that are made. Everything else of the gallery is in a collection beside
+/// it: see `docs/qdrant.md`.
 #[derive(Debug, Clone)]
 pub struct QdrantStore(Arc<Handle>);
 
@@ -28,21 +29,22 @@ impl QdrantStore {
     ///
     /// # Errors
     ///
-    /// Unavailable and unauthorised where the server cannot be reached or refuses; not found and invalid options that say what a
-    /// gallery needs and the collection or the server lacks.
+    /// Unavailable and unauthorised where the server cannot be reached or refuses. Not found and invalid
+    /// options where the collection or the server lacks what a gallery needs.
     pub fn inspect(address: &QdrantAddress, options: &CollectionOptions) -> Result<Looked> {
         adoption::inspect(address, options)
     }
 
-    /// Makes a gallery of a collection: it makes a collection of ours beside it and indexes on two payload fields, and puts these
-    /// fields into every point, which makes the point an item. The collection may be written and read meanwhile. `old` is the name of
-    /// the space of the application's own vectors. `advance` is told `(done, total)` points, and ends the work where it gives
-    /// `false`. Where a process died, the next call goes on; where all is done, it changes nothing.
+    /// Makes a gallery of a collection. It makes the gallery's own collection beside it and indexes on two
+    /// payload fields. It puts these fields into every point, which makes the point an item. The collection
+    /// may be written and read meanwhile. `old` is the name of the space of the application's own vectors.
+    /// `advance` is told `(done, total)` points, and ends the work where it returns `false`. Where a process
+    /// died, the next call goes on; where all is done, it changes nothing.
     ///
     /// # Errors
     ///
-    /// As [`QdrantStore::inspect`]; a conflict where the collection is a gallery by other options, or one whose release has begun;
-    /// cancelled.
+    /// As [`QdrantStore::inspect`]; a conflict where the collection is a gallery by other options, or one
+    /// whose release has begun; cancelled.
     pub fn adopt(
         address: &QdrantAddress,
         options: &CollectionOptions,
@@ -52,12 +54,14 @@ impl QdrantStore {
         adoption::adopt(address, options, old, advance).map(Self::of)
     }
 
-    /// Opens a gallery that was [made](QdrantStore::adopt) of a collection. `old` is the name of the space of the application's vectors.
-    /// One whose [release](QdrantStore::release) has begun opens too, so that it can come to its end.
+    /// Opens a gallery that was [made](QdrantStore::adopt) of a collection. `old` is the name of the space of
+    /// the application's vectors. A gallery whose [release](QdrantStore::release) has begun opens too, so
+    /// that the release can come to its end.
     ///
     /// # Errors
     ///
-    /// As [`QdrantStore::inspect`]; not found where the collection is no gallery yet; a conflict where it is one by other options.
+    /// As [`QdrantStore::inspect`]; not found where the collection is no gallery yet; a conflict where it
+    /// is one by other options.
     pub fn open(address: &QdrantAddress, options: &CollectionOptions, old: Option<&str>) -> Result<Self> {
         adoption::open(address, options, old).map(Self::of)
     }
@@ -66,7 +70,8 @@ impl QdrantStore {
         Self(Arc::new(handle))
     }
 
-    /// The same gallery, with leases by another clock: for tests. All processes that share a gallery need clocks that agree to a second.
+    /// Opens the gallery again with leases by another clock: for tests. All processes that share a gallery
+    /// need clocks that agree to a second.
     ///
     /// # Errors
     ///
@@ -76,22 +81,25 @@ impl QdrantStore {
         Ok(Self(Arc::new(Handle { clock, ..handle })))
     }
 
-    /// Takes everything of ours out of the server again: the two fields of every point with their indexes, the collection beside the
-    /// application's, and the named vectors of all spaces that were made, but for the one that serves. Where a process died, the
-    /// next call goes on; until then all other calls on the gallery are refused.
+    /// Takes everything of the gallery out of the server again. It removes the two fields of every point with
+    /// their indexes, the gallery's own collection, and the named vectors of all spaces that were made,
+    /// except the one that serves. Where a process died, the next call goes on. Until then all other calls on
+    /// the gallery are refused.
     ///
-    /// Items without a source whose vectors are adapted are left without one. `with_adapted` leaves all adapted vectors there, and the payload
-    /// field `rehang_adapted`, true, in the points that have one.
+    /// Items without a source whose vectors are adapted are left without a vector. `with_adapted` leaves all
+    /// adapted vectors there, and the payload field `rehang_adapted`, true, in the points that have one.
     ///
     /// # Errors
     ///
-    /// A conflict where items with a source have adapted vectors in the space that serves and these are not to be taken along.
+    /// A conflict where items with a source have adapted vectors in the space that serves and these are
+    /// not to be taken along.
     pub fn release(&self, with_adapted: bool) -> Result<Released> {
         release::release(&self.0, with_adapted)
     }
 }
 
-/// Passes methods of a contract on to the functions that do their work, which take the gallery first.
+/// Defines methods of a contract that call the functions which do their work, with the
+/// gallery as first argument.
 macro_rules! passed_on {
     ($($name:ident($($argument:ident: $kind:ty),*) -> $out:ty => $work:path;)*) => {
         $(fn $name(&self, $($argument: $kind),*) -> Result<$out> {
@@ -155,7 +163,7 @@ impl Index for QdrantStore {
     }
 
     fn flush(&self) -> Result<()> {
-        // What the server has acknowledged is in its log.
+        // Acknowledged writes are in the server's log already.
         Ok(())
     }
 }

@@ -1,16 +1,16 @@
-//! Chance: names that no two writers share, and the random part of revisions.
+//! Random names that no two writers share, and the random part of revisions.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Names that are given once, on any machine: 128 bits that the system drew, and a count.
+/// Source of names that are given once, on any machine: 128 bits that the system drew, and a count.
 #[derive(Debug)]
 pub(crate) struct Tokens {
     drawn: String,
     given: AtomicU64,
 }
 
-/// Bits that the system drew, which nobody can guess.
+/// Draws bits of the system that nobody can guess.
 pub(crate) fn random_bits() -> u64 {
     RandomState::new().hash_one(0_u8)
 }
@@ -20,7 +20,7 @@ impl Tokens {
         Self { drawn: format!("{:016x}{:016x}", random_bits(), random_bits()), given: AtomicU64::new(0) }
     }
 
-    /// The next name.
+    /// Returns the next name.
     pub(crate) fn next(&self) -> String {
         format!("{}-{}", self.drawn, self.given.fetch_add(1, Ordering::Relaxed))
     }

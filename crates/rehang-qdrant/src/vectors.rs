@@ -1,22 +1,24 @@
-//! Vectors of spaces: conditional writes of an upgrade, and what is counted of them.
+//! Vectors of spaces: the conditional writes of an upgrade, and counts of vectors.
 //!
-//! The server has no statement that writes a vector and a payload on a condition and leaves the rest of the point alone. An upsert
-//! would undo what the application changes in other fields meanwhile. So a write takes three conditional steps, each decided when
-//! the server applies it, each atomic for a point:
+//! The server has no statement that writes a vector and a payload on a condition and leaves the rest of the
+//! point alone. An upsert would undo what the application changes in other fields meanwhile. So a write takes
+//! three conditional steps. The server decides each when it applies it, and each is atomic for a point:
 //!
-//! 1. *Reserve the vector*: where the item has the revision that was read and no native vector, and no other write has reserved it, the
-//!    tag gets this write's name, and `pending`: for readers the item lacks a vector.
+//! 1. *Reserve the vector*. The tag gets this write's name and `pending`, where the item has the
+//!    revision that was read and no native vector, and no other write has reserved it. For readers the
+//!    item then lacks a vector.
 //! 2. *Write the vector* where the tag still has that name.
 //! 3. *Say who made it* where the tag still has that name, and end the reservation.
 //!
-//! An application's upsert or deletion in between takes the tag with it, so that the later steps do nothing. A writer that dies in
-//! between leaves `pending`, which counts as lacking; after [`RESERVED_MS`] another one reserves the vector, and the name
-//! keeps the first one out for good. The server does not say which conditions held, so the writer reads back.
+//! An application's upsert or deletion in between takes the tag with it, so that the later steps do nothing.
+//! A writer that dies in between leaves `pending`, which counts as lacking. After [`RESERVED_MS`] another
+//! writer reserves the vector, and the name keeps the first one out for good. The server does not say which
+//! conditions held, so the writer reads back.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use rehang::{ErrorKind, Provenance, Result};
+use rehang_core::{ErrorKind, Provenance, Result};
 use rehang_store::{
     Counts, Epoch, Failure, ItemKey, Priority, Revision, VectorRecord, VectorWrite, WriteOutcome, check,
 };
@@ -35,12 +37,13 @@ use crate::points::{Point, band_and_score};
 use crate::scroll::With;
 use crate::slot::{Numbers, SpaceSlot};
 
-/// Writes whose steps are taken together.
+/// Number of writes whose steps are taken together.
 const TOGETHER: usize = 256;
-/// How long a write keeps its vectors reserved before another one may reserve them, in milliseconds: some ten times what a write takes. A
-/// worker that waits for what a dead one reserved does not renew its leases meanwhile, so this is to be shorter than a lease.
+/// How long a write keeps its vectors reserved before another one may reserve them, in milliseconds: some ten
+/// times what a write takes. A worker that waits for what a dead one reserved does not renew its leases
+/// meanwhile, so this is to be shorter than a lease.
 const RESERVED_MS: u64 = 5_000;
-/// How long a write waits for others that have reserved its vectors.
+/// How long a write waits for other writes that have reserved its vectors.
 const PATIENCE: Duration = Duration::from_secs(90);
 /// Longest reason of a failure that is kept, in characters: it is indexed.
 const REASON_MAX: usize = 500;
@@ -54,7 +57,7 @@ pub(crate) fn get(handle: &Handle, space: &str, keys: &[ItemKey]) -> Result<Vec<
 pub(crate) fn provenances(handle: &Handle, space: &str, keys: &[ItemKey]) -> Result<Vec<Option<Provenance>>> {
     let space = &meta::space(handle, space)?;
     let found = tagged(handle, keys, &handle.tag([]))?;
-    // Vectors need not be read to know which points have them.
+    // Which points have the vector can be known without reading it.
     let present = all_of([has_id(keys.iter().copied()), space.has_vector()]);
     let with_vector =
         handle.client.scroll(handle.collection(), &present, None, usize::MAX, &With::default())?;
@@ -79,12 +82,13 @@ pub(crate) fn write(
     if let Some(epoch) = epoch {
         check::epoch(space, epoch, there.record.epoch)?;
     }
-    // A write may be of a revision of its own, which takes up to six conditions beside the ten that all have in common.
+    // Each write may have a revision of its own, which takes up to six conditions beside the ten
+    // that all have in common.
     let together = TOGETHER.min(handle.limits.write).min((handle.limits.conditions - 10) / 6).max(1);
     let mut outcomes = Vec::with_capacity(writes.len());
     let mut rest = writes;
     while !rest.is_empty() {
-        // An item that is there twice is written twice, one after the other.
+        // An item that stands twice in the writes is written twice, one after the other.
         let mut keys = BTreeSet::new();
         let is_again = |(at, write): (usize, &VectorWrite)| at >= together || !keys.insert(write.key);
         let (now, later) = rest.split_at(rest.iter().enumerate().position(is_again).unwrap_or(rest.len()));
@@ -97,14 +101,15 @@ pub(crate) fn write(
     let natives: Vec<ItemKey> = natives.map(|(write, _)| write.key).collect();
     end_leases(handle, there, &natives)?;
     if let Some(epoch) = epoch.filter(|_| natives.len() < writes.len()) {
-        // What came too late is what no write of the next plan has met; that plan writes over these.
+        // A write that came after the next plan began has met none of that plan's writes;
+        // that plan writes over it.
         let now = meta::space(handle, space)?.record.epoch;
         check::epoch(space, epoch, now)?;
     }
     Ok(outcomes)
 }
 
-/// Writes of different items.
+/// Writes vectors of different items together, by the three steps of this module.
 fn write_together(
     handle: &Handle,
     space: &SpaceSlot,
@@ -142,7 +147,8 @@ fn write_together(
                 let is_mine = point.is_some_and(|point| {
                     is_of_now(write, point) && point.mark(space).written_by.as_ref() == Some(&name)
                 });
-                // Where neither holds, another write has taken over, and this one waits for it.
+                // Where it is neither mine nor refused, another write has taken over,
+                // and this one waits for it.
                 let outcome =
                     if is_mine { Some(WriteOutcome::Written) } else { refused(space, write, point) };
                 outcomes.extend(outcome.map(|outcome| (write.key, outcome)));
@@ -197,7 +203,7 @@ fn reserve(
         ];
         let mut not = vec![space.made_by(&[Provenance::Old, Provenance::Native])];
         if let Some(epoch) = epoch {
-            // A plan's writes go over those of plans before, never the other way round.
+            // A plan's writes go over those of earlier plans, never the other way round.
             free.push(json!({"key": space.path("l"), "range": {"lt": epoch}}));
             not.push(json!({"key": space.path("e"), "range": {"gt": epoch}}));
         }
@@ -211,7 +217,8 @@ fn reserve(
     handle.client.change(handle.collection(), &operations)
 }
 
-/// Points with their tags, and with the vectors of the space's presence.
+/// Reads points with their tags; in the application's own space with their vectors too, since only they say
+/// which points have one.
 fn read_marks(
     handle: &Handle,
     space: &SpaceSlot,
@@ -229,7 +236,7 @@ fn is_of_now(write: &VectorWrite, point: &Point) -> bool {
     of_now == Some(write.revision)
 }
 
-/// Why a write cannot be applied, now or ever.
+/// Returns the reason why a write cannot be applied, now or ever; `None` where it can.
 fn refused(space: &SpaceSlot, write: &VectorWrite, point: Option<&Point>) -> Option<WriteOutcome> {
     let Some(point) = point else { return Some(WriteOutcome::Deleted) };
     if !is_of_now(write, point) {
@@ -244,7 +251,7 @@ fn is_reserved_by(point: &Point, space: &SpaceSlot, name: &str) -> bool {
     point.mark(space).reserved_by.as_deref() == Some(name)
 }
 
-/// A vector of a later plan is not replaced.
+/// Fails where the item has a vector of a later plan: it is not replaced.
 fn check_not_overtaken(
     space: &SpaceSlot,
     epoch: Option<Epoch>,
@@ -270,7 +277,8 @@ struct PointVectors<'a> {
     vector: BTreeMap<&'a str, Numbers<'a>>,
 }
 
-/// Takes the vectors of a space out of the collection: all of its named vector, or those that we wrote where the application had made that.
+/// Takes the vectors of a space out of the collection: its whole named vector, or only the adapted ones where
+/// the application had made the named vector.
 pub(crate) fn take_out(handle: &Handle, space: &SpaceSlot) -> Result<()> {
     if space.is_applications {
         return Ok(());
@@ -287,17 +295,18 @@ pub(crate) fn witness(handle: &Handle, keys: &[ItemKey], filter: &Value) -> Resu
     put_where(handle, keys, filter, |_| BTreeMap::from([(WITNESS, Numbers::WITNESS)]))
 }
 
-/// Step 2.
+/// Step 2: writes the vectors that this write has reserved.
 fn put_vectors(handle: &Handle, space: &SpaceSlot, writes: &[&VectorWrite], name: &str) -> Result<()> {
     let of: BTreeMap<ItemKey, &VectorWrite> = writes.iter().map(|write| (write.key, *write)).collect();
     let keys: Vec<ItemKey> = of.keys().copied().collect();
-    // Also where this write is said already: a server that was killed applies it once more to what it had flushed, which may be the payload and not the witness.
+    // Points that step 3 has marked pass too. A server that was killed applies this write once more to what
+    // it had flushed, which may be the payload and not the witness.
     let is_this_write = any_of([is(&space.path("k"), name), is(&space.path("w"), name)]);
     put_where(handle, &keys, &is_this_write, |key| space.sent(space.at_length_1(&of[&key].vector)).collect())
 }
 
-/// Writes vectors of those points that pass a filter. A point that is gone fails the whole request, of which a part may have been applied: it is sent
-/// again without it.
+/// Writes vectors of those points that pass a filter. A point that is gone fails the whole request, of which
+/// a part may have been applied. The request is sent again without that point.
 fn put_where<'a>(
     handle: &Handle,
     keys: &[ItemKey],
@@ -307,7 +316,7 @@ fn put_where<'a>(
     let mut left = keys.to_vec();
     let path = format!("/collections/{}/points/vectors?wait=true", handle.collection());
     while !left.is_empty() {
-        // All are of the same spaces.
+        // All points get vectors of the same spaces, so one tells the size of each.
         let bytes: usize = vectors(left[0]).values().map(|vector| vector.bytes() + 256).sum();
         let some = &left[..left.len().min(handle.client.room_for(bytes))];
         let points = some.iter().map(|key| PointVectors { id: id_of(*key), vector: vectors(*key) });
@@ -320,7 +329,7 @@ fn put_where<'a>(
                 let before = left.len();
                 left.retain(|key| there.iter().any(|point| point.key == *key));
                 if left.len() == before && !there.is_empty() {
-                    // It came back meanwhile, or it is not about a point at all.
+                    // The point came back meanwhile, or the refusal is about the collection.
                     handle.facts()?;
                 }
             }
@@ -330,7 +339,7 @@ fn put_where<'a>(
     Ok(())
 }
 
-/// Step 3. Writes that say the same are said together.
+/// Step 3: says who made the vectors. Writes with equal marks share one operation.
 fn say_who(
     handle: &Handle,
     space: &SpaceSlot,
@@ -338,7 +347,7 @@ fn say_who(
     writes: &[&VectorWrite],
     name: &str,
 ) -> Result<()> {
-    // Puts the errors of native vectors in the order of time.
+    // Numbers the errors of native vectors in the order of time.
     let has_error = writes.iter().any(|write| write.squared_error.is_some());
     let time = if has_error { Some(meta::reserve(handle, 1)?) } else { None };
     let mut said: BTreeMap<String, (Value, Vec<ItemKey>)> = BTreeMap::new();
@@ -368,7 +377,7 @@ fn say_who(
     handle.client.change(handle.collection(), &operations)
 }
 
-/// Changes a space's part of the tag of items that pass a filter.
+/// Makes the operation that changes a space's part of the tag of items that pass a filter.
 pub(crate) fn set(space: &SpaceSlot, mark: &Value, filter: &Value) -> Value {
     json!({"set_payload": {"payload": mark, "key": format!("{TAG}.{}", space.field()), "filter": filter}})
 }
@@ -418,7 +427,7 @@ pub(crate) fn forget_natives(handle: &Handle, space: &str, epoch: Epoch, limit: 
         let mut natives = native();
         natives.push(keys());
         let out = set(there, &json!({"p": "none", "w": name, "x": null, "t": null}), &all_of(natives));
-        // A vector that is said to be none is removed only while that is said.
+        // The vector is removed only while the tag still says that it is none.
         let gone = || all_of([keys(), is(&there.path("p"), "none"), is(&there.path("w"), name.as_str())]);
         let remove = json!({"delete_vectors": {"filter": gone(), "vector": [there.vector]}});
         handle.client.change(handle.collection(), &[out])?;
@@ -440,7 +449,7 @@ pub(crate) fn counts(handle: &Handle, space: &str) -> Result<Counts> {
         none_of([is_empty(&space.path("f"))]),
         all_of([has_source(false), space.waiting()]),
     ];
-    // The server counts each with one thread.
+    // The server counts each filter with one thread.
     let counted = at_once(&filters, |filter| handle.client.count(handle.collection(), filter))?;
     let [old, adapted, native, lacking, failed, without_source] = counted[..] else {
         unreachable!("a count for each filter");
@@ -469,7 +478,7 @@ pub(crate) fn record_failures(
             .map(|(key, revision, reason)| {
                 let of_now = [has_id([*key].into_iter()), is_of_source(*revision), space.waiting()];
                 let reason: String = reason.chars().take(REASON_MAX).collect();
-                // An empty reason would be none.
+                // An empty reason would count as no reason.
                 let reason = if reason.is_empty() { " ".to_owned() } else { reason };
                 set(space, &json!({"f": reason}), &all_of(of_now))
             })
@@ -523,7 +532,7 @@ pub(crate) fn errors(handle: &Handle, space: &str, limit: usize) -> Result<Vec<(
             Some((mark.sigma2()?, mark.squared_error?))
         };
         let mut errors: Vec<(f32, f32)> = points.into_iter().filter_map(error).collect();
-        // One whose σ² nobody knew is passed over.
+        // Errors of items whose σ² nobody knew are passed over.
         if is_all || errors.len() >= limit {
             errors.truncate(limit);
             return Ok(errors);

@@ -1,7 +1,8 @@
-//! Charts as inline SVG: lines with bands, levels, a note at a point, and labels at the ends of the lines.
+//! Draws charts as inline SVG: lines with bands, levels, a note at a point, and labels at the ends of the
+//! lines.
 //!
-//! A [`Chart`] says what is shown; [`draw`] lays it out for a wide page, for a narrow screen or as a file of its own.
-//! Values that are not finite are left out: a line breaks there, and nothing of them reaches the SVG.
+//! A [`Chart`] says what is shown; [`draw`] lays it out for a wide page, for a narrow screen or as a file of
+//! its own. Values that are not finite are left out: a line breaks there, and they never reach the SVG.
 
 use std::fmt::Write;
 
@@ -10,7 +11,7 @@ use crate::palette::{EITHER, STYLES, chart_rules, coordinate, dashes, marker};
 use crate::scale::{Scale, Span, spread_apart};
 use crate::text::escape_html;
 
-/// What a chart shows.
+/// Content of a chart: its lines, levels, axes and title.
 ///
 /// ```
 /// use rehang_report::{Axis, Chart, Level, ChartLine};
@@ -27,15 +28,15 @@ use crate::text::escape_html;
 /// ```
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Chart {
-    /// What it is, in a few words.
+    /// Title, in a few words.
     pub title: String,
-    /// What can be seen in it, for those who cannot see it; made from the lines where it is empty.
+    /// Description for those who cannot see the chart. An empty one is made from the lines.
     pub description: String,
-    /// The horizontal axis.
+    /// Horizontal axis.
     pub x: Axis,
-    /// The vertical axis.
+    /// Vertical axis.
     pub y: Axis,
-    /// The lines, the most important one first.
+    /// Lines, the most important one first.
     pub lines: Vec<ChartLine>,
     /// Horizontal lines across the whole chart, such as doing nothing.
     pub levels: Vec<Level>,
@@ -46,9 +47,9 @@ pub struct Chart {
 /// One axis of a chart.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Axis {
-    /// What it shows, with its unit.
+    /// Quantity along the axis, with its unit.
     pub label: String,
-    /// How values are spread along it.
+    /// Spacing of values along the axis: linear or logarithmic.
     pub scale: Scale,
     /// Values that the axis never crosses, whatever the data are.
     pub bounds: Option<(f64, f64)>,
@@ -57,7 +58,7 @@ pub struct Axis {
 }
 
 impl Axis {
-    /// A linear axis for percent, which never leaves 0–100.
+    /// Returns a linear axis for percent, which never leaves 0–100.
     pub fn percent(label: impl Into<String>) -> Self {
         Self { label: label.into(), bounds: Some((0.0, 100.0)), ..Self::default() }
     }
@@ -66,24 +67,24 @@ impl Axis {
 /// One line of a chart.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ChartLine {
-    /// Its name; a line without one is not labelled.
+    /// Name of the line; a line without one is not labelled.
     pub name: String,
-    /// Its points `(x, y)`, with x increasing.
+    /// Points `(x, y)`, with x increasing.
     pub points: Vec<(f64, f64)>,
-    /// A band around it: `(x, low, high)`; empty for none.
+    /// Band around the line: `(x, low, high)`; empty for none.
     pub band: Vec<(f64, f64, f64)>,
-    /// How it looks.
+    /// Look of the line: colour, dashes, width and markers.
     pub look: Look,
 }
 
 impl ChartLine {
-    /// A line by its name and points, with the look of its place among the lines.
+    /// Returns a line by its name and points, with the look of its place among the lines.
     pub fn new(name: impl Into<String>, points: Vec<(f64, f64)>) -> Self {
         Self { name: name.into(), points, ..Self::default() }
     }
 }
 
-/// How a line looks.
+/// Look of a line: its colour, dashes, width and markers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Look {
     /// Colour, dashes and marker of its place among the lines; the first line is the main one.
@@ -93,7 +94,7 @@ pub enum Look {
     Main,
     /// Colour, dashes and marker of this number; `Main` has number 0.
     Numbered(usize),
-    /// As `Numbered`, with a marker at every point.
+    /// Colour, dashes and marker of this number, with a marker at every point.
     Dotted(usize),
     /// Grey and thin, without markers: a line to compare with.
     Quiet,
@@ -102,27 +103,27 @@ pub enum Look {
 /// A horizontal line across a chart.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Level {
-    /// Its name.
+    /// Name of the level.
     pub name: String,
-    /// Where it is.
+    /// Height of the level, in the unit of the vertical axis.
     pub value: f64,
-    /// Whether it is dotted instead of dashed, so that two levels can be told apart.
+    /// Whether the level is dotted instead of dashed, so that two levels can be told apart.
     pub dotted: bool,
 }
 
-/// A point to be noted.
+/// A point to be noted, with a few words beside it.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Note {
-    /// Where.
+    /// Place on the horizontal axis.
     pub x: f64,
-    /// Where.
+    /// Place on the vertical axis.
     pub y: f64,
-    /// What is to be noted, in a few words.
+    /// Text beside the point, in a few words.
     pub text: String,
 }
 
 impl Chart {
-    /// Whether there is anything to draw.
+    /// Returns whether there is anything to draw.
     pub fn is_empty(&self) -> bool {
         !self
             .lines
@@ -130,7 +131,7 @@ impl Chart {
             .any(|line| line.points.iter().any(|&(x, y)| shown(x).is_some() && shown(y).is_some()))
     }
 
-    /// The description, or one made from the lines.
+    /// Returns the description, or one made from the lines.
     fn described(&self) -> String {
         if !self.description.is_empty() {
             return self.description.clone();
@@ -151,23 +152,23 @@ impl Chart {
     }
 }
 
-/// Where a chart is to be shown.
+/// Place where a chart is shown: a wide page, a phone, or a file of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Canvas {
-    /// On a page of ordinary width: labels stand right of the lines.
+    /// A page of ordinary width: labels stand right of the lines.
     Wide,
-    /// On a phone: no labels at the lines; the page shows [`legend`] instead.
+    /// A phone: no labels at the lines; the page shows [`legend`] instead.
     Narrow,
-    /// In a file of its own, with its colours in it.
+    /// A file of its own, with its colours in it.
     Standalone,
 }
 
-/// Label height with its distance to the next one.
+/// Height of a label, with its distance to the next one.
 const LABEL_GAP: f64 = 16.0;
-/// Between the plot and the labels right of it: room for the leaders.
+/// Width between the plot and the labels right of it, which the leaders need.
 const LEADER_WIDTH: f64 = 30.0;
 
-/// The chart as an SVG element; `id` must be unique in the page.
+/// Draws the chart as an SVG element; `id` must be unique in the page.
 pub(crate) fn draw(chart: &Chart, canvas: Canvas, id: &str) -> String {
     let layout = Layout::of(chart, canvas);
     let mut svg = String::new();
@@ -209,8 +210,8 @@ pub(crate) fn draw(chart: &Chart, canvas: Canvas, id: &str) -> String {
     svg
 }
 
-/// The lines and levels of a chart with a sample of each, as an HTML list: beside a narrow chart, and beside a wide one that has
-/// no room for all labels.
+/// Lists the lines and levels of a chart with a sample of each, in HTML. The list stands beside a narrow
+/// chart, and beside a wide one that has no room for all labels.
 pub(crate) fn legend(chart: &Chart) -> String {
     let wide = Layout::of(chart, Canvas::Wide);
     let class = if wide.labels(chart).len() > wide.labels_most() { "legend always" } else { "legend" };
@@ -232,9 +233,9 @@ pub(crate) fn legend(chart: &Chart) -> String {
     html
 }
 
-/// How one line is drawn.
+/// Style of one drawn line.
 struct Style {
-    /// Its number in the palette; `None` for a quiet line.
+    /// Number of the line in the palette; `None` for a quiet line.
     number: Option<usize>,
     wide: bool,
     every_point: bool,
@@ -262,7 +263,7 @@ impl Style {
         format!("<path class=\"line s{}{wide}\" d=\"{path}\"{dashes}/>", number % STYLES)
     }
 
-    /// A marker with a text that is shown when it is pointed at; nothing for a quiet line.
+    /// Draws a marker, with a text that is shown when somebody points at it; nothing for a quiet line.
     fn dot(&self, x: f64, y: f64, radius: f64, text: &str) -> String {
         let Some(number) = self.number else { return String::new() };
         let shape = marker(number, x, y, radius);
@@ -279,10 +280,11 @@ impl Style {
 /// A label right of the plot.
 struct Label {
     text: String,
-    /// Where the line ends, from the left and from the top.
+    /// Place where the line ends, from the left; `end` is from the top.
     end_x: f64,
     end: f64,
-    /// Breaks ties between lines that end at the same place: lines that were higher before come first.
+    /// Mean height of the line, from the top. It breaks ties between lines that end at the same place: lines
+    /// that were higher before come first.
     height_before: f64,
     style: Option<Style>,
 }
@@ -290,7 +292,7 @@ struct Label {
 struct Layout {
     width: f64,
     height: f64,
-    /// Where titles begin.
+    /// Distance of titles from the left.
     edge: f64,
     left: f64,
     right: f64,
@@ -318,7 +320,7 @@ impl Layout {
         let names =
             chart.lines.iter().map(|line| line.name.clone()).chain(chart.levels.iter().map(level_label));
         let label_width = names.map(|name| text_width(&shortened(&name))).fold(0.0, f64::max);
-        // A page has margins of its own, a picture needs some; and it carries its title.
+        // A page has margins of its own. A picture needs some, and carries its title.
         let (title, edge) = if canvas == Canvas::Standalone { (30.0, 14.0) } else { (0.0, 0.0) };
         Self {
             width,
@@ -429,7 +431,8 @@ impl Layout {
             return;
         }
         svg.push_str(&style.stroke(&path));
-        // Markers of different lines stand at different places, so that lines which coincide can be told apart.
+        // Markers of different lines stand at different places, so that lines which coincide can be told
+        // apart.
         let kept: Vec<usize> = if style.every_point {
             (0..placed.len()).collect()
         } else {
@@ -454,8 +457,8 @@ impl Layout {
         }
     }
 
-    /// What stands right of the plot, levels first and then the lines by their importance: all of it, whether there is room or
-    /// not.
+    /// Lists the labels right of the plot, levels first and then the lines by their importance: all of them,
+    /// whether there is room or not.
     fn labels(&self, chart: &Chart) -> Vec<Label> {
         let lines = chart.lines.iter().enumerate().filter(|(_, line)| !line.name.is_empty()).filter_map(
             |(index, line)| {
@@ -479,21 +482,22 @@ impl Layout {
         levels.chain(lines).collect()
     }
 
-    /// How many labels there is room for.
+    /// Returns how many labels there is room for.
     fn labels_most(&self) -> usize {
         let (top, bottom) = self.label_bounds();
         ((bottom - top) / LABEL_GAP) as usize + 1
     }
 
-    /// Between which heights labels stand.
+    /// Returns the lowest and highest place of a label, from the top.
     fn label_bounds(&self) -> (f64, f64) {
         (self.top - 6.0, self.bottom + 6.0)
     }
 
     fn draw_labels(&self, chart: &Chart, canvas: Canvas, svg: &mut String) {
         if canvas == Canvas::Narrow {
-            // A phone has no room beside the plot: lines are named in the legend, levels on their line. All curves end
-            // near the new model's level (dotted) and begin near the other one, so each is named at its other end.
+            // A phone has no room beside the plot: lines are named in the legend, levels on their line. All
+            // curves end near the new model's level (dotted) and begin near doing nothing, so each level is
+            // named at its other end.
             for level in &chart.levels {
                 let Some(y) = self.down(level.value) else { continue };
                 let base = if y < self.top + 16.0 { y + 14.0 } else { y - 5.0 };
@@ -546,15 +550,16 @@ impl Layout {
     }
 }
 
-/// Writes a text that stands at a point; `anchor` says which part of it does, its start where that is empty.
+/// Writes a text that stands at a point. `anchor` says which part of the text stands there; empty means its
+/// start.
 fn write_text(svg: &mut String, class: &str, (x, y): (f64, f64), anchor: &str, text: &str) {
     let anchor = if anchor.is_empty() { String::new() } else { format!(" text-anchor=\"{anchor}\"") };
     let (x, y, text) = (coordinate(x), coordinate(y), escape_html(text));
     let _ = write!(svg, "<text class=\"{class}\" x=\"{x}\" y=\"{y}\"{anchor}>{text}</text>");
 }
 
-/// Writes points as a path, without those that lie within a sixth of a pixel of the line through their neighbours: no
-/// eye sees them, and they are most of a page's size.
+/// Writes points as a path, without those that lie within a sixth of a pixel of the line through their
+/// neighbours: no eye sees them, and they are most of a page's size.
 fn write_path(points: &[(f64, f64)], begin: char, path: &mut String) {
     const TOLERANCE: f64 = 0.16;
     let mut keep = vec![false; points.len()];
@@ -599,7 +604,7 @@ fn value_text(value: f64, axis: &Axis) -> String {
     }
 }
 
-/// A name that fits beside a plot.
+/// Shortens a name until it fits beside a plot.
 fn shortened(name: &str) -> String {
     const LONGEST: usize = 30;
     if name.chars().count() <= LONGEST {
@@ -608,7 +613,7 @@ fn shortened(name: &str) -> String {
     name.chars().take(LONGEST - 1).chain(['…']).collect()
 }
 
-/// About how wide a text is at 12 pixels; fonts differ, so this is on the wide side.
+/// Estimates how wide a text is at 12 pixels. Fonts differ, so this is on the wide side.
 fn text_width(text: &str) -> f64 {
     text.chars()
         .map(|character| match character {

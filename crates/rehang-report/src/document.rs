@@ -1,4 +1,5 @@
-//! A report told as a document: sections of paragraphs, tables and charts, which HTML and Markdown only write down.
+//! Tells a report as a document: sections of paragraphs, tables and charts, which HTML and Markdown only
+//! write down.
 //!
 //! Everything that is said is decided here, once, so that the two forms cannot say different things.
 
@@ -6,14 +7,14 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use rehang::finding::{Finding, Severity};
-use rehang::order::Policy;
-use rehang::report::{
+use rehang_core::finding::{Finding, Severity};
+use rehang_core::order::Policy;
+use rehang_core::report::{
     ANOTHER_METRIC, AdapterCalibration, CurveBand, CurveSeries, FittedOn, FlipCurves, FloorAt, Floors,
     GroupCurves, GroupStudy, MeasuredSet, MetricCurve, NumberWithSpread, Report, Scores, ShownMetric, Spread,
     WholeGallery,
 };
-use rehang::verdict::{Verdict, is_below};
+use rehang_core::verdict::{Verdict, is_below};
 
 use crate::chart::{Axis, Chart, ChartLine, Level, Look, Note};
 use crate::numbers::{
@@ -22,25 +23,25 @@ use crate::numbers::{
 };
 use crate::scale::Scale;
 
-/// Heads the column that names the curves.
+/// Heading of the column that names the curves.
 const CURVE: &str = "method · order";
 
-/// A whole document.
+/// A whole document, ready to be written in any form.
 pub(crate) struct Document<'a> {
     pub(crate) title: &'a str,
-    /// Old and new space, and how many items.
+    /// Names of the old and the new space, and the number of items.
     pub(crate) subtitle: String,
-    /// What to do, in a word or three.
+    /// Advice in one to three words.
     pub(crate) advice: &'static str,
-    /// Why, in one sentence.
+    /// Reason for the advice, in one sentence.
     pub(crate) verdict: String,
     pub(crate) key_numbers: Vec<KeyNumber>,
     /// Warnings that stand at the top.
     pub(crate) severe: Vec<&'a Finding>,
-    /// How many warnings there are below.
+    /// Number of warnings further down.
     pub(crate) warnings: usize,
     pub(crate) sections: Vec<Section<'a>>,
-    /// What made the report, in one line.
+    /// Line that says what made the report.
     pub(crate) colophon: String,
 }
 
@@ -48,9 +49,9 @@ pub(crate) struct Document<'a> {
 pub(crate) struct KeyNumber {
     pub(crate) label: &'static str,
     pub(crate) value: String,
-    /// What the number is of, with its unit: `% mAP`.
+    /// Unit of the number and the metric it is of: `% mAP`.
     pub(crate) unit: String,
-    /// The same number of the other metrics.
+    /// Values of this number by the other metrics.
     pub(crate) others: Vec<String>,
 }
 
@@ -63,7 +64,7 @@ pub(crate) struct Section<'a> {
 pub(crate) enum Block<'a> {
     Text(String),
     Table(Table),
-    /// A chart with the tables that say the same.
+    /// A chart with the tables that hold its numbers.
     Chart(Box<Chart>, Vec<Table>),
     Warning(&'a Finding),
 }
@@ -90,7 +91,7 @@ pub(crate) enum Kind {
 #[derive(Default)]
 pub(crate) struct Row {
     pub(crate) cells: Vec<Cell>,
-    /// The row that matters most.
+    /// Whether this row matters most.
     pub(crate) strong: bool,
 }
 
@@ -99,7 +100,7 @@ pub(crate) struct Cell {
     pub(crate) text: String,
     /// Spread or place of the number, written smaller.
     pub(crate) aside: String,
-    /// The cell that matters most in its column.
+    /// Whether this cell matters most in its column.
     pub(crate) strong: bool,
 }
 
@@ -110,7 +111,7 @@ impl<T: Into<String>> From<T> for Cell {
 }
 
 impl Row {
-    /// A row that begins with a name.
+    /// Returns a row that begins with a name.
     pub(crate) fn new<C: Into<Cell>>(name: impl Into<Cell>, cells: impl IntoIterator<Item = C>) -> Self {
         let cells = std::iter::once(name.into()).chain(cells.into_iter().map(C::into)).collect();
         Self { cells, strong: false }
@@ -144,7 +145,7 @@ pub(crate) fn document(report: &Report) -> Document<'_> {
         Some(provenance_section(report)),
     ];
     let (mut advice, mut verdict) = verdict(report);
-    // What gets worse at once stands before what gets better.
+    // A metric that gets worse at once is told before those that get better.
     if let Some(falls) = report.warnings.iter().find(|warning| warning.code == ANOTHER_METRIC) {
         verdict = format!("{} {verdict}", falls.seen);
         if report.verdict() == Verdict::SwitchNow {
@@ -164,8 +165,8 @@ pub(crate) fn document(report: &Report) -> Document<'_> {
     }
 }
 
-/// The chart of one metric along every curve of a report, with bands and with the lines of doing nothing and of the new
-/// model. `None` where no curve has that metric.
+/// Makes the chart of one metric along every curve of a report, with bands and with the lines of doing
+/// nothing and of the new model. `None` where no curve has that metric.
 pub(crate) fn metric_chart(report: &Report, id: &str) -> Option<Chart> {
     let metric = report.metrics.iter().find(|metric| metric.id == id)?;
     let curves = curves_of(report, id);
@@ -205,17 +206,17 @@ pub(crate) fn metric_chart(report: &Report, id: &str) -> Option<Chart> {
     })
 }
 
-/// A chart of what happens while the gallery is re-embedded.
+/// Makes a chart of what happens while the gallery is re-embedded.
 pub(crate) fn chart_along(title: String, y: Axis, lines: Vec<ChartLine>) -> Chart {
     Chart { title, x: Axis::percent("re-embedded, % of the gallery"), y, lines, ..Chart::default() }
 }
 
-/// What a bridge brings by a metric, in the report of a whole gallery.
+/// Returns the value that a bridge brings by a metric, in the report of a whole gallery.
 fn bridge_of(report: &Report, id: &str) -> Option<f64> {
     shown(report.gallery.as_ref()?.bridge.get(id)?.value)
 }
 
-/// The levels of doing nothing, of a bridge and of a new model, where they are known.
+/// Returns the levels of doing nothing, of a bridge and of a new model, where they are known.
 pub(crate) fn levels(
     do_nothing: Option<f64>,
     bridge: Option<f64>,
@@ -228,7 +229,7 @@ pub(crate) fn levels(
         .collect()
 }
 
-/// The curves that have a metric, the headline curve first; each with its place among the looks.
+/// Returns the curves that have a metric, the headline curve first, each with its place among the looks.
 fn curves_of<'a>(report: &'a Report, id: &str) -> Vec<(usize, &'a CurveSeries, &'a MetricCurve)> {
     ordered_curves(report)
         .into_iter()
@@ -237,12 +238,12 @@ fn curves_of<'a>(report: &'a Report, id: &str) -> Vec<(usize, &'a CurveSeries, &
         .collect()
 }
 
-/// The look of a curve by its place: the headline curve, which comes first, is the main one.
+/// Returns the look of a curve by its place: the headline curve, which comes first, is the main one.
 fn look(place: usize) -> Look {
     if place == 0 { Look::Main } else { Look::Numbered(place) }
 }
 
-/// All curves, the headline curve first.
+/// Returns all curves, the headline curve first.
 fn ordered_curves(report: &Report) -> Vec<&CurveSeries> {
     let headline = report.headline_curve().into_iter();
     headline.chain(report.curves.iter().filter(|series| !is_headline(report, series))).collect()
@@ -252,7 +253,7 @@ fn is_headline(report: &Report, series: &CurveSeries) -> bool {
     report.headline_curve().is_some_and(|headline| std::ptr::eq(headline, series))
 }
 
-/// The metrics that any curve or level has.
+/// Returns the metrics that any curve or level has.
 fn measured_metrics(report: &Report) -> Vec<&ShownMetric> {
     let has = |metric: &&ShownMetric| {
         report.curves.iter().any(|series| series.metrics.contains_key(&metric.id))
@@ -328,13 +329,13 @@ fn verdict(report: &Report) -> (&'static str, String) {
     }
 }
 
-/// Whether the range of a forecast reaches below doing nothing.
+/// Returns whether the range of a forecast reaches below doing nothing.
 fn may_be_below(report: &Report, curve: &MetricCurve, nothing: f64) -> bool {
     let band = curve.band.as_ref().filter(|_| report.gallery.is_some());
     band.is_some_and(|band| band.low.iter().any(|&low| is_below(low, nothing)))
 }
 
-/// A value of the headline curve; of a forecast with its range.
+/// Writes a value of the headline curve; in a forecast with its range.
 fn with_range(report: &Report, curve: &MetricCurve, at: f64, value: f64) -> String {
     let edge = |edge: &[f64]| if at > 0.0 { edge.last().copied() } else { edge.first().copied() };
     let band = curve.band.as_ref().filter(|_| report.gallery.is_some());
@@ -408,7 +409,7 @@ fn key_numbers(report: &Report) -> Vec<KeyNumber> {
     numbers
 }
 
-/// What the orders of the curves are, in one sentence that begins with a space; empty where none is known.
+/// Explains the orders of the curves in one sentence that begins with a space; empty where none is known.
 fn about_orders(report: &Report) -> String {
     let mut orders: Vec<&str> = Vec::new();
     for curve in &report.curves {
@@ -440,7 +441,7 @@ fn curves_section<'a>(report: &Report, metrics: &[&ShownMetric]) -> Option<Secti
     Some(section("curves", "What every percent buys", blocks))
 }
 
-/// What an upgrade of the whole gallery buys, by the headline curve.
+/// Tells what an upgrade of the whole gallery buys, by the headline curve.
 fn forecast_section<'a>(report: &Report, gallery: &WholeGallery) -> Option<Section<'a>> {
     let series = report.headline_curve()?;
     let has_bridge = !gallery.bridge.is_empty();
@@ -505,7 +506,7 @@ fn forecast_section<'a>(report: &Report, gallery: &WholeGallery) -> Option<Secti
     Some(section("forecast", "The whole gallery", vec![Block::Text(text), Block::Table(table)]))
 }
 
-/// Where an application's floors lie by the new model.
+/// Tells where an application's floors lie by the new model.
 fn floors_section<'a>(floors: &Floors) -> Option<Section<'a>> {
     if floors.rows.is_empty() {
         return None;
@@ -536,7 +537,7 @@ fn floors_section<'a>(floors: &Floors) -> Option<Section<'a>> {
     Some(section("floors", "Floors of searches", vec![Block::Text(text), Block::Table(table)]))
 }
 
-/// What each metric means, and its chart with its tables.
+/// Tells what each metric means, with its chart and its tables.
 fn metric_blocks<'a>(report: &Report, metrics: &[&ShownMetric]) -> Vec<Block<'a>> {
     let mut blocks = Vec::new();
     for metric in metrics {
@@ -562,7 +563,7 @@ fn bands_sentence(report: &Report) -> String {
     if about.is_empty() { String::new() } else { format!(" Shaded: {}.", about.join("; ")) }
 }
 
-/// Eleven points of each curve of one metric.
+/// Tabulates eleven points of each curve of one metric.
 fn along_table(report: &Report, of: &ShownMetric) -> Table {
     let curves = curves_of(report, &of.id);
     let series =
@@ -570,7 +571,8 @@ fn along_table(report: &Report, of: &ShownMetric) -> Table {
     sampled_table(&format!("{}, %", of.name), CURVE, series)
 }
 
-/// Series at 0, 10, …, 100 %: one row a series, one column a fraction, so that any number of series fits on a page.
+/// Tabulates series at 0, 10, …, 100 %: one row a series, one column a fraction, so that any number of series
+/// fits on a page.
 fn sampled_table<'s>(
     what: &str,
     heading: &str,
@@ -585,7 +587,7 @@ fn sampled_table<'s>(
     )
 }
 
-/// One row for each name, with its value at every tenth of the gallery by `at(tenths)`.
+/// Tabulates one row for each name, with its value at every tenth of the gallery by `at(tenths)`.
 pub(crate) fn tenths_table<A: Fn(u32) -> f64>(
     what: &str,
     heading: &str,
@@ -599,7 +601,7 @@ pub(crate) fn tenths_table<A: Fn(u32) -> f64>(
     }
 }
 
-/// The value at the fraction nearest to `at`; NaN where none is near.
+/// Returns the value at the fraction nearest to `at`; NaN where none is near.
 fn value_at(fractions: &[f64], values: &[f64], at: f64) -> f64 {
     fractions
         .iter()
@@ -610,7 +612,7 @@ fn value_at(fractions: &[f64], values: &[f64], at: f64) -> f64 {
         .map_or(f64::NAN, |(_, &value)| value)
 }
 
-/// Start, lowest point, end and crossing of each curve of one metric.
+/// Tabulates start, lowest point, end and crossing of each curve of one metric.
 fn landmarks_table(report: &Report, of: &ShownMetric) -> Table {
     let rows = curves_of(report, &of.id).into_iter().map(|(_, series, curve)| {
         let at = shown(curve.minimum.fraction).map(|at| format!("at {}", fraction(at)));
@@ -661,7 +663,7 @@ fn areas_section<'a>(report: &Report) -> Option<Section<'a>> {
     Some(section("areas", "Areas", vec![Block::Text(text), Block::Table(table)]))
 }
 
-/// What the numbers behind the estimates are.
+/// Says what the ± and the ranges of the estimates mean.
 fn spread_sentence<'e>(estimates: impl Iterator<Item = &'e NumberWithSpread>) -> String {
     let mut remarks: Vec<String> = estimates
         .filter_map(|estimate| match estimate.spread? {
@@ -681,14 +683,14 @@ fn spread_sentence<'e>(estimates: impl Iterator<Item = &'e NumberWithSpread>) ->
     format!(" {}.", capitalised(&remarks.join("; ")))
 }
 
-/// The text with its first letter as a capital.
+/// Returns the text with its first letter as a capital.
 pub(crate) fn capitalised(text: &str) -> String {
     let mut characters = text.chars();
     let first: String = characters.next().into_iter().flat_map(char::to_uppercase).collect();
     format!("{first}{}", characters.as_str())
 }
 
-/// Which of the series of flips.
+/// Selects one of the series of flips: positive, negative or the rate.
 type FlipSeries = fn(&FlipCurves) -> &[f64];
 
 fn flips_section<'a>(report: &Report) -> Option<Section<'a>> {
@@ -754,13 +756,10 @@ fn calibration_section<'a>(calibrations: &[AdapterCalibration]) -> Option<Sectio
     (!blocks.is_empty()).then(|| section("calibration", "Does it know where it is wrong?", blocks))
 }
 
-/// One adapter's calibration; nothing where no number of it can be shown.
+/// Tells one adapter's calibration; nothing where no number of it can be shown.
 fn calibration_blocks<'a>(calibration: &AdapterCalibration) -> Vec<Block<'a>> {
-    // Reports from before format 2 do not say which adapter it was.
-    let (of, name) = match calibration.method.as_str() {
-        "" => (String::new(), String::new()),
-        method => (format!(" of {method}"), format!(", {method}")),
-    };
+    let method = &calibration.method;
+    let (of, name) = (format!(" of {method}"), format!(", {method}"));
     let points: Vec<(f64, f64)> =
         calibration.table.bins.iter().map(|bin| (bin.predicted, bin.actual)).collect();
     let usable = |value: f64| shown(value).is_some_and(|value| value > 0.0);
@@ -920,7 +919,7 @@ fn gap_chart(groups: &GroupStudy, metric_name: &str) -> Chart {
     }
 }
 
-/// Each group's share of the gallery, and its quality today and in the native gallery.
+/// Tabulates each group's share of the gallery, and its quality today and in the native gallery.
 fn group_levels_table(groups: &GroupStudy, metric_name: &str) -> Option<Table> {
     let (names, known): (Vec<String>, Vec<&Vec<f64>>) = [
         ("share of the gallery".to_string(), &groups.gallery_share),
@@ -939,8 +938,8 @@ fn group_levels_table(groups: &GroupStudy, metric_name: &str) -> Option<Table> {
     Some(Table { caption: "The groups, %".into(), rows: rows.collect(), columns: columns("group", names) })
 }
 
-/// The share of each group among the first items of every order: one row a group and order, so that any number of groups fits on
-/// a page.
+/// Tabulates the share of each group among the first items of every order: one row a group and order, so that
+/// any number of groups fits on a page.
 fn first_items_table(groups: &GroupStudy) -> Table {
     let cuts = [0.1, 0.25, 0.5];
     let mut columns = vec![column(CURVE, Kind::Text), column("group", Kind::Text)];
@@ -958,7 +957,7 @@ fn first_items_table(groups: &GroupStudy) -> Table {
     Table { caption: "Share of each group among the first items of every order, %".into(), columns, rows }
 }
 
-/// What vectors of fewer coordinates and bytes are worth, beside those of today.
+/// Tells what vectors of fewer coordinates and bytes are worth, beside those of today.
 fn sizes_section<'a>(report: &Report, metrics: &[&ShownMetric]) -> Option<Section<'a>> {
     if report.sizes.is_empty() {
         return None;
@@ -1039,7 +1038,8 @@ fn measured_section<'a>(report: &Report) -> Option<Section<'a>> {
     Some(section("measured", "What was measured on what", blocks))
 }
 
-/// One set in plain sentences; what the number of overlapping items means is left to its warning.
+/// Describes one measured set in plain sentences; what the number of overlapping items means is left to its
+/// warning.
 fn measured_sentence(set: &MeasuredSet, has_right_answers: bool) -> String {
     let mut words = Vec::new();
     if !set.name.is_empty() {
@@ -1078,7 +1078,8 @@ fn measured_sentence(set: &MeasuredSet, has_right_answers: bool) -> String {
     words.join(" ")
 }
 
-/// How many pairs the adapters were fitted on, each by its name where there are several; `None` where nothing was fitted.
+/// Says how many pairs the adapters were fitted on, each by its name where there are several; `None` where
+/// nothing was fitted.
 fn fitted_on(set: &MeasuredSet) -> Option<String> {
     let pairs = |count| counted(count, "pair", "pairs");
     if set.fitted.len() < 2 {
@@ -1133,7 +1134,7 @@ fn provenance_section<'a>(report: &Report) -> Section<'a> {
     section("provenance", "Inputs and versions", tables.map(Block::Table).collect())
 }
 
-/// What made a page, by its version.
+/// Names what made a page, by its version.
 pub(crate) fn colophon(version: &str) -> String {
     if version.is_empty() { "Made by rehang.".into() } else { format!("Made by rehang {version}.") }
 }
@@ -1142,7 +1143,7 @@ pub(crate) fn column(heading: &str, kind: Kind) -> Column {
     Column { heading: heading.into(), kind }
 }
 
-/// A column of names, and columns of numbers.
+/// Returns a column of names, and columns of numbers.
 pub(crate) fn columns<S: AsRef<str>>(names: &str, numbers: impl IntoIterator<Item = S>) -> Vec<Column> {
     let numbers = numbers.into_iter().map(|heading| column(heading.as_ref(), Kind::Number));
     std::iter::once(column(names, Kind::Text)).chain(numbers).collect()
@@ -1152,7 +1153,7 @@ fn estimate_cell(estimate: &NumberWithSpread) -> Cell {
     Cell { text: metric(estimate.value), aside: spread(estimate), ..Cell::default() }
 }
 
-/// Points of a line over fractions in percent.
+/// Returns the points of a line over fractions in percent.
 fn against_percent(fractions: &[f64], values: &[f64]) -> Vec<(f64, f64)> {
     fractions.iter().zip(values).map(|(fraction, &value)| (fraction * 100.0, value)).collect()
 }

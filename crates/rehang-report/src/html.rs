@@ -1,8 +1,8 @@
-//! A document as one HTML file that needs nothing else: no script, no font, no network.
+//! Writes a document as one HTML file that needs nothing else: no script, no font, no network.
 
 use std::fmt::Write;
 
-use rehang::finding::{Finding, Severity};
+use rehang_core::finding::{Finding, Severity};
 
 use crate::chart::{Canvas, Chart, draw, legend};
 use crate::document::{Block, Cell, Document, Kind, Table};
@@ -10,7 +10,7 @@ use crate::numbers::counted;
 use crate::palette::{DARK, LIGHT, Palette, chart_rules};
 use crate::text::escape_html;
 
-/// The page's own rules; the colours are put before it, see [`style_sheet`].
+/// Rules of the page itself; [`style_sheet`] puts the colours before them.
 const STYLE: &str = include_str!("page.css");
 
 pub(crate) fn write(document: &Document<'_>) -> String {
@@ -90,7 +90,7 @@ pub(crate) fn write(document: &Document<'_>) -> String {
     html
 }
 
-/// Both palettes as variables, the rules of the charts, then those of the page.
+/// Joins the style sheet: both palettes as variables, the rules of the charts, then those of the page.
 fn style_sheet() -> String {
     let variables = |palette: Palette| {
         let mut text = format!(

@@ -1,5 +1,5 @@
-//! Report data as JSON that people can read too: objects are indented, and lists stay on one line, because a curve of
-//! 201 numbers on as many lines cannot be read.
+//! Writes report data as JSON that people can read too. Objects are indented, and lists stay on one line,
+//! because a curve of 201 numbers on as many lines cannot be read.
 
 use std::io::{self, Write};
 
@@ -15,7 +15,7 @@ pub(crate) fn write(data: &impl Serialize) -> String {
     String::from_utf8(bytes).expect("serde_json writes UTF-8")
 }
 
-/// Every field of an object on a line of its own; lists without line breaks of their own.
+/// JSON formatter that puts every field of an object on a line of its own, and breaks no list.
 #[derive(Default)]
 struct ObjectsIndented {
     depth: usize,

@@ -1,13 +1,15 @@
-//! Renders rehang's report data ([`rehang::report::Report`]) and its comparisons of methods
-//! ([`rehang::comparison::Comparison`]) as one offline HTML page, as Markdown and as JSON.
+//! Renders rehang's report data ([`rehang_core::report::Report`]) and its comparisons of methods
+//! ([`rehang_core::comparison::Comparison`]) as one offline HTML page, as Markdown and as JSON.
 //!
-//! This crate knows report data and nothing else: no vectors, no files, no clock. The same report gives the same bytes.
+//! This crate knows report data and nothing else: no vectors, no files, no clock. The same report gives the
+//! same bytes.
 //!
-//! - [`html`]: one file with inline CSS and SVG; light and dark, for screen, phone and paper. It holds no script and
-//!   asks the network for nothing.
+//! - [`html`]: one file with inline CSS and SVG; light and dark, for screen, phone and paper. It holds no
+//!   script and asks the network for nothing.
 //! - [`markdown`]: the same words and tables, for a pull request or a terminal.
 //! - [`json`]: the report data itself, for scripts.
-//! - [`comparison_html`], [`comparison_markdown`], [`comparison_json`]: the same three for a comparison of methods.
+//! - [`comparison_html`], [`comparison_markdown`], [`comparison_json`]: HTML, Markdown and JSON for a
+//!   comparison of methods.
 //! - [`svg_curve`]: one chart as a file of its own, readable on white and on dark pages.
 //!
 //! All text that comes from data is escaped; numbers that are not finite are shown as `–` and never drawn.
@@ -25,18 +27,18 @@ mod text;
 
 use std::path::Path;
 
-use rehang::Error;
-use rehang::comparison::Comparison;
-use rehang::report::Report;
+use rehang_core::Error;
+use rehang_core::comparison::Comparison;
+use rehang_core::report::Report;
 
 pub use chart::{Axis, Chart, ChartLine, Level, Look, Note};
 pub use scale::Scale;
 
-/// The report as one self-contained HTML file.
+/// Renders a report as one self-contained HTML file.
 ///
 /// ```
-/// use rehang::report::{CreatedBy, Report, Spaces};
-/// use rehang::{Distance, Space};
+/// use rehang_core::report::{CreatedBy, Report, Spaces};
+/// use rehang_core::{Distance, Space};
 ///
 /// let space = |model: &str| Space::new(model, 64, Distance::Cosine, true);
 /// let spaces = Spaces { old: space("resnet18-2019"), new: space("resnet50-2026") };
@@ -48,18 +50,18 @@ pub fn html(report: &Report) -> String {
     html::write(&document::document(report))
 }
 
-/// The report as Markdown: the words and tables of [`html`] without the charts.
+/// Renders a report as Markdown: the words and tables of [`html`] without the charts.
 pub fn markdown(report: &Report) -> String {
     markdown::write(&document::document(report))
 }
 
-/// The report as JSON: its serde form, indented, each list of numbers on one line; numbers that are not finite are
-/// `null`.
+/// Renders a report as JSON: its serde form, indented, each list of numbers on one line. Numbers that are not
+/// finite are `null`.
 pub fn json(report: &Report) -> String {
     json::write(report)
 }
 
-/// The form of a report, by what the name of its file ends in.
+/// Form of a report, chosen by the extension of its file.
 ///
 /// ```
 /// use rehang_report::Format;
@@ -74,17 +76,17 @@ pub enum Format {
     Html,
     /// Markdown: `.md`.
     Markdown,
-    /// Its data: `.json`.
+    /// Data of the report: `.json`.
     Json,
 }
 
 impl Format {
-    /// The form for a path.
+    /// Chooses the form for a path.
     ///
     /// # Errors
     ///
-    /// [`InvalidOption`](rehang::ErrorKind::InvalidOption) for any other name.
-    pub fn of(path: &Path) -> rehang::Result<Self> {
+    /// [`InvalidOption`](rehang_core::ErrorKind::InvalidOption) for any other name.
+    pub fn of(path: &Path) -> rehang_core::Result<Self> {
         match path.extension().and_then(|extension| extension.to_str()) {
             Some("html" | "htm") => Ok(Self::Html),
             Some("md") => Ok(Self::Markdown),
@@ -93,7 +95,7 @@ impl Format {
         }
     }
 
-    /// The report in this form.
+    /// Renders the report in this form.
     pub fn render(self, report: &Report) -> String {
         match self {
             Self::Html => html(report),
@@ -103,15 +105,15 @@ impl Format {
     }
 }
 
-/// A comparison of methods as one self-contained HTML file.
+/// Renders a comparison of methods as one self-contained HTML file.
 ///
-/// It holds, for every part of the data: the methods side by side with the numbers of the papers, the backfill in every
-/// order, and the curves. Numbers are means over seeds, with one standard deviation where there is more than one seed. A
-/// number that is not defined, such as NaN or Γ where the criterion fails in every seed, is shown as `–`; a comparison
-/// without outcomes gives a page that says so.
+/// For every part of the data it holds the methods side by side with the numbers of the papers, the backfill
+/// in every order, and the curves. Numbers are means over seeds, with one standard deviation where there is
+/// more than one seed. A number that is not defined, such as NaN or Γ where the criterion fails in every
+/// seed, is shown as `–`. A comparison without outcomes gives a page that says so.
 ///
 /// ```
-/// use rehang::comparison::{Comparison, MethodOutcome, Quality};
+/// use rehang_core::comparison::{Comparison, MethodOutcome, Quality};
 ///
 /// let quality = |map: f64| Quality { top1: map + 20.0, map };
 /// let comparison = Comparison {
@@ -141,17 +143,18 @@ pub fn comparison_html(comparison: &Comparison) -> String {
     html::write(&methods::document(comparison))
 }
 
-/// A comparison of methods as Markdown: the words and tables of [`comparison_html`] without the charts.
+/// Renders a comparison of methods as Markdown: the words and tables of [`comparison_html`] without the
+/// charts.
 pub fn comparison_markdown(comparison: &Comparison) -> String {
     markdown::write(&methods::document(comparison))
 }
 
-/// A comparison of methods as JSON: its serde form, written as [`json`] writes a report.
+/// Renders a comparison of methods as JSON: its serde form, written as [`json`] writes a report.
 pub fn comparison_json(comparison: &Comparison) -> String {
     json::write(comparison)
 }
 
-/// A chart as an SVG file of its own, in colours that can be read on white and on dark pages.
+/// Draws a chart as an SVG file of its own, in colours that can be read on white and on dark pages.
 ///
 /// See [`Chart`] for an example, and [`metric_chart`] for the charts of a report.
 pub fn svg_curve(chart: &Chart) -> String {
@@ -160,8 +163,8 @@ pub fn svg_curve(chart: &Chart) -> String {
     svg
 }
 
-/// The chart of one metric (by [`rehang::report::ShownMetric::id`]) along every curve of a report, with bands and with the
-/// lines of doing nothing and of the new model; `None` where no curve has that metric.
+/// Makes the chart of one metric (by [`rehang_core::report::ShownMetric::id`]) along every curve of a report. It
+/// has bands, and lines for doing nothing and for the new model. `None` where no curve has that metric.
 pub fn metric_chart(report: &Report, metric: &str) -> Option<Chart> {
     document::metric_chart(report, metric)
 }

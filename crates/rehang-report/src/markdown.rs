@@ -1,8 +1,8 @@
-//! A document as Markdown: the same words and tables; a chart is its tables.
+//! Writes a document as Markdown: the words and tables of the HTML; a chart is its tables.
 
 use std::fmt::Write;
 
-use rehang::finding::{Finding, Severity};
+use rehang_core::finding::{Finding, Severity};
 
 use crate::document::{Block, Cell, Document, Kind, Table};
 use crate::text::{escape_markdown, markdown_code, markdown_paragraph};

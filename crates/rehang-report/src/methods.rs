@@ -1,12 +1,13 @@
-//! A comparison of methods told as a document: every part of the data with its tables and charts.
+//! Tells a comparison of methods as a document: every part of the data with its tables and charts.
 //!
-//! Every number is a mean over seeds. The best of a column stands in bold where there is a choice: among at least two
-//! methods, not all of which show the same number, and only of those that have the number for every seed.
+//! Every number is a mean over seeds. The best of a column stands in bold where there is a choice: among at
+//! least two methods, not all of which show one number, and only of those that have the number for every
+//! seed.
 
 use std::collections::BTreeSet;
 
-use rehang::comparison::{Comparison, Measure, MethodOutcome, OrderOutcome, ProtocolOutcome, Quality};
-use rehang::statistics::{MeanSd, mean_sd};
+use rehang_core::comparison::{Comparison, Measure, MethodOutcome, OrderOutcome, ProtocolOutcome, Quality};
+use rehang_core::statistics::{MeanSd, mean_sd};
 
 use crate::chart::{Axis, Chart, ChartLine, Look};
 use crate::document::{
@@ -15,15 +16,16 @@ use crate::document::{
 };
 use crate::numbers::{UNDEFINED, counted, decimal, shown};
 
-/// A chart with more lines than this cannot be read.
+/// Largest number of lines of a chart; more cannot be read.
 const LINES_MOST: usize = 10;
 
-/// The order that charts and the first sentence are about, where it was measured.
+/// Order that charts and the first sentence are about, where it was measured.
 const PREFERRED_ORDER: &str = "random";
 
-/// The column of negative flips.
+/// Heading of the column of negative flips.
 const FLIPS: &str = "NFR@1";
-/// mAP says more about a gallery than its first answers, so it comes first.
+/// Measures in the order in which they are told. mAP says more about a gallery than its first answers, so it
+/// comes first.
 const MEASURES: [Measure; 2] = [Measure::Map, Measure::Top1];
 
 /// Tells `comparison` as a document.
@@ -65,7 +67,7 @@ struct Part<'a> {
     name: &'a str,
     methods: Vec<&'a str>,
     orders: Vec<&'a str>,
-    /// How many seeds any method has.
+    /// Number of seeds of the method that has most.
     seeds: usize,
 }
 
@@ -74,17 +76,19 @@ impl<'a> Part<'a> {
         self.comparison.outcomes.iter().filter(|outcome| outcome.part == self.name)
     }
 
-    /// Mean and spread of a number over the seeds for which it is defined.
+    /// Returns mean and spread of a number over the seeds for which it is defined.
     fn over_seeds(&self, method: &str, number: impl Fn(&MethodOutcome) -> Option<f64>) -> Option<MeanSd> {
         self.comparison.over_seeds(method, self.name, |outcome| number(outcome).and_then(shown))
     }
 
-    /// A number over the seeds as a table shows it; a method that is not there for a seed lacks the number for it.
+    /// Returns a number over the seeds as a table shows it. A method that is not there for a seed lacks the
+    /// number for that seed.
     fn entry(&self, method: &str, number: impl Fn(&MethodOutcome) -> Option<f64>) -> Entry {
         Entry::of(self.over_seeds(method, number), self.seeds)
     }
 
-    /// Mean and spread of a number that does not depend on the method; `None` where it does, or is not defined.
+    /// Returns mean and spread of a number that does not depend on the method; `None` where it does, or is
+    /// not defined.
     fn common(&self, number: impl Fn(&MethodOutcome) -> f64) -> Option<MeanSd> {
         let mut of_seeds: Vec<(u64, f64)> = Vec::new();
         for outcome in self.outcomes() {
@@ -98,13 +102,14 @@ impl<'a> Part<'a> {
         mean_sd(&of_seeds.into_iter().map(|(_, value)| value).collect::<Vec<_>>())
     }
 
-    /// The order that charts show.
+    /// Returns the order that charts show.
     fn chart_order(&self) -> Option<&'a str> {
         let preferred = self.orders.iter().find(|order| **order == PREFERRED_ORDER);
         preferred.or(self.orders.first()).copied()
     }
 
-    /// The order that charts show for one method: its own first one where it lacks that of the others.
+    /// Returns the order that charts show for one method: its own first one where it lacks that of the
+    /// others.
     fn order_of(&self, method: &'a str) -> Option<&'a str> {
         let order = self.chart_order()?;
         let mut backfills = self.comparison.of(method, self.name).flat_map(|outcome| &outcome.backfills);
@@ -150,7 +155,7 @@ fn subtitle(comparison: &Comparison) -> String {
     words.join(" · ")
 }
 
-/// The methods with the largest areas of each part, of those that have one for every seed.
+/// Names the methods with the largest areas of each part, among those that have an area for every seed.
 fn verdict(parts: &[Part<'_>]) -> (&'static str, String) {
     let sentences: Vec<String> = parts.iter().filter_map(largest_areas).collect();
     if !sentences.is_empty() {
@@ -224,7 +229,7 @@ fn part_blocks<'a>(part: &Part<'a>) -> Vec<Block<'a>> {
     blocks
 }
 
-/// A column over all methods of a part.
+/// A column of a table: one number for every method of a part.
 struct Quantity<'q> {
     heading: String,
     better: Better,
@@ -250,8 +255,8 @@ struct Entry {
 }
 
 impl Entry {
-    /// A mean with its spread. One over fewer than all `seeds` says so and does not compete: a mean over the seeds that
-    /// went well is no better than one over all.
+    /// Returns a cell with a mean and its spread. A mean over fewer than all `seeds` says so and does not
+    /// compete: a mean over the seeds that went well is no better than one over all.
     fn of(over_seeds: Option<MeanSd>, seeds: usize) -> Self {
         let Some(over_seeds) = over_seeds else {
             return Self { cell: UNDEFINED.into(), rank: None };
@@ -271,7 +276,7 @@ impl Entry {
     }
 }
 
-/// One row a method, one column a quantity, the best of each column in bold.
+/// Tabulates one row a method, one column a quantity, the best of each column in bold.
 fn quantities_table(caption: String, methods: &[&str], quantities: &[Quantity<'_>]) -> Table {
     let mut rows: Vec<Row> = methods.iter().map(|&method| Row::new(method, [""; 0])).collect();
     for quantity in quantities {
@@ -300,7 +305,7 @@ fn mark_best(entries: &mut [Entry], better: Better) {
     }
 }
 
-/// The ends of the backfill and the gains of the papers, by one measure.
+/// Tabulates the ends of the backfill and the gains of the papers, by one measure.
 fn methods_table(part: &Part<'_>, measure: Measure) -> Table {
     let quality = |heading, of: fn(&MethodOutcome) -> Quality| {
         Quantity::new(heading, Better::Higher, move |method: &str| {
@@ -331,7 +336,7 @@ fn methods_table(part: &Part<'_>, measure: Measure) -> Table {
     table
 }
 
-/// The ends of the backfill by a protocol of a paper.
+/// Tabulates the ends of the backfill by a protocol of a paper.
 fn protocol_table(part: &Part<'_>, protocol: &str) -> Table {
     let end = |heading, of: fn(&ProtocolOutcome) -> Option<f64>| {
         Quantity::new(heading, Better::Higher, move |method: &str| {
@@ -349,7 +354,8 @@ fn protocol_table(part: &Part<'_>, protocol: &str) -> Table {
     quantities_table(format!("Protocol {protocol}, %"), &part.methods, &quantities)
 }
 
-/// In how many of all seeds the criterion is met: one without the method, or without both numbers, does not meet it.
+/// Counts the seeds, of all, in which the criterion is met. A seed without the method, or without both
+/// numbers, does not meet it.
 fn criterion(part: &Part<'_>, method: &str, measure: Measure) -> Entry {
     let seeds = part.comparison.of(method, part.name).filter(|outcome| {
         shown(outcome.new_old.of(measure)).is_some() && shown(outcome.old_old.of(measure)).is_some()
@@ -363,8 +369,8 @@ fn criterion(part: &Part<'_>, method: &str, measure: Measure) -> Entry {
     Entry { cell: format!("{count}/{}", part.seeds).into(), rank: None }
 }
 
-/// Areas, flips and lowest points. With one order they are the columns of one table; with more, every one of them is a
-/// table whose columns are the orders.
+/// Tabulates areas, flips and lowest points. With one order they are the columns of one table. With more
+/// orders, every one of them is a table whose columns are the orders.
 fn areas_tables(part: &Part<'_>) -> Vec<Table> {
     type OfBackfill = fn(&OrderOutcome) -> f64;
     let kinds: [(&str, Better, OfBackfill); 5] = [
@@ -393,7 +399,7 @@ fn areas_tables(part: &Part<'_>) -> Vec<Table> {
     kinds.into_iter().map(table).collect()
 }
 
-/// Mean negative flips, with the worst of all fractions and seeds beside it.
+/// Adds the worst flips of all fractions and seeds beside the mean negative flips.
 fn with_worst_flips(mut entry: Entry, part: &Part<'_>, method: &str, order: &str) -> Entry {
     let worst = part
         .comparison
@@ -427,7 +433,7 @@ fn about_charts(part: &Part<'_>) -> String {
     )
 }
 
-/// One measure of every method against the fraction that is re-embedded.
+/// Makes the chart of one measure of every method against the fraction that is re-embedded.
 fn chart(part: &Part<'_>, measure: Measure) -> Chart {
     let name = measure_name(measure);
     let floor = floor(part, measure);
@@ -447,8 +453,9 @@ fn chart(part: &Part<'_>, measure: Measure) -> Chart {
     }
 }
 
-/// Where a chart begins: as far below doing nothing as the independent new model is above it. A model that knows nothing of
-/// the old gallery starts near 0, and its line would press all others together.
+/// Returns the lowest value that a chart shows: as far below doing nothing as the independent new model is
+/// above it. A model that knows nothing of the old gallery starts near 0, and its line would press all others
+/// together.
 fn floor(part: &Part<'_>, measure: Measure) -> f64 {
     let nothing = part.common(|outcome| outcome.old_old.of(measure));
     let best = part.common(|outcome| outcome.best_best.of(measure));
@@ -463,8 +470,8 @@ fn goes_below(part: &Part<'_>, measure: Measure) -> bool {
     curves(part, measure).iter().any(|(_, points)| points.iter().any(|&(_, y)| y < floor))
 }
 
-/// The points of a line that are not below `floor`, with those where it crosses the floor; a line that is never above it
-/// is kept as it is.
+/// Returns the points of a line that are not below `floor`, with those where it crosses the floor; a line
+/// that is never above it is kept as it is.
 fn above(points: &[(f64, f64)], floor: f64) -> Vec<(f64, f64)> {
     if points.iter().all(|&(_, y)| y.is_nan() || y < floor) {
         return points.to_vec();
@@ -484,7 +491,7 @@ fn above(points: &[(f64, f64)], floor: f64) -> Vec<(f64, f64)> {
     kept
 }
 
-/// The lines of a chart by name.
+/// Returns the lines of a chart by name.
 fn curves(part: &Part<'_>, measure: Measure) -> Vec<(String, Vec<(f64, f64)>)> {
     let named = |(method, order): (&str, &str)| {
         let common = part.chart_order() == Some(order);
@@ -494,8 +501,8 @@ fn curves(part: &Part<'_>, measure: Measure) -> Vec<(String, Vec<(f64, f64)>)> {
     drawn_methods(part).into_iter().map(named).collect()
 }
 
-/// The methods that a chart shows, each with its order: all, or those with the largest areas of mAP; the same for every
-/// measure, so that a method looks alike in all charts.
+/// Returns the methods that a chart shows, each with its order: all, or those with the largest areas of mAP.
+/// They are the same for every measure, so that a method looks alike in all charts.
 fn drawn_methods<'a>(part: &Part<'a>) -> Vec<(&'a str, &'a str)> {
     let mut methods: Vec<(usize, &str, &str, f64)> = part
         .methods
@@ -513,8 +520,9 @@ fn drawn_methods<'a>(part: &Part<'a>) -> Vec<(&'a str, &'a str)> {
     methods.into_iter().map(|(_, method, order, _)| (method, order)).collect()
 }
 
-/// The mean over seeds at every fraction, against percent. Not defined where any seed is not: a mean over other seeds from
-/// one fraction to the next would jump. Seeds with another number of fractions than the first are left out.
+/// Returns the mean over seeds at every fraction, against percent. A mean is not defined where any seed is
+/// not: a mean over other seeds from one fraction to the next would jump. Seeds with another number of
+/// fractions than the first are left out.
 fn mean_curve(part: &Part<'_>, method: &str, order: &str, measure: Measure) -> Vec<(f64, f64)> {
     let curves: Vec<&Vec<f64>> = part
         .comparison
@@ -537,7 +545,7 @@ fn mean_curve(part: &Part<'_>, method: &str, order: &str, measure: Measure) -> V
         .collect()
 }
 
-/// Curves at 0, 10, …, 100 %: one row a method.
+/// Tabulates curves at 0, 10, …, 100 %: one row a method.
 fn along_table(curves: &[(String, Vec<(f64, f64)>)], measure: Measure) -> Table {
     let at = |points: &[(f64, f64)], mark: f64| {
         let nearest = points.iter().min_by(|a, b| (a.0 - mark).abs().total_cmp(&(b.0 - mark).abs()));
@@ -549,7 +557,7 @@ fn along_table(curves: &[(String, Vec<(f64, f64)>)], measure: Measure) -> Table 
     tenths_table(&format!("{}, %", measure_name(measure)), "method", series)
 }
 
-/// Every number in one sentence, with its source.
+/// Explains every number in one sentence, with its source.
 fn explanations() -> Table {
     let rows = [
         (

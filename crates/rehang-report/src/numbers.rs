@@ -1,19 +1,21 @@
-//! How numbers look in a report: one decimal for percent, a true minus sign, a dash for what is not defined.
+//! Writes numbers as a report shows them: one decimal for percent, a true minus sign, a dash where a number
+//! is not defined.
 
-use rehang::report::{NumberWithSpread, Spread, percent_rounded_up};
+use rehang_core::report::{NumberWithSpread, Spread, percent_rounded_up};
 
-/// What stands where a number is not defined.
+/// Dash that stands where a number is not defined.
 pub(crate) const UNDEFINED: &str = "–";
 
-/// Values beyond this are as good as infinite for a page; they are shown as not defined and never drawn.
+/// Largest value that a page shows; larger ones are as good as infinite, shown as not defined and never
+/// drawn.
 const LARGEST: f64 = 1e15;
 
-/// The value, where it is a number that can be shown.
+/// Returns the value, where it is a number that can be shown.
 pub(crate) fn shown(value: f64) -> Option<f64> {
     (value.is_finite() && value.abs() <= LARGEST).then_some(value)
 }
 
-/// A value with `decimals` decimals: `45.1`, `−0.3`, `–` where it is not defined; never `−0.0`.
+/// Writes a value with `decimals` decimals: `45.1`, `−0.3`, `–` where it is not defined; never `−0.0`.
 pub(crate) fn decimal(value: f64, decimals: usize) -> String {
     let Some(value) = shown(value) else { return UNDEFINED.into() };
     let digits = format!("{:.decimals$}", value.abs());
@@ -21,17 +23,18 @@ pub(crate) fn decimal(value: f64, decimals: usize) -> String {
     if value < 0.0 && !zero { format!("−{digits}") } else { digits }
 }
 
-/// A value of a metric, in percent but without the sign.
+/// Writes a value of a metric, in percent but without the sign.
 pub(crate) fn metric(value: f64) -> String {
     decimal(value, 1)
 }
 
-/// A value of a metric with its unit, for prose: `45.1 %`.
+/// Writes a value of a metric with its unit, for prose: `45.1 %`.
 pub(crate) fn metric_with_unit(value: f64) -> String {
     if shown(value).is_some() { format!("{}\u{a0}%", metric(value)) } else { metric(value) }
 }
 
-/// The spread of an estimate as it stands behind the number: `± 0.3`, `44.0–46.2`; empty where there is none.
+/// Writes the spread of an estimate as it stands behind the number: `± 0.3`, `44.0–46.2`; empty where there
+/// is none.
 pub(crate) fn spread(estimate: &NumberWithSpread) -> String {
     match estimate.spread {
         Some(Spread::Deviation { deviation, .. }) if shown(deviation).is_some() => {
@@ -42,7 +45,7 @@ pub(crate) fn spread(estimate: &NumberWithSpread) -> String {
     }
 }
 
-/// Both ends of a range: `44.0–46.2`; empty where one is unknown.
+/// Writes both ends of a range: `44.0–46.2`; empty where one is unknown.
 pub(crate) fn range(low: f64, high: f64) -> String {
     if shown(low).is_some() && shown(high).is_some() {
         format!("{}–{}", metric(low), metric(high))
@@ -51,24 +54,25 @@ pub(crate) fn range(low: f64, high: f64) -> String {
     }
 }
 
-/// A fraction in `[0, 1]` as percent, for prose: `12 %`, `0.4 %`.
+/// Writes a fraction in `[0, 1]` as percent, for prose: `12 %`, `0.4 %`.
 pub(crate) fn fraction(value: f64) -> String {
     percent(value * 100.0)
 }
 
-/// A fraction from which on something holds, as percent and rounded up, so that it holds at the number that is read: `12 %`,
-/// `0.1 %` for everything between 0 and that.
+/// Writes a fraction from which on something holds, as percent and rounded up, so that it holds at the number
+/// that is read: `12 %`, and `0.1 %` for everything between 0 and 0.1 %.
 pub(crate) fn fraction_rounded_up(value: f64) -> String {
     percent(percent_rounded_up(value))
 }
 
-/// Percent with their sign, and with a decimal only where it is not 0.
+/// Writes percent with their sign, and with a decimal only where it is not 0.
 fn percent(value: f64) -> String {
     let decimals = usize::from((value - value.round()).abs() >= 0.05);
     if shown(value).is_some() { format!("{}\u{a0}%", decimal(value, decimals)) } else { UNDEFINED.into() }
 }
 
-/// A number whose size is not known beforehand, with three significant digits: `0.00123`, `12.3`, `1.2e9`.
+/// Writes a number whose size is not known beforehand, with three significant digits: `0.00123`, `12.3`,
+/// `1.2e9`.
 pub(crate) fn significant(value: f64) -> String {
     let Some(shown) = shown(value) else { return UNDEFINED.into() };
     if shown == 0.0 {
@@ -81,7 +85,7 @@ pub(crate) fn significant(value: f64) -> String {
     decimal(shown, (2.0 - magnitude).clamp(0.0, 6.0) as usize)
 }
 
-/// A count with its thousands apart: `12,345`.
+/// Writes a count with its thousands apart: `12,345`.
 pub(crate) fn count(value: usize) -> String {
     let digits = value.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -94,7 +98,7 @@ pub(crate) fn count(value: usize) -> String {
     text
 }
 
-/// A count with its noun: `1 query`, `12,345 queries`.
+/// Writes a count with its noun: `1 query`, `12,345 queries`.
 pub(crate) fn counted(value: usize, one: &str, many: &str) -> String {
     format!("{}\u{a0}{}", count(value), if value == 1 { one } else { many })
 }

@@ -1,29 +1,29 @@
 //! Colours, dash patterns and markers of the lines of a chart.
 //!
-//! A line is told apart by three things at once, so that none of them has to be seen: its colour (hues of the Okabe–Ito
-//! palette, which stay apart for colour-blind readers), its dash pattern and its marker.
+//! Three things tell a line apart at once, so that none of them has to be seen: its colour (hues of the
+//! Okabe–Ito palette, which stay apart for colour-blind readers), its dash pattern and its marker.
 
 use std::fmt::Write;
 
-/// How many different lines there are; the next ones repeat the colours with other dash patterns.
+/// Number of different lines; further lines repeat the colours with other dash patterns.
 pub(crate) const STYLES: usize = 8;
 
 /// Colours of one background.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Palette {
-    /// The background that they are made for.
+    /// Background that the colours are made for.
     pub(crate) paper: &'static str,
-    /// Text.
+    /// Colour of text.
     pub(crate) ink: &'static str,
-    /// Text of less weight: axes, remarks.
+    /// Colour of text of less weight: axes, remarks.
     pub(crate) soft: &'static str,
-    /// Grid lines and borders.
+    /// Colour of grid lines and borders.
     pub(crate) rule: &'static str,
-    /// The lines, in order.
+    /// Colours of the lines, in order.
     pub(crate) lines: [&'static str; STYLES],
 }
 
-/// On white paper.
+/// Palette for white paper.
 pub(crate) const LIGHT: Palette = Palette {
     paper: "#ffffff",
     ink: "#1c2127",
@@ -32,7 +32,7 @@ pub(crate) const LIGHT: Palette = Palette {
     lines: ["#0b62a8", "#c04a0c", "#00805e", "#a8457f", "#8a6500", "#1d7f98", "#7a5230", "#5b6470"],
 };
 
-/// On a dark screen.
+/// Palette for a dark screen.
 pub(crate) const DARK: Palette = Palette {
     paper: "#14181d",
     ink: "#e3e7ec",
@@ -41,7 +41,7 @@ pub(crate) const DARK: Palette = Palette {
     lines: ["#6cb4f5", "#f59566", "#4fcb9f", "#e59cc8", "#e3bd55", "#63cbe2", "#cdab8a", "#a9b3be"],
 };
 
-/// For a picture that may be shown on white or on a dark screen without knowing which.
+/// Palette for a picture that may be shown on white or on a dark screen without knowing which.
 pub(crate) const EITHER: Palette = Palette {
     paper: "none",
     ink: "#6f7a86",
@@ -50,13 +50,15 @@ pub(crate) const EITHER: Palette = Palette {
     lines: ["#2f81cf", "#d2601f", "#1f926e", "#bb5b93", "#a17a14", "#2a8ea8", "#96704a", "#76808c"],
 };
 
-/// Dash pattern of a line; empty for a solid one. Lines that share a colour differ in their pattern.
+/// Returns the dash pattern of a line; empty for a solid one. Lines that share a colour differ in their
+/// pattern.
 pub(crate) fn dashes(index: usize) -> &'static str {
     const DASHES: [&str; STYLES] = ["", "8 3", "2 3", "9 3 2 3", "14 4", "5 2 1 2 1 2", "4 4", "1 5"];
     DASHES[(index + index / STYLES) % STYLES]
 }
 
-/// The marker of a line, as an SVG shape around `(x, y)`. Lines that share a colour differ in it too.
+/// Draws the marker of a line, as an SVG shape around `(x, y)`. Lines that share a colour differ in their
+/// marker.
 pub(crate) fn marker(index: usize, x: f64, y: f64, radius: f64) -> String {
     let polygon = |corners: &[(f64, f64)]| {
         let mut points = String::new();
@@ -88,15 +90,16 @@ pub(crate) fn marker(index: usize, x: f64, y: f64, radius: f64) -> String {
     }
 }
 
-/// A coordinate as SVG writes it: one decimal at most. Callers pass finite numbers only; anything else becomes 0, so
-/// that no page ever holds `NaN`.
+/// Writes a coordinate for SVG: one decimal at most. Callers pass finite numbers only; anything else becomes
+/// 0, so that no page ever holds `NaN`.
 pub(crate) fn coordinate(value: f64) -> String {
     let rounded = (value * 10.0).round() / 10.0;
     let rounded = if rounded.is_finite() { rounded + 0.0 } else { 0.0 };
     format!("{rounded}")
 }
 
-/// The rules that colour the classes of a chart; `colour` names the colour of a line, the others are given.
+/// Writes the rules that colour the classes of a chart; `colour` names the colour of a line, the other
+/// colours are given.
 pub(crate) fn chart_rules(
     paper: &str,
     ink: &str,

@@ -1,8 +1,8 @@
-//! Axes: which part of the numbers is shown, where the ticks stand, and where a value lies.
+//! Lays out axes: which part of the numbers is shown, where the ticks stand, and where a value lies.
 
 use crate::numbers::{decimal, shown, significant};
 
-/// How values are spread along an axis.
+/// Spacing of values along an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Scale {
     /// Equal differences are equally far apart.
@@ -18,12 +18,13 @@ pub(crate) struct Span {
     scale: Scale,
     low: f64,
     high: f64,
-    /// Where the ticks stand, and what is written there.
+    /// Values of the ticks, with what is written there.
     pub(crate) ticks: Vec<(f64, String)>,
 }
 
 impl Span {
-    /// The smallest span with round ends that holds all `values`; `bounds` are values that it never crosses.
+    /// Returns the smallest span with round ends that holds all `values`; `bounds` are values that it never
+    /// crosses.
     pub(crate) fn around(
         values: impl Iterator<Item = f64>,
         scale: Scale,
@@ -85,7 +86,8 @@ impl Span {
         Self { scale: Scale::Log, low, high, ticks }
     }
 
-    /// Where `value` lies, with 0 at the low end and 1 at the high end; `None` where it cannot be drawn.
+    /// Returns the place of `value` on the axis, with 0 at the low end and 1 at the high end; `None` where it
+    /// cannot be drawn.
     pub(crate) fn position(&self, value: f64) -> Option<f64> {
         let value = shown(value)?;
         let position = match self.scale {
@@ -97,7 +99,7 @@ impl Span {
     }
 }
 
-/// The smallest of 1, 2, 5 times a power of ten that is not below `step`.
+/// Returns the smallest of 1, 2, 5 times a power of ten that is not below `step`.
 fn round_step(step: f64) -> f64 {
     let power = 10f64.powf(step.abs().max(1e-12).log10().floor());
     [1.0, 2.0, 5.0, 10.0]
@@ -116,11 +118,12 @@ fn log_label(value: f64) -> String {
     }
 }
 
-/// Moves labels apart so that neighbours are at least `gap` from each other and all lie in `[top, bottom]`, each as
-/// near as possible (in squares) to where it wants to be. `wanted` must be increasing; the order is kept.
+/// Moves labels apart so that neighbours are at least `gap` from each other and all lie in `[top, bottom]`,
+/// each as near as possible (in squares) to where it wants to be. `wanted` must be increasing; the order is
+/// kept.
 ///
-/// With `z_i = y_i − i·gap` the condition is that z never falls, which is isotonic regression: neighbours that violate
-/// it are pooled into their mean. Clamping the result to the bounds keeps it optimal.
+/// With `z_i = y_i − i·gap` the condition is that z never falls, which is isotonic regression: neighbours
+/// that violate it are pooled into their mean. Clamping the result to the bounds keeps it optimal.
 pub(crate) fn spread_apart(wanted: &[f64], gap: f64, top: f64, bottom: f64) -> Vec<f64> {
     let mut pools: Vec<(f64, usize)> = Vec::new();
     for (index, &position) in wanted.iter().enumerate() {

@@ -1,6 +1,6 @@
-//! Text from data is put into a page only through these functions.
+//! Escapes text from data; only through these functions it gets into a page.
 
-/// Text for HTML and SVG, in content and in double-quoted attributes.
+/// Escapes text for HTML and SVG, in content and in double-quoted attributes.
 ///
 /// Control characters, which no XML document may hold, become `\u{fffd}`.
 pub(crate) fn escape_html(text: &str) -> String {
@@ -19,11 +19,13 @@ pub(crate) fn escape_html(text: &str) -> String {
     escaped
 }
 
-/// Text within a line of Markdown, in prose and in table cells; see [`markdown_paragraph`] for text that begins a line.
+/// Escapes text within a line of Markdown, in prose and in table cells; see [`markdown_paragraph`] for text
+/// that begins a line.
 ///
-/// Every character that could begin markup is escaped, and line breaks become spaces, so that a name can neither
-/// leave its cell nor become a link, an image or HTML. That goes for web addresses too, which many readers of Markdown turn into
-/// links (`https://…`, `www.…`); what some make of mail addresses cannot be escaped.
+/// Every character that could begin markup is escaped, and line breaks become spaces, so that a name can
+/// neither leave its cell nor become a link, an image or HTML. Web addresses, which many readers of Markdown
+/// turn into links (`https://…`, `www.…`), are escaped too; what some readers make of mail addresses cannot
+/// be escaped.
 pub(crate) fn escape_markdown(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for (at, character) in text.char_indices() {
@@ -48,10 +50,11 @@ fn follows_www(before: &str) -> bool {
     before.as_bytes().last_chunk::<3>().is_some_and(|last| last.eq_ignore_ascii_case(b"www"))
 }
 
-/// Text that is a paragraph of Markdown: as [`escape_markdown`], and its beginning does not make it a list or a rule.
+/// Escapes text that is a paragraph of Markdown: as [`escape_markdown`], and its beginning makes it neither a
+/// list nor a rule.
 pub(crate) fn markdown_paragraph(text: &str) -> String {
     let escaped = escape_markdown(text);
-    // Four spaces would make it code, and fewer say nothing.
+    // Four spaces would make the paragraph code; fewer have no meaning.
     let line = escaped.trim_start_matches(' ');
     let (number, rest) = line.split_at(line.bytes().take_while(u8::is_ascii_digit).count());
     let is_marker = match rest.as_bytes() {
@@ -62,7 +65,8 @@ pub(crate) fn markdown_paragraph(text: &str) -> String {
     format!("{number}{}{rest}", if is_marker { "\\" } else { "" })
 }
 
-/// Text as Markdown code, fenced by more backticks than it holds; bars are escaped for the table around it.
+/// Writes text as Markdown code, fenced by more backticks than it holds; bars are escaped for the table
+/// around it.
 pub(crate) fn markdown_code(text: &str) -> String {
     if text.trim().is_empty() {
         return String::new();
@@ -78,7 +82,8 @@ pub(crate) fn markdown_code(text: &str) -> String {
     format!("{fence}{padding}{line}{padding}{fence}")
 }
 
-/// The character, or `\u{fffd}` for control characters and those that turn the direction of the text around them.
+/// Returns the character, or `\u{fffd}` for control characters and those that turn the direction of the text
+/// around them.
 fn printable(character: char) -> char {
     match character {
         '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{fffe}' | '\u{ffff}' => '\u{fffd}',

@@ -1,10 +1,12 @@
-//! A large gallery on this machine: time, peak memory and file size of importing, filling and taking the worst first.
+//! Measures a large gallery on this machine: time, peak memory and file size of importing, filling and taking
+//! the worst first.
 //!
 //! `cargo bench -p rehang-sqlite --bench scale -- ROWS DIMENSION FOLDER [index]`
 //!
-//! Vectors are computed when they are needed, so the memory that is printed is the store's own. The pages of the queue are
-//! compared with the true order, found by looking at every item. `index` builds the search index of one space too. While spaces are
-//! made and dropped, an application writes, and its longest wait is printed.
+//! Vectors are computed when they are needed, so the memory that is printed is the store's own. The pages of
+//! the queue are compared with the true order, found by looking at every item. `index` builds the search
+//! index of one space too. While spaces are made and dropped, an application writes, and its longest wait is
+//! printed.
 
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "a measurement reads clocks and prints")]
 
@@ -15,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rehang::{Distance, Matrix, Provenance, Space};
+use rehang_core::{Distance, Matrix, Provenance, Space};
 use rehang_sqlite::SqliteStore;
 use rehang_store::{
     Epoch, Examined, Filter, Index, ItemWrite, Ledger, NewVector, Priority, Scan, Select, VectorWrite,
@@ -26,7 +28,7 @@ use rehang_store::{
 const BATCH: usize = 4096;
 /// Items of a page while the new space is filled, as an upgrade takes them.
 const FILL_PAGE: usize = 2048;
-/// Items of a page of the queue, and how many pages are taken at most: a hundredth of the items.
+/// Items of a page of the queue. At most `PAGES_MAX` pages are taken: a hundredth of the items.
 const PAGE: usize = 1000;
 const PAGES_MAX: u64 = 50;
 const QUERIES: usize = 200;
@@ -136,18 +138,18 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Does something while an application, as another process would, adds and deletes an item all the time; prints its longest
-/// wait.
+/// Does something while an application, as another process would, adds and deletes an item all the time;
+/// prints its longest wait.
 fn beside_a_writer(
     what: &str,
     count: u64,
     path: &Path,
-    work: impl FnOnce() -> rehang::Result<()>,
-) -> rehang::Result<()> {
+    work: impl FnOnce() -> rehang_core::Result<()>,
+) -> rehang_core::Result<()> {
     let application = SqliteStore::open(path)?;
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
-        let writer = scope.spawn(|| -> rehang::Result<(u64, Duration)> {
+        let writer = scope.spawn(|| -> rehang_core::Result<(u64, Duration)> {
             let (mut writes, mut longest) = (0, Duration::ZERO);
             while !is_over.load(Ordering::Relaxed) {
                 let start = Instant::now();
@@ -171,7 +173,7 @@ fn beside_a_writer(
 }
 
 /// Does something, and prints how long it took and the most memory the process had meanwhile.
-fn measured<T>(what: &str, count: u64, work: impl FnOnce() -> rehang::Result<T>) -> rehang::Result<T> {
+fn measured<T>(what: &str, count: u64, work: impl FnOnce() -> rehang_core::Result<T>) -> rehang_core::Result<T> {
     // Linux forgets the former peak when told so; elsewhere there is no peak to print.
     let _ = fs_err::write("/proc/self/clear_refs", "5");
     let start = Instant::now();
@@ -201,14 +203,14 @@ fn item(key: u64, dimension: usize) -> ItemWrite {
     )
 }
 
-/// Around one of 1,000 centres, as embeddings lie.
+/// Vector of an item, around one of 1,000 centres, as embeddings lie.
 fn vector(key: u64, dimension: usize) -> Vec<f32> {
     let centre = mixed(key) % 1000;
     let part = |a: u64, b: u64| (mixed(a << 20 ^ b) >> 40) as f32 / (1u64 << 23) as f32 - 1.0;
     (0..dimension as u64).map(|column| part(centre, column) + 0.7 * part(key + 1000, column)).collect()
 }
 
-/// Different for each key, in no order.
+/// Priority of an item: different for each key, in no order.
 fn priority(key: u64) -> f64 {
     (mixed(key ^ 0x5157) >> 11) as f64 / (1u64 << 53) as f64
 }
@@ -233,7 +235,7 @@ fn worst(rows: u64, count: usize) -> Vec<u64> {
     heap.into_sorted_vec().into_iter().map(|Reverse((_, Reverse(key)))| key).collect()
 }
 
-/// The most memory since it was last forgotten; 0 where the system does not say.
+/// Most memory of the process since the peak was last forgotten; 0 where the system does not say.
 fn peak_bytes() -> f64 {
     let status = fs_err::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap_or_default();

@@ -1,8 +1,9 @@
-//! What the embedded gallery can do on this machine: writing, searching, memory and file size.
+//! Measures the embedded gallery on this machine: writing, searching, memory and file size.
 //!
 //! `cargo bench -p rehang-sqlite --bench store -- [VECTORS [FOLDER [WIDTH]]]`: 100,000, a temporary one, 128
 //!
-//! Every search is asserted on: the recall of all three ways is measured against brute force on the same queries.
+//! Every search is asserted on: the recall of all three ways is measured against brute force on the same
+//! queries.
 
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "a measurement reads clocks and prints")]
 
@@ -12,7 +13,7 @@ use std::time::Instant;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
-use rehang::{Distance, Matrix, Provenance, Space};
+use rehang_core::{Distance, Matrix, Provenance, Space};
 use rehang_sqlite::SqliteStore;
 use rehang_store::{
     Epoch, Examined, Filter, Index, ItemKey, ItemWrite, Ledger, NewVector, Priority, Scan, Select,
@@ -39,7 +40,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let store = SqliteStore::create(&path)?;
     let unit = |name: &str| Space::new(name, width, Distance::Cosine, true);
     store.create_space(&unit("old"), Provenance::Old)?;
-    timed("put items with an old vector", n, || -> rehang::Result<()> {
+    timed("put items with an old vector", n, || -> rehang_core::Result<()> {
         for start in (0..n).step_by(BATCH) {
             let writes: Vec<ItemWrite> = (start..(start + BATCH).min(n))
                 .map(|id| {
@@ -80,7 +81,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             store.drop_space("new")?;
             store.create_space(&unit("new"), Provenance::Native)?;
         }
-        timed(&format!("write adapted vectors in batches of {batch}"), n, || -> rehang::Result<()> {
+        timed(&format!("write adapted vectors in batches of {batch}"), n, || -> rehang_core::Result<()> {
             for start in (0..n).step_by(batch) {
                 let end = (start + batch).min(n);
                 let writes: Vec<VectorWrite> =
@@ -92,7 +93,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         })?;
     }
     let tenth = n / 10;
-    timed("the worst first, made native in batches of 1000", tenth, || -> rehang::Result<()> {
+    timed("the worst first, made native in batches of 1000", tenth, || -> rehang_core::Result<()> {
         for _ in 0..tenth.div_ceil(1000) {
             let page = store.scan(&Scan::new("new", Select::WorstFirst, 1000))?;
             let writes: Vec<VectorWrite> = page
@@ -150,7 +151,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         (0..n)
             .into_par_iter()
             .try_for_each(|at| index.add(at as u64 + 1, vectors.row(at)))
-            .map_err(|error| rehang::Error::corrupt("usearch", error))
+            .map_err(|error| rehang_core::Error::corrupt("usearch", error))
     })?;
     one_by_one("search: usearch alone", &|at| {
         index.search(queries.row(at), K).expect("a search succeeds").keys
@@ -187,7 +188,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-fn timed<T>(what: &str, count: usize, work: impl FnOnce() -> rehang::Result<T>) -> rehang::Result<T> {
+fn timed<T>(what: &str, count: usize, work: impl FnOnce() -> rehang_core::Result<T>) -> rehang_core::Result<T> {
     let (start, busy) = (Instant::now(), processor_seconds());
     let value = work()?;
     let (seconds, busy) = (start.elapsed().as_secs_f64(), processor_seconds() - busy);
@@ -200,7 +201,7 @@ fn timed<T>(what: &str, count: usize, work: impl FnOnce() -> rehang::Result<T>) 
     Ok(value)
 }
 
-/// Vectors of length 1 around 1,000 centres, as embeddings lie.
+/// Makes vectors of length 1 around 1,000 centres, as embeddings lie.
 fn clustered(n: usize, width: usize, seed: u64) -> Matrix {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let centres = Matrix::from_fn(1000, width, |_, _| rng.random_range(-1.0..1.0));
@@ -215,7 +216,7 @@ fn clustered(n: usize, width: usize, seed: u64) -> Matrix {
     rows
 }
 
-/// The keys of the nearest `K` by comparing with all: `1 − ⟨q, g⟩`, since all have length 1.
+/// Finds the keys of the nearest `K` by comparing with all: `1 − ⟨q, g⟩`, since all have length 1.
 fn brute_force(vectors: &Matrix, n: usize, queries: &Matrix) -> Vec<Vec<u64>> {
     (0..queries.rows())
         .into_par_iter()
@@ -254,7 +255,7 @@ fn processor_seconds() -> f64 {
         / 100.0
 }
 
-/// What the system says; 0 where it does not.
+/// Memory that the process takes, as the system counts it; 0 where it does not say.
 fn resident_bytes() -> f64 {
     let status = fs_err::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap_or_default();

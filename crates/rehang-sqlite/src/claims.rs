@@ -1,11 +1,11 @@
-//! Who works on what: leases on items of the queue.
+//! Claims: leases of workers on items of the queue.
 //!
-//! They are written without waiting for the disk, since one that is lost costs an item embedded twice at most.
+//! Leases are written without waiting for the disk, since a lost lease costs an item embedded twice at most.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use rehang::Result;
+use rehang_core::Result;
 use rehang_store::{Among, AtWork, Claimed, ItemKey, Queue, lease_end};
 use rusqlite::params;
 
@@ -60,7 +60,7 @@ pub(crate) fn claim(
             let lost = lost.get(&key).copied().unwrap_or(0);
             let claimed =
                 insert.execute(params![row_of(key), worker, int(lease_end(now_ms, lease)), lost])?;
-            // A lease that is not there would have two workers pay for one item.
+            // Without its lease, two workers would pay for one item.
             expect_changed(transaction, claimed, &format!("claim_{n}"), || {
                 format!("the lease of item {:?}", record.item.id)
             })?;

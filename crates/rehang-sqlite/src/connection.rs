@@ -5,32 +5,34 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::time::Duration;
 
-use rehang::{Error, ErrorKind, Result};
+use rehang_core::{Error, ErrorKind, Result};
 use rehang_files::folder_of;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior};
 
 use crate::fairness::Fairness;
-use crate::migration;
 use crate::schema;
 use crate::trouble::{BUSY, Step, Trouble, refuse, sentence};
 
-/// How often it looks meanwhile. SQLite's own waiting looks ever more rarely, down to every 100 ms, and misses the moment between
-/// two large transactions of the other process again and again.
+/// Time between two looks at a lock that another process holds. SQLite's own waiting looks ever more rarely,
+/// down to every 100 ms, and misses the moment between two large transactions of the other process again and
+/// again.
 const LOOKS: Duration = Duration::from_micros(500);
 
 /// Pages of the log that are written before they are moved into the file: 32 MiB.
 const CHECKPOINT_PAGES: u32 = 4096;
 
-/// How a file is opened.
+/// Access with which a file is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Access {
-    /// To be made, where it is not there.
+    /// Writing; the file is made where it is not there.
     Create,
     Write,
     Read,
-    /// To be read where not even the files that SQLite keeps beside it can be made, as on a file system that is mounted read-only. SQLite takes no
-    /// locks then. Only without a log: what is in it would not be seen.
+    /// Reading where not even the files that SQLite keeps beside a database can be made, as on a file system
+    /// that is mounted read-only.
+    ///
+    /// SQLite takes no locks then. This is only for a file without a log: what is in one would not be seen.
     Sealed,
 }
 
@@ -40,11 +42,12 @@ pub(crate) struct Database {
     path: PathBuf,
     access: Access,
     writer: Mutex<Connection>,
-    /// Opened when it is needed first; used under the lock of `writer`, so that the two never wait for each other.
+    /// Connection of [`Database::write_without_triggers`], opened when it is needed first. It is used under
+    /// the lock of `writer`, so that the two never wait for each other.
     bulk: Mutex<Option<Connection>>,
-    /// Commits without waiting for the disk; as `bulk`, used under the lock of `writer`.
+    /// Connection that commits without waiting for the disk; used, as `bulk` is, under the lock of `writer`.
     light: Mutex<Option<Connection>>,
-    /// How long `bulk` leaves the lock to other processes.
+    /// Time for which `bulk` leaves the lock to other processes.
     fairness: Mutex<Fairness>,
     readers: Mutex<Vec<Connection>>,
 }
@@ -62,24 +65,24 @@ impl Database {
         Self::make(path)
     }
 
-    /// Opens a gallery. A file that is marked read-only can be read, as can one in a file system that is.
+    /// Opens a gallery. A file that is marked read-only can be read, as can one in a read-only file system.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let nothing = "nothing is in it, so it is no gallery; create one there, or name another file";
         Self::find(path)?.ok_or_else(|| Error::corrupt(path.display(), nothing))
     }
 
-    /// Opens the gallery that is there, or makes one where nothing is.
+    /// Opens the gallery that is there, or makes one where there is none.
     pub(crate) fn open_or_create(path: &Path) -> Result<Self> {
         let there = match fs_err::metadata(path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
             _ => Self::find(path)?,
         };
-        // Several processes may find nothing and begin to make it at once.
+        // Several processes may find nothing and begin to make a gallery at once.
         there.map_or_else(|| Self::make(path), Ok)
     }
 
-    /// Makes a gallery in a file that is not there yet or has nothing in it. Where another process is faster, the gallery is
-    /// its, and is opened.
+    /// Makes a gallery in a file that is not there yet or has nothing in it. Where another process is faster,
+    /// this opens the gallery that it has made.
     fn make(path: &Path) -> Result<Self> {
         let folder = folder_of(path);
         if !folder.is_dir() {
@@ -99,7 +102,7 @@ impl Database {
                     transaction.pragma_update(None, "application_id", schema::APPLICATION)?;
                     transaction.pragma_update(None, "user_version", schema::FORMAT)?;
                 }
-                // Another process made it a moment ago.
+                // Another process made the gallery a moment ago.
                 Content::Gallery { format } => expect_known(path, format)?,
                 Content::Foreign => return Err(file_exists(path).into()),
             }
@@ -110,8 +113,9 @@ impl Database {
         Ok(Self::on(path, Access::Write, connection))
     }
 
-    /// The gallery of a file; `None` where the file is empty or a database in which nothing is yet, as a process leaves it that
-    /// is killed while it makes a gallery.
+    /// Opens the gallery of a file; `None` where there is nothing in the file yet.
+    ///
+    /// So is an empty file, and a database as a process leaves it that is killed while it makes a gallery.
     fn find(path: &Path) -> Result<Option<Self>> {
         let metadata = fs_err::metadata(path).map_err(|error| Error::io("open", path, &error))?;
         if !metadata.is_file() {
@@ -132,14 +136,9 @@ impl Database {
             Content::Nothing => Ok(None),
             Content::Gallery { format } => {
                 expect_known(path, format)?;
-                if format < schema::FORMAT {
-                    if !writable {
-                        return Err(older_and_read_only(path, format));
-                    }
-                    migration::to_this_format(&connection).map_err(|trouble| sentence(path, trouble))?;
-                }
                 if writable {
-                    // A copy that `VACUUM INTO` made has lost its log, as has one that an application switched off.
+                    // A copy that `VACUUM INTO` made has lost its log, as has one in which an application
+                    // switched it off.
                     keep_a_log(&connection).map_err(|trouble| sentence(path, trouble))?;
                 }
                 Ok(Some(Self::on(path, access, connection)))
@@ -172,7 +171,7 @@ impl Database {
         self.access == Access::Write
     }
 
-    /// One transaction that writes: all of it happens, or nothing.
+    /// Runs one transaction that writes: all of it happens, or nothing.
     pub(crate) fn write<T>(&self, work: impl FnOnce(&Transaction<'_>) -> Step<T>) -> Result<T> {
         if !self.writable() {
             return Err(refuse(
@@ -192,9 +191,12 @@ impl Database {
         run().map_err(|trouble| sentence(&self.path, trouble))
     }
 
-    /// One transaction in which no trigger of the gallery need fire: the caller does everything that they would have done. They
-    /// cost several times what the rows do that they keep right. Where an application has triggers of its own, all of them fire, and
-    /// find done what they would do. Where other processes write too, they get their turn between two long transactions.
+    /// Runs one transaction in which no trigger of the gallery need fire: the caller does everything that the
+    /// triggers would have done.
+    ///
+    /// The triggers cost several times what the rows cost that they keep right. Where an application has
+    /// triggers of its own, all of them fire, and find done what they would do. Where other processes write
+    /// too, they get their turn between two long transactions.
     pub(crate) fn write_without_triggers<T>(
         &self,
         work: impl FnOnce(&Transaction<'_>) -> Step<T>,
@@ -224,7 +226,7 @@ impl Database {
             let others = transaction
                 .prepare_cached(&schema::HAS_OTHER_TRIGGERS)?
                 .query_row([], |row| row.get::<_, bool>(0))?;
-            // Setting it compiles every statement of the connection again.
+            // A change of this setting makes SQLite compile every statement of the connection again.
             if transaction.db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER)? != others {
                 transaction.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, others)?;
             }
@@ -236,8 +238,8 @@ impl Database {
         run().map_err(|trouble| sentence(&self.path, trouble))
     }
 
-    /// One transaction that a machine without power may forget, as it never happened: for what costs nothing to lose. A kill of
-    /// the process loses nothing of it.
+    /// Runs one transaction that a machine may forget when it loses power, as if it never happened: for what
+    /// costs nothing to lose. A kill of the process loses nothing of it.
     pub(crate) fn write_lightly<T>(&self, work: impl FnOnce(&Transaction<'_>) -> Step<T>) -> Result<T> {
         if !self.writable() {
             return self.write(work);
@@ -262,8 +264,8 @@ impl Database {
         run().map_err(|trouble| sentence(&self.path, trouble))
     }
 
-    /// Writes the file again without the room that nothing uses any more, and gives its bytes before and after. The copy lies in
-    /// SQLite's temporary folder and then in the log, never in memory.
+    /// Writes the file again without the room that nothing uses any more, and gives its bytes before and
+    /// after. The copy lies in SQLite's temporary folder and then in the log, never in memory.
     pub(crate) fn compact(&self) -> Result<(u64, u64)> {
         let bytes = || -> Result<u64> {
             fs_err::metadata(&self.path)
@@ -291,7 +293,7 @@ impl Database {
         Ok((before, bytes()?))
     }
 
-    /// Writes the log back into the file; the file alone is the whole gallery then.
+    /// Writes the log back into the file, which alone is the whole gallery then.
     pub(crate) fn write_back(&self) -> Result<()> {
         lock(&self.readers).clear();
         *lock(&self.bulk) = None;
@@ -305,7 +307,7 @@ impl Database {
         Ok(())
     }
 
-    /// One snapshot to read from; it never waits for a writer.
+    /// Reads from one snapshot; it never waits for a writer.
     pub(crate) fn read<T>(&self, work: impl FnOnce(&Transaction<'_>) -> Step<T>) -> Result<T> {
         let pooled = lock(&self.readers).pop();
         let mut connection = if let Some(connection) = pooled {
@@ -328,13 +330,14 @@ impl Database {
         result
     }
 
-    /// The connection that writes, outside of a transaction: for tests that set limits on it.
+    /// Locks the connection that writes, outside of a transaction: for tests.
     #[cfg(test)]
     pub(crate) fn writer(&self) -> MutexGuard<'_, Connection> {
         lock(&self.writer)
     }
 
-    /// The same of the connection in which no trigger fires, once something was written through it.
+    /// Locks the connection of writes without triggers, for tests that set limits on it. It is there once
+    /// something was written through it.
     #[cfg(test)]
     pub(crate) fn bulk_writer(&self) -> MutexGuard<'_, Option<Connection>> {
         lock(&self.bulk)
@@ -347,8 +350,8 @@ fn truncate_log(connection: &Connection) -> Step<bool> {
 }
 
 impl Drop for Database {
-    /// The connection that writes is closed last: SQLite then writes the log back and removes it, which a connection that
-    /// only reads cannot do.
+    /// Closes the connection that writes last: SQLite then writes the log back and removes it, which a
+    /// connection that only reads cannot do.
     fn drop(&mut self) {
         lock(&self.readers).clear();
         *lock(&self.bulk) = None;
@@ -356,13 +359,13 @@ impl Drop for Database {
     }
 }
 
-/// What is in a database.
+/// Content of a database, as far as it decides whether it is a gallery.
 enum Content {
-    /// Neither a table nor a mark of an application.
+    /// Nothing: neither a table nor a mark of an application.
     Nothing,
-    /// A gallery of some format.
+    /// Gallery of some format.
     Gallery { format: i64 },
-    /// A database of another application.
+    /// Database of another application.
     Foreign,
 }
 
@@ -380,33 +383,30 @@ impl Content {
     }
 }
 
-/// Fails where a newer rehang has written the file. An older one's is [brought up](migration).
+/// Fails where another rehang has written the file, in a format that this one does not know. Formats before 5
+/// were never released.
 fn expect_known(path: &Path, format: i64) -> Result<()> {
-    if (1..=schema::FORMAT).contains(&format) {
+    let known = schema::FORMAT;
+    if format == known {
         return Ok(());
     }
-    let detail = format!(
-        "it was written by a newer rehang (format {format}; this one knows format {}); use that one",
-        schema::FORMAT
-    );
+    let way_out = if format > known {
+        "use the newer rehang that wrote it"
+    } else {
+        "it is older than the first release: export it with the rehang that wrote it, then make it anew"
+    };
+    let detail = format!("it has format {format}, and this rehang knows format {known}; {way_out}");
     Err(Error::conflict(path.display(), detail))
-}
-
-fn older_and_read_only(path: &Path, format: i64) -> Error {
-    let detail = format!(
-        "an older rehang has written it (format {format}; this one reads format {}), and a file that is marked read-only \
-         cannot be brought up; allow writing once, then try again",
-        schema::FORMAT
-    );
-    Error::conflict(path.display(), detail)
 }
 
 fn file_exists(path: &Path) -> Error {
     Error::conflict(path.display(), "a file is there already; open it, or give the new gallery another name")
 }
 
-/// Makes a file keep a log, if it does not, which writers and readers need to be at work at the same time. Two processes that do so at once
-/// have each what the other one waits for, so SQLite refuses one of them without any waiting; it tries again.
+/// Makes a file keep a log, if it does not: writers and readers need it to be at work at the same time.
+///
+/// Where two processes do so at once, each has what the other one waits for, so SQLite refuses one of them
+/// without any waiting. That one tries again.
 fn keep_a_log(connection: &Connection) -> Step<()> {
     let began = rehang_clock::now();
     loop {
@@ -421,23 +421,26 @@ fn keep_a_log(connection: &Connection) -> Step<()> {
     }
 }
 
-/// Connections that stay open between calls.
+/// Largest number of reading connections that stay open between calls.
 const READERS_KEPT: usize = 16;
 
-/// Locks, also after a panic of another thread: nothing that our locks protect is left half-changed by one, since
-/// transactions roll back and derived parts can be made again.
+/// Locks a mutex, also after a panic of another thread: nothing that our locks protect is left half-changed
+/// by one, since transactions roll back and derived parts can be made again.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// SQLite counts every allocation of the process under one lock unless told otherwise, so a thread that reads slows down the one
-/// that writes. This crate never reads the count. It can be switched off before the first connection of the process only; where another
-/// part of it was earlier, it stays on, and all is as right and a little slower.
+/// Keeps SQLite from counting every allocation of the process under one lock, by which a thread that reads
+/// slows down the one that writes.
+///
+/// This crate never reads the count. It can be switched off only before the first connection of the process.
+/// Where another part of the process has opened one earlier, it stays on, and all is as right and a little
+/// slower.
 fn count_no_allocations() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // SAFETY: this option takes one `int`. The call is refused, without effect, once SQLite is at work; every connection of
-        // this crate is opened after it, by `connect`.
+        // SAFETY: this option takes one `int`. The call is refused, without effect, once SQLite is at work;
+        // every connection of this crate is opened after it, by `connect`.
         unsafe {
             rusqlite::ffi::sqlite3_config(rusqlite::ffi::SQLITE_CONFIG_MEMSTATUS, 0_i32);
         }
@@ -474,9 +477,10 @@ fn connect(path: &Path, access: Access) -> Step<Connection> {
     Ok(connection)
 }
 
-/// A connection to a file that is there, with as much access as the system gives.
+/// Opens a connection to a file that is there, with as much access as the system gives.
 fn connect_there(path: &Path, metadata: &Metadata) -> Step<(Access, Connection)> {
-    // SQLite itself asks the system: a file of its own that is closed would take the locks of this process with it.
+    // SQLite itself asks the system: if this process opened and closed the file by itself, the system would
+    // release its locks.
     let may_write = || -> Step<bool> {
         let flags = OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_READ_WRITE;
         Ok(!Connection::open_with_flags(path, flags)?.is_readonly("main")?)
@@ -493,22 +497,23 @@ fn connect_there(path: &Path, metadata: &Metadata) -> Step<(Access, Connection)>
     }
 }
 
-/// The log that SQLite keeps beside a file while anybody has it open for writing.
+/// Path of the log that SQLite keeps beside a file while anybody has it open for writing.
 fn log_of(path: &Path) -> PathBuf {
     let mut log = path.as_os_str().to_owned();
     log.push("-wal");
     log.into()
 }
 
-/// A path as an address of SQLite's, for a file that nobody changes.
+/// Turns a path into an address for SQLite, for a file that nobody changes.
 fn sealed(path: &Path) -> String {
     let path = path.display().to_string().replace('%', "%25").replace('?', "%3f").replace('#', "%23");
-    // A drive of Windows is no host.
+    // The drive of a Windows path must not be read as a host.
     let path = if cfg!(windows) { format!("/{}", path.replace('\\', "/")) } else { path };
     format!("file:{path}?immutable=1")
 }
 
-/// Waits before the next look at a lock that another process holds; `false` when it has been waited for long enough.
+/// Waits before the next look at a lock that another process holds; `false` when it has been waited for long
+/// enough.
 fn look_again(looks: i32) -> bool {
     let waits = u64::try_from(looks).is_ok_and(|looks| looks < (BUSY.as_micros() / LOOKS.as_micros()) as u64);
     if waits {

@@ -1,7 +1,7 @@
-//! What must never be in a gallery, looked for.
+//! Doctor: looks for what must never be in a gallery.
 
-use rehang::check::is_finite;
-use rehang::{NORMALISED_TOLERANCE, Result, norm};
+use rehang_core::check::is_finite;
+use rehang_core::{NORMALISED_TOLERANCE, Result, norm};
 use rehang_store::Problem;
 use rusqlite::{Connection, Transaction};
 
@@ -10,10 +10,10 @@ use crate::ignored;
 use crate::spaces::{self, SpaceRow};
 use crate::trouble::Step;
 
-/// Vectors of each space whose numbers are read.
+/// Vectors of each space whose numbers are read, about.
 const SAMPLE: usize = 10_000;
 
-/// What must not be in a gallery, and how often it is.
+/// Faults of a whole gallery: what must not be, and a statement that counts it.
 const OF_THE_GALLERY: [(&str, &str); 3] = [
     (
         "items with a revision that was never given",
@@ -28,7 +28,8 @@ const OF_THE_GALLERY: [(&str, &str); 3] = [
     ),
 ];
 
-/// What must not be in the space with the number `{n}`, whose vectors have so many `{bytes}`, and how often it is.
+/// Faults of a space: what must not be, and a statement that counts it. `{n}` is the space's number,
+/// `{bytes}` the bytes of its vectors.
 const OF_A_SPACE: [(&str, &str); 10] = [
     (
         "vectors of items that do not exist",
@@ -85,8 +86,8 @@ const OF_A_SPACE: [(&str, &str); 10] = [
     ),
 ];
 
-/// Each question has a snapshot of its own: one for all would keep the log of a gallery that is written to from being emptied for
-/// minutes.
+/// Looks for all faults of a gallery. Each question has a snapshot of its own: one for all would keep the log
+/// of a gallery that is written to from being emptied for minutes.
 pub(crate) fn check(database: &Database) -> Result<Vec<Problem>> {
     let mut problems = Vec::new();
     let broken: String = database
@@ -107,7 +108,7 @@ pub(crate) fn check(database: &Database) -> Result<Vec<Problem>> {
     }
     for row in database.read(|transaction| spaces::list(transaction))? {
         let space = Some(&row.space.name);
-        // One that was dropped meanwhile has nothing that must not be.
+        // A space that was dropped meanwhile has no faults.
         let is_there = |transaction: &Transaction<'_>| -> Step<bool> {
             Ok(spaces::list(transaction)?.iter().any(|there| there.number == row.number))
         };
@@ -134,7 +135,8 @@ fn found(space: Option<&String>, what: &str, count: u64) -> Option<Problem> {
     (count > 0).then(|| Problem { space: space.cloned(), what: what.to_owned(), count })
 }
 
-/// Reads a sample of the vectors, spread over the whole space, and says what is wrong with how many.
+/// Reads a sample of the vectors, spread over the whole space, and gives three counts, each with its fault in
+/// words.
 fn check_numbers(connection: &Connection, row: &SpaceRow) -> Step<[(u64, &'static str); 3]> {
     let n = row.number;
     let count: u64 = row.count(connection, "vector")?;

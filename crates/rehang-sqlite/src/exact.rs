@@ -1,20 +1,22 @@
-//! Exact nearest neighbours over vectors in memory: the reference of every search, and the whole of it in small galleries.
+//! Exact nearest neighbours over vectors in memory: the reference of every search, and the whole of it in
+//! small galleries.
 //!
-//! A coarse pass in `f32` bounds every distance, and whatever may be among the `k` nearest within that pass's largest
-//! rounding error is measured again in `f64`. So the answer is that of a slow loop in `f64`, at the speed of `f32`.
+//! A coarse pass in `f32` bounds every distance. Every vector that may be among the `k` nearest, within that
+//! pass's largest rounding error, is measured again in `f64`. So the answer is that of a slow loop in `f64`,
+//! at the speed of `f32`.
 
 use std::collections::HashMap;
 
-use rehang::Distance;
+use rehang_core::Distance;
 use rehang_store::exact::{by_distance, distance};
 
-/// An item as indexes in memory number it: half as wide as a key of the contract.
+/// Item as indexes in memory number it: half as wide as a key of the contract.
 pub(crate) type RowKey = u64;
 
-/// A vector that was found: its distance and its item.
+/// Vector that was found: its distance and its item.
 pub(crate) type Near = (f32, RowKey);
 
-/// Sorts what was found and keeps the `k` nearest.
+/// Sorts what was found by distance and keeps the `k` nearest.
 pub(crate) fn keep_nearest(found: &mut Vec<Near>, k: usize) {
     if k == 0 {
         found.clear();
@@ -38,12 +40,12 @@ pub(crate) struct Flat {
 }
 
 impl Flat {
-    /// No vectors yet.
+    /// Makes a set without vectors, for vectors with so many coordinates.
     pub(crate) fn new(dimension: usize) -> Self {
         Self { dimension, keys: Vec::new(), rows: Vec::new(), norms: Vec::new(), places: HashMap::new() }
     }
 
-    /// How many vectors.
+    /// Number of vectors.
     pub(crate) fn len(&self) -> usize {
         self.keys.len()
     }
@@ -74,7 +76,7 @@ impl Flat {
     /// Puts a vector in, in the place of the item's former one if there is one.
     pub(crate) fn insert(&mut self, key: RowKey, vector: &[f32]) {
         debug_assert_eq!(vector.len(), self.dimension);
-        let norm = rehang::norm(vector) as f32;
+        let norm = rehang_core::norm(vector) as f32;
         if let Some(&place) = self.places.get(&key) {
             self.rows[place * self.dimension..(place + 1) * self.dimension].copy_from_slice(vector);
             self.norms[place] = norm;
@@ -100,9 +102,10 @@ impl Flat {
         true
     }
 
-    /// The `k` nearest vectors to a query `[d]`, nearest first, ties by key; items that `passes` refuses are left out.
+    /// Finds the `k` nearest vectors to a query `[d]`, nearest first, ties by key; items that `passes`
+    /// refuses are left out.
     ///
-    /// Uses all processors where there is enough to do, and no lock is taken for it.
+    /// It uses all processors where there is enough to do, and takes no lock for it.
     pub(crate) fn nearest(
         &self,
         kind: Distance,
@@ -115,8 +118,8 @@ impl Flat {
         }
         let mut coarse = vec![0.0_f32; self.keys.len()];
         if self.rows.len() > NUMBERS_ALONE {
-            // Not a pool that lends its threads to other work while it waits: the caller may hold a lock that such work
-            // needs.
+            // The threads are of no pool that lends them to other work while it waits: the caller may hold a
+            // lock that such work needs.
             let parts = std::thread::available_parallelism().map_or(1, usize::from);
             let rows_per_part = self.keys.len().div_ceil(parts);
             std::thread::scope(|scope| {
@@ -135,8 +138,8 @@ impl Flat {
             .collect();
         if values.len() > k {
             let (_, &mut (kth, _), _) = values.select_nth_unstable_by(k - 1, |a, b| a.0.total_cmp(&b.0));
-            // The true kth distance is at most `kth` plus its error, and a nearer vector has a coarse value that is
-            // larger than its own distance by at most that error again.
+            // The true kth distance is at most `kth` plus its error. A nearer vector has a coarse value that
+            // is larger than its own distance by at most that error again.
             let border = f64::from(kth) + 2.0 * self.coarse_error(kind, query, kth);
             values.retain(|&(value, _)| f64::from(value) <= border);
         }
@@ -152,7 +155,7 @@ impl Flat {
         &self.rows[place * self.dimension..(place + 1) * self.dimension]
     }
 
-    /// Distances in `f32` of the rows from `start` on.
+    /// Measures distances in `f32` of the rows from `start` on.
     fn measure(&self, kind: Distance, query: &[f32], start: usize, out: &mut [f32]) {
         let end = start + out.len();
         let rows = &self.rows[start * self.dimension..end * self.dimension];
@@ -165,7 +168,7 @@ impl Flat {
                 }
             }
             Distance::Cosine => {
-                let length = rehang::norm(query) as f32;
+                let length = rehang_core::norm(query) as f32;
                 products(query, rows, out);
                 for (value, &norm) in out.iter_mut().zip(&self.norms[start..end]) {
                     let lengths = length * norm;
@@ -175,9 +178,10 @@ impl Flat {
         }
     }
 
-    /// How far a coarse value near `kth` may be from the distance, generously.
+    /// Largest difference between a coarse value near `kth` and the distance, generously.
     ///
-    /// A sum of `d` products in `f32` is off by at most `d·2⁻²⁴·Σ|qᵢgᵢ| ≤ d·2⁻²⁴·‖q‖·‖g‖`; lanes only make it smaller.
+    /// A sum of `d` products in `f32` is off by at most `d·2⁻²⁴·Σ|qᵢgᵢ| ≤ d·2⁻²⁴·‖q‖·‖g‖`; lanes only make it
+    /// smaller.
     fn coarse_error(&self, kind: Distance, query: &[f32], kth: f32) -> f64 {
         let unit = (self.dimension as f64 + 8.0) * f64::from(f32::EPSILON);
         match kind {
@@ -185,7 +189,7 @@ impl Flat {
             Distance::Cosine => unit * 2.0,
             Distance::Dot => {
                 let longest = self.norms.iter().copied().fold(0.0_f32, f32::max);
-                unit * rehang::norm(query) * f64::from(longest)
+                unit * rehang_core::norm(query) * f64::from(longest)
             }
         }
     }
@@ -194,10 +198,10 @@ impl Flat {
 /// Numbers that one thread compares alone, in about 2 ms; starting others costs a tenth of that.
 const NUMBERS_ALONE: usize = 1 << 22;
 
-/// Sums that run side by side, so that one addition need not wait for the one before.
+/// Number of sums that run side by side, so that one addition need not wait for the one before.
 const LANES: usize = 16;
 
-rehang::vectorised! {
+rehang_core::vectorised! {
     /// `Σ (qᵢ − gᵢ)²` of every row.
     fn squared_differences(query: &[f32], rows: &[f32], out: &mut [f32]) {
         sums_of_rows(query, rows, out, |a, b| (a - b) * (a - b));
@@ -238,7 +242,7 @@ mod tests {
 
     use super::*;
 
-    /// Ten lines to believe by looking.
+    /// Finds the nearest by a loop that one can believe by looking.
     fn slow(flat: &Flat, kind: Distance, query: &[f32], k: usize) -> Vec<Near> {
         let mut all: Vec<Near> =
             flat.iter().map(|(key, vector)| (distance(kind, query, vector), key)).collect();

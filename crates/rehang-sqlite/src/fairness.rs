@@ -1,46 +1,49 @@
-//! A fair share of the lock for writers in other processes, while this one writes thousands of vectors.
+//! Fairness: a share of the lock for writers in other processes, while this one writes thousands of vectors.
 //!
-//! SQLite lets one connection write at a time. Those of one process take turns at a lock of ours; another process waits by looking
-//! again and again (with SQLite's own time-out after 1, 2, 5, 10, 15, 20, 25, 25, 25, 50, 50 and then every 100 ms). Where large
-//! transactions follow each other at once, the lock is free for a moment only, and most of those looks miss it. So while another
-//! process writes, the lock stays free before a transaction that follows a large one, long enough for the other to look.
+//! SQLite lets one connection write at a time. The connections of one process take turns at a lock of ours.
+//! Another process waits by looking again and again (with SQLite's own time-out after 1, 2, 5, 10, 15, 20,
+//! 25, 25, 25, 50, 50 and then every 100 ms). Where large transactions follow each other at once, the lock is
+//! free for a moment only, and most of those looks miss it. So while another process writes, the lock stays
+//! free before a transaction that follows a large one, long enough for the other process to look.
 //!
-//! A process that never gets the lock is never seen to write. So the lock also stays free after the first large transaction, and once
-//! in [`UNSEEN`], even where no other process was seen: a process that waits with SQLite's own time-out gets its turn within about two seconds.
+//! A process that never gets the lock is never seen to write. So the lock also stays free after the first
+//! large transaction, and once in [`UNSEEN`], even where no other process was seen. A process that waits with
+//! SQLite's own time-out gets its turn within about two seconds.
 
 use std::mem;
 use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 
-/// Transactions shorter than this leave room enough by themselves.
+/// Length of a transaction below which it leaves room enough by itself.
 const SHORT: Duration = Duration::from_millis(5);
-/// In the first 128 ms of its wait, another process looks every 25 ms at least.
+/// Shortest pause: in the first 128 ms of its wait, another process looks every 25 ms at least.
 const REST_MIN: Duration = Duration::from_millis(26);
-/// Later it looks every 100 ms.
+/// Longest pause: after those 128 ms it looks every 100 ms.
 const REST_MAX: Duration = Duration::from_millis(101);
-/// How long the lock goes without such a pause where no other process was seen to write. Shorter than the time-outs of 5 s that are
-/// usual; the pauses cost a twentieth of the time.
+/// Time that the lock goes without a pause where no other process was seen to write. It is shorter than the
+/// time-outs of 5 s that are usual; the pauses cost a twentieth of the time.
 const UNSEEN: Duration = Duration::from_secs(2);
-/// How long after a write of another process more of them are expected.
+/// Time after a write of another process for which more of them are expected.
 const EXPECTED: Duration = Duration::from_mins(1);
 
-/// Whether other processes write, as seen from the connection that writes thousands of vectors.
+/// Signs of writes by other processes, as seen from the connection that writes thousands of vectors.
 #[derive(Debug, Default)]
 pub(crate) struct Fairness {
-    /// SQLite's number of the last commit of any other connection, `None` where it says nothing.
+    /// SQLite's number of the last commit of any other connection; `None` before the first look.
     seen: Option<i64>,
-    /// Whether another connection of this process has written since the last look: its commits look like those of others.
+    /// Whether another connection of this process has written since the last look: its commits look like
+    /// those of others.
     own: bool,
     expected_until: Option<Instant>,
-    /// When the last transaction ended, and how long it held the lock.
+    /// End of the last transaction, and how long it held the lock.
     last: Option<(Instant, Duration)>,
-    /// When the lock had last been free for long enough that a process that waits has got it.
+    /// Moment at which the lock had last been free for long enough that a process that waits has got it.
     shared: Option<Instant>,
 }
 
 impl Fairness {
-    /// How long the lock has yet to stay free before the next transaction.
+    /// Time for which the lock has yet to stay free before the next transaction.
     pub(crate) fn rest(&self, now: Instant) -> Option<Duration> {
         let (ended, took) = self.last?;
         if took < SHORT {
@@ -56,12 +59,12 @@ impl Fairness {
         rest.checked_sub(now.saturating_duration_since(ended))
     }
 
-    /// To be called when another connection of this process writes.
+    /// Notes that another connection of this process writes; that connection calls it.
     pub(crate) fn own_writes(&mut self) {
         self.own = true;
     }
 
-    /// To be called before a transaction.
+    /// Looks for commits of other processes since the last transaction; called before each transaction.
     pub(crate) fn look(&mut self, connection: &Connection, now: Instant) -> rusqlite::Result<()> {
         let version = connection.pragma_query_value(None, "data_version", |row| row.get(0))?;
         let own = mem::take(&mut self.own);
@@ -78,7 +81,7 @@ impl Fairness {
         Ok(())
     }
 
-    /// To be called after a transaction.
+    /// Notes the end of a transaction and how long it held the lock; called after each transaction.
     pub(crate) fn ended(&mut self, now: Instant, took: Duration) {
         self.last = Some((now, took));
     }
@@ -101,7 +104,7 @@ mod tests {
         let mut fairness = Fairness::default();
         let start = rehang_clock::now();
         let ms = Duration::from_millis;
-        // One transaction at a time that takes as long, and what is left of the rest a while later.
+        // Makes one transaction that takes so long, and gives the rest that is left a while later.
         let rest = |fairness: &mut Fairness, at: u64, took: u64, later: u64| {
             let now = start + Duration::from_secs(at);
             fairness.look(&bulk, now).unwrap();
@@ -109,9 +112,9 @@ mod tests {
             fairness.ended(now + ms(took), ms(took));
             fairness.rest(now + ms(took + later))
         };
-        // At first no other process was seen, so one that waits has one turn.
+        // At first no other process was seen, so one that waits gets one turn.
         assert_eq!(rest(&mut fairness, 0, 80, 0), Some(REST_MIN));
-        // Alone: neither its own commits nor those of the same process count.
+        // Nobody else writes: neither the connection's own commits nor those of the same process count.
         assert_eq!(rest(&mut fairness, 1, 80, 0), None);
         assert_eq!(rest(&mut fairness, 2, 80, 0), None);
         insert(&own);

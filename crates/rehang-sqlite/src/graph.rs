@@ -3,7 +3,7 @@
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use rehang::{Distance, Error, Result, Semaphore, Space};
+use rehang_core::{Distance, Error, Result, Semaphore, Space};
 use rehang_files::folder_of;
 use serde::{Deserialize, Serialize};
 use tempfile::TempPath;
@@ -14,36 +14,37 @@ use crate::exact::{Near, RowKey};
 use crate::metric::{Lift, Metric, metric};
 use crate::options::SearchOptions;
 
-/// A graph over vectors of one space.
+/// Graph over vectors of one space.
 pub(crate) struct Graph {
     index: Index,
     /// Coordinates of the space's vectors.
     dimension: usize,
     distance: Distance,
-    /// Where inner products of vectors of different lengths are compared.
+    /// Lift of the vectors, where inner products of vectors of different lengths are compared.
     lift: Option<Lift>,
-    /// Vectors when it was built.
+    /// Vectors that the graph had when it was built.
     pub(crate) built: usize,
-    /// Vectors that were overwritten or removed since.
+    /// Vectors that were overwritten or removed since the build.
     pub(crate) overwritten: usize,
-    /// Recall when it was built.
+    /// Recall of the graph when it was built.
     pub(crate) recall_at_build: f64,
-    /// How it has been looked after.
+    /// Record of how the graph has been looked after.
     pub(crate) care: Care,
     gate: Semaphore,
 }
 
-/// How a graph has been looked after. It rests in the side file, so that it adds up over processes that live shortly.
+/// Record of how a graph has been looked after. It rests in the side file, so that it adds up over processes
+/// that live shortly.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Care {
-    /// Vectors that had been overwritten when its recall was looked at last; 0 before the first look.
+    /// Vectors that had been overwritten when the recall was measured last; 0 before the first time.
     pub(crate) checked_at: usize,
-    /// Recall at that look.
+    /// Recall that was measured then.
     pub(crate) recall_checked: Option<f64>,
-    /// How often there was another graph before this one.
+    /// Number of graphs of the space that were replaced before this one was made.
     pub(crate) rebuilt: u64,
-    /// Why the last of them was made again.
+    /// Reason why the last of them was made again.
     pub(crate) rebuilt_because: Option<String>,
 }
 
@@ -54,7 +55,7 @@ impl std::fmt::Debug for Graph {
 }
 
 impl Graph {
-    /// A graph with room for `capacity` vectors.
+    /// Makes a graph with room for `capacity` vectors.
     pub(crate) fn new(space: &Space, options: SearchOptions, capacity: usize) -> Result<Self> {
         let mut index = Index::new(&index_options(space, options)).map_err(trouble)?;
         let lift = Lift::is_for(space).then(Lift::default);
@@ -74,17 +75,17 @@ impl Graph {
         })
     }
 
-    /// How many vectors it holds.
+    /// Number of vectors in the graph.
     pub(crate) fn len(&self) -> usize {
         self.index.size()
     }
 
-    /// Coordinates a vector has.
+    /// Number of coordinates that a vector has.
     pub(crate) fn dimension(&self) -> usize {
         self.dimension
     }
 
-    /// Bytes it takes in memory.
+    /// Bytes that the graph takes in memory.
     pub(crate) fn bytes(&self) -> usize {
         self.index.memory_usage()
     }
@@ -93,8 +94,8 @@ impl Graph {
         self.index.contains(key)
     }
 
-    /// Makes room for `more` vectors. The library moves its memory for that, so no thread may search or add meanwhile: `&mut`
-    /// keeps them out.
+    /// Makes room for `more` vectors. The library moves its memory for that, so no thread may search or add
+    /// meanwhile: `&mut` keeps them out.
     pub(crate) fn reserve(&mut self, more: usize) -> Result<()> {
         let wanted = self.index.size() + more;
         if wanted > self.index.capacity() {
@@ -105,7 +106,8 @@ impl Graph {
         Ok(())
     }
 
-    /// Adds a vector of an item that has none in the graph; there must be room. Several threads may add at once.
+    /// Adds a vector of an item that has none in the graph; there must be room. Several threads may add at
+    /// once.
     pub(crate) fn add(&self, key: RowKey, vector: &[f32]) -> Result<()> {
         let _permit = self.gate.acquire();
         match &self.lift {
@@ -115,14 +117,14 @@ impl Graph {
         .map_err(trouble)
     }
 
-    /// Takes an item's vector out.
+    /// Takes an item's vector out of the graph.
     pub(crate) fn remove(&mut self, key: RowKey) -> Result<()> {
         self.index.remove(key).map_err(trouble)?;
         self.overwritten += 1;
         Ok(())
     }
 
-    /// About the `k` nearest vectors among those that `passes` lets through, nearest first.
+    /// Finds about the `k` nearest vectors among those that `passes` lets through, nearest first.
     pub(crate) fn nearest(
         &self,
         query: &[f32],
@@ -132,7 +134,8 @@ impl Graph {
         if k == 0 || self.index.size() == 0 {
             return Ok(Vec::new());
         }
-        // As many candidates as results leave a search no room to err: it stops at the first ones that fill its list.
+        // As many candidates as results leave a search no room to err: it stops at the first ones that fill
+        // its list.
         let looked_at = if 2 * k > self.index.expansion_search() { 2 * k } else { k };
         // Where some are many times as long as others, the way to the longest is long too.
         let least = if self.lift.as_ref().is_some_and(Lift::lengths_differ) { LIFTED_CANDIDATES } else { 0 };
@@ -151,18 +154,18 @@ impl Graph {
         Ok(near.take(k).collect())
     }
 
-    /// Whether enough was overwritten since its recall was looked at last to look at it again.
+    /// Whether enough vectors were overwritten since the recall was measured last to measure it again.
     pub(crate) fn is_check_due(&self) -> bool {
         (self.overwritten - self.care.checked_at) as f64 >= OVERWRITTEN_SHARE * self.built as f64
     }
 
-    /// How many candidates a search looks at from now on.
+    /// Sets the number of candidates that a search looks at from now on.
     pub(crate) fn look_at(&self, candidates: usize) {
         self.index.change_expansion_search(candidates);
     }
 
-    /// Writes the graph to a file beside `path` and to the disk: the graph, then a footer that says what it is. The file gets its name
-    /// by [`Partial::persist`], and is removed again without it.
+    /// Writes the graph to a file beside `path` and to the disk: the graph, then a footer that says what it
+    /// is. [`Partial::persist`] gives the file its name; without it the file is removed again.
     pub(crate) fn write(
         &self,
         path: &Path,
@@ -210,7 +213,7 @@ impl Graph {
             file.write_all(&text)?;
             file.write_all(&(text.len() as u64).to_le_bytes())?;
             file.write_all(MAGIC)?;
-            // Who may not read the gallery may not read its vectors here.
+            // A reader that may not read the gallery may not read its vectors here either.
             if let Some(mode) = mode {
                 file.set_permissions(mode)?;
             }
@@ -220,20 +223,23 @@ impl Graph {
         Ok(Partial { file: partial, path: path.to_path_buf() })
     }
 
-    /// The gallery and the moment that a file was saved for and at, by its footer alone; `None` where there is no whole footer.
+    /// Reads from a file's footer alone for which gallery and at which moment the file was saved; `None`
+    /// where there is no whole footer.
     pub(crate) fn identity(path: &Path) -> Option<String> {
         Some(footer(&mut fs_err::File::open(path).ok()?)?.identity)
     }
 
-    /// The change up to which the graph in a file is whole, by its footer alone; `None` where it is another's.
+    /// Reads from a file's footer alone up to which change the graph in it is whole; `None` where the file is
+    /// another gallery's or space's.
     pub(crate) fn settled(path: &Path, is_known: impl Fn(&str) -> bool, space: &Space) -> Option<u64> {
         let footer = footer(&mut fs_err::File::open(path).ok()?)?;
         let fits = footer.format == SIDE_FORMAT && is_known(&footer.identity) && footer.space == *space;
         fits.then_some(footer.settled)
     }
 
-    /// Reads the graph of this very gallery and space, and the change up to which it is whole. `None` where the file is
-    /// missing, damaged, or another's: it is made again then, so why does not matter.
+    /// Reads the graph of this very gallery and space, and the change up to which it is whole. `None` where
+    /// the file is missing, damaged, or another's: the graph is made again then, so the reason does not
+    /// matter.
     pub(crate) fn load(
         path: &Path,
         is_known: impl Fn(&str) -> bool,
@@ -272,14 +278,15 @@ impl Graph {
     }
 }
 
-/// A graph that is on the disk whole, before it has its name.
+/// Graph that is on the disk whole, in a file that does not have its name yet.
 pub(crate) struct Partial {
     file: TempPath,
     path: PathBuf,
 }
 
 impl Partial {
-    /// Gives the file its name. Its bytes are on the disk already, so that a loss of power leaves no name without them.
+    /// Gives the file its name. Its bytes are on the disk already, so that a loss of power leaves no name
+    /// without them.
     pub(crate) fn persist(self) -> Result<()> {
         let Self { file, path } = self;
         let persist = || -> std::io::Result<()> {
@@ -290,7 +297,8 @@ impl Partial {
     }
 }
 
-/// A process that was killed while it saved leaves a file as large as the graph. What cannot be removed only takes room.
+/// Removes the files of processes that were killed while they saved: each is as large as the graph. A file
+/// that cannot be removed only takes room.
 fn remove_partials_of_the_dead(folder: &Path, name: &str) {
     if !cfg!(target_os = "linux") {
         return;
@@ -304,45 +312,45 @@ fn remove_partials_of_the_dead(folder: &Path, name: &str) {
     }
 }
 
-/// Where the graph of a space rests: beside the gallery.
+/// Path of the file in which the graph of a space rests, beside the gallery.
 pub(crate) fn side_file(gallery: &Path, number: i64) -> PathBuf {
     let mut name = gallery.file_name().unwrap_or_default().to_os_string();
     name.push(format!(".{number}.usearch"));
     gallery.with_file_name(name)
 }
 
-/// What stands at the end of a side file.
+/// Footer of a side file: what stands at its end.
 #[derive(Debug, Serialize, Deserialize)]
 struct Footer {
     format: u32,
-    /// The gallery it belongs to.
+    /// Gallery that the file belongs to, and the moment at which it was saved.
     identity: String,
     space: Space,
-    /// Every change up to this one is in the graph.
+    /// Change up to which all changes are in the graph.
     settled: u64,
     built: usize,
     overwritten: usize,
     recall_at_build: f64,
-    /// The largest squared length of a vector that was ever added, where vectors are lifted.
+    /// Largest squared length of a vector that was ever added, where vectors are lifted.
     #[serde(default)]
     longest: f32,
-    /// The smallest.
+    /// Smallest squared length of a vector that was ever added, where vectors are lifted.
     #[serde(default)]
     shortest: f32,
-    /// Missing in files of earlier versions, which remembered no look.
+    /// Record of the graph's care; missing in files of earlier versions, which did not keep one.
     #[serde(default)]
     care: Care,
-    /// Bytes in front of the footer, and their check sum.
+    /// Bytes in front of the footer; `checksum` is of these.
     bytes: u64,
     checksum: u64,
 }
 
 const SIDE_FORMAT: u32 = 1;
 
-/// Candidates of a search among lifted vectors of different lengths, at least.
+/// Smallest number of candidates of a search among lifted vectors of different lengths.
 const LIFTED_CANDIDATES: usize = 1024;
 
-/// A graph whose vectors were overwritten to this share is looked at.
+/// Share of overwritten vectors, of those at the build, after which the recall of a graph is measured.
 const OVERWRITTEN_SHARE: f64 = 0.2;
 
 const MAGIC: &[u8; 8] = b"rehangix";
@@ -368,7 +376,7 @@ fn footer(file: &mut fs_err::File) -> Option<Footer> {
     (footer.bytes == tail_start - size).then_some(footer)
 }
 
-/// How many bytes there are, up to `limit`, and their check sum.
+/// Counts the bytes of a file from its present place on, up to `limit`, and gives their check sum too.
 fn digest(file: &mut fs_err::File, limit: u64) -> std::io::Result<(u64, u64)> {
     let mut hasher = Xxh3::new();
     let mut buffer = vec![0; 1 << 20];
@@ -384,8 +392,8 @@ fn digest(file: &mut fs_err::File, limit: u64) -> std::io::Result<(u64, u64)> {
     }
 }
 
-/// Numbers that a vector of a space has in the graph. A file of another count is another graph, such as that of an earlier version,
-/// and is made again.
+/// Numbers that a vector of a space has in the graph. A file with another count is another graph, such as
+/// that of an earlier version, and is made again.
 fn dimensions(space: &Space) -> usize {
     space.dimension + usize::from(Lift::is_for(space))
 }
@@ -394,8 +402,10 @@ fn metric_of(space: &Space, lift: Option<&Lift>) -> Metric {
     lift.map_or_else(|| metric(space), |lift| lift.metric(space))
 }
 
-/// How many times as many candidates are looked at when a lifted vector is added: the neighbours of a vector are spread over more of the
-/// sphere than by other distances, and what the links miss no search finds, however many candidates it looks at.
+/// Factor by which more candidates are looked at when a lifted vector is added.
+///
+/// The neighbours of such a vector are spread over more of the sphere than by other distances. A vector that
+/// the links miss is found by no search, however many candidates it looks at.
 const LIFTED_ADD_TIMES: usize = 4;
 
 fn expansion_add(space: &Space, options: SearchOptions) -> usize {
@@ -422,7 +432,8 @@ fn trouble(error: impl std::fmt::Display) -> Error {
     Error::corrupt("the search index", format!("{error}; rebuild it"))
 }
 
-/// Threads that may be inside a graph at once; the library gives each a place of its own and fails without one.
+/// Threads that may be inside a graph at once; the library gives each a place of its own and fails without
+/// one.
 fn threads() -> usize {
     2 * std::thread::available_parallelism().map_or(4, usize::from).max(2)
 }
@@ -434,14 +445,15 @@ mod tests {
 
     use super::*;
 
-    /// The share of the true `k` nearest that a graph of 6,000 vectors of different lengths and few dimensions finds.
+    /// Measures the share of the true `k` nearest that a graph of 6,000 vectors of different lengths and few
+    /// dimensions finds.
     fn recall(distance: Distance, inner: usize, ks: &[usize]) -> Vec<f64> {
         const ITEMS: usize = 6_000;
         let space = Space::new("m", 24, distance, false);
         let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(7);
         let mut number = || rng.random_range(-1.0_f32..1.0);
         let directions: Vec<f32> = (0..inner * 24).map(|_| number()).collect();
-        // With lengths between a third and three, as without normalisation.
+        // Lengths lie between a third and three, as without normalisation.
         let mut vector = || -> Vec<f32> {
             let length = 3.0_f32.powf(number());
             let inside: Vec<f32> = (0..inner).map(|_| number()).collect();

@@ -1,16 +1,18 @@
-//! Writes that a trigger of the application's has had ignored: `RAISE(IGNORE)` leaves a row as it was, and only the count of changed rows says so.
+//! Writes that a trigger of the application ignores: `RAISE(IGNORE)` leaves a row as it was, and only the
+//! count of changed rows shows it.
 //!
-//! **Invariant**: what a statement has changed is compared with what it was to change, wherever something builds on it. A call in which they
-//! differ writes nothing. A vector would otherwise lie beside another item, or be paid for again and again.
+//! **Invariant**: wherever something builds on a statement, the number of rows that it has changed is
+//! compared with the number that it was to change. A call in which they differ writes nothing. A vector would
+//! otherwise lie beside another item, or be paid for again and again.
 
-use rehang::Error;
+use rehang_core::Error;
 use rehang_store::Problem;
 use rusqlite::Connection;
 
 use crate::schema;
 use crate::trouble::Step;
 
-/// Refuses to go on where a statement that was to change rows of a table has changed none.
+/// Fails where a statement that was to change rows of a table has changed none.
 pub(crate) fn expect_changed(
     connection: &Connection,
     changed: usize,
@@ -23,7 +25,7 @@ pub(crate) fn expect_changed(
     Err(ignored(connection, table, &doing())?.into())
 }
 
-/// Why a row of a table stayed as it was though it was to change.
+/// Explains why a row of a table stayed as it was though it was to change.
 pub(crate) fn ignored(connection: &Connection, table: &str, doing: &str) -> Step<Error> {
     let triggers: Vec<String> = others(connection)?
         .into_iter()
@@ -41,7 +43,7 @@ pub(crate) fn ignored(connection: &Connection, table: &str, doing: &str) -> Step
     Ok(Error::conflict(format!("{doing} in {}", connection.path().unwrap_or_default()), why))
 }
 
-/// Triggers of the application's that have writes of our tables ignored, for the doctor.
+/// Problems for the doctor: triggers of the application that ignore writes of our tables.
 pub(crate) fn problems(connection: &Connection) -> Step<Vec<Problem>> {
     let ignores = |sql: &str| {
         let bare: String = sql.chars().filter(|letter| !letter.is_whitespace()).collect();

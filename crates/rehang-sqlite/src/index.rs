@@ -1,11 +1,12 @@
-//! The search index of one space: a graph, the vectors that wait to be merged into it, and what is out of date in it.
+//! The search index of one space: a graph, the vectors that wait to be merged into it, and the items whose
+//! vector in it is out of date.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rayon::prelude::*;
-use rehang::{Distance, Result, Space};
+use rehang_core::{Distance, Result, Space};
 use rusqlite::Connection;
 
 use crate::connection::Database;
@@ -16,18 +17,19 @@ use crate::spaces::{self, SpaceRow};
 use crate::trouble::{Step, Trouble};
 use crate::values::{int, read_value};
 
-/// What is known of a space's vectors in memory, up to the change `applied`.
+/// Search index of a space in memory, up to the change `applied`.
 ///
 /// A vector is either in `fresh`, or in the graph and not in `stale`.
 #[derive(Debug)]
 pub(crate) struct SpaceIndex {
     pub(crate) space: Space,
     pub(crate) options: SearchOptions,
-    /// Every change up to this one is in here.
+    /// Change up to which all changes are in the index.
     pub(crate) applied: u64,
-    /// Every change up to this one is in the graph itself.
+    /// Change up to which all changes are in the graph itself.
     pub(crate) settled: u64,
-    /// A thread that saves it holds it too; only a thread that holds `work` of the keeper saves or changes it.
+    /// The graph. A thread that saves it holds it too; only a thread that holds `work` of the keeper saves or
+    /// changes it.
     pub(crate) graph: Option<Arc<Graph>>,
     /// Vectors that are not in the graph (yet): all of them in small galleries.
     pub(crate) fresh: Flat,
@@ -35,7 +37,7 @@ pub(crate) struct SpaceIndex {
     stale: HashSet<RowKey>,
 }
 
-/// A part of the feed of changes.
+/// Part of the feed of changes of a space.
 #[derive(Debug)]
 pub(crate) struct Changes {
     removed: Vec<RowKey>,
@@ -44,7 +46,7 @@ pub(crate) struct Changes {
 }
 
 impl SpaceIndex {
-    /// An index that knows nothing yet.
+    /// Makes an index that knows nothing yet.
     pub(crate) fn new(space: &Space, options: SearchOptions) -> Self {
         Self {
             space: space.clone(),
@@ -57,17 +59,17 @@ impl SpaceIndex {
         }
     }
 
-    /// An index around a graph that is whole up to a change.
+    /// Makes an index around a graph that is whole up to the change `settled`.
     pub(crate) fn around(space: &Space, options: SearchOptions, graph: Graph, settled: u64) -> Self {
         Self { applied: settled, settled, graph: Some(Arc::new(graph)), ..Self::new(space, options) }
     }
 
-    /// How many vectors it holds.
+    /// Number of vectors that searches see.
     pub(crate) fn len(&self) -> usize {
         self.graph.as_deref().map_or(0, Graph::len) + self.fresh.len() - self.stale.len()
     }
 
-    /// Bytes it takes.
+    /// Bytes that the index takes in memory.
     pub(crate) fn bytes(&self) -> usize {
         self.graph.as_deref().map_or(0, Graph::bytes) + self.fresh.bytes() + self.stale.capacity() * 9
     }
@@ -77,12 +79,12 @@ impl SpaceIndex {
         self.fresh.len() == 0 && self.stale.is_empty()
     }
 
-    /// Vectors and removals that wait to be merged.
+    /// Number of vectors and removals that wait to be merged.
     pub(crate) fn waiting(&self) -> usize {
         self.fresh.len() + self.stale.len()
     }
 
-    /// About the `k` nearest vectors (exactly those without a graph), nearest first.
+    /// Finds about the `k` nearest vectors, nearest first; exactly the nearest where there is no graph.
     pub(crate) fn nearest(&self, query: &[f32], k: usize) -> Result<Vec<Near>> {
         let mut found = self.fresh.nearest(self.space.distance, query, k, |_| true);
         if let Some(graph) = &self.graph {
@@ -95,7 +97,7 @@ impl SpaceIndex {
         Ok(found)
     }
 
-    /// Takes changes in. Cheap: nothing is merged into the graph.
+    /// Takes changes in. This is cheap: nothing is merged into the graph.
     pub(crate) fn apply(&mut self, changes: &Changes) {
         let Self { graph, fresh, stale, .. } = self;
         let mut outdate = |key: RowKey| {
@@ -147,7 +149,7 @@ impl SpaceIndex {
         Ok(!self.is_settled())
     }
 
-    /// Whether there is enough waiting, or enough overwritten, for the keeper to look after it.
+    /// Whether so much waits, or was overwritten, that the keeper has to look after the index.
     pub(crate) fn needs_work(&self) -> bool {
         match &self.graph {
             None => self.fresh.len() > self.options.exact_max,
@@ -156,12 +158,12 @@ impl SpaceIndex {
     }
 }
 
-/// What changed after a count, as one snapshot has it: everything there is for 0. The feed does not remember what came before
-/// `trimmed`.
+/// Reads the changes after a count, as one snapshot has them; for 0, all vectors there are. The feed does not
+/// remember removals up to `trimmed`.
 pub(crate) fn changes_since(connection: &Connection, row: &SpaceRow, after: u64) -> Step<Changes> {
     let n = row.number;
     let up_to = row.change(connection)?;
-    // From nothing, the table is read in its own order, which is many times faster than that of the changes.
+    // For 0 the table is read in its own order, which is many times faster than that of the changes.
     let sql = if after == 0 {
         format!("SELECT item, value FROM vector_{n} WHERE ?1 = 0")
     } else {
@@ -179,9 +181,11 @@ pub(crate) fn changes_since(connection: &Connection, row: &SpaceRow, after: u64)
     Ok(Changes { removed, vectors, up_to })
 }
 
-/// Builds a graph over all vectors of a space, page by page, so that neither memory nor the log of the file grows.
+/// Builds a graph over all vectors of a space, page by page, so that neither memory nor the log of the file
+/// grows.
 ///
-/// Vectors that change meanwhile are in the feed after the change it is whole up to. `None` when it was called off.
+/// Vectors that change meanwhile are in the feed after the change up to which the graph is whole. `None`
+/// where the build was called off.
 pub(crate) fn build(
     database: &Database,
     number: i64,
@@ -197,14 +201,15 @@ pub(crate) fn build(
         Ok((row, settled, count))
     })?;
     let mut graph = Graph::new(&row.space, options, count + 1024)?;
-    // Those that several threads leave unlinked could not be told from others there.
+    // Several threads leave some vectors unlinked. Where a vector is not its own nearest, these could not be
+    // told from the others.
     let threads = if finds_itself(&row.space) { threads } else { 1 };
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(threads)
         .build()
-        .map_err(|error| rehang::Error::corrupt("the search index", error))?;
+        .map_err(|error| rehang_core::Error::corrupt("the search index", error))?;
     let go_on = |done: usize| -> Result<()> {
-        if advance(done as u64, count as u64) { Ok(()) } else { Err(rehang::ErrorKind::Cancelled.into()) }
+        if advance(done as u64, count as u64) { Ok(()) } else { Err(rehang_core::ErrorKind::Cancelled.into()) }
     };
     let whole = each_page(database, &row, stop, &mut |page| {
         graph.reserve(page.len())?;
@@ -219,7 +224,8 @@ pub(crate) fn build(
         return Ok(None);
     }
     let mut left = Flat::new(row.space.dimension);
-    // A vector that is added again may push another one off its only link, so all are looked at until none is left.
+    // A vector that is added again may push another one off its only link, so all are looked at until none is
+    // left.
     for _ in 0..if threads > 1 { LINKED_AGAIN_MAX } else { 0 } {
         left = Flat::new(row.space.dimension);
         graph.look_at(LOOKED_AT);
@@ -232,7 +238,7 @@ pub(crate) fn build(
         if !whole {
             return Ok(None);
         }
-        // Few need more than a short look.
+        // Few vectors need more than that short look; these get a longer one.
         graph.look_at(options.expansion_search);
         left = unlinked(&graph, &left)?;
         if left.keys().is_empty() {
@@ -259,15 +265,15 @@ pub(crate) fn build(
     Ok(Some(index))
 }
 
-/// Whether a vector is its own nearest.
+/// Whether a vector of the space is its own nearest neighbour.
 fn finds_itself(space: &Space) -> bool {
     space.distance != Distance::Dot || space.normalised
 }
 
-/// The vectors in the graph that a search for themselves does not find.
+/// Finds the vectors in the graph that a search for themselves does not find.
 ///
-/// A vector that is added while another thread is still linking its only neighbour so far loses that link, and with it all
-/// searches. Many as near as itself hide a vector rightly.
+/// A vector that is added while another thread is still linking its only neighbour so far loses that link,
+/// and with it all searches. A vector is hidden rightly where many others are as near to it as itself.
 fn unlinked(graph: &Graph, vectors: &Flat) -> Result<Flat> {
     let items: Vec<(RowKey, &[f32])> = vectors.iter().collect();
     let is_unlinked = |&(key, vector): &(RowKey, &[f32])| {
@@ -287,13 +293,13 @@ fn unlinked(graph: &Graph, vectors: &Flat) -> Result<Flat> {
     Ok(found)
 }
 
-/// How often the vectors that nothing links to are added again, at most.
+/// Largest number of times that the vectors that nothing links to are added again.
 const LINKED_AGAIN_MAX: usize = 4;
 
 /// Candidates of a search of a vector for itself.
 const LOOKED_AT: usize = 16;
 
-/// Hands all vectors of a space on, page by page in the order of their keys. `false` when it was called off.
+/// Hands all vectors of a space on, page by page in the order of their keys. `false` where it was called off.
 fn each_page(
     database: &Database,
     row: &SpaceRow,
@@ -312,17 +318,17 @@ fn each_page(
     }
 }
 
-/// Vectors that the recall of a graph is measured with, and how many neighbours of each.
+/// Vectors that the recall of a graph is measured with. `RECALL_K` is the number of neighbours of each.
 pub(crate) const RECALL_SAMPLES: usize = 64;
 pub(crate) const RECALL_K: usize = 10;
 
-/// Vectors after which a graph that is built hears whether it is called off: some tenths of a second.
+/// Vectors after which the build of a graph hears whether it is called off: some tenths of a second.
 const HEARD_AFTER: usize = 512;
 
 /// Rows that are read in one snapshot while a graph is built.
 const PAGE_ROWS: usize = 4096;
 
-/// A page of vectors by key, as [`read_vectors`] gives them.
+/// Reads a page of vectors after a key, as [`read_vectors`] does.
 fn read_page(connection: &Connection, row: &SpaceRow, after: i64) -> Step<(Flat, Vec<RowKey>)> {
     let sql = format!(
         "SELECT item, value FROM vector_{} WHERE item > ?1 ORDER BY item LIMIT {PAGE_ROWS}",
@@ -331,8 +337,8 @@ fn read_page(connection: &Connection, row: &SpaceRow, after: i64) -> Step<(Flat,
     read_vectors(connection, row, &sql, after)
 }
 
-/// The vectors of a statement that gives items and values, and the items whose vector is near to nothing: it has no direction, or an
-/// application wrote it around the library's checks.
+/// Reads the vectors of a statement that gives items and values, and the items whose vector is near to
+/// nothing. Such a vector has no direction, or an application wrote it around the library's checks.
 fn read_vectors(connection: &Connection, row: &SpaceRow, sql: &str, bound: i64) -> Step<(Flat, Vec<RowKey>)> {
     let mut select = connection.prepare_cached(sql)?;
     let mut rows = select.query([bound])?;
@@ -350,14 +356,14 @@ fn read_vectors(connection: &Connection, row: &SpaceRow, sql: &str, bound: i64) 
     Ok((vectors, others))
 }
 
-/// The space with a number; a conflict where it has been dropped.
+/// Looks up the space with a number; a conflict where it has been dropped.
 pub(crate) fn numbered(connection: &Connection, number: i64) -> Step<SpaceRow> {
     spaces::list(connection)?.into_iter().find(|row| row.number == number).ok_or_else(|| {
-        Trouble::Ours(rehang::Error::conflict("the search index", "its space was dropped in the meantime"))
+        Trouble::Ours(rehang_core::Error::conflict("the search index", "its space was dropped in the meantime"))
     })
 }
 
-/// Stored vectors evenly spread over the keys: the same ones for the same gallery.
+/// Reads stored vectors that are evenly spread over the keys: the same ones for the same gallery.
 pub(crate) fn sample(database: &Database, row: &SpaceRow, count: usize) -> Result<Vec<Vec<f32>>> {
     database.read(|transaction| {
         let n = row.number;
@@ -386,10 +392,10 @@ pub(crate) fn sample(database: &Database, row: &SpaceRow, count: usize) -> Resul
     })
 }
 
-/// Something that finds about the `k` nearest vectors to a query.
+/// Function that finds about the `k` nearest vectors to a query.
 pub(crate) type Nearest<'a> = &'a dyn Fn(&[f32], usize) -> Result<Vec<Near>>;
 
-/// The share of the true `k` nearest that `nearest` finds; 1 where there is nothing to find.
+/// Measures the share of the true `k` nearest that `nearest` finds; 1 where there is nothing to find.
 ///
 /// A hit that is as near as the true `k`th counts, so ties do not lower it. The truth is read page by page.
 pub(crate) fn recall(

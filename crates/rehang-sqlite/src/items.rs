@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rehang::{Provenance, Result};
+use rehang_core::{Provenance, Result};
 use rehang_store::check::no_such_space;
 use rehang_store::{Item, ItemWrite, Revision, check};
 use rusqlite::{Connection, OptionalExtension, Row, params};
@@ -15,10 +15,10 @@ use crate::spaces;
 use crate::trouble::Step;
 use crate::values::{as_bytes, key, place};
 
-/// The columns that [`read_item`] reads, of a table called `item`.
+/// Columns that [`read_item`] reads, of a table called `item`.
 pub(crate) const ITEM_COLUMNS: &str = "item.key, item.id, item.source, item.label, item.payload, item.revision, ifnull(item.source_revision, item.revision)";
 
-/// An item from the first columns of a row.
+/// Reads an item from the first columns of a row.
 pub(crate) fn read_item(row: &Row<'_>) -> rusqlite::Result<Item> {
     let payload = match row.get_ref(4)?.as_str_or_null()? {
         None => Value::Null,
@@ -41,7 +41,7 @@ pub(crate) fn put(database: &Database, writes: &[ItemWrite]) -> Result<Vec<Revis
     if writes.is_empty() {
         return Ok(Vec::new());
     }
-    // What is new has nothing that must be removed, so it needs no trigger; that is how galleries are filled.
+    // A new item has nothing that must be removed, so it needs no trigger; galleries are filled this way.
     if let Some(revisions) = database.write_without_triggers(|transaction| put_new(transaction, writes))? {
         return Ok(revisions);
     }
@@ -116,7 +116,7 @@ fn put_new(connection: &Connection, writes: &[ItemWrite]) -> Step<Option<Vec<Rev
     Ok(Some(revisions))
 }
 
-/// The spaces by name, once everything that is to be written has been checked against them.
+/// Spaces by name, once everything that is to be written has been checked against them.
 fn checked_spaces(connection: &Connection, writes: &[ItemWrite]) -> Step<Spaces> {
     let spaces: Spaces =
         spaces::list(connection)?.into_iter().map(|space| (space.space.name.clone(), space)).collect();
@@ -133,8 +133,10 @@ fn checked_spaces(connection: &Connection, writes: &[ItemWrite]) -> Step<Spaces>
     Ok(spaces)
 }
 
-/// The first of as many numbers as there are items and vectors, those that items may be given back among them. Triggers that remove stale vectors count on after them,
-/// which harms no order.
+/// Takes as many numbers from the counter as the writes have items and vectors, and gives the first of them.
+///
+/// Vectors that items may be given back are counted too. Triggers that remove stale vectors count on after
+/// these numbers, which harms no order.
 fn first_number(connection: &Connection, writes: &[ItemWrite], spaces: &Spaces) -> Step<u64> {
     let numbers = writes.iter().map(|write| 1 + write.vectors.len() + spaces.len()).sum::<usize>();
     Ok(spaces::count(connection, numbers)? - numbers as u64 + 1)
@@ -148,7 +150,8 @@ fn payload(write: &ItemWrite) -> Option<String> {
 }
 
 fn insert_item(connection: &Connection, write: &ItemWrite, revision: Revision) -> Step<i64> {
-    // The key comes from the row itself: where a trigger has the write ignored, the last key of the connection is another item's.
+    // The key comes from the row itself: where a trigger ignores the write, the last key of the connection is
+    // another item's.
     let key = connection
         .prepare_cached(
             "INSERT INTO item (id, source, label, payload, revision) VALUES (?1, ?2, ?3, ?4, ?5) RETURNING key",
@@ -167,7 +170,8 @@ fn has_row(connection: &Connection, table: &str, key: i64) -> Step<bool> {
     Ok(connection.prepare_cached(&format!("SELECT 1 FROM {table} WHERE item = ?1"))?.exists([key])?)
 }
 
-/// Takes out the vectors that the triggers have left with an item and that those of a write replace.
+/// Removes an item's vectors, left there by the triggers, in spaces for which the write brings an old or
+/// native one.
 fn make_room(connection: &Connection, spaces: &Spaces, write: &ItemWrite, key: i64) -> Step<()> {
     for new in write.vectors.iter().filter(|new| new.provenance != Provenance::Adapted) {
         if let Some(space) = spaces.get(&new.space) {
@@ -178,8 +182,8 @@ fn make_room(connection: &Connection, spaces: &Spaces, write: &ItemWrite, key: i
     Ok(())
 }
 
-/// Gives an item that has just come the native vectors that one of its id and source had, where the write brings none. Gives the numbers of
-/// these spaces.
+/// Gives an item that has just come the native vectors that an item of its id and source had, in spaces for
+/// which the write brings no old or native one. Returns the numbers of these spaces.
 fn give_paid(
     connection: &Connection,
     spaces: &Spaces,
@@ -205,7 +209,8 @@ fn give_paid(
     Ok(given)
 }
 
-/// Writes an item's vectors with the numbers from one on, and gives the number after those.
+/// Writes an item's vectors, each with a number of its change from `change` on, and gives the number after
+/// the last one.
 fn insert_vectors(
     connection: &Connection,
     spaces: &Spaces,

@@ -1,11 +1,12 @@
-//! Brings search indexes up, keeps them up to date, and looks after them in the background.
+//! Keeper of the search indexes: it brings them up, keeps them up to date, and looks after them in the
+//! background.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread::JoinHandle;
 
-use rehang::{Result, in_parallel};
+use rehang_core::{Result, in_parallel};
 use rehang_store::{IndexHealth, IndexKind};
 use rusqlite::Transaction;
 
@@ -17,7 +18,7 @@ use crate::options::SearchOptions;
 use crate::spaces::{self, SpaceRow};
 use crate::trouble::Step;
 
-/// The indexes of a gallery in this process.
+/// Indexes of a gallery in this process.
 #[derive(Debug)]
 pub(crate) struct Keeper {
     database: Arc<Database>,
@@ -25,16 +26,16 @@ pub(crate) struct Keeper {
     spaces: Mutex<BTreeMap<i64, Arc<SharedIndex>>>,
 }
 
-/// One space's index and who works on it.
+/// Index of one space, shared by the threads that search it and work on it.
 #[derive(Debug)]
 pub(crate) struct SharedIndex {
     database: Arc<Database>,
     options: SearchOptions,
     number: i64,
     index: RwLock<SpaceIndex>,
-    /// Held by the thread that reads the feed of changes.
+    /// Lock that is held by the thread that reads the feed of changes.
     feed: Mutex<()>,
-    /// Held by the thread that builds, merges or saves.
+    /// Lock that is held by the thread that builds, merges or saves.
     work: Mutex<()>,
     notes: Mutex<Notes>,
     busy: AtomicBool,
@@ -44,21 +45,21 @@ pub(crate) struct SharedIndex {
     dies: Mutex<Option<SavePlace>>,
 }
 
-/// A place between two effects of saving an index.
+/// Place between two effects of saving an index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SavePlace {
     /// The file is whole on the disk, without its name.
     Written,
-    /// The gallery knows its moment.
+    /// The gallery knows the moment of the file.
     Recorded,
-    /// It has its name.
+    /// The file has its name.
     Named,
 }
 
-/// What the work on an index has come to.
+/// Results of the work on an index.
 #[derive(Debug, Default)]
 struct Notes {
-    /// The change that the side file is whole up to.
+    /// Change up to which the side file is whole.
     saved: Option<u64>,
     trouble: Option<String>,
 }
@@ -69,8 +70,8 @@ const MERGE_SLICE: usize = 8;
 /// Recall that may be lost before a graph is made again.
 const RECALL_LOSS: f64 = 0.02;
 
-/// Removals the feed remembers at least; with more, those are forgotten that are in the index that is saved. Few in tests, so that
-/// it happens.
+/// Removals that the feed remembers at least. Where there are more, those are forgotten that are in the index
+/// that is saved. Few in tests, so that it happens.
 const REMOVALS_KEPT: u64 = if cfg!(test) { 100 } else { 100_000 };
 
 impl Keeper {
@@ -78,11 +79,12 @@ impl Keeper {
         Self { database, options, spaces: Mutex::default() }
     }
 
-    /// The index of a space, up to date with everything that was committed before the call.
+    /// Index of a space, up to date with everything that was committed before the call.
     pub(crate) fn current(&self, row: &SpaceRow, change: u64) -> Result<Arc<SharedIndex>> {
         let shared = self.shared(row);
         if shared.read().applied < change {
-            // At a search that has something to catch up with, as the first one of a space has, and not at every one.
+            // Dropped spaces are looked for by a search that has something to catch up with, as the first one
+            // of a space has, and not by every one.
             if lock(&self.spaces).len() > 1 {
                 self.forget_dropped()?;
             }
@@ -137,8 +139,9 @@ impl Keeper {
         };
         let Some((known, len, waiting)) = in_memory.or_else(beside) else { return Ok(false) };
         let n = row.number;
-        // A vector that replaces another one is added and takes that one out, so it counts twice. Which ones do is not known without
-        // the graph, so all of them are taken to: what is called ready here is not made again by a process that loads it.
+        // A vector that replaces another one is added and takes that one out, so it counts twice. Without the
+        // graph it is not known which vectors do, so all are taken to. Then an index that is called ready
+        // here is not made again by a process that loads it.
         let since: usize = self.database.read(|transaction| {
             let sql = format!(
                 "SELECT 2 * (SELECT count(*) FROM vector_{n} WHERE change > ?1)
@@ -158,13 +161,15 @@ impl Keeper {
             shared.catch_up()?;
             shared.settle(all_threads(), advance)?;
         } else {
-            // To catch up with everything would be to hold all vectors in memory, beside the graph that is built from the file.
+            // Catching up with everything would hold all vectors in memory, beside the graph that is built
+            // from the file.
             shared.replace(all_threads(), "there was none", advance)?;
         }
         shared.save()
     }
 
-    /// Makes the index of a space from nothing but the truth, and durable. Searches go on with the old one meanwhile.
+    /// Makes the index of a space from nothing but the truth, and durable. Searches go on with the old one
+    /// meanwhile.
     pub(crate) fn rebuild(&self, space: &str) -> Result<()> {
         let shared = self.shared(&self.database.read(|transaction| spaces::find(transaction, space))?);
         let _work = lock(&shared.work);
@@ -192,7 +197,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Waits for the background.
+    /// Waits for the work in the background.
     pub(crate) fn wait(&self) {
         let all: Vec<Arc<SharedIndex>> = lock(&self.spaces).values().cloned().collect();
         for shared in all {
@@ -200,10 +205,10 @@ impl Keeper {
         }
     }
 
-    /// Takes away what belongs to spaces that another process has dropped: a graph is most of a process's memory.
+    /// Forgets the indexes of spaces that another process has dropped: a graph is most of a process's memory.
     fn forget_dropped(&self) -> Result<()> {
-        // Read first: each of these spaces was in the gallery then, and one that is not in it afterwards never comes back, since numbers
-        // are not used again.
+        // The known spaces are read first: each was in the gallery then. One that is not in it afterwards
+        // never comes back, since numbers are not used again.
         let known: Vec<i64> = lock(&self.spaces).keys().copied().collect();
         let there: BTreeSet<i64> = self
             .database
@@ -214,36 +219,37 @@ impl Keeper {
         Ok(())
     }
 
-    /// Lets the next saves of a space die at a place.
+    /// Makes the next saves of a space's index fail at a place, as if the process died there.
     #[cfg(test)]
     pub(crate) fn die_at(&self, space: &str, place: Option<SavePlace>) {
         *lock(&self.named(space).unwrap().1.dies) = place;
     }
 
-    /// Vectors of a space that wait in memory to be merged.
+    /// Number of vectors of a space that wait in memory to be merged.
     #[cfg(test)]
     pub(crate) fn waiting(&self, number: i64) -> usize {
         lock(&self.spaces).get(&number).map_or(0, |shared| shared.read().waiting())
     }
 
-    /// The numbers of the spaces that have an index in memory.
+    /// Numbers of the spaces that have an index in memory.
     #[cfg(test)]
     pub(crate) fn numbers(&self) -> Vec<i64> {
         lock(&self.spaces).keys().copied().collect()
     }
 
-    /// Takes away what belongs to a space that was dropped.
+    /// Removes the index of a space that was dropped, in memory and beside the gallery.
     pub(crate) fn forget(&self, number: i64) {
         let shared = lock(&self.spaces).remove(&number);
         if let Some(shared) = shared {
             shared.stop.store(true, Ordering::Relaxed);
             shared.join();
         }
-        // A file that stays behind is another space's never, since numbers are not used again; it only takes room.
+        // A file that stays behind never becomes another space's, since numbers are not used again; it only
+        // takes room.
         let _ = fs_err::remove_file(side_file(self.database.path(), number));
     }
 
-    /// The space with a name, and its index as [`Keeper::current`] gives it.
+    /// Looks up a space by name, with its index as [`Keeper::current`] gives it.
     pub(crate) fn named(&self, space: &str) -> Result<(SpaceRow, Arc<SharedIndex>)> {
         let (row, change) = self.database.read(|transaction| {
             let row = spaces::find(transaction, space)?;
@@ -299,7 +305,7 @@ impl SharedIndex {
         self.index.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether anything is known to the index: in memory, or else from its side file, which is loaded.
+    /// Whether the index knows any change: in memory, or else from its side file, which is loaded.
     fn is_begun(&self) -> Result<bool> {
         let _feed = lock(&self.feed);
         if self.read().applied > 0 {
@@ -325,8 +331,8 @@ impl SharedIndex {
         Ok(())
     }
 
-    /// What an index that knows everything up to a change has yet to take in. Where the feed has forgotten what came after that
-    /// change, this is everything, for an index that begins anew.
+    /// Changes that an index that knows everything up to a change has yet to take in. Where the feed has
+    /// forgotten some of them, these are all vectors, for an index that begins anew.
     fn changes_since(&self, applied: u64) -> Result<(Option<SpaceIndex>, Changes)> {
         self.database.read(|transaction| {
             let row = index::numbered(transaction, self.number)?;
@@ -336,7 +342,7 @@ impl SharedIndex {
         })
     }
 
-    /// The index from its side file, where that is of any use.
+    /// Loads the index from its side file, where that is of any use.
     fn load(&self) -> Result<Option<SpaceIndex>> {
         let path = side_file(self.database.path(), self.number);
         if fs_err::metadata(&path).is_err() {
@@ -348,12 +354,12 @@ impl SharedIndex {
             Ok((row, spaces::index_identity(transaction, self.number)?, change))
         })?;
         Ok(Graph::load(&path, |text| identity.has_saved(text), &row.space, self.options)
-            // One that knows more than the gallery was saved beside a copy that is newer than this one.
+            // An index that knows more than the gallery was saved beside a newer copy of it.
             .filter(|(_, settled)| *settled >= row.trimmed && *settled <= change && *settled > 0)
             .map(|(graph, settled)| SpaceIndex::around(&row.space, self.options, graph, settled)))
     }
 
-    /// Starts whatever the index needs, in the background, unless something is under way.
+    /// Starts whatever the index needs, in the background, unless work on it is under way.
     fn tend(self: &Arc<Self>) {
         if !self.read().needs_work() || self.busy.swap(true, Ordering::AcqRel) {
             return;
@@ -362,7 +368,7 @@ impl SharedIndex {
         let work = move || {
             {
                 let _work = lock(&shared.work);
-                // Searches are right without it, so a failure is noted, not raised.
+                // Searches are right without this work, so a failure is noted, not raised.
                 let trouble = in_parallel(|| shared.look_after()).err().map(|error| error.to_string());
                 lock(&shared.notes).trouble = trouble;
             }
@@ -375,13 +381,14 @@ impl SharedIndex {
         }
     }
 
-    /// What the background does: merge, and make the graph again where its recall fell.
+    /// Does the work of the background: merges, and makes the graph again where its recall fell.
     fn look_after(&self) -> Result<()> {
         self.settle(background_threads(), &|_, _| true)?;
         self.check_recall(background_threads())
     }
 
-    /// Measures the recall of the graph where it is time for that, and makes the graph again where it fell.
+    /// Measures the recall of the graph where it is time for that, and makes the graph again where its recall
+    /// fell.
     fn check_recall(&self, threads: usize) -> Result<()> {
         let due = self.read().graph.as_deref().is_some_and(Graph::is_check_due);
         if !due || self.stop.load(Ordering::Relaxed) {
@@ -391,7 +398,8 @@ impl SharedIndex {
         let samples = index::sample(&self.database, &row, RECALL_SAMPLES)?;
         let nearest = |query: &[f32], k| self.read().nearest(query, k);
         let recall = index::recall(&self.database, &row, &samples, RECALL_K, &nearest)?;
-        // What was learned is kept, also where nothing else changed since the last save.
+        // The next save keeps the recall that was measured, also where nothing else changed since the last
+        // one.
         lock(&self.notes).saved = None;
         let at_build = {
             let mut index = self.write();
@@ -415,7 +423,8 @@ impl SharedIndex {
         };
         let rebuild = match graph_len {
             None => waiting > self.options.exact_max,
-            // Merging one by one takes as long as building with all of them, and leaves a worse graph.
+            // Merging so many one by one takes as long as building with all vectors, and leaves a worse
+            // graph.
             Some(len) => waiting > self.options.merge_at.max(len / 2),
         };
         if rebuild {
@@ -432,7 +441,7 @@ impl SharedIndex {
         Ok(())
     }
 
-    /// Makes the index again from the truth and puts it in the place of the old one, if there is one for this reason.
+    /// Makes the index again from the truth and puts it in the place of the old one, for the reason `why`.
     fn replace(&self, threads: usize, why: &str, advance: &dyn Fn(u64, u64) -> bool) -> Result<()> {
         let (row, count) = self.database.read(|transaction| {
             let row = index::numbered(transaction, self.number)?;
@@ -461,21 +470,23 @@ impl SharedIndex {
         }
         *index = new;
         drop(index);
-        // The side file holds the graph before this one. The next save writes this one, also where both hold the same changes.
+        // The side file holds the graph before this one. The next save writes this one, also where both hold
+        // the same changes.
         lock(&self.notes).saved = None;
         drop(feed);
         Ok(())
     }
 
-    /// Writes the graph beside the gallery, if there is one and it is not there as it is, and lets the feed forget what nobody
-    /// needs any more. The caller holds `work`.
+    /// Writes the graph beside the gallery, unless the file is up to date, and lets the feed forget removals
+    /// that nobody needs any more. The caller holds `work`.
     fn save(&self) -> Result<()> {
         /// A file that has no name yet is called by its process, so one handle of a process saves at a time.
         static SAVING: Mutex<()> = Mutex::new(());
         let _saving = lock(&SAVING);
         let database = &*self.database;
         let path = side_file(database.path(), self.number);
-        // Not under the lock: a search that has something to catch up with would wait for the whole file, and all others behind it.
+        // The graph is not written under the lock: a search that has something to catch up with would wait
+        // for the whole file, and all others behind it.
         let (graph, space, settled, applied) = {
             let index = self.read();
             (index.graph.clone(), index.space.clone(), index.settled, index.applied)
@@ -486,8 +497,9 @@ impl SharedIndex {
             if lock(&self.notes).saved == Some(settled) && fs_err::metadata(&path).is_ok() {
                 return Ok(());
             }
-            // The file first, which takes long; then the gallery learns of its moment; then the file gets its name. Whenever the
-            // process dies, the file that has the name is of the last moment or of the one before.
+            // The file is written first, which takes long; then the gallery learns of its moment; then the
+            // file gets its name. Whenever the process dies, the file that has the name is of the last moment
+            // or of the one before.
             let named = Graph::identity(&path);
             let (last, next) = database.read(|transaction| {
                 let last = spaces::index_identity(transaction, self.number)?;
@@ -505,7 +517,8 @@ impl SharedIndex {
                 return Ok(());
             }
             self.reach(SavePlace::Recorded)?;
-            // One process at a time: where another has kept a later moment, this file would be the one before the one before.
+            // One process at a time gives its file the name. Where another has kept a later moment, this file
+            // would be one behind the one before.
             let is_last = |transaction: &Transaction<'_>| -> Step<bool> {
                 let last = spaces::index_identity(transaction, self.number)? == *identity;
                 if last {
@@ -541,13 +554,13 @@ impl SharedIndex {
     fn reach(&self, place: SavePlace) -> Result<()> {
         #[cfg(test)]
         if *lock(&self.dies) == Some(place) {
-            return Err(rehang::Error::conflict("this process", "it died"));
+            return Err(rehang_core::Error::conflict("this process", "it died"));
         }
         Ok(())
     }
 
-    /// Lets the feed forget removals up to a change, where it remembers too many. An index that knows less, in another process, is
-    /// made again.
+    /// Lets the feed forget removals up to a change, where it remembers too many. An index of another process
+    /// that knows less is made again.
     fn trim(&self, known: u64) -> Result<()> {
         let n = self.number;
         let removals: u64 = self
@@ -559,8 +572,8 @@ impl SharedIndex {
         spaces::in_turns(|| {
             self.database.write(|transaction| {
                 index::numbered(transaction, n)?;
-                // Another process may have been here with a later change. It is said before the first removal goes: an index that
-                // knows less is not used meanwhile.
+                // Another process may have been here with a later change. The gallery says how far the feed
+                // is trimmed before the first removal goes: an index that knows less is not used meanwhile.
                 let said = transaction
                     .execute("UPDATE space SET trimmed = max(trimmed, ?1) WHERE number = ?2", (known, n))?;
                 expect_changed(transaction, said, "space", || "the trimming of a search index".to_owned())?;
@@ -588,7 +601,7 @@ fn all_threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Leaves a processor to the searches.
+/// Number of threads for the background, which leaves a processor to the searches.
 fn background_threads() -> usize {
     all_threads().saturating_sub(1).max(1)
 }

@@ -1,7 +1,8 @@
-//! The embedded gallery: one SQLite file is the only truth; search indexes beside it are made from it, and made again.
+//! The embedded gallery: one SQLite file is the only truth; search indexes beside it are made from it, and
+//! made again.
 //!
-//! [`SqliteStore`] keeps the contracts of [`rehang_store`] for any number of threads and processes. `docs/store.md` explains the
-//! file to applications that write through plain SQL.
+//! [`SqliteStore`] keeps the contracts of [`rehang_store`] for any number of threads and processes.
+//! `docs/store.md` explains the file to applications that write through plain SQL.
 
 mod claims;
 mod connection;
@@ -14,7 +15,6 @@ mod index;
 mod items;
 mod keeper;
 mod metric;
-mod migration;
 mod options;
 mod pages;
 mod paid;

@@ -1,30 +1,31 @@
 //! Distances inside the graph, at the speed of this processor.
 //!
-//! The library's own are compiled for the plainest processor of its kind; these are compiled for wider registers too. The
-//! kernel of a graph is chosen once, since a call takes no longer than the choice. They only find candidates, whose
-//! distances are measured again.
+//! The library's own distances are compiled for the plainest processor of its kind; these are compiled for
+//! wider registers too. The kernel of a graph is chosen once, since a call takes no longer than the choice.
+//! The kernels only find candidates, whose distances are measured again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rehang::{Distance, Processor, Space};
+use rehang_core::{Distance, Processor, Space};
 
-/// Compares two vectors; both pointers lead to as many numbers as the space has coordinates.
+/// Function that compares two vectors; both pointers lead to as many numbers as the space has coordinates.
 pub(crate) type Metric = Box<dyn Fn(*const f32, *const f32) -> f32 + Send + Sync>;
 
-/// The distance of a space as the graph counts it: inner products from 1 downwards.
+/// Distance of a space as the graph counts it: inner products from 1 downwards.
 pub(crate) fn metric(space: &Space) -> Metric {
     let dimension = space.dimension;
     let kernel = kernel(match space.distance {
         Distance::L2 => Kind::Differences,
-        // Of length 1: there is nothing to divide by, up to a tolerance that no order of candidates needs.
+        // Vectors have length 1: there is nothing to divide by, up to a tolerance that no order of candidates
+        // needs.
         Distance::Cosine if space.normalised => Kind::Products,
         Distance::Cosine => Kind::Angle,
         Distance::Dot => Kind::Products,
     });
     Box::new(move |left, right| {
-        // SAFETY: the graph was made for vectors of this many coordinates and calls with two of them. They are read as
-        // bytes, since it promises no alignment. The kernel was chosen for this processor.
+        // SAFETY: the graph was made for vectors of this many coordinates and calls with two of them. They
+        // are read as bytes, since it promises no alignment. The kernel was chosen for this processor.
         unsafe {
             let left = std::slice::from_raw_parts(left.cast::<Number>(), dimension);
             let right = std::slice::from_raw_parts(right.cast::<Number>(), dimension);
@@ -33,18 +34,20 @@ pub(crate) fn metric(space: &Space) -> Metric {
     })
 }
 
-/// Inner products of vectors of different lengths, made a distance for the graph to be built by.
+/// Lift of vectors of different lengths, which makes inner products a distance for the graph to be built by.
 ///
-/// A graph links what is near to each other, and by inner products a vector is not even near to itself: what is linked are the
-/// longest vectors, and most others are not found. So vectors are lifted onto a sphere by one more coordinate, `√(M² − ‖v‖²)`
-/// with M the largest length, and a query's is 0: `‖q‖² + M² − 2⟨q, v⟩` puts vectors in the order of their inner products. M grows
-/// with the graph, so what is kept in the place of that coordinate is `‖v‖²`, and less than 0 marks a query: it is
-/// compared by the inner product itself, which does not depend on M.
+/// A graph links vectors that are near to each other. By inner products a vector is not even near to itself:
+/// the longest vectors are linked, and most others are not found. So vectors are lifted onto a sphere by one
+/// more coordinate, `√(M² − ‖v‖²)` with M the largest length; a query's is 0. Then `‖q‖² + M² − 2⟨q, v⟩` puts
+/// vectors in the order of their inner products.
+///
+/// M grows with the graph, so `‖v‖²` is kept in the place of that coordinate. A number below 0 there marks a
+/// query: it is compared by the inner product itself, which does not depend on M.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Lift {
     /// M², as bits: those of positive numbers are in the order of the numbers.
     longest: Arc<AtomicU32>,
-    /// The smallest `‖v‖²`, its bits turned over, so that it grows from 0 where there is none.
+    /// Smallest `‖v‖²`, its bits turned over, so that it grows from 0 where there is none.
     shortest: Arc<AtomicU32>,
 }
 
@@ -54,14 +57,14 @@ impl Lift {
         space.distance == Distance::Dot && !space.normalised
     }
 
-    /// With M² and the smallest `‖v‖²` as they were.
+    /// Makes a lift from M² and the smallest `‖v‖²` of an earlier one.
     pub(crate) fn with(longest: f32, shortest: f32) -> Self {
         let [longest, shortest] =
             [longest.to_bits(), !shortest.to_bits()].map(|bits| Arc::new(AtomicU32::new(bits)));
         Self { longest, shortest }
     }
 
-    /// The smallest `‖v‖²`; 0 where there is no vector.
+    /// Smallest `‖v‖²`; 0 where there is no vector.
     pub(crate) fn shortest(&self) -> f32 {
         match self.shortest.load(Ordering::Relaxed) {
             0 => 0.0,
@@ -74,12 +77,12 @@ impl Lift {
         self.longest() > 1.01 * self.shortest()
     }
 
-    /// M².
+    /// M², the largest `‖v‖²`.
     pub(crate) fn longest(&self) -> f32 {
         f32::from_bits(self.longest.load(Ordering::Relaxed))
     }
 
-    /// A vector as it stands in the graph.
+    /// Makes the vector of an item as it stands in the graph.
     pub(crate) fn item(&self, vector: &[f32]) -> Vec<f32> {
         let squared = vector.iter().map(|&value| f64::from(value).powi(2)).sum::<f64>() as f32;
         self.longest.fetch_max(squared.to_bits(), Ordering::Relaxed);
@@ -87,12 +90,12 @@ impl Lift {
         vector.iter().copied().chain([squared]).collect()
     }
 
-    /// A query as the graph is asked.
+    /// Makes the vector of a query as the graph is asked.
     pub(crate) fn query(vector: &[f32]) -> Vec<f32> {
         vector.iter().copied().chain([-1.0]).collect()
     }
 
-    /// Compares what [`Lift::item`] and [`Lift::query`] give.
+    /// Function that compares vectors as [`Lift::item`] and [`Lift::query`] make them.
     pub(crate) fn metric(&self, space: &Space) -> Metric {
         let (dimension, kernel, lift) = (space.dimension, kernel(Kind::Sums), self.clone());
         Box::new(move |left, right| {
@@ -115,7 +118,7 @@ impl Lift {
     }
 }
 
-/// An `f32` that may lie anywhere.
+/// Bytes of an `f32` that may lie anywhere.
 type Number = [u8; 4];
 
 type Kernel = unsafe fn(&[Number], &[Number]) -> f32;
@@ -130,7 +133,7 @@ enum Kind {
 
 const LANES: usize = 16;
 
-/// The kernels compiled for one processor.
+/// Module of kernels compiled for one processor.
 macro_rules! kernels {
     ($name:ident, $attribute:meta) => {
         mod $name {

@@ -1,6 +1,6 @@
-//! What the search indexes of a gallery may cost.
+//! Options of searches: the size and the care of a gallery's search indexes.
 
-/// How a gallery is searched.
+/// Options of the searches of a gallery.
 ///
 /// | Name | Default | Purpose | Range |
 /// |---|---|---|---|

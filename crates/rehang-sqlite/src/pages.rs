@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rehang::Result;
+use rehang_core::Result;
 use rehang_store::{Drawn, ItemKey, Record, Sample, Scan, Select, VectorRecord};
 use rusqlite::{Connection, params_from_iter};
 
@@ -36,7 +36,7 @@ pub(crate) fn scan(database: &Database, scan: &Scan) -> Result<Vec<Record>> {
                 "lacking.item > ?1 ORDER BY lacking.item",
                 after,
             )?,
-            // Two lists by key, which SQLite reads side by side: nothing is sorted.
+            // SQLite reads the two lists side by side, both by key: nothing is sorted.
             Select::WithoutSource => {
                 // Only a column of the list itself tells SQLite that it comes in order.
                 let columns = |list: &str| ITEM_COLUMNS.replace("item.key", &format!("{list}.item"));
@@ -75,7 +75,7 @@ pub(crate) fn sample(database: &Database, sample: &Sample) -> Result<Drawn> {
     })
 }
 
-/// Items that are read together.
+/// Page of items that are read together.
 pub(crate) struct Page<'a> {
     connection: &'a Connection,
     space: &'a SpaceRow,
@@ -94,7 +94,7 @@ impl<'a> Page<'a> {
         Self { connection, space, vectors_of, limit, records: Vec::new() }
     }
 
-    /// Reads the queue of the backfill until the page is full, without some items.
+    /// Reads the queue of the backfill until the page is full, without the items `except`.
     pub(crate) fn queue(&mut self, except: &BTreeSet<ItemKey>) -> Step<()> {
         for statement in queue::in_order(self.space.number) {
             self.read_except(&statement, None, except)?;
@@ -102,7 +102,8 @@ impl<'a> Page<'a> {
         Ok(())
     }
 
-    /// Reads what is not native of some items, without others, until the page is full.
+    /// Reads those of the items `keys` that are not native in the space, without the items `except`, until
+    /// the page is full.
     pub(crate) fn waiting(&mut self, keys: &[ItemKey], except: &BTreeSet<ItemKey>) -> Step<()> {
         let native = "provenance = 'native'";
         let n = self.space.number;
@@ -114,14 +115,16 @@ impl<'a> Page<'a> {
         Ok(())
     }
 
-    /// Reads items until the page is full.
+    /// Reads items until the page is full: those of `from` that meet the condition `rest`.
     fn read(&mut self, from: &str, rest: &str, bound: i64) -> Step<()> {
         let sql = format!("SELECT {ITEM_COLUMNS} FROM {from} WHERE {rest}");
         self.read_except(&sql, Some(bound), &BTreeSet::new())
     }
 
-    /// The same for a statement that gives the columns of items, without some items. They are passed over here, so that the
-    /// statement is the same for every page.
+    /// Reads items from a statement that gives their columns until the page is full, without the items
+    /// `except`.
+    ///
+    /// These items are passed over here, so that the statement is the same for every page.
     fn read_except(&mut self, sql: &str, bound: Option<i64>, except: &BTreeSet<ItemKey>) -> Step<()> {
         if self.records.len() >= self.limit {
             return Ok(());
@@ -140,7 +143,7 @@ impl<'a> Page<'a> {
         Ok(())
     }
 
-    /// Adds what the spaces hold of the items of the page.
+    /// Adds the vectors and their states, which the spaces hold, to the items of the page.
     pub(crate) fn finish(mut self) -> Step<Vec<Record>> {
         let keys: Vec<ItemKey> = self.records.iter().map(|record| record.item.key).collect();
         let both = self.vectors_of.as_ref().is_some_and(|other| other.number == self.space.number);

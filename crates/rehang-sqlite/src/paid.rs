@@ -1,22 +1,26 @@
-//! Native vectors whose items are gone, for items that come back: who deletes all items and writes them anew has changed nothing that a native
-//! vector was made of.
+//! Native vectors whose items are gone, kept for items that come back. An application that deletes all items
+//! and writes them anew has changed nothing that a native vector was made of.
 //!
-//! `paid_N` has those of space N for a day, each with the id and the source that its item had. The triggers put them there and give them to an item
-//! that comes plainly; the library gives them to those that it writes.
+//! The table `paid_N` keeps the vectors of space N for a day, each with the id and the source that its item
+//! had. The triggers put them there, and give them to an item that comes through plain SQL; the library gives
+//! them to the items that it writes.
 //!
-//! **Invariant**: they are [`KEPT_MAX`] at most. Each deletion beyond that clears away the vector that has waited longest.
+//! **Invariant**: a table holds [`KEPT_MAX`] vectors at most. Each deletion beyond that clears away the
+//! vector that has waited longest.
 
-/// How many seconds a vector waits for its item to come back.
+/// Seconds that a vector waits for its item to come back.
 const KEPT_S: u32 = 86_400;
 
-/// How many vectors of a space wait at most.
+/// Largest number of vectors of a space that wait.
 const KEPT_MAX: u32 = 1_000_000;
 
-/// Now, in seconds, as every SQLite says it.
+/// SQL expression for the present time in seconds, which every version of SQLite knows.
 const NOW: &str = "CAST(strftime('%s', 'now') AS INTEGER)";
 
-/// The table of a space, whose rows are numbered as they come. Of items with the same id the later one has the larger number. A gallery that an
-/// earlier version made has no numbers of rows: its triggers clear away by age alone.
+/// Makes the table of a space, whose rows are numbered as they come: of items with the same id the later one
+/// has the larger number.
+///
+/// A gallery that an earlier version made has no numbers of rows: its triggers clear away by age alone.
 pub(crate) fn table(n: i64) -> String {
     format!(
         "CREATE TABLE paid_{n} (number INTEGER PRIMARY KEY, item INTEGER NOT NULL UNIQUE, id TEXT NOT NULL, source TEXT NOT NULL, kept INTEGER NOT NULL, value BLOB NOT NULL);
@@ -25,8 +29,10 @@ CREATE INDEX paid_{n}_kept ON paid_{n} (kept);"
     )
 }
 
-/// In a trigger: keeps the native vector of an item that is about to go, and clears away a little of what is too old. No statement of it meets a
-/// conflict, which would be settled as the application's own statement says.
+/// Statements for a trigger: they keep the native vector of an item that is about to go, and clear away a few
+/// vectors that are too old.
+///
+/// No statement of them meets a conflict, which would be settled as the application's own statement says.
 pub(crate) fn keep(n: i64) -> String {
     format!(
         "DELETE FROM paid_{n} WHERE item = OLD.key
@@ -37,9 +43,11 @@ pub(crate) fn keep(n: i64) -> String {
     )
 }
 
-/// The triggers of a space besides that of a deletion, which [keeps](keep) what goes. `INSERT OR REPLACE` fires none for the item that it removes, so what that has is
-/// kept before. A plain write that says that all content has changed is about the file that a path names, say: nothing of before is given
-/// for it then.
+/// Triggers of a space, but for that of a deletion, which [keeps](keep) the item's vector.
+///
+/// `INSERT OR REPLACE` fires no trigger of a deletion for the item that it removes, so its vector is kept
+/// before. A plain write may say that all content has changed, as where a path names another file now: the
+/// item is given nothing of before then.
 pub(crate) fn triggers(n: i64) -> String {
     format!(
         "CREATE TRIGGER item_replaced_{n} BEFORE INSERT ON item WHEN EXISTS (SELECT 1 FROM item WHERE id = NEW.id) BEGIN
@@ -62,7 +70,9 @@ END;
     )
 }
 
-/// Gives an item (`?1`, its revision `?2`) with an id (`?4`) and a source (`?5`) what is kept for it, by a change with a number (`?3`).
+/// Statement that gives an item the vector that is kept for it.
+///
+/// The item is `?1`, its revision `?2`, its id `?4`, its source `?5`; the number of the change is `?3`.
 pub(crate) fn give(n: i64) -> String {
     format!(
         "INSERT INTO vector_{n} (item, revision, provenance, sourced, change, value) SELECT ?1, ?2, 'native', 1, ?3, value FROM paid_{n}
@@ -70,7 +80,7 @@ pub(crate) fn give(n: i64) -> String {
     )
 }
 
-/// Forgets all of a space: what follows was made by another model.
+/// Statement that forgets all kept vectors of a space: what follows was made by another model.
 pub(crate) fn forget(n: i64) -> String {
     format!("DELETE FROM paid_{n}")
 }

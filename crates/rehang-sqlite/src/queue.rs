@@ -1,4 +1,4 @@
-//! The order of the queue of a backfill, and what samples are drawn from.
+//! Queue: the order in which a backfill takes items, and the lists that samples are drawn from.
 
 use rehang_store::{Among, FirstKeys, ItemKey};
 use rusqlite::Connection;
@@ -8,8 +8,8 @@ use crate::spaces::SpaceRow;
 use crate::trouble::Step;
 use crate::values::key;
 
-/// The queue of the space with a number, as statements that give the columns of items, one after the other: what lacks a vector, then
-/// what is adapted.
+/// Statements of the queue of the space with a number, one after the other: items that lack a vector, then
+/// adapted ones. Both give the columns of items.
 pub(crate) fn in_order(n: i64) -> [String; 2] {
     [
         format!(
@@ -25,7 +25,7 @@ pub(crate) fn in_order(n: i64) -> [String; 2] {
     ]
 }
 
-/// The first keys of a shuffle, and how many items are in it.
+/// Draws the first keys of a shuffle, and counts the items that are in it.
 pub(crate) fn first(
     connection: &Connection,
     space: &SpaceRow,

@@ -5,25 +5,26 @@
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
-use rehang::{Provenance, Space};
+use rehang_core::{Provenance, Space};
 
 use crate::paid;
 
-/// "rehg": what stands in the header of every gallery, so that a foreign database is never taken for one.
+/// Number in the header of every gallery ("rehg"), so that a foreign database is never taken for one.
 pub(crate) const APPLICATION: i64 = 0x7265_6867;
 
-/// The format this binary reads and writes (`PRAGMA user_version`).
+/// Format that this binary reads and writes (`PRAGMA user_version`).
 pub(crate) const FORMAT: i64 = 5;
 
-/// The tables every gallery has.
+/// Tables and triggers that every gallery has.
 ///
 /// - Revisions and changes come from one counter, so none is ever given twice.
-/// - `source_revision` is the revision that an item's source came with, where a later change of the item has left the source as it was;
-///   elsewhere it is NULL, and the source came with the revision.
-/// - A revision of 0 is what an application writes to say that all content has changed; one of -1 is ours, and leaves the source as it was.
+/// - `source_revision` is the revision that an item's source came with, where a later change of the item has
+///   left the source as it was; elsewhere it is NULL, and the source came with the revision.
+/// - A revision of 0 is what an application writes to say that all content has changed; one of -1 is ours,
+///   and leaves the source as it was.
 /// - `AUTOINCREMENT` keeps the numbers of deleted items and dropped spaces from being used again.
-/// - `replaced` holds at most one key: `INSERT OR REPLACE` removes a row without firing delete triggers, so the key
-///   is remembered before and its vectors are removed after.
+/// - `replaced` holds at most one key: `INSERT OR REPLACE` removes a row without firing delete triggers, so
+///   the key is remembered before and its vectors are removed after.
 pub(crate) const TABLES: [&str; 3] = [
     "
 CREATE TABLE gallery (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -77,7 +78,7 @@ END;
     IDS,
 ];
 
-/// Plain writes of an item give it another revision.
+/// Triggers by which plain writes of an item give it another revision.
 const CHANGES: &str = "
 CREATE TRIGGER item_source_changed AFTER UPDATE OF source ON item
 WHEN NEW.source IS NOT OLD.source AND NEW.revision = OLD.revision BEGIN
@@ -99,10 +100,10 @@ CREATE TRIGGER item_touched AFTER UPDATE OF revision ON item WHEN NEW.revision <
 END;
 ";
 
-/// The revision that the source of an item came with.
+/// SQL expression for the revision that the source of an item came with.
 pub(crate) const SOURCE_REVISION: &str = "ifnull(item.source_revision, item.revision)";
 
-/// An id is one line, so that lists of ids are files with one a line.
+/// Triggers that keep an id one line, so that lists of ids are files with one a line.
 const IDS: &str = "
 CREATE TRIGGER item_id_is_given BEFORE INSERT ON item
 WHEN instr(NEW.id, char(10)) > 0 OR instr(NEW.id, char(13)) > 0 BEGIN
@@ -114,8 +115,8 @@ WHEN NEW.id <> OLD.id AND (instr(NEW.id, char(10)) > 0 OR instr(NEW.id, char(13)
 END;
 ";
 
-/// Selects whether an application has triggers of its own here: there are more than the gallery's. The ones of a space that is being
-/// dropped are gone already.
+/// Statement that says whether an application has triggers of its own here: there are more than the
+/// gallery's. Triggers of a space that is being dropped are gone already.
 pub(crate) static HAS_OTHER_TRIGGERS: LazyLock<String> = LazyLock::new(|| {
     let made_by = |sql: &str| sql.matches("CREATE TRIGGER").count();
     let of_the_gallery: usize = TABLES.iter().map(|sql| made_by(sql)).sum();
@@ -146,21 +147,23 @@ pub(crate) fn is_our_table(name: &str) -> bool {
         || TABLES_OF_SPACE.iter().any(|table| name == format!("{table}_0"))
 }
 
-/// A name of a space's, with the number 0 in the place of its own.
+/// Puts the number 0 in the place of a space's own in the name of a table or trigger.
 fn of_space_0(name: &str) -> String {
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|letter| letter.is_ascii_digit());
     let parts: Vec<&str> = name.split('_').map(|part| if is_number(part) { "0" } else { part }).collect();
     parts.join("_")
 }
 
-/// The tables that every space has, without its number.
+/// Tables that every space has, without its number.
 pub(crate) const TABLES_OF_SPACE: [&str; 6] = ["vector", "lacking", "removed", "failure", "claim", "paid"];
 
-/// Tables, indexes and triggers of the space with a number. The items that are there already are all lacking in it, and still
-/// have to be [listed](list_lacking): `listed-N` in `gallery` is the last one that was.
+/// Tables, indexes and triggers of the space with a number.
 ///
-/// Writers of the library give each row its own `change`; a row without one, or a value that changes while `change`
-/// stays, was written by plain SQL, and the triggers do what the library would have done.
+/// The items that are there already are all lacking in it, and still have to be [listed](list_lacking):
+/// `listed-N` in `gallery` is the last one that was.
+///
+/// Writers of the library give each row its own `change`. A row without one, or a value that changes while
+/// `change` stays, was written by plain SQL, and the triggers do what the library would have done.
 pub(crate) fn space_tables(n: i64, space: &Space, written_as: Provenance) -> String {
     let bytes = 4 * space.dimension;
     format!(
@@ -204,7 +207,7 @@ INSERT INTO gallery (name, value) VALUES ('listed-{n}', 0);
     )
 }
 
-/// The index that the queue is read from.
+/// Index that the queue is read from.
 fn worst_index(n: i64) -> String {
     format!(
         "CREATE INDEX vector_{n}_worst ON vector_{n} (band DESC, score DESC, item)
@@ -212,8 +215,10 @@ fn worst_index(n: i64) -> String {
     )
 }
 
-/// Who works on what, until when by the clock of the processes. A row that has run out holds nothing; it says that its worker has
-/// never said what became of the item, and `lost` how many workers before it did not.
+/// Table of leases: which worker holds an item, and until when by the clock of the processes.
+///
+/// A row that has run out holds nothing. It says that its worker never reported on the item, and `lost` says
+/// how many workers before it did not.
 fn claim_table(n: i64) -> String {
     format!(
         "CREATE TABLE claim_{n} (
@@ -312,7 +317,7 @@ END;
     )
 }
 
-/// Lists the items after a key, up to another one, that lack a vector.
+/// Statement that lists the items after a key, up to another one, that lack a vector.
 pub(crate) fn list_lacking(n: i64) -> String {
     format!(
         "INSERT OR IGNORE INTO lacking_{n} (item, sourced, failed)
@@ -321,7 +326,8 @@ pub(crate) fn list_lacking(n: i64) -> String {
     )
 }
 
-/// Counts the items after a key that lack a vector and are not listed so, and those of them without a source.
+/// Statement that counts the items after a key that lack a vector and are not listed so, and those of them
+/// without a source.
 pub(crate) fn count_unlisted(n: i64) -> String {
     format!(
         "SELECT count(*), count(*) FILTER (WHERE source IS NULL) FROM item
@@ -330,8 +336,8 @@ pub(crate) fn count_unlisted(n: i64) -> String {
     )
 }
 
-/// Takes a space out of the gallery: from here on nothing finds its tables or keeps them right, and `left-N` says that they are
-/// still there.
+/// Statements that take a space out of the gallery: from here on nothing finds its tables or keeps them
+/// right, and `left-N` says that they are still there.
 pub(crate) fn leave_space(n: i64) -> String {
     format!(
         "{}
@@ -362,78 +368,6 @@ fn drop_triggers(n: i64) -> String {
     triggers.iter().map(|trigger| format!("DROP TRIGGER IF EXISTS {trigger}; ")).collect()
 }
 
-/// From format 1 to 2, everything but the spaces: epochs, and items without a source counted from an index.
-pub(crate) const FROM_1: &str = "
-ALTER TABLE space ADD COLUMN epoch INTEGER NOT NULL DEFAULT 0;
-CREATE INDEX item_unsourced ON item (source) WHERE source IS NULL;
-";
-
-/// From format 1 to 2, one space: leases; the queue's place is a band and a score, which was one number with the bands at steps
-/// of it. Rows of the ordinary band, nearly all, are not touched.
-pub(crate) fn space_from_1(n: i64, written_as: Provenance) -> String {
-    format!(
-        "{drop}
-         DROP INDEX vector_{n}_worst;
-         DROP INDEX vector_{n}_sigma2;
-         ALTER TABLE vector_{n} RENAME COLUMN priority TO score;
-         ALTER TABLE vector_{n} ADD COLUMN band INTEGER NOT NULL DEFAULT 0;
-         UPDATE vector_{n} SET band = 3, score = score - 1e15 WHERE band = 0 AND score >= 1e15;
-         UPDATE vector_{n} SET band = 2, score = score - 1e14 WHERE band = 0 AND score >= 1e14;
-         UPDATE vector_{n} SET band = 1, score = score - 1e12 WHERE band = 0 AND score >= 1e12;
-         {worst}
-         {claim}
-         {triggers}",
-        drop = drop_triggers(n),
-        worst = worst_index(n),
-        claim = claim_table(n),
-        triggers = space_triggers(n, written_as),
-    )
-}
-
-/// From format 1 to 2, a space that was [left](leave_space).
-pub(crate) fn left_space_from_1(n: i64) -> String {
-    claim_table(n)
-}
-
-/// From format 2 to 3, everything but the spaces.
-pub(crate) const FROM_2: &str = IDS;
-
-/// From format 2 to 3, one space: leases that run out are counted, with those of now forgotten.
-pub(crate) fn space_from_2(n: i64, written_as: Provenance) -> String {
-    format!(
-        "{drop}
-         DROP TABLE claim_{n};
-         {claim}
-         {triggers}",
-        drop = drop_triggers(n),
-        claim = claim_table(n),
-        triggers = space_triggers(n, written_as),
-    )
-}
-
-/// From format 3 to 4, before everything else, since triggers of this format read the column.
-pub(crate) const COLUMN_OF_4: &str = "ALTER TABLE item ADD COLUMN source_revision INTEGER;";
-
-/// From format 3 to 4, everything but the spaces.
-pub(crate) fn from_3() -> String {
-    format!("DROP TRIGGER item_source_changed; DROP TRIGGER item_touched; {CHANGES}")
-}
-
-/// From format 3 to 4, one space: what was made from the source alone stays with it.
-pub(crate) fn space_from_3(n: i64, written_as: Provenance) -> String {
-    drop_triggers(n) + &space_triggers(n, written_as)
-}
-
-/// From format 4 to 5, before everything else, since triggers of this format write the table: of a space, also of one that was [left](leave_space).
-pub(crate) fn table_of_5(n: i64) -> String {
-    paid::table(n)
-}
-
-/// From format 4 to 5, one space: an item that comes back has what was paid for.
-pub(crate) fn space_from_4(n: i64, written_as: Provenance) -> String {
-    drop_triggers(n) + &space_triggers(n, written_as)
-}
-
 /// Selects the name of one index that is left of a space.
 pub(crate) fn an_index(n: i64) -> String {
     let tables = TABLES_OF_SPACE.map(|table| format!("'{table}_{n}'")).join(", ");
@@ -442,7 +376,7 @@ pub(crate) fn an_index(n: i64) -> String {
     )
 }
 
-/// Takes away the tables of a space that was [left](leave_space), once they are empty.
+/// Statements that drop the tables of a space that was [left](leave_space), once they are empty.
 pub(crate) fn drop_space_tables(n: i64) -> String {
     let tables: String = TABLES_OF_SPACE.iter().map(|table| format!("DROP TABLE {table}_{n}; ")).collect();
     format!("{tables} DELETE FROM gallery WHERE name = 'left-{n}';")

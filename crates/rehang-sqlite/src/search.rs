@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use rayon::prelude::*;
-use rehang::{Matrix, Result};
+use rehang_core::{Matrix, Result};
 use rehang_store::exact::{by_distance, distance};
 use rehang_store::{Filter, Found, ItemKey, check};
 use rusqlite::{Connection, params_from_iter};
@@ -68,21 +68,23 @@ pub(crate) fn recall(
     index::recall(database, &row, &queries, k, &|query, k| shared.read().nearest(query, k))
 }
 
-/// Vectors that are compared one by one rather than looked for with the index, in a search for `k` of `vectors`.
+/// Number of vectors that are compared one by one rather than looked for with the index, in a search for `k`
+/// of `vectors`.
 ///
-/// Of `m` that pass, the index has to give about `k · vectors / m` candidates before `k` of them pass. A candidate costs a few
-/// times what a vector does that is read in the order of the file, so both ways cost the same near `m² = 4 k · vectors`.
+/// Where `m` vectors pass, the index has to give about `k · vectors / m` candidates before `k` of them pass.
+/// A candidate costs a few times what a vector does that is read in the order of the file. So both ways cost
+/// the same near `m² = 4 k · vectors`.
 fn few(k: usize, vectors: usize) -> usize {
     let even = (4.0 * k as f64 * vectors as f64).sqrt() as usize;
     // All of them are in memory for a moment.
     even.min(FEW_MAX)
 }
 
-/// Vectors that are compared one by one at most, however many there are.
+/// Largest number of vectors that are compared one by one, however many there are.
 const FEW_MAX: usize = 20_000;
 
-/// The whole answer, exactly, where at most `few` vectors have one of the provenances that the filter asks for; `None` where
-/// there are more. Reads no other vectors.
+/// Answers the whole search exactly, where at most `few` vectors have one of the provenances that the filter
+/// asks for; `None` where there are more. Reads no other vectors.
 fn search_few(
     connection: &Connection,
     row: &SpaceRow,
@@ -122,12 +124,12 @@ fn search_few(
     Ok(Some(found))
 }
 
-/// The provenances that pass, each once.
+/// Names of the provenances that the filter asks for, each once.
 fn wanted(filter: &Filter) -> BTreeSet<&'static str> {
     filter.provenances.iter().map(|provenance| provenance.name()).collect()
 }
 
-/// What an index finds, and how many vectors it holds.
+/// Candidates that an index finds, and how many vectors it holds.
 type Candidates = (Vec<Near>, usize);
 
 /// Candidates beyond `k`, for those that were deleted meanwhile.
@@ -159,7 +161,8 @@ fn search_one(
     database.read(|transaction| compare_all(transaction, row, query, k, filter))
 }
 
-/// What of the candidates is true: the item is there with a vector in the space that can be near to something, and passes.
+/// Keeps the candidates that are true: the item is there with a vector in the space that can be near to
+/// something, and passes.
 fn confirm(
     connection: &Connection,
     row: &SpaceRow,
@@ -199,7 +202,7 @@ fn confirm(
     Ok(found)
 }
 
-/// The slow way that always finds everything: each vector that passes is read and compared.
+/// Searches in the slow way that always finds everything: each vector that passes is read and compared.
 fn compare_all(
     connection: &Connection,
     row: &SpaceRow,
@@ -239,7 +242,8 @@ fn each_passing(
     each_of(connection, row, &from, &[], filter, take)
 }
 
-/// Reads every vector that passes and looks at no vector of another provenance. Gives how many rows were looked at.
+/// Reads every vector that passes and looks at no vector of another provenance. Gives how many rows were
+/// looked at.
 pub(crate) fn each_of_provenances(
     connection: &Connection,
     row: &SpaceRow,
@@ -286,7 +290,8 @@ fn each_of(
         }
         vector.clear();
         read_value(line, 8, row.space.dimension, &mut vector)?;
-        // A vector without a direction, or one that an application wrote around the library's checks, is near to nothing.
+        // A vector without a direction, or one that an application wrote around the library's checks, is near
+        // to nothing.
         if row.space.distance.can_place(&vector) {
             take(line.get(0)?, &vector);
         }

@@ -1,6 +1,7 @@
-//! The spaces of a gallery, which one serves, its documents, and the counter that revisions and changes come from.
+//! The spaces of a gallery, which one serves, its documents, and the counter that revisions and changes come
+//! from.
 
-use rehang::{Provenance, Result, Space};
+use rehang_core::{Provenance, Result, Space};
 use rehang_store::check::{
     another_serves, next_version, no_such_space, same_epoch, same_space, serving_space_stays,
 };
@@ -13,22 +14,22 @@ use crate::ignored::{expect_changed, ignored};
 use crate::schema;
 use crate::trouble::Step;
 
-/// A space as the file has it.
+/// Space as the file has it.
 #[derive(Debug, Clone)]
 pub(crate) struct SpaceRow {
-    /// What its tables are numbered with.
+    /// Number in the names of the space's tables.
     pub(crate) number: i64,
     pub(crate) space: Space,
     pub(crate) written_as: Provenance,
-    /// The counter when it was made.
+    /// Value of the counter when the space was made.
     pub(crate) created: u64,
-    /// Removals up to this count are forgotten: an index that knows less must be made again.
+    /// Count up to which removals are forgotten: an index that knows less must be made again.
     pub(crate) trimmed: u64,
     pub(crate) epoch: Epoch,
 }
 
 impl SpaceRow {
-    /// The count of the last write to its vectors; two look-ups in indexes.
+    /// Reads the count of the last write to the space's vectors; two look-ups in indexes.
     pub(crate) fn change(&self, connection: &Connection) -> Step<u64> {
         let n = self.number;
         let mut statement = connection.prepare_cached(&format!(
@@ -38,14 +39,14 @@ impl SpaceRow {
         Ok(change.max(self.created).max(self.trimmed))
     }
 
-    /// Rows of one of the space's tables.
+    /// Counts the rows of one of the space's tables.
     pub(crate) fn count<T: FromSql>(&self, connection: &Connection, table: &str) -> Step<T> {
         let sql = format!("SELECT count(*) FROM {table}_{}", self.number);
         Ok(connection.query_row(&sql, [], |row| row.get(0))?)
     }
 }
 
-/// The space with a name.
+/// Looks up a space by name.
 pub(crate) fn find(connection: &Connection, name: &str) -> Step<SpaceRow> {
     let mut statement = connection.prepare_cached(&format!("{SELECT} WHERE name = ?1"))?;
     if let Some(space) = statement.query_row([name], read).optional()? {
@@ -85,10 +86,10 @@ fn begin_epoch(connection: &Connection, space: &str, from: Epoch) -> Step<()> {
     expect_changed(connection, changed, "space", || format!("the next plan of space {space:?}"))
 }
 
-/// Items that are listed as lacking in one transaction: an application that writes meanwhile waits for no more. Few in tests, so that
-/// there are several turns.
+/// Items that are listed as lacking in one transaction: an application that writes meanwhile waits for no
+/// more. Few in tests, so that there are several turns.
 const LISTED_TOGETHER: usize = if cfg!(test) { 7 } else { 10_000 };
-/// Rows that are removed in one, where there may be millions.
+/// Rows that are removed in one transaction, where there may be millions.
 pub(crate) const REMOVED_TOGETHER: usize = if cfg!(test) { 3 } else { 500 };
 
 pub(crate) fn create(database: &Database, space: &Space, written_as: Provenance) -> Result<()> {
@@ -134,8 +135,9 @@ pub(crate) fn begin(database: &Database, space: &Space, written_as: Provenance) 
     })
 }
 
-/// Lists the items that were there before a space as lacking in it, a page at a time. What comes or changes meanwhile is the
-/// triggers' business. How far it came is in the gallery, so that a call after a crash goes on.
+/// Lists the items that were there before a space as lacking in it, a page at a time. Items that come or
+/// change meanwhile are the triggers' business. The gallery holds how far the listing came, so that a call
+/// after a crash goes on.
 fn list_items(database: &Database, number: i64) -> Result<()> {
     let marker = format!("listed-{number}");
     in_turns(|| {
@@ -162,16 +164,19 @@ fn list_items(database: &Database, number: i64) -> Result<()> {
     })
 }
 
-/// Items that lack a vector in a space and are not listed as such yet, and those of them without a source. None but while a space is
-/// being made, or where the process died that made it.
+/// Counts items that lack a vector in a space and are not listed as such yet, and those of them without a
+/// source.
+///
+/// There are none but while a space is being made, or where the process died that made it.
 pub(crate) fn count_unlisted(connection: &Connection, n: i64) -> Step<(u64, u64)> {
     let Some(after) = value::<i64>(connection, &format!("listed-{n}"))? else { return Ok((0, 0)) };
     let mut select = connection.prepare_cached(&schema::count_unlisted(n))?;
     Ok(select.query_row([after], |row| Ok((row.get(0)?, row.get(1)?)))?)
 }
 
-/// Repeats a step that holds the gallery for a moment until it says that it is done, and leaves the gallery to others for as
-/// long as each step took: a process that waits to write looks again only now and then.
+/// Repeats a step that holds the gallery for a moment until it says that it is done. Between steps it leaves
+/// the gallery to others for as long as the step took: a process that waits to write looks again only now and
+/// then.
 pub(crate) fn in_turns(mut step: impl FnMut() -> Result<bool>) -> Result<()> {
     loop {
         let began = rehang_clock::now();
@@ -182,8 +187,8 @@ pub(crate) fn in_turns(mut step: impl FnMut() -> Result<bool>) -> Result<()> {
     }
 }
 
-/// Drops a space and gives its number, if there was one. No call finds it from the first moment on; its rows go little by
-/// little, and after a crash with the next space that is made or dropped.
+/// Drops a space and gives its number, if there was one. No call finds it from the first moment on. Its rows
+/// go little by little, and after a crash with the next space that is made or dropped.
 pub(crate) fn drop(database: &Database, name: &str) -> Result<Option<i64>> {
     let number = leave(database, name)?;
     remove_left(database)?;
@@ -209,14 +214,15 @@ pub(crate) fn is_any_left(database: &Database) -> Result<bool> {
     Ok(database.read(|transaction| left(transaction))?.is_some())
 }
 
-/// The number of a space that was dropped and is still there.
+/// Number of a space that was dropped and is still there.
 fn left(connection: &Connection) -> Step<Option<i64>> {
     let mut statement =
         connection.prepare_cached("SELECT value FROM gallery WHERE name LIKE 'left-%' LIMIT 1")?;
     Ok(statement.query_row([], |row| row.get(0)).optional()?)
 }
 
-/// Removes what is left of dropped spaces. To drop a table whole, SQLite reads every page of it, and everybody waits.
+/// Removes the tables of dropped spaces, little by little. To drop a table whole, SQLite reads every page of
+/// it, and everybody waits.
 pub(crate) fn remove_left(database: &Database) -> Result<()> {
     in_turns(|| {
         if !is_any_left(database)? {
@@ -314,9 +320,11 @@ pub(crate) fn count(connection: &Connection, n: usize) -> Step<u64> {
     counted.map_or_else(|| Err(ignored(connection, "gallery", "the next revision")?.into()), Ok)
 }
 
-/// What tells the side file of a space's index from every other: the gallery, and the moment it was saved. An older copy
-/// of the gallery that takes its place counts its changes from there on with the same numbers, but does not know of later
-/// moments.
+/// Reads what tells the side file of a space's index from every other: the gallery, and the moments at which
+/// it was saved.
+///
+/// An older copy of the gallery that takes its place counts its changes from there on with the same numbers,
+/// but does not know of later moments.
 pub(crate) fn index_identity(connection: &Connection, number: i64) -> Step<IndexIdentity> {
     let moment = |name: String| -> Step<String> { Ok(value(connection, &name)?.unwrap_or_default()) };
     Ok(IndexIdentity {
@@ -326,7 +334,8 @@ pub(crate) fn index_identity(connection: &Connection, number: i64) -> Step<Index
     })
 }
 
-/// The moments at which an index of a space was saved last, and before that.
+/// Identity of a space's side file: the gallery, and the moments at which the index was saved last and before
+/// that.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct IndexIdentity {
     gallery: String,
@@ -335,21 +344,23 @@ pub(crate) struct IndexIdentity {
 }
 
 impl IndexIdentity {
-    /// What the footer of the last file says.
+    /// Text that the footer of the last file has.
     pub(crate) fn text(&self) -> String {
         format!("{}/{}", self.gallery, self.saved)
     }
 
-    /// Whether a file with this footer is of this gallery: the last one, or the one before, which is there until the last one has its
-    /// name.
+    /// Whether a file with this footer is of this gallery: the last one, or the one before, which is there
+    /// until the last one has its name.
     pub(crate) fn has_saved(&self, text: &str) -> bool {
         text.split_once('/').is_some_and(|(gallery, moment)| {
             gallery == self.gallery && (moment == self.saved || moment == self.before)
         })
     }
 
-    /// Another moment of the same gallery, of which nothing knows yet. The one before it is that of the file that has the name now, as
-    /// its footer says: a process that died may have kept a moment without giving its file the name.
+    /// Makes another moment of the same gallery, of which nothing knows yet.
+    ///
+    /// The moment before it is that of the file that has the name now, as its footer `named` says. A process
+    /// that died may have kept a moment without giving its file the name.
     pub(crate) fn next(&self, connection: &Connection, named: Option<&str>) -> Step<Self> {
         let saved = connection.query_row("SELECT lower(hex(randomblob(16)))", [], |row| row.get(0))?;
         let named = named.filter(|text| self.has_saved(text)).and_then(|text| text.split_once('/'));
@@ -357,7 +368,8 @@ impl IndexIdentity {
         Ok(Self { gallery: self.gallery.clone(), saved, before })
     }
 
-    /// Makes this the last moment, where that is still `last`. `false` where another process has saved meanwhile.
+    /// Makes this the last moment, if the gallery still has `last`. `false` where another process has saved
+    /// meanwhile.
     pub(crate) fn keep(&self, connection: &Connection, number: i64, last: &Self) -> Step<bool> {
         if index_identity(connection, number)? != *last {
             return Ok(false);
@@ -376,7 +388,7 @@ pub(crate) fn serving_in(connection: &Connection) -> Step<Option<String>> {
     Ok(value(connection, "serving")?.flatten())
 }
 
-/// What the gallery keeps under a name.
+/// Reads the value that the gallery keeps under a name.
 fn value<T: FromSql>(connection: &Connection, name: &str) -> Step<Option<T>> {
     let mut statement = connection.prepare_cached("SELECT value FROM gallery WHERE name = ?1")?;
     Ok(statement.query_row([name], |row| row.get(0)).optional()?)

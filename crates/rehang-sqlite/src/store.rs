@@ -1,10 +1,11 @@
-//! A gallery in one file: every method of the contracts, passed on to the function that does its work.
+//! The store of a gallery in one file: every method of the contracts, passed on to the function that does its
+//! work.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rehang::{Matrix, Provenance, Result, Space};
+use rehang_core::{Matrix, Provenance, Result, Space};
 use rehang_store::{
     AtWork, Claimed, Counts, Document, Drawn, Epoch, Examined, Failure, Filter, Found, Index, IndexHealth,
     Item, ItemKey, ItemWrite, LeaseClock, Ledger, Priority, Problem, Queue, Record, Revision, Sample, Scan,
@@ -23,18 +24,18 @@ mod tests;
 ///
 /// # Files
 ///
-/// `gallery.db` holds the whole truth (and, while it is open, `gallery.db-wal` and `gallery.db-shm` beside it).
-/// `gallery.db.<space>.usearch` holds a search index. It may be deleted at any time and is made again.
+/// `gallery.db` holds the whole truth (and, while it is open, `gallery.db-wal` and `gallery.db-shm` beside
+/// it). `gallery.db.<space>.usearch` holds a search index. It may be deleted at any time and is made again.
 ///
 /// # Searches
 ///
-/// Up to [`SearchOptions::exact_max`] vectors are compared one by one, so the answer is exact. Above it a graph (HNSW)
-/// finds candidates; vectors written since the graph was made wait in memory and are compared one by one until they are
-/// merged in the background. Whatever was found is confirmed against the file and measured again, so a hit is never
-/// stale, whichever process wrote meanwhile.
+/// Up to [`SearchOptions::exact_max`] vectors are compared one by one, so the answer is exact. Above it a
+/// graph (HNSW) finds candidates; vectors written since the graph was made wait in memory and are compared
+/// one by one until they are merged in the background. Whatever was found is confirmed against the file and
+/// measured again, so a hit is never stale, whichever process wrote meanwhile.
 ///
 /// ```
-/// use rehang::{Distance, Matrix, Provenance, Space};
+/// use rehang_core::{Distance, Matrix, Provenance, Space};
 /// use rehang_sqlite::SqliteStore;
 /// use rehang_store::{Filter, Index, ItemWrite, Ledger, NewVector};
 ///
@@ -61,8 +62,8 @@ pub struct SqliteStore {
 }
 
 impl SqliteStore {
-    /// Makes a new gallery without spaces and items, where nothing is: no file, an empty one, or what is left of a process that was
-    /// killed while it made one.
+    /// Makes a new gallery without spaces and items, where nothing is: no file, an empty one, or the file of
+    /// a process that was killed while it made one.
     ///
     /// # Errors
     ///
@@ -71,18 +72,19 @@ impl SqliteStore {
         Ok(Self::on(Database::create(path.as_ref())?, SearchOptions::default()))
     }
 
-    /// Opens a gallery. One that an older rehang has written is brought up to this format first, in one transaction; a process of
-    /// the older rehang that has it open then fails at its next call.
+    /// Opens a gallery. One that an older rehang has written is brought up to this format first, in one
+    /// transaction. A process of the older rehang that has it open then fails at its next call.
     ///
     /// # Errors
     ///
-    /// An I/O error where there is no such file, a corrupt one where the file is no gallery, a conflict where a newer
-    /// rehang has written it, or an older one a file that is marked read-only.
+    /// An I/O error where there is no such file, a corrupt one where the file is no gallery, a conflict where
+    /// a newer rehang has written it, or an older one a file that is marked read-only.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Ok(Self::on(Database::open(path.as_ref())?, SearchOptions::default()))
     }
 
-    /// Opens the gallery that is there, or makes a new one where nothing is, also where several processes do so at once.
+    /// Opens the gallery that is there, or makes a new one where nothing is, also where several processes do
+    /// so at once.
     ///
     /// # Errors
     ///
@@ -91,7 +93,7 @@ impl SqliteStore {
         Ok(Self::on(Database::open_or_create(path.as_ref())?, SearchOptions::default()))
     }
 
-    /// The same gallery, searched in another way. For a store that was just opened: indexes are started afresh.
+    /// Sets the options of searches, for a store that was just opened: indexes are started afresh.
     #[must_use]
     pub fn with_search(self, options: SearchOptions) -> Self {
         let Self { database, keeper, clock } = self;
@@ -99,7 +101,7 @@ impl SqliteStore {
         Self { keeper: Keeper::new(Arc::clone(&database), options), database, clock }
     }
 
-    /// The same gallery, with leases by another clock than the machine's.
+    /// Measures leases by another clock than the machine's.
     #[must_use]
     pub fn with_clock(self, clock: Arc<dyn LeaseClock>) -> Self {
         Self { clock, ..self }
@@ -110,7 +112,7 @@ impl SqliteStore {
         self.database.path()
     }
 
-    /// Where the search index of a space lies once it is made durable; exact searches have none.
+    /// Path at which the search index of a space lies once it is made durable; exact searches have none.
     ///
     /// # Errors
     ///
@@ -125,8 +127,8 @@ impl SqliteStore {
         self.keeper.wait();
     }
 
-    /// Moves everything that SQLite still keeps beside the file into the file, so that the one file is the whole gallery
-    /// and may be renamed or copied. Closing is not needed for durability.
+    /// Moves everything that SQLite still keeps beside the file into the file, so that the one file is the
+    /// whole gallery and may be renamed or copied. Closing is not needed for durability.
     ///
     /// # Errors
     ///
@@ -246,7 +248,8 @@ impl Examined for SqliteStore {
         doctor::check(&self.database)
     }
 
-    /// Where the space has not been searched yet, its index is brought up first.
+    /// Reports on the index of a space; where the space has not been searched yet, its index is brought up
+    /// first.
     fn index_health(&self, space: &str) -> Result<IndexHealth> {
         self.keeper.health(space)
     }
@@ -255,8 +258,8 @@ impl Examined for SqliteStore {
         spaces::is_any_left(&self.database)
     }
 
-    /// The file is written again. Its copy lies in SQLite's temporary folder (`SQLITE_TMPDIR` or `TMPDIR`), then in the log beside
-    /// the file, and takes as much room in each meanwhile.
+    /// Writes the file again. Its copy lies in SQLite's temporary folder (`SQLITE_TMPDIR` or `TMPDIR`), then
+    /// in the log beside the file, and takes as much room in each meanwhile.
     fn compact(&self) -> Result<(u64, u64)> {
         spaces::remove_left(&self.database)?;
         self.database.compact()

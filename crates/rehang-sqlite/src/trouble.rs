@@ -1,15 +1,16 @@
-//! What goes wrong inside a transaction, and what SQLite's errors mean to the person who must act.
+//! Trouble inside a transaction, and the meaning of SQLite's errors for the person who must act.
 
 use std::path::Path;
 use std::time::Duration;
 
-use rehang::{Error, ErrorKind, Result};
+use rehang_core::{Error, ErrorKind, Result};
 use rusqlite::ErrorCode;
 
-/// How long a call waits for another process that is writing.
+/// Longest time that a call waits for another process that is writing.
 pub(crate) const BUSY: Duration = Duration::from_secs(10);
 
-/// What goes wrong inside a transaction: SQLite's words, which are put into ours at its end, or ours already.
+/// Trouble inside a transaction: an error of SQLite, which gets words of ours at the end, or one that has
+/// them already.
 #[derive(Debug)]
 pub(crate) enum Trouble {
     Sql(rusqlite::Error),
@@ -28,10 +29,10 @@ impl From<Error> for Trouble {
     }
 }
 
-/// The result of a step inside a transaction.
+/// Result of a step inside a transaction.
 pub(crate) type Step<T> = Result<T, Trouble>;
 
-/// An I/O error in words of our own.
+/// Makes an I/O error in words of our own.
 pub(crate) fn refuse(action: &'static str, path: &Path, reason: &str) -> Error {
     Error::refused(action, path, reason)
 }
@@ -45,7 +46,7 @@ fn extended_code(error: &rusqlite::Error) -> i32 {
     error.sqlite_error().map_or(0, |error| error.extended_code)
 }
 
-/// What SQLite's error means: what happened, where, and what to do.
+/// Says what SQLite's error means: what happened, where, and what to do.
 pub(crate) fn sentence(path: &Path, trouble: Trouble) -> Error {
     let error = match trouble {
         Trouble::Ours(error) => return error,
@@ -77,7 +78,8 @@ pub(crate) fn sentence(path: &Path, trouble: Trouble) -> Error {
         ErrorCode::PermissionDenied | ErrorCode::AuthorizationForStatementDenied => {
             refuse("open", path, "permission denied")
         }
-        // The files beside the gallery could not be made or made longer, which SQLite calls no full disk.
+        // SQLite does not call it a full disk where the files beside the gallery could not be made or made
+        // longer.
         ErrorCode::SystemIoFailure if matches!(extended_code(&error), SHM_SIZE | SHM_MAP | IO_WRITE) => {
             refuse(
                 "write",

@@ -1,12 +1,12 @@
-//! Numbers, keys, vectors and places in the queue as columns hold them.
+//! Conversions between columns and numbers, keys, vectors and places in the queue.
 
-use rehang::{Error, Provenance};
+use rehang_core::{Error, Provenance};
 use rehang_store::{ItemKey, Priority, QueueBand};
 use rusqlite::Row;
 
 use crate::trouble::Step;
 
-/// A vector as the file holds it: little-endian `f32`, one after the other.
+/// Writes a vector as the file holds it: little-endian `f32`, one after the other.
 pub(crate) fn as_bytes(vector: &[f32]) -> Vec<u8> {
     vector.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
@@ -32,22 +32,22 @@ pub(crate) fn read_value(row: &Row<'_>, column: usize, dimension: usize, into: &
     Ok(())
 }
 
-/// A number of the caller as SQLite counts; a number that no row can have stays one.
+/// Converts a caller's number to the integers of SQLite. A larger one becomes the largest, which no row has.
 pub(crate) fn int(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-/// A key of the caller as SQLite counts; a key that no row can have stays one.
+/// Converts a caller's key to a row number of SQLite. A larger one becomes the largest, which no row has.
 pub(crate) fn row_of(key: ItemKey) -> i64 {
     i64::try_from(key.bits()).unwrap_or(i64::MAX)
 }
 
-/// A key as the caller has it.
+/// Reads an item's key from a column.
 pub(crate) fn key(row: &Row<'_>, column: usize) -> rusqlite::Result<ItemKey> {
     Ok(ItemKey::from(row.get::<_, u64>(column)?))
 }
 
-/// A place in the queue as the columns `band` and `score` hold it.
+/// Splits a place in the queue into the values of the columns `band` and `score`.
 pub(crate) fn place(priority: Option<Priority>) -> (i64, Option<f64>) {
     match priority {
         None => (0, None),
@@ -55,7 +55,7 @@ pub(crate) fn place(priority: Option<Priority>) -> (i64, Option<f64>) {
     }
 }
 
-/// A place in the queue from the columns `band` and `score`.
+/// Reads a place in the queue from the columns `band` and `score`.
 pub(crate) fn priority(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<Priority>> {
     let (band, score): (i64, Option<f64>) = (row.get(column)?, row.get(column + 1)?);
     let band = usize::try_from(band).ok().and_then(|band| QueueBand::ALL.get(band)).copied();
@@ -63,7 +63,7 @@ pub(crate) fn priority(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<
     Ok(score.map(|score| Priority { band, score }))
 }
 
-/// A provenance as the file writes it.
+/// Reads a provenance from a column, where it stands as text.
 pub(crate) fn provenance(row: &Row<'_>, column: usize) -> rusqlite::Result<Provenance> {
     let text = row.get_ref(column)?.as_str()?;
     text.parse().map_err(|error: Error| {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rehang::{Error, Provenance, Result};
+use rehang_core::{Error, Provenance, Result};
 use rehang_store::{
     Counts, Epoch, Failure, ItemKey, Priority, Revision, VectorRecord, VectorWrite, WriteOutcome, check,
 };
@@ -43,7 +43,8 @@ pub(crate) fn write(
     epoch: Option<Epoch>,
     writes: &[VectorWrite],
 ) -> Result<Vec<WriteOutcome>> {
-    // What the vectors are checked against cannot change while the name stays; the transaction looks the name up again.
+    // The properties that vectors are checked against cannot change while the name stays; the transaction
+    // looks the name up again.
     let row = database.read(|transaction| spaces::find(transaction, space))?;
     for write in writes {
         check::vector_write(&row.space, epoch, write)?;
@@ -51,7 +52,7 @@ pub(crate) fn write(
     if writes.is_empty() {
         return Ok(Vec::new());
     }
-    // Made before the lock is taken, so that writers hold it only for what needs it.
+    // The bytes are made before the lock is taken, so that writers hold it only for what needs it.
     let values: Vec<Vec<u8>> = writes.iter().map(|write| as_bytes(&write.vector)).collect();
     database.write_without_triggers(|transaction| {
         let again = spaces::find(transaction, space)?;
@@ -66,7 +67,8 @@ pub(crate) fn write(
             check::epoch(space, epoch, again.epoch)?;
         }
         let n = row.number;
-        // A vector that is there has its item's revision: triggers remove every other one. So one statement decides.
+        // A vector that is there has its item's revision: triggers remove every other one. So one statement
+        // decides.
         let mut update = transaction.prepare_cached(&format!(
             "UPDATE vector_{n} SET provenance = ?3, sigma2 = ifnull(?4, sigma2), band = ?5, score = ?6,
                  squared_error = ?7, failed = failed AND ?3 = 'adapted', change = ?8, value = ?9
@@ -112,7 +114,7 @@ pub(crate) fn write(
             let mut inserted = written > 0;
             if written == 0 {
                 written = update.execute(values)?;
-                // A batch mostly holds one kind: what helped last is tried first.
+                // A batch mostly holds one kind: the statement that helped last is tried first.
                 insert_first = false;
             }
             if written == 0 {
@@ -277,7 +279,7 @@ pub(crate) fn forget_natives(database: &Database, space: &str, epoch: Epoch, lim
                  SELECT item FROM vector_{n} INDEXED BY vector_{n}_native WHERE provenance = 'native' AND sourced = 1 LIMIT ?1)"
         );
         let forgotten = transaction.execute(&forget, [int(limit as u64)])?;
-        // What is kept of items that are gone is of the same model.
+        // The vectors that are kept of items that are gone were made by the same model.
         transaction.execute_batch(&paid::forget(n))?;
         let left = format!(
             "SELECT item FROM vector_{n} INDEXED BY vector_{n}_native WHERE provenance = 'native' AND sourced = 1 LIMIT 1"
@@ -323,7 +325,7 @@ pub(crate) fn errors(database: &Database, space: &str, limit: usize) -> Result<V
     })
 }
 
-/// Why a table of a space has not taken what was written of an item.
+/// Explains why a table of a space has not taken a write of an item.
 fn not_taken(connection: &Connection, space: &SpaceRow, table: &str, key: ItemKey) -> Step<Error> {
     let id: Option<String> = connection
         .query_row("SELECT id FROM item WHERE key = ?1", [row_of(key)], |row| row.get(0))
@@ -336,7 +338,7 @@ fn not_taken(connection: &Connection, space: &SpaceRow, table: &str, key: ItemKe
     ignored(connection, &format!("{table}_{}", space.number), &doing)
 }
 
-/// What a space holds of some items.
+/// Reads the vectors of some items in a space; with `with_vectors` also their coordinates.
 pub(crate) fn states(
     connection: &Connection,
     space: &SpaceRow,
@@ -358,7 +360,7 @@ pub(crate) fn states(
     Ok(found)
 }
 
-/// The vector of a row `provenance, revision, sigma2, band, score, squared_error, value`.
+/// Reads a vector from a row `provenance, revision, sigma2, band, score, squared_error, value`.
 fn state(row: &Row<'_>, space: &SpaceRow, with_vector: bool) -> Step<VectorRecord> {
     let mut vector = Vec::new();
     if with_vector {

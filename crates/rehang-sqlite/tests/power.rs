@@ -1,4 +1,5 @@
-//! What a machine that loses power leaves of a gallery: all that was acknowledged, and nothing that never was.
+//! Power cuts: a gallery on a machine that loses power keeps all that was acknowledged, and nothing that
+//! never was.
 
 #![cfg(all(target_os = "linux", target_env = "gnu"))]
 
@@ -12,7 +13,7 @@ use std::time::Duration;
 use disk::{Disk, Watch};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use rehang::{Distance, Matrix, Provenance, Space};
+use rehang_core::{Distance, Matrix, Provenance, Space};
 use rehang_sqlite::{SearchOptions, SqliteStore};
 use rehang_store::{
     Examined, Filter, Index, Item, ItemKey, ItemWrite, Ledger, ManualLeaseClock, NewVector, Priority, Queue,
@@ -21,7 +22,7 @@ use rehang_store::{
 use rusqlite::types::Value;
 use rusqlite::{Connection, params};
 
-/// How often the power is cut in all.
+/// Variable that says how often the power is cut in all.
 const CUTS: &str = "REHANG_CUTS";
 const CUTS_DEFAULT: usize = 1000;
 /// Cuts of one history.
@@ -31,29 +32,30 @@ const CALLS: usize = 40;
 
 const GALLERY: &str = "gallery.db";
 const DIMENSION: usize = 4;
-/// The third space comes and goes.
+/// Names of the spaces, and the provenance of vectors that applications write to them. The third space comes
+/// and goes.
 const SPACES: [(&str, Provenance); 3] =
     [("old", Provenance::Old), ("new", Provenance::Native), ("third", Provenance::Native)];
 const WORKERS: [&str; 2] = ["left", "right"];
 const LEASE: Duration = Duration::from_secs(10);
-/// So few that every space has a graph, which looks at all of them.
+/// Options by which spaces so small have a graph, which looks at all of their vectors.
 const OPTIONS: SearchOptions =
     SearchOptions { exact_max: 16, merge_at: 8, connectivity: 16, expansion_add: 256, expansion_search: 256 };
 
-/// What a call is to a loss of power.
+/// Promise of a call, where power is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// One transaction; it is there once the call has returned.
+    /// One transaction; its writes are there once the call has returned.
     Durable,
     /// One transaction that may be forgotten.
     Light,
     /// Several transactions; the same call after a loss of power does the rest.
     Several(&'static str),
-    /// Changes no truth, and leaves an index that the next process need not make again.
+    /// No change of the truth; it leaves an index that the next process need not make again.
     Flush,
 }
 
-/// A call that returned: after how many operations of the disk it began and returned, and the gallery after it.
+/// Call that returned: after how many operations of the disk it began and returned, and the gallery after it.
 #[derive(Debug)]
 struct Call {
     what: String,
@@ -63,13 +65,13 @@ struct Call {
     after: String,
 }
 
-/// A gallery that lives, and all that was done to it.
+/// Gallery that lives, and all that was done to it.
 struct History {
     path: PathBuf,
     watch: Watch,
-    /// `None` for a moment while it is opened again.
+    /// The gallery's store; `None` for a moment while it is opened again.
     store: Option<SqliteStore>,
-    /// An application that knows nothing of rehang.
+    /// Connection of an application that knows nothing of rehang.
     sql: Option<Connection>,
     clock: ManualLeaseClock,
     random: ChaCha8Rng,
@@ -92,7 +94,7 @@ fn vector(random: &mut ChaCha8Rng) -> Vec<f32> {
 }
 
 impl History {
-    /// Makes a gallery, fills it, and does so many calls more.
+    /// Makes a gallery, fills it, and makes so many calls more.
     fn new(folder: &Path, seed: u64, calls: usize) -> Self {
         let folder = folder.canonicalize().unwrap();
         let path = folder.join(GALLERY);
@@ -144,7 +146,7 @@ impl History {
         self.store().spaces().unwrap().into_iter().map(|record| record.space.name).collect()
     }
 
-    /// Items in the order of a selection, from a random one on.
+    /// Takes items in the order of a selection, from a random one on.
     fn some(&mut self, select: Select, count: usize) -> Vec<Record> {
         let mut records = self.store().scan(&Scan::new("new", select, 500)).unwrap();
         let from = self.random.random_range(0..records.len().max(1));
@@ -154,7 +156,7 @@ impl History {
         records
     }
 
-    /// One random call.
+    /// Makes one random call.
     fn step(&mut self) {
         let count = self.random.random_range(1..6);
         match self.random.random_range(0..19) {
@@ -178,7 +180,7 @@ impl History {
         let there = self.names();
         let writes: Vec<ItemWrite> = (0..count)
             .map(|at| {
-                // Every third one is an item that is there already.
+                // Every third item is one that is there already.
                 let id = if at % 3 == 2 && self.given_ids > 0 {
                     self.random.random_range(0..self.given_ids)
                 } else {
@@ -298,7 +300,7 @@ impl History {
         });
     }
 
-    /// The third space comes, or goes.
+    /// Makes the third space, or drops it where it is there.
     fn third(&mut self) {
         let (name, written_as) = SPACES[2];
         if self.names().iter().any(|there| there == name) {
@@ -352,7 +354,8 @@ impl History {
         });
     }
 
-    /// The last connection that is closed writes the log back and removes it.
+    /// Closes the gallery and opens it again: the last connection that is closed writes the log back and
+    /// removes it.
     fn open_again(&mut self) {
         let compacts = self.random.random_bool(0.3);
         self.call(format!("open again, compact: {compacts}"), Kind::Durable, |history| {
@@ -372,7 +375,8 @@ fn item(id: &str, vectors: Vec<NewVector>) -> ItemWrite {
     ItemWrite { id: id.into(), source: Some(id.into()), label, payload: serde_json::Value::Null, vectors }
 }
 
-/// Every row of every table of a gallery, but the moments at which indexes were saved and what is drawn by lot when it is made.
+/// Every row of every table of a gallery, but for the moments at which indexes were saved and the numbers
+/// that are drawn by lot when it is made.
 fn truth(path: &Path) -> String {
     let sql = Connection::open(path).unwrap();
     let mut tables = sql
@@ -398,7 +402,7 @@ fn truth(path: &Path) -> String {
     lines.join("\n")
 }
 
-/// What two truths differ in, in few words.
+/// Lines in which two truths differ, shortened.
 fn difference(is: &str, expected: &str) -> String {
     let without = |a: &str, b: &str| -> Vec<String> {
         let b: Vec<&str> = b.lines().collect();
@@ -408,24 +412,26 @@ fn difference(is: &str, expected: &str) -> String {
     format!("it has {:?} and lacks {:?}", without(is, expected), without(expected, is))
 }
 
-/// What the cuts have met, so that a test that meets nothing is seen.
+/// Counts of what the cuts have met, so that a test that meets nothing is noticed.
 #[derive(Debug, Default)]
 struct Met {
     cuts: usize,
-    /// Inside a call, and what was left was between two of its transactions, or all of it although it had not returned.
+    /// Cuts inside a call. `between` counts those that left the gallery between two of a call's transactions,
+    /// `early` those that left all of a call although it had not returned.
     inside: usize,
     between: usize,
     early: usize,
-    /// Light calls that were forgotten.
+    /// Calls that had returned and were forgotten: light ones.
     forgotten: usize,
-    /// An index was loaded from beside the gallery.
+    /// Cuts after which an index was loaded from beside the gallery.
     loaded: usize,
-    /// True neighbours that searches were to find, and did not: a graph that was often changed does not find every vector.
+    /// True neighbours that searches were to find. `missed` counts those that they did not: a graph that was
+    /// often changed does not find every vector.
     hits: usize,
     missed: usize,
 }
 
-/// Looks at what one cut has left.
+/// Examines the gallery that one cut has left.
 fn examine(history: &History, disk: &Disk, done: usize, random: &mut ChaCha8Rng, met: &mut Met) {
     let calls = &history.calls;
     let returned = calls.iter().rposition(|call| call.returned <= done);
@@ -434,7 +440,7 @@ fn examine(history: &History, disk: &Disk, done: usize, random: &mut ChaCha8Rng,
     for (name, bytes) in disk.left(random) {
         fs_err::write(folder.path().join(name), bytes).unwrap();
     }
-    // A name of an index is given to files that are on the disk whole.
+    // A file that has the name of an index is on the disk whole.
     for name in disk.may_be_named().filter(|name| name.ends_with(".usearch")) {
         disk.may_hold(name).unwrap();
     }
@@ -442,7 +448,8 @@ fn examine(history: &History, disk: &Disk, done: usize, random: &mut ChaCha8Rng,
     let path = folder.path().join(GALLERY);
     let store = open(&path, &history.clock);
     assert_eq!(store.check().unwrap(), vec![]);
-    // The last call that was acknowledged, is no light one and changed anything is there. One that changes nothing waits for nothing.
+    // The last acknowledged call is there that is no light one and changed anything. A call that changes
+    // nothing waits for nothing.
     let keeps =
         |&at: &usize| calls[at].kind != Kind::Light && (at == 0 || calls[at].after != calls[at - 1].after);
     let durable = (0..=returned.unwrap_or(0)).rev().find(keeps);
@@ -482,7 +489,7 @@ fn examine(history: &History, disk: &Disk, done: usize, random: &mut ChaCha8Rng,
     go_on(&store, random);
 }
 
-/// Does the call that was cut once more.
+/// Makes the call that was cut once more.
 fn do_again(store: &SqliteStore, name: &str) {
     match name {
         "create" => {}
@@ -494,7 +501,7 @@ fn do_again(store: &SqliteStore, name: &str) {
     }
 }
 
-/// Searches answer from the truth: with the true distances, and with the nearest.
+/// Checks that searches answer from the truth: with the true distances, and mostly with the nearest.
 fn search_all(store: &SqliteStore, random: &mut ChaCha8Rng, met: &mut Met) {
     for record in store.spaces().unwrap() {
         let name = &record.space.name;
@@ -524,7 +531,7 @@ fn search_all(store: &SqliteStore, random: &mut ChaCha8Rng, met: &mut Met) {
     }
 }
 
-/// The gallery takes more, keeps an index of it, and finds it.
+/// Checks that the gallery takes one more item, keeps an index of it, and finds it.
 fn go_on(store: &SqliteStore, random: &mut ChaCha8Rng) {
     let vectors: BTreeMap<&str, Vec<f32>> =
         SPACES[..2].iter().map(|(name, _)| (*name, vector(random))).collect();
@@ -539,7 +546,8 @@ fn go_on(store: &SqliteStore, random: &mut ChaCha8Rng) {
     assert_eq!(store.check().unwrap(), vec![]);
 }
 
-/// Moments of a history, in order: half of them anywhere, half of them in a call, of which some do little.
+/// Draws moments of a history, in order: half of them anywhere, half of them in a call, of which some do
+/// little.
 fn places(history: &History, operations: usize, random: &mut ChaCha8Rng) -> Vec<usize> {
     let mut places: Vec<usize> = (0..CUTS_A_HISTORY)
         .map(|_| {
@@ -555,7 +563,7 @@ fn places(history: &History, operations: usize, random: &mut ChaCha8Rng) -> Vec<
     places
 }
 
-/// Cuts the power after so many operations each, and looks at what is left.
+/// Cuts the power after so many operations each, and examines what is left.
 fn cut_power(history: &History, places: &[usize], random: &mut ChaCha8Rng, met: &mut Met) {
     let operations = history.watch.operations();
     let (mut disk, mut done) = (Disk::default(), 0);
@@ -591,12 +599,13 @@ fn a_power_cut_leaves_all_that_was_acknowledged_and_nothing_else() {
     }
 }
 
-/// A log of 32 MiB is moved into the file by whichever call commits next, and then overwritten from its start.
+/// A log of 32 MiB is moved into the file by whichever call commits next, and then overwritten from its
+/// start.
 #[test]
 fn a_power_cut_while_a_light_call_moves_the_log_into_the_file_loses_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let mut history = History::new(folder.path(), 7, 0);
-    // While it reads, the log stays.
+    // The log stays while the connection reads.
     let reader = Connection::open(&history.path).unwrap();
     reader.execute_batch("BEGIN; SELECT count(*) FROM item").unwrap();
     history.call("put 9 large ones".into(), Kind::Durable, |history| {

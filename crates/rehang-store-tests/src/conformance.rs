@@ -1,7 +1,8 @@
-//! What every store must do, as a suite that any implementation of the contracts can run, also one outside of this repository.
+//! Suite of everything that a store must do: any implementation of the contracts can run it, also one outside
+//! of this repository.
 //!
-//! A [`Bench`] says how galleries are opened and how time passes; [`suite`] does the rest and panics with the promise that is
-//! broken. For a store in memory:
+//! A [`Bench`] says how galleries are opened and how time passes; [`suite`] does the rest and panics with the
+//! promise that is broken. For a store in memory:
 //!
 //! ```
 //! use std::collections::BTreeMap;
@@ -39,37 +40,40 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use rehang::{Distance, ErrorKind, Matrix, Provenance, Result, Space};
+use rehang_core::{Distance, ErrorKind, Matrix, Provenance, Result, Space};
 use rehang_store::{
     ALONE_AFTER, Among, AtWork, Counts, Epoch, Files, Filter, Found, Item, ItemKey, ItemWrite, NewVector,
     Priority, Queue, QueueBand, Record, Revision, Sample, Scan, Select, Store, VectorWrite, WriteOutcome,
 };
 use serde_json::json;
 
-/// Where a store is put to the test.
+/// Test bench of a store: it opens galleries and lets time pass.
 pub trait Bench {
     /// The store.
     type Store: Store;
 
-    /// Opens a gallery by name: a new, empty one at the first call with a name, and another handle on the same gallery at every
-    /// further one.
+    /// Opens a gallery by name: a new, empty one at the first call with a name, and another handle on the
+    /// same gallery at every further one.
     fn open(&self, gallery: &str) -> Self::Store;
 
     /// Lets time pass by the clock that leases run out by; a store with a clock of its own may sleep.
     fn pass(&self, time: Duration);
 }
 
-/// How much of the contracts a store keeps. Every promise belongs to one level; a store keeps those of its level and of all below.
+/// Level of the contracts that a store keeps. Every promise belongs to one level; a store keeps those of its
+/// level and of all below.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ContractLevel {
-    /// What one item, one space and one document promise, however many write. Of a call with many items, some may be written when it
-    /// fails or another reader looks; an item is known by the application's own id, also when it was deleted and comes back.
+    /// Promises about one item, one space and one document, however many write.
+    ///
+    /// Of a call with many items, some may be written when it fails or another reader looks. An item is known
+    /// by the application's own id, also when it was deleted and comes back.
     PerItem,
-    /// Everything else: a call is one transaction, and a key is never used again.
+    /// All other promises: a call is one transaction, and a key is never used again.
     Transactional,
 }
 
-/// Runs everything that the contracts promise.
+/// Runs all promises of the contracts.
 ///
 /// # Panics
 ///
@@ -78,7 +82,7 @@ pub fn suite<B: Bench>(bench: &B) {
     suite_of(bench, ContractLevel::Transactional);
 }
 
-/// Runs what the contracts promise up to a level.
+/// Runs the promises of the contracts up to a level.
 ///
 /// # Panics
 ///
@@ -96,7 +100,7 @@ pub fn suite_of<B: Bench>(bench: &B, level: ContractLevel) {
     }
 }
 
-/// A promise about one handle.
+/// Promise about one handle on a gallery.
 type One = fn(&dyn Store);
 
 const PROMISES: [(ContractLevel, One); 27] = [
@@ -129,7 +133,7 @@ const PROMISES: [(ContractLevel, One); 27] = [
     (ContractLevel::PerItem, an_id_is_one_line),
 ];
 
-/// Promises between two handles on one gallery, and how time passes.
+/// Promise about two handles on one gallery, and how time passes.
 type Two = fn(&dyn Store, &dyn Store, &dyn Fn(Duration));
 
 const PROMISES_OF_TWO: [Two; 6] = [
@@ -313,7 +317,8 @@ fn what_a_source_paid_for_stays_with_it(store: &dyn Store) {
     let outcome = write_to(store, NEW, &[adapted(b, b2, [0.0, 1.0], 0.25, 2.0)]);
     assert_eq!(outcome, Ok(vec![WriteOutcome::Written]), "and the new old vector is adapted");
 
-    // Who writes an adapted vector along, as a gallery with an adapter does, replaces no native one.
+    // An application that writes an adapted vector along, as a gallery with an adapter does, replaces no
+    // native one.
     let mut with_adapted = write("a", Some("a"), &[(OLD, [1.0, 0.0])]);
     with_adapted.vectors.push(NewVector {
         provenance: Provenance::Adapted,
@@ -377,7 +382,7 @@ fn what_comes_back_has_what_was_paid_for(store: &dyn Store) {
     let queue = store.scan(&Scan::new(NEW, Select::WorstFirst, 9)).unwrap();
     assert!(queue.iter().all(|record| record.item.id != "a") && queue.len() == 3, "nobody pays for it again");
 
-    // The last one counts, and what a write brings counts more.
+    // The last vector that was paid for counts, and one that a write brings counts more.
     store.put(&[write("a", Some("text"), &[(NEW, [1.0, 0.0])])]).unwrap();
     store.delete(&["a"]).unwrap();
     store.put(&[write("a", Some("text"), &[])]).unwrap();
@@ -386,7 +391,7 @@ fn what_comes_back_has_what_was_paid_for(store: &dyn Store) {
     store.put(&[write("a", Some("text"), &[(NEW, [0.0, 1.0])])]).unwrap();
     assert_eq!(of("a").1.expect("it was written").vector, [0.0, 1.0]);
     store.delete(&["a"]).unwrap();
-    // Another model's.
+    // All natives are taken out, as where another model has made them.
     store.forget_natives(NEW, epoch_of(store, NEW), 9).unwrap();
     store.put(&[write("a", Some("text"), &[])]).unwrap();
     assert_eq!(of("a").1, None, "what is forgotten does not come back");
@@ -422,7 +427,7 @@ fn what_is_on_its_way_meets_the_source_it_was_made_from(store: &dyn Store) {
     assert_eq!(store.counts(NEW).unwrap().failed, 0);
     let there = store.vectors(NEW, &[read.key]).unwrap().remove(0).expect("it was written");
     assert!(there.revision == item("a").revision && there.revision != now, "it is the item's as it is now");
-    // A source that goes and comes back came anew: nobody knows what it named meanwhile.
+    // A source that goes and comes back is a new one: nobody knows what it named meanwhile.
     put("b", "text", [1.0, 0.0]);
     let read = item("b");
     put("b", "other", [1.0, 0.0]);
@@ -625,7 +630,7 @@ fn what_has_no_direction_is_near_to_nothing(store: &dyn Store) {
         let revision = store.put(&[write]).unwrap()[0];
         (store.get(&[id]).unwrap().remove(0).expect("it was put").key, revision)
     };
-    // As an application has them, whose model gave nothing for some texts.
+    // An application may have vectors of length 0, if its model gave nothing for some texts.
     let (zero, zero1) = put("zero", [0.0, 0.0]);
     let ((near, near1), (far, far1)) = (put("near", [3.0, 4.0]), put("far", [-3.0, -4.0]));
     let there = store.vectors(old, &[zero]).unwrap().remove(0).expect("it is the application's");
@@ -889,7 +894,8 @@ fn failures_are_set_aside(store: &dyn Store) {
     assert_eq!(worst(), ["c"], "what failed is left out");
     let lacking = store.scan(&Scan::new(NEW, Select::Lacking, 9)).unwrap();
     assert_eq!(lacking.len(), 2, "but is still lacking");
-    // As where the upgrade is planned anew: one vector is the item's first, the other one takes another's place.
+    // An upgrade that is planned anew writes so: one vector is the item's first, the other one takes
+    // another's place.
     let again = [adapted(a, a1, [0.0, 1.0], 1.0, 2.0), adapted(b, b1, [0.0, 1.0], 1.0, 2.0)];
     assert_eq!(write_to(store, NEW, &again), Ok(vec![WriteOutcome::Written; 2]));
     assert_eq!(listed(None, 9), [of_a, of_b], "an adapted vector clears no failure");
@@ -1026,7 +1032,7 @@ fn errors_are_newest_first(store: &dyn Store) {
 fn files_are_there_whole_or_not_at_all(store: &dyn Store) {
     let files = Files::of(store);
     assert_eq!((files.are_kept(), files.read("map")), (Ok(false), Ok(None)));
-    // Of more than one chunk, and not the same one twice.
+    // The file has more than one chunk, and no two chunks are equal.
     let large: Vec<u8> = (0..1_200_000_u32).map(|at| (at / 7 % 251) as u8).collect();
     for bytes in [&large[..], b"", &large[1..], b"small"] {
         files.write("map", bytes).unwrap();
@@ -1035,7 +1041,7 @@ fn files_are_there_whole_or_not_at_all(store: &dyn Store) {
     let version = store.document("files").unwrap().map(|(version, _)| version);
     files.write("map", b"small").unwrap();
     assert_eq!(store.document("files").unwrap().map(|(version, _)| version), version, "it was there already");
-    // Each of some that write at once has a name of its own, and none of them loses another's.
+    // Each of some writers at once gets a name of its own, and none of them loses another's.
     std::thread::scope(|scope| {
         for writer in 0..4_u8 {
             scope.spawn(move || (0..5).for_each(|at| files.add("part-", &[writer, at]).unwrap()));
@@ -1049,7 +1055,7 @@ fn files_are_there_whole_or_not_at_all(store: &dyn Store) {
     assert_eq!((files.names(), files.has("map")), (Ok(vec!["part-000003".into()]), Ok(false)));
     files.add("part-", b"next").unwrap();
     assert_eq!(files.read("part-000004").unwrap().as_deref(), Some(&b"next"[..]));
-    // Bytes that somebody took away are missed.
+    // A read notices that somebody took bytes away.
     files.write("map", &large).unwrap();
     let directory = store.document("files").unwrap().unwrap().1;
     let directory: serde_json::Value = serde_json::from_str(&directory).unwrap();
@@ -1152,7 +1158,7 @@ fn samples_are_uniform_and_stable(store: &dyn Store) {
     two_spaces(store);
     let put = |ids: std::ops::Range<usize>| {
         for at in ids {
-            // One in ten cannot be embedded again.
+            // One in ten items cannot be embedded again.
             put_one(store, &format!("i{at}"), (at % 10 != 0).then_some("x"));
         }
     };
@@ -1169,7 +1175,8 @@ fn samples_are_uniform_and_stable(store: &dyn Store) {
     let other: Vec<String> =
         store.sample(&other).unwrap().records.into_iter().map(|record| record.item.id).collect();
     assert_ne!(other, all[..30], "another seed, another sample");
-    // Of 200 that were put first, a uniform sample of 100 holds 50 on average, and 35 with odds of one in a thousand.
+    // A uniform sample of 100 holds 50 on average of the 200 that were put first, and 35 with odds of one in
+    // a thousand.
     let early = all[..100].iter().filter(|id| id[1..].parse::<usize>().is_ok_and(|at| at < 200)).count();
     assert!((30..=70).contains(&early), "{early} of 100 are of the first half");
     let gone: Vec<&str> = all.iter().step_by(4).map(String::as_str).collect();
@@ -1198,7 +1205,7 @@ fn samples_are_uniform_and_stable(store: &dyn Store) {
     store.record_failures(NEW, &failures).unwrap();
     assert_eq!(drawn(Among::Embeddable, 5).1, sourced + 1 - 2, "native ones are in it, failed ones are not");
     assert_eq!(drawn(Among::Adapted, 5).1, 2);
-    // A claim of a sample hands out what waits of it, in its order, and nothing else.
+    // A claim of a sample hands out the items of it that wait, in its order, and nothing else.
     let is_native =
         |record: &Record| record.state.as_ref().is_some_and(|state| state.provenance == Provenance::Native);
     let beginning = store.sample(&Sample { seed: 5, ..sample(NEW, Among::Embeddable, 40) }).unwrap().records;
@@ -1235,7 +1242,7 @@ fn what_an_earlier_plan_writes_is_refused(store: &dyn Store) {
         assert_eq!(store.document("plan"), Ok(Some((version, "one".into()))), "neither without the other");
     }
     let late = adapted(a, a1, [1.0, 0.0], 1.0, 1.0);
-    let refused = |error: Option<rehang::Error>| {
+    let refused = |error: Option<rehang_core::Error>| {
         let error = error.expect("an earlier plan writes nothing");
         assert!(error.is_superseded() && error.is_conflict(), "{error}");
         let counts = store.counts(NEW).unwrap();
@@ -1324,7 +1331,8 @@ fn an_item_is_leased_to_one_worker(one: &dyn Store, other: &dyn Store, pass: &dy
     pass(LEASE / 2);
     assert_eq!(at_work(one), [("right".into(), 2)], "a lease that ran out holds nothing");
     assert_eq!(claim(other, "right", 2), (queue[..2].to_vec(), 0), "and is anybody's");
-    // The dead one was but slow. What it held is not given back twice, and what another one has now is not its to give back.
+    // The dead worker was but slow. Items that it held are not given back twice, and those that another one
+    // holds now are not its to give back.
     let keys: Vec<ItemKey> = other
         .scan(&Scan::new(NEW, Select::WorstFirst, 9))
         .unwrap()
@@ -1371,7 +1379,7 @@ fn a_lease_ends_with_what_it_was_for(one: &dyn Store, other: &dyn Store, pass: &
     assert_eq!(held(), 3, "a deletion ends it");
     write_to(other, NEW, &[adapted(d, d1, [0.0, 1.0], 1.0, 2.0)]).unwrap();
     assert_eq!(held(), 3, "an adapted vector leaves the item in the queue, and its worker at work");
-    // Neither a lease of another one nor one that ran out is in the way of a write.
+    // Neither another worker's lease nor one that ran out is in the way of a write.
     pass(LEASE);
     let (e, e1) = items[4];
     let writes = [native(d, d1, [1.0, 0.0]), native(e, e1, [1.0, 0.0])];
@@ -1385,7 +1393,7 @@ fn a_lease_outlives_a_write_of_the_old_vector(one: &dyn Store, other: &dyn Store
     let put = |id: &str, source: &str, vectors: &[(&str, [f32; 2])]| {
         other.put(&[write(id, Some(source), vectors)]).unwrap();
     };
-    // As an application does whose old vectors are made by a job: the text first.
+    // An application whose old vectors are made by a job writes so: the text first.
     for id in ["a", "b"] {
         put(id, "text", &[]);
     }
@@ -1431,7 +1439,7 @@ fn what_its_workers_end_with_goes_alone(one: &dyn Store, other: &dyn Store, pass
     pass(LEASE);
     assert_eq!(claim(other, "fifth", 9), ("a".into(), 2));
     assert_eq!(claim(other, "fifth", 9), ("b".into(), 3), "it is counted on");
-    // Whatever else ends a lease begins the count anew.
+    // Every other end of a lease begins the count anew.
     other.release(NEW, "fifth", None).unwrap();
     put_one(one, "c", Some("new"));
     let (d, d1) = items[3];
@@ -1469,7 +1477,7 @@ fn a_plan_fences_every_handle(one: &dyn Store, other: &dyn Store, _: &dyn Fn(Dur
     one.put(&writes).unwrap();
     let names: Vec<&str> = ids.iter().map(String::as_str).collect();
     let items: Vec<Item> = one.get(&names).unwrap().into_iter().flatten().collect();
-    // What was written in an epoch has its number as a coordinate.
+    // A vector has the number of the epoch it was written in as a coordinate.
     let fill = |store: &dyn Store, epoch: Epoch| -> usize {
         let vector = [epoch.number() as f32, 1.0];
         let writes = |some: &[Item]| -> Vec<VectorWrite> {
@@ -1519,12 +1527,12 @@ fn two_spaces(store: &dyn Store) {
     store.create_space(&space(NEW), Provenance::Native).unwrap();
 }
 
-/// A key that no item has.
+/// Key that no item has.
 const NOBODY: ItemKey = ItemKey::new(1 << 62);
 
 const LEASE: Duration = Duration::from_secs(30);
 
-/// Ids in the order of their keys.
+/// Sorts ids by the keys of their items.
 fn by_key(store: &dyn Store, ids: &[&str]) -> Vec<String> {
     let mut items: Vec<Item> = store.get(ids).unwrap().into_iter().flatten().collect();
     items.sort_by_key(|item| item.key);
@@ -1535,7 +1543,7 @@ fn epoch_of(store: &dyn Store, space: &str) -> Epoch {
     rehang_store::find_space(store, space).unwrap().map_or(Epoch::FIRST, |record| record.epoch)
 }
 
-/// Writes in the epoch of now.
+/// Writes vectors in the space's present epoch.
 fn write_to(store: &dyn Store, space: &str, writes: &[VectorWrite]) -> Result<Vec<WriteOutcome>> {
     store.write_vectors(space, Some(epoch_of(store, space)), writes)
 }

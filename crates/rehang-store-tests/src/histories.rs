@@ -1,59 +1,60 @@
-//! Random histories of calls, and everything that can be seen of a gallery after them: two stores that are given the same history look alike.
+//! Random histories of calls, and everything that can be seen of a gallery after them: two stores that are
+//! given the same history look alike.
 //!
-//! Keys, revisions and versions are each store's own numbers, so what is compared goes by their order.
+//! Keys, revisions and versions are each store's own numbers, so the comparison goes by their order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
-use rehang::{Distance, Matrix, Provenance, Space};
+use rehang_core::{Distance, Matrix, Provenance, Space};
 use rehang_store::{
     Among, Epoch, Filter, ItemKey, ItemWrite, NewVector, Priority, Queue, QueueBand, Record, Revision,
     Sample, Scan, Select, Store, VectorWrite,
 };
 use serde_json::json;
 
-/// The items' ids: numbers, since that is what Qdrant's points are called.
+/// Ids of the items: numbers, since the points of Qdrant have numbers for ids.
 pub const IDS: [&str; 7] = ["1", "2", "3", "4", "5", "6", "7"];
 const SPACES: [&str; 2] = ["old", "new"];
 const WORKERS: [&str; 2] = ["left", "right"];
 /// Seconds of a lease: so long that a test's own time does not count.
 pub const LEASE_S: u64 = 1000;
 
-/// A call on a store. Items are numbers of [`IDS`]; spaces and workers are numbered too, two of each.
+/// Call on a store. Items are numbers of [`IDS`]; spaces and workers are numbered too, two of each.
 #[derive(Debug, Clone)]
 pub enum Call {
     /// An application writes items.
     Put {
-        /// The items.
+        /// Numbers of the items.
         ids: Vec<usize>,
-        /// Whether they have a source.
+        /// Whether the items have a source.
         sourced: bool,
         /// Whether the source of an item that is there stays what it is, if it has one.
         keeps_source: bool,
-        /// Which spaces get a vector.
+        /// Spaces that get a vector, `true` for each.
         with: [bool; 2],
-        /// What their vectors are made of.
+        /// Value that the vectors and the source are made of.
         value: i8,
     },
     /// An application deletes items.
     Delete(Vec<usize>),
-    /// A write of an upgrade.
+    /// An upgrade writes vectors.
     Write {
         /// The space.
         space: usize,
         /// The items.
         ids: Vec<usize>,
-        /// Native vectors, or adapted ones.
+        /// Whether the vectors are native; else they are adapted.
         native: bool,
-        /// Whether they name a revision that the items do not have.
+        /// Whether the writes name a revision that the items do not have.
         stale: bool,
-        /// Whether they are of an earlier epoch.
+        /// Whether the writes are of an earlier epoch.
         late: bool,
-        /// What the vectors are made of.
+        /// Value that the vectors are made of.
         value: i8,
-        /// Predicted squared error.
+        /// Predicted squared error of the vectors.
         sigma2: Option<u8>,
     },
     /// An item gets another place in the queue.
@@ -66,23 +67,23 @@ pub enum Call {
         band: usize,
         /// The place in the band.
         score: i8,
-        /// Whether it is of an earlier epoch.
+        /// Whether the change is of an earlier epoch.
         late: bool,
     },
     /// Native vectors are taken out again.
     ForgetNatives {
         /// The space.
         space: usize,
-        /// At most so many.
+        /// Largest number of vectors that are taken out.
         limit: usize,
-        /// Whether it is of an earlier epoch.
+        /// Whether the call is of an earlier epoch.
         late: bool,
     },
     /// The next epoch begins.
     Advance {
         /// The space.
         space: usize,
-        /// Whether it follows an earlier epoch.
+        /// Whether the call is to follow an earlier epoch.
         late: bool,
     },
     /// A worker claims items.
@@ -93,7 +94,7 @@ pub enum Call {
         sample: Option<(u64, usize)>,
         /// The worker.
         worker: usize,
-        /// At most so many.
+        /// Largest number of items that are claimed.
         limit: usize,
     },
     /// A worker renews its leases.
@@ -109,7 +110,7 @@ pub enum Call {
         space: usize,
         /// The worker.
         worker: usize,
-        /// The items; `None` for all that it holds.
+        /// The items; `None` for all that the worker holds.
         ids: Option<Vec<usize>>,
     },
     /// An item could not be embedded.
@@ -118,20 +119,21 @@ pub enum Call {
         space: usize,
         /// The item.
         id: usize,
-        /// Whether it names a revision that the item does not have.
+        /// Whether the failure names a revision that the item does not have.
         stale: bool,
     },
     /// All failures of a space are forgotten.
     ClearFailures(usize),
     /// Searches move to a space from the other one.
     Switch(usize),
-    /// A document is replaced. Which version is expected: none, that of now, or another.
+    /// A document is replaced. The number says which version is expected: none, the present one, or another.
     Document(usize),
     /// The space that does not serve is dropped, and made again.
     Drop,
 }
 
-/// Any call; claims from a sample where stores that are compared draw the same one.
+/// Strategy of any call. Claims may be from a sample if `has_samples`, where the stores that are compared
+/// draw the same one.
 pub fn call(has_samples: bool) -> impl Strategy<Value = Call> {
     let id = 0..IDS.len();
     let ids = prop::collection::vec(id.clone(), 1..5);
@@ -165,7 +167,8 @@ pub fn call(has_samples: bool) -> impl Strategy<Value = Call> {
     ]
 }
 
-/// As many histories as `PROPTEST_CASES` says, or a few; the same ones in each run.
+/// Configuration of proptest: as many histories as `PROPTEST_CASES` says, or a few, and the same ones in each
+/// run.
 pub fn config(few: u32) -> ProptestConfig {
     let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(few);
     let seed = std::env::var("PROPTEST_RNG_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(20);
@@ -186,13 +189,13 @@ pub fn make_spaces(store: &dyn Store) {
     }
 }
 
-/// The label of the item with a number: every second one has one.
+/// Returns the label of the item with a number: every second item has one.
 pub fn label_of(id: usize) -> Option<String> {
     id.is_multiple_of(2).then(|| "even".into())
 }
 
-/// An answer without what two stores may say otherwise.
-fn said<T>(answer: rehang::Result<T>) -> String {
+/// Reduces an answer to what two stores must say alike: "done", or the first three words of the error.
+fn said<T>(answer: rehang_core::Result<T>) -> String {
     match answer {
         Ok(_) => "done".into(),
         Err(error) => format!("{error:?}")
@@ -204,10 +207,10 @@ fn said<T>(answer: rehang::Result<T>) -> String {
     }
 }
 
-/// Does it, and says what the store answered, without numbers that two stores may give differently.
+/// Makes the call, and returns the store's answer without numbers that two stores may give differently.
 pub fn apply(store: &dyn Store, call: &Call) -> String {
     let item = |id: usize| store.get(&[IDS[id]]).unwrap().remove(0);
-    // What is made of the source alone goes by the revision of that.
+    // A write that is made of the source alone, native or a failure, names the source revision.
     let known = |id: usize, of_source: bool, stale: bool| -> (ItemKey, Revision) {
         item(id).map_or((ItemKey::from(1_000_000), 1), |item| {
             let revision = if of_source { item.source_revision } else { item.revision };
@@ -319,17 +322,18 @@ pub fn apply(store: &dyn Store, call: &Call) -> String {
     }
 }
 
-/// The vector of an item that is made of a value.
+/// Returns the vector of an item that is made of a value.
 pub fn vector(value: i8, id: usize) -> Vec<f32> {
     vec![f32::from(value), id as f32 / 2.0]
 }
 
-/// Everything that can be seen of a gallery, with keys and revisions replaced by their ranks.
+/// Describes everything that can be seen of a gallery, with keys and revisions replaced by their ranks.
 pub fn seen(store: &dyn Store) -> String {
     seen_with(store, |distance| distance)
 }
 
-/// The same with distances as `rounded`: those of a server have roundings of its own.
+/// Describes a gallery as [`seen`] does, with distances as `rounded`: a server rounds distances in its own
+/// way.
 pub fn seen_with(store: &dyn Store, rounded: fn(f32) -> f32) -> String {
     let all = store.scan(&Scan::new("old", Select::All, 100)).unwrap();
     let keys: Vec<ItemKey> = all.iter().map(|record| record.item.key).collect();
@@ -353,12 +357,12 @@ pub fn seen_with(store: &dyn Store, rounded: fn(f32) -> f32) -> String {
             provenances
         );
     }
-    // In which order spaces were made is theirs to say, also after one was dropped and made again.
+    // The order in which spaces were made is each store's to say, also after one was dropped and made again.
     for space in SPACES {
         let other = if space == "old" { "new" } else { "old" };
         let mut errors: Vec<String> =
             store.errors(space, 100).unwrap().iter().map(|pair| format!("{pair:?}")).collect();
-        // Those of one call are in no order.
+        // Errors of one call are in no order.
         errors.sort();
         lines.push(format!("{space} {:?} {errors:?}", store.counts(space).unwrap()));
         let at_work: Vec<_> =

@@ -1,7 +1,8 @@
-//! What every store of live galleries is tested with, one of another repository too.
+//! Tests of stores of live galleries, for any store, one of another repository too.
 //!
-//! [`conformance`] is a suite that proves the contracts of [`rehang_store`]. [`MemoryStore`] keeps them to the letter, and [`histories`]
-//! are random calls that a store and this twin must answer alike. It is a dev-dependency: nothing that is shipped has it.
+//! [`conformance`] is a suite that proves the contracts of [`rehang_store`]. [`MemoryStore`] keeps them to
+//! the letter, and [`histories`] are random calls that a store and this twin must answer alike. This crate is
+//! a dev-dependency: nothing that is shipped has it.
 
 pub mod conformance;
 pub mod histories;

@@ -1,11 +1,12 @@
-//! A strict store in memory: the contract in its shortest words, and the twin that other stores are compared with.
+//! Strict store in memory: the contract in its shortest words, and the twin that other stores are compared
+//! with.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rayon::prelude::*;
-use rehang::{Matrix, Provenance, Result, Space};
+use rehang_core::{Matrix, Provenance, Result, Space};
 use rehang_store::check::{self, another_serves, no_such_space, same_space, serving_space_stays};
 use rehang_store::{
     Among, AtWork, Claimed, Counts, Document, Drawn, Epoch, Failure, Filter, FirstKeys, Found, Index, Item,
@@ -13,20 +14,20 @@ use rehang_store::{
     SpaceRecord, SystemLeaseClock, VectorRecord, VectorWrite, WriteOutcome, exact, lease_end,
 };
 
-/// A gallery in memory. It is lost with the process; everything else of the contract it keeps to the letter.
+/// Gallery in memory. It is lost with the process; it keeps everything else of the contract to the letter.
 ///
-/// Every method holds one lock from its first to its last step, so each call is a transaction, and searches are exact. A clone is
-/// another handle on the same gallery.
+/// Every method holds one lock from its first to its last step, so each call is a transaction, and searches
+/// are exact. A clone is another handle on the same gallery.
 ///
 /// ```
-/// use rehang::{Distance, Provenance, Space};
+/// use rehang_core::{Distance, Provenance, Space};
 /// use rehang_store::Ledger;
 /// use rehang_store_tests::MemoryStore;
 ///
 /// let store = MemoryStore::new();
 /// store.create_space(&Space::new("clip", 2, Distance::Cosine, true), Provenance::Old)?;
 /// assert_eq!(store.serving()?.as_deref(), Some("clip"));
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 #[derive(Debug, Clone)]
 pub struct MemoryStore {
@@ -36,7 +37,7 @@ pub struct MemoryStore {
 
 #[derive(Debug, Clone, Default)]
 struct State {
-    /// Makes a key of an item's id and its number; `None` for the number itself.
+    /// Makes an item's key of its id and its number; `None`: the key is made of the number alone.
     key_of: Option<fn(&str, u64) -> ItemKey>,
     last_key: u64,
     counter: u64,
@@ -45,7 +46,7 @@ struct State {
     spaces: Vec<SpaceState>,
     serving: Option<String>,
     documents: BTreeMap<String, (u64, String)>,
-    /// Whether items that come back have lost their native vectors.
+    /// Whether an item that was deleted and comes back has lost its native vectors.
     forgets: bool,
 }
 
@@ -54,7 +55,7 @@ struct SpaceState {
     record: SpaceRecord,
     vectors: BTreeMap<ItemKey, StoredVector>,
     failures: BTreeMap<ItemKey, (Revision, String)>,
-    /// Who holds an item, and until when.
+    /// Leases by the item that they hold.
     leases: BTreeMap<ItemKey, Lease>,
     /// Native vectors of items that are gone, by id and source.
     paid: BTreeMap<(String, String), Vec<f32>>,
@@ -68,7 +69,7 @@ struct Lease {
     lost: u32,
 }
 
-/// A vector and the count of its last write.
+/// Vector of a space, and the count of its last write.
 #[derive(Debug, Clone)]
 struct StoredVector {
     vector: VectorRecord,
@@ -81,30 +82,34 @@ impl MemoryStore {
         Self::default()
     }
 
-    /// The same gallery, whose new items get other keys: made of an item's id and of how many came before it and with it. As a twin of a
-    /// store whose keys are the ids', for tests of who writes one.
+    /// Gives new items the keys that `key_of` makes of an item's id and its number, counted with it. The
+    /// gallery stays the same.
+    ///
+    /// So it can be the twin of a store whose keys are made of the ids, in tests of who writes a key.
     #[must_use]
     pub fn with_keys(self, key_of: fn(&str, u64) -> ItemKey) -> Self {
         self.state().key_of = Some(key_of);
         self
     }
 
-    /// The same gallery, which [gives no native vector back](Ledger) to an item that was deleted and comes again. As a twin of a store that
-    /// cannot.
+    /// Makes the gallery one that [gives no native vector back](Ledger) to an item that was deleted and comes
+    /// again: the twin of a store that cannot.
     #[must_use]
     pub fn forgetting(self) -> Self {
         self.state().forgets = true;
         self
     }
 
-    /// The same gallery, with leases by another clock.
+    /// Measures leases by another clock. The gallery stays the same.
     #[must_use]
     pub fn with_clock(self, clock: Arc<dyn LeaseClock>) -> Self {
         Self { clock, ..self }
     }
 
-    /// Gives an item another id, which no other has: what an update of a key does to a table. It keeps its key and everything that is
-    /// known of it. As a twin of a store with such tables.
+    /// Gives an item another id, which no other item has, as an update of a key does to a table.
+    ///
+    /// The item keeps its key and everything that is known of it. So the gallery can be the twin of a store
+    /// with such tables.
     pub fn rename(&self, from: &str, to: &str) {
         let mut state = self.state();
         let Some(key) = state.keys.remove(from) else { return };
@@ -114,14 +119,14 @@ impl MemoryStore {
         }
     }
 
-    /// A gallery of its own that is like this one now.
+    /// Makes a gallery of its own that is like this one now.
     #[must_use]
     pub fn backup(&self) -> Self {
         Self { state: Arc::new(Mutex::new(self.state().clone())), clock: Arc::clone(&self.clock) }
     }
 
-    /// Sets the gallery back to what it was. Numbers that were given since are not given again: in a store whose counter is set back with
-    /// it, a random part sees to that.
+    /// Sets the gallery back to a backup. Numbers that were given since are not given again: in a store whose
+    /// counter is set back with the gallery, a random part sees to that.
     pub fn set_back(&self, to: &Self) {
         let then = to.state().clone();
         let mut state = self.state();
@@ -130,8 +135,8 @@ impl MemoryStore {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // A panic inside a lock can only come from a defect of this file; the state is checked before it is changed, so
-        // it is whole even then.
+        // A panic inside a lock can only come from a defect of this file; the state is checked before it is
+        // changed, so it is whole even then.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -592,7 +597,7 @@ impl State {
         Ok(find(&self.spaces, name)?.1)
     }
 
-    /// The first keys of a shuffle, and how many items are in it.
+    /// Draws the first keys of a shuffle, and counts the items that are in it.
     fn first(&self, space: &SpaceState, among: Among, seed: u64, size: usize) -> (Vec<ItemKey>, u64) {
         let mut first = FirstKeys::new(seed, size);
         for item in self.items.values() {
@@ -609,10 +614,11 @@ impl State {
         first.keys()
     }
 
-    /// The queue of the backfill, leased or not.
+    /// Items of the backfill's queue, leased or not, in its order.
     fn queue(&self, space: &SpaceState) -> Vec<&Item> {
         let mut items: Vec<&Item> = self.items.values().filter(|item| space.queues(item)).collect();
-        // Lacking ones in front, then by priority; none at all comes after every other.
+        // Items that lack a vector come first, then adapted ones by priority; those without a priority come
+        // last.
         let place = |item: &Item| {
             space.vectors.get(&item.key).map(|held| {
                 held.vector.priority.map_or((1, None, 0.0), |priority| {
@@ -637,7 +643,7 @@ impl State {
     fn put(&mut self, write: &ItemWrite) -> Revision {
         let key = self.keys.get(&write.id).copied().unwrap_or_else(|| {
             self.last_key += 1;
-            // Of more than 64 bits, as UUIDs are.
+            // The keys have more than 64 bits, as UUIDs do.
             let counted = || ItemKey::new((1 << 64) + u128::from(self.last_key));
             self.key_of.map_or_else(counted, |key_of| key_of(&write.id, self.last_key))
         });
@@ -693,7 +699,7 @@ impl State {
         revision
     }
 
-    /// Keeps the native vectors of an item that is gone.
+    /// Keeps the native vectors of an item that is about to go, by its id and source.
     fn keep_paid(&mut self, item: Item) {
         let (false, Some(source)) = (self.forgets, item.source) else { return };
         for space in &mut self.spaces {
@@ -705,7 +711,7 @@ impl State {
         }
     }
 
-    /// Gives an item that comes the native vectors that one of its id and source had.
+    /// Gives an item that comes the native vectors that an item with its id and source had before.
     fn give_paid(&mut self, key: ItemKey, write: &ItemWrite, revision: Revision) {
         let Some(source) = &write.source else { return };
         for space in &mut self.spaces {
@@ -737,7 +743,8 @@ impl SpaceState {
         self.vectors.get(&key).map(|held| held.vector.provenance)
     }
 
-    /// Removes what was not made from an item's source alone.
+    /// Removes an item's vector unless it was made from the source alone; a vector that stays gets the new
+    /// revision.
     fn keep_what_is_of_the_source(&mut self, key: ItemKey, revision: Revision) {
         if let Some(held) = self.vectors.get_mut(&key) {
             held.vector.revision = revision;
@@ -747,7 +754,7 @@ impl SpaceState {
         }
     }
 
-    /// Whether the backfill can take an item.
+    /// Whether the backfill can take an item: it has a source, no failure, and lacks a vector or is adapted.
     fn queues(&self, item: &Item) -> bool {
         item.source.is_some()
             && !self.failures.contains_key(&item.key)
@@ -763,7 +770,7 @@ impl SpaceState {
         }
     }
 
-    /// One conditional write that has been checked.
+    /// Makes one write that has been checked, if its conditions hold.
     fn write(&mut self, items: &BTreeMap<ItemKey, Item>, write: &VectorWrite, change: u64) -> WriteOutcome {
         let Some(item) = items.get(&write.key) else { return WriteOutcome::Deleted };
         let of_now =
@@ -805,13 +812,13 @@ fn find_mut<'a>(spaces: &'a mut [SpaceState], name: &str) -> Result<&'a mut Spac
 
 #[cfg(test)]
 mod tests {
-    use rehang::Distance;
+    use rehang_core::Distance;
     use rehang_store::{ManualLeaseClock, NewVector};
 
     use super::*;
     use crate::conformance::{Bench, suite};
 
-    /// Galleries in memory, put to the test.
+    /// Test bench of galleries in memory.
     struct Memory {
         make: fn() -> MemoryStore,
         galleries: Mutex<BTreeMap<String, MemoryStore>>,
@@ -832,7 +839,7 @@ mod tests {
         }
     }
 
-    /// A gallery whose keys are like UUIDs: 128 bits, in an order that has nothing to do with time.
+    /// Makes a gallery whose keys are like UUIDs: 128 bits, in an order that has nothing to do with time.
     fn with_scattered_keys() -> MemoryStore {
         // An odd factor makes another key of each number.
         MemoryStore::new().with_keys(|_, number| {

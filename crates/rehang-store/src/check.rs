@@ -1,16 +1,19 @@
-//! What must hold of everything that enters a store, whichever store it is, and how each refusal is worded: for those who write a store.
+//! Checks of everything that enters a store, whichever store it is, and the words of each refusal: for those
+//! who write a store.
 
 #![allow(clippy::missing_errors_doc, reason = "each function says what it refuses; that is its error")]
 
 use std::fmt;
 
-use rehang::check::{expect_finite, expect_width, is_finite};
-use rehang::{Error, ErrorKind, Matrix, NORMALISED_TOLERANCE, Provenance, Result, Space, norm};
+use rehang_core::check::{expect_finite, expect_width, is_finite};
+use rehang_core::{Error, ErrorKind, Matrix, NORMALISED_TOLERANCE, Provenance, Result, Space, norm};
 
 use crate::contract::{Epoch, ItemWrite, Ledger, Priority, SpaceRecord, VectorWrite};
 
-/// A vector enters only if it is as wide as its space, finite, and of length 1 where the space says so; one that is made for the upgrade, or
-/// by the new model, only if it has a direction where cosines are compared. An old one may be without: the application has it as it is.
+/// Checks a vector: it is as wide as its space, finite, and of length 1 where the space says so.
+///
+/// A vector that is made for the upgrade, or by the new model, also needs a direction where cosines are
+/// compared. An old one may be without: the application has it as it is.
 pub fn vector(
     space: &Space,
     provenance: Provenance,
@@ -34,7 +37,8 @@ pub fn vector(
     Ok(())
 }
 
-/// Checks all of an application's write that can be checked without the store's content; `space` looks up its spaces.
+/// Checks everything of an application's write that can be checked without the store's content; `space` looks
+/// up its spaces.
 pub fn item_write<'a>(write: &ItemWrite, mut space: impl FnMut(&str) -> Result<&'a Space>) -> Result<()> {
     if write.id.contains(['\n', '\r']) {
         return Err(Error::option(
@@ -63,7 +67,7 @@ pub fn item_write<'a>(write: &ItemWrite, mut space: impl FnMut(&str) -> Result<&
     Ok(())
 }
 
-/// Checks all of an upgrade's write that can be checked without the store's content.
+/// Checks everything of an upgrade's write that can be checked without the store's content.
 pub fn vector_write(space: &Space, epoch: Option<Epoch>, write: &VectorWrite) -> Result<()> {
     vector(space, write.provenance, &write.vector, || format!("item {}", write.key))?;
     if write.provenance == Provenance::Old {
@@ -77,7 +81,7 @@ pub fn vector_write(space: &Space, epoch: Option<Epoch>, write: &VectorWrite) ->
     number("squared_error", write.squared_error.map(f64::from))
 }
 
-/// NaN has no place in an order, so it is refused where orders are made from a number.
+/// Refuses NaN where an order is made from a number: it has no place in one.
 pub fn number(name: &str, value: Option<f64>) -> Result<()> {
     match value {
         Some(value) if value.is_nan() => Err(Error::option(name, "NaN", "a number, or none at all")),
@@ -85,12 +89,13 @@ pub fn number(name: &str, value: Option<f64>) -> Result<()> {
     }
 }
 
-/// Scores order the queue.
+/// Refuses a priority whose score is NaN, since scores order the queue.
 pub fn priority(priority: Option<Priority>) -> Result<()> {
     number("priority", priority.map(|priority| priority.score))
 }
 
-/// Nothing is written for a plan that another one has replaced.
+/// Refuses a write of a plan that another plan has replaced: `carried` is the write's epoch, `now` the
+/// space's.
 pub fn epoch(space: &str, carried: Epoch, now: Epoch) -> Result<()> {
     if carried == now {
         return Ok(());
@@ -101,7 +106,8 @@ pub fn epoch(space: &str, carried: Epoch, now: Epoch) -> Result<()> {
     ))
 }
 
-/// A space can be made if its vectors have coordinates and applications' vectors in it are their models' own.
+/// Checks that a space can be made: it has a name, its dimension is in range, and applications' vectors in it
+/// are not adapted.
 pub fn new_space(space: &Space, written_as: Provenance) -> Result<()> {
     if space.name.is_empty() {
         return Err(Error::option("the name of a space", "", "the name of the model that makes its vectors"));
@@ -123,7 +129,7 @@ pub fn new_space(space: &Space, written_as: Provenance) -> Result<()> {
     Ok(())
 }
 
-/// Queries must be as wide as the space and finite.
+/// Checks that queries are as wide as the space and finite.
 pub fn queries(space: &Space, queries: &Matrix) -> Result<()> {
     let what = format!("the queries to space {:?}", space.name);
     if queries.rows() > 0 {
@@ -135,7 +141,7 @@ pub fn queries(space: &Space, queries: &Matrix) -> Result<()> {
 /// Widest vector of a gallery; anything wider is taken for a slip.
 pub const DIMENSION_MAX: usize = 1 << 16;
 
-/// Succeeds where a space that is there already has the very properties that are wanted.
+/// Checks that a space that is there already has the very properties that are wanted.
 pub fn same_space(there: &SpaceRecord, space: &Space, written_as: Provenance) -> Result<()> {
     if there.space == *space && there.written_as == written_as {
         return Ok(());
@@ -150,7 +156,7 @@ pub fn same_space(there: &SpaceRecord, space: &Space, written_as: Provenance) ->
     ))
 }
 
-/// The serving space is not dropped.
+/// Refusal to drop the serving space.
 pub fn serving_space_stays(space: &str) -> Error {
     Error::conflict(
         format!("space {space:?}"),
@@ -158,7 +164,7 @@ pub fn serving_space_stays(space: &str) -> Error {
     )
 }
 
-/// A switch of searches that another one overtook.
+/// Refusal of a switch of searches that another switch overtook.
 pub fn another_serves(from: &str, to: &str, serving: &str) -> Error {
     Error::conflict(
         format!("switching searches from space {from:?} to {to:?}"),
@@ -166,7 +172,7 @@ pub fn another_serves(from: &str, to: &str, serving: &str) -> Error {
     )
 }
 
-/// A space that a store does not have, beside those that it has.
+/// Refusal where a store has no space of this name; it lists the spaces that the store has.
 pub fn no_such_space<'a>(name: &str, store: &str, names: impl Iterator<Item = &'a str>) -> Error {
     let names: Vec<&str> = names.collect();
     let place = if names.is_empty() {
@@ -177,7 +183,7 @@ pub fn no_such_space<'a>(name: &str, store: &str, names: impl Iterator<Item = &'
     Error::not_found("space", name, place)
 }
 
-/// A space of a gallery by name.
+/// Looks up a space of a gallery by name.
 ///
 /// # Errors
 ///
@@ -190,7 +196,7 @@ pub fn expect_space(ledger: &dyn Ledger, name: &str) -> Result<SpaceRecord> {
     Err(no_such_space(name, &ledger.name(), spaces.iter().map(|record| record.space.name.as_str())))
 }
 
-/// An epoch is followed by the next one unless another process has begun that.
+/// Checks that a space still is in epoch `from`, so that no other process has begun the next one.
 pub fn same_epoch(space: &str, from: Epoch, now: Epoch) -> Result<()> {
     if from == now {
         return Ok(());
@@ -201,7 +207,8 @@ pub fn same_epoch(space: &str, from: Epoch, now: Epoch) -> Result<()> {
     ))
 }
 
-/// The version of a document that replaces the one that is there, unless another process has changed it.
+/// Returns the version of a document that replaces the one that is there, unless another process has changed
+/// it.
 pub fn next_version(name: &str, expected: Option<u64>, there: Option<u64>) -> Result<u64> {
     if there == expected {
         let next = there.unwrap_or(0).checked_add(1);

@@ -1,25 +1,25 @@
-//! What a store knows of itself beyond the contract, for an examination.
+//! Examination of a store: what it knows of itself beyond the contract.
 
-use rehang::{Result, Space};
+use rehang_core::{Result, Space};
 use serde::Serialize;
 
 use crate::contract::Store;
 
-/// Something that must not be.
+/// Fault of a gallery: something that must not be in it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Problem {
-    /// The space it was found in; `None` where it is about the whole gallery.
+    /// Name of the space the fault was found in; `None` where it is about the whole gallery.
     pub space: Option<String>,
-    /// What was found.
+    /// The fault, in words.
     pub what: String,
-    /// How often.
+    /// How often it was found.
     pub count: u64,
 }
 
-/// What a look at an application's table or collection found, before it is a gallery; nothing was written.
+/// Findings of a look at an application's table or collection, before it is a gallery; nothing was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Looked {
-    /// Width of the vectors that were named, where the application declares it, or its first vector says it.
+    /// Width of the vectors that were named, where the application declares it or its first vector shows it.
     pub dimension: Option<usize>,
     /// Columns that say which item a row is; none in a collection.
     pub id: Vec<String>,
@@ -27,7 +27,8 @@ pub struct Looked {
     pub texts: Vec<String>,
     /// Columns or named vectors; empty text is the unnamed one of a collection.
     pub vectors: Vec<String>,
-    /// Vectors in search graphs that the server makes anew when every point is written; 0 where none is, and for tables.
+    /// Vectors in search graphs that the server makes anew when every point is written; 0 where it makes none
+    /// anew, and for tables.
     pub graphs: u64,
 }
 
@@ -42,13 +43,13 @@ pub struct Released {
     pub without_source: u64,
     /// Items that have no vector though they have a source: nobody had embedded it yet.
     pub waiting: u64,
-    /// Where one sees which vectors are adapted: a table of PostgreSQL, a payload field of Qdrant.
+    /// Place where people see which vectors are adapted: a table of PostgreSQL, a payload field of Qdrant.
     pub adapted_in: Option<String>,
-    /// A collection of ours in Qdrant that is empty now and stays: the key may not delete it.
+    /// Name of a collection of ours in Qdrant that is empty now and stays: the key may not delete it.
     pub empty: Option<String>,
 }
 
-/// How a space is searched.
+/// Way in which a space is searched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum IndexKind {
@@ -58,37 +59,39 @@ pub enum IndexKind {
     Graph,
 }
 
-/// How the search index of a space is.
+/// State of the search index of a space.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct IndexHealth {
-    /// How the space is searched.
+    /// Way in which the space is searched.
     pub kind: IndexKind,
     /// Vectors that searches see.
     pub vectors: usize,
     /// Vectors and removals that wait to be merged into the graph; they are compared one by one until then.
     pub waiting: usize,
-    /// Vectors of the graph when it was built; 0 without a graph. Of an index on a server, those that it holds now.
+    /// Vectors of the graph when it was built; 0 without a graph. For an index on a server: those that it
+    /// holds now.
     pub built: usize,
-    /// Vectors of the graph that were overwritten or removed since.
+    /// Vectors of the graph that were overwritten or removed since it was built.
     pub overwritten: usize,
-    /// Recall when the graph was built; `None` without one, and where its server keeps no such figure.
+    /// Recall when the graph was built; `None` without a graph, and where its server keeps no such figure.
     pub recall_at_build: Option<f64>,
-    /// Recall when it was looked at last, by whichever process, where that was after the build.
+    /// Recall when it was measured last, by whichever process; `None` where that was not after the build.
     pub recall_checked: Option<f64>,
     /// How often the graph was made again, by whichever process.
     pub rebuilt: u64,
-    /// Why it was made again last.
+    /// Reason why the graph was made again last.
     pub rebuilt_because: Option<String>,
-    /// What went wrong in the background last, if anything; searches are right all the same.
+    /// Trouble of the work in the background, the latest one, if any; searches are right all the same.
     pub trouble: Option<String>,
-    /// Bytes it takes: in memory, or on the disk of its server.
+    /// Bytes that the index takes: in memory, or on the disk of its server.
     pub bytes: usize,
-    /// Bytes a vector, in multiples of what they were when the index was made; `None` where that is not known.
+    /// Bytes a vector, in multiples of what they were when the index was made; `None` where that is not
+    /// known.
     pub growth: Option<f64>,
 }
 
 impl IndexHealth {
-    /// Of an index of which nothing else is known.
+    /// Health of an index of which only its kind and its vectors are known.
     pub fn new(kind: IndexKind, vectors: usize) -> Self {
         Self {
             kind,
@@ -107,16 +110,17 @@ impl IndexHealth {
     }
 }
 
-/// A store that says more of itself than the contract asks for.
+/// Store that says more of itself than the contract asks for.
 pub trait Examined: Store {
-    /// Looks for everything that must not be: what it finds was done by a writer that went around the store, or by a damaged disk.
+    /// Looks for everything that must not be in a gallery. A fault that it finds is the work of a writer that
+    /// went around the store, or of a damaged disk.
     ///
     /// # Errors
     ///
     /// Those of the store.
     fn check(&self) -> Result<Vec<Problem>>;
 
-    /// What whoever runs the server should know of it, each in a sentence or two. Nothing is wrong with the gallery.
+    /// Remarks for whoever runs the server, each in a sentence or two. Nothing is wrong with the gallery.
     ///
     /// # Errors
     ///
@@ -125,7 +129,8 @@ pub trait Examined: Store {
         Ok(Vec::new())
     }
 
-    /// What searches of a space will cost, in a sentence, where they will cost far more than is usual; the space may be yet to be made or filled.
+    /// Foresees, in a sentence, the cost of searches of a space, where they will cost far more than is usual.
+    /// The space may be yet to be made or filled.
     ///
     /// # Errors
     ///
@@ -135,15 +140,15 @@ pub trait Examined: Store {
         Ok(None)
     }
 
-    /// How the search index of a space is, as far as the store knows.
+    /// State of the search index of a space, as far as the store knows it.
     ///
     /// # Errors
     ///
     /// Not found where there is no such space; those of the store.
     fn index_health(&self, space: &str) -> Result<IndexHealth>;
 
-    /// Whether rows of a dropped space still take room, as after the death of the process that dropped it. [`Examined::compact`] removes
-    /// them, and so does the next space that is made or dropped.
+    /// Whether rows of a dropped space still take room, as after the death of the process that dropped it.
+    /// [`Examined::compact`] removes them, and so does the next space that is made or dropped.
     ///
     /// # Errors
     ///
@@ -152,8 +157,11 @@ pub trait Examined: Store {
         Ok(false)
     }
 
-    /// Whether searches in the store's own language lack the [bridge](crate::Ledger::keep_bridge) of this fingerprint, or some of the `width`
-    /// coordinates of its old space, so that queries go there as they are. Never where there are no such searches.
+    /// Whether searches in the store's own language would pass queries on without the
+    /// [bridge](crate::Ledger::keep_bridge) of this fingerprint.
+    ///
+    /// They do so where they lack the bridge, or some of the `width` coordinates of its old space. `false`
+    /// where there are no such searches.
     ///
     /// # Errors
     ///
@@ -163,7 +171,8 @@ pub trait Examined: Store {
         Ok(false)
     }
 
-    /// Gives the room back that nothing uses any more: bytes before and after. A store that does so by itself has nothing to do.
+    /// Gives the room back that nothing uses any more, and returns the bytes before and after. A store that
+    /// does so by itself has nothing to do.
     ///
     /// # Errors
     ///

@@ -1,12 +1,14 @@
 //! Files that lie in a gallery beside its items: what an upgrade made, for every process on every machine.
 //!
-//! A document is the directory. A file's bytes lie in [chunks](Ledger::set_chunk) that no other write of any file has, and the directory names the file
-//! once all of them are there. So a reader finds a file as it was written or as it was before, and what a dead writer left is known.
+//! One document of the gallery is the directory of the files. A file's bytes lie in
+//! [chunks](Ledger::set_chunk) that no other write of any file has. The directory names the file once all of
+//! its chunks are there. So a reader finds a file as it was written or as it was before, and it is known what
+//! a dead writer left.
 
 use std::collections::BTreeMap;
 use std::mem;
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -16,13 +18,13 @@ use crate::Ledger;
 const DIRECTORY: &str = "files";
 /// Bytes of a chunk: in base64, a request of less than the smallest size that a store has to be content with.
 const CHUNK: usize = 180 * 1024;
-/// Times that a change of the directory, or a read, is tried anew after others were faster.
+/// Times that a change of the directory, or a read, is tried anew after other processes were faster.
 const TRIES: usize = 100;
 
-/// A file as the directory has it.
+/// Entry of the directory: one file that is whole.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Entry {
-    /// Which write made it.
+    /// Number of the write that made it.
     write: u64,
     length: usize,
     hash: String,
@@ -31,7 +33,8 @@ struct Entry {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Directory {
     files: BTreeMap<String, Entry>,
-    /// Lengths of what is being written, or was when its process died, by the number of its write.
+    /// Lengths in bytes of files that are being written, or were when their process died, by the number of
+    /// their write.
     begun: BTreeMap<u64, usize>,
     /// The number of the next write.
     next: u64,
@@ -49,7 +52,7 @@ impl<'a> Files<'a> {
         Self { ledger }
     }
 
-    /// Whether any file was ever written here: a gallery of an earlier version has no directory.
+    /// Whether any file was ever written to this gallery: a gallery of an earlier version has no directory.
     ///
     /// # Errors
     ///
@@ -76,7 +79,7 @@ impl<'a> Files<'a> {
         Ok(self.directory()?.1.files.contains_key(name))
     }
 
-    /// A file's bytes; `None` where there is none of this name.
+    /// Reads a file's bytes; `None` where there is no file of this name.
     ///
     /// # Errors
     ///
@@ -95,14 +98,15 @@ impl<'a> Files<'a> {
             if bytes.len() == entry.length && hash_of(&bytes) == entry.hash {
                 return Ok(Some(bytes));
             }
-            // Replaced while it was read, unless the directory still says the same.
+            // The file was replaced while it was read, unless the directory still says the same.
             damaged = Some(entry);
         }
         let what = format!("the file {name:?} in {}", self.ledger.name());
         Err(Error::corrupt(what, "bytes of it are missing, or are not those that were written"))
     }
 
-    /// Writes a file, whole or not at all, in place of one of this name. Next to nothing is written where it is there with these bytes.
+    /// Writes a file, whole or not at all, in place of one of this name. Does no more than read the directory
+    /// where the file is there with these very bytes.
     ///
     /// # Errors
     ///
@@ -116,7 +120,8 @@ impl<'a> Files<'a> {
         self.put(bytes, |_| name.to_owned())
     }
 
-    /// Writes a file beside those whose names begin with `prefix`: the rest of its name is the next number.
+    /// Writes a file whose name is `prefix` and the number after the largest one that a file with this prefix
+    /// has.
     ///
     /// # Errors
     ///
@@ -125,12 +130,12 @@ impl<'a> Files<'a> {
         let number = |name: &String| name.strip_prefix(prefix)?.parse::<u64>().ok();
         self.put(bytes, |files| {
             let last = files.keys().filter_map(number).max();
-            // Of one width, so that the order of names is that of numbers.
+            // All numbers have the same width, so that the order of names is that of numbers.
             format!("{prefix}{:06}", last.map_or(0, |last| last + 1))
         })
     }
 
-    /// Takes away all files that are not kept by their names, and what dead writers left.
+    /// Removes all files whose names `is_kept` refuses, and the chunks that dead writers left.
     ///
     /// # Errors
     ///
@@ -151,7 +156,8 @@ impl<'a> Files<'a> {
     fn put(&self, bytes: &[u8], name_among: impl Fn(&BTreeMap<String, Entry>) -> String) -> Result<()> {
         let (length, hash) = (bytes.len(), hash_of(bytes));
         for _ in 0..TRIES {
-            // Known before its first chunk is there: where this process dies, it can be cleared away.
+            // The write is noted before its first chunk is there: where this process dies, the chunks can be
+            // cleared away.
             let write = self.change(|directory| {
                 let write = directory.next;
                 directory.next += 1;
@@ -166,7 +172,8 @@ impl<'a> Files<'a> {
                 let entry = Entry { write, length, hash: hash.clone() };
                 Some(directory.files.insert(name_among(&directory.files), entry))
             })?;
-            // Else another process took this write for that of a dead one, and clears its chunks away.
+            // `None`: another process took this write for a dead one's, and clears its chunks away. The file
+            // is written anew.
             if let Some(replaced) = replaced {
                 return replaced.map_or(Ok(()), |before| self.drop_chunks(before.write, before.length));
             }

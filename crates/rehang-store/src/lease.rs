@@ -1,4 +1,4 @@
-//! What leases are measured with.
+//! Clocks that leases are measured with.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use rehang_clock::millis;
 
-/// What leases are measured with. All processes that share a gallery need the same one; a ledger on a server uses the server's.
+/// Clock that leases are measured with. All processes that share a gallery need the same one; a ledger on a
+/// server uses the server's.
 pub trait LeaseClock: Debug + Send + Sync {
-    /// Milliseconds since 1970. Where it goes back, leases last longer, and where it jumps ahead, they end early: items may then be
-    /// embedded twice, and nothing else happens.
+    /// Milliseconds since 1970. Where the clock goes back, leases last longer, and where it jumps ahead, they
+    /// end early: items may then be embedded twice, and nothing else happens.
     fn now_ms(&self) -> u64;
 }
 
@@ -24,12 +25,12 @@ impl LeaseClock for SystemLeaseClock {
     }
 }
 
-/// A clock that moves when it is told to, for tests. Its clones show the same time.
+/// Clock that moves when it is told to, for tests. Its clones show the same time.
 #[derive(Debug, Clone, Default)]
 pub struct ManualLeaseClock(Arc<AtomicU64>);
 
 impl ManualLeaseClock {
-    /// Moves it on.
+    /// Moves the clock on.
     pub fn pass(&self, time: Duration) {
         self.0.fetch_add(millis(time), Ordering::SeqCst);
     }
@@ -41,7 +42,7 @@ impl LeaseClock for ManualLeaseClock {
     }
 }
 
-/// When a lease that begins now runs out, in milliseconds since 1970. Databases count in `i64`.
+/// End of a lease that begins now, in milliseconds since 1970, at most `i64::MAX`: databases count in `i64`.
 pub fn lease_end(now_ms: u64, lease: Duration) -> u64 {
     now_ms.saturating_add(millis(lease)).min(i64::MAX as u64)
 }

@@ -1,8 +1,10 @@
-//! Stores of live galleries: the contracts [`Ledger`] and [`Index`], and what keeps them.
+//! Stores of live galleries: the contracts [`Ledger`] and [`Index`], and the checks and tools that every
+//! store shares.
 //!
-//! A ledger holds the truth: items and, for every space of the gallery, at most one vector an item, with its provenance; who works
-//! on what; and the documents of an upgrade. An index searches one space and is derived. A [`Store`] is both. None of them knows
-//! how vectors are made. The crate `rehang-store-tests` proves that a store keeps the contracts.
+//! A ledger holds the truth: items and, for every space of the gallery, at most one vector an item, with its
+//! provenance; who works on what; and the documents of an upgrade. An index searches one space and is
+//! derived. A [`Store`] is both. None of them knows how vectors are made. The crate `rehang-store-tests`
+//! proves that a store keeps the contracts.
 
 pub mod check;
 mod contract;
@@ -15,7 +17,7 @@ mod shuffle;
 
 pub use check::expect_space;
 pub use contract::{
-    ALONE_AFTER, Among, AtWork, Claimed, Counts, Document, Drawn, Epoch, Failure, Filter, Found, Index, Item,
+    ALONE_AFTER, Among, AtWork, Claimed, Counts, Document, Drawn, Epoch, Failure, Filter, Found, FusedSpaces, Index, Item,
     ItemKey, ItemWrite, Ledger, NewVector, Priority, Queue, QueueBand, Record, Revision, Sample, Scan,
     Select, SpaceRecord, Store, VectorRecord, VectorWrite, WriteOutcome, find_space,
 };

@@ -1,8 +1,10 @@
-//! Numbers of JSON that a reader would round.
+//! Whole numbers in JSON that a reader would round.
 
-/// The first number of a JSON text, as it is written, that is whole and would not be kept exactly: a reader of JSON makes a float
-/// of what does not fit 64 bits, or is written with a fraction or an exponent, and two neighbours become one. Numbers inside of
-/// strings are text.
+/// Finds the first whole number of a JSON text that a reader would not keep exactly, as it is written in the
+/// text.
+///
+/// A reader of JSON makes a float of a number that does not fit 64 bits, or is written with a fraction or an
+/// exponent, and two neighbours become one. Numbers inside of strings are text.
 ///
 /// ```
 /// use rehang_store::rounded_number;
@@ -39,14 +41,14 @@ pub fn rounded_number(json: &str) -> Option<&str> {
     None
 }
 
-/// Whether a whole number is another one once it is read.
+/// Whether a whole number is another one once a reader of JSON has read it.
 fn is_rounded(number: &str) -> bool {
-    /// A larger exponent needs no looking at: a float that is so large has no digits to the end.
+    /// Largest power of ten that is compared digit by digit: no float keeps a whole number with a larger one.
     const EXPONENT_MAX: i64 = 400;
     if number.parse::<i64>().is_ok() || number.parse::<u64>().is_ok() {
         return false;
     }
-    // Even where a float is that very number, it is written in another way from then on.
+    // Even where a float equals such a number, it is written in another way from then on.
     if number.bytes().all(|byte| byte == b'-' || byte.is_ascii_digit()) {
         return number.bytes().any(|byte| byte.is_ascii_digit());
     }

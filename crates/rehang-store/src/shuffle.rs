@@ -7,14 +7,14 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::contract::ItemKey;
 
-/// The seed that every upgrade draws its pairs, and the items that are embedded first, by. A store in which a shuffle costs a pass over all
-/// items may keep what spares it that for this seed.
+/// Seed by which every upgrade draws its pairs and the items that are embedded first. A store in which a
+/// shuffle costs a pass over all items may keep an index of the shuffle by this seed.
 pub const PAIRS_SEED: u64 = 0x5ca1_ab1e;
 
-/// A number in `[0, 1)` that depends on the seed and the key alone: a key's place in the shuffle.
+/// Place of a key in the shuffle by a seed: a number in `[0, 1)` that depends on the two alone.
 ///
-/// The first half of a wide key (a UUID's) is mixed into the seed, so that a key of 64 bits or fewer has the same place in
-/// whichever form it came.
+/// The first half of a wide key (a UUID's) is mixed into the seed, so that a key of 64 bits or fewer has the
+/// same place in whichever form it came.
 ///
 /// ```
 /// use rehang_store::{ItemKey, shuffled};
@@ -30,7 +30,8 @@ pub fn shuffled(seed: u64, key: ItemKey) -> f64 {
     (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// The first keys of a shuffle, from keys that come one by one in any order. Memory is bounded by the size.
+/// First keys of a shuffle, from keys that come one by one in any order. Memory is bounded by the number of
+/// keys that are kept.
 #[derive(Debug)]
 pub struct FirstKeys {
     seed: u64,
@@ -40,12 +41,12 @@ pub struct FirstKeys {
 }
 
 impl FirstKeys {
-    /// None yet, of a shuffle by a seed; at most `size` will be kept.
+    /// Starts without keys, for a shuffle by `seed` of which at most `size` keys are kept.
     pub fn new(seed: u64, size: usize) -> Self {
         Self { seed, size, kept: BTreeSet::new(), of: 0 }
     }
 
-    /// Another key.
+    /// Takes in one key, and keeps it if it is among the first ones so far.
     pub fn take(&mut self, key: ItemKey) {
         self.of += 1;
         // Positive numbers sort as their bits do.
@@ -55,7 +56,7 @@ impl FirstKeys {
         }
     }
 
-    /// The keys in the order of the shuffle, and how many there were in all.
+    /// Returns the keys in the order of the shuffle, and how many were taken in.
     pub fn keys(self) -> (Vec<ItemKey>, u64) {
         (self.kept.into_iter().map(|(_, key)| key).collect(), self.of)
     }
@@ -76,7 +77,7 @@ mod tests {
         assert_eq!(places, GOLDEN);
     }
 
-    /// Billionths; from the first version of the shuffle.
+    /// Billionths of the places; from the first version of the shuffle.
     const GOLDEN: [u64; 3] = [948_388_812, 333_672_868, 912_826_740];
 
     #[test]

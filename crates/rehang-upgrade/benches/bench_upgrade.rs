@@ -1,8 +1,12 @@
-//! How fast an upgrade goes on the embedded store: `cargo bench -p rehang-upgrade --bench bench_upgrade -- [ITEMS [ROUNDS]]`.
+//! How fast an upgrade goes on the embedded store: `cargo bench -p rehang-upgrade --bench bench_upgrade --
+//! [ITEMS [ROUNDS]]`.
 //!
-//! Prints the rate at which the store takes vectors that are ready (raw) and the rate of `start` (make the space, read, adapt, order,
-//! write), in turns on copies of one gallery, with medians; how long another application's writes wait beside a `start`; and
-//! how busy a backfill keeps an encoder that does one batch after the other. The numbers of items written are asserted.
+//! Prints the rate at which the store takes vectors that are ready (raw) and the rate of `start` (make the
+//! space, read, adapt, order,
+//! write), in turns on copies of one gallery, with medians; how long another application's writes wait beside
+//! a `start`; and
+//! how busy a backfill keeps an encoder that does one batch after the other. The numbers of items written are
+//! asserted.
 
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "a measurement reads clocks and prints")]
 
@@ -11,9 +15,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rehang::adapter::{Dense, InputScaling, Map, Uncertainty};
-use rehang::order::Policy;
-use rehang::{Adapter, Distance, Matrix, Progress, Provenance, Result, Space};
+use rehang_core::adapter::{Dense, InputScaling, Map, Uncertainty};
+use rehang_core::order::Policy;
+use rehang_core::{Adapter, Distance, Matrix, Progress, Provenance, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_sqlite::SqliteStore;
 use rehang_store::{Epoch, ItemWrite, Ledger, NewVector, Priority, Scan, Select, VectorWrite};
@@ -28,7 +32,7 @@ const PAGE: usize = 2048;
 const ENCODED: u64 = 12_800;
 const BATCH: usize = 64;
 const ENCODER_TAKES: Duration = Duration::from_millis(20);
-/// What an application does between two of its writes.
+/// Work of an application between two of its writes.
 const APPLICATION_RESTS: Duration = Duration::from_millis(20);
 
 fn main() -> Result<()> {
@@ -153,8 +157,10 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// A `start` while an application adds and deletes an item again and again, and how long it waits. Like another process, the
-/// application has a handle of its own: it takes SQLite's lock, and not the lock that the threads of one store share.
+/// A `start` while an application adds and deletes an item again and again, and how long it waits. Like
+/// another process, the
+/// application has a handle of its own: it takes SQLite's lock, and not the lock that the threads of one
+/// store share.
 fn beside_an_application(
     store: &SqliteStore,
     items: usize,
@@ -209,7 +215,7 @@ fn ready(store: SqliteStore, new: &Space) -> Result<(SqliteStore, Vec<VectorWrit
     }
 }
 
-/// When the new space was there, and when it was filled.
+/// Times at which the new space was there, and was filled.
 #[derive(Default)]
 struct Marks(Mutex<Vec<Instant>>);
 

@@ -1,30 +1,30 @@
-//! All steps of an upgrade as one command: doctor → pairs → fit → report → plan, then start → switch → run; or, where everything is embedded
-//! sooner than a map is made, doctor → plan, then start → run → switch.
+//! All steps of an upgrade as one command: doctor → pairs → fit → report → plan, then start → switch → run;
+//! or, where everything is embedded sooner than a map is made, doctor → plan, then start → run → switch.
 //!
-//! No step is remembered: the gallery and the files of the upgrade say which one is next. So the same call goes on after any death,
-//! and after whatever a person did by hand in between.
+//! No step is remembered: the gallery and the files of the upgrade say which one is next. So the same call
+//! goes on after any death, and after anything that a person did by hand in between.
 
-use rehang::finding::Severity;
-use rehang::{Error, Progress, Result};
+use rehang_core::finding::Severity;
+use rehang_core::{Error, Progress, Result};
 use rehang_encode::Encoder;
 use rehang_fit::{FitAnswer, Method, OrderChoice};
 use rehang_store::{Counts, find_space};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::asked::{self, Asked};
 use crate::auto_options::{AutoOptions, SwitchIf, Way};
-use crate::backfill::Ending;
 use crate::doctor::{Examination, examine_store};
-use crate::fitting::{self, Asking, DrawnPairs, Enough, PairsDrawn, PairsOptions, UpgradeReport};
-use crate::forecast::share_of;
-use crate::index::prepare_index;
-use crate::limits::RunOptions;
+use crate::learn::asked::{self, Asked};
+use crate::learn::fitting::{self, Asking, DrawnPairs, Enough, PairsDrawn, PairsOptions, UpgradeReport};
+use crate::learn::forecast::share_of;
+use crate::live::backfill::Ending;
+use crate::live::limits::RunOptions;
+use crate::live::sample;
+use crate::live::until::{Until, reaches};
 use crate::observe::expect_going;
 use crate::record::{Phase, Recorded, Serving, UpgradeRecord};
-use crate::sample;
+use crate::serve::index::prepare_index;
 use crate::setup::{expect_between, is_the_same};
-use crate::until::{Until, reaches};
 use crate::upgrade::{Outlook, PairsFiles, Run, Upgrade};
 use crate::verbs::{Started, Switched};
 use crate::way::{PROBE_ITEMS, WayReason, Ways, misses_too_many};
@@ -35,19 +35,21 @@ use crate::way::{PROBE_ITEMS, WayReason, Ways, misses_too_many};
 pub enum Step {
     /// Draw pairs: [`Upgrade::pairs`].
     Pairs,
-    /// Fit an adapter on them: [`Upgrade::fit`].
+    /// Fit an adapter on the pairs: [`Upgrade::fit`].
     Fit,
     /// Choose the order of the backfill for a metric: [`Upgrade::choose_order`].
     Order,
-    /// Measure it on those held out: [`Upgrade::report`].
+    /// Measure the adapter on held-out pairs: [`Upgrade::report`].
     Report,
-    /// Fill the new space: [`Upgrade::start`]; or make it, where nothing is mapped: [`Upgrade::start_plain`].
+    /// Fill the new space ([`Upgrade::start`]), or create it where nothing is mapped
+    /// ([`Upgrade::start_plain`]).
     Start,
-    /// Re-embed until the switch is worth it, or all where nothing is mapped: [`Upgrade::run`].
+    /// Re-embed before the switch, until it is worth it, or everything where nothing is
+    /// mapped: [`Upgrade::run`].
     Backfill,
     /// Let searches go to the new model: [`Upgrade::switch`].
     Switch,
-    /// Re-embed: [`Upgrade::run`].
+    /// Re-embed after the switch: [`Upgrade::run`].
     Run,
 }
 
@@ -65,29 +67,29 @@ impl Step {
     ];
 }
 
-/// Why [`Upgrade::auto`] goes no farther.
+/// Reason why [`Upgrade::auto`] goes no farther.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "why")]
 pub enum Halt {
-    /// Nothing is left to embed. What is left is to finish, which only a person does.
+    /// Nothing is left to embed, and searches go to the new model. Only a person finishes the upgrade.
     Home,
-    /// As much is native as was asked for.
+    /// The share of native items that was asked for is reached.
     Reached,
     /// The next step would fill the new space, which was not asked for.
     BeforeStart,
-    /// The examination of the gallery found what needs attention first.
+    /// The examination of the gallery found problems that need attention first.
     Ill,
-    /// More than one item in a hundred has no vector in the new space, and cannot be embedded: no search would find it after the switch of a
-    /// plain upgrade.
+    /// More than one item in a hundred has no vector in the new space, and cannot be embedded. After the
+    /// switch of a plain upgrade no search would find them.
     Lacking,
-    /// Too few pairs are held out to say what the upgrade would buy.
+    /// Held-out pairs are too few to say what the upgrade would buy.
     TooFewPairs,
-    /// What doing nothing is worth was not measured, so nothing says whether the switch pays.
+    /// The quality of doing nothing was not measured, so nothing says whether the switch pays.
     NotMeasured,
     /// The report says that its numbers are not to be relied on.
     Unreliable,
-    /// The forecast reaches what the switch was to have at no share of native items, or at none that can be
-    /// reached.
+    /// The forecast reaches the line that the switch was to have at no share of native items, or only at one
+    /// that cannot be reached.
     NotWorthwhile,
     /// The upgrade was rolled back, by a person who had a reason.
     RolledBack,
@@ -95,44 +97,46 @@ pub enum Halt {
     Finished,
     /// A backfill ended before it was done.
     Ended {
-        /// Why it did.
+        /// Why the backfill ended.
         ending: Ending,
     },
 }
 
-/// What is next in an upgrade.
+/// Next step of an upgrade, or the reason why there is none.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Next {
-    /// A step.
+    /// The step to take next.
     Step(Step),
-    /// None, for a reason.
+    /// No step is next, for this reason.
     Halt(Halt),
 }
 
-/// The steps that are left of an upgrade; see [`Upgrade::steps_left`].
+/// Steps that are left of an upgrade; see [`Upgrade::steps_left`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepsLeft {
-    /// What is next.
+    /// Next step, or the reason why there is none.
     pub next: Next,
-    /// The way that they are of.
+    /// Way of the upgrade that the steps belong to.
     pub way: Way,
-    /// Whether it may still become the plain one: a few items are embedded first, which say how long all take.
+    /// Whether the way may still become the plain one: a few items are embedded first, which say
+    /// how long all take.
     pub may_be_plain: bool,
-    /// The steps from the next one on; none where nothing is next.
+    /// Steps from the next one on; empty where no step is next.
     pub steps: Vec<Step>,
-    /// The share of native items at which a backfill before the switch ends, where that is next.
+    /// Share of native items at which a backfill before the switch ends, where that backfill is next.
     pub switch_from: Option<f64>,
-    /// Whether a backfill before the switch may still become necessary: there is no forecast yet that says.
+    /// Whether a backfill before the switch may still become necessary, which is not
+    /// settled before the start.
     pub may_backfill_first: bool,
 }
 
-/// A step that was taken, and what came of it.
+/// A step that was taken, with its result.
 #[derive(Debug)]
 pub enum StepResult<'a> {
     /// The gallery was examined.
     Examined(&'a Examination),
-    /// This is what embedding everything takes, and which way is gone for it.
+    /// The ways were compared: what embedding everything takes, and which way is taken.
     Ways(&'a Ways),
     /// Pairs were drawn.
     Pairs(&'a PairsDrawn),
@@ -140,9 +144,9 @@ pub enum StepResult<'a> {
     Fit(&'a FitAnswer),
     /// The order of the backfill was chosen; `None` where there are too few pairs.
     Order(Option<&'a OrderChoice>),
-    /// It was measured.
+    /// The adapter was measured.
     Report(&'a UpgradeReport),
-    /// This is what comes next, and what it costs.
+    /// The rest was planned: what comes next, and what it costs.
     Plan(&'a Outlook),
     /// The new space was filled.
     Start(&'a Started),
@@ -153,7 +157,7 @@ pub enum StepResult<'a> {
 }
 
 impl StepResult<'_> {
-    /// The step's name, that of its verb, and what came of it as data.
+    /// Returns the step's name, which is that of its verb, and its result as data.
     ///
     /// # Errors
     ///
@@ -178,12 +182,13 @@ impl StepResult<'_> {
 }
 
 impl Upgrade {
-    /// The next step of this upgrade, under the options `asked`. `drawn` says that the pairs were drawn as asked: the
-    /// gallery does not record how many were wanted, and drawing them again costs nothing.
+    /// Finds the next step of this upgrade, under the options `asked`. `drawn` says that the pairs were drawn
+    /// as asked: the gallery does not record how many were wanted, and drawing them again costs nothing.
     ///
     /// # Errors
     ///
-    /// A conflict where another upgrade of the gallery is under way; as [`Configuration::planned`](crate::Configuration::planned) and
+    /// A conflict where another upgrade of the gallery is under way; as
+    /// [`Configuration::planned`](crate::Configuration::planned) and
     /// [`Configuration::forecast`](crate::Configuration::forecast); those of the store.
     pub fn next(&self, asked: &AutoOptions, drawn: bool) -> Result<Next> {
         let (store, configuration) = (self.store(), self.configuration());
@@ -203,7 +208,8 @@ impl Upgrade {
             return self.next_plain(record.as_ref());
         }
         let is_known = configuration.names_adapter() || fitting::fitted(store, &new.name)?.is_some();
-        // What a plain upgrade has is that of a sample.
+        // The record of a plain upgrade names no adapter, like that of an upgrade that only
+        // has its pairs so far.
         let is_before_start = record.as_ref().is_none_or(|record| record.adapter.is_empty());
         if !is_known && is_before_start {
             return Ok(Next::Step(if drawn { Step::Fit } else { Step::Pairs }));
@@ -265,7 +271,8 @@ impl Upgrade {
         })
     }
 
-    /// As [`Upgrade::next`], of a plain upgrade with this record, if it has begun.
+    /// Finds the next step of a plain upgrade, as [`Upgrade::next`]. `record` is that of the
+    /// upgrade, if it has begun.
     fn next_plain(&self, record: Option<&UpgradeRecord>) -> Result<Next> {
         let (store, new) = (self.store(), &self.configuration().new.name);
         if !record.is_some_and(|record| record.phase == Phase::Filled && record.is_plain()) {
@@ -281,7 +288,8 @@ impl Upgrade {
         })
     }
 
-    /// The next step of a finished upgrade: embed what is left with a source, adapted or without a vector, also what came since.
+    /// Finds the next step of a finished upgrade: embedding what is left with a source, adapted or without a
+    /// vector, also what came since.
     fn next_after_finish(&self, asked: &AutoOptions) -> Result<Next> {
         let (store, new) = (self.store(), &self.configuration().new.name);
         let counts = store.counts(new)?;
@@ -293,14 +301,15 @@ impl Upgrade {
         Ok(if is_reached { Next::Halt(Halt::Reached) } else { Next::Step(Step::Run) })
     }
 
-    /// Takes all steps, from where the upgrade is: it examines the gallery, draws pairs, fits, measures and plans. Where it is
-    /// asked to go on, it starts, embeds first or switches as the forecast says, and re-embeds. Where that is [shorter](Upgrade::ways), everything
-    /// is embedded, then searches switch, and nothing is fitted or measured. It never finishes. It calls `tell` after every step.
+    /// Takes all steps, from where the upgrade is: it examines the gallery, draws pairs, fits, measures and
+    /// plans. Where it is asked to go on, it starts, embeds first or switches as the forecast says, and
+    /// re-embeds. Where the plain way is [shorter](Upgrade::ways), everything is embedded, then searches
+    /// switch, and nothing is fitted or measured. It never finishes. It calls `tell` after every step.
     ///
     /// # Errors
     ///
-    /// An invalid option where the plain way is asked for beside what only a map has. As the verbs of the steps. What was done stays, and the
-    /// next call goes on.
+    /// An invalid option where the plain way is asked for together with options that only a map has. As the
+    /// verbs of the steps. What was done stays, and the next call goes on.
     pub fn auto(
         &self,
         asked: &AutoOptions,
@@ -328,7 +337,7 @@ impl Upgrade {
         }
         let mut ways = self.ways(&asked, files)?;
         if ways.needs_probe() {
-            // What is embedded for it stays native.
+            // Items that are embedded for the probe stay native.
             let pairs = PairsOptions { items: PROBE_ITEMS, ..asked.pairs };
             let drawn = self.pairs(&pairs, &PairsFiles::default(), encoder, progress)?;
             embedded += drawn.steps.iter().map(|step| step.embedded).sum::<u64>();
@@ -344,12 +353,13 @@ impl Upgrade {
         asked.way = Some(ways.way);
         loop {
             let budget = asked.pairs.run.budget.map(|all| all.saturating_sub(embedded));
-            // Its last run ends, so that it says what is next.
+            // No run of these steps follows: each has to end, so that the next step can be found.
             let run = RunOptions { budget, follow: false, ..asked.pairs.run };
             let next = anew.take().map_or_else(|| self.next(&asked, drawn), |step| Ok(Next::Step(step)))?;
             let is_plain = asked.way == Some(Way::Plain);
             let step = match next {
-                // What came while the rest was embedded does not keep the switch waiting: a run takes it after that.
+                // Items that came during the backfill do not keep the switch waiting: a run
+                // embeds them after it.
                 Next::Step(Step::Backfill)
                     if backfilled == Some(Ending::ReachedFraction) || (is_plain && backfilled.is_some()) =>
                 {
@@ -381,7 +391,7 @@ impl Upgrade {
                         continue;
                     }
                     let is_fitted = fitting::fitted(self.store(), &configuration.new.name)?.is_some();
-                    // A map that is there was fitted on fewer.
+                    // The map that is there was fitted on fewer pairs.
                     if now > 0 && is_fitted && !configuration.names_adapter() {
                         anew = Some(Step::Fit);
                     }
@@ -410,20 +420,22 @@ impl Upgrade {
                         if misses_too_many(&Counts { lacking: never, ..counts }) {
                             return Ok(Halt::Lacking);
                         }
-                        // What came while the rest was embedded is embedded first, as long as that leaves less each time.
+                        // Items that came during the backfill are embedded first, as long as each round
+                        // leaves fewer of them.
                         if counts.lacking < lacking {
                             (lacking, backfilled) = (counts.lacking, None);
                             continue;
                         }
                     }
                     let is_mixed = self.passes_at(&asked)?.is_some_and(|from| reaches(&counts, from));
-                    // Only where that was asked for, also if the share fell since the step was chosen: an application that knows
-                    // nothing of fused searches gives no query of the old model.
+                    // Fused searches are taken only where they were asked for, also if the share fell
+                    // since the step was chosen: an application that knows nothing of them gives no
+                    // query of the old model.
                     let serving = if asked.fused && !is_mixed { Serving::Fused } else { Serving::Mixed };
                     // An earlier process may have died, or been stopped, while it made the index.
                     prepare_index(self.store(), &self.configuration().new.name, progress)?;
                     expect_going(progress)?;
-                    // Whether it is worth it was asked for above.
+                    // Whether the switch is worth it was decided above.
                     tell(&StepResult::Switch(&self.switch(serving, true)?.0))?;
                 }
                 Step::Backfill | Step::Run => {
@@ -439,7 +451,8 @@ impl Upgrade {
                     if !matches!(ending, Ending::NothingLeft | Ending::ReachedFraction) {
                         return Ok(Halt::Ended { ending });
                     }
-                    // Nor does it begin a run anew that came to its end: where an application writes on, none would be the last.
+                    // A run that came to its end is not begun again: where an application writes on, no run
+                    // would be the last.
                     if step == Step::Run {
                         let is_finished = Recorded::expect(self.store())?.record.phase == Phase::Finished;
                         return Ok(match ending {
@@ -454,7 +467,7 @@ impl Upgrade {
         }
     }
 
-    /// The steps that are left, as far as they are known before they are taken. Reads only.
+    /// Lists the steps that are left, as far as they are known before they are taken. Reads only.
     ///
     /// # Errors
     ///
@@ -486,13 +499,15 @@ impl Upgrade {
         Ok(StepsLeft { next, way, may_be_plain, steps, switch_from, may_backfill_first })
     }
 
-    /// The step that this upgrade has taken before and has to take again, if there is one: before its start, pairs where other queries are given
-    /// than those that the map was chosen by, and a fit where another method is asked for than it is of. What follows from either is
+    /// Finds the step that was taken before and has to be taken again, if there is one. Before the start
+    /// that is drawing pairs, where other queries are given than the map was chosen by, or a fit, where
+    /// another method is asked for than the map has. The steps that follow from either are
     /// [next](Upgrade::next) after it.
     ///
     /// # Errors
     ///
-    /// What is wrong with the file of queries; as [`Configuration::planned`](crate::Configuration::planned); those of the store.
+    /// What is wrong with the file of queries; as [`Configuration::planned`](crate::Configuration::planned);
+    /// those of the store.
     fn anew(&self, asked: &AutoOptions, files: &PairsFiles<'_>) -> Result<Option<Step>> {
         let (store, configuration) = (self.store(), self.configuration());
         let recorded = Recorded::read(store)?;
@@ -514,26 +529,28 @@ impl Upgrade {
         Ok(is_other.then_some(Step::Fit))
     }
 
-    /// The pairs that a report would be asked by.
+    /// Reads the pairs whose items would be the queries of a report.
     fn asking(&self) -> Result<Asking> {
         let configuration = self.configuration();
         DrawnPairs::asking(self.store(), &configuration.old, &configuration.new)
     }
 
-    /// Whether everything is native, and of too few pairs to forecast anything, so that nothing is left to map either.
+    /// Whether no forecast is needed: the file names no adapter, everything is native, and too few pairs are
+    /// held out to forecast anything. So nothing is left to map either.
     fn needs_no_forecast(&self) -> Result<bool> {
         Ok(!self.configuration().names_adapter()
             && self.is_all_native()?
             && !self.asking()?.pairs.may_be_reported())
     }
 
-    /// The share of native items from which on the switch is worth it.
+    /// Finds the share of native items from which on the switch is worth it.
     ///
     /// # Errors
     ///
-    /// As [`Configuration::planned`](crate::Configuration::planned) and [`Configuration::forecast`](crate::Configuration::forecast).
+    /// As [`Configuration::planned`](crate::Configuration::planned) and
+    /// [`Configuration::forecast`](crate::Configuration::forecast).
     fn passes_at(&self, asked: &AutoOptions) -> Result<Option<f64>> {
-        let planned = self.configuration().planned(self.store())?;
+        let planned = self.configuration().under_way(self.store())?;
         let forecast = self.configuration().forecast(self.store(), &planned)?;
         Ok(forecast.and_then(|forecast| asked.switch_if.passes_at(&forecast)))
     }

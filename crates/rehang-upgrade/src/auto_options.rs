@@ -1,15 +1,15 @@
-//! What the whole way of an upgrade is asked for.
+//! Options of the whole way of an upgrade, which [`Upgrade::auto`](crate::Upgrade::auto) takes.
 
-use rehang::curve::Metric;
-use rehang::verdict::is_below;
-use rehang::{Error, Result};
+use rehang_core::curve::Metric;
+use rehang_core::verdict::is_below;
+use rehang_core::{Error, Result};
 use rehang_fit::{Method, Within};
 use serde::Serialize;
 
-use crate::fitting::PairsOptions;
-use crate::forecast::Forecast;
+use crate::learn::fitting::PairsOptions;
+use crate::learn::forecast::Forecast;
 
-/// The way of an upgrade.
+/// Way of an upgrade: with a map or without one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Way {
@@ -19,20 +19,21 @@ pub enum Way {
     Mapped,
 }
 
-/// What the forecast has to be from the switch on.
+/// Condition that the forecast has to meet from the switch on.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum SwitchIf {
-    /// At least what doing nothing has, and no other metric [below it](Forecast::worthwhile_from) with its whole range.
+    /// Quality is at least that of doing nothing, and no other metric is
+    /// [below it](Forecast::worthwhile_from) with its whole range.
     #[default]
     DoingNothing,
-    /// At least so much, in the unit of the forecast's metric (percent).
+    /// Quality is at least this, in the unit of the forecast's metric (percent).
     AtLeast(f64),
 }
 
 impl std::str::FromStr for SwitchIf {
     type Err = Error;
 
-    /// `>= doing nothing`, or a number as in `>= 70`.
+    /// Reads `>= doing nothing`, or a number as in `>= 70`.
     fn from_str(text: &str) -> Result<Self> {
         let refused = || {
             Error::option(
@@ -51,8 +52,8 @@ impl std::str::FromStr for SwitchIf {
 }
 
 impl SwitchIf {
-    /// The share of native items from which on the forecast stays at or above the line; `None` where it never does, or where the line
-    /// was not measured.
+    /// Finds the share of native items from which on the forecast stays at or above the line; `None` where it
+    /// never does, or where the line was not measured.
     pub fn passes_at(self, forecast: &Forecast) -> Option<f64> {
         match self {
             Self::DoingNothing => forecast.worthwhile_from(),
@@ -61,25 +62,25 @@ impl SwitchIf {
     }
 }
 
-/// What [`Upgrade::auto`](crate::Upgrade::auto) is asked for.
+/// Options of [`Upgrade::auto`](crate::Upgrade::auto).
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct AutoOptions {
-    /// How pairs are drawn. Its limits hold for everything that is embedded, its `budget` for all steps
-    /// together.
+    /// Options of drawing pairs. Their limits hold for everything that is embedded, their `budget` for
+    /// all steps together.
     pub pairs: PairsOptions,
-    /// Which map.
+    /// Method of the map.
     pub method: Method,
-    /// How long the choice among maps may take; `None` for as long as it does.
+    /// Time that the choice among maps may take; `None` for as long as it takes.
     pub within: Option<Within>,
     /// Whether to go on after the plan.
     pub go: bool,
-    /// Serve fused searches instead of embedding first, where the switch is not worth it yet.
+    /// Whether to serve fused searches instead of embedding first, where the switch is not worth it yet.
     pub fused: bool,
-    /// When the switch is worth it.
+    /// Condition under which the switch is worth it.
     pub switch_if: SwitchIf,
-    /// What the order of the backfill is chosen for; `None` leaves it as it is.
+    /// Metric that the order of the backfill is chosen for; `None` leaves the order as it is.
     pub order_for: Option<Metric>,
-    /// Which way; `None` for the one that [is shorter](crate::Upgrade::ways).
+    /// Way of the upgrade; `None` for the one that [is shorter](crate::Upgrade::ways).
     pub way: Option<Way>,
 }
 

@@ -1,30 +1,32 @@
-//! `rehang.toml`: what an upgrade is made of. Unknown keys are errors; secrets come from the environment by name.
+//! `rehang.toml`: what an upgrade is made of. Unknown keys are errors; secrets come from the
+//! environment by name.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rehang::finding::Finding;
-use rehang::order::Policy;
-use rehang::{Adapter, Distance, Error, Head, HeadKind, Remedy, Result, Space};
+use rehang_core::finding::Finding;
+use rehang_core::order::Policy;
+use rehang_core::{Adapter, Distance, Error, Head, HeadKind, Remedy, Result, Space};
 use rehang_encode::{Encoder, EncoderConfig, HttpConfig, Lengths, Resized};
 use rehang_files::{VectorSource, folder_of};
 use rehang_store::{Examined, Ledger, Store, find_space};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::collection::CollectionLocation;
-use crate::fitting;
-use crate::forecast::Forecast;
 use crate::kept::{self, Kind};
-use crate::limits::{Limits, RunOptions, at_least_one, expect_rate, parse_rate};
-use crate::location::Location;
+use crate::learn::fitting;
+use crate::learn::forecast::Forecast;
+use crate::live::limits::{Limits, RunOptions, at_least_one, expect_rate, parse_rate};
+use crate::live::manners;
+use crate::live::until::{expect_until, parse_until};
+use crate::outlook;
+use crate::places::collection::CollectionLocation;
+use crate::places::location::Location;
+use crate::places::table::{TableLocation, parse_seconds};
 use crate::record::{OrderSettings, Phase, Recorded, UpgradeRecord};
 use crate::setup::{UpgradeSetup, expect_same};
-use crate::table::{TableLocation, parse_seconds};
-use crate::until::{expect_until, parse_until};
-use crate::{manners, outlook};
 
-/// The file.
+/// Document of a configuration file, a field a table.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Document {
@@ -74,7 +76,8 @@ enum Names {
 }
 
 impl GalleryPart {
-    /// Where the gallery lies, given the folder of the file, the name of the old space, and the new space.
+    /// Builds the location of the gallery. Paths are seen from `base`, the folder of the file; `old` is the
+    /// name of the old space.
     fn location(self, base: &Path, old: &str, new: &SpacePart) -> Result<Location> {
         let kind = self.kind.as_deref().unwrap_or("sqlite");
         let (sqlite, postgres, qdrant) = (kind == "sqlite", kind == "postgres", kind == "qdrant");
@@ -162,19 +165,17 @@ impl GalleryPart {
 #[serde(deny_unknown_fields)]
 pub(crate) struct SpacePart {
     pub name: String,
-    /// `dim` in the files of earlier versions.
-    #[serde(alias = "dim")]
     pub dimension: usize,
-    /// The width that the model itself gives, where its vectors are cut or filled up to `dimension`.
+    /// Width that the model itself gives, where its vectors are cut or filled up to `dimension`.
     pub model_dimension: Option<usize>,
     pub distance: String,
-    /// Of the new space: the column of the application's table that its vectors move into at the end.
+    /// Column of the application's table that the vectors move into at the end; only the new space has one.
     pub column: Option<String>,
     pub encoder: Option<EncoderConfig>,
 }
 
 impl SpacePart {
-    /// The space, where its table is `[key]`.
+    /// Builds the space; errors name its table as `[key]`.
     pub fn space(&self, key: &str) -> Result<Space> {
         let distance: Distance =
             self.distance.parse().map_err(|error: Error| error.context(format!("[{key}] distance")))?;
@@ -240,7 +241,7 @@ impl Default for OrderPart {
     }
 }
 
-/// The policy of an order that is chosen.
+/// Policy in the file that leaves the order to be chosen.
 const AUTO: &str = "auto";
 
 fn auto() -> String {
@@ -257,7 +258,7 @@ struct RunPart {
     until: Option<toml::Value>,
     attempts: Option<u32>,
     refusals: Option<usize>,
-    /// Seconds.
+    /// Seconds that a lease lasts.
     lease: Option<u64>,
 }
 
@@ -280,24 +281,25 @@ impl RunPart {
     }
 }
 
-/// A configuration that was read, paths seen from the folder of the file. Its adapter is read where it is needed: there may be none
-/// yet.
+/// Configuration of an upgrade: read from a file, with paths seen from its folder, or
+/// [made](Configuration::new)
+/// by a program. Its adapter is read where it is needed: there may be none yet.
 #[derive(Debug)]
 pub struct Configuration {
-    /// The file.
+    /// Path of the file; empty where a program made it.
     pub path: PathBuf,
-    /// Where the gallery is.
+    /// Location of the gallery.
     pub gallery: Location,
     /// The space that is replaced. The file does not say whether its vectors are of length 1: the gallery and
     /// the adapter do.
     pub old: Space,
     /// The space that replaces it.
     pub new: Space,
-    /// The order; where it is chosen, the one before anything was.
+    /// Order of the backfill; where it is chosen, the one that holds before anything was.
     pub order: OrderSettings,
     /// Whether the order is the one that was [chosen](crate::Upgrade::choose_order), once there is one.
     pub is_order_chosen: bool,
-    /// Limits of a run, before what a caller asks for.
+    /// Limits of a run that the file sets; a caller may ask for others.
     pub limits: Limits,
     /// Whether the file says how many items go to the encoder together; if not, the encoder does.
     pub says_batch: bool,
@@ -319,23 +321,105 @@ pub struct Planned {
     pub new: Space,
     /// The adapter; `None` for a [plain](crate::UpgradeRecord::is_plain) upgrade.
     pub adapter: Option<Arc<Adapter>>,
-    /// The order.
+    /// Order of the backfill.
     pub order: OrderSettings,
 }
 
 impl Planned {
-    /// What the verbs of the upgrade take.
+    /// Gives the setup that the verbs of the upgrade take.
     pub fn setup(&self) -> UpgradeSetup<'_> {
         UpgradeSetup { old: &self.old, new: &self.new, adapter: self.adapter.as_deref(), order: self.order }
     }
 }
 
 impl Configuration {
-    /// Reads a configuration.
+    /// Makes the configuration of an upgrade from one space of a gallery to another, with the defaults of a
+    /// file that says nothing else: no encoder, an order that is chosen, and one batch after the other.
+    ///
+    /// ```
+    /// use rehang_core::{Distance, Space};
+    /// use rehang_upgrade::{Configuration, Limits, Location};
+    ///
+    /// let space = |name, dimension| Space::new(name, dimension, Distance::Cosine, false);
+    /// let configuration = Configuration::new(Location::file("gallery.db"), space("small", 384), space("large", 768))?
+    ///     .with_limits(Limits { workers: 4, ..Limits::default() });
+    /// assert!(configuration.is_order_chosen && configuration.service().is_none());
+    /// # Ok::<(), rehang_core::Error>(())
+    /// ```
     ///
     /// # Errors
     ///
-    /// I/O errors; corrupt where the file is no TOML or has an unknown key; an invalid option that names the key.
+    /// An invalid option where a space has no coordinates, or both have the same name.
+    pub fn new(gallery: Location, old: Space, new: Space) -> Result<Self> {
+        for space in [&old, &new] {
+            at_least_one(&format!("dimension of {:?}", space.name), space.dimension)?;
+        }
+        if old.name == new.name {
+            return Err(Error::option("new", &new.name, "a space of another name than the old one"));
+        }
+        Ok(Self {
+            path: PathBuf::new(),
+            gallery,
+            old,
+            new,
+            order: OrderSettings::default(),
+            is_order_chosen: true,
+            limits: Limits::default(),
+            says_batch: false,
+            adapter: None,
+            head: None,
+            encoder: None,
+            old_encoder: None,
+            model_dimensions: [None; 2],
+            forecast: None,
+        })
+    }
+
+    /// Re-embeds items in this order, and lets none be chosen.
+    #[must_use]
+    pub fn with_order(self, order: OrderSettings) -> Self {
+        Self { order, is_order_chosen: false, ..self }
+    }
+
+    /// Sets the limits of runs.
+    #[must_use]
+    pub fn with_limits(self, limits: Limits) -> Self {
+        Self { limits, says_batch: limits.batch != Limits::default().batch, ..self }
+    }
+
+    /// Sets the encoder of the new model. A call that is given an encoder needs none.
+    #[must_use]
+    pub fn with_encoder(self, encoder: EncoderConfig) -> Self {
+        Self { encoder: Some(encoder), ..self }
+    }
+
+    /// Sets the encoder of the old model, which queries need that are texts or images.
+    #[must_use]
+    pub fn with_old_encoder(self, encoder: EncoderConfig) -> Self {
+        Self { old_encoder: Some(encoder), ..self }
+    }
+
+    /// Names the file of an adapter, so that none is fitted on the gallery's own pairs.
+    #[must_use]
+    pub fn with_adapter(self, file: impl Into<PathBuf>) -> Self {
+        Self { adapter: Some(file.into()), ..self }
+    }
+
+    /// Returns what messages call it: the path of its file.
+    pub(crate) fn name(&self) -> String {
+        if self.path.as_os_str().is_empty() {
+            "the configuration".into()
+        } else {
+            self.path.display().to_string()
+        }
+    }
+
+    /// Reads a configuration from its file.
+    ///
+    /// # Errors
+    ///
+    /// I/O errors; corrupt where the file is no TOML or has an unknown key; an invalid option
+    /// that names the key.
     pub fn read(path: &Path) -> Result<Self> {
         let document = read_toml(path)?;
         Self::of(document, path).map_err(|error| error.context(path.display().to_string()))
@@ -381,19 +465,21 @@ impl Configuration {
         })
     }
 
-    /// The folder where an earlier version kept what the upgrade made: `NAME.upgrade` beside the file `NAME.toml`.
+    /// Folder where an earlier version kept what the upgrade made: `NAME.upgrade` beside
+    /// the file `NAME.toml`.
     pub(crate) fn folder(&self) -> PathBuf {
         self.path.with_extension("upgrade")
     }
 
-    /// The upgrade with its adapter: the one that the file names; else the last one that was [fitted](crate::Upgrade::fit) on the
-    /// gallery's own pairs; else none where the upgrade was [started](crate::Upgrade::start_plain) as a plain one; else [`Adapter::identity`],
-    /// since the new model searches old vectors as they are.
+    /// Plans the upgrade with its adapter. That is the one that the file names; else the last one that was
+    /// [fitted](crate::Upgrade::fit) on the gallery's own pairs; else none where the upgrade was
+    /// [started](crate::Upgrade::start_plain) as a plain one; else [`Adapter::identity`], since the new model
+    /// searches old vectors as they are.
     ///
     /// # Errors
     ///
-    /// What [`rehang_files::adapter_file::load`] says; missing input where pairs were drawn and no adapter was fitted on them yet; as
-    /// [`Adapter::identity`].
+    /// What [`rehang_files::adapter_file::load`] says; missing input where pairs were drawn and no adapter
+    /// was fitted on them yet; as [`Adapter::identity`].
     pub fn planned(&self, store: &dyn Ledger) -> Result<Planned> {
         if self.is_plain(store)? {
             return self.planned_plain(store);
@@ -407,7 +493,28 @@ impl Configuration {
         })
     }
 
-    /// The upgrade without a map: everything is embedded.
+    /// Plans the upgrade that is under way: by the adapter of its record, whatever was fitted since. Where
+    /// none
+    /// is under way by a map, or the file names an adapter, it is planned [anew](Configuration::planned).
+    ///
+    /// # Errors
+    ///
+    /// As [`Configuration::planned`].
+    pub fn under_way(&self, store: &dyn Ledger) -> Result<Planned> {
+        let record = Recorded::read(store)?.map(|recorded| recorded.record).filter(|record| {
+            record.is_live() && !record.is_plain() && record.is_between(&self.old.name, &self.new.name)
+        });
+        let Some(record) = record.filter(|_| !self.names_adapter()) else { return self.planned(store) };
+        let Some(adapter) = kept::adapter(store, &record.adapter)? else { return self.planned(store) };
+        Ok(Planned {
+            old: Space { normalised: adapter.old.normalised, ..self.old.clone() },
+            new: Space { normalised: adapter.output_space().normalised, ..self.new.clone() },
+            adapter: Some(adapter),
+            order: self.order(store)?,
+        })
+    }
+
+    /// Plans the upgrade without a map: everything is embedded.
     pub(crate) fn planned_plain(&self, store: &dyn Ledger) -> Result<Planned> {
         let made = || self.made_space();
         let there = find_space(store, &self.new.name)?.map(|there| there.space);
@@ -456,15 +563,16 @@ impl Configuration {
         })
     }
 
-    /// The new space as it is made where no adapter says how long its vectors are: raw, but where the encoder scales them.
+    /// Gives the new space as it is created where no adapter says how long its vectors are: raw, unless they
+    /// are cut or the encoder scales them.
     pub(crate) fn made_space(&self) -> Space {
         let normalised =
             self.is_cut(&self.new) || self.encoder.as_ref().is_some_and(EncoderConfig::normalises);
         Space { normalised, ..self.new.clone() }
     }
 
-    /// Whether there is an adapter by now: one that the file names, one that was fitted, or, where no pairs were drawn, that of a model
-    /// which searches old vectors as they are.
+    /// Whether there is an adapter by now: one that the file names, one that was fitted, or, where no pairs
+    /// were drawn, that of a model which searches old vectors as they are.
     ///
     /// # Errors
     ///
@@ -513,19 +621,22 @@ impl Configuration {
         self.open(self.encoder_of(&space.name, &format!("items of {:?}", space.name))?, space)
     }
 
-    /// Opens the encoder of queries for a space of the gallery, the old model's or the new one's, with the keys that are set for queries.
-    /// [`Gallery::search_source`](crate::Gallery::search_source) asks for such encoders.
+    /// Opens the encoder of queries for a space of the gallery, the old model's or the new one's, with
+    /// the keys that are set for queries. [`Gallery::search_source`](crate::Gallery::search_source) asks
+    /// for such encoders.
     ///
     /// # Errors
     ///
-    /// Not found where the upgrade has no such space; as [`EncoderConfig::for_queries`] and [`Configuration::open_encoder`].
+    /// Not found where the upgrade has no such space; as [`EncoderConfig::for_queries`] and
+    /// [`Configuration::open_encoder`].
     pub fn open_query_encoder(&self, space: &Space) -> Result<Arc<dyn Encoder>> {
         let config = self.encoder_of(&space.name, &format!("a query of {:?}", space.name))?;
         let config = config.for_queries().map_err(|error| self.of_model(&space.name, error))?;
         self.open(&config, space).map(Arc::from)
     }
 
-    /// Fails where the configuration names no encoder for what is to be embedded: items, unless the caller has one; queries by both models.
+    /// Fails where the configuration names no encoder for what is to be embedded. `items` asks for the new
+    /// model's, unless the caller has one; `queries` asks for both models'.
     ///
     /// # Errors
     ///
@@ -545,15 +656,15 @@ impl Configuration {
         self.encoder_of(&space.name, "").is_ok()
     }
 
-    /// What can be seen of the gallery before the encoder is paid for: sources that it may refuse, and vectors that it cut. Nothing where
-    /// the configuration has no encoder.
+    /// Finds what can be seen of the gallery before the encoder is paid for: sources that it may refuse, and
+    /// vectors that it cut. Nothing where the configuration has no encoder.
     pub(crate) fn outlook(&self, store: &dyn Ledger) -> Result<Vec<Finding>> {
         let Some(encoder) = &self.encoder else { return Ok(Vec::new()) };
         let mut findings = Vec::new();
         if find_space(store, &self.old.name)?.is_some() {
             let learnt = manners::kept(store, &self.new.name)?;
             let cut = self.service().zip(learnt).and_then(|(service, learnt)| service.known_cut(&learnt));
-            // A tokeniser that cannot be read is an error of whoever embeds.
+            // A tokeniser that cannot be read is an error of the verb that embeds.
             let lengths = Lengths::open(encoder, folder_of(&self.path)).ok().flatten();
             findings.extend(outlook::sources(store, &self.old.name, cut, lengths)?);
         }
@@ -563,18 +674,18 @@ impl Configuration {
         Ok(findings)
     }
 
-    /// The table of a space's model.
+    /// Finds the table of the encoder of a space's model. An error names what it is `needed_by`.
     fn encoder_of(&self, space: &str, needed_by: &str) -> Result<&EncoderConfig> {
         let (table, config) = match space {
             name if name == self.new.name => ("[encoder]", &self.encoder),
             name if name == self.old.name => ("[old.encoder]", &self.old_encoder),
-            _ => return Err(Error::not_found("encoder of the space", space, self.path.display())),
+            _ => return Err(Error::not_found("encoder of the space", space, self.name())),
         };
-        let missing = || Error::missing(table, format!("{needed_by} ({})", self.path.display()));
+        let missing = || Error::missing(table, format!("{needed_by} ({})", self.name()));
         config.as_ref().ok_or_else(missing)
     }
 
-    /// The width that the model of a space itself gives, where it is not that of the space.
+    /// Width that the model of a space itself gives, where it is not that of the space.
     fn model_dimension(&self, space: &Space) -> Option<usize> {
         let [old, new] = self.model_dimensions;
         if space.name == self.old.name { old } else { new }
@@ -585,8 +696,9 @@ impl Configuration {
         self.model_dimension(space).is_some_and(|own| own > space.dimension)
     }
 
-    /// The encoder of a space's model, given how one is made for the space of the model's own vectors: where the file has its
-    /// `model_dimension`, that is of another width, and its vectors are cut or filled up as [`Resized`] does.
+    /// Makes the encoder of a space's model. `make` is given the space of the model's own vectors: where the
+    /// file has its `model_dimension`, that space is of another width, and its vectors are cut or filled up
+    /// as [`Resized`] does.
     ///
     /// # Errors
     ///
@@ -604,19 +716,19 @@ impl Configuration {
             .map_err(|error| self.of_model(&space.name, error))
     }
 
-    /// Says which table of which file an error of an encoder is about.
+    /// Adds to an error of an encoder which table of which file it is about.
     fn of_model(&self, space: &str, error: Error) -> Error {
         let table = if space == self.old.name { "[old.encoder]" } else { "[encoder]" };
         self.named(error.context(table))
     }
 
-    /// The encoder's service, where it has one.
+    /// Service of the new model's encoder, where it has one.
     pub fn service(&self) -> Option<&HttpConfig> {
         self.encoder.as_ref().and_then(EncoderConfig::service)
     }
 
-    /// The forecast of this upgrade: the report that the file names, or else the one that was made of the adapter on the gallery's own
-    /// pairs; `None` where there is neither, and of a plain upgrade.
+    /// Reads the forecast of this upgrade: the report that the file names, or else the one that was made of
+    /// the adapter on the gallery's own pairs. `None` where there is neither, and of a plain upgrade.
     ///
     /// # Errors
     ///
@@ -637,16 +749,17 @@ impl Configuration {
 
     fn of_forecast(&self, error: Error) -> Error {
         let key = if self.forecast.is_some() { "[forecast]" } else { "the forecast" };
-        error.context(format!("{key} of {}", self.path.display()))
+        error.context(format!("{key} of {}", self.name()))
     }
 
-    /// The limits of a run: those of the file, with what the caller asks for in their place. Where neither says how many items
-    /// go to the encoder together, it is as many as the encoder takes at once: fewer would leave requests or processes without
-    /// work.
+    /// Gives the limits of a run: those of the file, with what the caller asks for in their place. Where
+    /// neither says how many items go to the encoder together, the default is rounded up to whole calls of
+    /// the encoder: fewer would leave requests or processes without work.
     ///
     /// # Errors
     ///
-    /// An invalid option where `workers` or `batch` is 0, the rate is not above 0, or the share is beyond 0 to 1.
+    /// An invalid option where `workers` or `batch` is 0, the rate is not above 0, or the
+    /// share is beyond 0 to 1.
     pub fn limits_of(&self, asked: &RunOptions, encoder: &dyn Encoder) -> Result<Limits> {
         let mut limits = self.limits;
         limits.follow = asked.follow;
@@ -660,7 +773,7 @@ impl Configuration {
             Some(batch) => at_least_one("batch", batch)?,
             None if self.says_batch => limits.batch,
             None => {
-                // In whole calls: what is left over would be a request of its own.
+                // The batch is made of whole calls: items left over would be a request of their own.
                 let at_once = encoder.bulk_max().unwrap_or_else(|| encoder.batch_max()).max(1);
                 limits.batch.div_ceil(at_once).saturating_mul(at_once)
             }
@@ -668,8 +781,8 @@ impl Configuration {
         Ok(limits)
     }
 
-    /// Fails where the configuration is of another gallery, or of another upgrade than the one under way: its adapter would
-    /// write vectors that are not of this upgrade.
+    /// Fails where the configuration is of another gallery, or of another upgrade than the one under way: its
+    /// adapter would write vectors that do not belong to this upgrade.
     ///
     /// # Errors
     ///
@@ -677,20 +790,22 @@ impl Configuration {
     pub fn expect_of_gallery(&self, gallery: &Location, store: &dyn Store) -> Result<()> {
         if !self.gallery.is_same(gallery) {
             let expected = format!("the configuration of an upgrade of {gallery}; it names {}", self.gallery);
-            return Err(Error::option("config", self.path.display(), expected));
+            return Err(Error::option("config", self.name(), expected));
         }
         match Recorded::read(store)? {
-            Some(recorded) if recorded.record.is_live() => expect_same(store, &self.planned(store)?.setup()),
+            Some(recorded) if recorded.record.is_live() => {
+                expect_same(store, &self.under_way(store)?.setup())
+            }
             _ => Ok(()),
         }
     }
 
     fn named(&self, error: Error) -> Error {
-        error.context(self.path.display().to_string())
+        error.context(self.name())
     }
 }
 
-/// A document of TOML.
+/// Reads a document of TOML.
 ///
 /// # Errors
 ///
@@ -698,16 +813,18 @@ impl Configuration {
 pub(crate) fn read_toml<T: DeserializeOwned>(path: &Path) -> Result<T> {
     let text = fs_err::read_to_string(path).map_err(|error| Error::io("open", path, &error))?;
     toml::from_str(&text).map_err(|error| {
-        // The line is numbered and not repeated: it may hold a password, or a key where the name of one belongs.
+        // The line is numbered and not repeated: it may hold a password, or a key where the
+        // name of one belongs.
         let start = error.span().map_or(0, |span| span.start);
         let line = text.bytes().take(start).filter(|byte| *byte == b'\n').count() + 1;
-        // Between backticks stand parameters of this library, which a face renames; these are keys and values of the file.
+        // Between backticks stand parameters of this library, which a face renames; these are keys and
+        // values of the file.
         Error::corrupt(path.display(), format!("line {line}: {}", error.message().replace('`', "'")))
     })
 }
 
-/// The encoder of a space, given how one is made for the space of the model's own vectors: where these have a width of their own, they are
-/// cut or filled up as [`Resized`] does.
+/// Makes the encoder of a space. `make` is given the space of the model's own vectors: where these have a
+/// width of their `own`, they are cut or filled up as [`Resized`] does.
 ///
 /// # Errors
 ///
@@ -718,7 +835,7 @@ pub(crate) fn at_width_of(
     make: impl FnOnce(&Space) -> Result<Box<dyn Encoder>>,
 ) -> Result<Box<dyn Encoder>> {
     let Some(dimension) = own else { return make(space) };
-    // A vector that is cut is scaled afterwards; zeros leave a length as it is.
+    // A vector that is cut is scaled afterwards; zeros that are filled in leave a length as it is.
     let normalised = space.normalised && dimension <= space.dimension;
     let own = make(&Space { dimension, normalised, ..space.clone() })?;
     Ok(Box::new(Resized::new(own, space)?))
@@ -755,7 +872,7 @@ mod tests {
         assert!(read("path = \"g.db\"", "", "").unwrap().gallery.new_column().is_err());
     }
 
-    /// What the refusal of a key in the clear says to do can be done.
+    /// The remedy that the refusal of a key in the clear names can be followed.
     #[cfg(feature = "qdrant")]
     #[test]
     fn a_servers_key_goes_over_plain_http_where_the_configuration_says_so() {

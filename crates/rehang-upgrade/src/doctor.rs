@@ -1,68 +1,73 @@
-//! An examination of a gallery: mixed models, items that no search finds, ill indexes, a configuration that does not fit.
+//! Examination of a gallery: mixed models, items that no search finds, ill indexes, a configuration
+//! that does not fit.
 
-use rehang::finding::{Finding, Severity};
-use rehang::{Provenance, Remedy, Result, Space};
+use rehang_core::finding::{Finding, Severity};
+use rehang_core::{Provenance, Remedy, Result, Space};
 use rehang_evaluate::Identified;
 use rehang_store::{Examined, IndexHealth, IndexKind, Problem, SpaceRecord, Store, find_space};
 use serde::Serialize;
 
 use crate::configuration::Configuration;
-use crate::fitting;
-use crate::identify::{gives_again, look_alone};
-use crate::identity::is_another;
-use crate::index::recall;
 use crate::kept;
-use crate::location::Location;
-use crate::outgrown::outgrown;
+use crate::learn::fitting;
+use crate::learn::identify::{gives_again, look_alone};
+use crate::learn::outgrown::outgrown;
+use crate::live::identity::is_another;
+use crate::places::location::Location;
 use crate::record::{Phase, Recorded, UpgradeRecord};
+use crate::serve::index::recall;
 use crate::setup::expect_same;
 use crate::status::status;
 use crate::verbs::plan;
 
-/// Below this an index is said to be ill.
+/// Recall@10 below which an index is said to be ill.
 const RECALL_MIN: f64 = 0.95;
-/// An index is said to be bloated where it has more than so many times the bytes a vector that it had when it was made.
+/// Growth above which an index is said to be bloated: its bytes a vector, as a multiple of
+/// those when it was made.
 const GROWTH_MAX: f64 = 1.5;
 
-/// Something that has to be done.
+/// Makes a finding of something that has to be done.
 fn problem(code: &str, seen: impl Into<String>) -> Finding {
     Finding::new(Severity::Problem, code, seen)
 }
 
-/// Something to know.
+/// Makes a finding of something to know.
 fn note(code: &str, seen: impl Into<String>) -> Finding {
     Finding::new(Severity::Note, code, seen)
 }
 
-/// What [`examine`] found.
+/// Result of [`examine`].
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Examination {
-    /// The gallery.
+    /// Name of the gallery.
     pub gallery: String,
-    /// Findings that need attention.
+    /// Number of findings that need attention.
     pub bad: usize,
-    /// All findings: problems need attention, notes are good to know. Codes are `store`, `server`, `dropped-rows`, `bridge`, `forgotten-space`, `mixed-models`, `another-model`,
-    /// `not-found`, `adapted`, `failed`, `index`, `recall`, `bloat`, `index-health`, `configuration`, `peculiar-sources`, `cut-sources`, `cut-vectors`, `upgrade`, `unvouched`, `gallery-drift`, `sigma-scale`, `sigma`, and
-    /// what the last fit found of its pairs: `one-vector`, `two-kinds` and `misfits`.
+    /// All findings: problems need attention, notes are good to know. Codes are `store`, `server`,
+    /// `dropped-rows`, `without-source`, `bridge`, `forgotten-space`, `mixed-models`, `another-model`,
+    /// `not-found`, `adapted`, `failed`, `index`, `recall`, `bloat`, `index-health`, `configuration`,
+    /// `peculiar-sources`, `cut-sources`, `cut-vectors`, `upgrade`, `unvouched`, `gallery-drift`,
+    /// `sigma-scale`, `sigma`, and those of what the last fit found of its pairs: `one-vector`,
+    /// `two-kinds` and `misfits`.
     pub findings: Vec<Finding>,
-    /// The search index of every space.
+    /// Search index of every space.
     pub indexes: Vec<SpaceIndex>,
 }
 
-/// The search index of a space.
+/// Search index of a space, and its health.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SpaceIndex {
     /// Name of the space.
     pub space: String,
-    /// How its index is.
+    /// Health of the index.
     pub health: IndexHealth,
 }
 
-/// Examines a gallery, and a configuration with it. Where an upgrade is live or finished, the configuration has to be of that
-/// one; otherwise it has to be of one that could begin. Its encoders are opened; one that runs here and can say what it is embeds eight
-/// items of its space, services and programs nothing. With `repair`, indexes are
-/// made again whose recall@10 is below 0.95, or that have more than 1.5 times the bytes a vector that they had when they were
-/// made.
+/// Examines a gallery, and a configuration with it. Where an upgrade is live or finished, the configuration
+/// has to be of that one; otherwise it has to be of one that could begin. Its encoders are opened. An encoder
+/// that runs here and can say what it is embeds eight items of its space; services and programs embed
+/// nothing. With `repair`, indexes are made again whose recall@10 is below 0.95, or that have more than 1.5
+/// times the bytes a vector that they had when they were made.
 ///
 /// # Errors
 ///
@@ -75,7 +80,8 @@ pub fn examine(
     examine_store(location, &*location.open()?, configuration, repair, true)
 }
 
-/// [`examine`] of a gallery that is open, with its encoders or without: the verbs that need one open it, and a caller may have another.
+/// Examines a gallery that is open, as [`examine`]. `opens_encoders` says whether its encoders are opened:
+/// verbs that need one open it, and a caller may have another.
 pub(crate) fn examine_store(
     location: &Location,
     store: &dyn Examined,
@@ -161,7 +167,7 @@ fn examine_bridge(store: &dyn Examined, record: Option<&UpgradeRecord>) -> Resul
     Ok(findings)
 }
 
-/// Items that no model can embed again, and what a release makes of them.
+/// Finds items without a source, which no model can embed again, and says what a release makes of them.
 fn examine_sources(location: &Location, store: &dyn Examined) -> Result<Option<Finding>> {
     let items = if matches!(location, Location::File(_)) { 0 } else { store.count_without_source()? };
     Ok((items > 0).then(|| {
@@ -172,7 +178,7 @@ fn examine_sources(location: &Location, store: &dyn Examined) -> Result<Option<F
     }))
 }
 
-/// What a space holds, against what it is for.
+/// Compares what a space holds with what it is for.
 fn examine_space(
     store: &dyn Store,
     record: &SpaceRecord,
@@ -208,14 +214,15 @@ fn examine_space(
             None => None,
         };
         let lag = old.map_or(Ok(0), |old| store.count_lag(name, &old.space.name))?;
-        // Nothing can be made of what has neither a source nor an old vector, as points of an application that have no text.
+        // An item with neither a source nor an old vector can become nothing, as a point of an
+        // application that has no text.
         let is_hopeless = of_new.is_some() && lag + counts.to_embed() == 0;
         let why = if is_hopeless { ", nor a source" } else { "" };
         let text = format!(
             "{} items have no vector in {name:?}, which serves{why}: no search finds them",
             counts.lacking
         );
-        // What has a source becomes native in an upgrade, like any other item; the rest is lost to searches.
+        // Items with a source become native in an upgrade, like any other; the rest is lost to searches.
         let is_for_run = of_new.is_some() && !is_hopeless;
         let next = |finding: Finding| if is_for_run { finding.next(Remedy::Follow) } else { finding };
         let is_of_old = counts.without_source == 0 && record.written_as == Provenance::Old;
@@ -237,7 +244,8 @@ fn examine_space(
     Ok(())
 }
 
-/// What a look at the vectors of a space alone says of their origin.
+/// Words the finding that the vectors of a space, looked at alone, are of two models; `None`
+/// where they are not.
 fn of_one_model(name: &str, looked: Result<Identified>) -> Option<Finding> {
     let text = match looked {
         Ok(alone) => {
@@ -251,7 +259,7 @@ fn of_one_model(name: &str, looked: Result<Identified>) -> Option<Finding> {
                 kinds.within
             )
         }
-        // An application that has changed its table is told all that is wrong, and not this alone.
+        // This error ends nothing: an application that has changed its table is told all that is wrong.
         Err(error) => {
             let text =
                 format!("whether vectors of {name:?} are of one model could not be looked at: {error}");
@@ -261,7 +269,8 @@ fn of_one_model(name: &str, looked: Result<Identified>) -> Option<Finding> {
     Some(problem("mixed-models", text).next(Remedy::IdentifyVectors))
 }
 
-/// How much of the true nearest the searches of a space find, and what room they take for it.
+/// Measures how much of the true nearest the searches of a space find, and what room its index takes. With
+/// `repair`, an ill index is made again.
 fn examine_index(
     store: &dyn Examined,
     name: &str,
@@ -272,7 +281,7 @@ fn examine_index(
     let (mut recall, mut health) = look()?;
     if repair && (recall < RECALL_MIN || has_grown(&health).is_some()) {
         match store.rebuild(name) {
-            // It is not the store's to make.
+            // The index is not the store's to make.
             Err(error) if error.is_conflict() => {
                 findings.push(note("index", format!("index of {name:?} was left as it is: {error}")));
             }
@@ -294,7 +303,7 @@ fn examine_index(
     Ok(health)
 }
 
-/// How many times the bytes a vector that it had when it was made an index has, where that is too many.
+/// Growth of an index where it is too much: its bytes a vector, as a multiple of those when it was made.
 fn has_grown(health: &IndexHealth) -> Option<f64> {
     health.growth.filter(|growth| *growth > GROWTH_MAX)
 }
@@ -321,14 +330,14 @@ fn findings_of(name: &str, recall: f64, health: &IndexHealth) -> Vec<Finding> {
     findings
 }
 
-/// What the next verb would say of a configuration.
+/// Finds what the next verb would say of a configuration.
 fn examine_configuration(
     configuration: &Configuration,
     gallery: &Location,
     store: &dyn Store,
     record: Option<&UpgradeRecord>,
 ) -> Vec<Finding> {
-    let name = configuration.path.display();
+    let name = configuration.name();
     let finding = |text: String| problem("configuration", format!("{name}: {text}"));
     if !gallery.is_same(&configuration.gallery) {
         return vec![finding(format!("it is about {}, not about {gallery}", configuration.gallery))];
@@ -348,17 +357,18 @@ fn examine_configuration(
         );
         note("configuration", text).next(Remedy::DrawPairs)
     };
-    let checked = configuration.planned(store).and_then(|planned| {
+    let checked = configuration.under_way(store).and_then(|planned| {
         let setup = planned.setup();
         match (record, expect_same(store, &setup)) {
-            // Its old space is gone, so nothing could be planned with it any more.
+            // The old space of a finished upgrade is gone, so nothing could be planned with it any more.
             (Some(record), Ok(())) if record.phase == Phase::Finished => Ok(Vec::new()),
             (Some(record), Err(error)) if record.is_live() => Err(error),
             (record, _) => {
                 let plan = plan(store, &setup)?;
                 let is_begun = record.is_some_and(UpgradeRecord::is_live);
                 let seen = plan.findings.into_iter().map(|seen| finding(seen.to_string()));
-                // What the gallery has become is nothing that the configuration says.
+                // The growth of the gallery is no fault of the configuration, so this finding does
+                // not name its file.
                 let outgrown = outgrown(store, &setup)?;
                 let without = (plan.as_they_are && !is_begun).then(without_adapter);
                 Ok(seen.chain(outgrown).chain(without).collect())
@@ -374,7 +384,8 @@ fn examine_configuration(
     }
 }
 
-/// Whether the encoders that a configuration has open, for the spaces that they are to fill or to search. Nothing is embedded.
+/// Opens the encoders of a configuration, for the spaces that they are to fill or to search, and finds those
+/// that do not open or are another model's. Only a model that runs here embeds, a few items.
 fn examine_encoders(
     configuration: &Configuration,
     store: &dyn Store,
@@ -399,13 +410,13 @@ fn examine_encoders(
             findings.extend(examine_model(configuration, store, &space)?);
         }
         match opened {
-            // It names the file.
+            // The error names the file.
             Err(error) => findings.push(problem("configuration", error.to_string())),
             Ok(Some(fingerprint)) if is_another(store, &space.name, &fingerprint)? => {
                 let text = format!(
                     "{}: [encoder] is not the one that filled {:?} last, by its fingerprint; before it embeds, some of the native \
                      items are embedded again and compared",
-                    configuration.path.display(),
+                    configuration.name(),
                     space.name
                 );
                 findings.push(note("configuration", text));
@@ -416,7 +427,8 @@ fn examine_encoders(
     Ok(findings)
 }
 
-/// Whether a model that runs here gives the vectors of its space again. What is not known of its encoder, or cannot be asked, is said elsewhere.
+/// Compares a few vectors of a space with what its model, where that runs here, gives for their items now.
+/// Where nothing is known of its encoder, or it cannot be asked, that is said elsewhere.
 fn examine_model(configuration: &Configuration, store: &dyn Store, space: &Space) -> Result<Option<Finding>> {
     let Ok(encoder) = configuration.open_item_encoder(space) else { return Ok(None) };
     if encoder.fingerprint()?.is_none() {
@@ -425,13 +437,13 @@ fn examine_model(configuration: &Configuration, store: &dyn Store, space: &Space
     let Ok((same, of)) = gives_again(store, &space.name, encoder.as_ref()) else { return Ok(None) };
     let text = format!(
         "{}: the model of {:?} gives {same} of {of} vectors of it again: the others are another model's, or their sources have changed",
-        configuration.path.display(),
+        configuration.name(),
         space.name
     );
     Ok((same < of).then(|| problem("another-model", text).next(Remedy::IdentifyVectors)))
 }
 
-/// How the search index of a space is, in one sentence.
+/// Describes in one sentence how the search index of a space is.
 fn describe_index(space: &str, health: &IndexHealth) -> String {
     let trouble = health.trouble.as_ref().map_or(String::new(), |trouble| {
         format!("; looking after it failed: {trouble}; searches are right all the same")
@@ -459,7 +471,7 @@ fn describe_index(space: &str, health: &IndexHealth) -> String {
 fn describe(problem: &Problem) -> String {
     let space = problem.space.as_ref().map_or(String::new(), |space| format!("space {space:?}: "));
     let Problem { what, count, .. } = problem;
-    // Of the gallery itself there is one: nothing to count.
+    // A problem of the gallery itself is there once, so it is not counted.
     if what.starts_with("the ") { format!("{space}{what}") } else { format!("{space}{count} {what}") }
 }
 
@@ -469,7 +481,7 @@ mod tests {
 
     #[test]
     fn vectors_that_cannot_be_looked_at_are_one_finding_among_others() {
-        let error = rehang::Error::conflict("the table docs", "its column \"body\" does not exist");
+        let error = rehang_core::Error::conflict("the table docs", "its column \"body\" does not exist");
         let finding = of_one_model("old", Err(error)).unwrap();
         assert_eq!((finding.code.as_str(), finding.severity), ("mixed-models", Severity::Problem));
         assert!(finding.seen.contains("\"old\"") && finding.seen.contains("does not exist"), "{finding}");

@@ -1,10 +1,11 @@
-//! What an upgrade learned, as [files of the gallery](Files): adapters, their reports, what was found of their pairs, and bridges. A name says the
-//! fingerprint of what it is of, so that no process takes one for another. [`crate::asked`] keeps queries beside them.
+//! Files that an upgrade keeps in its gallery ([`Files`]): adapters, their reports, findings about their
+//! pairs, and bridges. A file's name holds the fingerprint of its adapter or bridge, so that no process takes
+//! one for another. [`crate::learn::asked`] keeps queries beside them.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rehang::{Adapter, Bridge, Error, Result};
+use rehang_core::{Adapter, Bridge, Error, Result};
 use rehang_files::{adapter_file, bridge_file};
 use rehang_store::{Files, Ledger};
 
@@ -15,7 +16,7 @@ pub(crate) enum Kind {
     Bridge,
     /// A report on an adapter, as JSON.
     Report,
-    /// What was found of an adapter's pairs, and its error on those that were held out.
+    /// Findings about an adapter's pairs, and its error on the pairs that were held out.
     Learned,
 }
 
@@ -36,14 +37,14 @@ impl Kind {
         }
     }
 
-    /// The fingerprint in a name; `None` where it is of no such file.
+    /// Returns the fingerprint in a file's name; `None` where the file is not of this kind.
     fn fingerprint(self, name: &str) -> Option<&str> {
         let (kind, ending) = self.around();
         name.strip_prefix(kind)?.strip_suffix(ending)
     }
 }
 
-/// A file of an adapter or a bridge; `None` where there is none.
+/// Reads a file of an adapter or a bridge; `None` where there is none.
 pub(crate) fn read(store: &dyn Ledger, kind: Kind, fingerprint: &str) -> Result<Option<Vec<u8>>> {
     Files::of(store).read(&kind.of(fingerprint))
 }
@@ -61,13 +62,13 @@ pub(crate) fn remove(store: &dyn Ledger, kind: Kind, fingerprint: &str) -> Resul
     Files::of(store).retain(|other| other != name)
 }
 
-/// The adapter of a fingerprint; `None` where it is not here.
+/// Reads the adapter of a fingerprint; `None` where the gallery does not hold it.
 ///
 /// # Errors
 ///
-/// Those of the store; what is wrong with its bytes.
+/// Those of the store; what is wrong with the file's bytes.
 pub(crate) fn adapter(store: &dyn Ledger, fingerprint: &str) -> Result<Option<Arc<Adapter>>> {
-    /// The adapter that was read last: a verb asks for it several times, and it may have a hundred megabytes.
+    /// Adapter that was read last: a verb asks for it several times, and it may have a hundred megabytes.
     static LAST: Mutex<Option<(String, Arc<Adapter>)>> = Mutex::new(None);
     if !has(store, Kind::Adapter, fingerprint)? {
         return Ok(None);
@@ -85,11 +86,12 @@ pub(crate) fn adapter(store: &dyn Ledger, fingerprint: &str) -> Result<Option<Ar
     Ok(Some(adapter))
 }
 
-/// Keeps an adapter, whose fingerprint the caller knows: to find it out takes reading all of the adapter.
+/// Keeps an adapter under its fingerprint, which the caller knows: finding it out takes reading all of the
+/// adapter.
 ///
 /// # Errors
 ///
-/// Those of the store; of an adapter that no file can hold.
+/// Those of the store; an error where no file can hold the adapter.
 pub(crate) fn keep_adapter(store: &dyn Ledger, fingerprint: &str, adapter: &Adapter) -> Result<()> {
     if has(store, Kind::Adapter, fingerprint)? {
         return Ok(());
@@ -97,7 +99,7 @@ pub(crate) fn keep_adapter(store: &dyn Ledger, fingerprint: &str, adapter: &Adap
     write(store, Kind::Adapter, fingerprint, &adapter_file::to_bytes(adapter)?)
 }
 
-/// The bridge of a fingerprint; `None` where it is not here.
+/// Reads the bridge of a fingerprint; `None` where the gallery does not hold it.
 ///
 /// # Errors
 ///
@@ -108,7 +110,7 @@ pub(crate) fn bridge(store: &dyn Ledger, fingerprint: &str) -> Result<Option<Arc
         .map(|bridge| Some(Arc::new(bridge)))
 }
 
-/// Keeps a bridge, and gives its fingerprint.
+/// Keeps a bridge, and returns its fingerprint.
 ///
 /// # Errors
 ///
@@ -121,12 +123,13 @@ pub(crate) fn keep_bridge(store: &dyn Ledger, bridge: &Bridge) -> Result<String>
     Ok(fingerprint)
 }
 
-/// What errors call a file.
+/// Returns the name that errors give to a file: the file's own, and the store's.
 pub(crate) fn named(store: &dyn Ledger, kind: Kind, fingerprint: &str) -> String {
     format!("{} in {}", kind.of(fingerprint), store.name())
 }
 
-/// Takes away the files of all adapters and bridges but those that `is_used` names, by what they are and their fingerprint.
+/// Removes the files of adapters and bridges, except those that are in use: `is_used` is given a file's kind
+/// and fingerprint.
 ///
 /// # Errors
 ///
@@ -139,7 +142,8 @@ pub(crate) fn retain(store: &dyn Ledger, is_used: impl Fn(Kind, &str) -> bool) -
     })
 }
 
-/// Takes in what lies in the folder of an upgrade that an earlier version made, where the gallery has no files yet. What cannot be read stays where it is.
+/// Copies files into the gallery from the folder of an upgrade that an earlier version made, unless the
+/// gallery has files already. A file that cannot be read stays where it is.
 ///
 /// # Errors
 ///
@@ -157,5 +161,5 @@ pub(crate) fn take_in(store: &dyn Ledger, folder: &Path) -> Result<()> {
             Files::of(store).write(&name, &bytes)?;
         }
     }
-    crate::asked::take_in(store, folder)
+    crate::learn::asked::take_in(store, folder)
 }

@@ -1,22 +1,23 @@
-//! The one way in which long work, searches and writes say what happens: events to an [`Observer`].
+//! Events: the one way in which long work, searches and writes tell an [`Observer`] what happens.
 //!
-//! A progress bar, metrics and a dashboard are all observers. Only an observer that stands for the death of the process can fail the work.
+//! A progress bar, metrics and a dashboard are all observers. Only an observer that stands for the death of
+//! the process can fail the work.
 
 use std::fmt;
 
-use rehang::{Error, ErrorKind, Progress, Result};
+use rehang_core::{Error, ErrorKind, Progress, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::backfill::{Ending, Tally};
-use crate::faults::Place;
+use crate::live::backfill::{Ending, Tally};
+use crate::live::faults::Place;
 
-/// What a refit does at a time.
+/// Stage of a refit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RefitStage {
-    /// Fits a map on all natives.
+    /// Fits a map on all native items.
     Fitting,
-    /// Holds it against the map in use.
+    /// Compares the new map with the map in use.
     Measuring,
     /// Makes all adapted vectors anew.
     Adapting,
@@ -44,12 +45,12 @@ impl RefitStage {
     }
 }
 
-/// How far a refit is, and since when.
+/// Stage that a refit is at, and for how long it has been under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct RefitUnderWay {
-    /// What it does now.
+    /// Stage of the refit at this moment.
     pub stage: RefitStage,
-    /// Seconds since it began.
+    /// Seconds since the refit began.
     pub seconds: u64,
 }
 
@@ -60,78 +61,78 @@ impl fmt::Display for RefitUnderWay {
     }
 }
 
-/// Something that happened.
+/// Event that an [`Observer`] is told of.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum Observation<'a> {
-    /// A stage of long work begins: a fill, or a backfill.
+    /// Stage of long work that begins, such as a fill or a backfill.
     Began {
-        /// What is done.
+        /// Name of the stage.
         stage: &'a str,
-        /// What is counted.
+        /// Unit that is counted.
         unit: &'static str,
-        /// How many there are; 0 where that is not known.
+        /// Number of units; 0 where that is not known.
         total: u64,
     },
-    /// So many units of the stage are done, beside those of before.
+    /// Further units of the stage that are done.
     Advanced {
-        /// Units that were done now.
+        /// Units that were done since the last such event.
         units: u64,
     },
-    /// A backfill has counted: whenever it looks at the gallery, and at its end.
+    /// Count of a backfill's items: made whenever the backfill looks at the gallery, and at its end.
     Backfilled {
         /// Items of this run, by what became of them.
         tally: Tally,
     },
-    /// A backfill has caught up with items that came or changed meanwhile.
+    /// Catch-up of a backfill with items that came or changed meanwhile.
     CaughtUp {
         /// Vectors that were adapted.
         items: u64,
     },
-    /// A [follower](crate::Limits::follow) embeds nothing from now on, or goes on.
+    /// Rest of a [follower](crate::Limits::follow), which embeds nothing from now on, or the end of the rest.
     Rests {
-        /// What would have ended another backfill; `None` where it goes on.
+        /// Ending that another backfill would have had here; `None` where the follower goes on.
         because: Option<Ending>,
     },
-    /// The encoder of a follower gave nothing; the items wait, and what comes is adapted all the same.
+    /// Failure of a follower's encoder. The items wait, and what comes is adapted all the same.
     EncoderAway {
-        /// What it said.
+        /// Error of the encoder.
         error: &'a Error,
     },
-    /// A backfill waits for its encoder, which takes hours.
+    /// Wait of a backfill for its encoder, which takes hours.
     Awaits {
-        /// What is waited for, and how far that is.
+        /// Work that is waited for, and how far it is.
         what: &'a str,
     },
-    /// A refit is at one of its stages: when it begins, and again every second.
+    /// Progress of a refit: when a stage begins, and again every second.
     Refitting {
-        /// How far it is.
+        /// Stage and duration of the refit.
         refit: RefitUnderWay,
     },
-    /// A search was answered.
+    /// Search that was answered.
     Searched {
-        /// The space (or both, for a fused search) that was searched.
+        /// Names of the space, or of both for a fused search, that was searched.
         spaces: &'a [String],
         /// Queries of the search.
         queries: usize,
-        /// Items that were found for all of them.
+        /// Items that were found for all queries together.
         found: usize,
     },
-    /// A search failed.
+    /// Search that failed.
     SearchFailed,
-    /// Items were written by the application.
+    /// Write of items by the application.
     Written {
         /// Items, new or changed.
         items: usize,
     },
-    /// Items were deleted by the application.
+    /// Deletion of items by the application.
     Deleted {
-        /// Items that were there.
+        /// Items that were deleted because they were there.
         items: usize,
     },
 }
 
-/// Receives what happens. Every method does nothing by default: an observer implements those it wants.
+/// Receiver of events. Every method does nothing by default: an observer implements those it wants.
 ///
 /// Calls come from several threads, in the middle of the work: they should return at once.
 ///
@@ -158,20 +159,20 @@ pub enum Observation<'a> {
 /// assert_eq!(searches.0.into_inner(), 3);
 /// ```
 pub trait Observer: Send + Sync {
-    /// Something happened.
+    /// Receives an event.
     fn observe(&self, _: &Observation<'_>) {}
 
-    /// Whether the work is to stop at the next place where that loses nothing.
+    /// Whether the work is to stop at the next place where stopping loses nothing.
     fn wants_stop(&self) -> bool {
         false
     }
 
-    /// The counters of work that counts itself, where the observer is made of such.
+    /// Returns the counters of work that counts itself, where the observer has such counters.
     fn counters(&self) -> Option<&Progress> {
         None
     }
 
-    /// The work has come to a place between two effects.
+    /// Receives a place between two effects that the work has come to.
     ///
     /// # Errors
     ///
@@ -181,13 +182,13 @@ pub trait Observer: Send + Sync {
     }
 }
 
-/// Observes nothing.
+/// Observer that observes nothing.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Unobserved;
 
 impl Observer for Unobserved {}
 
-/// What a progress bar shows: the stage, how far it is, and how many items have failed.
+/// Shows events in a progress bar: the stage, how far it is, and how many items have failed.
 impl Observer for Progress {
     fn observe(&self, observation: &Observation<'_>) {
         match *observation {
@@ -213,7 +214,7 @@ impl Observer for Progress {
     }
 }
 
-/// What a follower does, in a few words.
+/// Returns in a few words what a follower does while it rests, or that it follows.
 fn rest(because: Option<Ending>) -> &'static str {
     match because {
         None => "following",
@@ -229,7 +230,8 @@ fn rest(because: Option<Ending>) -> &'static str {
     }
 }
 
-/// What tells an observer of work that counts `(done, total)` itself, and gives whether it may go on.
+/// Makes a function for work that counts `(done, total)` itself: it tells an observer and returns whether the
+/// work may go on.
 pub(crate) fn counting(
     observer: &dyn Observer,
     stage: &'static str,

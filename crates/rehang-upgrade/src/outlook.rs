@@ -1,24 +1,28 @@
-//! What can be seen before money is spent: sources that a model refuses or makes nothing of, and vectors that a service cut.
+//! Finds faults before money is spent: sources that a model refuses or makes nothing of, and vectors that a
+//! service cut.
 
-use rehang::finding::Finding;
-use rehang::{Distance, Provenance, Result, Space, norm};
+use rehang_core::finding::Finding;
+use rehang_core::{Distance, Provenance, Result, Space, norm};
 use rehang_encode::{Cut, HttpConfig, Lengths, peculiar};
 use rehang_store::{Ledger, Scan, Select};
 
-use crate::sample;
+use crate::live::sample;
 
-/// Sources that are looked at: all of most galleries, in seconds.
+/// Most sources that are looked at: all of most galleries, in seconds.
 const SOURCES_MAX: usize = 200_000;
 const PAGE: usize = 4096;
-/// Sources that are named.
+/// Most items that a finding names for a kind of fault.
 const NAMED: usize = 3;
-/// New vectors whose lengths are looked at.
+/// Most new vectors whose lengths are looked at.
 const VECTORS_MAX: usize = 256;
-/// Lengths are said to differ where the longest is longer than the shortest by this factor.
+/// Factor by which the longest vector has to be longer than the shortest for lengths to differ.
 const LENGTHS_MIN: f64 = 1.01;
 
-/// Sources of a gallery that are blank or hold a NUL character, counted and named, and those that are longer than a service reads, where it
-/// is known to stop, or than a model of this machine reads. Reads the first 200,000 sources, and says so where there are more.
+/// Finds sources of a gallery that are blank, hold a NUL character or are too long.
+///
+/// Blank ones and those with a NUL character are counted and named. A source is too long where a service is
+/// known to read only its start (`cut`), or where a model of this machine does (`lengths`). Only the first
+/// 200,000 sources are read, and the finding says so where there are more.
 pub(crate) fn sources(
     store: &dyn Ledger,
     space: &str,
@@ -83,7 +87,7 @@ pub(crate) fn sources(
     Ok(findings)
 }
 
-/// What is said of sources that a service does not read to their end.
+/// Words the finding about sources that a service does not read to their end.
 fn cut_sources(known: Cut, is_cut: u64, may_be_cut: u64, of: &str) -> Finding {
     let Cut { read, cut } = known;
     let near = match (may_be_cut, read) {
@@ -103,8 +107,9 @@ fn cut_sources(known: Cut, is_cut: u64, may_be_cut: u64, of: &str) -> Finding {
         .evidence(&[("cut", is_cut as f64), ("may_be_cut", may_be_cut as f64), ("characters", cut as f64)])
 }
 
-/// Vectors of a service that was asked for fewer coordinates than its model has, where their lengths differ and the distance heeds
-/// lengths. `None` where nothing is native yet, and where that is as it should be.
+/// Finds vectors that differ in length although their distance heeds lengths, made by a service that was
+/// asked for fewer coordinates than its model has. `None` where nothing is native yet, and where lengths do
+/// not differ.
 pub(crate) fn cut_vectors(
     store: &dyn Ledger,
     space: &Space,

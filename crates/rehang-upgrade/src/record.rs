@@ -1,46 +1,45 @@
-//! The record of an upgrade: a small document in the store that says what is being replaced by what, and how far it is.
+//! Record of an upgrade: a small document in the store that says what is being replaced by what, and how far
+//! it is.
 //!
-//! It never says which item is done: an item's provenance and revision say that. So a record cannot disagree with the
-//! gallery, and losing the process at any instruction loses nothing.
+//! The record never says which item is done: an item's provenance and revision say that. So a record cannot
+//! disagree with the gallery, and losing the process at any instruction loses nothing.
 
-use rehang::order::Policy;
-use rehang::{Error, Fusion, Remedy, Result, Space};
+use rehang_core::order::Policy;
+use rehang_core::{Error, Fusion, Remedy, Result, Space};
 use rehang_store::{Epoch, Ledger, Revision, expect_space};
 use serde::{Deserialize, Serialize};
 
-use crate::backfill::Request;
+use crate::live::backfill::Request;
 
-/// Name of the document.
+/// Name of the record's document in the store.
 const DOCUMENT: &str = "upgrade";
 /// Version of the record's form; an older rehang refuses a newer one.
-///
-/// 2: with [`UpgradeRecord::handicap`]; records of 1 have none. 3: with [`UpgradeRecord::adapted_before`]. 4: with
-/// [`UpgradeRecord::epoch`]. 5: with [`Phase::Sampling`]. 6: with [`UpgradeRecord::bridge`], [`UpgradeRecord::refitting`] and [`Serving::Fused`],
-/// written where there is one of them, so that an older rehang goes on with all others.
 const FORMAT: u32 = 6;
-/// The form of a record with none of them.
-const FORMAT_PLAIN: u32 = 5;
+/// Oldest form that is read: one that has neither a bridge nor a fusion.
+const FORMAT_MIN: u32 = 5;
 
-/// How far an upgrade is.
+/// Phase of an upgrade: how far it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Phase {
-    /// Pairs are drawn: a random sample is native in the new space, and no adapter is known yet.
+    /// Pairs are being drawn: a random sample is native in the new space, and no adapter is known yet.
     Sampling,
     /// The new space is being filled with adapted vectors (or filled again, with another adapter or order).
     Filling,
-    /// Every item that had an old vector has one in the new space, or nothing is to be mapped: it can be switched and backfilled.
+    /// Every item that had an old vector has one in the new space, or nothing is to be mapped. The upgrade
+    /// can be switched and backfilled.
     Filled,
     /// Searches are back on the old space. The new one is kept, with everything that was paid for.
     RolledBack,
-    /// Rolled back before it was filled: `start` goes on with it, or another upgrade takes its place.
+    /// Upgrade that was rolled back before its space was filled: `start` goes on with it, or another upgrade
+    /// takes its place.
     Abandoned,
     /// The old space is gone.
     Finished,
 }
 
 impl Phase {
-    /// The name in messages and documents.
+    /// Returns the phase's name in messages and documents.
     pub fn name(self) -> &'static str {
         match self {
             Self::Sampling => "sampling",
@@ -53,12 +52,12 @@ impl Phase {
     }
 }
 
-/// In which order items are re-embedded.
+/// Order in which items are re-embedded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OrderSettings {
-    /// The policy.
+    /// Policy that makes the order.
     pub policy: Policy,
-    /// Its seed.
+    /// Seed of the policy.
     pub seed: u64,
 }
 
@@ -68,102 +67,92 @@ impl Default for OrderSettings {
     }
 }
 
-/// What searches after the switch look at.
+/// Vectors and queries that searches after the switch use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Serving {
-    /// The new space alone: native and adapted vectors, one query.
+    /// Searches the new space alone: native and adapted vectors, by one query.
     #[default]
     Mixed,
-    /// Native vectors by the new query, all others by both models together ([`UpgradeRecord::fusion`]): better around the switch, as long as
-    /// the application has the old model's queries too. Read where an older rehang wrote that searches are merged.
-    #[serde(alias = "merged")]
+    /// Native vectors by the new query, all others by both models together ([`UpgradeRecord::fusion`]):
+    /// better around the switch, as long as
+    /// the application has the old model's queries too.
     Fused,
 }
 
-/// The record of an upgrade.
+/// Record of an upgrade, as it lies in the store.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UpgradeRecord {
     /// Version of the record's form.
     pub format: u32,
-    /// The space that is replaced.
+    /// Space that is replaced.
     pub old: Space,
-    /// The space that replaces it.
+    /// Space that replaces the old one.
     pub new: Space,
-    /// Fingerprint of the adapter whose vectors fill the new space; empty while pairs are drawn, and in a [plain](UpgradeRecord::is_plain)
-    /// upgrade, which has none.
+    /// Fingerprint of the adapter whose vectors fill the new space; empty while pairs are drawn, and in a
+    /// [plain](UpgradeRecord::is_plain) upgrade, which has none.
     pub adapter: String,
-    /// In which order items are re-embedded.
+    /// Order in which items are re-embedded.
     pub order: OrderSettings,
-    /// How far it is.
+    /// Phase that the upgrade is in.
     pub phase: Phase,
-    /// What a running backfill is asked to do.
+    /// Request to a running backfill.
     pub request: Request,
-    /// What searches after the switch look at.
+    /// Vectors and queries that searches after the switch use.
     pub serving: Serving,
-    /// The newest revision when it began: items with a later one came or changed during the upgrade, and go to the front of
-    /// the queue. A hint for the queue and no more: nothing is wrong where revisions do not come in the order of time. `None` in
-    /// records of a rehang that did not know.
-    #[serde(default)]
+    /// The newest revision when it began: items with a later one came or changed during the upgrade, and go
+    /// to the front of
+    /// the queue. A hint for the queue and no more: nothing is wrong where revisions do not come in the order
+    /// of time.
     pub since: Option<Revision>,
-    /// Whether the old space of a finished upgrade is gone: it is dropped once, whatever takes its name later.
-    #[serde(default)]
+    /// Whether the old space of a finished upgrade is gone: it is dropped once, whatever takes its name
+    /// later.
     pub dropped: bool,
-    /// What searches add to the distance of adapted vectors: [`rehang::adapter::Adapter::handicap`] of the adapter that fills
+    /// Handicap that searches add to the distance of adapted vectors: [`rehang_core::adapter::Adapter::handicap`]
+    /// of the adapter that fills
     /// the new space.
-    #[serde(default)]
     pub handicap: f64,
-    /// The same for the old space, where an earlier upgrade left adapted vectors in it.
-    #[serde(default)]
+    /// Handicap of the old space, where an earlier upgrade left adapted vectors in it.
     pub old_handicap: f64,
-    /// Whether adapted vectors that another adapter made, or that have their place by another order, may be in the new space.
+    /// Whether adapted vectors that another adapter made, or that have their place by another order, may be
+    /// in the new space.
     /// It stays so until all of them were made again.
-    #[serde(default = "not_known")]
     pub adapted_before: bool,
-    /// Whether adapted vectors of the map before may be in the new space while those of this one are made, page by page: a
-    /// [refit](crate::refit()). The space stays filled meanwhile.
+    /// Whether a [refit](crate::refit()) is at work: adapted vectors of the map before may be in the new
+    /// space while those of this map are made, page by page. The space stays filled meanwhile.
     #[serde(default)]
     pub refitting: bool,
-    /// The epoch of the new space in which this plan fills it; every write of an adapted vector for it carries it. `None` until the
+    /// The epoch of the new space in which this plan fills it; every write of an adapted vector for it
+    /// carries it. `None` until the
     /// space is there.
-    #[serde(default = "before_epochs")]
     pub epoch: Option<Epoch>,
-    /// How fused searches judge what is not native: [`rehang::Adapter::fusion`] of the adapter that fills the new space. `None` where searches
-    /// are not fused; and where an older rehang served them merged, which are mixed now until a [switch](crate::switch) fuses them.
+    /// How fused searches judge what is not native: [`rehang_core::Adapter::fusion`] of the adapter that fills the
+    /// new space. `None` where searches
+    /// are not fused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fusion: Option<Fusion>,
-    /// The bridge over which queries go to the old space while that serves; `None` where they go there as they are.
+    /// Bridge over which queries go to the old space while that serves; `None` where they go there as they
+    /// are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bridge: Option<BridgeInUse>,
 }
 
-/// A bridge that searches of the old space use.
+/// Bridge that searches of the old space use.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BridgeInUse {
-    /// Its fingerprint: it lies in the folder of the upgrade.
+    /// Fingerprint of the bridge, which lies among the gallery's files.
     pub fingerprint: String,
-    /// How much of a query is the new model's ([`Bridge::share`](rehang::Bridge::share)).
+    /// Share of a query that is the new model's ([`Bridge::share`](rehang_core::Bridge::share)).
     pub share: f64,
 }
 
-/// A record of a rehang that knew no epochs speaks of a space in its first one.
-#[allow(clippy::unnecessary_wraps, reason = "a default has the type of its field")]
-fn before_epochs() -> Option<Epoch> {
-    Some(Epoch::FIRST)
-}
-
-/// What a record that does not say is taken for: making a vector again costs time, keeping another adapter's is wrong.
-fn not_known() -> bool {
-    true
-}
-
 impl UpgradeRecord {
-    /// The record of an upgrade that begins.
+    /// Makes the record of an upgrade that begins.
     pub fn new(old: Space, new: Space, adapter: String, order: OrderSettings) -> Self {
         Self {
-            format: FORMAT_PLAIN,
+            format: FORMAT,
             old,
             new,
             adapter,
@@ -183,7 +172,8 @@ impl UpgradeRecord {
         }
     }
 
-    /// What searches of a space add to the distance of its adapted vectors, as far as this upgrade knows.
+    /// Returns what searches of a space add to the distance of its adapted vectors, as far as this upgrade
+    /// knows.
     pub fn handicap_of(&self, space: &str) -> f64 {
         if self.new.name == space {
             self.handicap
@@ -194,29 +184,31 @@ impl UpgradeRecord {
         }
     }
 
-    /// Whether the gallery is between two models because of it.
+    /// Whether the gallery is between two models because of this upgrade.
     pub fn is_live(&self) -> bool {
         matches!(self.phase, Phase::Filling | Phase::Filled)
     }
 
-    /// Whether nothing is mapped: the new space holds native vectors alone, and an item has none there until it is embedded. While pairs are
-    /// drawn it is not known yet.
+    /// Whether the upgrade maps nothing: the new space holds native vectors alone, and an item has none there
+    /// until it is embedded. False while pairs are drawn, since it is not known yet.
     pub fn is_plain(&self) -> bool {
         self.phase != Phase::Sampling && self.adapter.is_empty()
     }
 
-    /// Whether it is an upgrade between two spaces, by their names.
+    /// Whether the upgrade goes between two spaces, given by their names.
     pub(crate) fn is_between(&self, old: &str, new: &str) -> bool {
         (self.old.name.as_str(), self.new.name.as_str()) == (old, new)
     }
 
-    /// Whether searches go to the new space, whatever the phase says: a rollback may have died before it took them back.
+    /// Whether searches go to the new space, whatever the phase says: a rollback may have died before it took
+    /// them back.
     pub(crate) fn is_served(&self, store: &dyn Ledger) -> Result<bool> {
         Ok(store.serving()?.as_deref() == Some(self.new.name.as_str()))
     }
 
-    /// Whether an item that is written with an old vector needs an adapted one with it: while the upgrade is live; after a
-    /// rollback that has not taken searches back; and until a finish has dropped the old space, with all that is written there.
+    /// Whether an item that is written with an old vector needs an adapted one with it: while the upgrade is
+    /// live; after a rollback that has not taken searches back; and until a finish has dropped the old space,
+    /// with all that is written there.
     pub(crate) fn adapts_writes(&self, store: &dyn Ledger) -> Result<bool> {
         if self.is_plain() {
             return Ok(false);
@@ -229,16 +221,16 @@ impl UpgradeRecord {
     }
 }
 
-/// A record with the version under which it lies in the store.
+/// Record with the version under which it lies in the store.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Recorded {
-    /// The record.
+    /// Record as it was read or written last.
     pub record: UpgradeRecord,
     version: u64,
 }
 
 impl Recorded {
-    /// The upgrade of a gallery; `None` where there never was one.
+    /// Reads the upgrade of a gallery; `None` where there never was one.
     ///
     /// # Errors
     ///
@@ -247,7 +239,7 @@ impl Recorded {
         Self::parse(store, store.document(DOCUMENT)?)
     }
 
-    /// The serving space and the upgrade of a gallery, as they are at one moment.
+    /// Reads the serving space and the upgrade of a gallery, both as they are at one moment.
     ///
     /// # Errors
     ///
@@ -261,9 +253,14 @@ impl Recorded {
         let Some((version, text)) = document else { return Ok(None) };
         let what = || format!("the upgrade record of {}", store.name());
         let head: Head = serde_json::from_str(&text).map_err(|error| Error::corrupt(what(), error))?;
-        if head.format > FORMAT {
+        if !(FORMAT_MIN..=FORMAT).contains(&head.format) {
+            let way_out = if head.format > FORMAT {
+                "use a newer rehang"
+            } else {
+                "it is older than the first release; finish it with the rehang that began it"
+            };
             let detail = format!(
-                "it has format {}, this rehang knows up to {FORMAT}; use a newer rehang",
+                "it has format {}, this rehang knows {FORMAT_MIN} to {FORMAT}; {way_out}",
                 head.format
             );
             return Err(Error::corrupt(what(), detail));
@@ -271,11 +268,11 @@ impl Recorded {
         let mut record: UpgradeRecord =
             serde_json::from_str(&text).map_err(|error| Error::corrupt(what(), error))?;
         // A change of it is written in the form of now.
-        record.format = FORMAT_PLAIN;
+        record.format = FORMAT;
         Ok(Some(Self { record, version }))
     }
 
-    /// The upgrade of a gallery that has to have one.
+    /// Reads the upgrade of a gallery that has to have one.
     ///
     /// # Errors
     ///
@@ -284,7 +281,7 @@ impl Recorded {
         Self::read(store)?.ok_or_else(|| Self::is_missing(store))
     }
 
-    /// What is said where there is none.
+    /// Returns the error for a gallery that has no upgrade.
     pub(crate) fn is_missing(store: &dyn Ledger) -> Error {
         Error::not_found("upgrade", "started", store.name()).advise(Remedy::BeginUpgrade)
     }
@@ -300,8 +297,9 @@ impl Recorded {
         Ok(Self { record, version })
     }
 
-    /// The record, where the upgrade is still planned as it was for a process that fills its new space: between the same spaces,
-    /// with the same adapter and order, in the same epoch, neither rolled back nor finished.
+    /// Reads the record, which must still be planned as it was for a process that fills the new space:
+    /// between the same spaces, with the same adapter and order, in the same epoch, neither rolled back nor
+    /// finished.
     ///
     /// # Errors
     ///
@@ -328,8 +326,8 @@ impl Recorded {
             .advise(next))
     }
 
-    /// What a writer of adapted vectors is told whose plan is no longer the upgrade's: what happened meanwhile, and what to do. Any
-    /// other error stays.
+    /// Replaces the error of a writer of adapted vectors whose plan is no longer the upgrade's. The new error
+    /// says what happened meanwhile, and what to do. Any other error stays.
     pub(crate) fn explain(store: &dyn Ledger, plan: &UpgradeRecord, error: Error) -> Error {
         if !error.is_superseded() {
             return error;
@@ -337,11 +335,12 @@ impl Recorded {
         Self::expect_planned(store, plan).err().unwrap_or(error)
     }
 
-    /// Changes the record, if no other process has changed it since it was read. Where nothing would differ, nothing is looked at.
+    /// Changes the record, if no other process has changed it since it was read. Where nothing would differ,
+    /// the store is not asked.
     ///
     /// # Errors
     ///
-    /// A conflict where one has.
+    /// A conflict where another process has changed the record.
     pub fn change(&mut self, store: &dyn Ledger, change: impl FnOnce(&mut UpgradeRecord)) -> Result<()> {
         let mut record = self.record.clone();
         change(&mut record);
@@ -351,19 +350,19 @@ impl Recorded {
         self.write(store, record)
     }
 
-    /// Replaces the record, if no other process has changed it since it was read; also by the very same one, so that a process that read it
-    /// before and is about to change it fails.
+    /// Replaces the record, if no other process has changed it since it was read. Replacing a record by an
+    /// equal one counts as a change: a process that read the earlier one and is about to change it fails.
     ///
     /// # Errors
     ///
-    /// A conflict where one has.
+    /// A conflict where another process has changed the record.
     pub(crate) fn write(&mut self, store: &dyn Ledger, record: UpgradeRecord) -> Result<()> {
         *self = Self::create(store, Some(self), record)?;
         Ok(())
     }
 
-    /// The same as [`Recorded::create`], and begins another epoch of the new space in the same step: from then on whatever was begun
-    /// for an earlier plan is refused. The space has to be there.
+    /// Puts a record into a store like [`Recorded::create`], and begins another epoch of the new space in the
+    /// same step. From then on, whatever was begun for an earlier plan is refused. The space has to be there.
     ///
     /// # Errors
     ///
@@ -382,15 +381,41 @@ impl Recorded {
     }
 }
 
-/// The part that every form of the record has.
+/// Part that every form of the record has.
 #[derive(Deserialize)]
 struct Head {
     format: u32,
 }
 
 fn to_text(record: &UpgradeRecord) -> Result<String> {
-    let is_plain = record.bridge.is_none() && !record.refitting && record.serving == Serving::Mixed;
-    let format = if is_plain { FORMAT_PLAIN } else { FORMAT };
-    serde_json::to_string(&UpgradeRecord { format, ..record.clone() })
-        .map_err(|error| Error::corrupt("the upgrade record", error))
+    serde_json::to_string(record).map_err(|error| Error::corrupt("the upgrade record", error))
+}
+
+#[cfg(test)]
+mod tests {
+    use rehang_core::Distance;
+    use rehang_store_tests::MemoryStore;
+
+    use super::*;
+
+    #[test]
+    fn a_record_of_a_form_that_is_not_known_is_refused_with_a_way_out() {
+        let store = MemoryStore::new();
+        let space = |name: &str| Space::new(name, 2, Distance::Cosine, false);
+        let record = UpgradeRecord::new(space("old"), space("new"), "abc".into(), OrderSettings::default());
+        let written = to_text(&record).unwrap();
+        assert!(written.contains("\"format\":6"), "{written}");
+        let mut version = None;
+        for (format, says) in
+            [(4, Some("finish it with the rehang")), (5, None), (6, None), (7, Some("use a newer rehang"))]
+        {
+            let text = written.replace("\"format\":6", &format!("\"format\":{format}"));
+            version = Some(store.set_document(DOCUMENT, version, &text).unwrap());
+            match (Recorded::read(&store), says) {
+                (Ok(read), None) => assert_eq!(read.unwrap().record, record),
+                (Err(error), Some(says)) => assert!(error.to_string().contains(says), "{error}"),
+                (read, _) => panic!("format {format}: {read:?}"),
+            }
+        }
+    }
 }

@@ -1,30 +1,33 @@
-//! What an upgrade is made of, and the checks that verbs share: whether gallery, adapter, configuration and record speak of one upgrade.
+//! Setup of an upgrade, and the checks that verbs share: whether gallery, adapter, configuration and record
+//! speak of one upgrade.
 
-use rehang::adapter::Adapter;
-use rehang::finding::Finding;
-use rehang::{Error, ErrorKind, Provenance, Remedy, Result, Space};
+use rehang_core::adapter::Adapter;
+use rehang_core::finding::Finding;
+use rehang_core::{Error, ErrorKind, Provenance, Remedy, Result, Space};
 use rehang_store::{Ledger, expect_space, find_space};
 use serde::Serializer;
 
-use crate::drift;
-use crate::fill::Filler;
+use crate::learn::drift;
+use crate::live::fill::Filler;
 use crate::record::{OrderSettings, Phase, Recorded, UpgradeRecord};
 
-/// What an upgrade is made of.
+/// Parts of an upgrade: two spaces, an adapter and an order.
 #[derive(Debug, Clone, Copy)]
 pub struct UpgradeSetup<'a> {
-    /// The space that is replaced; it has to be in the gallery.
+    /// Space that is replaced; it has to be in the gallery.
     pub old: &'a Space,
-    /// The space that replaces it; made by [`start`](crate::start).
+    /// Space that replaces the old one; made by [`start`](crate::start).
     pub new: &'a Space,
-    /// The adapter between the two; `None` for a [plain](UpgradeRecord::is_plain) upgrade, which embeds everything and maps nothing.
+    /// Adapter between the two; `None` for a [plain](UpgradeRecord::is_plain) upgrade, which embeds
+    /// everything and maps nothing.
     pub adapter: Option<&'a Adapter>,
-    /// In which order items are re-embedded.
+    /// Order in which items are re-embedded.
     pub order: OrderSettings,
 }
 
 impl UpgradeSetup<'_> {
-    /// Fails where gallery, adapter and configuration do not speak of the same spaces; gives what looks doubtful.
+    /// Fails where gallery, adapter and configuration do not speak of the same spaces; returns findings on
+    /// what looks doubtful.
     pub(crate) fn check(&self, store: &dyn Ledger) -> Result<Vec<Finding>> {
         let Some(adapter) = self.adapter else {
             expect_spaces(store, self.old, &self.outputs())?;
@@ -33,7 +36,7 @@ impl UpgradeSetup<'_> {
             }
             return Ok(Vec::new());
         };
-        // Says so where old and new are swapped, which widths often give away.
+        // The first check tells where old and new are swapped, which widths often give away.
         adapter.expect_input_width(self.old.dimension)?;
         expect_of_adapter(&adapter.old, self.old, "old")?;
         expect_of_adapter(&adapter.new, self.new, "new")?;
@@ -41,24 +44,25 @@ impl UpgradeSetup<'_> {
         Ok(drift::input(store, adapter, &self.old.name)?.into_iter().collect())
     }
 
-    /// The adapter's fingerprint, as the record of the upgrade has it: empty without one.
+    /// Returns the adapter's fingerprint, as the record of the upgrade has it: empty without an adapter.
     pub(crate) fn fingerprint(&self) -> Result<String> {
         self.adapter.map_or_else(|| Ok(String::new()), rehang_files::adapter_file::fingerprint)
     }
 
-    /// What adapts old vectors, in an order; `None` without an adapter.
+    /// Makes the filler that adapts old vectors, in an order; `None` without an adapter.
     pub(crate) fn filler(&self, order: OrderSettings) -> Result<Option<Filler>> {
         self.adapter.map(|adapter| Filler::new(adapter, &self.old.name, &self.new.name, order)).transpose()
     }
 
-    /// The adapter's outputs: searched as the configuration says, normalised as the adapter makes them. Without one, what the encoder gives.
+    /// Returns the space of the adapter's outputs: searched as the configuration says, normalised as the
+    /// adapter makes them. Without an adapter, the space that the encoder fills.
     fn outputs(&self) -> Space {
         let Some(adapter) = self.adapter else { return self.new.clone() };
         Space { name: self.new.name.clone(), distance: self.new.distance, ..adapter.output_space() }
     }
 
-    /// The new space: the one that is there, or else one for the adapter's outputs. Where pairs were drawn, nothing was known of
-    /// lengths when it was made, and it holds raw vectors for good.
+    /// Returns the new space: the one that is there, or else one for the adapter's outputs. Where pairs were
+    /// drawn, nothing was known of lengths when the space was made, and it holds raw vectors for good.
     pub(crate) fn new_space(&self, store: &dyn Ledger) -> Result<Space> {
         Ok(find_space(store, &self.new.name)?.map_or_else(|| self.outputs(), |there| there.space))
     }
@@ -77,7 +81,8 @@ fn expect_nothing_adapted(store: &dyn Ledger, new: &str) -> Result<()> {
         .advise(Remedy::ContinueFilling))
 }
 
-/// Fails where a gallery does not have the space that is replaced, or has another one of the name of the space that replaces it.
+/// Fails where a gallery does not have the space that is replaced, or has another one of the name of the
+/// space that replaces it.
 pub(crate) fn expect_spaces(store: &dyn Ledger, old: &Space, new: &Space) -> Result<()> {
     if old.name == new.name {
         return Err(Error::option("[new] name", &new.name, "a name that the old space does not have"));
@@ -94,7 +99,8 @@ pub(crate) fn expect_spaces(store: &dyn Ledger, old: &Space, new: &Space) -> Res
         return Err(mismatch(&found.space, old)
             .context(format!("[old] of the configuration against {}", store.name())));
     }
-    // A space of that name may be there: of this upgrade, or of another application. One of raw vectors holds normalised ones too.
+    // A space of that name may be there: of this upgrade, or of another application. A space of raw vectors
+    // holds normalised ones too.
     let Some(there) = find_space(store, &new.name)? else { return Ok(()) };
     let as_raw = Space { normalised: false, ..new.clone() };
     if (there.space != *new && there.space != as_raw) || there.written_as != Provenance::Native {
@@ -107,8 +113,8 @@ pub(crate) fn expect_spaces(store: &dyn Ledger, old: &Space, new: &Space) -> Res
     Ok(())
 }
 
-/// Fails where the upgrade of a gallery is not the one of the setup: between other spaces, or filled by another adapter. A process that
-/// is about to write for an upgrade asks this first.
+/// Fails where the upgrade of a gallery is not the one of the setup: it is between other spaces, or filled by
+/// another adapter. A process that is about to write for an upgrade asks this first.
 ///
 /// # Errors
 ///
@@ -117,9 +123,9 @@ pub fn expect_same(store: &dyn Ledger, setup: &UpgradeSetup<'_>) -> Result<()> {
     expect_adapter(store, &expect_upgrade(store, setup)?.record, setup)
 }
 
-/// Fails where a space of the adapter is not the one of the upgrade. Adapters that were fitted without names carry the role
-/// as a name, which matches every model. The distance is the gallery's own business: an adapter maps vectors, and how they are
-/// searched does not change them.
+/// Fails where a space of the adapter is not the one of the upgrade. Adapters that were fitted without names
+/// carry the role as a name, which matches every model. The distance is the gallery's own business: an
+/// adapter maps vectors, and how they are searched does not change them.
 pub(crate) fn expect_of_adapter(space: &Space, wanted: &Space, role: &str) -> Result<()> {
     let other_model = space.name != wanted.name && space.name != role;
     if !other_model && space.dimension == wanted.dimension {
@@ -132,18 +138,19 @@ pub(crate) fn mismatch(expected: &Space, received: &Space) -> Error {
     ErrorKind::SpaceMismatch { expected: expected.to_string(), received: received.to_string() }.into()
 }
 
-/// Whether a record is of this upgrade, and not of one that has come to its end.
+/// Whether a record is of the upgrade of a setup, and not of one that has come to its end.
 pub(crate) fn is_ongoing(record: &UpgradeRecord, setup: &UpgradeSetup<'_>) -> bool {
     record.phase != Phase::Finished && record.is_between(&setup.old.name, &setup.new.name)
 }
 
-/// Whether a `start` goes on with the upgrade of a record, instead of beginning one. Where pairs were drawn, nothing is planned yet.
+/// Whether a `start` continues the upgrade of a record, instead of beginning one. It begins one where pairs
+/// were drawn, since nothing is planned yet.
 pub(crate) fn goes_on(record: &UpgradeRecord, setup: &UpgradeSetup<'_>) -> bool {
     record.phase != Phase::Sampling && is_ongoing(record, setup)
 }
 
-/// Whether adapted vectors of another adapter or at places of another order may be in the new space, so that a fill has to make
-/// all again.
+/// Whether the new space may hold adapted vectors that another adapter made, or that have their place by
+/// another order, so that a fill has to make all again.
 pub(crate) fn may_hold_others(recorded: Option<&Recorded>, setup: &UpgradeSetup<'_>, has_new: bool) -> bool {
     match recorded.map(|recorded| &recorded.record) {
         Some(record) if goes_on(record, setup) => {
@@ -155,7 +162,8 @@ pub(crate) fn may_hold_others(recorded: Option<&Recorded>, setup: &UpgradeSetup<
     }
 }
 
-/// Whether every adapted vector of the new space is known to be of this adapter, at its place in this order.
+/// Whether every adapted vector of the new space is known to be made by this adapter, and at its place in
+/// this order.
 pub(crate) fn is_filled(record: &UpgradeRecord, setup: &UpgradeSetup<'_>) -> bool {
     matches!(record.phase, Phase::Filled | Phase::RolledBack)
         && !record.refitting
@@ -167,7 +175,7 @@ pub(crate) fn is_the_same(record: &UpgradeRecord, setup: &UpgradeSetup<'_>) -> b
     setup.fingerprint().is_ok_and(|fingerprint| fingerprint == record.adapter) && record.order == setup.order
 }
 
-/// Fails where the record speaks of other spaces than the configuration while it is live.
+/// Fails where the record of a live upgrade speaks of other spaces than the configuration.
 pub(crate) fn expect_no_other(
     store: &dyn Ledger,
     recorded: Option<&Recorded>,
@@ -214,15 +222,15 @@ pub(crate) fn expect_between(
     Ok(())
 }
 
-/// The upgrade of a gallery, which has to be between the spaces of the configuration.
+/// Reads the upgrade of a gallery, which has to be between the spaces of the configuration.
 pub(crate) fn expect_upgrade(store: &dyn Ledger, setup: &UpgradeSetup<'_>) -> Result<Recorded> {
     let recorded = Recorded::expect(store)?;
     expect_between(store, &recorded.record, setup.old, setup.new)?;
     Ok(recorded)
 }
 
-/// Fails where an upgrade is filled by another adapter than this one: vectors of two adapters in one space would be ordered by
-/// σ² of two kinds, and searched as if they were of one.
+/// Fails where an upgrade is filled by another adapter than this one: vectors of two adapters in one space
+/// would be ordered by σ² of two kinds, and searched as if they were of one.
 pub(crate) fn expect_adapter(
     store: &dyn Ledger,
     record: &UpgradeRecord,
@@ -231,7 +239,7 @@ pub(crate) fn expect_adapter(
     expect_filled_by(store, record, &setup.fingerprint()?)
 }
 
-/// As [`expect_adapter`], by the adapter's fingerprint.
+/// Fails like [`expect_adapter`], given the adapter's fingerprint.
 pub(crate) fn expect_filled_by(store: &dyn Ledger, record: &UpgradeRecord, adapter: &str) -> Result<()> {
     if record.phase == Phase::Sampling {
         return Err(
@@ -257,7 +265,7 @@ pub(crate) fn expect_filled_by(store: &dyn Ledger, record: &UpgradeRecord, adapt
     .advise(Remedy::PlanAnew))
 }
 
-/// How errors name the upgrade of a gallery.
+/// Returns the name that errors give to the upgrade of a gallery.
 pub(crate) fn upgrade_of(store: &dyn Ledger) -> String {
     format!("the upgrade of {}", store.name())
 }
@@ -272,7 +280,7 @@ pub(crate) fn finished(store: &dyn Ledger, record: &UpgradeRecord) -> Error {
     )
 }
 
-/// Findings as the JSON of verbs has them: the sentences of each.
+/// Serialises findings for the JSON of verbs, as the sentences of each.
 pub(crate) fn as_sentences<S: Serializer>(
     findings: &[Finding],
     serializer: S,

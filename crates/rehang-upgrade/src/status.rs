@@ -1,87 +1,90 @@
-//! How an upgrade stands, and which items stay without a native vector until a person acts.
+//! Status of an upgrade, and items that stay without a native vector until a person acts.
 
-use rehang::Result;
-use rehang::finding::Finding;
+use rehang_core::Result;
+use rehang_core::finding::Finding;
 use rehang_encode::Spent;
 use rehang_store::{AtWork, Counts, Failure, ItemKey, Ledger, Scan, Select, find_space};
 use serde::{Deserialize, Serialize};
 
-use crate::backfill::Request;
-use crate::health::{SigmaHealth, health_of};
-use crate::identity::unvouched;
+use crate::learn::health::{SigmaHealth, health_of};
+use crate::learn::refit::{Refit, findings, refits};
+use crate::live::backfill::Request;
+use crate::live::identity::unvouched;
+use crate::live::spending::spent_by_all;
+use crate::live::turn::{Follower, follower};
+use crate::live::under_way::under_way;
+use crate::live::until::native_share;
 use crate::observe::RefitUnderWay;
 use crate::record::{BridgeInUse, OrderSettings, Phase, Recorded, Serving};
-use crate::refit::{Refit, findings, refits};
 use crate::setup::as_sentences;
-use crate::spending::spent_by_all;
-use crate::turn::{Follower, follower};
-use crate::under_way::under_way;
-use crate::until::native_share;
 
-/// How an upgrade stands.
+/// Status of an upgrade at one moment.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Status {
-    /// The gallery.
+    /// Name of the gallery.
     pub gallery: String,
-    /// The space that is replaced.
+    /// Space that is replaced.
     pub old: String,
-    /// The space that replaces it.
+    /// Space that replaces the old one.
     pub new: String,
-    /// How far it is.
+    /// Phase that the upgrade is in.
     pub phase: Phase,
-    /// What running backfills are asked to do.
+    /// Request to running backfills.
     pub request: Request,
-    /// The space that searches go to.
+    /// Name of the space that searches go to.
     pub serving: Option<String>,
-    /// What searches after the switch look at.
+    /// Vectors and queries that searches after the switch use.
     pub serving_as: Serving,
-    /// How much of a fused distance is the adapted vector's; `None` where searches are not fused.
+    /// Weight of the adapted vector in a fused distance; `None` where searches are not fused.
     pub fusion_weight: Option<f64>,
-    /// Whether searches are mixed only because an older rehang merged them, which this one does not.
-    pub merged_before: bool,
-    /// The bridge over which queries go to the old space at this moment; `None` where they go as they are, or to the new space.
+    /// The bridge over which queries go to the old space at this moment; `None` where they go as they are, or
+    /// to the new space.
     pub bridge: Option<BridgeInUse>,
-    /// The order.
+    /// Order in which items are re-embedded.
     pub order: OrderSettings,
-    /// What searches add to the distance of adapted vectors, in the unit of the distance.
+    /// Handicap: what searches add to the distance of adapted vectors, in the unit of the distance.
     pub handicap: f64,
-    /// Whether everything is embedded and nothing mapped ([`UpgradeRecord::is_plain`](crate::UpgradeRecord::is_plain)).
+    /// Whether everything is embedded and nothing mapped
+    /// ([`UpgradeRecord::is_plain`](crate::UpgradeRecord::is_plain)).
     pub plain: bool,
-    /// How the gallery stands in the new space.
+    /// Items and vectors of the gallery in the new space.
     pub counts: Counts,
     /// Share of all items that are native, 0–1; 1 for an empty gallery.
     pub fraction: f64,
-    /// Items that wait to be caught up with: changed or added, with an old vector and none in the new space. Before the new
-    /// space is filled: all that lack a vector there. None where nothing is mapped.
+    /// Items that wait to be caught up with: changed or added, with an old vector and none in the new space.
+    /// Before the new space is filled, all items that lack a vector there. 0 where nothing is mapped.
     pub lag: u64,
-    /// Items without a vector in the new space, and without an old one or where nothing is mapped: no search of the new space finds them
-    /// until they are embedded.
+    /// Items without a vector in the new space, and without an old one or where nothing is mapped: no search
+    /// of the new space finds them until they are embedded.
     pub without_vector: u64,
-    /// Native items after which the encoder could not be compared with itself before a run ended. The next run compares the last of them
-    /// with the encoder before it embeds anything.
+    /// Native items after which the encoder could not be compared with itself before a run ended. The next
+    /// run compares the last of them with the encoder before it embeds anything.
     pub unvouched: u64,
-    /// σ² against the true errors of the items that were backfilled last; `None` before there are enough.
+    /// Health of σ²: held against the true errors of the items that were backfilled last; `None` before there
+    /// are enough.
     pub sigma: Option<SigmaHealth>,
-    /// Every question whether a [refit](crate::refit()) pays, the first one first, and whether the map was fitted again for it.
+    /// Every question whether a [refit](crate::refit()) pays, the first one first, and whether the map was
+    /// fitted again for it.
     pub refits: Vec<Refit>,
-    /// The refit that computes at this moment, in whichever process; `None` where none does.
+    /// Refit that computes at this moment, in whichever process; `None` where none does.
     pub refitting: Option<RefitUnderWay>,
-    /// What a person should know of the map in use, by the last of these questions.
+    /// Findings on the map in use that a person should know, by the last of these questions.
     #[serde(rename = "warnings", serialize_with = "as_sentences", skip_serializing_if = "Vec::is_empty")]
     pub findings: Vec<Finding>,
-    /// The first recorded failures.
+    /// First of the recorded failures.
     pub failures: Vec<Failure>,
-    /// Who is re-embedding at this moment, and how many items each has in hand.
+    /// Workers that are re-embedding at this moment, and how many items each has in hand.
     pub at_work: Vec<AtWork>,
-    /// The follower that adapts what comes, and when it said so last; `None` where there is none.
+    /// Follower that adapts what comes, and when it said so last; `None` where there is none.
     pub follower: Option<Follower>,
-    /// Items that no search finds: they lack a vector in the space that serves. `None` while that is the old one, of which counting reads all.
+    /// Items that no search finds: they lack a vector in the space that serves. `None` while that is the old
+    /// space, since counting there reads all of it.
     pub not_found: Option<u64>,
-    /// What all runs have used of the encoder so far, pairs included.
+    /// Spending of all runs on the encoder so far, pairs included.
     pub spent: Spent,
 }
 
-/// How an upgrade stands. Reads only.
+/// Reads how an upgrade stands, with the first `failures` failures. Changes nothing.
 ///
 /// # Errors
 ///
@@ -122,7 +125,6 @@ pub fn status(store: &dyn Ledger, failures: usize) -> Result<Status> {
         serving,
         serving_as: record.serving,
         fusion_weight: record.fusion.as_ref().filter(|_| is_fused).map(|of| of.weight),
-        merged_before: is_fused && record.fusion.is_none(),
         bridge: record.bridge.clone().filter(|_| is_old),
         order: record.order,
         handicap: record.handicap,
@@ -143,21 +145,22 @@ pub fn status(store: &dyn Ledger, failures: usize) -> Result<Status> {
     })
 }
 
-/// Items that the operator has to know of.
+/// Kinds of items that the operator has to know of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Left {
-    /// Without a source, and not native: they stay adapted (or without a vector).
+    /// Items without a source, and not native: they stay adapted (or without a vector).
     WithoutSource,
-    /// Without a vector in the new space and without an old one that is adapted: no search finds them until they are embedded.
+    /// Items without a vector in the new space and without an old one that is adapted: no search finds them
+    /// until they are embedded.
     WithoutVector,
-    /// Without an old vector: no search finds them where the old space serves, until the application writes one. None once that space is
-    /// gone.
+    /// Items without an old vector: no search finds them where the old space serves, until the application
+    /// writes one. There are none once that space is gone.
     WithoutOldVector,
 }
 
-/// A page of ids in the order of keys, at most `limit`, after a key; and where the next page begins, `None` at the end. Memory is bounded
-/// by the page, whatever the gallery.
+/// Lists a page of ids of one kind in the order of keys, at most `limit`, after a key. Also returns where the
+/// next page begins, `None` at the end. Memory is bounded by the page, whatever the gallery.
 ///
 /// # Errors
 ///
@@ -184,7 +187,7 @@ pub fn left(
         let records = store.scan(&page)?;
         walk = page.following(&records);
         let keys: Vec<ItemKey> = records.iter().map(|record| record.item.key).collect();
-        // What has an old vector only waits to be adapted.
+        // Items with an old vector only wait to be adapted.
         let has_vector = match what {
             Left::WithoutVector if is_mapped => store.provenances(&record.old.name, &keys)?,
             _ => vec![None; keys.len()],

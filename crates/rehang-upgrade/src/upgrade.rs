@@ -1,4 +1,4 @@
-//! An upgrade as a configuration describes it: the handle that a face holds, with every verb as one call.
+//! Upgrade as a configuration describes it: the handle that a face holds, with every verb as one call.
 
 use std::cell::RefCell;
 use std::hash::{BuildHasher, RandomState};
@@ -6,54 +6,55 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rehang::curve::Metric;
-use rehang::finding::Finding;
-use rehang::report::Floors;
-use rehang::{Adapter, Error, Progress, Remedy, Result, Space};
+use rehang_core::curve::Metric;
+use rehang_core::finding::Finding;
+use rehang_core::report::Floors;
+use rehang_core::{Adapter, Error, Progress, Remedy, Result, Space};
 use rehang_clock::{Clock, SystemClock};
 use rehang_encode::{Encoder, Input, Spent};
 use rehang_fit::{BridgeChoice, FitAnswer, Method, OrderChoice, Within};
 use rehang_store::{Examined, Scan, Select, Store, expect_space, find_space};
 use serde::Serialize;
 
-use crate::asked::{self, Asked, ClicksKept};
 use crate::auto_options::AutoOptions;
-use crate::backfill::{Ending, Request, Tally};
 use crate::configuration::{Configuration, Planned};
-use crate::encoding::input_of;
-use crate::estimate::{CostEstimate, Probed, estimate};
-use crate::first::{PutFirst, put_first, read_returned};
-use crate::fitting::{
+use crate::kept::{self, Kind};
+use crate::learn::asked::{self, Asked, ClicksKept};
+use crate::learn::fitting::{
     self, DrawnPairs, Enough, FIRST_SAMPLE, PAIRS_MAX, PairsDrawn, PairsOptions, PairsStep, UpgradeReport,
 };
-use crate::forecast::{Forecast, expect_worthwhile, share_of};
-use crate::gallery::Gallery;
-use crate::identity::{expect_same_on_account, put_back};
-use crate::kept::{self, Kind};
-use crate::leftovers::Leftovers;
-use crate::limits::{Limits, RunOptions};
-use crate::location::{Location, UpgradeLock};
-use crate::manners;
+use crate::learn::forecast::{Forecast, expect_worthwhile, share_of};
+use crate::learn::outgrown::outgrown;
+use crate::learn::refit::{self, Refit};
+use crate::learn::refitting::{Refitted, Refitting};
+use crate::live::backfill::{Ending, Request, Tally};
+use crate::live::encoding::input_of;
+use crate::live::estimate::{CostEstimate, Probed, estimate};
+use crate::live::first::{PutFirst, put_first, read_returned};
+use crate::live::identity::{expect_same_on_account, put_back};
+use crate::live::leftovers::Leftovers;
+use crate::live::limits::{Limits, RunOptions};
+use crate::live::manners;
+use crate::live::run::{BackfillScope, BackfillSetup, Summary, backfill_beside, backfill_compared};
+use crate::live::sample;
+use crate::live::spending;
+use crate::live::under_way::make_way;
+use crate::live::until::Until;
+use crate::live::watch::{Watched, watched_upgrade};
 use crate::observe::{Observer, Unobserved};
-use crate::outgrown::outgrown;
+use crate::places::location::{Location, UpgradeLock};
 use crate::record::{BridgeInUse, OrderSettings, Phase, Recorded, Serving};
-use crate::refit::{self, Refit};
-use crate::refitting::{Refitted, Refitting};
-use crate::run::{BackfillScope, BackfillSetup, Summary, backfill_beside, backfill_compared};
-use crate::sample;
+use crate::serve::gallery::Gallery;
 use crate::setup::{as_sentences, expect_between, expect_same};
-use crate::spending;
 use crate::status::{self, Status};
-use crate::under_way::make_way;
-use crate::until::Until;
 use crate::verbs::{self, FinishedUpgrade, Plan, RolledBack, Started, Switched};
-use crate::watch::{Watched, watched_upgrade};
 use crate::way::{WayReason, Ways, misses_too_many};
 
-/// The longest that a start or a finish waits until a refit has made way.
+/// Longest time that a start or a finish waits until a refit has made way.
 const MAKES_WAY_WITHIN: Duration = Duration::from_secs(10);
 
-/// An upgrade with its configuration and its gallery. It may be shared between threads and kept as long as a process lives.
+/// Upgrade with its configuration and its gallery. It may be shared between threads and kept as long as a
+/// process lives.
 ///
 /// ```
 /// fn may_be_kept<T: Send + Sync + 'static>() {}
@@ -71,33 +72,41 @@ impl Upgrade {
     ///
     /// As [`Configuration::read`] and [`Configuration::open_gallery`].
     pub fn open(path: &Path) -> Result<Self> {
-        let configuration = Configuration::read(path)?;
+        Self::new(Configuration::read(path)?)
+    }
+
+    /// Opens the gallery of a configuration.
+    ///
+    /// # Errors
+    ///
+    /// As [`Configuration::open_gallery`].
+    pub fn new(configuration: Configuration) -> Result<Self> {
         let store = configuration.open_gallery()?;
         kept::take_in(&*store, &configuration.folder())?;
         Ok(Self { configuration, store })
     }
 
-    /// The configuration.
+    /// Returns the configuration.
     pub fn configuration(&self) -> &Configuration {
         &self.configuration
     }
 
-    /// The gallery.
+    /// Returns the gallery's store.
     pub fn store(&self) -> &dyn Store {
         &*self.store
     }
 
-    /// The gallery as a handle that a caller may keep after this upgrade is dropped.
+    /// Returns the gallery's store as a handle that a caller may keep after this upgrade is dropped.
     pub fn shared_store(&self) -> Arc<dyn Store> {
         Arc::<dyn Examined>::clone(&self.store)
     }
 
-    /// What an application searches and writes through, at every stage of the upgrade.
+    /// Returns the gallery that an application searches and writes through, at every stage of the upgrade.
     pub fn gallery(&self) -> Gallery {
         Gallery::new(self.shared_store())
     }
 
-    /// The new space as it is in the gallery, or as drawing pairs would make it.
+    /// Returns the new space as it is in the gallery, or as drawing pairs would make it.
     ///
     /// # Errors
     ///
@@ -111,17 +120,22 @@ impl Upgrade {
         self.configuration.planned(self.store())
     }
 
+    fn under_way(&self) -> Result<Planned> {
+        self.configuration.under_way(self.store())
+    }
+
     fn planned_plain(&self) -> Result<Planned> {
         self.configuration.planned_plain(self.store())
     }
 
-    /// The adapter of the upgrade, for what only one that maps can do.
+    /// Returns the adapter of the upgrade, for work that only a map can do.
     fn map(&self) -> Result<Arc<Adapter>> {
         let missing = || Error::missing("an adapter", "what a map is asked for").advise(Remedy::FitPairs);
         self.planned()?.adapter.ok_or_else(missing)
     }
 
-    /// The encoder of the configuration, for the new space as it is in the gallery, or as the adapter would make it.
+    /// Opens the encoder of the configuration, for the new space as it is in the gallery, or as the adapter
+    /// would make it.
     ///
     /// # Errors
     ///
@@ -135,15 +149,16 @@ impl Upgrade {
         self.configuration.open_encoder(&space)
     }
 
-    /// What the upgrade would do, how long it takes, what it costs and what is forecast of it. Changes nothing. With `probe`
-    /// above 0, so many items are embedded to measure the encoder's rate, which costs what embedding them costs.
+    /// Returns what the upgrade would do, how long it takes, what it costs and what is forecast of it.
+    /// Changes nothing. With `probe` above 0, so many items are embedded to measure the encoder's rate, which
+    /// costs what embedding them costs.
     ///
     /// # Errors
     ///
     /// What [`Upgrade::start`] would fail with before its first write; what the encoder says.
     pub fn plan(&self, probe: usize) -> Result<Outlook> {
         let (probed, probe_failure) = self.probe(probe)?.unzip();
-        // Where nothing was embedded, nothing was measured.
+        // Nothing was measured where no item got a vector.
         let measured = probed.as_ref().filter(|probed| probed.failed < probed.items);
         let ways = self.ways_measured(&AutoOptions::default(), &PairsFiles::default(), measured)?;
         let is_open = !matches!(ways.because, WayReason::Asked | WayReason::Begun);
@@ -153,7 +168,7 @@ impl Upgrade {
         Ok(Outlook { ways: is_open.then_some(ways), ..outlook })
     }
 
-    /// As [`Upgrade::plan`], of one of the ways, after that was chosen.
+    /// Returns the outlook of [`Upgrade::plan`] for one of the ways, after that was chosen.
     pub(crate) fn plan_of(&self, is_plain: bool) -> Result<Outlook> {
         let planned = if is_plain { self.planned_plain()? } else { self.planned()? };
         self.outlook(&planned, None, None)
@@ -187,14 +202,15 @@ impl Upgrade {
         Ok(Outlook { ways, plan, order, estimate, searches, forecast, lost_without_source, probe_failure })
     }
 
-    /// What all items of the gallery cost, by what is known before a run.
+    /// Estimates what all items of the gallery cost, by what is known before a run.
     pub(crate) fn cost_of_all(&self, planned: &Planned) -> Result<CostEstimate> {
         let (limits, service) = (&self.configuration.limits, self.configuration.service());
         let items = self.store.counts(&planned.new.name)?.items;
         estimate(self.store(), &planned.setup(), items, limits, service, None)
     }
 
-    /// Embeds some items in batches like those of a run; gives what that took, and why the first item without a vector has none.
+    /// Embeds some items in batches like those of a run. Returns what that took, and why the first item
+    /// without a vector has none.
     fn probe(&self, items: usize) -> Result<Option<(Probed, Option<String>)>> {
         if items == 0 {
             return Ok(None);
@@ -227,21 +243,26 @@ impl Upgrade {
         Ok(Some((probed, why)))
     }
 
-    /// Draws pairs: embeds a random sample of the gallery with the new model, and doubles it until one more doubling is not worth it.
-    /// It keeps the vectors as natives of the new space, so that no item is paid for twice. With a `folder`, writes them there too:
-    /// `old.npy`, `new.npy`, `ids.txt`, `held-out.npy` and, where items have labels, `labels.npy`.
+    /// Draws pairs: embeds a random sample of the gallery with the new model, and doubles the sample until
+    /// one more doubling is not worth it. The vectors are kept as natives of the new space, so that no item
+    /// is paid for twice. With a `folder`, pairs are written there too: `old.npy`, `new.npy`, `ids.txt`,
+    /// `held-out.npy` and, where items have labels, `labels.npy`.
     ///
-    /// With `queries`, a file with one JSON object a line (`{"text": "…"}`, or `{"image": "FILE"}`), these are embedded by both models and
-    /// kept: choice and forecast then go by what people ask, and not by items as queries. Those that a model refuses are left out. With `clicks`,
-    /// they go by what people took from the answers: by nDCG@10.
+    /// With `queries`, a file with one JSON object a line (`{"text": "…"}`, or `{"image": "FILE"}`), these
+    /// are embedded by both models and kept. The choice of a method and the forecast then go by what people
+    /// ask, and not by items as queries. Queries that a model refuses are left out. With `clicks`, they go by
+    /// what people took from the answers: by nDCG@10.
     ///
-    /// It is a backfill in all ways: any process can die, several may run, failing items are tried again and listed, budgets end it.
-    /// What is native already, from an earlier call or the application, is not embedded again.
+    /// Drawing is a backfill in all ways: any process can die, several may run, failing items are tried again
+    /// and listed, budgets end it. Items that are native already, from an earlier call or the application,
+    /// are not embedded again.
     ///
     /// # Errors
     ///
-    /// An invalid option for no items; missing input and what is wrong with the file of queries, before anything is embedded; as [`backfill`](crate::backfill()) and [`Configuration::open_encoder`]; a conflict where another
-    /// upgrade is under way, or this one is being filled or finished; I/O errors of the folder.
+    /// An invalid option for no items. Missing input and what is wrong with the file of queries, before
+    /// anything is embedded. As [`backfill`](crate::backfill()) and [`Configuration::open_encoder`]. A
+    /// conflict where another upgrade is under way, or this one is being filled or finished. I/O errors of
+    /// the folder.
     pub fn pairs(
         &self,
         asked: &PairsOptions,
@@ -254,7 +275,7 @@ impl Upgrade {
         }
         let configuration = &self.configuration;
         configuration.expect_encoders(encoder.is_none(), files.asks())?;
-        // A mistake in it is found before anything is paid for.
+        // The files of queries are read first: a mistake in them is found before anything is paid for.
         let queries = self.read_asked(files)?;
         let space = self.new_space()?;
         let opened;
@@ -282,7 +303,7 @@ impl Upgrade {
             };
             // Where all are native, not even the encoder is compared with the one that made them.
             let is_waited_for = sample::waiting(self.store(), &space.name, items)? > 0;
-            // What watches itself is compared with the natives before once.
+            // An encoder that watches itself is compared once with the natives that were there before.
             let is_known = is_compared && encoder.watches_itself();
             let summary = is_waited_for.then(|| backfill_compared(&setup, observer, is_known)).transpose()?;
             let embedded = summary.as_ref().map_or(0, |summary| summary.done.native);
@@ -297,7 +318,8 @@ impl Upgrade {
             let larger = (2 * items).min(asked.items);
             let embeddable = sample::embeddable(self.store(), &space.name)?;
             let more = embeddable.min(larger as u64).saturating_sub(items as u64);
-            // A call that died in the next sample has found this one wanting, and measuring takes a while.
+            // A call that died in the next sample had found this one wanting; measuring it again would take a
+            // while.
             let went_on = embedded == 0
                 && sample::waiting(self.store(), &space.name, larger)? < more
                 && Recorded::expect(self.store())?.record.phase == Phase::Sampling;
@@ -370,15 +392,15 @@ impl Upgrade {
         })
     }
 
-    /// Reads what people asked, and what they took from the answers, as far as it says something of this gallery.
+    /// Reads what people asked and what they clicked, as far as it says something of this gallery.
     fn read_asked(&self, files: &PairsFiles<'_>) -> Result<Option<(Asked, Option<ClicksKept>)>> {
         let Some(asked) = Asked::read(files.queries, files.clicks)? else { return Ok(None) };
         let clicks = asked.clicks(self.store())?;
         Ok(Some((asked, clicks)))
     }
 
-    /// Keeps queries by both models, and what was clicked, for choice and forecast; a model that no backfill has compared with the one that made
-    /// the natives is compared first.
+    /// Keeps queries by both models, and clicks, for choice and forecast. An encoder that no backfill has
+    /// compared with the one that made the natives is compared first.
     fn ask(
         &self,
         asked: &Asked,
@@ -402,7 +424,8 @@ impl Upgrade {
         Ok(embedded)
     }
 
-    /// Embeds queries by both models. What the new one uses is the upgrade's, as what it uses for items, and is added to `spent`.
+    /// Embeds queries by both models. What the new model's encoder uses counts towards the upgrade's budget,
+    /// as for items, and is added to `spent`.
     fn embed_queries(
         &self,
         asked: &Asked,
@@ -432,7 +455,7 @@ impl Upgrade {
             Ok(encoder)
         };
         let embedded = asked::embed_queries(store, asked, (&old, new), &encoders, &account, observer);
-        // Also after an error: what was embedded until then is paid for.
+        // The account is settled after an error too: what was embedded until then is paid for.
         account()?;
         for (space, encoder, mut kept) in learning.take() {
             manners::keep(store, &space, &*encoder, &mut kept)?;
@@ -443,7 +466,9 @@ impl Upgrade {
         embedded
     }
 
-    /// Fits an adapter on the gallery's own pairs, but for those held out, and keeps it in the gallery: from now on it is the adapter of this configuration. The choice among methods takes as long as it does, or is made `within` a time.
+    /// Fits an adapter on the gallery's own pairs, except those held out, and keeps it in the gallery: from
+    /// now on it is the adapter of this configuration. The choice among methods takes as long as it does, or
+    /// is made `within` a time.
     ///
     /// # Errors
     ///
@@ -459,13 +484,15 @@ impl Upgrade {
         })
     }
 
-    /// Fits a [bridge](rehang::Bridge) on the gallery's own pairs, and lets searches of the old space use it from now on: queries by both models
-    /// find more there, before any vector of the gallery is written. Where none is proven to be above doing nothing there is none, and one
-    /// that was in use is no longer. The gallery keeps it.
+    /// Fits a [bridge](rehang_core::Bridge) on the gallery's own pairs, and lets searches of the old space use it
+    /// from now on: queries by both models find more there, before any vector of the gallery is written.
+    /// Where none is proven to be above doing nothing there is none, and one that was in use is no longer.
+    /// The gallery keeps the bridge.
     ///
     /// # Errors
     ///
-    /// Missing input where there are no pairs; a wrong phase where searches are past the old space, as [`set_bridge`](verbs::set_bridge).
+    /// Missing input where there are no pairs; a wrong phase where searches are past the old space, as
+    /// [`set_bridge`](verbs::set_bridge).
     pub fn bridge(&self, progress: &Progress) -> Result<Bridged> {
         let record = Recorded::expect(self.store())?.record;
         verbs::expect_may_bridge(self.store(), &record)?;
@@ -488,14 +515,15 @@ impl Upgrade {
         Ok(Bridged { bridge: None, choice: None })
     }
 
-    /// Chooses the order of the backfill by what held-out pairs find in each, for a metric (`None`: what a fit goes by), as
-    /// [`rehang_fit::choose_order`]. The upgrade follows it from its next start on, where its configuration says that the order is chosen. `None`
-    /// where there are too few pairs.
+    /// Chooses the order of the backfill by what held-out pairs find in each, as
+    /// [`rehang_fit::choose_order`]. It goes by a metric (`None`: the one that a fit goes by). The upgrade
+    /// follows the order from its next start on, where its configuration says that the order is chosen.
+    /// `None` where there are too few pairs.
     ///
     /// # Errors
     ///
-    /// An invalid option where the configuration names another order, or the metric cannot be measured on these pairs; missing input
-    /// where there are no pairs; as [`Configuration::planned`].
+    /// An invalid option where the configuration names another order, or the metric cannot be measured on
+    /// these pairs; missing input where there are no pairs; as [`Configuration::planned`].
     pub fn choose_order(&self, metric: Option<Metric>, progress: &Progress) -> Result<Option<OrderChoice>> {
         self.expect_order_is_chosen()?;
         let method = self.map()?.training.method.parse()?;
@@ -513,21 +541,25 @@ impl Upgrade {
         Err(Error::option("[order] policy", named, "\"auto\", which follows the order that is chosen"))
     }
 
-    /// Measures the adapter of the upgrade on the pairs that were held out, and keeps the report in the gallery, where [`Upgrade::plan`] and [`Upgrade::switch`] find it.
+    /// Measures the adapter of the upgrade on the pairs that were held out, and keeps the report in the
+    /// gallery, where [`Upgrade::plan`] and [`Upgrade::switch`] find it.
     ///
     /// # Errors
     ///
-    /// A conflict where too few pairs are held out; as [`Configuration::planned`] and [`report`](rehang_evaluate::report()).
+    /// A conflict where too few pairs are held out; as [`Configuration::planned`] and
+    /// [`report`](rehang_evaluate::report()).
     pub fn report(&self, progress: &Progress) -> Result<UpgradeReport> {
         self.report_by(&PairsFiles::default(), progress)
     }
 
-    /// As [`Upgrade::report`], after it was asked by other queries, or clicks, than before: those of `files` are embedded by both models and kept, as
-    /// [`Upgrade::pairs`] does. What was embedded before costs nothing.
+    /// Measures the adapter as [`Upgrade::report`] does, by the queries, or clicks, of `files`. Both models
+    /// embed these first and the gallery keeps them, as [`Upgrade::pairs`] does. Queries that were embedded
+    /// before cost nothing.
     ///
     /// # Errors
     ///
-    /// As [`Upgrade::report`]; what is wrong with the files, before anything is embedded; what the encoders say.
+    /// As [`Upgrade::report`]; what is wrong with the files, before anything is embedded; what the encoders
+    /// say.
     pub fn report_by(&self, files: &PairsFiles<'_>, progress: &Progress) -> Result<UpgradeReport> {
         if files.asks() {
             self.configuration.expect_encoders(true, true)?;
@@ -544,8 +576,9 @@ impl Upgrade {
         Ok(made)
     }
 
-    /// Carries the floors of an application's searches over to the new model: for each the one that lets as many answers through at the switch, and
-    /// when all is native ([`rehang_evaluate::floors`]). The usual ones without `floors`. Nothing is changed.
+    /// Carries the floors of an application's searches over to the new model. For each it finds the one that
+    /// lets as many answers through at the switch, and when all is native ([`rehang_evaluate::floors`]).
+    /// Without `floors`, it takes the usual ones. Nothing is changed.
     ///
     /// # Errors
     ///
@@ -562,14 +595,14 @@ impl Upgrade {
         (&self.configuration.old, &self.configuration.new)
     }
 
-    /// The lock of the upgrade. A refit that holds it makes way.
+    /// Takes the lock of the upgrade. A refit that holds the lock makes way.
     fn lock(&self) -> Result<UpgradeLock> {
         let clock = SystemClock::start();
         let mut asked = false;
         loop {
             match self.configuration.gallery.lock() {
                 Err(error) if error.is_conflict() && clock.now() < MAKES_WAY_WITHIN => {
-                    // One that begins while this waits makes way too.
+                    // A refit that begins while this waits makes way too.
                     asked |= make_way(self.store(), &self.configuration.new.name)?;
                     if !asked {
                         return Err(error);
@@ -581,7 +614,8 @@ impl Upgrade {
         }
     }
 
-    /// As [`start`](verbs::start), by one process at a time; a refit that computes makes way.
+    /// Starts the upgrade as [`start`](verbs::start) does, in one process at a time; a refit that computes
+    /// makes way.
     ///
     /// # Errors
     ///
@@ -598,12 +632,14 @@ impl Upgrade {
         Ok(started)
     }
 
-    /// As [`start`](Upgrade::start), of a plain upgrade: nothing is mapped, a [run](Upgrade::run) embeds everything, and the switch follows it. A map that
-    /// was fitted before is not used any more; a [fit](Upgrade::fit) and a start after it go over to one.
+    /// Starts a plain upgrade as [`start`](verbs::start) does without an adapter: nothing is mapped, a
+    /// [run](Upgrade::run) embeds everything, and the switch follows it. A map that was fitted before is not
+    /// used any more; a [fit](Upgrade::fit) and a [start](Upgrade::start) after it go over to a map.
     ///
     /// # Errors
     ///
-    /// An invalid option where the configuration names an adapter; as [`start`](verbs::start); a conflict where another process is at work.
+    /// An invalid option where the configuration names an adapter; as [`start`](verbs::start); a conflict
+    /// where another process is at work.
     pub fn start_plain(&self, observer: &dyn Observer) -> Result<Started> {
         if self.configuration.names_adapter() {
             return Err(Error::option("[adapter]", "a file", "no file: a plain upgrade maps nothing"));
@@ -611,23 +647,25 @@ impl Upgrade {
         let _lock = self.configuration.gallery.lock()?;
         let planned = self.planned_plain()?;
         let setup = planned.setup();
-        // What is refused forgets nothing. What dies in between has begun nothing yet.
+        // A start that is refused forgets no map. One that dies in between has begun nothing yet.
         setup.check(self.store())?;
         fitting::forget(self.store(), &planned.new.name)?;
         verbs::start(self.store(), &setup, observer)
     }
 
-    /// As [`switch`](verbs::switch). Mixed searches that are forecast to serve worse than doing nothing are refused, and so are a space
-    /// whose search index is not ready and, in a plain upgrade, one in which more than one item in a hundred has no vector, unless the switch is wanted `anyway`. Gives also what a person should know of the forecast.
+    /// Switches searches to the new space as [`switch`](verbs::switch) does. Unless the switch is wanted
+    /// `anyway`, it is refused for mixed searches that are forecast to serve worse than doing nothing, and
+    /// for a space whose search index is not ready. In a plain upgrade it is refused too where more than one
+    /// item in a hundred has no vector. Also returns what a person should know of the forecast.
     ///
     /// # Errors
     ///
     /// As [`switch`](verbs::switch), [`expect_worthwhile`] and [`Configuration::forecast`].
     pub fn switch(&self, serving: Serving, anyway: bool) -> Result<(Switched, Vec<Finding>)> {
         let mut findings = Vec::new();
-        let planned = self.planned()?;
+        let planned = self.under_way()?;
         let new = &planned.new.name;
-        // Any other phase is refused below, for a better reason.
+        // The switch below refuses any other phase, for a better reason.
         let record = Recorded::read(self.store())?.map(|recorded| recorded.record);
         let may_switch =
             record.is_some_and(|record| matches!(record.phase, Phase::Filled | Phase::RolledBack));
@@ -661,18 +699,21 @@ impl Upgrade {
         Ok((switched, findings))
     }
 
-    /// As [`backfill`](crate::backfill()), with the encoder of the configuration unless one is given.
+    /// Runs a backfill as [`backfill`](crate::backfill()) does, with the encoder of the configuration unless
+    /// one is given.
     ///
-    /// Where the map was fitted on the gallery's own pairs, a share of the items is embedded first and kept for measuring, and at 10 % and 40 %
-    /// native it is asked beside the run whether a [refit](crate::refit()) pays, unless [`RunOptions::no_refit`] says otherwise.
+    /// Where the map was fitted on the gallery's own pairs, a share of the items is embedded first and kept
+    /// for measuring. At 10 % and 40 % native it is asked beside the run whether a [refit](crate::refit())
+    /// pays, unless [`RunOptions::no_refit`] says otherwise.
     ///
-    /// After a [finish](Upgrade::finish) it embeds what the finish has left and what came since, without an adapter and without a refit.
+    /// After a [finish](Upgrade::finish) the run embeds what the finish has left and what came since, without
+    /// an adapter and without a refit.
     ///
     /// # Errors
     ///
     /// As [`backfill`](crate::backfill()), [`expect_same`], [`Configuration::open_encoder`] and
-    /// [`Configuration::limits_of`]. Of [`Until::Enough`] and [`Until::Worth`]: missing input without a forecast, or without a price or rate; an
-    /// invalid option where it says no share.
+    /// [`Configuration::limits_of`]. Of [`Until::Enough`] and [`Until::Worth`]: missing input without a
+    /// forecast, or without a price or rate; an invalid option where it says no share.
     pub fn run(
         &self,
         asked: &RunOptions,
@@ -681,8 +722,8 @@ impl Upgrade {
     ) -> Result<Run> {
         let record = Recorded::expect(self.store())?.record;
         expect_between(self.store(), &record, &self.configuration.old, &self.configuration.new)?;
-        // After the finish nothing is adapted, and whoever has no adapter file any more runs too.
-        let planned = if record.phase == Phase::Finished { None } else { Some(self.planned()?) };
+        // After the finish nothing is adapted, so a caller that has no adapter file any more can run too.
+        let planned = if record.phase == Phase::Finished { None } else { Some(self.under_way()?) };
         if let Some(planned) = &planned {
             expect_same(self.store(), &planned.setup())?;
         }
@@ -696,7 +737,7 @@ impl Upgrade {
         let mut limits = self.configuration.limits_of(asked, encoder)?;
         let asked_until = limits.until;
         if matches!(limits.until, Until::Enough | Until::Worth { .. }) {
-            let planned = self.planned()?;
+            let planned = self.under_way()?;
             let forecast = self.configuration.forecast(self.store(), &planned)?;
             limits.until = share_of(limits.until, forecast.as_ref(), || self.cost_of_all(&planned))?;
         }
@@ -716,7 +757,7 @@ impl Upgrade {
             let target = limits.until.target(counts.items).min(by_budget);
             let pairs = planned.adapter.as_ref().map_or(0, |adapter| adapter.training.pairs);
             match refit::keep(self.store(), self.spaces(), pairs, target) {
-                // Planned anew: so is the order.
+                // The upgrade was planned anew, and so was its order.
                 Err(error) if error.is_superseded() => {}
                 kept => kept?,
             }
@@ -740,14 +781,15 @@ impl Upgrade {
         Ok(!self.configuration.names_adapter() && is_fitted()?.is_some())
     }
 
-    /// Asks whether fitting the map again, on all that is native by now, pays; and where it does, takes the new map up and makes
-    /// all adapted vectors anew, as [`refit()`](crate::refit()). A [run](Upgrade::run) asks by itself at 10 % and 40 % native. What a death has
-    /// interrupted is gone on with instead.
+    /// Asks whether fitting the map again, on all that is native by now, pays. Where it does, takes the new
+    /// map up and makes all adapted vectors anew, as [`refit()`](crate::refit()). A [run](Upgrade::run) asks
+    /// by itself at 10 % and 40 % native. A refit that a death has interrupted is continued instead.
     ///
     /// # Errors
     ///
-    /// An invalid option where the configuration names an adapter; a conflict where another process is at work, the upgrade is not filled, or
-    /// too few of the items that are kept for measuring are native; as [`fit_files`](rehang_fit::fit_files).
+    /// An invalid option where the configuration names an adapter; a conflict where another process is at
+    /// work, the upgrade is not filled, or too few of the items that are kept for measuring are native; as
+    /// [`fit_files`](rehang_fit::fit_files).
     pub fn refit(&self, progress: &Progress) -> Result<Refit> {
         if self.configuration.names_adapter() {
             let expected =
@@ -763,16 +805,16 @@ impl Upgrade {
         })
     }
 
-    /// What is forecast of this upgrade; `None` without a report, and while there is no adapter yet.
+    /// Reads what is forecast of this upgrade; `None` without a report, and while there is no adapter yet.
     ///
     /// # Errors
     ///
     /// As [`Configuration::planned`] and [`Configuration::forecast`].
     pub fn forecast(&self) -> Result<Option<Forecast>> {
-        self.configuration.forecast(self.store(), &self.planned()?)
+        self.configuration.forecast(self.store(), &self.under_way()?)
     }
 
-    /// As [`status`](status::status).
+    /// Reads how the upgrade stands, as [`status`](status::status) does.
     ///
     /// # Errors
     ///
@@ -781,7 +823,8 @@ impl Upgrade {
         status::status(self.store(), failures)
     }
 
-    /// What the gallery's store says of itself beside everything else, as what a release will do to an application.
+    /// Returns what the gallery's store says of itself beside everything else, such as what a release will do
+    /// to an application.
     ///
     /// # Errors
     ///
@@ -792,7 +835,7 @@ impl Upgrade {
         Ok(remarks)
     }
 
-    /// What a release does with items that are not native, once the upgrade is nearly at its end.
+    /// Words what a release does with items that are not native, once the upgrade is nearly at its end.
     fn left_at_release(&self) -> Result<Option<String>> {
         let (store, new) = (self.store(), &self.configuration.new.name);
         let recorded = Recorded::read(store)?.map(|recorded| recorded.record);
@@ -802,7 +845,8 @@ impl Upgrade {
             return Ok(None);
         }
         let counts = store.counts(new)?;
-        // What a run has not come to yet, and has not failed with, is nothing to say in the middle of it.
+        // In the middle of a run nothing is said of items that it has not come to yet, and has not failed
+        // with.
         let waits = record.phase == Phase::Filled && sample::embeddable(store, new)? > counts.native;
         if counts.adapted + counts.without_source == 0 || waits {
             return Ok(None);
@@ -824,7 +868,7 @@ impl Upgrade {
         Ok(Some(format!("a release {}", said.join(", and "))))
     }
 
-    /// As [`request`](verbs::request).
+    /// Asks running backfills to pause, stop or run, as [`request`](verbs::request) does.
     ///
     /// # Errors
     ///
@@ -834,7 +878,8 @@ impl Upgrade {
         Ok(Requested { request, before })
     }
 
-    /// Puts items to the front of the queue by how often searches returned them, as [`put_first`]: a log has one id a line.
+    /// Puts items to the front of the queue by how often searches returned them, as [`put_first`]: a log has
+    /// one id a line.
     ///
     /// # Errors
     ///
@@ -843,21 +888,23 @@ impl Upgrade {
         put_first(self.store(), self.spaces(), &read_returned(log)?, observer)
     }
 
-    /// Allows backfills again; with `retry_failed`, items that are listed as failed are tried again, and with `re_embed` native ones
-    /// are [put back](put_back).
+    /// Allows backfills again. With `retry_failed`, items that are listed as failed are tried again, and with
+    /// `re_embed` native ones are [put back](put_back).
     ///
     /// # Errors
     ///
     /// As [`request`](verbs::request) and [`put_back`].
     pub fn resume(&self, retry_failed: bool, re_embed: bool, observer: &dyn Observer) -> Result<Resumed> {
-        let put_back = if re_embed { put_back(self.store(), &self.planned()?.setup(), observer)? } else { 0 };
+        let put_back =
+            if re_embed { put_back(self.store(), &self.under_way()?.setup(), observer)? } else { 0 };
         let requested = self.request(Request::Run)?;
         let new = &self.configuration.new.name;
         let retried = if retry_failed { self.store.clear_failures(new)? } else { 0 };
         Ok(Resumed { requested, retried, put_back })
     }
 
-    /// As [`rollback`](verbs::rollback). Of a bridge over which queries go while pairs are drawn it needs no adapter.
+    /// Rolls the upgrade back as [`rollback`](verbs::rollback) does. Taking away a bridge that is in use
+    /// while pairs are drawn needs no adapter.
     ///
     /// # Errors
     ///
@@ -868,10 +915,11 @@ impl Upgrade {
             self.remove_bridge()?;
             return verbs::served_again(self.store(), self.configuration.old.name.clone());
         }
-        verbs::rollback(self.store(), &self.planned()?.setup(), &Unobserved)
+        verbs::rollback(self.store(), &self.under_way()?.setup(), &Unobserved)
     }
 
-    /// What a person should know before a [finish](Upgrade::finish), by how the upgrade stands at this moment; nothing once the old space is gone.
+    /// Returns what a person should know before a [finish](Upgrade::finish), by how the upgrade stands at
+    /// this moment; nothing once the old space is gone.
     ///
     /// # Errors
     ///
@@ -884,19 +932,21 @@ impl Upgrade {
         Ok(Leftovers::read(self.store(), &record)?.findings(&record))
     }
 
-    /// As [`finish`](verbs::finish), by one process at a time; a refit that computes makes way.
+    /// Finishes the upgrade as [`finish`](verbs::finish) does, in one process at a time; a refit that
+    /// computes makes way.
     ///
     /// # Errors
     ///
     /// As [`finish`](verbs::finish); a conflict where another process is at work.
     pub fn finish(&self, anyway: bool, observer: &dyn Observer) -> Result<FinishedUpgrade> {
         let _lock = self.lock()?;
-        verbs::finish(self.store(), &self.planned()?.setup(), anyway, observer)
+        verbs::finish(self.store(), &self.under_way()?.setup(), anyway, observer)
     }
 }
 
-/// The name that a run works under: its machine and its process's number there, for people, and a random part. Containers of one host
-/// name are each at work as process 1; a run that shared its name with another would give back what the other has in hand.
+/// Makes the name that a run works under: its machine and its process's number there, for people, and a
+/// random part. Containers of one host name are each at work as process 1; a run that shared its name with
+/// another would give back what the other has in hand.
 fn worker_name() -> String {
     #[cfg(unix)]
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
@@ -906,15 +956,17 @@ fn worker_name() -> String {
     format!("{host}:{}-{random:016x}", std::process::id())
 }
 
-/// Files of [`Upgrade::pairs`].
+/// Files of [`Upgrade::pairs`]: where pairs are written, and what people asked and clicked.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct PairsFiles<'a> {
-    /// The folder that the pairs are written into.
+    /// Folder that the pairs are written into.
     pub folder: Option<&'a Path>,
-    /// Queries from a log, one JSON object a line: `{"text": "…"}` or `{"image": "FILE"}`, either with an `"id"` where clicks name it.
+    /// Queries from a log, one JSON object a line: `{"text": "…"}` or `{"image": "FILE"}`, either with an
+    /// `"id"` where clicks name it.
     pub queries: Option<&'a Path>,
-    /// What people took from the answers, as [`rehang_files::read_clicks`] reads it: by the gallery's ids of items, and by the ids or texts of
-    /// the queries. Without `queries`, these are the texts that it names.
+    /// Clicks: what people took from the answers, as [`rehang_files::read_clicks`] reads it. They name items
+    /// by the gallery's ids, and queries by their ids or texts. Without `queries`, the texts that they name
+    /// are the queries.
     pub clicks: Option<&'a Path>,
 }
 
@@ -925,35 +977,37 @@ impl PairsFiles<'_> {
     }
 }
 
-/// What an upgrade would do and what is known of it before: see [`Upgrade::plan`].
+/// Outlook on an upgrade: what it would do and what is known of it before. See [`Upgrade::plan`].
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Outlook {
-    /// What embedding everything takes, and the way that is shorter for it; `None` once the way is known.
+    /// Time and money that embedding everything takes, and the way that is shorter for it; `None` once the
+    /// way is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ways: Option<Ways>,
-    /// What would be done.
+    /// Plan of what a start would do.
     #[serde(flatten)]
     pub plan: Plan,
-    /// In which order items are re-embedded.
+    /// Order in which items are re-embedded.
     pub order: OrderSettings,
     /// Time and money for the items that may be re-embedded.
     pub estimate: CostEstimate,
-    /// What searches of the new space will cost; `None` where it is nothing unusual.
+    /// Remark on what searches of the new space will cost; `None` where it is nothing unusual.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub searches: Option<String>,
-    /// Quality, as a report on held-out pairs has it; `None` where the configuration names none.
+    /// Forecast of quality, as a report on held-out pairs has it; `None` without a report.
     pub forecast: Option<Forecast>,
-    /// What the end is forecast to lose by the items that have no source, in the unit of the forecast's metric: their share of what the end is
-    /// above the switch. `None` where there is no forecast, or every item has a source.
+    /// Quality that the end is forecast to lose by the items that have no source, in the unit of the
+    /// forecast's metric: their share of what the end is above the switch. `None` where there is no forecast,
+    /// or every item has a source.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lost_without_source: Option<f64>,
-    /// Why the first item of a probe that got no vector has none.
+    /// Reason why the first item of a probe that got no vector has none.
     #[serde(skip)]
     pub probe_failure: Option<String>,
 }
 
 impl Outlook {
-    /// What a person should know before.
+    /// Returns what a person should know before the upgrade.
     pub fn findings(&self) -> Vec<Finding> {
         let mut findings = self.plan.findings.clone();
         findings.extend(self.forecast.iter().flat_map(|forecast| forecast.findings.iter().cloned()));
@@ -967,40 +1021,42 @@ impl Outlook {
     }
 }
 
-/// What [`Upgrade::bridge`] did.
+/// Result of [`Upgrade::bridge`].
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Bridged {
-    /// The bridge that searches of the old space use now; `None` where they use none.
+    /// Bridge that searches of the old space use now; `None` where they use none.
     pub bridge: Option<BridgeInUse>,
-    /// How it was chosen; `None` where there were too few pairs to prove anything, or none was asked for.
+    /// How the bridge was chosen; `None` where there were too few pairs to prove anything, or none was asked
+    /// for.
     pub choice: Option<BridgeChoice>,
 }
 
-/// What a run did, beside what it was asked for.
+/// Result of a run, with what it was asked for.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Run {
-    /// What the backfill did.
+    /// Result of the backfill.
     #[serde(flatten)]
     pub summary: Summary,
     /// Items of the gallery that could not be embedded, in this run and before.
     pub failed_in_all: u64,
-    /// Whether [refits](crate::refit()) paid, where that was asked meanwhile.
+    /// Answers whether [refits](crate::refit()) paid, where that was asked meanwhile.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub refits: Vec<Refit>,
-    /// What a person should know.
+    /// Findings that a person should know.
     #[serde(rename = "warnings", serialize_with = "as_sentences", skip_serializing_if = "Vec::is_empty")]
     pub findings: Vec<Finding>,
-    /// Where it was to end.
+    /// End that the run went for.
     #[serde(skip)]
     pub until: Until,
-    /// What that was asked as: the share of [`Until::Enough`] and [`Until::Worth`] is the forecast's.
+    /// End that was asked for: for [`Until::Enough`] and [`Until::Worth`], `until` is the share that the
+    /// forecast says.
     #[serde(skip)]
     pub asked_until: Until,
 }
 
 impl Run {
-    /// Whether it did what it was asked for: nothing ended it before, and it left no item that only a person can get a native vector for. A
-    /// follower did where it ended in order.
+    /// Whether the run did what it was asked for: nothing ended it before, and it left no item that only a
+    /// person can get a native vector for. A follower did so if it ended in order.
     pub fn is_complete(&self) -> bool {
         let ending = self.summary.ending;
         if matches!(ending, Ending::Dismissed | Ending::Released) {
@@ -1011,7 +1067,7 @@ impl Run {
         !ending.is_early() && !items_left && self.share_missed().is_none()
     }
 
-    /// The share that was asked for, where nothing is left to embed before it is native.
+    /// Returns the share that was asked for, where nothing is left to embed before that share is native.
     pub fn share_missed(&self) -> Option<f64> {
         match self.until {
             Until::Fraction(share) if self.summary.ending == Ending::NothingLeft => Some(share),
@@ -1020,19 +1076,19 @@ impl Run {
     }
 }
 
-/// What running backfills are asked to do, now and before.
+/// Request to running backfills, now and before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Requested {
-    /// Now.
+    /// Request that holds now.
     pub request: Request,
-    /// Before.
+    /// Request that held before.
     pub before: Request,
 }
 
-/// What [`Upgrade::resume`] did.
+/// Result of [`Upgrade::resume`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Resumed {
-    /// What running backfills are asked to do.
+    /// Request to running backfills.
     #[serde(flatten)]
     pub requested: Requested,
     /// Failed items that are tried again.
@@ -1049,7 +1105,8 @@ mod tests {
 
     #[test]
     fn no_two_workers_share_a_name() {
-        // As of two containers: one host name, and each is at work as process 1. Only the random part tells them apart.
+        // The names are as of two containers: one host name, and each is at work as process 1. Only the
+        // random part tells them apart.
         let names: std::collections::BTreeSet<String> = (0..100).map(|_| worker_name()).collect();
         assert_eq!(names.len(), 100);
         for name in names {
@@ -1094,13 +1151,14 @@ mod tests {
             assert!(is_complete(ending, 0, 0), "{ending:?}");
             assert!(!is_complete(ending, 1, 1), "{ending:?}");
         }
-        // Items that failed before are in the way of all, not of a share.
+        // Items that failed before are in the way of a run until all is native, not of one until a share is.
         assert!(!is_complete(Ending::NothingLeft, 0, 2));
         assert!(is_complete(Ending::SpentBudget, 0, 2));
         for ending in [Ending::RolledBack, Ending::EncoderBudgetSpent, Ending::Interrupted] {
             assert!(!is_complete(ending, 0, 0), "{ending:?}");
         }
-        // A share that nothing is left for was asked for in vain, and that is said; all that is left was asked for otherwise.
+        // A share for which nothing is left was asked for in vain, and that is said. Without a share, a run
+        // is asked for all that is left.
         let short = run(Ending::NothingLeft, 0, 0, Until::Fraction(0.8));
         assert!(!short.is_complete() && short.share_missed() == Some(0.8));
         assert_eq!(run(Ending::NothingLeft, 0, 0, Until::All).share_missed(), None);

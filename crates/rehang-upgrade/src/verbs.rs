@@ -1,37 +1,38 @@
-//! The verbs of an upgrade, in the order in which a gallery goes through them.
+//! Verbs of an upgrade, in the order in which a gallery goes through them.
 
-use rehang::adapter::Adapter;
-use rehang::finding::Finding;
-use rehang::{Bridge, Error, Fusion, Provenance, Remedy, Result, Space};
+use rehang_core::adapter::Adapter;
+use rehang_core::finding::Finding;
+use rehang_core::{Bridge, Error, Fusion, Provenance, Remedy, Result, Space};
 use rehang_store::{Counts, Ledger, Revision, Scan, Select, Store, find_space};
 use serde::Serialize;
 
-use crate::backfill::Request;
-use crate::faults::Place;
-use crate::fill::{Filler, PAGE_ITEMS_MAX};
-use crate::index::{prepare_index, recall};
 use crate::kept;
-use crate::leftovers::Leftovers;
+use crate::learn::refit;
+use crate::live::backfill::Request;
+use crate::live::faults::Place;
+use crate::live::fill::{Filler, PAGE_ITEMS_MAX};
+use crate::live::leftovers::Leftovers;
 use crate::observe::{Observation, Observer};
 use crate::record::{BridgeInUse, OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
-use crate::refit;
+use crate::serve::index::{prepare_index, recall};
 use crate::setup::{
     UpgradeSetup, as_sentences, expect_adapter, expect_between, expect_no_other, expect_spaces,
     expect_upgrade, finished, goes_on, is_filled, is_ongoing, is_the_same, may_hold_others, upgrade_of,
 };
 
-/// Times that a record is read again before a change of it is given up.
+/// Number of times that a record is read again before a change of it is given up.
 const RETRIES: usize = 20;
-/// Times that a finish catches up before it drops the old space, while the application goes on writing.
+/// Number of times that a finish catches up before it drops the old space, while the application goes on
+/// writing.
 const LAST_PASSES: usize = 10;
 
-/// Begins to draw pairs: makes the new space, without any vector in it, and records that. Where an upgrade between these spaces has
-/// come farther, nothing changes: its new space takes natives at any time.
+/// Begins to draw pairs: makes the new space, without any vector in it, and records that. Where an upgrade
+/// between these spaces has come farther, nothing changes: its new space takes natives at any time.
 ///
 /// # Errors
 ///
-/// A conflict where another upgrade of this gallery is under way or has pairs, or this one is being filled or finished, or a finish of it died; a
-/// mismatch where the gallery has other spaces.
+/// A conflict where another upgrade of this gallery is under way or has pairs, where this one is being filled
+/// or finished, or where a finish of it died; a mismatch where the gallery has other spaces.
 pub fn begin_sampling(
     store: &dyn Ledger,
     old: &Space,
@@ -66,7 +67,7 @@ pub fn begin_sampling(
                 Error::wrong_phase(upgrade_of(store), Phase::Filling.name()).advise(Remedy::ContinueFilling)
             );
         }
-        // Searches are in the new space then, and a new record would not know the adapter that writes need.
+        // Searches go to the new space then, and a new record would not know the adapter that writes need.
         (Some(Phase::Finished), Some(earlier)) if !earlier.record.dropped => {
             let phase = "finished, but its old space is not dropped yet: finish it once more";
             return Err(Error::wrong_phase(upgrade_of(store), phase));
@@ -83,24 +84,24 @@ pub fn begin_sampling(
         (Some(_), _) => {}
     }
     observer.reach(Place::RecordWritten)?;
-    // Also where it is there: a process may have died before all items were listed in it.
+    // The space is made even where it is there: a process may have died before all items were listed in it.
     let there = find_space(store, &new.name)?.map(|there| there.space);
     store.create_space(there.as_ref().unwrap_or(new), Provenance::Native)?;
     observer.reach(Place::SpaceMade)
 }
 
-/// What `start` would do, without doing it.
+/// Outline of what a [`start`] would do, without doing it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Plan {
-    /// The gallery.
+    /// Name of the gallery.
     pub gallery: String,
-    /// The space that is replaced.
+    /// Space that is replaced.
     pub old: String,
-    /// The space that replaces it.
+    /// Space that replaces the old one.
     pub new: String,
-    /// How the gallery stands in the old space.
+    /// Items and vectors of the gallery in the old space.
     pub old_counts: Counts,
-    /// How it stands in the new one; `None` where nothing has begun.
+    /// Items and vectors of the gallery in the new space; `None` where nothing has begun.
     pub new_counts: Option<Counts>,
     /// Items that `start` gives an adapted vector.
     pub to_adapt: u64,
@@ -114,18 +115,18 @@ pub struct Plan {
     pub as_they_are: bool,
     /// Whether everything is embedded and nothing mapped ([`UpgradeRecord::is_plain`]).
     pub plain: bool,
-    /// What a person should know before.
+    /// Findings that a person should know before a start.
     #[serde(rename = "warnings", serialize_with = "as_sentences")]
     pub findings: Vec<Finding>,
 }
 
-/// Whether the adapter maps nothing and was fitted on nothing: [`rehang::Adapter::identity`].
+/// Whether the adapter maps nothing and was fitted on nothing: [`rehang_core::Adapter::identity`].
 fn is_identity(setup: &UpgradeSetup<'_>) -> bool {
     let training = setup.adapter.map(|adapter| &adapter.training);
     training.is_some_and(|training| training.method == "identity" && training.pairs == 0)
 }
 
-/// A dry run: reads, and writes nothing.
+/// Returns what a [`start`] would do: reads, and writes nothing.
 ///
 /// # Errors
 ///
@@ -167,50 +168,54 @@ pub fn plan(store: &dyn Ledger, setup: &UpgradeSetup<'_>) -> Result<Plan> {
     })
 }
 
-/// What [`start`] did.
+/// Result of a [`start`].
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Started {
-    /// Adapted vectors written.
+    /// Adapted vectors that were written.
     pub adapted: u64,
-    /// Whether no adapter is known, so that these are old vectors as they are.
+    /// Whether no adapter is known, so that the adapted vectors are old ones as they are.
     pub as_they_are: bool,
     /// Whether everything is embedded and nothing mapped ([`UpgradeRecord::is_plain`]).
     pub plain: bool,
     /// Whether an upgrade that was under way went on with another adapter or order.
     pub replanned: bool,
-    /// Items without a vector in the new space: they have no old one either, or none is mapped, and wait for the backfill.
+    /// Items without a vector in the new space: they have no old one either, or none is mapped, and wait for
+    /// the backfill.
     pub lacking: u64,
     /// Share of the true nearest 10 that searches of the new space find, where its index was made now.
     pub recall: Option<f64>,
-    /// What a person should know.
+    /// Findings that a person should know.
     #[serde(rename = "warnings", serialize_with = "as_sentences")]
     pub findings: Vec<Finding>,
 }
 
-/// Makes the new space and fills it with adapted vectors; what the application writes meanwhile is caught up with. Without an adapter it
-/// only makes the space, for a [plain](UpgradeRecord::is_plain) upgrade: a backfill embeds everything.
+/// Makes the new space and fills it with adapted vectors; items that the application writes meanwhile are
+/// caught up with. Without an adapter it only makes the space, for a [plain](UpgradeRecord::is_plain)
+/// upgrade: a backfill embeds everything.
 ///
-/// At its end the search index of the new space is there, and its recall is measured, so that a switch is fast and so are the searches
-/// after it. Searches go on in the old space. Calling it again is fine at any time. After a crash it goes on where it was. With
-/// another adapter or order it makes all adapted vectors again and keeps every native one. Otherwise it only catches up. Where the new
-/// space is left from an upgrade that was rolled back before others, all its adapted vectors are made again, too: nothing says which
-/// adapter made them. After a crash while vectors are made again, the next call begins that anew, since it cannot tell those that are
-/// done from the others.
+/// At its end the search index of the new space is there, and its recall is measured, so that a switch is
+/// fast and so are the searches after it. Searches go on in the old space.
 ///
-/// Items that come or change from its first call on go to the front of the queue.
+/// A start may be called again at any time. After a crash it goes on where it was. With another adapter or
+/// order it makes all adapted vectors again and keeps every native one. Otherwise it only catches up. Where
+/// the new space is left from an upgrade that was rolled back before others, all its adapted vectors are made
+/// again, too: nothing says which adapter made them. After a crash while vectors are made again, the next
+/// call begins that anew, since it cannot tell the vectors that are done from the others.
+///
+/// Items that come or change from the first call of a start on go to the front of the queue.
 ///
 /// # Errors
 ///
-/// A conflict where another upgrade of this gallery is under way, or where this one is rolled back, finished or planned in another
-/// way meanwhile (no page of its vectors is written then); without an adapter, where the new space has adapted vectors already; what
-/// [`Filler::new`](crate::Filler::new) and the store say.
+/// A conflict where another upgrade of this gallery is under way, or where this one is rolled back, finished
+/// or planned in another way meanwhile (no page of its vectors is written then); without an adapter, where
+/// the new space has adapted vectors already; what [`Filler::new`](crate::Filler::new) and the store say.
 pub fn start(store: &dyn Store, setup: &UpgradeSetup<'_>, observer: &dyn Observer) -> Result<Started> {
     let mut findings = setup.check(store)?;
     let filler = setup.filler(setup.order)?;
     let earlier = Recorded::read(store)?;
     expect_no_other(store, earlier.as_ref(), setup)?;
     let new = setup.new_space(store)?;
-    // Before the record names it: whoever reads the record finds its adapter.
+    // The adapter is kept before the record names it: whoever reads the record finds its adapter.
     let fingerprint = setup.fingerprint()?;
     setup.adapter.map_or(Ok(()), |adapter| kept::keep_adapter(store, &fingerprint, adapter))?;
     let fresh = UpgradeRecord::new(setup.old.clone(), new.clone(), fingerprint, setup.order);
@@ -219,14 +224,15 @@ pub fn start(store: &dyn Store, setup: &UpgradeSetup<'_>, observer: &dyn Observe
     let has_new = find_space(store, &new.name)?.is_some();
     let filled = has_new && earlier.as_ref().is_some_and(|earlier| is_filled(&earlier.record, setup));
     let adapted_before = filler.is_some() && may_hold_others(earlier.as_ref(), setup, has_new);
-    // Before the record: what is written from here on is new or changed, also if this process dies and another goes on.
+    // The revision is read before the record is written. Items that are written from here on count as new or
+    // changed, also if this process dies and another goes on.
     let since = match &earlier {
         Some(earlier) if continues => earlier.record.since,
         _ => Some(store.newest_revision()?),
     };
     let filler = filler.map(|filler| filler.since(since));
     let old_handicap = earlier.as_ref().map_or(0.0, |earlier| earlier.record.handicap_of(&setup.old.name));
-    // What was asked while pairs were drawn is asked still.
+    // A request from while pairs were drawn still holds.
     let ongoing =
         earlier.as_ref().map(|earlier| &earlier.record).filter(|earlier| is_ongoing(earlier, setup));
     let fresh = UpgradeRecord {
@@ -241,7 +247,8 @@ pub fn start(store: &dyn Store, setup: &UpgradeSetup<'_>, observer: &dyn Observe
     let record = match &earlier {
         Some(Recorded { record: earlier, .. }) if continues => {
             let phase = if filled { Phase::Filled } else { fresh.phase };
-            // A plan that goes on as it was stays in its epoch, so that two processes that fill for it do not fence each other.
+            // A plan that goes on as it was stays in its epoch, so that two processes that fill for it do not
+            // fence each other.
             let epoch = earlier.epoch.filter(|_| has_new && !replanned);
             // An adapter that knows no fusion is searched mixed.
             let fusion = earlier.fusion.as_ref().and_then(|_| setup.adapter?.fusion.clone());
@@ -269,8 +276,8 @@ pub fn start(store: &dyn Store, setup: &UpgradeSetup<'_>, observer: &dyn Observe
     observer.reach(Place::BeforeFilled)?;
     record_filled(store, &plan)?;
     observer.reach(Place::AfterFilled)?;
-    // All is filled and nothing of it is lost, whatever happens here; a switch waits for it.
-    // A plain one has next to nothing in it yet: its backfill makes the index.
+    // The fill is complete here, and nothing of it is lost whatever happens to the index; a switch waits for
+    // the index. A plain upgrade has next to nothing in it yet: its backfill makes the index.
     let plain = setup.adapter.is_none();
     let is_made = !plain && prepare_index(store, &new.name, observer)?;
     let recall = if is_made { Some(recall(store, &new.name)?) } else { None };
@@ -279,8 +286,8 @@ pub fn start(store: &dyn Store, setup: &UpgradeSetup<'_>, observer: &dyn Observe
     Ok(Started { adapted, as_they_are, plain, replanned, lacking, recall, findings })
 }
 
-/// Keeps the map of a plan in the gallery, and has the store itself adapt by it what an application writes past the library from here on. Says where
-/// the store cannot.
+/// Keeps the map of a plan in the gallery, and has the store itself adapt by it what an application writes
+/// past the library from here on. Returns a finding where the store cannot.
 pub(crate) fn keep_map(
     store: &dyn Ledger,
     setup: &UpgradeSetup<'_>,
@@ -297,8 +304,8 @@ pub(crate) fn keep_map(
     }))
 }
 
-/// The plan with an epoch: that of the space that was made for it. Where another process that makes the same plan was faster, its
-/// epoch is this one's too.
+/// Returns the plan with an epoch, which is that of the space that was made for it. Where another process
+/// that makes the same plan was faster, its epoch is this one's too.
 fn in_its_epoch(store: &dyn Ledger, plan: &UpgradeRecord) -> Result<UpgradeRecord> {
     changing(store, plan, |now| {
         if now.record.epoch.is_some() {
@@ -308,7 +315,8 @@ fn in_its_epoch(store: &dyn Ledger, plan: &UpgradeRecord) -> Result<UpgradeRecor
     })
 }
 
-/// Writes what is lacking, or all adapted vectors again, and the places of the order; gives how many vectors were written.
+/// Writes the vectors that are lacking, or all adapted vectors again, and the places of the order; returns
+/// how many vectors were written.
 pub(crate) fn fill(
     store: &dyn Ledger,
     filler: &Filler,
@@ -320,9 +328,10 @@ pub(crate) fn fill(
     let counts = store.counts(new)?;
     let mut adapted = 0;
     if !filled {
-        // Adapted vectors that are there may be of an interrupted fill with another adapter, or of an upgrade to the same space
-        // that was rolled back before others: the record knows the last adapter only. Native vectors stay as they are. All others
-        // are of an interrupted fill with this very adapter and order, which goes on with what is lacking.
+        // Adapted vectors that are there may be of an interrupted fill with another adapter, or of an upgrade
+        // to the same space that was rolled back before others: the record knows the last adapter only.
+        // Native vectors stay as they are. All others are of an interrupted fill with this very adapter and
+        // order, which goes on with what is lacking.
         if plan.adapted_before && counts.adapted > 0 {
             let (stage, total) = ("adapting again", counts.adapted);
             observer.observe(&Observation::Began { stage, unit: "vectors", total });
@@ -340,8 +349,8 @@ pub(crate) fn fill(
     Ok(adapted)
 }
 
-/// Says that all is filled, where the upgrade is still planned so. A pause may have been asked for meanwhile; that is no reason to
-/// throw the fill away.
+/// Records that the space is filled, where the upgrade is still planned so. A pause may have been asked for
+/// meanwhile; that is no reason to throw the fill away.
 fn record_filled(store: &dyn Ledger, plan: &UpgradeRecord) -> Result<()> {
     changing(store, plan, |mut now| {
         now.change(store, |record| {
@@ -353,8 +362,8 @@ fn record_filled(store: &dyn Ledger, plan: &UpgradeRecord) -> Result<()> {
     })
 }
 
-/// Changes the record while it says what was planned, and tries again where another process was faster with a change that is no reason
-/// to give up.
+/// Changes the record while it says what was planned, and tries again where another process was faster with a
+/// change that is no reason to give up.
 pub(crate) fn changing<T>(
     store: &dyn Ledger,
     plan: &UpgradeRecord,
@@ -370,7 +379,7 @@ pub(crate) fn changing<T>(
         .advise(Remedy::ContinueFilling))
 }
 
-/// What the record of an upgrade holds while it is served like this.
+/// Returns the fusion that the record of an upgrade holds while it is served in this way.
 fn fusion_of(adapter: Option<&Adapter>, serving: Serving) -> Result<Option<Fusion>> {
     match (serving, adapter.and_then(|adapter| adapter.fusion.as_ref())) {
         (Serving::Mixed, _) => Ok(None),
@@ -382,27 +391,30 @@ fn fusion_of(adapter: Option<&Adapter>, serving: Serving) -> Result<Option<Fusio
     }
 }
 
-/// What [`switch`] did.
+/// Result of a [`switch`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Switched {
-    /// The space that serves now.
+    /// Name of the space that serves now.
     pub serving: String,
     /// Items that were caught up with on the way.
     pub caught_up: u64,
     /// Items that no search finds until they are embedded: they have no vector in the new space.
     pub lacking: u64,
-    /// How many of these were written while the switch was under way: an application that writes all the time is never caught up with for good.
+    /// Items of `lacking` that were written while the switch was under way: an application that writes all
+    /// the time is never caught up with for good.
     pub came: u64,
 }
 
-/// Lets searches go to the new space, in one atomic step, after catching up with what was written meanwhile. Where they are to be
-/// [fused](Serving::Fused), the record takes the adapter's [fusion](rehang::Adapter::fusion).
+/// Lets searches go to the new space, in one atomic step, after catching up with what was written meanwhile.
+/// Where they are to be [fused](Serving::Fused), the record takes the adapter's
+/// [fusion](rehang_core::Adapter::fusion).
 ///
 /// # Errors
 ///
-/// Missing input where searches are to be fused and the adapter says nothing of how: one of an older rehang, of the published recipe, or of
-/// too few pairs. A conflict where the new space is not filled yet, or the upgrade is finished, or is not the one of the setup: other spaces,
-/// or filled by another adapter; also where it is rolled back meanwhile: searches go to the old space then.
+/// Missing input where searches are to be fused and the adapter says nothing of how: it is one of an older
+/// rehang, of the published recipe, or of too few pairs. A conflict where the new space is not filled yet,
+/// where the upgrade is finished, and where it is not the one of the setup: between other spaces, or filled
+/// by another adapter. A conflict too where it is rolled back meanwhile: searches go to the old space then.
 pub fn switch(
     store: &dyn Ledger,
     setup: &UpgradeSetup<'_>,
@@ -427,8 +439,8 @@ pub fn switch(
     let lacking = store.counts(new)?.lacking;
     let came = if lacking > 0 { lacking_since(store, new, newest)?.min(lacking) } else { 0 };
     observer.reach(Place::BeforeSwitch)?;
-    // How the new space serves has to be known before it does; before the switch no search asks. Also where nothing of the record
-    // differs: a rollback since it was read makes this fail.
+    // The record has to say how the new space serves before it does; before the switch no search asks. The
+    // record is written even where it does not change: a rollback since it was read makes the write fail.
     let switched = UpgradeRecord { phase: Phase::Filled, serving, fusion, ..recorded.record.clone() };
     recorded.write(store, switched)?;
     observer.reach(Place::SwitchRecorded)?;
@@ -438,7 +450,7 @@ pub fn switch(
     Ok(Switched { serving: new.clone(), caught_up, lacking, came })
 }
 
-/// How many items without a vector of the new space were written after a revision.
+/// Counts the items without a vector of the new space that were written after a revision.
 fn lacking_since(store: &dyn Ledger, new: &str, newest: Revision) -> Result<u64> {
     let (mut came, mut walk) = (0, Some(Scan::new(new, Select::Lacking, PAGE_ITEMS_MAX).without_contents()));
     while let Some(page) = walk {
@@ -449,8 +461,8 @@ fn lacking_since(store: &dyn Ledger, new: &str, newest: Revision) -> Result<u64>
     Ok(came)
 }
 
-/// Lets searches go back where a rollback came between the record of a switch and the switch itself: it found the old space
-/// serving, and so had nothing to take back.
+/// Lets searches go back where a rollback came between the record of a switch and the switch itself: the
+/// rollback found the old space serving, and so had nothing to take back.
 fn expect_not_taken_back(store: &dyn Ledger, old: &str, new: &str) -> Result<()> {
     let record = Recorded::expect(store)?.record;
     if record.is_between(old, new) && !matches!(record.phase, Phase::RolledBack | Phase::Abandoned) {
@@ -464,7 +476,7 @@ fn expect_not_taken_back(store: &dyn Ledger, old: &str, new: &str) -> Result<()>
     .advise(Remedy::SwitchAgain))
 }
 
-/// Asks running backfills to pause, to stop, or allows them to run again. Gives what was asked for before.
+/// Asks running backfills to pause or to stop, or allows them to run again. Returns the request before it.
 ///
 /// # Errors
 ///
@@ -477,13 +489,15 @@ pub fn request(store: &dyn Ledger, old: &Space, new: &Space, request: Request) -
     Ok(before)
 }
 
-/// Lets queries go to the old space over a bridge from the next search on, or as they are (`None`). Small writes: no vector and no index
-/// is touched, and a [`rollback`] takes the bridge away too. Gives what the record says of it.
+/// Lets queries go to the old space over a bridge from the next search on, or as they are (`None`). Its
+/// writes are small: no vector and no index is touched. A [`rollback`] takes the bridge away too. Returns the
+/// bridge as the record has it.
 ///
 /// # Errors
 ///
-/// Not found where there is no upgrade; a wrong phase where it is finished, or searches go to the new space; a conflict
-/// where it is between other spaces, or another process changed it meanwhile. As [`Bridge::check`]; as [`Ledger::keep_bridge`].
+/// Not found where there is no upgrade; a wrong phase where it is finished, or searches go to the new space;
+/// a conflict where it is between other spaces, or another process changed it meanwhile. As
+/// [`Bridge::check`]; as [`Ledger::keep_bridge`].
 pub fn set_bridge(
     store: &dyn Ledger,
     old: &Space,
@@ -499,18 +513,19 @@ pub fn set_bridge(
     };
     expect_may_bridge(store, &recorded.record)?;
     let fingerprint = kept::keep_bridge(store, bridge)?;
-    // The store keeps the bridge before the record names it: no search uses one that the record does not name. Where this process dies in between,
-    // the next call takes it away.
+    // The store keeps the bridge before the record names it: no search uses one that the record does not
+    // name. Where this process dies in between, the next call takes the bridge away.
     store.keep_bridge(Some((&fingerprint, bridge)))?;
     let in_use = BridgeInUse { fingerprint: fingerprint.clone(), share: bridge.share };
     recorded.change(store, |record| record.bridge = Some(in_use.clone()))?;
-    // Once more after it: the store drops the bridge that was in use before. Another process that dropped that one meanwhile may have dropped this
-    // one too, since the record did not name it yet.
+    // The store keeps the bridge once more after that, and drops the one that was in use before. Another
+    // process that dropped the earlier one meanwhile may have dropped this one too, since the record did not
+    // name it yet.
     store.keep_bridge(Some((&fingerprint, bridge)))?;
     Ok(Some(in_use))
 }
 
-/// Fails where the old space does not serve.
+/// Fails where the old space does not serve, so that no bridge is of use.
 pub(crate) fn expect_may_bridge(store: &dyn Ledger, record: &UpgradeRecord) -> Result<()> {
     if record.phase == Phase::Finished {
         return Err(finished(store, record));
@@ -522,32 +537,33 @@ pub(crate) fn expect_may_bridge(store: &dyn Ledger, record: &UpgradeRecord) -> R
     Ok(())
 }
 
-/// What [`rollback`] did.
+/// Result of a [`rollback`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RolledBack {
-    /// The space that serves again.
+    /// Name of the space that serves again.
     pub serving: String,
     /// Items that no search finds now: written since the switch, with a vector of the new model only.
     pub without_old_vector: u64,
-    /// The first few of them.
+    /// Ids of the first few items that no search finds.
     pub examples: Vec<String>,
 }
 
-/// Lets searches go to the old space again, at once, as they went before the upgrade: a bridge is taken away too. Nothing is lost: the new
-/// space stays with all its native vectors, and `switch` goes back to it.
+/// Lets searches go to the old space again, at once, as they went before the upgrade: a bridge is taken away
+/// too. Nothing is lost: the new space stays with all its native vectors, and `switch` goes back to it.
 ///
 /// # Errors
 ///
-/// Not found where there is no upgrade, a conflict where it is finished (the old space is gone then) or is between other spaces
-/// than the setup's.
+/// Not found where there is no upgrade; a conflict where it is finished (the old space is gone then) or is
+/// between other spaces than the setup's.
 pub fn rollback(store: &dyn Ledger, setup: &UpgradeSetup<'_>, observer: &dyn Observer) -> Result<RolledBack> {
     let mut recorded = expect_upgrade(store, setup)?;
     if recorded.record.phase == Phase::Finished {
         return Err(finished(store, &recorded.record));
     }
     let (old, new) = (recorded.record.old.name.clone(), recorded.record.new.name.clone());
-    // The record first: a process that finishes at the same moment then fails, instead of dropping the space that is to serve.
-    // Also where nothing of it differs: a switch that has read it before then fails too.
+    // The record is written first, even where it does not change. A process that finishes at the same moment
+    // then fails, instead of dropping the space that is to serve; and a switch that has read the record
+    // before fails too.
     let phase = match recorded.record.phase {
         Phase::Filled => Phase::RolledBack,
         Phase::Filling => Phase::Abandoned,
@@ -560,7 +576,7 @@ pub fn rollback(store: &dyn Ledger, setup: &UpgradeSetup<'_>, observer: &dyn Obs
     let rolled_back = UpgradeRecord { phase, bridge: None, ..recorded.record.clone() };
     let has_new = find_space(store, &new)?.is_some();
     if has_new {
-        // The process that fills it stops at the next page.
+        // The process that fills the space stops at its next page.
         Recorded::begin(store, Some(&recorded), rolled_back)?;
     } else {
         recorded.write(store, rolled_back)?;
@@ -574,7 +590,7 @@ pub fn rollback(store: &dyn Ledger, setup: &UpgradeSetup<'_>, observer: &dyn Obs
     served_again(store, old)
 }
 
-/// What is true once searches go to the old space again.
+/// Returns the result of a rollback: which items no search finds once searches go to the old space again.
 pub(crate) fn served_again(store: &dyn Ledger, old: String) -> Result<RolledBack> {
     let lacking = store.scan(&Scan::new(&old, Select::Lacking, 5))?;
     Ok(RolledBack {
@@ -584,37 +600,40 @@ pub(crate) fn served_again(store: &dyn Ledger, old: String) -> Result<RolledBack
     })
 }
 
-/// What [`finish`] did.
+/// Result of a [`finish`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FinishedUpgrade {
-    /// The space that was dropped.
+    /// Name of the space that was dropped.
     pub dropped: String,
-    /// How the gallery stands in the new space.
+    /// Items and vectors of the gallery in the new space.
     pub counts: Counts,
     /// Whether the search index of the space that serves had to be made again.
     pub indexed: bool,
-    /// Items that no search finds: they never had a vector in the new space, nor an old one to adapt. Also what was written in
-    /// the very moment of the drop with an old vector alone, past [`Gallery::put`](crate::Gallery::put).
+    /// Items that no search finds: they never had a vector in the new space, nor an old one to adapt. They
+    /// include items that were written in the very moment of the drop with an old vector alone, past
+    /// [`Gallery::put`](crate::Gallery::put).
     pub lacking: u64,
 }
 
 impl FinishedUpgrade {
-    /// Items with a source that are not native: a run embeds them.
+    /// Counts the items with a source that are not native: a run embeds them.
     pub fn to_embed(&self) -> u64 {
         self.counts.to_embed()
     }
 }
 
-/// Ends an upgrade for good: the old space is dropped. After it there is no way back.
+/// Ends an upgrade for good: the old space is dropped. After a finish there is no way back.
 ///
-/// Where items with a source are not native yet, or have nothing but an old vector, it drops nothing, unless it is wanted `anyway`:
-/// [`Leftovers`] counts them. Items that are still adapted then stay so until a [backfill](crate::backfill()) embeds them. What the application writes meanwhile is caught up with right
-/// before the drop, also by a call that goes on after a death, however long ago that was.
+/// Where items with a source are not native yet, or have nothing but an old vector, it drops nothing, unless
+/// the finish is wanted `anyway`: [`Leftovers`] counts them. Items that are still adapted then stay so until
+/// a [backfill](crate::backfill()) embeds them. Items that the application writes meanwhile are caught up
+/// with right before the drop, also by a call that goes on after a death, however long ago that was.
 ///
 /// # Errors
 ///
-/// A conflict where searches still go to the old space, or the upgrade is being filled or rolled back, or is not the one of the
-/// setup: other spaces, or filled by another adapter; and, unless it is wanted `anyway`, where something is left.
+/// A conflict where searches still go to the old space, where the upgrade is being filled or rolled back, and
+/// where it is not the one of the setup: between other spaces, or filled by another adapter. Unless the
+/// finish is wanted `anyway`, also a conflict where something is left.
 pub fn finish(
     store: &dyn Store,
     setup: &UpgradeSetup<'_>,
@@ -633,8 +652,9 @@ pub fn finish(
             )
             .advise(Remedy::SwitchFirst));
         }
-        // Searches may go to the new space all the same: while it is filled again with another adapter, and where a rollback
-        // died between its record and its switch. Without the old space it could neither be filled to its end nor rolled back.
+        // Searches may go to the new space all the same: while it is filled again with another adapter, and
+        // where a rollback died between its record and its switch. Without the old space, the new one could
+        // neither be filled to its end nor rolled back.
         let next = match recorded.record.phase {
             Phase::Filled | Phase::Finished => None,
             Phase::Sampling | Phase::Filling => Some(Remedy::ContinueFilling),
@@ -646,7 +666,7 @@ pub fn finish(
             return Err(Error::wrong_phase(upgrade_of(store), phase).advise(next));
         }
         if recorded.record.refitting {
-            // Without the old space, what is left of the map before could not be made anew.
+            // Without the old space, adapted vectors of the map before could not be made anew.
             refit::complete(store, setup, &recorded.record, observer)?;
             recorded = expect_upgrade(store, setup)?;
         }
@@ -660,7 +680,8 @@ pub fn finish(
     }
     if !recorded.record.dropped {
         catch_up_before_drop(store, setup, &recorded.record, observer)?;
-        // The one before this may have died long ago, and what was written since is asked for once more.
+        // The finish before this one may have died long ago: whether anything written since is left is asked
+        // once more.
         if is_again && find_space(store, &old)?.is_some() {
             expect_little_left(store, &recorded.record, anyway)?;
         }
@@ -686,8 +707,9 @@ fn expect_little_left(store: &dyn Ledger, record: &UpgradeRecord, anyway: bool) 
     if anyway { Ok(()) } else { Leftovers::read(store, record)?.expect_may_be_left(store, record) }
 }
 
-/// Adapts what has only an old vector, which is about to be lost: written since the finish caught up for its record, or since one
-/// before it died. Until a pass finds nothing, so that no more is written unseen than in the time of that pass.
+/// Adapts items that have only an old vector, which is about to be lost. They were written since the finish
+/// caught up for its record, or since an earlier finish died. It goes on until a pass finds nothing, so that
+/// no more is written unseen than in the time of that pass.
 fn catch_up_before_drop(
     store: &dyn Ledger,
     setup: &UpgradeSetup<'_>,
@@ -708,7 +730,8 @@ fn catch_up_before_drop(
     Ok(())
 }
 
-/// Adapts what lacks a vector in the new space, for the plan of a record; gives how many items: none where nothing is mapped.
+/// Adapts items that lack a vector in the new space, for the plan of a record. Returns how many: 0 where
+/// nothing is mapped.
 fn catch_up(
     store: &dyn Ledger,
     setup: &UpgradeSetup<'_>,

@@ -1,32 +1,34 @@
-//! Which way an upgrade goes: everything embedded, or most of it mapped first; and what says which is shorter.
+//! Chooses the way of an upgrade: everything embedded, or most of it mapped first; and says which way is
+//! shorter.
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use rehang_fit::Method;
 use rehang_store::{Counts, find_space};
 use serde::Serialize;
 
 use crate::auto_options::{AutoOptions, SwitchIf, Way};
-use crate::estimate::{Basis, CostEstimate, Probed, estimate, estimate_of};
-use crate::fitting::{self, PairsOptions, may_hold_out_of};
-use crate::limits::Limits;
+use crate::learn::fitting::{self, PairsOptions, may_hold_out_of};
+use crate::live::estimate::{Basis, CostEstimate, Probed, estimate, estimate_of};
+use crate::live::limits::Limits;
+use crate::live::sample;
+use crate::live::until::Until;
 use crate::record::Recorded;
-use crate::sample;
-use crate::until::Until;
 use crate::upgrade::{PairsFiles, Upgrade};
 
-/// Seconds of re-embedding everything up to which nothing is mapped. In galleries of ten to a hundred thousand items pairs, fit, report and start
-/// take two to twenty minutes, so that a map would save next to nothing.
+/// Most seconds of re-embedding everything for which nothing is mapped. In galleries of ten to a hundred
+/// thousand items pairs, fit, report and start take two to twenty minutes, so that a map would save next to
+/// nothing.
 const PLAIN_SECONDS_MAX: f64 = 600.0;
 /// Items that are embedded to measure a rate: a run keeps the rate of no fewer than half of them.
 pub(crate) const PROBE_ITEMS: usize = 128;
-/// The share of all items that a search may miss after the switch of a plain upgrade without a person's word.
+/// Share of all items that a search may miss after the switch of a plain upgrade without a person's word.
 const MISSED_MAX: f64 = 0.01;
 
-/// Why an upgrade goes its way.
+/// Reason why an upgrade goes its way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WayReason {
-    /// It was asked for, or something was that only this way has.
+    /// A person asked for the way, or for something that only this way has.
     Asked,
     /// The upgrade goes this way already.
     Begun,
@@ -34,7 +36,7 @@ pub enum WayReason {
     Native,
     /// No item has an old vector, so there is nothing to map.
     NothingToMap,
-    /// Too few items have an old vector to measure what a map would buy.
+    /// Few items have an old vector: too few to measure what a map would buy.
     FewPairs,
     /// More than one item in a hundred has no source: only a map lets searches find them.
     WithoutSource,
@@ -48,12 +50,13 @@ pub enum WayReason {
     Unknown,
 }
 
-/// What embedding everything takes, and the way that follows from it: see [`Upgrade::ways`].
+/// Ways of an upgrade: what embedding everything takes, and the way that follows from it. See
+/// [`Upgrade::ways`].
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Ways {
-    /// The way that is taken.
+    /// Way that is taken.
     pub way: Way,
-    /// Why.
+    /// Reason why it is taken.
     pub because: WayReason,
     /// Items of the gallery.
     pub items: u64,
@@ -61,14 +64,14 @@ pub struct Ways {
     pub native: u64,
     /// Items that can be embedded and are not native yet.
     pub to_embed: u64,
-    /// Time and money for these.
+    /// Estimate of time and money for the items that can be embedded.
     pub estimate: CostEstimate,
     /// Seconds up to which embedding everything is the shorter way.
     pub plain_up_to_seconds: f64,
 }
 
 impl Ways {
-    /// Whether embedding some items would say more of the time than limits do.
+    /// Whether embedding some items would say more about the time than limits do.
     pub(crate) fn needs_probe(&self) -> bool {
         let is_measured = matches!(self.estimate.basis, Some(Basis::Probe | Basis::EarlierRun));
         matches!(self.because, WayReason::Shorter | WayReason::Unknown)
@@ -79,7 +82,7 @@ impl Ways {
 }
 
 impl AutoOptions {
-    /// Fails where the plain way is asked for beside what only a map has.
+    /// Fails where the plain way is asked for together with something that only a map has.
     pub(crate) fn expect_of_its_way(&self, files: &PairsFiles<'_>) -> Result<()> {
         if self.way == Some(Way::Plain) && (self.asks_for_a_map() || files.asks()) {
             let expected = "left out beside options of pairs, a fit, an order or a share to end at: it embeds everything and maps nothing";
@@ -88,7 +91,7 @@ impl AutoOptions {
         Ok(())
     }
 
-    /// Whether something is asked for that only a map has.
+    /// Whether an option asks for something that only a map has.
     fn asks_for_a_map(&self) -> bool {
         let PairsOptions { items, worth, run } = self.pairs;
         let sample = PairsOptions::default();
@@ -109,11 +112,14 @@ pub(crate) fn misses_too_many(counts: &Counts) -> bool {
 }
 
 impl Upgrade {
-    /// What embedding everything takes, as far as it is known, and the way that [`Upgrade::auto`] goes for it. Reads only.
+    /// Returns what embedding everything takes, as far as it is known, and the way that [`Upgrade::auto`]
+    /// goes for it. Reads only.
     ///
-    /// Everything is embedded where that takes ten minutes at most, where no map could be measured, and where nothing is left to map. It is
-    /// mapped first where that was asked for (with [`AutoOptions::way`], by an option that only a map has, or by an adapter or a forecast in
-    /// the configuration), where a budget ends before everything is embedded, and where more than one item in a hundred has no source.
+    /// Everything is embedded where that takes ten minutes at most, where no map could be measured, and where
+    /// nothing is left to map. Most of it is mapped first where that was asked for (with
+    /// [`AutoOptions::way`], by an option that only a map has, or by an adapter or a forecast in the
+    /// configuration), where a budget ends before everything is embedded, and where more than one item in a
+    /// hundred has no source.
     ///
     /// # Errors
     ///
@@ -145,7 +151,7 @@ impl Upgrade {
         let service = configuration.service();
         let setup = planned.setup();
         let settled = self.settled_way(asked, files)?;
-        // What it takes is looked into while the way is open.
+        // Sources that differ are counted for the estimate only while the way is open.
         let is_open = asked.way.is_none() && settled.is_none_or(|(_, because)| because != WayReason::Begun);
         let estimate = if is_open {
             estimate(store, &setup, to_embed, &limits, service, measured)?
@@ -173,7 +179,8 @@ impl Upgrade {
         Ok(Ways { way, because, items, native, to_embed, estimate, plain_up_to_seconds: PLAIN_SECONDS_MAX })
     }
 
-    /// The way alone, as [`Upgrade::ways`] says it: a pass over sources is made only where it depends on what they take.
+    /// Returns the way alone, as [`Upgrade::ways`] says it: a pass over sources is made only where it depends
+    /// on what they take.
     pub(crate) fn way(&self, asked: &AutoOptions) -> Result<Way> {
         let files = PairsFiles::default();
         match self.settled_way(asked, &files)? {
@@ -182,7 +189,7 @@ impl Upgrade {
         }
     }
 
-    /// The way that was asked for, or that an upgrade under way goes.
+    /// Returns the way that was asked for, or that an upgrade under way goes.
     fn settled_way(&self, asked: &AutoOptions, files: &PairsFiles<'_>) -> Result<Option<(Way, WayReason)>> {
         let (store, configuration) = (self.store(), self.configuration());
         let (old, new) = (&configuration.old.name, &configuration.new.name);

@@ -1,10 +1,11 @@
-//! Random applications, operators, deaths, full disks and cancelled statements against a small oracle. Two handles on the gallery take turns, as two
-//! processes do, and one application writes through plain SQL or plain requests. After every operation a reader looks: it sees no deleted item, no
-//! stale vector, and none without knowing who made it; nothing native is ever lost; two workers do no harm; a call that found no
+//! Random applications, operators, deaths, full disks and cancelled statements against a small oracle. Two
+//! handles on the gallery take turns, as two processes do, and one application writes through plain SQL or
+//! plain requests. After every operation a reader looks: it sees no deleted item, no stale vector, and none
+//! without knowing who made it; nothing native is ever lost; two workers do no harm; a call that found no
 //! room wrote nothing. Whatever happened, in the end all is native.
 //!
-//! `PROPTEST_CASES` sets how many histories (`cargo xtask race` runs 10,000 in memory, as many on disk, as many on PostgreSQL,
-//! and as many on Qdrant where there is one).
+//! `PROPTEST_CASES` sets how many histories (`cargo xtask race` runs 10,000 in memory, as many on disk, as
+//! many on PostgreSQL, and as many on Qdrant where there is one).
 
 #![allow(clippy::print_stdout, reason = "a long run says how far it is")]
 
@@ -29,8 +30,8 @@ use common::plain::{Known, Of, Plain, Statement};
 use common::room::{NoRoom, is_full};
 use common::{DieAt, ManualClock, TestEncoder, World, check, fill, new_model, old_model, other_adapter};
 use proptest::prelude::*;
-use rehang::order::Policy;
-use rehang::{Adapter, Error, Matrix, Provenance, Result};
+use rehang_core::order::Policy;
+use rehang_core::{Adapter, Error, Matrix, Provenance, Result};
 use rehang_encode::Encoder as _;
 use rehang_fit::refit::{RefitGain, SigmaScale};
 use rehang_qdrant::{CollectionOptions, QdrantStore};
@@ -50,38 +51,42 @@ use rusqlite::{Connection, TransactionBehavior};
 
 const OLD: &str = "old-model";
 const NEW: &str = "new-model";
-/// Numbers of the items that operations speak of.
+/// Number of items that operations speak of.
 const NUMBERS: usize = 70;
 const BATCH: usize = 3;
 const WORKERS: usize = 2;
-/// Texts after which the encoder is found to be itself. Vectors that wait for it lie in documents of the gallery.
+/// Texts after which the encoder compares itself with itself. Vectors that wait for it lie in documents of
+/// the gallery.
 const VOUCHES_AFTER: u64 = 7;
-/// Handles on the gallery, as of as many processes: nothing that one keeps may go stale by what the other does.
+/// Number of handles on the gallery, as of as many processes: nothing that one keeps may go stale by what the
+/// other does.
 const HANDLES: usize = 2;
 
-/// What an application does.
+/// Write of an application.
 #[derive(Debug, Clone)]
 enum Write {
     /// A new or changed item with an old vector, written through the gallery.
     Put(usize),
-    /// The same by an application that knows nothing of the upgrade.
+    /// A new or changed item with an old vector, written by an application that knows nothing of the upgrade.
     PutPlainly(usize),
     /// An item that the application embedded with the new model.
     PutNative(usize),
     /// An item without any vector.
     PutBare(usize),
-    /// The old vector of an item once more, with its source as it is: through the gallery, or by an application that knows nothing of it.
+    /// The old vector of an item once more, with its source unchanged: through the gallery, or by an
+    /// application that knows nothing of it.
     PutOldAgain(usize, bool),
     Delete(usize),
     /// An item is deleted and written again as it was, with its old vector: a nightly refresh.
     Rewrite(usize),
-    /// Another id for an item, where no other has it: an update of a key.
+    /// A new id for an item, where no other item has it: an update of a key.
     Rename(usize, usize),
-    /// One transaction of plain SQL, which is committed or not; without transactions, as many requests or none.
+    /// One transaction of plain SQL, which is committed or not; without transactions, as many requests or
+    /// none.
     Plainly(Vec<Plain>, bool),
 }
 
-/// What an operator does.
+/// Verb that an operator calls.
 #[derive(Debug, Clone)]
 enum Verb {
     /// Start again: catches up, or goes on after a death.
@@ -92,23 +97,25 @@ enum Verb {
     Reorder(Policy),
     Switch(Serving),
     Rollback,
-    /// Whether whatever is left.
+    /// A finish; `true` drops the old space whatever is left.
     Finish(bool),
     /// Draws pairs: a sample of so many items becomes native, before any adapter is known or later.
     Pairs(usize),
     /// A backfill of so many items, or of all.
     Run(Option<u64>),
-    /// A follower that stays until nothing is left to do, and for longer than one that died before it counts as there.
+    /// A follower that stays until nothing is left to do, and for longer than one that died before it counts
+    /// as there.
     Follow,
     Ask(Request),
     /// Natives become adapted again, for another model to embed them.
     PutBack,
-    /// The other adapter takes the place of this one, while the space stays filled.
+    /// A refit: the adapter that is not in use takes the place of the one that is, while the space stays
+    /// filled.
     Refit,
 }
 
 impl Verb {
-    /// Whether a death of it may cost what was in hand.
+    /// Whether a death of the verb may cost what was in hand.
     fn embeds(&self) -> bool {
         matches!(self, Self::Pairs(_) | Self::Run(_) | Self::Follow)
     }
@@ -124,22 +131,24 @@ enum Operation {
     Race(Option<u64>, Vec<Operation>),
     /// A worker claims so many items, embeds them, and freezes with the vectors in hand.
     Freeze(usize),
-    /// It writes what it has had in hand since.
+    /// The frozen worker writes what it has had in hand since.
     Thaw,
-    /// What the gallery is now is kept, as by a backup.
+    /// A backup: the gallery's state is kept as it is now.
     Keep,
-    /// The database is set back to what was kept: all processes end and begin anew, but for the one that is frozen.
+    /// The database is set back to what was kept: all processes end and begin anew, but for the one that is
+    /// frozen.
     SetBack,
     /// An operation while the log of the gallery can grow by so many bytes only.
     NoRoom(u64, Box<Operation>),
-    /// An operation of which somebody cancels a statement that writes: of those that a look finds at work, the one after so many.
+    /// An operation of which somebody cancels a statement that writes: of those that a look finds at work,
+    /// the one after so many.
     Cancelled(u64, Box<Operation>),
 }
 
-/// What is done, and through which handle.
+/// Operation, with the handle through which it is done.
 type Step = (usize, Operation);
 
-/// Most operations meet few items, so that they meet each other.
+/// Draws an item's number. Most operations meet few items, so that they meet each other.
 fn number() -> impl Strategy<Value = usize> {
     prop_oneof![4 => 0..12_usize, 1 => 0..NUMBERS]
 }
@@ -196,7 +205,7 @@ fn verb() -> impl Strategy<Value = Verb> {
     ]
 }
 
-/// The places that a verb comes by.
+/// Returns the places that a verb comes by.
 fn places(verb: &Verb) -> &'static [Place] {
     match verb {
         Verb::Start | Verb::Replan | Verb::Reorder(_) => &[
@@ -249,7 +258,7 @@ fn places(verb: &Verb) -> &'static [Place] {
             Place::BeforeFilled,
             Place::AfterFilled,
         ],
-        // One write: it is there or it is not.
+        // One write is there or it is not.
         Verb::Ask(_) => &[],
     }
 }
@@ -286,8 +295,8 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// One process: its handle on the gallery, and what its application searches and writes through. They live as long as the history, with all that
-/// they keep in memory.
+/// One process: its handle on the gallery, and what its application searches and writes through. Both live as
+/// long as the history, with all that they keep in memory.
 struct Handle {
     store: Arc<dyn Store>,
     gallery: Gallery,
@@ -299,14 +308,14 @@ impl Handle {
     }
 }
 
-/// An application that knows nothing of rehang.
+/// Application that knows nothing of rehang.
 enum Outsider {
-    /// In the gallery's file.
+    /// Application that writes into the gallery's file.
     Sql(PathBuf, Connection),
     Requests(Requests),
-    /// In memory there is nothing outside but the state itself.
+    /// Gallery in memory: there is nothing outside but the state itself.
     Memory(MemoryStore),
-    /// In the application's table.
+    /// Application that writes into its own table.
     #[cfg(feature = "postgres")]
     Table(postgres::Outside),
 }
@@ -318,7 +327,7 @@ impl Outsider {
         Self::Sql(file, sql)
     }
 
-    /// Updates a key. Gives whether it could.
+    /// Updates a key, and returns whether it could.
     fn rename(&mut self, from: &str, to: &str) -> Result<bool, String> {
         match self {
             Self::Sql(_, sql) => {
@@ -335,21 +344,22 @@ impl Outsider {
     }
 }
 
-/// The oracle: what the application was told.
+/// Oracle: what the application was told.
 #[derive(Clone)]
 struct Oracle {
     items: BTreeMap<String, Known>,
     versions: usize,
     /// Items that were seen native, with their sources: they stay so until the source changes.
     native: BTreeSet<(String, String)>,
-    /// Items that are rightly embedded again: what their source names has changed, or they were put back.
+    /// Count of items that are rightly embedded again: what their source names has changed, or they were put
+    /// back.
     embedded_anew: u32,
     serving: String,
     asked: Request,
 }
 
 impl Oracle {
-    /// Performs a write. Where it fails, it has not happened.
+    /// Performs a write. A write that fails has not happened.
     fn perform(
         &mut self,
         write: &Write,
@@ -377,7 +387,7 @@ impl Oracle {
             }
             Write::Rewrite(number) => {
                 let id = common::id(number);
-                // What points cannot keep is paid for again.
+                // A vector that points cannot keep is paid for again.
                 let keeps = matches!(outsider, Some(outsider) if !matches!(outsider, Outsider::Requests(_)));
                 let Some(known) = self.items.get(&id).filter(|_| keeps).cloned() else { return Ok(()) };
                 let was_native = there(NEW) && is_native(store, &id);
@@ -441,7 +451,7 @@ impl Oracle {
                 if outsider.rename(&from, &to)? {
                     let now = store.get(&[&to]).map_err(said)?.remove(0).expect("it has another id");
                     self.items.remove(&from);
-                    // What was paid for its source goes with it.
+                    // The native vector that was paid for goes with the item.
                     self.native = std::mem::take(&mut self.native)
                         .into_iter()
                         .map(|(id, source)| (if id == from { to.clone() } else { id }, source))
@@ -479,7 +489,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// One transaction of plain SQL.
+    /// Performs one transaction of plain SQL.
     fn perform_plainly(
         &mut self,
         sql: &mut Connection,
@@ -505,14 +515,14 @@ impl Oracle {
         transaction.rollback()
     }
 
-    /// What an item's source names has changed.
+    /// Notes that what an item's source names has changed.
     fn touch(&mut self, number: usize) {
         let id = common::id(number);
         self.native.retain(|(native, _)| *native != id);
         self.embedded_anew += 1;
     }
 
-    /// What comes nearest to plain SQL where the test has none.
+    /// Performs what comes nearest to plain SQL where the test has none.
     fn perform_alike(&mut self, plain: Plain, handle: &Handle, adapter: &Adapter) -> Result<(), String> {
         let number = plain.number;
         let mut perform = |write| self.perform(&write, handle, adapter, &mut None);
@@ -533,7 +543,8 @@ impl Oracle {
         }
     }
 
-    /// What a reader sees at any moment, also while others are at work: only items that there are, once, as they are now.
+    /// Checks what a reader sees at any moment, also while others are at work: only items that there are,
+    /// once, as they are now.
     fn look(&self, handle: &Handle) -> (Vec<String>, Vec<Found>) {
         let source = "what somebody looks for";
         let (old, new) = (old_model(source), new_model(source));
@@ -549,7 +560,7 @@ impl Oracle {
             let known = known.unwrap_or_else(|| panic!("a deleted item returned: {}", hit.id));
             assert_eq!(hit.revision, known.revision, "{} as it was once", hit.id);
             if answer.spaces.len() > 1 {
-                // Fused: on a scale of its own.
+                // Distances of a fused search are on a scale of their own.
                 continue;
             }
             assert_eq!(hit.provenance == Provenance::Old, answer.spaces == [OLD], "{}", hit.id);
@@ -565,7 +576,7 @@ impl Oracle {
         (answer.spaces, hits)
     }
 
-    /// What holds between two operations.
+    /// Checks what holds between two operations.
     fn check(&mut self, handle: &Handle) {
         let store = &*handle.store;
         check(store, &adapters());
@@ -619,7 +630,7 @@ impl Oracle {
     }
 }
 
-/// Whether searches of the new space find an item.
+/// Whether an item has a vector in the new space, so that searches there find it.
 fn has_new_vector(store: &dyn Store, id: &str) -> bool {
     let key = store.get(&[id]).unwrap().remove(0).unwrap_or_else(|| panic!("{id} is lost")).key;
     store.provenances(NEW, &[key]).unwrap()[0].is_some()
@@ -630,7 +641,7 @@ fn is_native(store: &dyn Store, id: &str) -> bool {
     store.provenances(NEW, &[key]).unwrap()[0] == Some(Provenance::Native)
 }
 
-/// A vector of the new model that an application brings along.
+/// Returns a vector of the new model that an application brings along.
 fn native(write: &ItemWrite) -> NewVector {
     NewVector::of_model(NEW, new_model(write.source.as_deref().unwrap()), Provenance::Native)
 }
@@ -639,14 +650,14 @@ fn adapters() -> [Adapter; 2] {
     [common::adapter(), other_adapter()]
 }
 
-/// What the adapters of these tests make of a source.
+/// Returns what the adapters of these tests make of a source.
 fn adapted(adapter: &Adapter, source: &str) -> Vec<f32> {
     let mut vector = old_model(source);
     vector.push(adapter.map.mixer[0].bias[3]);
     vector
 }
 
-/// A refit that was found to pay.
+/// Returns a refit that was found to pay.
 fn decided(before: String, after: String) -> Refit {
     let gain = RefitGain { items: 100, before: 2.0, after: 1.0, spread: 0.1, spreads: [0.1, 0.1] };
     let [sigma_before, sigma_after] = [SigmaScale { ratio: 1.0, low: 0.9, high: 1.1 }; 2];
@@ -672,7 +683,8 @@ fn run(
     backfill(&setup, faults)
 }
 
-/// Ends a follower that has nothing to do, when it has waited long enough to take the turn of a dead one.
+/// Observer that ends a follower that has nothing to do, when it has waited long enough to take the turn of a
+/// dead one.
 struct UntilItRests<'a> {
     clock: &'a ManualClock,
     rests: AtomicBool,
@@ -711,47 +723,47 @@ fn follow(
 
 struct Model {
     handles: [Handle; HANDLES],
-    /// The handle whose turn it is.
+    /// Index of the handle whose turn it is.
     turn: usize,
-    /// None in memory.
+    /// Application that knows nothing of rehang; `None` only while the gallery's file is set back.
     outsider: Option<Outsider>,
     /// Whether the disk is full at the moment.
     no_room: bool,
     world: World,
     order: OrderSettings,
     encoder: Arc<TestEncoder>,
-    /// Lets time pass that leases run out by.
+    /// Function that lets time pass by which leases run out.
     pass: Box<dyn FnMut(Duration)>,
-    /// What a frozen worker has in hand.
+    /// Writes that a frozen worker has in hand.
     frozen: Vec<VectorWrite>,
-    /// What was kept, and what everybody knew then.
+    /// Backup that was kept, and what everybody knew then.
     kept: Option<Kept>,
-    /// Opens the gallery as a process that begins anew, where that is a file.
+    /// Function that opens the gallery as a process that begins anew, where that is a file.
     reopen: Option<Box<dyn Fn() -> Arc<dyn Store>>>,
-    /// Runs that ended with a batch in hand.
+    /// Number of runs that ended with a batch in hand.
     deaths: u32,
     oracle: Oracle,
     tally: &'static Tally,
 }
 
-/// A backup, and what was known when it was made.
+/// Backup, and what was known when it was made.
 struct Kept {
     backup: Backup,
-    /// How many items had been embedded.
+    /// Number of items that had been embedded.
     embedded: u32,
     oracle: Oracle,
     adapter: Adapter,
     order: OrderSettings,
 }
 
-/// Where a state of a gallery is kept.
+/// Place where a state of a gallery is kept.
 enum Backup {
     File(tempfile::TempDir),
     Memory(MemoryStore),
 }
 
-/// Lets the gallery know the encoder as an earlier run leaves it, so that none compares natives of the application, which would cost
-/// embeddings of its own.
+/// Lets the gallery know the encoder as an earlier run leaves it, so that none compares natives of the
+/// application, which would cost embeddings of its own.
 fn remember(store: &dyn Store, encoder: &TestEncoder) -> Result<()> {
     let (name, known) = (format!("encoder of {NEW}"), encoder.fingerprint()?.unwrap_or_default());
     let version = store.document(&name)?.map(|(version, _)| version);
@@ -813,19 +825,19 @@ impl Model {
         rehang_upgrade::UpgradeSetup { order: self.order, ..self.world.setup() }
     }
 
-    /// How the upgrade stood, by the gallery's own word.
+    /// Returns the phase of the upgrade, by the gallery's own word.
     fn phase(&self) -> Option<Phase> {
         Recorded::read(self.store()).unwrap().map(|recorded| recorded.record.phase)
     }
 
-    /// The adapter and the order that the gallery's record names.
+    /// Returns the adapter and the order that the gallery's record names.
     fn plan(&self) -> Option<(String, OrderSettings)> {
         let recorded = Recorded::read(self.store()).unwrap();
         recorded.map(|Recorded { record, .. }| (record.adapter, record.order))
     }
 
-    /// Performs a verb; `alone`, it fails only where it must, where its process dies, or where there is no room. Gives whether it was
-    /// cut off by one of the last two.
+    /// Performs a verb. When `alone`, it fails only where it must, where its process dies, or where there is
+    /// no room. Returns whether it was cut off by one of the last two.
     fn perform(&mut self, verb: &Verb, faults: &dyn Observer, alone: bool) -> bool {
         let (before, plan) = (self.phase(), self.plan());
         let operator = (self.world.adapter.clone(), self.order);
@@ -848,7 +860,8 @@ impl Model {
                     self.oracle.asked = Request::Run;
                 }
                 if outcome.is_ok() && alone {
-                    // Also where a worker with another adapter was at work when the upgrade was planned anew.
+                    // The check holds too where a worker with another adapter was at work when the upgrade
+                    // was planned anew.
                     check(self.store(), std::slice::from_ref(&self.world.adapter));
                     assert_eq!(status(self.store(), 0).unwrap().lag, 0, "not caught up");
                 }
@@ -935,8 +948,9 @@ impl Model {
                 let outcome = put_back(self.store(), &self.setup(), faults);
                 let may = has_old && matches!(before, Some(Phase::Filled | Phase::RolledBack));
                 if may {
-                    // One that is cut off has put a part of them back, at most all. The two backfills beside it lose what they hold to
-                    // another fingerprint, and what they have paid for meanwhile may be put back too.
+                    // A call that is cut off has put a part of them back, at most all. The two backfills
+                    // beside it lose what they hold to another fingerprint, and what they have paid for
+                    // meanwhile may be put back too.
                     let held = if alone { 0 } else { (HANDLES * BATCH * WORKERS) as u32 };
                     let all = native as u32 + (self.encoder.count() - paid) + held;
                     self.oracle.embedded_anew += match outcome {
@@ -988,7 +1002,8 @@ impl Model {
         cut_off
     }
 
-    /// A worker takes items in hand, has them embedded, and is not heard of again until it [thaws](Self::thaw).
+    /// Freezes a worker: it takes items in hand, has them embedded, and is not heard of again until it
+    /// [thaws](Self::thaw).
     fn freeze(&mut self, items: usize) {
         if self.phase().is_none() || find_space(self.store(), NEW).unwrap().is_none() {
             return;
@@ -1007,7 +1022,8 @@ impl Model {
         self.deaths += 1;
     }
 
-    /// What was paid for long ago arrives: where its item is what it was then, it counts, and it harms no other.
+    /// Writes vectors that were paid for long ago. Where a vector's item is what it was then, it counts, and
+    /// it harms no other.
     fn thaw(&mut self) {
         let late = std::mem::take(&mut self.frozen);
         let outcome = self.store().write_vectors(NEW, None, &late);
@@ -1040,7 +1056,7 @@ impl Model {
 
     fn set_back(&mut self) {
         let Some(kept) = self.kept.take() else { return };
-        // Whatever was embedded since may be embedded again, also of items that were deleted meanwhile.
+        // Items that were embedded since may be embedded again, also those that were deleted meanwhile.
         let paid_since = self.encoder.count() - kept.embedded;
         let (versions, embedded_anew) = (self.oracle.versions, self.oracle.embedded_anew + paid_since);
         match (&kept.backup, &mut self.outsider) {
@@ -1052,7 +1068,8 @@ impl Model {
                 let file = file.clone();
                 // The counter of revisions is set back too, so workers are to end before (docs/trust.md).
                 self.frozen.clear();
-                // Nobody has it open meanwhile. Search indexes beside it are those of later, as operators leave them.
+                // Nobody has the file open meanwhile. Search indexes beside it are those of later, as
+                // operators leave them.
                 self.outsider = None;
                 self.handles =
                     [(); HANDLES].map(|()| Handle::new(Arc::new(MemoryStore::new()) as Arc<dyn Store>));
@@ -1069,7 +1086,7 @@ impl Model {
             _ => return,
         }
         (self.world.adapter, self.order) = (kept.adapter, kept.order);
-        // No source is ever what another one was.
+        // No source is ever the same as an earlier one.
         self.oracle = Oracle { versions, embedded_anew, ..kept.oracle };
     }
 
@@ -1118,7 +1135,8 @@ impl Model {
                     Some(Outsider::Table(table)) => Some(table.cancel(*after)),
                     _ => None,
                 };
-                // A write that was cancelled is tried again: the operation ends as if nobody had.
+                // A write that was cancelled is tried again: the operation ends as if nobody had cancelled
+                // it.
                 self.play(operation);
                 #[cfg(feature = "postgres")]
                 let hit = cancelling.is_some_and(postgres::Cancelling::end);
@@ -1129,7 +1147,7 @@ impl Model {
         }
     }
 
-    /// Two backfills, each on a handle of its own, while the application and the operator go on.
+    /// Runs two backfills, each on a handle of its own, while the application and the operator go on.
     fn race(&mut self, budget: Option<u64>, meanwhile: &[Operation]) {
         let stores = self.handles.each_ref().map(|handle| Arc::clone(&handle.store));
         let (encoder, adapter) = (Arc::clone(&self.encoder), self.world.adapter.clone());
@@ -1153,7 +1171,7 @@ impl Model {
         });
     }
 
-    /// What holds between two operations, whichever process looks.
+    /// Checks what holds between two operations, whichever process looks.
     fn check(&mut self) {
         for handle in &self.handles {
             self.oracle.check(handle);
@@ -1161,12 +1179,12 @@ impl Model {
         self.check_bill();
     }
 
-    /// Nothing is paid for twice but what was in hand at a death.
+    /// Checks that nothing is paid for twice but what was in hand at a death.
     fn check_bill(&self) {
         let embedded = self.encoder.embedded.lock().unwrap();
         let twice: u32 = embedded.values().map(|count| count - 1).sum();
         let batches = BATCH * WORKERS;
-        // Of each batch that waited, one item is embedded again to compare.
+        // One item of each batch that waited is embedded again to compare.
         let waited = (VOUCHES_AFTER as usize + batches).div_ceil(BATCH);
         let in_hand = self.deaths * (batches + waited) as u32;
         assert!(
@@ -1176,7 +1194,8 @@ impl Model {
         );
     }
 
-    /// Whatever happened: the upgrade can be brought to its end, and every item is native once; also where it was finished half-way.
+    /// Brings the upgrade to its end, whatever happened before: every item is native once, also where it was
+    /// finished half-way.
     fn end(&mut self) {
         let has_old = find_space(self.store(), OLD).unwrap().is_some();
         if has_old {
@@ -1205,8 +1224,9 @@ impl Model {
 
 #[cfg(feature = "postgres")]
 impl Model {
-    /// Whatever happened: a gallery of which two items are embedded at most since can be finished and released, and the application's table has every
-    /// vector that searches found, as they were.
+    /// Ends the history in a table, whatever happened before. A gallery of which at most two more items are
+    /// embedded can be finished and released, and the application's table has every vector that searches
+    /// found, as they were.
     fn end_in_a_table(mut self, gallery: &postgres::Table) {
         if find_space(self.store(), OLD).unwrap().is_some() {
             self.perform(&Verb::Start, &Unobserved, true);
@@ -1237,13 +1257,13 @@ impl Model {
     }
 }
 
-/// What happened in all histories of one kind.
+/// Counts of what happened in all histories of one kind.
 struct Tally {
     kind: &'static str,
     histories: AtomicU64,
     operations: AtomicU64,
     deaths: AtomicU64,
-    /// Calls that failed since there was no room.
+    /// Calls that failed because there was no room.
     refused: AtomicU64,
     /// Statements that somebody cancelled.
     cancelled: AtomicU64,
@@ -1288,7 +1308,7 @@ fn perform_all(model: &mut Model, steps: &[Step]) {
         model.turn = *turn;
         model.play(operation);
         model.check();
-        // What the dead held is anybody's by the next operation.
+        // Items that the dead held are anybody's by the next operation.
         (model.pass)(Duration::from_mins(1));
     }
     model.thaw();
@@ -1296,7 +1316,7 @@ fn perform_all(model: &mut Model, steps: &[Step]) {
     model.tally.ended(steps.len());
 }
 
-/// Few items meet each other often; many are more than a batch.
+/// Draws the number of items: few meet each other often, many are more than a batch.
 fn items() -> impl Strategy<Value = usize> {
     prop_oneof![3 => Just(8), 1 => Just(60)]
 }
@@ -1305,7 +1325,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec((0..HANDLES, operation()), 1..40)
 }
 
-/// So many histories, unless `PROPTEST_CASES` says otherwise.
+/// Returns a configuration of so many histories, unless `PROPTEST_CASES` says otherwise.
 fn histories(cases: u32) -> ProptestConfig {
     let config = ProptestConfig::default();
     if std::env::var_os("PROPTEST_CASES").is_some() { config } else { ProptestConfig { cases, ..config } }
@@ -1325,8 +1345,8 @@ proptest! {
     }
 }
 
-/// Starts the servers of the other tests. A full disk is a limit of the whole process, and a server that started under it would inherit
-/// it: they start before the first one.
+/// Starts the servers of the other tests. A full disk is a limit of the whole process, and a server that
+/// started under it would inherit it: they start before the first one.
 fn start_servers() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -1413,7 +1433,7 @@ proptest! {
     }
 }
 
-/// Galleries on a real server.
+/// Tables on a real server, where the galleries of histories lie.
 #[cfg(feature = "postgres")]
 mod postgres {
     use std::collections::BTreeMap;
@@ -1426,21 +1446,21 @@ mod postgres {
 
     use super::{OLD, server};
 
-    /// An application of the table, by plain SQL.
+    /// Application of the table, by plain SQL.
     pub struct Outside {
         client: ::postgres::Client,
         address: String,
         name: String,
     }
 
-    /// Somebody who looks at what the server is doing, and cancels one statement.
+    /// Watcher of what the server is doing, which cancels one statement.
     pub struct Cancelling {
         ended: Arc<AtomicBool>,
         looks: JoinHandle<bool>,
     }
 
     impl Cancelling {
-        /// Gives whether a statement was cancelled.
+        /// Ends the watch, and returns whether a statement was cancelled.
         pub fn end(self) -> bool {
             self.ended.store(true, Ordering::Relaxed);
             self.looks.join().unwrap()
@@ -1448,8 +1468,8 @@ mod postgres {
     }
 
     impl Outside {
-        /// Cancels a statement of the galleries that has written something, after so many others were seen. Statements that only read are
-        /// left alone: what the test itself reads is among them.
+        /// Cancels a statement of the galleries that has written something, after so many others were seen.
+        /// Statements that only read are left alone: what the test itself reads is among them.
         pub fn cancel(&self, after: u64) -> Cancelling {
             let ended = Arc::new(AtomicBool::new(false));
             let (mut client, told) = (server::client(&self.address), Arc::clone(&ended));
@@ -1481,7 +1501,7 @@ mod postgres {
         }
     }
 
-    /// A table of one history.
+    /// Table of one history.
     pub struct Table {
         address: String,
         name: String,
@@ -1526,7 +1546,8 @@ mod postgres {
             }
         }
 
-        /// The rows of a table that was released, with the vector of the new model and whether it is adapted; removes the tables.
+        /// Reads the rows of a table that was released, with the vector of the new model and whether it is
+        /// adapted; removes the tables.
         pub fn take_rows(&self) -> BTreeMap<String, (Vec<f32>, bool)> {
             let mut client = server::client(&self.address);
             let adapted = format!("{}_adapted", self.name);

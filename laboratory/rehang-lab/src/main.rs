@@ -1,7 +1,7 @@
 //! The laboratory's command line: trains encoders, compares methods of papers, and measures what rehang does.
 //!
-//! It belongs to this repository, is published nowhere, and promises nothing from one version to the next. A verb that it does not have is
-//! one of `rehang`.
+//! It belongs to this repository, is published nowhere, and promises nothing from one version to the next. A
+//! verb that it does not have is one of `rehang`.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "studies say what they find as they go")]
 
@@ -13,7 +13,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches};
-use rehang::Result;
+use rehang_core::Result;
 use rehang_cli::shared::{Exit, carry_out};
 
 use arguments::{LabArguments, LabCommand};

@@ -1,38 +1,39 @@
-//! 1:N search: which enrolled subject does a face show, if any?
+//! Identification, a search 1:N: which enrolled subject does a face show, if any?
 
 use serde::Serialize;
 
-use rehang::check::expect_count;
-use rehang::curve::distances_by_query;
-use rehang::{Distance, ErrorKind, Matrix, Progress, Result};
+use rehang_core::check::expect_count;
+use rehang_core::curve::distances_by_query;
+use rehang_core::{Distance, ErrorKind, Matrix, Progress, Result};
 
 use crate::rates::{allowed, check_rates};
 
-/// What a search protocol is computed from. Subjects are numbers; a negative one means "unknown".
+/// Input of a search protocol. Subjects are numbers; a negative one means "unknown".
 #[derive(Debug, Clone, Copy)]
 pub struct IdentificationInput<'a> {
     /// Enrolled templates, `[n, d]`; in the compatibility test by the old model.
     pub gallery: &'a Matrix,
-    /// Who each of them is, `[n]`; a subject may have several.
+    /// Subject of each enrolled template, `[n]`; a subject may have several templates.
     pub gallery_subjects: &'a [i64],
     /// Templates to search with, `[m, d]`; in the compatibility test by the new model.
     pub probes: &'a Matrix,
-    /// Who each of them is, `[m]`. A probe of unknown subject is left out and counted.
+    /// Subject of each probe, `[m]`. A probe of unknown subject is left out and counted.
     pub probe_subjects: &'a [i64],
     /// False positive identification rates, each above 0 and at most 1.
     pub rates: &'a [f64],
-    /// How many candidates a search returns, R: the mate counts only among them. 1 or more; `usize::MAX` for no limit.
+    /// Number of candidates that a search returns, R: the mate counts only among them. 1 or more;
+    /// `usize::MAX` for no limit.
     pub candidates: usize,
 }
 
-/// A search protocol's results.
+/// Results of a search protocol.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Identification {
-    /// Probes whose subject is enrolled.
+    /// Number of probes whose subject is enrolled.
     pub mated: usize,
-    /// Probes whose subject is not enrolled.
+    /// Number of probes whose subject is not enrolled.
     pub non_mated: usize,
-    /// Probes of unknown subject, left out.
+    /// Number of probes of unknown subject, left out.
     pub unknown: usize,
     /// Closed-set rank-1 over the mated probes, in percent; `None` where there are none.
     pub rank1: Option<f64>,
@@ -42,21 +43,21 @@ pub struct Identification {
     pub points: Vec<SearchPoint>,
 }
 
-/// The true positive identification rate at one false positive identification rate.
+/// True positive identification rate at one false positive identification rate.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct SearchPoint {
-    /// The false positive identification rate asked for, 0 to 1.
+    /// False positive identification rate that was asked for, 0 to 1.
     pub fpir: f64,
-    /// True positive identification rate in percent; `None` where there are no mated probes, or fewer than 1/FPIR non-mated
-    /// ones.
+    /// True positive identification rate in percent; `None` where there are no mated probes, or fewer than
+    /// 1/FPIR non-mated ones.
     pub tpir: Option<f64>,
-    /// The false positive identification rate that the threshold really has, 0 to 1; `None` with `tpir`.
+    /// False positive identification rate that the threshold really has, 0 to 1; `None` with `tpir`.
     pub fpir_reached: Option<f64>,
-    /// Candidates with a similarity ABOVE this are returned; `None` with `tpir`, and where all are.
+    /// Threshold: candidates with a similarity ABOVE it are returned; `None` with `tpir`, and where all are.
     pub return_above: Option<f64>,
 }
 
-/// What the gallery says to one probe.
+/// Answer of the gallery to one probe.
 struct Searched {
     /// Similarity of the best candidate.
     best: f64,
@@ -66,17 +67,19 @@ struct Searched {
 
 /// 1:N identification by cosine similarity; candidates are ranked by (similarity descending, gallery index).
 ///
-/// **Open set.** A probe whose subject is not enrolled is a false positive at a threshold where its best candidate is above
-/// it. With I such probes the largest a with `a/I ≤ FPIR` may be false positives, and the threshold is the best similarity of
-/// the (a + 1)-th of them; candidates strictly ABOVE it are returned, so ties are rejected together, as in
-/// [`crate::verification::verify`]. A mated probe is found where its subject's best template is above the threshold and among
-/// the first R candidates. TPIR is the share of mated probes that are found (some tables print it as TNIR).
+/// **Open set.** A probe whose subject is not enrolled is a false positive at a threshold where its best
+/// candidate is above it. With I such probes the largest a with `a/I ≤ FPIR` may be false positives, and the
+/// threshold is the best similarity of the (a + 1)-th of them; candidates strictly ABOVE it are returned, so
+/// ties are rejected together, as in [`crate::verification::verify`]. A mated probe is found where its
+/// subject's best template is above the threshold and among the first R candidates. TPIR is the share of
+/// mated probes that are found (some tables print it as TNIR).
 ///
-/// **Closed set.** Rank-k is the share of mated probes whose subject's best template is among the first k candidates.
+/// **Closed set.** Rank-k is the share of mated probes whose subject's best template is among the first k
+/// candidates.
 ///
 /// ```
 /// use rehang_protocols::identification::{IdentificationInput, identification};
-/// use rehang::{Matrix, Progress};
+/// use rehang_core::{Matrix, Progress};
 ///
 /// // Two persons are enrolled, along x and y. Probe 0 is person 0, seen well; probe 1 is person 1, seen badly: person 0 looks
 /// // nearer. Probe 2 shows no enrolled person.
@@ -97,17 +100,17 @@ struct Searched {
 /// assert_eq!(result.points[0].tpir, Some(50.0));
 /// // One probe that is not enrolled cannot show a rate of one half.
 /// assert_eq!(result.points[1].tpir, None);
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 ///
 /// # Errors
 ///
-/// Vectors that are empty or hold NaN; subjects of another number; a rate that is not above 0 and at most 1; a list of no
-/// candidates; [`ErrorKind::Empty`] where every probe is unknown; cancelled.
+/// Vectors that are empty or hold NaN; subjects of another number; a rate that is not above 0 and at most 1;
+/// a list of no candidates; [`ErrorKind::Empty`] where every probe is unknown; cancelled.
 pub fn identification(input: &IdentificationInput<'_>, progress: &Progress) -> Result<Identification> {
     check_rates("false positive identification rate", input.rates)?;
     if input.candidates == 0 {
-        return Err(rehang::Error::option("the number of candidates", 0, "1 or more"));
+        return Err(rehang_core::Error::option("the number of candidates", 0, "1 or more"));
     }
     let (subjects, templates) = (input.gallery_subjects.len(), input.gallery.rows());
     expect_count("gallery subjects", subjects, "gallery templates", templates)?;

@@ -1,28 +1,28 @@
-//! Landmark retrieval: Google Landmarks v2, and the revisited Oxford and Paris benchmarks.
+//! Retrieval of landmarks: Google Landmarks v2, and the revisited Oxford and Paris benchmarks.
 
 use rehang_files::lists::GroundTruth;
 use serde::Serialize;
 
-use rehang::check::expect_count;
-use rehang::curve::{
+use rehang_core::check::expect_count;
+use rehang_core::curve::{
     CurveOptions, Evaluation, Metric, Qrels, QueryCount, Relevance, evaluate, ranks_of_answers,
 };
-use rehang::{Distance, Error, Matrix, Progress, Result};
+use rehang_core::{Distance, Error, Matrix, Progress, Result};
 
-/// The depths of the mean precision that the revisited benchmarks report.
+/// Depths of the mean precision that the revisited benchmarks report.
 pub const PRECISION_DEPTHS: [usize; 3] = [1, 5, 10];
-/// The depth of mAP@k by which RACT and DMU report the revisited benchmarks.
+/// Depth of mAP@k by which RACT and DMU report the revisited benchmarks.
 pub const REVISITED_MAP_DEPTH: usize = 10;
 
-/// mAP@k of landmark queries `[m, d]` in an index `[n, d]`: `1/min(P, k) · Σ_{r_i ≤ k} i / r_i` for P right answers at ranks
-/// r_i, meaned over queries that have any (Google Landmarks v2; k = 100).
+/// mAP@k of landmark queries `[m, d]` in an index `[n, d]`: `1/min(P, k) · Σ_{r_i ≤ k} i / r_i` for P right
+/// answers at ranks r_i, meaned over queries that have any (Google Landmarks v2; k = 100).
 ///
 /// `answers[q]` are the index rows that answer query q. Equal distances are ranked by index row.
 ///
 /// ```
-/// use rehang::curve::Metric;
+/// use rehang_core::curve::Metric;
 /// use rehang_protocols::landmarks::retrieval;
-/// use rehang::{Distance, Matrix, Progress};
+/// use rehang_core::{Distance, Matrix, Progress};
 ///
 /// let index = Matrix::new(1, vec![0.0, 1.0, 2.0, 3.0])?;
 /// let queries = Matrix::new(1, vec![0.0, 9.0])?;
@@ -30,12 +30,12 @@ pub const REVISITED_MAP_DEPTH: usize = 10;
 /// let answers = [vec![0, 2], vec![]];
 /// let result = retrieval(&index, &queries, &answers, 2, Distance::L2, &Progress::default())?;
 /// assert_eq!((result.values[Metric::map_at(2)], result.queries.counted, result.queries.without_positives), (50.0, 1, 1));
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 ///
 /// # Errors
 ///
-/// As [`evaluate`]; [`rehang::ErrorKind::Duplicate`] for an answer named twice.
+/// As [`evaluate`]; [`rehang_core::ErrorKind::Duplicate`] for an answer named twice.
 pub fn retrieval(
     index: &Matrix,
     queries: &Matrix,
@@ -51,8 +51,8 @@ pub fn retrieval(
     evaluate(index, Some(&queries), relevance, distance, &options, progress)
 }
 
-rehang::named! {
-    /// The three setups of the revisited benchmarks, in the order in which they are reported.
+rehang_core::named! {
+    /// Setups of the revisited benchmarks, in the order in which they are reported.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
     #[serde(rename_all = "kebab-case")]
     pub enum LandmarkSetup ("setup") {
@@ -66,7 +66,7 @@ rehang::named! {
 }
 
 impl LandmarkSetup {
-    /// Right answers, and what is taken out of the ranking.
+    /// Gives the right answers, and what is taken out of the ranking.
     fn split(self, truth: &GroundTruth) -> (Vec<usize>, Vec<usize>) {
         let GroundTruth { easy, hard, junk } = truth;
         match self {
@@ -77,16 +77,17 @@ impl LandmarkSetup {
     }
 }
 
-/// One setup of a revisited benchmark.
+/// Results in one setup of a revisited benchmark.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct RevisitedSetup {
-    /// Which one.
+    /// Setup of the results.
     pub setup: LandmarkSetup,
     /// Queries counted; a query without a right answer in this setup is left out.
     pub queries: QueryCount,
     /// Mean trapezoidal average precision, in percent; NaN where no query counts.
     pub map: f64,
-    /// mAP@10 by the rule of Google Landmarks v2, as RACT reports these benchmarks, in percent; DMU reports `map`.
+    /// mAP@10 by the rule of Google Landmarks v2, as RACT reports these benchmarks, in percent; DMU reports
+    /// `map`.
     pub map_at_10: f64,
     /// Mean precision at 1, 5 and 10, in percent.
     pub precision_at: [f64; 3],
@@ -94,20 +95,21 @@ pub struct RevisitedSetup {
 
 /// Revisited Oxford or Paris: queries `[m, d]` in a gallery `[n, d]`, in the setups Easy, Medium and Hard.
 ///
-/// Junk is taken out of the ranking of its query before ranks are counted. With P right answers at ranks r_1 < … < r_P:
+/// Junk is taken out of the ranking of its query before ranks are counted. With P right answers at ranks r_1
+/// < … < r_P:
 ///
-/// - average precision is the area under the precision–recall curve by trapezoids, as the benchmark's own code has it:
-///   `1/P · Σ_i (p_i + i/r_i) / 2`, where `p_i = (i − 1)/(r_i − 1)` is the precision just above the i-th right answer, and 1
-///   where `r_i = 1`;
+/// - average precision is the area under the precision–recall curve by trapezoids, as the benchmark's own
+///   code has it: `1/P · Σ_i (p_i + i/r_i) / 2`, where `p_i = (i − 1)/(r_i − 1)` is the precision just above
+///   the i-th right answer, and 1 where `r_i = 1`;
 /// - precision at k looks no deeper than the last right answer: `|{r_i ≤ k'}| / k'` with `k' = min(k, r_P)`.
 ///
-/// Equal distances are ranked by gallery row. The benchmark searches by inner product of unit vectors: that is
-/// [`Distance::Cosine`].
+/// Equal distances are ranked by gallery row. The benchmark searches by inner product of unit vectors: that
+/// is [`Distance::Cosine`].
 ///
 /// ```
 /// use rehang_files::lists::GroundTruth;
 /// use rehang_protocols::landmarks::{LandmarkSetup, revisited};
-/// use rehang::{Distance, Matrix, Progress};
+/// use rehang_core::{Distance, Matrix, Progress};
 ///
 /// let gallery = Matrix::new(1, vec![1.0, 2.0, 3.0, 4.0, 5.0])?;
 /// let query = Matrix::new(1, vec![0.0])?;
@@ -119,13 +121,14 @@ pub struct RevisitedSetup {
 /// assert!((medium.map - 100.0 * (1.0 + 7.0 / 12.0) / 2.0).abs() < 1e-9);
 /// // Hard: rows 0 and 1 leave it; row 3 stands at 2: (0 + 1/2)/2.
 /// assert_eq!((hard.map, hard.precision_at), (25.0, [0.0, 50.0, 50.0]));
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 ///
 /// # Errors
 ///
-/// Vectors that are empty, hold NaN; ground truth of another number than the queries, that names a row twice or one that does
-/// not exist; [`rehang::ErrorKind::NothingToFind`] where no query has a right answer in any setup; cancelled.
+/// Vectors that are empty, hold NaN; ground truth of another number than the queries, that names a row twice
+/// or one that does not exist; [`rehang_core::ErrorKind::NothingToFind`] where no query has a right answer in any
+/// setup; cancelled.
 pub fn revisited(
     gallery: &Matrix,
     queries: &Matrix,
@@ -184,7 +187,7 @@ fn revisited_setup(
     })
 }
 
-/// Average precision by trapezoids, from the ascending ranks of the right answers.
+/// Computes average precision by trapezoids, from the ascending ranks of the right answers.
 fn trapezoidal_precision(ranks: &[usize]) -> f64 {
     let one = |(before, &rank): (usize, &usize)| {
         let above = if rank == 1 { 1.0 } else { before as f64 / (rank - 1) as f64 };
@@ -193,14 +196,14 @@ fn trapezoidal_precision(ranks: &[usize]) -> f64 {
     ranks.iter().enumerate().map(one).sum::<f64>() / ranks.len() as f64
 }
 
-/// Average precision of the first `depth` ranks, over the most right answers that they can hold.
+/// Computes average precision of the first `depth` ranks, over the most right answers that they can hold.
 fn precision_within(ranks: &[usize], depth: usize) -> f64 {
     let within = ranks.iter().enumerate().filter(|&(_, &rank)| rank <= depth);
     within.map(|(before, &rank)| (before + 1) as f64 / rank as f64).sum::<f64>()
         / ranks.len().min(depth) as f64
 }
 
-/// Precision at `depth`, or at the last right answer where that stands higher.
+/// Computes precision at `depth`, or at the last right answer where that stands higher.
 fn precision_at(ranks: &[usize], depth: usize) -> f64 {
     let depth = ranks.last().map_or(depth, |&last| depth.min(last));
     ranks.iter().filter(|&&rank| rank <= depth).count() as f64 / depth as f64

@@ -1,6 +1,6 @@
 //! Rates of false answers, and how many of them a rate allows.
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 
 /// Fails for a rate that is not above 0 and at most 1.
 pub(crate) fn check_rates(name: &str, rates: &[f64]) -> Result<()> {
@@ -13,7 +13,7 @@ pub(crate) fn check_rates(name: &str, rates: &[f64]) -> Result<()> {
     }
 }
 
-/// How many of `total` may be accepted at `rate`: the largest a with `a / total ≤ rate`.
+/// Counts how many of `total` may be accepted at `rate`: the largest a with `a / total ≤ rate`.
 pub(crate) fn allowed(rate: f64, total: usize) -> usize {
     // rate·total may round to either side of a whole number; the division is what is documented.
     let fits = |count: usize| count as f64 / total as f64 <= rate;

@@ -1,26 +1,28 @@
 //! Templates: several vectors of one person, seen as one.
 
 use rayon::prelude::*;
-use rehang::{Error, Matrix, Result};
+use rehang_core::{Error, Matrix, Result};
 use rehang_files::lists::TemplateItem;
 
 /// Averaged templates.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Templates {
-    /// One unit vector a template, `[templates, d]`; zeros where [`Templates::zeros`] counts it.
+    /// Unit vector of each template, `[templates, d]`; zeros where [`Templates::zeros`] counts it.
     pub vectors: Matrix,
-    /// Templates whose items cancel each other out, or are all zero: their similarity to everything is 0.
+    /// Number of templates whose items cancel each other out, or are all zero: their similarity to everything
+    /// is 0.
     pub zeros: usize,
 }
 
 /// Averages items into templates: `[n, d]` → `[templates, d]`.
 ///
-/// Every item is scaled to length 1 (a zero vector stays zero). Items of one template and one medium are averaged, then the
-/// template's media, each with the same weight; the mean is scaled to length 1 again. So a video of a hundred frames weighs as
-/// much as one photograph (the IJB-C convention). Sums are made in `f64` in the order of `items`.
+/// Every item is scaled to length 1 (a zero vector stays zero). Items of one template and one medium are
+/// averaged, then the template's media, each with the same weight; the mean is scaled to length 1 again. So a
+/// video of a hundred frames weighs as much as one photograph (the IJB-C convention). Sums are made in `f64`
+/// in the order of `items`.
 ///
 /// ```
-/// use rehang::Matrix;
+/// use rehang_core::Matrix;
 /// use rehang_files::lists::TemplateItem;
 /// use rehang_protocols::templates::average;
 ///
@@ -33,13 +35,13 @@ pub struct Templates {
 /// // Without media ids every frame counts: 1/3 along x and 2/3 along y, scaled to length 1.
 /// let made = average(&vectors, &[item(0, None), item(1, None), item(2, None)], 1)?;
 /// assert!((made.vectors.row(0)[1] - 2.0 / 5.0_f32.sqrt()).abs() < 1e-6);
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 ///
 /// # Errors
 ///
-/// [`rehang::ErrorKind::Empty`] for a template without items, [`rehang::ErrorKind::InvalidOption`] for an item of a row or
-/// template that does not exist, [`rehang::ErrorKind::NotFinite`].
+/// [`rehang_core::ErrorKind::Empty`] for a template without items, [`rehang_core::ErrorKind::InvalidOption`] for an
+/// item of a row or template that does not exist, [`rehang_core::ErrorKind::NotFinite`].
 pub fn average(vectors: &Matrix, items: &[TemplateItem], templates: usize) -> Result<Templates> {
     vectors.check_finite("vectors of template items")?;
     let mut members: Vec<Vec<&TemplateItem>> = vec![Vec::new(); templates];
@@ -55,7 +57,7 @@ pub fn average(vectors: &Matrix, items: &[TemplateItem], templates: usize) -> Re
         of_template.push(item);
     }
     if let Some(empty) = members.iter().position(Vec::is_empty) {
-        return Err(rehang::ErrorKind::Empty { what: format!("template {empty}") }.into());
+        return Err(rehang_core::ErrorKind::Empty { what: format!("template {empty}") }.into());
     }
     let rows: Vec<Option<Vec<f32>>> =
         members.par_iter().map(|members| average_one(vectors, members)).collect();
@@ -70,14 +72,14 @@ pub fn average(vectors: &Matrix, items: &[TemplateItem], templates: usize) -> Re
     Ok(Templates { vectors: made, zeros })
 }
 
-/// The unit mean of one template; `None` where there is none.
+/// Averages one template to a unit vector; `None` where its items cancel each other out.
 fn average_one(vectors: &Matrix, members: &[&TemplateItem]) -> Option<Vec<f32>> {
     // Media in the order in which they first appear, each with its sum and its number of items.
     let mut media: Vec<(Option<i64>, Vec<f64>, f64)> = Vec::new();
     let mut known = std::collections::HashMap::new();
     for item in members {
         let row = vectors.row(item.row);
-        let length = rehang::norm(row);
+        let length = rehang_core::norm(row);
         let at = match item.media {
             Some(id) => *known.entry(id).or_insert(media.len()),
             None => media.len(),
@@ -100,7 +102,8 @@ fn average_one(vectors: &Matrix, members: &[&TemplateItem]) -> Option<Vec<f32>> 
         }
     }
     let length = mean.iter().map(|value| value * value).sum::<f64>().sqrt();
-    // Opposite items cancel out up to the rounding of their `f32`; what is left then is noise and no direction.
+    // Opposite items cancel out up to the rounding of their `f32`; what is left then is noise and no
+    // direction.
     let noise = 1e-6 * media.len() as f64;
     (length > noise).then(|| mean.iter().map(|value| (value / length) as f32).collect())
 }

@@ -1,46 +1,48 @@
-//! 1:1 verification: are these two templates the same person?
+//! Verification 1:1: are these two templates the same person?
 
 use rayon::prelude::*;
 use serde::Serialize;
 
-use rehang::check::expect_count;
-use rehang::{Error, ErrorKind, Matrix, Result};
+use rehang_core::check::expect_count;
+use rehang_core::{Error, ErrorKind, Matrix, Result};
 
 use crate::rates::{allowed, check_rates};
 
-/// Pairs that a thread scores at a time.
+/// Number of pairs that a thread scores at a time.
 const CHUNK: usize = 4096;
 
-/// A list of pairs, scored and judged at several false acceptance rates.
+/// Result of a list of pairs, scored and judged at several false acceptance rates.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Verification {
-    /// Pairs of the same person.
+    /// Number of pairs of the same person.
     pub genuine: usize,
-    /// Pairs of different persons.
+    /// Number of pairs of different persons.
     pub impostors: usize,
-    /// One a rate, in the order in which the rates were given.
+    /// Operating point of each rate, in the order in which the rates were given.
     pub points: Vec<OperatingPoint>,
 }
 
-/// The true acceptance rate at one false acceptance rate.
+/// True acceptance rate at one false acceptance rate.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct OperatingPoint {
-    /// The false acceptance rate asked for, 0 to 1.
+    /// False acceptance rate that was asked for, 0 to 1.
     pub far: f64,
-    /// True acceptance rate in percent; `None` where there are fewer than 1/FAR impostors, so that the rate is below what
-    /// the list can show.
+    /// True acceptance rate in percent; `None` where there are fewer than 1/FAR impostors, so that the rate
+    /// is below what the list can show.
     pub tar: Option<f64>,
-    /// The false acceptance rate that the threshold really has, 0 to 1; `None` with `tar`.
+    /// False acceptance rate that the threshold really has, 0 to 1; `None` with `tar`.
     pub far_reached: Option<f64>,
-    /// Pairs with a score ABOVE this are accepted; `None` with `tar`, and where every pair is accepted.
+    /// Threshold: pairs with a score ABOVE it are accepted; `None` with `tar`, and where every pair is
+    /// accepted.
     pub accept_above: Option<f64>,
 }
 
-/// Cosine similarity of template pairs: `first [a, d]`, `second [b, d]`, pairs (row of first, row of second) → `[pairs]`.
+/// Cosine similarity of template pairs: `first [a, d]`, `second [b, d]`, pairs (row of first, row of second)
+/// → `[pairs]`.
 ///
-/// In the compatibility test `first` is by the new model, `second` by the old one (BCT §3.3); a first side of another width
-/// is made to fit the second. The similarity to a zero vector is 0. Summed in `f64`, in parallel, the same bits whatever the
-/// number of threads.
+/// In the compatibility test `first` is by the new model, `second` by the old one (BCT §3.3); a first side of
+/// another width is made to fit the second. The similarity to a zero vector is 0. Summed in `f64`, in
+/// parallel, the same bits whatever the number of threads.
 ///
 /// # Errors
 ///
@@ -72,14 +74,15 @@ pub fn similarities(first: &Matrix, second: &Matrix, pairs: &[(usize, usize)]) -
 
 /// TAR@FAR of scored pairs: a score (larger is more alike) and whether it is the same person, for every pair.
 ///
-/// With I impostor pairs, at most a of them may be accepted at a false acceptance rate f, the largest a with `a/I ≤ f`. The
-/// threshold is the score of the (a + 1)-th best impostor, and pairs strictly ABOVE it are accepted: of all thresholds that
-/// keep the rate, the one that accepts most. Impostors that share that score are all rejected, and so is a genuine pair that
-/// shares it, hence the order of equal scores changes nothing; the rate reached may then be below the rate asked for. For
-/// `a = I` everything is accepted. No interpolation is made between scores.
+/// With I impostor pairs, at most a of them may be accepted at a false acceptance rate f, the largest a with
+/// `a/I ≤ f`. The threshold is the score of the (a + 1)-th best impostor, and pairs strictly ABOVE it are
+/// accepted: of all thresholds that keep the rate, the one that accepts most. Impostors that share that score
+/// are all rejected, and so is a genuine pair that shares it, hence the order of equal scores changes
+/// nothing; the rate reached may then be below the rate asked for. For `a = I` everything is accepted. No
+/// interpolation is made between scores.
 ///
-/// Where `f·I < 1` not one false acceptance is allowed, the threshold would be the best impostor by chance, and the rate is
-/// undefined (`None`).
+/// Where `f·I < 1` not one false acceptance is allowed, the threshold would be the best impostor by chance,
+/// and the rate is undefined (`None`).
 ///
 /// ```
 /// use rehang_protocols::verification::verify;
@@ -93,13 +96,14 @@ pub fn similarities(first: &Matrix, second: &Matrix, pairs: &[(usize, usize)]) -
 /// assert_eq!((result.points[2].tar, result.points[2].accept_above), (Some(100.0), None));
 /// // One in ten cannot be seen with four impostors.
 /// assert_eq!(result.points[3].tar, None);
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 ///
 /// # Errors
 ///
-/// [`ErrorKind::CountMismatch`]; [`ErrorKind::NotFinite`] for a score that is NaN; [`ErrorKind::Empty`] where there is no
-/// genuine pair or no impostor; [`ErrorKind::InvalidOption`] for a rate that is not above 0 and at most 1.
+/// [`ErrorKind::CountMismatch`]; [`ErrorKind::NotFinite`] for a score that is NaN; [`ErrorKind::Empty`] where
+/// there is no genuine pair or no impostor; [`ErrorKind::InvalidOption`] for a rate that is not above 0 and
+/// at most 1.
 pub fn verify(scores: &[f64], genuine: &[bool], rates: &[f64]) -> Result<Verification> {
     expect_count("scores", scores.len(), "pairs", genuine.len())?;
     check_rates("false acceptance rate", rates)?;
@@ -145,10 +149,11 @@ pub fn verify(scores: &[f64], genuine: &[bool], rates: &[f64]) -> Result<Verific
     Ok(Verification { genuine: mated.len(), impostors: impostors.len(), points })
 }
 
-/// Scores and judges a list of pairs: [`similarities`], then [`verify`], where a pair is genuine if its subjects are equal.
+/// Scores and judges a list of pairs: [`similarities`], then [`verify`], where a pair is genuine if its
+/// subjects are equal.
 ///
 /// ```
-/// use rehang::Matrix;
+/// use rehang_core::Matrix;
 /// use rehang_protocols::verification::verification;
 ///
 /// // Two persons, one along x and one along y; the first side by the new model, the second by the old.
@@ -157,7 +162,7 @@ pub fn verify(scores: &[f64], genuine: &[bool], rates: &[f64]) -> Result<Verific
 /// let pairs = [(0, 0), (0, 1), (1, 0), (1, 1)];
 /// let result = verification(&new, &old, &[5, 6], &[5, 6], &pairs, &[0.5])?;
 /// assert_eq!((result.genuine, result.impostors, result.points[0].tar), (2, 2, Some(100.0)));
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 ///
 /// # Errors

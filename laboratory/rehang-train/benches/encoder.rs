@@ -1,10 +1,12 @@
-//! Training steps of encoders on the processor: forward pass, mean squared error, backward pass and a step of gradient
-//! descent with momentum 0.9, on one batch of 128 images of 3 × 32 × 32 that are embedded in 128 coordinates.
+//! Training steps of encoders on the processor: forward pass, mean squared error, backward pass and a step of
+//! gradient descent with momentum 0.9, on one batch of 128 images of 3 × 32 × 32 that are embedded in 128
+//! coordinates.
 //!
 //! `cargo bench -p rehang-train --bench encoder -- write ENCODER FILE` writes weights, batch and targets for
-//! `laboratory/bench/encoder/rival.py`; `-- run ENCODER THREADS STEPS` prints one JSON line: the vectors' norm before the first step, the norm
-//! of its gradient, the loss of the first and of the third step, wall and CPU seconds of each step after the first.
-//! ENCODER is `cnn-small` or `resnet18`. The driver is `laboratory/bench/encoder/run.sh`.
+//! `laboratory/bench/encoder/rival.py`; `-- run ENCODER THREADS STEPS` prints one JSON line: the vectors'
+//! norm before the first step, the norm of its gradient, the loss of the first and of the third step, wall
+//! and CPU seconds of each step after the first. ENCODER is `cnn-small` or `resnet18`. The driver is
+//! `laboratory/bench/encoder/run.sh`.
 
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "a measurement reads clocks and prints")]
 
@@ -12,7 +14,7 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use rayon::prelude::*;
-use rehang::Result;
+use rehang_core::Result;
 use rehang_fit::network::State;
 use rehang_train::encoder::{EncoderArchitecture, Graph, ImagePooling, Mode, Passes, Resnet, Shape, Stem};
 use safetensors::tensor::{Dtype, TensorView};
@@ -23,7 +25,7 @@ const OUTPUTS: usize = 128;
 const RATE: f32 = 0.01;
 
 fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
-    // `cargo bench` says what it is itself, behind all others.
+    // Cargo's own `--bench` stands behind all other arguments.
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
     let (input, target) = (numbers(ROWS * SHAPE.size(), 1), numbers(ROWS * OUTPUTS, 2));
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
@@ -83,8 +85,8 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
 /// Decay of the sum of gradients in a step.
 const MOMENTUM: f32 = 0.9;
 
-/// An encoder that learns to give one fixed target for one fixed batch, on the processor: forward pass, mean squared
-/// error, backward pass, and a step of gradient descent with momentum 0.9.
+/// An encoder that learns to give one fixed target for one fixed batch, on the processor: forward pass, mean
+/// squared error, backward pass, and a step of gradient descent with momentum 0.9.
 struct TrainingStep {
     graph: Graph,
     passes: Passes,
@@ -95,7 +97,7 @@ struct TrainingStep {
 }
 
 impl TrainingStep {
-    /// An encoder with weights drawn from `seed`, before its first step on batches of `rows` rows.
+    /// Makes an encoder with weights drawn from `seed`, before its first step on batches of `rows` rows.
     fn new(architecture: &EncoderArchitecture, input: Shape, rows: usize, seed: u64) -> Result<Self> {
         let graph = architecture.graph(input)?;
         Ok(Self {
@@ -108,27 +110,28 @@ impl TrainingStep {
         })
     }
 
-    /// The encoder; its parameters tell what [`parameters`](Self::parameters) holds.
+    /// Gives the graph of the encoder; its parameters tell what [`parameters`](Self::parameters) holds.
     fn graph(&self) -> &Graph {
         &self.graph
     }
 
-    /// All parameters in the graph's order.
+    /// Gives all parameters in the graph's order.
     fn parameters(&self) -> &[f32] {
         &self.state.parameters
     }
 
-    /// The gradient of the last step, in the same order.
+    /// Gives the gradient of the last step, in the graph's order.
     fn gradient(&self) -> &[f32] {
         &self.gradient
     }
 
-    /// Vectors `[rows, outputs]` of a batch with the running statistics of BatchNorm.
+    /// Embeds a batch with the running statistics of BatchNorm: vectors `[rows, outputs]`.
     fn embed(&mut self, input: &[f32]) -> Result<Vec<f32>> {
         self.passes.forward(&mut self.state, input, self.rows, Mode::Evaluation)
     }
 
-    /// One step towards `target [rows, outputs]` with the given rate; gives the mean squared error before it.
+    /// Takes one step towards `target [rows, outputs]` with the given rate; gives the mean squared error
+    /// before it.
     fn step(&mut self, input: &[f32], target: &[f32], rate: f32) -> Result<f64> {
         let mut vectors = self.passes.forward(&mut self.state, input, self.rows, Mode::Training)?;
         let count = vectors.len() as f64;
@@ -170,7 +173,7 @@ fn norm(values: &[f32]) -> f64 {
     values.iter().map(|&value| f64::from(value).powi(2)).sum::<f64>().sqrt()
 }
 
-/// Numbers in ±1 from a fixed generator.
+/// Draws numbers in ±1 from a fixed generator.
 fn numbers(count: usize, seed: u32) -> Vec<f32> {
     let mut state = seed;
     (0..count)
@@ -181,7 +184,7 @@ fn numbers(count: usize, seed: u32) -> Vec<f32> {
         .collect()
 }
 
-/// CPU seconds of all threads of this process so far, from the scheduler's account in nanoseconds.
+/// Counts CPU seconds of all threads of this process so far, from the scheduler's account in nanoseconds.
 fn cpu_seconds() -> f64 {
     let tasks = fs_err::read_dir("/proc/self/task").into_iter().flatten().flatten();
     tasks

@@ -1,8 +1,9 @@
-//! The configuration of a training, a TOML file. Unknown keys are errors; paths are seen from the folder of the file.
+//! Configuration of a training, a TOML file. Unknown keys are errors; paths are seen from the folder of the
+//! file.
 
 use std::path::{Path, PathBuf};
 
-use rehang::{Error, Head, Result};
+use rehang_core::{Error, Head, Result};
 use rehang_files::VectorSource;
 use serde::Deserialize;
 
@@ -14,33 +15,33 @@ use crate::examples::{
     Allocation, AllocationParameters, Augmentation, Examples, ExamplesSource, SamplerParameters,
 };
 
-/// The file.
+/// Content of the file.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TrainingFile {
-    /// What is trained on and embedded.
+    /// Data that is trained on and embedded.
     pub data: ExamplesSource,
-    /// Which rows; all of them without it.
+    /// Part of the data whose rows are used; all rows without it.
     pub allocation: Option<AllocationPart>,
-    /// The encoder.
+    /// Architecture of the encoder.
     pub encoder: Option<EncoderArchitecture>,
-    /// The new head.
+    /// Form of the new head.
     #[serde(default)]
     pub head: HeadForm,
     /// Random variation of inputs.
     #[serde(default)]
     pub augmentation: Augmentation,
-    /// How rows become batches.
+    /// Way in which rows become batches.
     pub sampler: Option<SamplerParameters>,
     /// The old model.
     pub old: Option<OldPart>,
     /// Options of the method.
     #[serde(default)]
     pub method: toml::Table,
-    /// How long and how fast.
+    /// Length, rate and optimiser of the training.
     #[serde(default)]
     pub training: TrainingPart,
-    /// What comes out.
+    /// Files to write, and the new model's name.
     #[serde(default)]
     pub output: OutputPart,
     /// Folder of the file.
@@ -48,18 +49,18 @@ pub(crate) struct TrainingFile {
     pub folder: PathBuf,
 }
 
-/// `[allocation]`: a file that old and new share, and how it is drawn where it does not exist yet.
+/// Table `[allocation]`: a file that old and new share, and how it is drawn where it does not exist yet.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct AllocationPart {
     /// The file.
     pub file: PathBuf,
-    /// `old`, `new` or `all`: whose rows are trained on; the new model's where it is not given.
+    /// Part whose rows are trained on, `old`, `new` or `all`; the new model's where it is not given.
     #[serde(default)]
     pub part: Option<DataPart>,
-    /// What the new model sees, where the allocation is one step of a chain.
+    /// Share that the new model sees, where the allocation is one step of a chain.
     #[serde(default)]
     pub new_share: Option<f64>,
-    /// How it is drawn.
+    /// Parameters by which it is drawn.
     #[serde(flatten)]
     pub draw: toml::Table,
     /// Folder of the configuration.
@@ -67,14 +68,14 @@ pub(crate) struct AllocationPart {
     pub folder: PathBuf,
 }
 
-rehang::named! {
-    /// A part of the data, as an allocation names it.
+rehang_core::named! {
+    /// Part of the data, as an allocation names it.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
     #[serde(rename_all = "lowercase")]
     pub enum DataPart ("part") {
-        /// What the old model is trained on.
+        /// Rows that the old model is trained on.
         Old = "old",
-        /// What the new model is trained on.
+        /// Rows that the new model is trained on.
         #[default]
         New = "new",
         /// Rows of seen classes that are held out.
@@ -86,13 +87,13 @@ rehang::named! {
     }
 }
 
-/// `[old]`.
+/// Table `[old]`: the old model.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct OldPart {
     /// An encoder file of rehang; its head comes with it.
     pub encoder: Option<PathBuf>,
-    /// Whether its vectors are computed once, without variation of the inputs.
+    /// Whether the old vectors are computed once, without variation of the inputs.
     #[serde(default)]
     pub cached: bool,
     /// Vectors that were computed before, row for row those of the data.
@@ -103,13 +104,13 @@ pub(crate) struct OldPart {
     pub head_weight: Option<PathBuf>,
     /// Bias of the old head.
     pub head_bias: Option<PathBuf>,
-    /// How the old head makes logits; by default a softmax.
+    /// Form of the old head's logits; by default a softmax.
     pub head: Option<HeadForm>,
     /// Names of its classes; the data's where they are not given and are as many.
     pub classes: Option<Vec<String>>,
 }
 
-/// `[training]`.
+/// Table `[training]`.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TrainingPart {
@@ -126,26 +127,26 @@ pub(crate) struct TrainingPart {
     pub initial: Option<PathBuf>,
 }
 
-/// What one method of a study does in another way than all of them: its own recipe.
+/// Recipe of one method of a study, where it differs from that of all.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Recipe {
-    /// What is trained.
+    /// Architecture of the encoder that is trained.
     encoder: Option<EncoderArchitecture>,
     /// The new head.
     head: Option<HeadForm>,
-    /// How rows become batches.
+    /// Way in which rows become batches.
     sampler: Option<SamplerParameters>,
-    /// How long and how fast: keys that are not given are those of all.
+    /// Length, rate and optimiser of the training; keys that are not given are those of all.
     #[serde(default)]
     pub training: TrainingPart,
 }
 
 impl Recipe {
-    /// The keys of a method's table that belong to its recipe.
+    /// Keys of a method's table that belong to its recipe.
     pub const KEYS: [&'static str; 4] = ["encoder", "head", "sampler", "training"];
 
-    /// The recipe of all with what is its own.
+    /// Lays the recipe's own values over those of all methods.
     pub fn over(self, all: TrainingParameters) -> TrainingParameters {
         self.training.over(TrainingParameters {
             architecture: self.encoder.unwrap_or(all.architecture),
@@ -157,7 +158,7 @@ impl Recipe {
 }
 
 impl TrainingPart {
-    /// What is given here, and the rest as it was.
+    /// Lays the values that are given over the usual ones.
     fn over(self, usual: TrainingParameters) -> TrainingParameters {
         TrainingParameters {
             label_smoothing: self.label_smoothing.unwrap_or(usual.label_smoothing),
@@ -176,7 +177,7 @@ impl TrainingPart {
     }
 }
 
-/// `[output]`.
+/// Table `[output]`.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct OutputPart {
@@ -184,9 +185,9 @@ pub(crate) struct OutputPart {
     pub model: Option<String>,
     /// The encoder file.
     pub encoder: Option<PathBuf>,
-    /// ψ as an adapter file.
+    /// File of ψ as an adapter.
     pub adapter: Option<PathBuf>,
-    /// The training's state.
+    /// File of the training's state.
     pub checkpoint: Option<PathBuf>,
 }
 
@@ -197,7 +198,7 @@ impl TrainingFile {
         Self::parse(&text, path)
     }
 
-    /// A configuration from its text; `path` is where it stands, or would.
+    /// Parses a configuration; `path` is where it stands, or would.
     pub fn parse(text: &str, path: &Path) -> Result<Self> {
         let mut file: Self = toml::from_str(text).map_err(|error| Error::corrupt(path.display(), error))?;
         file.folder = path.parent().map(Path::to_path_buf).unwrap_or_default();
@@ -218,7 +219,7 @@ impl TrainingFile {
         Ok(file)
     }
 
-    /// The rows to train on: those of the allocation's part, which must not be a held-out one.
+    /// Gives the rows to train on: those of the allocation's part, which must not be a held-out one.
     pub fn training_rows(&self, examples: &Examples) -> Result<Vec<usize>> {
         if let Some(allocation) = &self.allocation
             && matches!(allocation.part, Some(DataPart::Test | DataPart::Unseen))
@@ -232,7 +233,7 @@ impl TrainingFile {
         self.rows(examples, None)
     }
 
-    /// The rows of a part; the allocation is drawn and written where its file does not exist yet.
+    /// Gives the rows of a part; the allocation is drawn and written where its file does not exist yet.
     pub fn rows(&self, examples: &Examples, part: Option<DataPart>) -> Result<Vec<usize>> {
         let Some(allocation) = &self.allocation else {
             return match part {
@@ -250,12 +251,12 @@ impl TrainingFile {
         })
     }
 
-    /// The rows that the old model was trained on, where there is an allocation and so a part for it.
+    /// Gives the rows that the old model was trained on, where there is an allocation and so a part for it.
     pub fn old_rows(&self, examples: &Examples) -> Result<Option<Vec<usize>>> {
         self.allocation.as_ref().map(|_| self.rows(examples, Some(DataPart::Old))).transpose()
     }
 
-    /// The old model, where the file names one.
+    /// Reads the old model, where the file names one.
     pub fn old_model(&self, examples: &Examples) -> Result<Option<OldModel>> {
         let Some(old) = &self.old else { return Ok(None) };
         let weight = ("head_weight", old.head_weight.is_some());
@@ -287,7 +288,7 @@ impl TrainingFile {
         }
     }
 
-    /// What the trainer is told.
+    /// Gives the parameters of a training by one method.
     pub fn parameters(&self, method: &str) -> Result<TrainingParameters> {
         let method = TrainingMethod::from_table(method, self.method.clone())?;
         let is_headless =
@@ -316,12 +317,12 @@ impl TrainingFile {
 }
 
 impl AllocationPart {
-    /// The file of test rows, where there is one.
+    /// Gives the path of the file of test rows, where there is one.
     pub fn test_rows(&self) -> Option<PathBuf> {
         Some(self.folder.join(self.draw.get("test_rows")?.as_str()?))
     }
 
-    /// The allocation: read, or drawn and written.
+    /// Reads the allocation, or draws and writes it.
     pub fn get(&self, examples: &Examples) -> Result<Allocation> {
         let parameters: Option<AllocationParameters> = if self.draw.is_empty() {
             None
@@ -331,7 +332,8 @@ impl AllocationPart {
         };
         if self.file.exists() {
             let allocation = Allocation::read(&self.file, examples)?;
-            // A configuration may name the file alone. Parameters that it leaves out are not compared with the file's.
+            // A configuration may name the file alone. Parameters that it leaves out are not compared with
+            // the file's.
             let drawn_so = parameters.as_ref().is_none_or(|asked| {
                 (asked, self.new_share) == (&allocation.parameters, allocation.new_share)
             });

@@ -1,18 +1,19 @@
 //! A whole study: compatible training and adapters side by side, over seeds, parts of the data and orders.
 //!
-//! For every seed the old model is trained on its rows, the new model with no regard to it (`plain`, the independent
-//! model that everything is held against), and then by every compatible method on the same rows. Adapters are fitted on
-//! the old and the independent model's vectors of those rows. Every gallery is then searched by its new model while it is
-//! backfilled in every order, and what comes out is a [`Comparison`].
+//! For every seed the old model is trained on its rows. Then the new model is trained with no regard to it
+//! (`plain`, the independent model that everything is held against), and then by every compatible method on
+//! the same rows. Adapters are fitted on the old and the independent model's vectors of those rows. Every
+//! gallery is then searched by its new model while it is backfilled in every order. The result is a
+//! [`Comparison`].
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use rehang::adapter::{self, Adapter, true_errors};
-use rehang::comparison::{Comparison, MethodOutcome, OrderOutcome, ProtocolOutcome, Quality};
-use rehang::curve::{Curve, CurveInput, CurveOptions, Line, MAP, Relevance, TOP1, TOP5, curve, evaluate};
-use rehang::order::{OrderInput, Policy, order};
-use rehang::{Distance, Error, Head, Matrix, Pairs, Progress, Result, Space, Vectors};
+use rehang_core::adapter::{self, Adapter, true_errors};
+use rehang_core::comparison::{Comparison, MethodOutcome, OrderOutcome, ProtocolOutcome, Quality};
+use rehang_core::curve::{Curve, CurveInput, CurveOptions, Line, MAP, Relevance, TOP1, TOP5, curve, evaluate};
+use rehang_core::order::{OrderInput, Policy, order};
+use rehang_core::{Distance, Error, Head, Matrix, Pairs, Progress, Result, Space, Vectors};
 use rehang_fit::{FitParameters, Method, NetworkOptions, fit_adapter, fit_map_only};
 
 use crate::compatible::{
@@ -22,42 +23,42 @@ use crate::encoder::TrainedEncoder;
 use crate::examples::Examples;
 use crate::protocols::Protocol;
 
-/// Points of a curve that are kept, from 0 % to 100 %.
+/// Number of points of a curve that are kept, from 0 % to 100 %.
 const POINTS: usize = 101;
-/// The old model, in the names of files.
+/// Name of the old model in the names of files.
 const OLD: &str = "old";
-/// The new model that knows nothing of the old one.
+/// Name of the new model that knows nothing of the old one.
 const INDEPENDENT: &str = "independent";
-/// What makes the old model's seed another one than that of the new models.
+/// Difference of the old model's seed from that of the new models.
 const OLD_SEED: u64 = 0x6f6c_6420_6d6f_6465;
 
-/// A compatible method that takes part.
+/// Compatible method that takes part in a study.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ContenderTraining {
-    /// Its name in the report.
+    /// Name in the report.
     pub label: String,
-    /// How it is trained; its seed and model name are set by the study.
+    /// Parameters of its training; its seed and model name are set by the study.
     pub parameters: TrainingParameters,
 }
 
-/// What is compared.
+/// Parameters of a study: what is compared.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ComparisonParameters {
-    /// What the report is called.
+    /// Title of the report.
     pub title: String,
-    /// Every seed trains everything anew.
+    /// Seeds, each of which trains everything anew.
     pub seeds: Vec<u64>,
-    /// How the old model is trained: plain.
+    /// Parameters of the old model's training, by the method `plain`.
     pub old: TrainingParameters,
-    /// How the independent new model is trained: plain.
+    /// Parameters of the independent new model's training, by the method `plain`.
     pub independent: TrainingParameters,
     /// Compatible methods.
     pub contenders: Vec<ContenderTraining>,
     /// Adapters from the old model to the independent new one.
     pub adapters: Vec<Method>,
-    /// Orders of the backfill; one that a method has no evidence for is left out for it.
+    /// Orders of the backfill; an order that a method has no evidence for is left out for it.
     pub orders: Vec<Policy>,
-    /// How vectors are compared: by cosine as RACT and DMU do it, or by L2 as FastFill does (§5.2).
+    /// Distance of vectors: the cosine as RACT and DMU have it, or L2 as FastFill has it (§5.2).
     pub distance: Distance,
     /// Protocols of the papers that every method is measured by besides.
     pub protocols: Vec<Protocol>,
@@ -65,7 +66,7 @@ pub struct ComparisonParameters {
     pub folder: Option<PathBuf>,
 }
 
-/// What a study is made on.
+/// Data that a study is made on.
 #[derive(Debug, Clone)]
 pub struct ComparisonData<'a> {
     /// All examples.
@@ -74,18 +75,21 @@ pub struct ComparisonData<'a> {
     pub old_rows: &'a [usize],
     /// Rows that new models are trained on.
     pub new_rows: &'a [usize],
-    /// Parts that are searched, each query leaving itself out: a name and its rows, which no encoder was trained on.
+    /// Parts that are searched, each query leaving itself out: a name and its rows, which no encoder was
+    /// trained on.
     pub parts: Vec<(String, Vec<usize>)>,
 }
 
-/// Runs a study. A contender, its ψ or an adapter that leaves the finite numbers is left out for that seed, with a warning.
+/// Runs a study. A contender, its ψ or an adapter that leaves the finite numbers is left out for that seed,
+/// with a warning.
 ///
 /// # Errors
 ///
-/// [`rehang::ErrorKind::Empty`] without seeds, parts or orders; [`rehang::ErrorKind::InvalidOption`] for labels, adapters, orders or seeds that
-/// come twice, and for a part in which no class has two rows; [`rehang::ErrorKind::Conflict`] for a kept encoder that was trained in
-/// another way; [`rehang::ErrorKind::Diverged`] and [`rehang::ErrorKind::NotFinite`] where the old or the independent model leaves the finite
-/// numbers; as [`train`], [`fit_adapter`] and [`curve`].
+/// [`rehang_core::ErrorKind::Empty`] without seeds, parts or orders; [`rehang_core::ErrorKind::InvalidOption`] for
+/// labels, adapters, orders or seeds that come twice, and for a part in which no class has two rows;
+/// [`rehang_core::ErrorKind::Conflict`] for a kept encoder that was trained in another way;
+/// [`rehang_core::ErrorKind::Diverged`] and [`rehang_core::ErrorKind::NotFinite`] where the old or the independent
+/// model leaves the finite numbers; as [`train`], [`fit_adapter`] and [`curve`].
 pub fn compare(
     data: &ComparisonData<'_>,
     parameters: &ComparisonParameters,
@@ -149,7 +153,7 @@ fn setting(data: &ComparisonData<'_>, parameters: &ComparisonParameters) -> Vec<
     ]
 }
 
-/// A label as a part of a file's name.
+/// Writes a label as a part of a file's name.
 fn file_name(label: &str) -> String {
     label.replace(|c: char| !c.is_ascii_alphanumeric(), "-")
 }
@@ -185,7 +189,8 @@ fn expect_names_once(parameters: &ComparisonParameters) -> Result<()> {
     Ok(())
 }
 
-/// Fails where a part has no query that could find anything: known now, and not after a night of training.
+/// Fails where a part has no query that could find anything, so that this is known now and not after a night
+/// of training.
 fn expect_searchable(data: &ComparisonData<'_>) -> Result<()> {
     for (part, rows) in &data.parts {
         let mut classes = BTreeSet::new();
@@ -201,16 +206,16 @@ fn expect_searchable(data: &ComparisonData<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Every part by one model.
+/// Vectors of every part by one model.
 type Galleries = Vec<Matrix>;
 
-/// A number of both lines of a curve.
+/// Gives a number of both lines of a curve.
 fn both(curve: &Curve, of: &dyn Fn(&Line) -> f64) -> Quality {
     Quality { top1: of(&curve.lines[TOP1]), map: of(&curve.lines[MAP]) }
 }
 
 fn backfill(order: &str, curve: &Curve) -> OrderOutcome {
-    // For charts and tables, which show less.
+    // Charts and tables show no more than this.
     let points = |line: &Line| -> Vec<f64> {
         line.grid(POINTS).values.into_iter().map(|value| (1e3 * value).round() / 1e3).collect()
     };
@@ -229,22 +234,23 @@ fn backfill(order: &str, curve: &Curve) -> OrderOutcome {
     }
 }
 
-/// One way to upgrade: what the gallery holds before and after the backfill, part by part.
+/// Side of a study, which is one way to upgrade: what the gallery holds before and after the backfill, part
+/// by part.
 struct Side {
     label: String,
-    /// The new encoder, where it is not the independent model's.
+    /// Name of the new encoder, where it is not the independent model's.
     encoder: Option<String>,
     native: Galleries,
     adapted: Galleries,
-    /// σ² of every item, where there is an adapter.
+    /// Expected squared error σ² of every item, where there is an adapter.
     sigma: Option<Vec<Vec<f64>>>,
-    /// What a search adds to the distances of adapted vectors.
+    /// Handicap that a search adds to the distances of adapted vectors.
     handicap: f64,
     head: Head,
 }
 
 impl Side {
-    /// A model whose queries search the old vectors as they are.
+    /// Makes the side of a model whose queries search the old vectors as they are.
     fn plain(label: &str, native: Galleries, old_parts: &Galleries, encoder: &TrainedEncoder) -> Self {
         let (adapted, head) = (old_parts.clone(), encoder.head.clone());
         Self { label: label.into(), encoder: None, native, adapted, sigma: None, handicap: 0.0, head }
@@ -276,7 +282,7 @@ impl Side {
         })
     }
 
-    /// The order in which a part is re-embedded; `None` where there is no evidence for it.
+    /// Orders a part as it is re-embedded; `None` where there is no evidence for the order.
     fn order(&self, part: usize, policy: Policy, seed: u64) -> Result<Option<Vec<usize>>> {
         let sigma = self.sigma.as_ref().map(|sigma| &sigma[part][..]);
         if policy == Policy::Sigma && sigma.is_none() {
@@ -299,7 +305,7 @@ impl Side {
         Ok(Some(order(policy, &input)?.permutation))
     }
 
-    /// The backfill of a part in an order.
+    /// Computes the backfill of a part in an order.
     fn curve(
         &self,
         part: usize,
@@ -317,7 +323,7 @@ impl Side {
     }
 }
 
-/// One seed of a study.
+/// Study of one seed.
 struct Study<'a> {
     data: &'a ComparisonData<'a>,
     parameters: &'a ComparisonParameters,
@@ -327,7 +333,7 @@ struct Study<'a> {
 }
 
 impl Study<'_> {
-    /// What every method reaches on every part.
+    /// Measures what every method reaches on every part.
     fn outcomes(&mut self) -> Result<Vec<MethodOutcome>> {
         let Self { data, parameters, seed, progress, .. } = *self;
         let distance = parameters.distance;
@@ -357,7 +363,8 @@ impl Study<'_> {
             };
             let (olds, bests) = (of_itself(&old_parts[number])?, of_itself(&best_parts[number])?);
             for side in &sides {
-                // The ends are the same in every order, and are there for methods that none of the orders is for.
+                // Every order has the same ends, and they are there for methods that none of the orders is
+                // for.
                 let in_place = (0..rows.len()).collect::<Vec<usize>>();
                 let whole = side.curve(number, &in_place, relevance, distance, progress)?;
                 let mut backfills = Vec::new();
@@ -395,7 +402,8 @@ impl Study<'_> {
         Ok(outcomes)
     }
 
-    /// The compatible models, each by itself and with the ψ that was trained beside it.
+    /// Trains the compatible models: a side for each by itself, and one with the ψ that was trained beside
+    /// it.
     fn contenders(&mut self, old: &TrainedEncoder, old_parts: &Galleries) -> Result<Vec<Side>> {
         let Self { data, parameters, progress, .. } = *self;
         let usual = &parameters.independent.architecture;
@@ -419,7 +427,7 @@ impl Study<'_> {
         Ok(sides)
     }
 
-    /// Adapters from the old model to the independent one.
+    /// Fits the adapters from the old model to the independent one.
     fn adapters(
         &mut self,
         old: &TrainedEncoder,
@@ -429,7 +437,7 @@ impl Study<'_> {
     ) -> Result<Vec<Side>> {
         let Self { data, parameters, seed, progress, .. } = *self;
         let chosen = data.examples.select(data.new_rows);
-        // What is fitted, its handicap above all, is for the distance of the searches.
+        // Adapters are fitted, their handicap above all, for the distance of the searches.
         let embed = |encoder: &TrainedEncoder| {
             let vectors = encoder.embed(&chosen.inputs, progress)?.matrix().clone();
             let space = Space { distance: parameters.distance, ..encoder.space() };
@@ -455,7 +463,8 @@ impl Study<'_> {
             let label = method.name();
             let side = adapter.and_then(|adapter| {
                 let side = Side::adapted(label, best_parts.clone(), old_parts, &adapter, head, progress)?;
-                // The default as it is served; methods that others published by their plain distances, as they were.
+                // The default is measured as it is served, with its handicap; methods that others published
+                // by their plain distances, without.
                 Ok(Side { handicap: if method == Method::Auto { adapter.handicap } else { 0.0 }, ..side })
             });
             let Some(mut side) = self.unless_diverged(side, label)? else { continue };
@@ -465,7 +474,8 @@ impl Study<'_> {
         Ok(sides)
     }
 
-    /// What a method gave, or nothing where it left the finite numbers: that must not cost a night of the others.
+    /// Gives the result of a method, or nothing where it left the finite numbers: that must not cost a night
+    /// of the others.
     fn unless_diverged<T>(&mut self, result: Result<T>, label: &str) -> Result<Option<T>> {
         let seed = self.seed;
         unless_diverged(result, self.warnings, |error| {
@@ -473,7 +483,7 @@ impl Study<'_> {
         })
     }
 
-    /// An encoder, trained or taken from the study's folder.
+    /// Gives an encoder, trained or taken from the study's folder.
     fn trained(
         &mut self,
         label: &str,
@@ -482,8 +492,9 @@ impl Study<'_> {
         old: Option<&OldModel>,
     ) -> Result<(TrainedEncoder, Option<Adapter>)> {
         let name = format!("{}-{}", file_name(label), self.seed);
-        // Layers of one shape start from the same weights for the same seed; an old model that started where the new ones
-        // do would be nearer to them than any two real models are. All new encoders start alike, which compares methods.
+        // Layers of one shape start from the same weights for the same seed; an old model that started where
+        // the new ones do would be nearer to them than any two real models are. All new encoders start alike,
+        // which compares methods.
         let seed = if label == OLD { self.seed ^ OLD_SEED } else { self.seed };
         let parameters = TrainingParameters { model: name.clone(), seed, ..parameters.clone() };
         let places = self.parameters.folder.as_ref().map(|folder| {
@@ -507,7 +518,7 @@ impl Study<'_> {
                      remove it",
                 ));
             }
-            // Without its ψ the same training is done again, and gives the same encoder.
+            // An encoder without its ψ is trained again, and comes out the same.
             if !wants_psi || psi.exists() {
                 note(training_warnings(set, old, &parameters)?);
                 return Ok((
@@ -519,7 +530,7 @@ impl Study<'_> {
         let trained = train(set, old, &parameters, self.progress)?;
         note(trained.warnings);
         if let Some((encoder, psi)) = places {
-            // ψ first: an encoder that is there says that all of its training is.
+            // The file of ψ is written first: an encoder that is there says that all of its training is.
             if let Some(adapter) = &trained.adapter {
                 rehang_files::adapter_file::save(adapter, psi)?;
             }
@@ -549,7 +560,7 @@ mod tests {
     use crate::examples::{ExampleInputs, SamplerParameters};
     use crate::finite_differences::numbers;
 
-    /// Four classes of ten rows, each with a coordinate of its own.
+    /// Makes four classes of ten rows, each with a coordinate of its own.
     fn examples() -> Examples {
         let noise = numbers(40 * 6, 3);
         let features = Matrix::from_fn(40, 6, |row, column| {
@@ -560,7 +571,7 @@ mod tests {
             .unwrap()
     }
 
-    /// The old model sees the first two classes; the last two rows of every class are searched.
+    /// Runs a study. The old model sees the first two classes; the rows `searched` are searched.
     fn run(parameters: &ComparisonParameters, searched: std::ops::Range<usize>) -> Result<Comparison> {
         let examples = examples();
         let new_rows: Vec<usize> = (0..32).collect();
@@ -570,7 +581,7 @@ mod tests {
         compare(&data, parameters, &Progress::default())
     }
 
-    /// One seed, one contender, and a folder that keeps what is trained.
+    /// Makes a study of one seed, one contender, and a folder that keeps what is trained.
     fn study(folder: &Path, label: &str, method: &str, options: &str) -> ComparisonParameters {
         let quick = |method: &str, options: &str| TrainingParameters {
             epochs: 2,
@@ -633,7 +644,7 @@ mod tests {
             let first = run(&without, 32..40).unwrap();
             let before = encoder();
             let error = run(&study(folder.path(), "mine", "dmu", "hidden = 8"), 32..40).unwrap_err();
-            assert!(matches!(error.kind(), rehang::ErrorKind::Conflict { .. }), "{error}");
+            assert!(matches!(error.kind(), rehang_core::ErrorKind::Conflict { .. }), "{error}");
             assert!(encoder() == before && !psi.exists());
             assert_eq!(run(&without, 32..40).unwrap(), first);
             fs_err::remove_file(folder.path().join("mine-0.safetensors")).unwrap();
@@ -729,7 +740,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         for searched in [32..36, 32..32] {
             let error = run(&study(folder.path(), "bct", "bct", ""), searched).unwrap_err();
-            assert!(matches!(error.kind(), rehang::ErrorKind::InvalidOption { .. }), "{error}");
+            assert!(matches!(error.kind(), rehang_core::ErrorKind::InvalidOption { .. }), "{error}");
             let text = error.to_string();
             assert!(text.contains("\"test\"") && text.contains("allocation.test"), "{text}");
         }

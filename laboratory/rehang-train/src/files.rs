@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use rehang::comparison::Comparison;
-use rehang::finding::Finding;
-use rehang::order::Policy;
-use rehang::{Distance, Error, Progress, Result, Space};
+use rehang_core::comparison::Comparison;
+use rehang_core::finding::Finding;
+use rehang_core::order::Policy;
+use rehang_core::{Distance, Error, Progress, Result, Space};
 use rehang_files::{AtomicFile, expect_apart};
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +15,7 @@ use crate::contest::{ComparisonData, ComparisonParameters, ContenderTraining, co
 use crate::encoder::{EncoderArchitecture, Shape, TrainedEncoder};
 use crate::examples::{Examples, Refusal};
 
-/// A training's configuration, and what stands in place of some of its values.
+/// Configuration of a training, and what stands in place of some of its values.
 #[derive(Debug, Clone)]
 pub struct TrainFiles {
     /// The method's name.
@@ -32,32 +32,32 @@ pub struct TrainFiles {
     pub epochs: Option<usize>,
 }
 
-/// An encoder that was trained and written.
+/// Answer of a training whose encoder was written.
 #[derive(Debug, Clone, Serialize)]
 pub struct TrainAnswer {
-    /// Where the encoder is.
+    /// Path of the encoder.
     pub encoder: PathBuf,
-    /// Where the adapter is, where one was trained and kept.
+    /// Path of the adapter, where one was trained and kept.
     pub adapter: Option<PathBuf>,
     /// The method's name.
     pub method: String,
     /// The new model's name.
     pub model: String,
-    /// Coordinates of its vectors.
+    /// Number of coordinates of its vectors.
     pub dimension: usize,
-    /// Classes of its head.
+    /// Number of classes of its head.
     pub classes: usize,
-    /// Rows that it was trained on.
+    /// Number of rows that it was trained on.
     pub examples: usize,
     /// The seed.
     pub seed: u64,
-    /// Every epoch.
+    /// Numbers of every epoch.
     pub history: Vec<EpochSummary>,
-    /// What was left out of the data.
+    /// Images or rows that were left out of the data.
     pub refused: Vec<Refusal>,
-    /// What was odd about the inputs, one sentence each.
+    /// Warnings of what was odd about the inputs, one sentence each.
     pub warnings: Vec<String>,
-    /// What the reader should know beside that.
+    /// Findings that the reader should know beside the warnings.
     #[serde(skip)]
     pub findings: Vec<Finding>,
     /// Whether an adapter was to be written and did not come out.
@@ -69,8 +69,9 @@ pub struct TrainAnswer {
 ///
 /// # Errors
 ///
-/// What is wrong with the configuration names its key; [`MissingInput`](rehang::ErrorKind::MissingInput) without a place for the
-/// encoder; [`InvalidOption`](rehang::ErrorKind::InvalidOption) for an output that is an input or another output; as [`train`].
+/// What is wrong with the configuration names its key; [`MissingInput`](rehang_core::ErrorKind::MissingInput)
+/// without a place for the encoder; [`InvalidOption`](rehang_core::ErrorKind::InvalidOption) for an output that is
+/// an input or another output; as [`train`].
 pub fn train_files(files: &TrainFiles, progress: &Progress) -> Result<TrainAnswer> {
     let file = TrainingFile::read(&files.config)?;
     let mut parameters = file.parameters(&files.method)?;
@@ -138,36 +139,36 @@ pub fn train_files(files: &TrainFiles, progress: &Progress) -> Result<TrainAnswe
     })
 }
 
-/// An encoder, what it embeds, and where the vectors go.
+/// Encoder, what it embeds, and where the vectors go.
 #[derive(Debug, Clone)]
 pub struct EmbedFiles {
     /// The encoder.
     pub encoder: PathBuf,
     /// The configuration whose `[data]` and `[allocation]` say what is embedded.
     pub config: PathBuf,
-    /// Which part of the allocation.
+    /// Part of the allocation that is embedded.
     pub part: DataPart,
     /// The vectors to write.
     pub output: PathBuf,
-    /// The class numbers of these rows to write.
+    /// File for the class numbers of these rows.
     pub labels: Option<PathBuf>,
 }
 
-/// Vectors that were written.
+/// Answer of an embedding whose vectors were written.
 #[derive(Debug, Clone, Serialize)]
 pub struct EmbedAnswer {
-    /// Where they are.
+    /// Path of the vectors.
     pub vectors: PathBuf,
-    /// How many they are.
+    /// Number of vectors.
     pub items: usize,
-    /// Coordinates of each.
+    /// Number of coordinates of each vector.
     pub dimension: usize,
-    /// The model that made them.
+    /// Name of the model that made them.
     pub model: String,
-    /// Their space.
+    /// Space of the vectors.
     #[serde(skip)]
     pub space: Space,
-    /// What was left out of the data.
+    /// Images or rows that were left out of the data.
     pub refused: Vec<Refusal>,
 }
 
@@ -205,17 +206,17 @@ pub fn embed_files(files: &EmbedFiles, progress: &Progress) -> Result<EmbedAnswe
     })
 }
 
-/// An ONNX file that was written.
+/// Answer of an export whose ONNX file was written.
 #[derive(Debug, Clone, Serialize)]
 pub struct ExportAnswer {
-    /// Where it is.
+    /// Path of the ONNX file.
     pub onnx: PathBuf,
-    /// Its size.
+    /// Size of the file in bytes.
     pub bytes: usize,
-    /// What the encoder reads.
+    /// Shape of the encoder's inputs.
     #[serde(skip)]
     pub input: Shape,
-    /// Coordinates of its vectors.
+    /// Number of coordinates of the encoder's vectors.
     #[serde(skip)]
     pub dimension: usize,
 }
@@ -224,8 +225,8 @@ pub struct ExportAnswer {
 ///
 /// # Errors
 ///
-/// As [`TrainedEncoder::load`] and [`TrainedEncoder::to_onnx`]; [`InvalidOption`](rehang::ErrorKind::InvalidOption) where the output is the
-/// encoder.
+/// As [`TrainedEncoder::load`] and [`TrainedEncoder::to_onnx`];
+/// [`InvalidOption`](rehang_core::ErrorKind::InvalidOption) where the output is the encoder.
 pub fn export_onnx(encoder: &Path, output: &PathBuf) -> Result<ExportAnswer> {
     expect_apart(&[("output", Some(output))], &[("encoder", encoder.to_owned())])?;
     let encoder = TrainedEncoder::load(encoder)?;
@@ -235,18 +236,19 @@ pub fn export_onnx(encoder: &Path, output: &PathBuf) -> Result<ExportAnswer> {
     Ok(ExportAnswer { onnx: output.clone(), bytes: bytes.len(), input: encoder.input, dimension })
 }
 
-/// A study's configuration: a training's, for the new models, with a table `[compare]`.
+/// Configuration of a study: that of a training, for the new models, with a table `[compare]`.
 #[derive(Debug, Clone)]
 pub struct CompareFiles {
     /// The configuration (`docs/training.md`).
     pub config: PathBuf,
-    /// Uses the seeds 0, 1, … below this number in place of those of the configuration.
+    /// Number of seeds, 0, 1, … below it, in place of those of the configuration.
     pub seeds: Option<u64>,
     /// The folder that the caller writes reports to, which is made before anything expensive.
     pub out: PathBuf,
 }
 
-/// Trains and compares compatible methods and adapters as a configuration says, and what was left out of the data.
+/// Trains and compares compatible methods and adapters as a configuration says; gives the comparison, and
+/// what was left out of the data.
 ///
 /// # Errors
 ///
@@ -294,7 +296,8 @@ pub fn compare_files(files: &CompareFiles, progress: &Progress) -> Result<(Compa
     Ok((comparison, examples.refused))
 }
 
-/// The files that a configuration makes every command read, itself among them, with the keys that name them.
+/// Lists the files that a configuration makes every command read, itself among them, with the keys that name
+/// them.
 fn of_configuration(file: &TrainingFile, path: &Path) -> Vec<(&'static str, PathBuf)> {
     let mut inputs: Vec<(&'static str, PathBuf)> =
         file.data.clone().paths().into_iter().map(|(name, path)| (name, path.clone())).collect();
@@ -306,7 +309,7 @@ fn of_configuration(file: &TrainingFile, path: &Path) -> Vec<(&'static str, Path
     inputs
 }
 
-/// `[compare]`; the rest of the file is a training's, for the new models.
+/// Table `[compare]`; the rest of the file is a training's, for the new models.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ComparePart {
@@ -317,7 +320,7 @@ struct ComparePart {
     seeds: Vec<u64>,
     /// The old model's encoder.
     old_encoder: EncoderArchitecture,
-    /// The old model's head; the new one's where it is not given.
+    /// Form of the old model's head; the new one's where it is not given.
     old_head: Option<HeadForm>,
     /// Epochs of the old model; those of the new one where it is not given.
     old_epochs: Option<usize>,
@@ -329,7 +332,7 @@ struct ComparePart {
     /// Orders.
     #[serde(default = "usual_orders")]
     orders: Vec<String>,
-    /// How vectors are compared.
+    /// Distance of vectors.
     #[serde(default = "by_cosine")]
     distance: Distance,
     /// Protocols of the papers, such as `tar@0.001`.

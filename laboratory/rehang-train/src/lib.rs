@@ -1,4 +1,5 @@
-//! Trains encoders whose vectors are compatible with an old model's: data, graphs, methods, whole comparisons.
+//! Trains encoders whose vectors are compatible with an old model's: data, graphs, methods, whole
+//! comparisons.
 //!
 //! [`examples`] is what they learn from, [`encoder`] what they are, [`compatible`] how they are trained,
 //! [`contest`] what that is worth beside the adapters of [`rehang_fit`]. [`train_files`], [`embed_files`] and

@@ -1,23 +1,26 @@
-//! The protocols of papers as metrics of a study: verification and open-set search as faces are measured, and mAP within the first
-//! results as landmarks are, each on a part of the study.
+//! The protocols of papers as metrics of a study: verification and open-set search as faces are measured, and
+//! mAP within the first results as landmarks are, each on a part of the study.
 //!
-//! | name | is | source |
-//! |---|---|---|
-//! | `tar@F` | of all pairs of items, the first by the query model and the second by the gallery's, the share of pairs of one class that is accepted where a share F of the others is | BCT §3.1, §3.3 |
-//! | `tpir@F` | every second class is enrolled, as the template of the first half of its items; all other items are probes; the share of enrolled classes' probes that is found where a share F of the others' finds anything | BCT §3.1, §3.3 |
-//! | `map@K` | every item is a query and leaves itself out; `1/min(P, K) · Σ_{r_i ≤ K} i / r_i` | RACT §5.1, DMU §4.1 |
+//! - `tar@F`: share of the pairs of one class that is accepted where a share F of all other pairs is. A pair
+//!   is of two items, the first by the query model and the second by the gallery's (BCT §3.1, §3.3).
+//! - `tpir@F`: share of the enrolled classes' probes that is found where a share F of the others' probes
+//!   finds anything. Every second class is enrolled, as the template of the first half of its items; all
+//!   other items are probes (BCT §3.1, §3.3).
+//! - `map@K`: `1/min(P, K) · Σ_{r_i ≤ K} i / r_i`, where every item is a query and leaves itself out (RACT
+//!   §5.1, DMU §4.1).
 
 use std::fmt;
 use std::str::FromStr;
 
-use rehang::curve::{CurveOptions, Metric, Relevance, evaluate_leave_one_out};
-use rehang::{Distance, Error, Matrix, Progress, Result};
+use rehang_core::curve::{CurveOptions, Metric, Relevance, evaluate_leave_one_out};
+use rehang_core::{Distance, Error, Matrix, Progress, Result};
 use rehang_files::lists::TemplateItem;
 use rehang_protocols::identification::{IdentificationInput, identification};
 use rehang_protocols::templates::average;
 use rehang_protocols::verification::verification;
 
-/// Pairs are made of so many items of a part at most, evenly taken: the pairs of 4,000 are eight million.
+/// Number of items of a part that pairs are made of at most, evenly taken: the pairs of 4,000 are eight
+/// million.
 const PAIRED_MOST: usize = 4000;
 
 /// A protocol with its rate or depth.
@@ -28,23 +31,23 @@ const PAIRED_MOST: usize = 4000;
 /// assert_eq!("tar@0.001".parse::<Protocol>()?, Protocol::Verification { far: 0.001 });
 /// assert_eq!("map@100".parse::<Protocol>()?.to_string(), "map@100");
 /// assert!("tar@2".parse::<Protocol>().is_err());
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Protocol {
     /// 1:1 verification: TAR at this false acceptance rate.
     Verification {
-        /// Above 0, at most 1.
+        /// Rate above 0 and at most 1.
         far: f64,
     },
     /// 1:N open-set search: TPIR at this false positive identification rate.
     Identification {
-        /// Above 0, at most 1.
+        /// Rate above 0 and at most 1.
         fpir: f64,
     },
     /// mAP within the first results.
     Landmarks {
-        /// 1 or more.
+        /// Number of results, 1 or more.
         depth: usize,
     },
 }
@@ -78,8 +81,9 @@ impl FromStr for Protocol {
 }
 
 impl Protocol {
-    /// What it says of a part's items, embedded by the model of the queries and by that of the gallery, in percent; `None` where the
-    /// part has too few items or classes to show it. `distance` is that of `map@K`; the other two are of cosines.
+    /// Measures a part's items, embedded by the model of the queries and by that of the gallery, in percent;
+    /// `None` where the part has too few items or classes to show it. `distance` is that of `map@K`; the
+    /// other two protocols are of cosines.
     pub(crate) fn measure(
         self,
         gallery: &Matrix,
@@ -161,7 +165,7 @@ fn identified(
 mod tests {
     use super::*;
 
-    /// Four classes of two items; in the gallery's model each has a direction of its own.
+    /// Labels of four classes of two items; in the gallery's model each class has a direction of its own.
     const LABELS: [i64; 8] = [0, 0, 1, 1, 2, 2, 3, 3];
 
     fn directions(of: [usize; 8]) -> Matrix {
@@ -181,11 +185,13 @@ mod tests {
         }
         // The query model takes item 0 for one of class 1, and item 1 for one of class 3.
         let wrong = directions([1, 3, 1, 1, 2, 2, 3, 3]);
-        // Genuine pairs (0, 1), (2, 3), (4, 5), (6, 7): the first fails. Of 24 others (0, 2), (0, 3), (1, 6), (1, 7) look genuine: a tenth
-        // of them is 2, and four stand above everything else, so nothing is accepted; with a fifth, 4, they all are.
+        // Genuine pairs (0, 1), (2, 3), (4, 5), (6, 7): the first fails. Of 24 others (0, 2), (0, 3), (1, 6),
+        // (1, 7) look genuine: a tenth of them is 2, and four stand above everything else, so nothing is
+        // accepted; with a fifth, 4, they all are.
         assert_eq!(measured("tar@0.1", &right, &wrong, &LABELS), Some(0.0));
         assert_eq!(measured("tar@0.2", &right, &wrong, &LABELS), Some(75.0));
-        // Classes 0 and 2 are enrolled; probes 1 and 5 are theirs, 2, 3, 6 and 7 are not. The query model takes probe 1 for one of class 3.
+        // Classes 0 and 2 are enrolled; probes 1 and 5 are theirs, 2, 3, 6 and 7 are not. The query model
+        // takes probe 1 for one of class 3.
         assert_eq!(measured("tpir@0.5", &right, &wrong, &LABELS), Some(50.0));
         // Queries 0 and 1 find others before their own.
         assert_eq!(measured("map@1", &right, &wrong, &LABELS), Some(75.0));

@@ -1,10 +1,10 @@
-//! Every door through which bytes of others enter. Whatever the bytes are, a door gives a value or an error: it neither panics nor
-//! hangs, and its memory is bounded by what the bytes could rightly hold.
+//! Every door through which bytes of others enter. Whatever the bytes are, a door gives a value or an error:
+//! it neither panics nor hangs, and its memory is bounded by what the bytes could rightly hold.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use rehang::{Distance, Space};
+use rehang_core::{Distance, Space};
 use rehang_encode::{EncoderConfig, Input};
 use rehang_files::VectorSource;
 use rehang_files::qrels::read_qrels;
@@ -121,7 +121,7 @@ fn tokenizer(bytes: &[u8]) {
 
 /// The index that lies beside a gallery.
 fn side_file(bytes: &[u8]) {
-    use rehang::Provenance;
+    use rehang_core::Provenance;
     use rehang_sqlite::{SearchOptions, SqliteStore};
     use rehang_store::{Filter, Index as _, ItemWrite, Ledger as _, NewVector};
 
@@ -145,7 +145,7 @@ fn side_file(bytes: &[u8]) {
     });
     fs_err::write(side, bytes).expect("room for a small file");
     let store = SqliteStore::open(gallery).expect("the gallery").with_search(SearchOptions::default());
-    let query = rehang::Matrix::new(2, vec![7.0, 1.0]).expect("a query");
+    let query = rehang_core::Matrix::new(2, vec![7.0, 1.0]).expect("a query");
     let found = store.search("old", &query, 3, &Filter::default()).expect("a search");
     assert_eq!(found[0][0].id, "7");
 }

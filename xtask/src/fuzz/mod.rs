@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use fs_err as fs;
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 
 use doors::DOORS;
 
-/// What the compiler is told, so that libFuzzer sees which edges and comparisons an input reaches. All of it is stable.
+/// Flags of the compiler, so that libFuzzer sees which edges and comparisons an input reaches. All of them
+/// are stable.
 const COUNTERS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares";
@@ -20,11 +21,12 @@ const MEMORY_MB: u32 = 2048;
 const INPUT_SECONDS_MAX: u32 = 10;
 /// Inputs longer than this are not made: what readers do with lengths, they do with small files too.
 const INPUT_BYTES_MAX: usize = 4096;
-/// What is kept of a door in the repository: the smallest inputs, as many and as long as this.
+/// Most inputs of a door that are kept in the repository, the smallest ones, and most bytes of each.
 const KEPT: usize = 24;
 const KEPT_BYTES_MAX: u64 = 1024;
 
-/// Fuzzes each door, or the ones that are named, for so many seconds, and keeps the smallest inputs that reach new edges.
+/// Fuzzes each door, or the ones that are named, for so many seconds, and keeps the smallest inputs that
+/// reach new edges.
 pub fn run(seconds: &str, names: &[&str]) -> Result<()> {
     let seconds: u64 = seconds.parse().map_err(|_| Error::option("SECONDS", seconds, "a whole number"))?;
     let engine = build()?;

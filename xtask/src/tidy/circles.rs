@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::modules::{self, Module, Path};
 use super::source::Source;
 
-/// How many files may import each other in a circle: a module and its closest parts.
+/// Number of files that may import each other in a circle: a module and its closest parts.
 const LARGEST: usize = 3;
 
-/// A file that imports another one, by the first path in it that does.
+/// Import of one file by another, at the first path that does it.
 #[derive(Debug, PartialEq)]
 pub struct Tie {
     pub from: String,
@@ -18,7 +18,7 @@ pub struct Tie {
     pub to: String,
 }
 
-/// The circles of more than three files of one crate, each as the imports among its files.
+/// Finds the circles of more than three files of one crate, each as the imports among its files.
 pub fn of(files: &[&Source]) -> Vec<Vec<Tie>> {
     let inside = Crate::read(files);
     let ties = inside.ties();
@@ -43,12 +43,12 @@ pub fn of(files: &[&Source]) -> Vec<Vec<Tie>> {
     circles
 }
 
-/// How many files stand in a circle.
+/// Counts the files that stand in a circle.
 pub fn size(circle: &[Tie]) -> usize {
     circle.iter().map(|tie| &tie.from).collect::<BTreeSet<_>>().len()
 }
 
-/// The files that a file needs, over any number of others.
+/// Finds the files that a file needs, over any number of others.
 fn reachable(file: usize, ties: &BTreeMap<(usize, usize), Path>) -> BTreeSet<usize> {
     let mut found = BTreeSet::new();
     let mut next = vec![file];
@@ -62,14 +62,14 @@ fn reachable(file: usize, ties: &BTreeMap<(usize, usize), Path>) -> BTreeSet<usi
     found
 }
 
-/// What a path leads to.
+/// Target of a path.
 enum Found {
     Module(Vec<String>),
     /// The file that defines an item.
     File(usize),
 }
 
-/// A path that leads in circles itself is given up after so many re-exports.
+/// Number of re-exports after which a path that leads in circles itself is given up.
 const REEXPORTS: usize = 32;
 
 struct Crate {
@@ -89,7 +89,7 @@ impl Crate {
         Self { modules }
     }
 
-    /// Which file imports which, with the first path that does.
+    /// Finds which file imports which, with the first path that does.
     fn ties(&self) -> BTreeMap<(usize, usize), Path> {
         let mut ties = BTreeMap::new();
         let mut tie = |from: usize, to: Option<Found>, segments: Vec<String>, line: usize| {
@@ -125,7 +125,7 @@ impl Crate {
         ties
     }
 
-    /// Where a path of module `at` leads; nothing for what other crates define.
+    /// Resolves a path of module `at`; gives nothing for what other crates define.
     fn resolve(&self, at: &[String], path: &[String], wants_module: bool, left: usize) -> Option<Found> {
         let mut place = at.to_vec();
         let mut rest = path;
@@ -158,14 +158,15 @@ impl Crate {
                 Some(file) => return Some(file),
                 // A file of another crate, by a `#[path]`.
                 None if module.children.contains(segment) => return None,
-                // What a macro of the module makes.
+                // A macro of the module makes the item.
                 None => return Some(Found::File(module.file)),
             }
         }
         Some(Found::Module(place))
     }
 
-    /// What a name means in a module. A module and an item may have one name: `wants_module` says which one a path goes on from.
+    /// Looks up the meaning of a name in a module. A module and an item may have one name: `wants_module`
+    /// says which one a path goes on from.
     fn look_up(&self, at: &[String], name: &str, wants_module: bool, left: usize) -> Option<Found> {
         let left = left.checked_sub(1)?;
         let module = self.modules.get(at)?;

@@ -1,4 +1,5 @@
-//! `cargo xtask tidy`: rules of this repository that neither the compiler nor clippy knows. It runs as a test as well.
+//! `cargo xtask tidy`: rules of this repository that neither the compiler nor clippy knows. It runs as a test
+//! as well.
 //!
 //! | rule | because |
 //! |---|---|
@@ -10,6 +11,7 @@
 //! | the name of a public type is defined once ([`rules::NAMES`]) | one word for one thing |
 //! | libraries print nothing and know no word of the command line | other faces (Python, a service) have words of their own |
 //! | every `unsafe` says why it is sound, every `allow` says its reason, every crate says what it is | readers need not guess |
+//! | the first sentence of a comment is understood alone ([`prose::openings`]) | who reads a name and its comment need not look for what "those" are |
 //! | links of documents lead to files, and ARCHITECTURE.md names every crate | documents age unseen |
 //! | `docs/features.md` has a line for every feature of the command line | who builds chooses by it |
 //! | the demo asks for the features of others' crates that the tests ask for | what was built for the demo serves the tests |
@@ -17,6 +19,7 @@
 
 mod circles;
 mod modules;
+mod prose;
 mod rules;
 mod source;
 
@@ -24,7 +27,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use serde_json::Value;
 
 use circles::Tie;
@@ -38,7 +41,7 @@ struct Fault {
     path: String,
     /// Counted from 1.
     line: usize,
-    /// What is wrong and what to do.
+    /// Sentence that says what is wrong and what to do.
     what: String,
 }
 
@@ -65,6 +68,7 @@ fn faults(root: &Path) -> Result<Vec<Fault>> {
         faults.extend(soundness(source));
         faults.extend(reasons(source));
         faults.extend(introduction(source));
+        faults.extend(prose::openings(source));
     }
     faults.extend(stale(&sources));
     faults.extend(laboratory(&packages, &sources));
@@ -77,18 +81,18 @@ fn faults(root: &Path) -> Result<Vec<Fault>> {
     Ok(faults)
 }
 
-/// A crate of the repository, with the names of what it depends on.
+/// Crate of the repository, with the names of what it depends on.
 struct Package {
     name: String,
     manifest: String,
     normal: Vec<String>,
-    /// Those of `normal` that only a feature brings in.
+    /// Dependencies of `normal` that only a feature brings in.
     optional: Vec<String>,
     development: Vec<String>,
     features: Vec<String>,
 }
 
-/// What cargo prints.
+/// Runs cargo, offline, and gives what it prints.
 fn cargo(root: &Path, arguments: &[&str]) -> Result<Vec<u8>> {
     let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
     let output = Command::new(cargo)
@@ -203,7 +207,7 @@ fn laboratory(packages: &[Package], sources: &[Source]) -> Vec<Fault> {
     faults
 }
 
-/// The faults of those lines of a source for which `what` says one.
+/// Finds the faults of those lines of a source for which `what` says one.
 fn each_line(source: &Source, what: impl Fn(&source::SourceLine) -> Option<String>) -> Vec<Fault> {
     let fault =
         |(number, line)| Some(Fault { path: source.path.clone(), line: number + 1, what: what(line)? });
@@ -271,7 +275,7 @@ const VERBS: [&str; 18] = [
     "transform",
 ];
 
-/// The first word of the command line in a text: an option, or the program with a verb.
+/// Finds the first word of the command line in a text: an option, or the program with a verb.
 fn command_line_word(text: &str) -> Option<String> {
     let word =
         |rest: &str| rest.chars().take_while(|c| c.is_ascii_lowercase() || *c == '-').collect::<String>();
@@ -454,7 +458,7 @@ fn names(sources: &[Source], allowed: &[(&str, &str)]) -> Vec<Fault> {
     faults
 }
 
-/// Features of the command line without a line on their page, and lines without a feature.
+/// Finds features of the command line without a line on their page, and lines without a feature.
 fn features(root: &Path, packages: &[Package]) -> Result<Vec<Fault>> {
     let path = "docs/features.md";
     let page = root.join(path);
@@ -465,8 +469,8 @@ fn features(root: &Path, packages: &[Package]) -> Result<Vec<Fault>> {
     Ok(unlisted(path, &text, &features))
 }
 
-/// What the first part of a page, up to the first heading below its title, lacks of features or has too many. A line of its table begins
-/// with the name of a feature.
+/// Compares the first part of a page, up to the first heading below its title, with the features there are. A
+/// line of its table begins with the name of a feature.
 fn unlisted(path: &str, text: &str, features: &[&str]) -> Vec<Fault> {
     let fault = |line: usize, what: String| Fault { path: path.into(), line, what };
     let first_part = text.lines().take_while(|line| !line.starts_with("## ")).enumerate();
@@ -482,7 +486,8 @@ fn unlisted(path: &str, text: &str, features: &[&str]) -> Vec<Fault> {
         .collect()
 }
 
-/// Crates of others that the demo builds with other features than the tests. Systems differ in their crates, so one is looked at.
+/// Finds crates of others that the demo builds with other features than the tests. Systems differ in their
+/// crates, so one is looked at.
 fn built_twice(root: &Path) -> Result<Vec<Fault>> {
     let tree = |wanted: &[&str]| -> Result<BTreeSet<String>> {
         let shown =
@@ -529,7 +534,7 @@ fn unneeded(exception: &str) -> Fault {
     Fault { path: RULES.into(), line: 1, what }
 }
 
-/// Exceptions that are none any more.
+/// Finds exceptions that are not needed any more.
 fn stale(sources: &[Source]) -> Vec<Fault> {
     let of = |path: &str| sources.iter().find(|source| source.path == path);
     let lines = |path: &str| of(path).into_iter().flat_map(|source| source.product().map(|(_, line)| line));
@@ -596,7 +601,7 @@ mod tests {
 
     /// The lines of a library's source at which a check finds a fault.
     fn found(check: impl Fn(&Source) -> Vec<Fault>, text: &str) -> Vec<usize> {
-        check(&Source::new("crates/rehang/src/part.rs", text)).iter().map(|fault| fault.line).collect()
+        check(&Source::new("crates/rehang-core/src/part.rs", text)).iter().map(|fault| fault.line).collect()
     }
 
     #[test]
@@ -617,20 +622,20 @@ mod tests {
             dependencies(&[package]).into_iter().map(|fault| fault.what).collect::<Vec<_>>()
         };
         assert_eq!(
-            said(package("rehang-upgrade", &["rehang", "rehang-store", "serde"], &["rehang-fit"])),
+            said(package("rehang-upgrade", &["rehang-core", "rehang-store", "serde"], &["rehang-fit"])),
             [""; 0]
         );
         assert!(
             said(package("rehang-store", &["rehang-encode"], &[]))[0]
                 .contains("must not depend on rehang-encode")
         );
-        assert!(said(package("rehang", &["rusqlite"], &[]))[0].contains("which is for rehang-sqlite"));
+        assert!(said(package("rehang-core", &["rusqlite"], &[]))[0].contains("which is for rehang-sqlite"));
         assert_eq!(
-            said(package("rehang-fit", &["rehang", "postgres"], &[])),
+            said(package("rehang-fit", &["rehang-core", "postgres"], &[])),
             [""; 0],
             "only behind a feature"
         );
-        assert!(said(package("rehang", &[], &["rehang-cli"]))[0].contains("no library"));
+        assert!(said(package("rehang-core", &[], &["rehang-cli"]))[0].contains("no library"));
         assert!(said(package("rehang-new", &[], &[]))[0].contains("no line in ARROWS"));
     }
 
@@ -645,10 +650,10 @@ mod tests {
             features: Vec::new(),
         };
         let packages = [
-            package("laboratory/rehang-train/Cargo.toml", &["rehang"], &[]),
+            package("laboratory/rehang-train/Cargo.toml", &["rehang-core"], &[]),
             package("laboratory/rehang-lab/Cargo.toml", &["rehang-train", "rehang-cli"], &[]),
             package("xtask/Cargo.toml", &["rehang-train"], &[]),
-            package("crates/rehang-cli/Cargo.toml", &["rehang"], &[]),
+            package("crates/rehang-cli/Cargo.toml", &["rehang-core"], &[]),
         ];
         assert_eq!(laboratory(&packages, &[]), []);
         let mut with_one = Vec::from(packages);
@@ -671,7 +676,7 @@ mod tests {
         assert_eq!(found(time, text), [1, 2]);
         let door = Source::new("crates/rehang-clock/src/lib.rs", text);
         assert_eq!(time(&door), []);
-        let example = Source::new("crates/rehang/examples/bench.rs", text);
+        let example = Source::new("crates/rehang-core/examples/bench.rs", text);
         assert_eq!(time(&example), []);
     }
 
@@ -694,7 +699,7 @@ mod tests {
     fn a_circle_is_named_unless_its_files_are_allowed_for() {
         let file = |name: &str, other: &str| {
             Source::new(
-                &format!("crates/rehang/src/{name}.rs"),
+                &format!("crates/rehang-core/src/{name}.rs"),
                 &format!("use crate::{other}::it;\npub fn it() {{}}"),
             )
         };
@@ -705,7 +710,7 @@ mod tests {
         let [fault] = &said(&[])[..] else { panic!("one circle") };
         assert!(
             fault.starts_with("4 files")
-                && fault.contains("\n    crates/rehang/src/d.rs:1: crate::a::it in crates/rehang/src/a.rs"),
+                && fault.contains("\n    crates/rehang-core/src/d.rs:1: crate::a::it in crates/rehang-core/src/a.rs"),
             "{fault}"
         );
         assert_eq!(said(&[("rehang", 4)]), [""; 0]);
@@ -772,7 +777,7 @@ mod tests {
 
     #[test]
     fn a_crate_without_a_beginning_is_found() {
-        let begins = |text: &str| introduction(&Source::new("crates/rehang/src/lib.rs", text)).is_none();
+        let begins = |text: &str| introduction(&Source::new("crates/rehang-core/src/lib.rs", text)).is_none();
         assert!(begins("//! What it is.\n") && !begins("mod a;\n") && !begins(""));
     }
 

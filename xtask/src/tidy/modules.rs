@@ -4,24 +4,24 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::source::{Source, SourceLine};
 
-/// A module: a file, or a `mod name { … }` in one. Tests are left out.
+/// Module: a file, or a `mod name { … }` in one. Tests are left out.
 #[derive(Debug, Default)]
 pub struct Module {
-    /// The file's place among the crate's files.
+    /// Place of the file among the crate's files.
     pub file: usize,
-    /// What it defines, by name.
+    /// Items that the module defines, by name.
     pub items: BTreeMap<String, Defined>,
-    /// Its children that stand in a file of their own.
+    /// Children of the module that stand in files of their own.
     pub children: BTreeSet<String>,
-    /// What its `use` statements bring in.
+    /// Names that its `use` statements bring in.
     pub imports: Vec<ImportPath>,
     /// The paths of two and more segments in its code.
     pub paths: Vec<Path>,
-    /// The names in its code that may be those of something imported.
+    /// Names in its code that may be those of something imported, each with the line where it stands first.
     pub names: BTreeMap<String, usize>,
 }
 
-/// What a module defines.
+/// Item that a module defines.
 #[derive(Debug)]
 pub struct Defined {
     /// Counted from 1.
@@ -40,7 +40,7 @@ pub struct ImportPath {
     pub is_passed_on: bool,
 }
 
-/// A path in the code.
+/// Path in the code.
 #[derive(Debug)]
 pub struct Path {
     pub segments: Vec<String>,
@@ -48,7 +48,7 @@ pub struct Path {
     pub line: usize,
 }
 
-/// The module path of a file below `src`: `[]` for the crate's root.
+/// Gives the module path of a file below `src`: `[]` for the crate's root.
 pub fn path_of(file: &str) -> Vec<String> {
     let inside = file.split_once("/src/").map_or(file, |(_, inside)| inside).trim_end_matches(".rs");
     let mut segments: Vec<String> = inside.split('/').map(Into::into).collect();
@@ -58,7 +58,7 @@ pub fn path_of(file: &str) -> Vec<String> {
     segments
 }
 
-/// The modules of a file, which is the one at `file` of its crate.
+/// Reads the modules of a file, which is the one at `file` of its crate.
 pub fn read(source: &Source, file: usize) -> Vec<(Vec<String>, Module)> {
     let mut reader = Reader {
         tokens: source.product().flat_map(|(number, line)| tokens(line, number + 1)).collect(),
@@ -75,7 +75,7 @@ pub fn read(source: &Source, file: usize) -> Vec<(Vec<String>, Module)> {
     reader.closed
 }
 
-/// A word, `::`, or another single character, with its line.
+/// Word, `::`, or another single character, with its line.
 type Token = (String, usize);
 
 fn tokens(line: &SourceLine, number: usize) -> Vec<Token> {
@@ -109,20 +109,22 @@ struct Reader {
     at: usize,
     /// Braces that are open.
     depth: usize,
-    /// Of these, the braces of macros among the items of a module: what stands in them are items of the module.
+    /// Braces that are open and belong to macros among the items of a module: what stands in them are items
+    /// of the module.
     macros: usize,
-    /// The module that is read, below those around it; each with the braces that are open where its content begins.
+    /// Module that is read, on top of those around it. Each has its path and the number of braces that are
+    /// open where its content begins.
     open: Vec<(Vec<String>, usize, Module)>,
     closed: Vec<(Vec<String>, Module)>,
 }
 
 impl Reader {
-    /// The token `ahead` of the next one; nothing behind the end.
+    /// Gives the token `ahead` of the next one; nothing behind the end.
     fn peek(&self, ahead: usize) -> &str {
         self.tokens.get(self.at + ahead).map_or("", |(text, _)| text)
     }
 
-    /// The token `back` before the next one.
+    /// Gives the token `back` before the next one.
     fn before(&self, back: usize) -> &str {
         self.at.checked_sub(back).map_or("", |at| &self.tokens[at].0)
     }
@@ -186,7 +188,7 @@ impl Reader {
         }
     }
 
-    /// A name in the code, with what follows it after `::`.
+    /// Reads a name in the code, with what follows it after `::`.
     fn named(&mut self, line: usize) {
         let is_begin = !matches!(self.before(1), "." | "::" | "fn");
         let mut segments = vec![self.peek(0).to_string()];
@@ -208,7 +210,7 @@ impl Reader {
         }
     }
 
-    /// A `use` statement, up to its semicolon.
+    /// Reads a `use` statement, up to its semicolon.
     fn import(&mut self, line: usize) {
         let is_passed_on = matches!(self.before(1), "pub" | ")");
         self.at += 1;
@@ -218,7 +220,7 @@ impl Reader {
         }
     }
 
-    /// One tree of a `use` statement below a path, which is left as it was.
+    /// Reads one tree of a `use` statement below a path, which is left as it was.
     fn tree(&mut self, path: &mut Vec<String>, line: usize, is_passed_on: bool) {
         let above = path.len();
         while self.at < self.tokens.len() {
@@ -255,7 +257,7 @@ impl Reader {
         path.truncate(above);
     }
 
-    /// The end of a path in a `use` statement, with the name that it gets here.
+    /// Reads the end of a path in a `use` statement, with the name that it gets here.
     fn leaf(&mut self, path: &[String], line: usize, is_passed_on: bool) {
         let mut segments = path.to_vec();
         if segments.len() > 1 && segments.last().is_some_and(|last| last == "self") {

@@ -1,10 +1,10 @@
-//! Rust source cut into code, comments and string literals, so that a check looks at what it is about.
+//! Rust source, cut into code, comments and string literals, so that a check looks at what it is about.
 
 use std::path::{Path, PathBuf};
 
-use rehang::Result;
+use rehang_core::Result;
 
-/// The root of the repository.
+/// Gives the root of the repository.
 pub fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_path_buf).unwrap_or_default()
 }
@@ -14,9 +14,9 @@ pub fn root() -> PathBuf {
 pub struct SourceLine {
     /// The code, with comments left out and the content of literals replaced by nothing.
     pub code: String,
-    /// What stands in comments, documentation included.
+    /// Text of comments, documentation included.
     pub comment: String,
-    /// What stands in string literals that begin or go on in this line.
+    /// Text of string literals that begin or go on in this line.
     pub text: String,
     /// Whether the line belongs to a test: an item under `#[cfg(test)]`.
     pub is_test: bool,
@@ -27,7 +27,7 @@ pub struct SourceLine {
 pub struct Source {
     /// Path from the root of the repository, with `/`.
     pub path: String,
-    /// Its lines; line `i` is called `i + 1`.
+    /// Lines of the file; line `i` is called `i + 1`.
     pub lines: Vec<SourceLine>,
 }
 
@@ -67,7 +67,7 @@ impl Source {
     }
 }
 
-/// All Rust files under `folders` of `root`; files of test modules have test lines only.
+/// Reads all Rust files under `folders` of `root`; files of test modules have test lines only.
 pub fn read(root: &Path, folders: &[&str]) -> Result<Vec<Source>> {
     let mut paths = Vec::new();
     for folder in folders {
@@ -75,7 +75,7 @@ pub fn read(root: &Path, folders: &[&str]) -> Result<Vec<Source>> {
     }
     let mut sources = Vec::new();
     for path in paths {
-        let text = fs_err::read_to_string(&path).map_err(|error| rehang::Error::io("read", &path, &error))?;
+        let text = fs_err::read_to_string(&path).map_err(|error| rehang_core::Error::io("read", &path, &error))?;
         sources.push(Source::new(&relative(root, &path), &text));
     }
     let tests: Vec<String> = sources.iter().flat_map(Source::test_modules).collect();
@@ -88,15 +88,16 @@ pub fn read(root: &Path, folders: &[&str]) -> Result<Vec<Source>> {
     Ok(sources)
 }
 
-/// A path as seen from the root, with `/`.
+/// Gives a path as seen from the root, with `/`.
 pub fn relative(root: &Path, path: &Path) -> String {
     let parts = path.strip_prefix(root).unwrap_or(path).iter().map(|part| part.to_string_lossy());
     parts.collect::<Vec<_>>().join("/")
 }
 
-/// Files with an ending, in a folder and its folders, in the order of their names. What cargo builds is left out.
+/// Collects files with an ending, in a folder and its folders, in the order of their names. What cargo builds
+/// is left out.
 pub fn collect(folder: &Path, ending: &str, found: &mut Vec<PathBuf>) -> Result<()> {
-    let fail = |error: std::io::Error| rehang::Error::io("read", folder, &error);
+    let fail = |error: std::io::Error| rehang_core::Error::io("read", folder, &error);
     let mut entries = Vec::new();
     for entry in fs_err::read_dir(folder).map_err(fail)? {
         entries.push(entry.map_err(fail)?.path());
@@ -113,7 +114,7 @@ pub fn collect(folder: &Path, ending: &str, found: &mut Vec<PathBuf>) -> Result<
     Ok(())
 }
 
-/// Where the reader of a file stands.
+/// Place where the reader of a file stands: in code, a comment or a string.
 enum State {
     Code,
     LineComment,

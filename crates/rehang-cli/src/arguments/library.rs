@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use rehang::curve::Metric;
-use rehang::report::Precision;
-use rehang::{Distance, Error, HeadKind, Result};
+use rehang_core::curve::Metric;
+use rehang_core::report::Precision;
+use rehang_core::{Distance, Error, HeadKind, Result};
 use rehang_files::adapter_file::AdapterSource;
 use rehang_files::thresholds::Budget;
 use rehang_files::{RowSelection, VectorSource};
@@ -13,7 +13,8 @@ use rehang_fit::objectives::squared::SquaredScale;
 use rehang_fit::{LossParts, Method, UncertaintySource, Within};
 use rehang_upgrade::SwitchIf;
 
-/// A library's options, filled from the arguments of the same names. What is not an argument of that name stands behind them.
+/// Fills a library's options from the arguments of the same names. Options without such an argument stand
+/// behind them, with their values.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! options {
@@ -27,16 +28,16 @@ macro_rules! options {
 }
 pub use options;
 
-/// An argument as a library takes it.
+/// Argument that becomes a value of a library.
 pub trait Argument<T> {
     /// The library's value.
     fn value(&self) -> Result<T>;
 }
 
-/// Types that the command line and the libraries share.
+/// Type that the command line and the libraries share.
 pub trait Shared: Clone {}
 
-/// Types that a library reads from text, which words what it expects.
+/// Type that a library reads from text. The library words what it expects.
 pub trait Text: FromStr<Err = Error> {}
 
 macro_rules! are {

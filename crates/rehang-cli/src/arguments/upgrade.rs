@@ -1,4 +1,4 @@
-//! What can be said behind `rehang upgrade`.
+//! Arguments of `rehang upgrade`.
 
 use std::path::PathBuf;
 
@@ -8,36 +8,39 @@ use rehang_upgrade::PairsOptions;
 /// The verbs of an upgrade, in the order of their use.
 #[derive(Debug, Subcommand)]
 pub enum UpgradeCommand {
-    /// Go the whole way from where the upgrade is: doctor, pairs, fit, report, plan; with --yes on to start, switch and run. Where
-    /// re-embedding everything takes ten minutes at most, the plain way: plan; with --yes on to start, run and switch, and nothing is mapped.
-    /// The same command goes on after any death. It never finishes.
+    /// Go the whole way from where the upgrade is: doctor, pairs, fit, report, plan; with --yes on to start,
+    /// switch and run. Where re-embedding everything takes ten minutes at most, the plain way: plan; with
+    /// --yes on to start, run and switch, and nothing is mapped. The same command goes on after any death. It
+    /// never finishes.
     Auto(UpgradeAutoArguments),
-    /// Draw pairs: embed a random sample of the gallery with the new model, until more would not teach an adapter much. They are kept
-    /// as vectors of the new model, so no item is paid for twice.
+    /// Draw pairs: embed a random sample of the gallery with the new model, until more would not teach an
+    /// adapter much. They are kept as vectors of the new model, so no item is paid for twice.
     Pairs(UpgradePairsArguments),
     /// Fit an adapter on the gallery's own pairs and keep it for the upgrade.
     Fit(UpgradeFitArguments),
-    /// Choose which items are re-embedded first, for a metric: by what held-out pairs find in each order. Where [order] policy is "auto" in the
-    /// configuration, the next start follows it.
+    /// Choose which items are re-embedded first, for a metric: by what held-out pairs find in each order.
+    /// Where [order] policy is "auto" in the configuration, the next start follows it.
     Order(UpgradeOrderArguments),
-    /// Let new queries search the old gallery as it is, over a bridge that is fitted on the gallery's own pairs: no vector is written. Where
-    /// held-out pairs do not prove that it finds more, there is none.
+    /// Let new queries search the old gallery as it is, over a bridge that is fitted on the gallery's own
+    /// pairs: no vector is written. Where held-out pairs do not prove that it finds more, there is none.
     Bridge(UpgradeBridgeArguments),
     /// Measure the adapter on the pairs that were held out: what the upgrade would buy.
     Report(UpgradeReportArguments),
     /// Say what the upgrade would do, how long it takes and what it costs; changes nothing.
     Plan(UpgradePlanArguments),
-    /// Fill the new space with adapted vectors; searches stay where they are. Repeat it to go on after a crash, to catch up,
-    /// or with another adapter or order.
+    /// Fill the new space with adapted vectors; searches stay where they are. Repeat it to go on after a
+    /// crash, to catch up, or with another adapter or order.
     Start(UpgradeStartArguments),
     /// Let searches go to the new space, in one atomic step.
     Switch(UpgradeSwitchArguments),
-    /// Re-embed items worst first, until a limit is met or nothing is left, also after `finish`. Kill it whenever you like; run it again.
+    /// Re-embed items worst first, until a limit is met or nothing is left, also after `finish`. Kill it
+    /// whenever you like; run it again.
     Run(UpgradeRunArguments),
-    /// Re-embed first what people search: items by how often a log says that searches returned them, times their σ².
+    /// Re-embed first what people search: items by how often a log says that searches returned them, times
+    /// their σ².
     First(UpgradeFirstArguments),
-    /// Ask whether fitting the map again, on all that is native by now, pays; where it does, make all adapted vectors anew. A run asks by
-    /// itself at 10 % and 40 % native.
+    /// Ask whether fitting the map again, on all that is native by now, pays; where it does, make all adapted
+    /// vectors anew. A run asks by itself at 10 % and 40 % native.
     Refit(UpgradeConfig),
     /// How the upgrade stands.
     Status(UpgradeStatusArguments),
@@ -49,12 +52,13 @@ pub enum UpgradeCommand {
     Stop(UpgradeConfig),
     /// Let searches go back to the old space, at once. The new vectors are kept.
     Rollback(UpgradeConfig),
-    /// Drop the old space for good. There is no way back after it; what is still adapted then is embedded by a later `run`.
+    /// Drop the old space for good. There is no way back after it; what is still adapted then is embedded by
+    /// a later `run`.
     Finish(UpgradeFinishArguments),
 }
 
 arguments! {
-    /// Where the upgrade is written down.
+    /// File in which the upgrade is written down.
     UpgradeConfig {
         /// Configuration of the upgrade.
         config: PathBuf = [long, value_name = "FILE", default_value = "rehang.toml"],
@@ -71,21 +75,24 @@ arguments! {
         mapped: bool = [long],
         /// Print what is left to do as the commands that a person would type, and do nothing.
         dry_run: bool = [long],
-        /// Switch where the forecast is at least this from then on, and re-embed first until it is: ">= doing nothing", or a quality in
-        /// percent such as ">= 70".
+        /// Switch where the forecast is at least this from then on, and re-embed first until it is: ">= doing
+        /// nothing", or a quality in percent such as ">= 70".
         switch_if: String = [long, value_name = "CONDITION", default_value = ">= doing nothing"],
-        /// Serve fused searches where the switch is not worth it yet, instead of re-embedding first. Searches then need both queries.
+        /// Serve fused searches where the switch is not worth it yet, instead of re-embedding first. Searches
+        /// then need both queries.
         fused: bool = [long],
         /// The map: auto compares them as they would serve.
         method: String = [long, value_name = "METHOD", default_value = "auto"],
-        /// Keep the best map of those that can be tried within this time (60s, 5min), closed forms first; the others are named.
+        /// Keep the best map of those that can be tried within this time (60s, 5min), closed forms first; the
+        /// others are named.
         within: Option<String> = [long, value_name = "TIME"],
         /// Choose the order of the backfill for a metric, as `rehang upgrade order` does, before the report.
         order_for: Option<String> = [long = "for", value_name = "METRIC"],
         sample: SampleSize = [flatten],
-        /// End when this share of all items is native (0.3, or 30%); or at "98% of new", where the forecast says that this much of the new
-        /// model's quality is reached, by the cautious end of its range; or where a further unit of money (an hour) is forecast to bring
-        /// less than so many points ("worth 0.01/$", "worth 0.5/h"); or go on until nothing is left.
+        /// End when this share of all items is native (0.3, or 30%); or at "98% of new", where the forecast
+        /// says that this much of the new model's quality is reached, by the cautious end of its range; or
+        /// where a further unit of money (an hour) is forecast to bring less than so many points ("worth
+        /// 0.01/$", "worth 0.5/h"); or go on until nothing is left.
         until: Option<String> = [long, value_name = "SHARE|98% of new|worth POINTS/$|all"],
         /// Keep the map as it is, instead of asking at 10 % and 40 % native whether fitting it again pays.
         no_refit: bool = [long],
@@ -97,18 +104,21 @@ arguments! {
     SampleSize {
         /// Items of the sample, at most: it begins with 250 and is doubled.
         items: usize = [long, value_name = "N", default_value_t = PairsOptions::default().items],
-        /// Go on while one more doubling is expected to bring this many points of agreement; 0 draws all --items.
+        /// Go on while one more doubling is expected to bring this many points of agreement; 0 draws all
+        /// --items.
         worth: f64 = [long, value_name = "POINTS", default_value_t = PairsOptions::default().worth],
         asked: AskedFiles = [flatten],
     }
 
-    /// What people ask, and what they take from the answers.
+    /// Queries of people, and what they take from the answers.
     AskedFiles {
-        /// Queries as people ask them, one JSON object a line: {"text": "…"} or {"image": "FILE"}, with an "id" where --clicks names it. Both models
-        /// embed them ([old.encoder] too), and the map is chosen and forecast by them.
+        /// Queries as people ask them, one JSON object a line: {"text": "…"} or {"image": "FILE"}, with an
+        /// "id" where --clicks names it. Both models embed them ([old.encoder] too), and the map is chosen
+        /// and forecast by them.
         queries: Option<PathBuf> = [long, value_name = "FILE"],
-        /// What people took from the answers: CSV with the columns query, item and weight or position, or JSON lines with these fields. Choice and
-        /// forecast then go by nDCG@10 of that. Without --queries, its queries are texts.
+        /// Clicks, which are what people took from the answers: CSV with the columns query, item and weight
+        /// or position, or JSON lines with these fields. Choice and forecast then go by nDCG@10 of the
+        /// clicks. Without --queries, the queries of the clicks are texts.
         clicks: Option<PathBuf> = [long, value_name = "FILE"],
     }
 
@@ -126,7 +136,8 @@ arguments! {
         config: UpgradeConfig = [flatten],
         /// The map: auto compares them as they would serve.
         method: String = [long, value_name = "METHOD", default_value = "auto"],
-        /// Keep the best map of those that can be tried within this time (60s, 5min), closed forms first; the others are named.
+        /// Keep the best map of those that can be tried within this time (60s, 5min), closed forms first; the
+        /// others are named.
         within: Option<String> = [long, value_name = "TIME"],
         /// Write the adapter to this file too.
         out: Option<PathBuf> = [short = 'o', long, value_name = "FILE"],
@@ -135,7 +146,8 @@ arguments! {
     /// Options of `rehang upgrade order`.
     UpgradeOrderArguments {
         config: UpgradeConfig = [flatten],
-        /// What has to be good on the way: map, top1, top5 and others by label, agreement@10 without labels [default: what a fit goes by].
+        /// Metric that has to be good on the way: map, top1, top5 and others by label, agreement@10 without
+        /// labels [default: what a fit goes by].
         order_for: Option<String> = [long = "for", value_name = "METRIC"],
     }
 
@@ -164,7 +176,8 @@ arguments! {
     /// Options of `rehang upgrade plan`.
     UpgradePlanArguments {
         config: UpgradeConfig = [flatten],
-        /// Embed this many items now, to measure the encoder's rate (it costs what embedding them costs; nothing is written).
+        /// Embed this many items now, to measure the encoder's rate (it costs what embedding them costs;
+        /// nothing is written).
         probe: usize = [long, value_name = "ITEMS", default_value_t = 0],
     }
 
@@ -178,11 +191,11 @@ arguments! {
     /// Options of `rehang upgrade switch`.
     UpgradeSwitchArguments {
         config: UpgradeConfig = [flatten],
-        /// Judge what is not native by both models together, as much by each as held-out pairs found best: better around the switch, and
-        /// safe for weak adapters. Searches then need both queries.
+        /// Judge what is not native by both models together, as much by each as held-out pairs found best:
+        /// better around the switch, and safe for weak adapters. Searches then need both queries.
         fused: bool = [long],
-        /// Switch although the forecast says that it would serve worse than doing nothing, or the search index is not ready, or more than
-        /// one item in a hundred of a plain upgrade has no vector yet.
+        /// Switch although the forecast says that it would serve worse than doing nothing, or the search
+        /// index is not ready, or more than one item in a hundred of a plain upgrade has no vector yet.
         anyway: bool = [long],
     }
 
@@ -198,23 +211,25 @@ arguments! {
         config: UpgradeConfig = [flatten],
         /// Try the items again that are listed as failed.
         retry_failed: bool = [long],
-        /// Put native vectors back to adapted ones, so that the next run embeds their items again: after a change of [encoder] that
-        /// gives other vectors.
+        /// Put native vectors back to adapted ones, so that the next run embeds their items again: after a
+        /// change of [encoder] that gives other vectors.
         re_embed: bool = [long],
     }
 
     /// Options of `rehang upgrade run`.
     UpgradeRunArguments {
         config: UpgradeConfig = [flatten],
-        /// End when this share of all items is native (0.3, or 30%); or at "98% of new", where the forecast says that this much of the new
-        /// model's quality is reached, by the cautious end of its range; or where a further unit of money (an hour) is forecast to bring
-        /// less than so many points ("worth 0.01/$", "worth 0.5/h"); or go on until nothing is left.
+        /// End when this share of all items is native (0.3, or 30%); or at "98% of new", where the forecast
+        /// says that this much of the new model's quality is reached, by the cautious end of its range; or
+        /// where a further unit of money (an hour) is forecast to bring less than so many points ("worth
+        /// 0.01/$", "worth 0.5/h"); or go on until nothing is left.
         until: Option<String> = [long, value_name = "SHARE|98% of new|worth POINTS/$|all"],
         /// Keep the map as it is, instead of asking at 10 % and 40 % native whether fitting it again pays.
         no_refit: bool = [long],
-        /// Stay when nothing is left: adapt whatever comes within a second, and embed it as the limits allow. Of several followers one
-        /// adapts, the others stand by. A pause, a stop, a rollback or a spent budget ends its embedding until that is over, and not the
-        /// follower; SIGTERM or Ctrl-C ends it in order (exit code 0), and so does the release of the gallery.
+        /// Stay when nothing is left: adapt whatever comes within a second, and embed it as the limits allow.
+        /// Of several followers one adapts, the others stand by. A pause, a stop, a rollback or a spent
+        /// budget ends its embedding until that is over, and not the follower; SIGTERM or Ctrl-C ends it in
+        /// order (exit code 0), and so does the release of the gallery.
         follow: bool = [long],
         limits: RunLimits = [flatten],
     }
@@ -223,7 +238,7 @@ arguments! {
     RunLimits {
         /// Make at most this many items native in this run.
         budget: Option<u64> = [long, value_name = "N"],
-        /// At most this many items a second (or a minute: 300/min), by all processes at work together.
+        /// Embed at most this many items a second (or a minute: 300/min), by all processes at work together.
         rate: Option<String> = [long, value_name = "N/s"],
         /// Batches that are embedded at the same time.
         workers: Option<usize> = [long, value_name = "N"],

@@ -1,4 +1,5 @@
-//! What can be said behind `rehang fit`, `transform`, `order`, `curve` and `report`, which take files of vectors.
+//! Arguments of `rehang fit`, `transform`, `order`, `curve`, `identify` and `report`, which take files of
+//! vectors.
 
 use std::path::PathBuf;
 
@@ -12,14 +13,15 @@ use super::groups::{AnswerArguments, HeadArguments, JoinArguments, RowArguments}
 arguments! {
     /// Options of `rehang fit`.
     FitArguments {
-        /// Old vectors of the pairs: .npy, .parquet, .fvecs, .bvecs or .safetensors (FILE#COLUMN picks a column or tensor); files or addresses
-        /// of objects (s3://BUCKET/NAME, gs://…, az://…).
+        /// Old vectors of the pairs: .npy, .parquet, .fvecs, .bvecs or .safetensors (FILE#COLUMN picks a
+        /// column or tensor); files or addresses of objects (s3://BUCKET/NAME, gs://…, az://…).
         old: Vec<VectorSource> = [long, value_name = "FILE", required = true, num_args = 1..],
         /// New vectors of the same items.
         new: Vec<VectorSource> = [long, value_name = "FILE", required = true, num_args = 1..],
         /// Class labels, one integer or name an item; negative means unknown. Optional.
         labels: Vec<VectorSource> = [long, value_name = "FILE", num_args = 1..],
-        /// Side information, one row an item: vectors of another model that you also keep for the whole gallery. Optional.
+        /// Side information, one row an item: vectors of another model that you also keep for the whole
+        /// gallery. Optional.
         side: Vec<VectorSource> = [long, value_name = "FILE", num_args = 1..],
         join: JoinArguments = [flatten],
         rows: RowArguments = [flatten],
@@ -30,16 +32,19 @@ arguments! {
         new_model: String = [long, value_name = "NAME", default_value = "new"],
         /// Distance used for search: l2, cosine or dot.
         distance: String = [long, default_value = "l2"],
-        /// Distance of the old space, where it differs: the do-nothing line is searched with it [default: as --distance].
+        /// Distance of the old space, where it differs: the do-nothing line is searched with it [default: as
+        /// --distance].
         old_distance: Option<String> = [long, value_name = "DISTANCE"],
-        /// auto, do-nothing, procrustes, ridge, low-rank, kernel-ridge, per-kind, residual-mlp, fct, fastfill or fastfill-reference.
+        /// auto, do-nothing, procrustes, ridge, low-rank, kernel-ridge, per-kind, residual-mlp, fct, fastfill
+        /// or fastfill-reference.
         method: String = [long, default_value = "auto"],
-        /// Which parts of the loss fastfill uses: l2, disc or both [default: what helps on held-out pairs].
+        /// Parts of the loss that fastfill uses: l2, disc or both [default: what helps on held-out pairs].
         loss: Option<String> = [long, value_name = "PARTS"],
-        /// Unit of the squared error of fct and fastfill: mean over coordinates (the authors' code), sum (FastFill (3) as printed), variance or
-        /// cosine, which do not depend on the scale of the vectors [default: mean; the last two for fastfill].
+        /// Unit of the squared error of fct and fastfill: mean over coordinates (the authors' code), sum
+        /// (FastFill (3) as printed), variance or cosine, which do not depend on the scale of the vectors
+        /// [default: mean; the last two for fastfill].
         squared: Option<String> = [long, value_name = "UNIT"],
-        /// Where σ² comes from: out-of-fold (default), joint (trained with the map, as published) or off.
+        /// Source of σ²: out-of-fold (default), joint (trained with the map, as published) or off.
         uncertainty: Option<String> = [long, value_name = "KIND"],
         /// Label smoothing of the discriminative part, where the head is a softmax [default: 0.1].
         label_smoothing: Option<f32> = [long, value_name = "SHARE"],
@@ -53,10 +58,12 @@ arguments! {
         seeds: u64 = [long, value_name = "N", default_value_t = 1],
         /// Seed of everything random.
         seed: u64 = [long, default_value_t = 0],
-        /// What methods are compared by: top1, top5, map, precision@K, or with --qrels also ndcg@K, map@K, recall@K or mrr@K [default: mAP by label,
-        /// nDCG@10 by --qrels, else agreement@10 with the native gallery].
+        /// Metric that methods are compared by: top1, top5, map, precision@K, or with --qrels also ndcg@K,
+        /// map@K, recall@K or mrr@K [default: mAP by label, nDCG@10 by --qrels, else agreement@10 with the
+        /// native gallery].
         metric: Option<String> = [long = "for", value_name = "METRIC"],
-        /// Old model's vectors of queries as people ask them: methods are compared by what these find among held-out pairs.
+        /// Old model's vectors of queries as people ask them: methods are compared by what these find among
+        /// held-out pairs.
         queries_old: Option<VectorSource> = [long, value_name = "FILE", requires = "queries_new"],
         /// New model's vectors of the same queries.
         queries_new: Option<VectorSource> = [long, value_name = "FILE", requires = "queries_old"],
@@ -68,16 +75,19 @@ arguments! {
         query_ids: Option<VectorSource> = [long, value_name = "FILE", requires = "qrels"],
         /// Keep the state of every training in this folder; an interrupted fit goes on from it.
         checkpoints: Option<PathBuf> = [long, value_name = "FOLDER"],
-        /// Let auto also fit networks that take minutes on these pairs.
-        thorough: bool = [long],
-        /// Keep the best map of those that can be tried within this time (60s, 5min), closed forms first. What is left out is named; another run may try
+        /// Let auto compare networks too (residual-mlp, fct, fastfill), which takes minutes to hours.
+        networks: bool = [long],
+        /// Keep the best map of those that can be tried within this time (60s, 5min), closed forms first.
+        /// What is left out is named; another run may try
         /// others.
         within: Option<String> = [long, value_name = "TIME"],
-        /// Fit the named method alone: it is not compared with the others on held-out pairs, which takes most of the time.
+        /// Fit the named method alone: it is not compared with the others on held-out pairs, which takes most
+        /// of the time.
         no_compare: bool = [long],
         /// Evaluation vectors (old model) that must not be among the pairs: warns where they are.
         evaluation_old: Option<VectorSource> = [long, value_name = "FILE"],
-        /// How numbers of the adapter's matrices are kept: f32, or f16, which halves its file; a line says what that changes.
+        /// How numbers of the adapter's matrices are kept: f32, or f16, which halves its file; a line says
+        /// what that changes.
         precision: String = [long, default_value = "f32"],
         /// The adapter file to write.
         output: PathBuf = [short, long, value_name = "ADAPTER"],
@@ -87,17 +97,18 @@ arguments! {
     TransformArguments {
         /// Adapter file made by `rehang fit`.
         adapter: PathBuf = [],
-        /// Old vectors: files, or one folder of partitions (at any depth), whose outputs are a folder of the same shape. Run again, it
-        /// goes on where it was: what is made already, by this adapter and of this input, is passed over. Either may be an address,
-        /// s3://BUCKET/PREFIX, gs://… or az://….
+        /// Old vectors: files, or one folder of partitions (at any depth), whose outputs are a folder of the
+        /// same shape. Run again, it goes on where it was: what is made already, by this adapter and of this
+        /// input, is passed over. Either may be an address, s3://BUCKET/PREFIX, gs://… or az://….
         input: Vec<VectorSource> = [value_name = "OLD", required = true, num_args = 1..],
-        /// Of a folder, take every OF-th partition: 1/4, 2/4, 3/4 and 4/4 in four processes, on as many machines as you like.
+        /// Take every OF-th partition of a folder: 1/4, 2/4, 3/4 and 4/4 in four processes, on as many
+        /// machines as you like.
         share: Option<String> = [long, value_name = "PART/OF"],
         /// Side information, where the adapter was fitted with it (repeat for several files).
         side: Vec<VectorSource> = [long, value_name = "FILE"],
         rows: RowArguments = [flatten],
-        /// Vectors of the new space: .npy, .parquet, .fvecs or .safetensors; or the folder, or its address, for
-        /// those of a folder.
+        /// Vectors of the new space: .npy, .parquet, .fvecs or .safetensors; or the folder, or its address,
+        /// for those of a folder.
         output: PathBuf = [short, long, value_name = "ADAPTED"],
         /// σ² of every vector (the expected squared error), .npy.
         sigma: Option<PathBuf> = [long, value_name = "SIGMA"],
@@ -109,13 +120,14 @@ arguments! {
 
     /// Options of `rehang order`.
     OrderArguments {
-        /// coverage (recommended), sigma, random, class-mean, least-confidence, margin, entropy or oracle (evaluation only).
+        /// coverage (recommended), sigma, random, class-mean, least-confidence, margin, entropy or oracle
+        /// (evaluation only).
         policy: String = [long],
-        /// σ² of every item, from `rehang transform`; several files are read one after the other. With --first also
-        /// folders and addresses (s3://BUCKET/PREFIX, gs://…, az://…).
+        /// σ² of every item, from `rehang transform`; several files are read one after the other. With
+        /// --first also folders and addresses (s3://BUCKET/PREFIX, gs://…, az://…).
         sigma: Vec<VectorSource> = [long, value_name = "FILE", num_args = 1..],
-        /// Where so many items of the order sigma end, a share such as 10% or a number of items (repeat for several): for galleries
-        /// too large to sort. The output is JSON.
+        /// Say where so many first items of the order sigma end, a share such as 10% or a number of items
+        /// (repeat for several): for galleries too large to sort. The output is JSON.
         first: Vec<String> = [long, value_name = "ITEMS", requires = "sigma", conflicts_with_all = ["adapted", "new", "adapter"]],
         /// Adapted vectors, from `rehang transform`.
         adapted: Vec<VectorSource> = [long, value_name = "FILE", num_args = 1..],
@@ -123,13 +135,14 @@ arguments! {
         new: Vec<VectorSource> = [long, value_name = "FILE", num_args = 1..],
         /// Joining the new vectors with the adapted ones by id, for the oracle.
         join: JoinArguments = [flatten],
-        /// Adapter file: its own head serves the coverage order (whatever head is given beside it, since it knows how unsure the
-        /// adapter is), and the orders through a head where none is given.
+        /// Adapter file: its own head serves the coverage order (whatever head is given beside it, since it
+        /// knows how unsure the adapter is), and the orders through a head where none is given.
         adapter: Option<PathBuf> = [long, value_name = "ADAPTER"],
         head: HeadArguments = [flatten],
         /// Seed of the random order.
         seed: u64 = [long, default_value_t = 0],
-        /// The order to write: int64 .npy, the first entry is re-embedded first; with --first the cuts, .json.
+        /// The order to write: int64 .npy, the first entry is re-embedded first; with --first the cuts,
+        /// .json.
         output: PathBuf = [short, long, value_name = "ORDER"],
     }
 
@@ -144,27 +157,29 @@ arguments! {
         /// Old vectors of the gallery, for the do-nothing line.
         old: Vec<VectorSource> = [long, value_name = "FILE", num_args = 1..],
         join: JoinArguments = [flatten],
-        /// Rows to use, of everything that goes with the gallery's items; an order of all rows loses the others.
+        /// Rows to use, of everything that goes with the gallery's items; an order of all rows loses the
+        /// others.
         rows: RowArguments = [flatten],
-        /// Adapter file that made the adapted vectors: its handicap and its distances are used. With --old, also says how many items
-        /// are among its pairs, and whether it was fitted the wrong way round.
+        /// Adapter file that made the adapted vectors: its handicap and its distances are used. With --old,
+        /// also says how many items are among its pairs, and whether it was fitted the wrong way round.
         adapter: Option<PathBuf> = [long, value_name = "ADAPTER"],
         answers: AnswerArguments = [flatten],
         /// σ² of every item: adds Kendall's τ-b and the calibration against the true errors.
         sigma: Vec<VectorSource> = [long, value_name = "FILE", num_args = 1..],
         /// l2, cosine or dot [default: that of the --adapter's new space, l2 without one].
         distance: Option<String> = [long],
-        /// Distance of the old space, for the do-nothing line [default: as --distance, or that of the --adapter's old space].
+        /// Distance of the old space, for the do-nothing line [default: as --distance, or that of the
+        /// --adapter's old space].
         old_distance: Option<String> = [long, value_name = "DISTANCE", requires = "old"],
-        /// What searches add to the distance of every item that is still adapted [default: as the --adapter recommends, 0
-        /// without one].
+        /// Handicap that searches add to the distance of every item that is still adapted [default: as the
+        /// --adapter recommends, 0 without one].
         handicap: Option<f64> = [long, value_name = "DISTANCE"],
-        /// Also give the values at this many equally spaced fractions, and their mean.
+        /// Give the values at this many equally spaced fractions too, and their mean.
         grid: Option<usize> = [long, value_name = "POINTS"],
         /// Intervals over this many bootstrap samples of the queries; 0 for none.
         bootstrap: usize = [long, value_name = "SAMPLES", default_value_t = StudyOptions::default().bootstrap],
-        /// Write the value of every measure at every fraction to this file, [n + 1, columns]: top-1, top-5, mAP, flips, NFR,
-        /// groups, … (docs/formats.md; --json names the columns). Without labels: agreement.
+        /// Write the value of every measure at every fraction to this file, [n + 1, columns]: top-1, top-5,
+        /// mAP, flips, NFR, groups, … (docs/formats.md; --json names the columns). Without labels: agreement.
         points: Option<PathBuf> = [long, value_name = "FILE"],
     }
 
@@ -172,9 +187,11 @@ arguments! {
     IdentifyArguments {
         /// Vectors of unknown origin; several files are read one after the other.
         vectors: Vec<VectorSource> = [value_name = "VECTORS", required_unless_present = "config", num_args = 1..],
-        /// What a model that may have made them gives for the same items, NAME=FILE; give every such model.
+        /// Vectors that a model that may have made them gives for the same items, NAME=FILE; give every such
+        /// model.
         models: Vec<String> = [long, value_name = "NAME=FILE", num_args = 1.., requires = "vectors"],
-        /// Vectors of one model whose origin is known, of the same items, where none that may have made them is at hand.
+        /// Vectors of one model whose origin is known, of the same items, where none that may have made them
+        /// is at hand.
         new: Vec<VectorSource> = [long, value_name = "FILE", num_args = 1.., requires = "vectors", conflicts_with = "models"],
         join: JoinArguments = [flatten],
         rows: RowArguments = [flatten],
@@ -182,11 +199,13 @@ arguments! {
         config: Option<PathBuf> = [long, value_name = "FILE", conflicts_with = "vectors"],
         /// Space of that gallery [default: the one that serves].
         space: Option<String> = [long, value_name = "NAME", requires = "config"],
-        /// Random items of that gallery that each encoder embeds, which costs what embedding them costs; 0 to ask none.
+        /// Random items of that gallery that each encoder embeds, which costs what embedding them costs; 0 to
+        /// ask none.
         items: usize = [long, value_name = "ITEMS", default_value_t = IdentifyOptions::default().items],
         /// Seed of what is looked at without models.
         seed: u64 = [long, default_value_t = 0],
-        /// Write the vectors that are not as most are to this file: id, or row from 0 on, a tab, and what it is.
+        /// Write the vectors that are not as most are to this file: id, or row from 0 on, a tab, and what it
+        /// is.
         output: Option<PathBuf> = [short, long, value_name = "FILE"],
     }
 
@@ -201,8 +220,9 @@ arguments! {
         join: JoinArguments = [flatten],
         /// Side information of the gallery.
         side: Option<VectorSource> = [long, value_name = "FILE"],
-        /// Old vectors of the pairs (repeat for several files): counts gallery items that are among them, where the adapter's own
-        /// memory of its pairs gives an estimate only, or is of an earlier version and has none.
+        /// Old vectors of the pairs (repeat for several files): counts gallery items that are among them,
+        /// where the adapter's own memory of its pairs gives an estimate only, or is of an earlier version
+        /// and has none.
         pairs_old: Vec<VectorSource> = [long, value_name = "FILE"],
         /// Rows of that file that are the pairs, as for --rows.
         pairs_rows: Option<String> = [long, value_name = "FILE=VALUES", requires = "pairs_old"],
@@ -210,8 +230,9 @@ arguments! {
         force: bool = [long],
         rows: RowArguments = [flatten],
         answers: AnswerArguments = [flatten],
-        /// Old vectors of the whole gallery that --old is a random sample of (repeat for several files): the report then forecasts that
-        /// gallery, with intervals. Items of --old are found in it by their vectors.
+        /// Old vectors of the whole gallery that --old is a random sample of (repeat for several files): the
+        /// report then forecasts that gallery, with intervals. Items of --old are found in it by their
+        /// vectors.
         gallery: Vec<VectorSource> = [long, value_name = "FILE"],
         /// Class labels of the whole gallery; --labels is then not needed (repeat for several files).
         gallery_labels: Vec<VectorSource> = [long, value_name = "FILE", requires = "gallery"],
@@ -226,7 +247,8 @@ arguments! {
         seed: u64 = [long, default_value_t = 0],
         /// Bootstrap samples of the queries for bands and intervals; 0 for none.
         bootstrap: usize = [long, default_value_t = StudyOptions::default().bootstrap],
-        /// Widths that the new vectors are cut to, separated by commas: the report says what each is worth and takes.
+        /// Widths that the new vectors are cut to, separated by commas: the report says what each is worth
+        /// and takes.
         widths: Vec<usize> = [long, value_name = "WIDTHS", value_delimiter = ','],
         /// Precisions that they are rounded to, separated by commas, likewise: f32, f16, i8.
         precisions: Vec<String> = [long = "precision", value_name = "PRECISIONS", value_delimiter = ','],

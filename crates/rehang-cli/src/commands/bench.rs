@@ -2,9 +2,9 @@
 
 use std::fmt::Write;
 
-use rehang::Result;
-use rehang::report::Precision;
-use rehang::statistics::Interval;
+use rehang_core::Result;
+use rehang_core::report::Precision;
+use rehang_core::statistics::Interval;
 use rehang_upgrade::{
     CheaperBy, GroupScore, JudgedBy, ModelChoice, ModelMeasured, ModelsCompared, ModelsInput, compare_models,
 };
@@ -110,7 +110,7 @@ fn range(score: &Interval) -> String {
     format!("{:.1} ({:.1}–{:.1})", score.estimate, score.low, score.high)
 }
 
-/// Cells below each other; rows may be short.
+/// Lays cells out in columns; rows may be short.
 fn table(rows: &[Vec<String>]) -> String {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));
@@ -124,7 +124,7 @@ fn table(rows: &[Vec<String>]) -> String {
     rows.iter().map(line).collect()
 }
 
-/// The model to go to, and what `init` is told of it.
+/// Says which model to go to, and what `init` is told of it.
 fn chosen(choice: &ModelChoice, file: &str) -> String {
     let mut text = match (&choice.level[..], choice.cheaper_by) {
         ([best, others @ ..], Some(by)) => format!(

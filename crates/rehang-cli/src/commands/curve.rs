@@ -2,9 +2,9 @@
 
 use std::fmt::Write;
 
-use rehang::Result;
-use rehang::curve::{Line, Metric};
-use rehang::statistics::Interval;
+use rehang_core::Result;
+use rehang_core::curve::{Line, Metric};
+use rehang_core::statistics::Interval;
 use rehang_evaluate::{CurveAnswer, CurveFiles, TABLE, curve, further};
 
 use super::{Exit, one_decimal, say_findings};

@@ -1,11 +1,12 @@
 //! `rehang demo`: a whole upgrade of a small gallery of handwritten digits, offline.
 //!
-//! The data travels inside the binary ([`rehang_demo`]). Everything is written to a folder first and then goes through the
-//! same verbs that a user would call, which are printed. Then the gallery is upgraded live.
+//! The data travels inside the binary ([`rehang_demo`]). First everything is written to a folder. Then it
+//! goes through the same verbs that a user would call, and these calls are printed. At last the gallery is
+//! upgraded live.
 
 use clap::Args;
-use rehang::report::percent_rounded_up;
-use rehang::{Error, Result, Verdict};
+use rehang_core::report::percent_rounded_up;
+use rehang_core::{Error, Result, Verdict};
 use rehang_demo::{DemoStep, Live, RATE, unpack};
 use serde_json::json;
 
@@ -97,7 +98,7 @@ pub fn run(arguments: &DemoArguments, json: bool) -> Result<Exit> {
     Exit::done_if(live.first_failure.is_none()).print(json, &value, &text)
 }
 
-/// What a user would type for a step.
+/// Gives the command that a user would type for a step of the live upgrade.
 fn command(step: &DemoStep) -> String {
     match step {
         DemoStep::Import => "rehang gallery import --gallery gallery.db --space digits-old …".into(),
@@ -138,7 +139,7 @@ fn live_text(live: &Live) -> String {
     text
 }
 
-/// Shows a call of rehang, and gives its options: what is shown is what is done.
+/// Prints a call of rehang and parses its options, so that what is shown is what is done.
 fn typed<T: Args>(json: bool, words: &[&str]) -> Result<T> {
     step(json, &report::shell_line(words));
     let command = T::augment_args(clap::Command::new("rehang"));

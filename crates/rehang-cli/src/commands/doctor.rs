@@ -1,7 +1,7 @@
 //! `rehang doctor`.
 
-use rehang::Result;
-use rehang::finding::Severity;
+use rehang_core::Result;
+use rehang_core::finding::Severity;
 use rehang_upgrade::{Configuration, Examination, examine};
 
 use super::{Exit, location};
@@ -18,7 +18,7 @@ pub fn run(arguments: &DoctorArguments, json: bool) -> Result<Exit> {
     Exit::done_if(examination.bad == 0).print(json, &value, &text)
 }
 
-/// What was found, in words and as data.
+/// Puts the findings of an examination into words and into JSON.
 pub fn said(examination: &Examination) -> (String, Value) {
     let (mut text, mut findings) = (String::new(), Vec::new());
     for finding in &examination.findings {

@@ -1,6 +1,6 @@
 //! `rehang export`: adapters as ONNX files.
 
-use rehang::Result;
+use rehang_core::Result;
 use rehang_files::adapter_file::export_onnx;
 
 use super::Exit;

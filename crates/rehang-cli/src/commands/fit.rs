@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use rehang::Result;
-use rehang::finding::{Finding, Severity};
+use rehang_core::Result;
+use rehang_core::finding::{Finding, Severity};
 use rehang_fit::{FitAnswer, FitFiles, FitParameters, HeldOutGain, NetworkOptions, Selection, fit_files};
 
 use super::{Exit, one_decimal, say_findings};
@@ -17,13 +17,14 @@ pub fn run(arguments: &FitArguments, json: bool) -> Result<Exit> {
     outcome(&answer).print(json, &answer.to_json(), &text(&answer))
 }
 
-/// Done, or with refusals where a guard found that the pairs are not to be learned from.
+/// Says how a fit ended: done, or with refusals where a guard found that the pairs are not to be learned
+/// from.
 pub fn outcome(answer: &FitAnswer) -> Exit {
     let is_refused = answer.fitted.findings.iter().any(|finding| finding.severity == Severity::Problem);
     Exit::done_if(!is_refused)
 }
 
-/// Fits and writes, and says what was found.
+/// Fits an adapter, writes it, and says what was found.
 pub fn make(arguments: &FitArguments) -> Result<FitAnswer> {
     let files = options!(
         FitFiles {
@@ -41,7 +42,7 @@ pub fn make(arguments: &FitArguments) -> Result<FitAnswer> {
         ),
         options: options!(
             NetworkOptions {
-                epochs, early_stop, seeds, checkpoints, thorough, loss, squared, uncertainty, label_smoothing
+                epochs, early_stop, seeds, checkpoints, networks, loss, squared, uncertainty, label_smoothing
             } from arguments,
             uncertainty_weights: arguments.uncertainty_weights.as_deref().and_then(|weights| weights.try_into().ok())
         ),
@@ -55,10 +56,11 @@ pub fn make(arguments: &FitArguments) -> Result<FitAnswer> {
     Ok(answer)
 }
 
-/// Says what was found.
+/// Says what a fit found, on stderr; of mere notes, four kinds only.
 pub fn say(answer: &FitAnswer) {
-    // Whether the two files were swapped, and what nothing here can know, is for a person to say; what rounding changes was asked for. What
-    // needs no embedding is worth money.
+    // Notes are left out, but for these. Only a person can tell whether the two files were swapped, and
+    // whether the new model is better where no label says so. What rounding changes was asked for. Items that
+    // need no embedding are worth money.
     let is_said = |finding: &&Finding| {
         let is_asked = ["swapped", "unknown-without-labels", "rounded-adapter", "same-vectors"]
             .contains(&finding.code.as_str());
@@ -67,7 +69,7 @@ pub fn say(answer: &FitAnswer) {
     say_findings(answer.fitted.findings.iter().filter(is_said).chain(&answer.findings));
 }
 
-/// How methods compared, and what was written.
+/// Says how methods compared, and what was fitted and written.
 pub fn text(answer: &FitAnswer) -> String {
     let fitted = &answer.fitted;
     let training = &fitted.adapter.training;
@@ -118,13 +120,14 @@ pub fn text(answer: &FitAnswer) -> String {
     text
 }
 
-/// What was gained over doing nothing on held-out pairs, each with its standard error.
+/// Words gains over doing nothing on held-out pairs, each with its standard error.
 pub fn gains(gains: &[HeldOutGain]) -> String {
     let gain = |of: &HeldOutGain| format!("{} {:+.1} ± {:.1} ({})", of.metric, of.gain, of.error, of.gallery);
     gains.iter().map(gain).collect::<Vec<_>>().join(", ")
 }
 
-/// The methods on held-out pairs, and the two lines that they are held against.
+/// Writes how each method does on held-out pairs, and the two lines that all are held against: doing nothing
+/// and the new model on everything.
 fn table(text: &mut String, selection: &Selection) {
     let asked = selection.queries.map_or(String::new(), |queries| format!(", asked by {queries} queries"));
     let _ = writeln!(

@@ -1,6 +1,6 @@
-//! `rehang gallery import|adopt|release|export|put|delete|drop-space|info`.
+//! `rehang gallery import|adopt|release|export|put|delete|index|compact|drop-space|info`.
 
-use rehang::{Error, Matrix, Result};
+use rehang_core::{Error, Matrix, Result};
 use rehang_files::{VectorSource, expect_apart};
 use rehang_store::Released;
 use rehang_upgrade::{Configuration, Export, Import, Location, Put};
@@ -29,7 +29,7 @@ pub fn run(arguments: &GalleryCommand, json: bool) -> Result<Exit> {
     }
 }
 
-/// The gallery that was named.
+/// Finds the gallery that `--gallery` or `--config` names.
 fn of(which: &WhichGallery) -> Result<Location> {
     let configuration = which.config.as_deref().map(Configuration::read).transpose()?;
     location(which.gallery.as_deref(), configuration.as_ref())
@@ -56,7 +56,7 @@ fn run_adopt(arguments: &AdoptArguments, json: bool) -> Result<Exit> {
     Exit::Done.print(json, &adopted, &text)
 }
 
-/// What is said of items that no model can embed, before anything is paid for.
+/// Warns of items without a source, which no model can embed, before anything is paid for.
 fn without_source_text(gallery: &Location, items: u64) -> String {
     if items == 0 {
         return String::new();
@@ -87,7 +87,7 @@ fn run_release(arguments: &ReleaseArguments, json: bool) -> Result<Exit> {
     let released = with_bar(|progress| {
         gallery.release(into.as_deref(), arguments.with_adapted, arguments.anyway, progress)
     });
-    // What a remedy says is said once.
+    // An error with a remedy says by itself what to do, so nothing is added to it.
     let is_worded = |error: &Error| into.is_none() || error.remedy().is_some();
     let released = released.map_err(|error| if is_worded(&error) { error } else { without_yes(error) })?;
     let left = released.as_ref().and_then(|released| released.empty.as_ref()).map_or_else(
@@ -106,7 +106,8 @@ fn run_release(arguments: &ReleaseArguments, json: bool) -> Result<Exit> {
     Exit::done_if(waiting == 0).print(json, &value, &text)
 }
 
-/// What became of the vectors, where that is more than one sentence.
+/// Says what became of the vectors of a gallery that was released: how many are adapted, and which items have
+/// none.
 fn released_text(released: &Released, null: &str) -> String {
     let mut text = String::new();
     if let Some(place) = released.adapted_in.as_ref().filter(|_| released.adapted > 0) {

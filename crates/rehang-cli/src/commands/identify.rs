@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use rehang::Result;
+use rehang_core::Result;
 use rehang_evaluate::{Identified, IdentifyFiles, Origin, identify};
 use rehang_files::NamedFile;
 use rehang_upgrade::{IdentifiedSpace, IdentifyOptions, Upgrade};

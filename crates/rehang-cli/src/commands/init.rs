@@ -1,6 +1,6 @@
 //! `rehang init`.
 
-use rehang::Result;
+use rehang_core::Result;
 use rehang_upgrade::{CollectionLocation, Init, Location, TableLocation, init};
 
 use super::{Exit, location};

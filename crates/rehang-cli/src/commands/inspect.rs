@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use rehang::Result;
+use rehang_core::Result;
 use rehang_files::adapter_file::inspect;
 
 use super::Exit;

@@ -1,9 +1,10 @@
-//! `rehang completions` and `rehang man`: what the definitions of the command line say, for shells, `man` and `docs/cli.md`.
+//! `rehang completions` and `rehang man`: what the definitions of the command line say, for shells, `man` and
+//! `docs/cli.md`.
 
 use std::fmt::Write as _;
 
 use clap::{Arg, CommandFactory};
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use rehang_files::AtomicFile;
 use serde_json::json;
 
@@ -37,7 +38,7 @@ pub fn man(arguments: &ManArguments, json: bool) -> Result<Exit> {
     Exit::Done.print(json, &json!({ "written": written }), &format!("{}\n", written.join("\n")))
 }
 
-/// One page for every command: its file's name and its text.
+/// Makes a page for every command: the name of its file, and its text.
 fn roff(root: &clap::Command) -> Result<Vec<(String, String)>> {
     let mut pages = Vec::new();
     for command in all(root) {
@@ -49,13 +50,13 @@ fn roff(root: &clap::Command) -> Result<Vec<(String, String)>> {
     Ok(pages)
 }
 
-/// A command and all below it, in the order of the help.
+/// Lists a command and all below it, in the order of the help.
 fn all(command: &clap::Command) -> Vec<&clap::Command> {
     let below = command.get_subcommands().filter(|command| !command.is_hide_set());
     std::iter::once(command).chain(below.flat_map(all)).collect()
 }
 
-/// All commands on one page.
+/// Writes all commands on one page.
 fn markdown(root: &clap::Command) -> String {
     let mut text = String::from(
         "# Every command and option\n\nMade by `cargo xtask cli-docs` from the definitions of the command line. Do not edit by hand.\n\n",
@@ -88,7 +89,7 @@ fn long_about(command: &clap::Command) -> String {
     about.map(|about| escaped(&about.to_string())).unwrap_or_default()
 }
 
-/// One argument as an item of a list.
+/// Writes one argument as an item of a list.
 fn item(argument: &Arg) -> String {
     let names = argument.get_value_names().unwrap_or_default();
     let takes = argument.get_action().takes_values();
@@ -122,7 +123,8 @@ fn item(argument: &Arg) -> String {
     text + "\n"
 }
 
-/// A help text as Markdown: tags and stars stay what they are, and the full stop that clap takes off is put back.
+/// Writes a help text as Markdown: tags and stars stay what they are, and the full stop that clap takes off
+/// is put back.
 fn escaped(text: &str) -> String {
     let text = text.replace('<', "\\<").replace('*', "\\*");
     if text.ends_with(['.', ':', '…']) { text } else { text + "." }

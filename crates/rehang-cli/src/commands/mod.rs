@@ -22,24 +22,24 @@ pub mod upgrade;
 use std::io::Write;
 use std::path::Path;
 
-use rehang::finding::{Finding, Severity};
-use rehang::{Error, Progress, Result, printable};
+use rehang_core::finding::{Finding, Severity};
+use rehang_core::{Error, Progress, Result, printable};
 use rehang_upgrade::{Configuration, Location};
 use serde::Serialize;
 
 use crate::wording::{self, in_flags};
 
-/// How a command ended.
+/// End of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
     /// Everything was done.
     Done,
-    /// It finished, with something refused or doubtful that was said.
+    /// Everything was done that could be; something refused or doubtful was said.
     WithRefusals,
 }
 
 impl Exit {
-    /// Done, or with refusals where not all was.
+    /// Gives `Done`, or `WithRefusals` where not all was done.
     pub fn done_if(all: bool) -> Self {
         if all { Self::Done } else { Self::WithRefusals }
     }
@@ -48,7 +48,7 @@ impl Exit {
     ///
     /// # Errors
     ///
-    /// [`Io`](rehang::ErrorKind::Io) where stdout cannot be written.
+    /// [`Io`](rehang_core::ErrorKind::Io) where stdout cannot be written.
     pub fn print(self, json: bool, value: &impl Serialize, text: &str) -> Result<Self> {
         let value = serde_json::to_value(value).map_err(|error| Error::corrupt("the result", error))?;
         let mut stdout = std::io::stdout().lock();
@@ -57,7 +57,7 @@ impl Exit {
     }
 }
 
-/// Refuses JSON with a whole number that would be rounded: it would find, or be, another one.
+/// Refuses JSON with a whole number that would be rounded: rounded, it would find or store another value.
 fn expect_exact(parameter: &str, json: &str) -> Result<()> {
     rehang_store::rounded_number(json).map_or(Ok(()), |number| {
         let expected = "whole numbers of 64 bits; write a longer one as a text, in quotes";
@@ -65,7 +65,8 @@ fn expect_exact(parameter: &str, json: &str) -> Result<()> {
     })
 }
 
-/// What came of writing to stdout. A reader may have seen enough (`| head`): that is no failure.
+/// Passes the outcome of a write to stdout on. A closed pipe is no failure: the reader may have seen enough
+/// (`| head`).
 pub fn written(result: std::io::Result<()>) -> Result<()> {
     match result {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
@@ -73,7 +74,7 @@ pub fn written(result: std::io::Result<()>) -> Result<()> {
     }
 }
 
-/// The gallery that was named, or the one of the configuration.
+/// Finds the gallery that was named by a file, or else the one of the configuration.
 pub fn location(gallery: Option<&Path>, configuration: Option<&Configuration>) -> Result<Location> {
     gallery
         .map(Location::file)
@@ -81,13 +82,13 @@ pub fn location(gallery: Option<&Path>, configuration: Option<&Configuration>) -
         .ok_or_else(|| Error::missing("gallery", "this verb"))
 }
 
-/// A finding in whole sentences, the last of which names the command that is next.
+/// Words a finding in whole sentences, the last of which names the command that is next.
 fn with_next(finding: &Finding) -> String {
     let next = finding.next.as_ref().map(|step| format!(" {}.", wording::remedy(step)));
     finding.to_string() + &next.unwrap_or_default()
 }
 
-/// Says what a person should know.
+/// Warns of findings on stderr; the exit is `Done` only where there are none.
 pub fn warn(findings: &[Finding]) -> Exit {
     for finding in findings {
         say(&format!("Warning: {}", with_next(finding)));
@@ -95,7 +96,7 @@ pub fn warn(findings: &[Finding]) -> Exit {
     Exit::done_if(findings.is_empty())
 }
 
-/// Says what was found, on stderr.
+/// Says findings on stderr, each with its severity.
 pub fn say_findings<'a>(findings: impl IntoIterator<Item = &'a Finding>) {
     for finding in findings {
         let word = match finding.severity {
@@ -107,8 +108,8 @@ pub fn say_findings<'a>(findings: impl IntoIterator<Item = &'a Finding>) {
     }
 }
 
-/// The first Ctrl-C lets the work in hand finish, so that vectors that were paid for are written and temporary files removed. The second
-/// ends at once.
+/// Lets the first Ctrl-C end the work in order: what is in hand finishes, so vectors that were paid for are
+/// written and temporary files removed. The second Ctrl-C ends at once.
 pub fn end_at_ctrl_c(progress: &Progress) {
     let progress = progress.clone();
     let handler = move || {
@@ -128,7 +129,7 @@ pub fn say(text: &str) {
     drop(writeln!(std::io::stderr(), "{}", printable(text)));
 }
 
-/// One decimal, as percent are printed everywhere.
+/// Writes a number with one decimal, as percent are printed everywhere.
 pub fn one_decimal(value: f64) -> String {
     format!("{value:.1}")
 }

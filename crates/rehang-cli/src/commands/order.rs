@@ -1,6 +1,6 @@
 //! `rehang order`.
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use rehang_evaluate::{OrderFiles, order};
 use rehang_files::VectorSource;
 use rehang_files::thresholds::{SigmaSource, ThresholdFiles, find_thresholds};

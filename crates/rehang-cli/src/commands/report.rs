@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use rehang::finding::{Finding, Severity};
-use rehang::report::{ANOTHER_METRIC, Report, percent_rounded_up};
-use rehang::{Error, Result, Verdict};
+use rehang_core::finding::{Finding, Severity};
+use rehang_core::report::{ANOTHER_METRIC, Report, percent_rounded_up};
+use rehang_core::{Error, Result, Verdict};
 use rehang_evaluate::{ReportFiles, report};
 use rehang_files::{AtomicFile, is_same_file};
 use rehang_report::Format;
@@ -26,7 +26,7 @@ pub fn run(arguments: &ReportArguments, json: bool) -> Result<Exit> {
     outcome(&report).print(json, &value, &format!("{text}Report: {}\n", paths.join(", ")))
 }
 
-/// Done, or with refusals where a warning says that the report is not to be relied on.
+/// Says how a report ended: done, or with refusals where a warning says that it is not to be relied on.
 pub fn outcome(report: &Report) -> Exit {
     let is_severe = report.warnings.iter().any(|warning| warning.severity == Severity::Problem);
     Exit::done_if(!is_severe)
@@ -75,7 +75,7 @@ pub fn write(report: &Report, findings: &[Finding], outputs: &[PathBuf]) -> Resu
     Ok(())
 }
 
-/// The numbers that matter, in words.
+/// Says in words the numbers of a report that matter.
 pub fn verdict(report: &Report) -> String {
     let (Some(metric), Some(curve)) = (report.headline_metric(), report.headline_curve()) else {
         return String::new();
@@ -129,17 +129,18 @@ pub fn verdict(report: &Report) -> String {
     text
 }
 
-/// The command line as it was given, written so that a shell reads it again.
+/// Gives the command line as it was given, written so that a shell reads it again.
 fn command() -> String {
     shell_line(wording::line())
 }
 
-/// A call of rehang with these arguments, as a shell reads it.
+/// Writes a call of rehang with these arguments as a shell reads it.
 pub fn shell_line(arguments: impl IntoIterator<Item: AsRef<str>>) -> String {
     arguments.into_iter().fold("rehang".into(), |line, argument| line + " " + &quoted(argument.as_ref()))
 }
 
-/// An argument as a shell reads it: in quotes where it holds anything that a shell may not take literally.
+/// Writes an argument as a shell reads it: in quotes where it holds anything that a shell may not take
+/// literally.
 fn quoted(argument: &str) -> String {
     let is_plain = |character: char| character.is_ascii_alphanumeric() || "_./=:,@%+-".contains(character);
     if !argument.is_empty() && argument.chars().all(is_plain) {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rehang::{Error, Remedy, Result, Space};
+use rehang_core::{Error, Remedy, Result, Space};
 use rehang_files::VectorSource;
 use rehang_store::{Filter, Found, Store};
 use rehang_upgrade::{Configuration, Query, SearchQueries, Searched};
@@ -13,7 +13,8 @@ use super::{Exit, expect_exact, location, say};
 use crate::arguments::gallery::SearchArguments;
 use crate::wording;
 
-/// Characters of a source that a line has room for, alone and beside another answer.
+/// Most characters of a source that a line shows: where one answer stands alone, and where it stands beside
+/// another one.
 const SOURCE_MAX: usize = 60;
 const SOURCE_BESIDE_MAX: usize = 32;
 
@@ -60,7 +61,7 @@ fn texts_and_images(arguments: &SearchArguments) -> Vec<Query> {
     texts.chain(arguments.images.iter().cloned().map(Query::Image)).collect()
 }
 
-/// One line a hit, for scripts.
+/// Writes one line a hit, for scripts.
 fn rows(found: &Searched) -> String {
     let mut text = String::new();
     for (query, hits) in found.answer.found.iter().enumerate() {
@@ -72,7 +73,8 @@ fn rows(found: &Searched) -> String {
     text
 }
 
-/// A table for each query, for people: the answer, and beside it what the old model would have answered.
+/// Makes a table for each query, for people: the answer, and beside it what the old model would have
+/// answered.
 fn answers(queries: &[Query], found: &Searched) -> String {
     let mut text = String::new();
     for (number, (query, hits)) in queries.iter().zip(&found.answer.found).enumerate() {
@@ -100,7 +102,7 @@ fn answers(queries: &[Query], found: &Searched) -> String {
     text
 }
 
-/// The head of an answer, then a line a hit: id, provenance, distance, source.
+/// Gives the head of an answer, then a line a hit: id, provenance, distance, source.
 fn column(head: &str, hits: &[Found], sources: &BTreeMap<String, String>, source_max: usize) -> Vec<String> {
     let width = hits.iter().map(|hit| hit.id.chars().count()).max().unwrap_or(0);
     let line = |hit: &Found| {
@@ -110,12 +112,13 @@ fn column(head: &str, hits: &[Found], sources: &BTreeMap<String, String>, source
     std::iter::once(head.to_owned()).chain(hits.iter().map(line)).collect()
 }
 
-/// Rounding may leave −0.0000000001 between a vector and itself.
+/// Distance of a hit without its sign near zero: rounding may leave −0.0000000001 between a vector and
+/// itself.
 fn distance(hit: &Found) -> f32 {
     if hit.distance.abs() < 5e-7 { 0.0 } else { hit.distance }
 }
 
-/// The start of a text, without line breaks.
+/// Gives the start of a text, without line breaks.
 fn in_a_line(text: &str, characters_max: usize) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     if line.chars().count() <= characters_max {

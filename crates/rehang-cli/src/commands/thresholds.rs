@@ -1,7 +1,7 @@
 //! `rehang thresholds`: floors of searches, carried over to the new model.
 
-use rehang::Result;
-use rehang::report::{FloorAt, Floors};
+use rehang_core::Result;
+use rehang_core::report::{FloorAt, Floors};
 use rehang_upgrade::Upgrade;
 
 use super::{Exit, end_at_ctrl_c};
@@ -17,7 +17,7 @@ pub fn run(arguments: &ThresholdsArguments, json: bool) -> Result<Exit> {
     Exit::Done.print(json, &floors, &text(&floors))
 }
 
-/// A line for each floor.
+/// Writes a line for each floor.
 pub fn text(floors: &Floors) -> String {
     let mut text = format!(
         "floors    what lets as many answers through as today, by {} queries; of a native gallery by {} held-out items\n          {:>8}{:>16}{:>36}{:>36}\n",

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use rehang_files::VectorSource;
 use rehang_files::folders::Folder;
 use rehang_files::partitions::{Share, TransformFolder, transform_folder};

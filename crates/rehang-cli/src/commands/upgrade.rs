@@ -1,4 +1,5 @@
-//! `rehang upgrade …`: the verbs of a live upgrade, each a call of the library and a sentence about what happened.
+//! `rehang upgrade …`: the verbs of a live upgrade. Each is a call of the library and a sentence about what
+//! happened.
 
 mod backfill;
 mod learn;
@@ -7,8 +8,8 @@ mod shared;
 mod status;
 mod steps;
 
-use rehang::Result;
-use rehang::report::percent_rounded_up;
+use rehang_core::Result;
+use rehang_core::report::percent_rounded_up;
 use rehang_upgrade::{
     AutoOptions, Ending, Halt, Next, PairsOptions, Phase, Request, Step, StepResult, Upgrade, Way,
 };
@@ -88,7 +89,8 @@ fn run_auto(arguments: &UpgradeAutoArguments, json: bool) -> Result<Exit> {
     Exit::done_if(all_done && is_done).print(json, &value, &text)
 }
 
-/// A step that was taken: its name, its result as data and in words, and whether it left nothing to a person.
+/// Gives the name of a step that was taken, its result as data and in words, and whether it left nothing to a
+/// person.
 fn taken_text(
     upgrade: &Upgrade,
     taken: &StepResult<'_>,
@@ -126,7 +128,8 @@ fn taken_text(
         }
         StepResult::Switch(switched) => {
             let status = upgrade.status(0)?;
-            // What a plain upgrade lacks at its switch is embedded after it, and said at its end.
+            // Items without a vector at the switch of a plain upgrade are embedded after it; its end says
+            // which are left.
             (switch_text(switched, status.serving_as), switched.lacking == 0 || status.plain)
         }
         StepResult::Run(run) => {
@@ -137,7 +140,7 @@ fn taken_text(
     Ok((name, value, text, done))
 }
 
-/// Why no step is next, and whether that is what was asked for.
+/// Says why no step is next, and whether that end is what was asked for.
 fn halt_text(halt: Halt, upgrade: &Upgrade) -> Result<(String, bool)> {
     let config = upgrade.configuration().path.display();
     Ok(match halt {
@@ -204,7 +207,7 @@ fn halt_text(halt: Halt, upgrade: &Upgrade) -> Result<(String, bool)> {
         ),
         Halt::RolledBack => {
             let verb = match upgrade.status(0)?.phase {
-                // It was rolled back while it was being filled.
+                // The upgrade was rolled back while its space was being filled.
                 Phase::Abandoned => "start",
                 _ => "switch",
             };
@@ -222,7 +225,7 @@ fn halt_text(halt: Halt, upgrade: &Upgrade) -> Result<(String, bool)> {
     })
 }
 
-/// What is left to do, as commands.
+/// Prints the steps that are left, as the commands that a person would type, and does nothing.
 fn dry_run(
     upgrade: &Upgrade,
     asked: &AutoOptions,
@@ -297,7 +300,7 @@ fn dry_run(
     Exit::Done.print(json, &json!({ "commands": commands, "next": next }), &text)
 }
 
-/// The limits as a person types them.
+/// Gives the options of the limits as a person types them.
 fn limit_words(limits: &RunLimits) -> Vec<String> {
     let given = [
         ("--budget", limits.budget.map(|budget| budget.to_string())),

@@ -1,10 +1,10 @@
-//! The whole way of an upgrade by one command, on the demo's vectors: from a gallery and a new model to everything native.
+//! Upgrade by one command, on the demo's vectors: from a gallery and a new model to everything native.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use rehang::{Matrix, Progress, Provenance};
+use rehang_core::{Matrix, Progress, Provenance};
 use rehang_encode::Function;
 use rehang_files::VectorSource;
 use rehang_sqlite::{SearchOptions, SqliteStore};
@@ -17,13 +17,13 @@ use serde_json::Value;
 use crate::common::{Place, demo, waves, words};
 use crate::stub::{Reply, Seen, Stub, good_of};
 
-/// How a gallery is made.
+/// Gallery to make.
 pub struct Made {
     pub items: usize,
-    /// Of an item, by its number and its class.
+    /// Label of an item, by its number and its class.
     pub label: fn(usize, i64) -> Option<i64>,
     pub source: fn(usize) -> Option<String>,
-    /// What the old model has made of all items.
+    /// Vectors that the old model has made of all items.
     pub old: fn() -> Matrix,
     pub encoder: &'static str,
 }
@@ -44,7 +44,7 @@ pub fn read(name: &str) -> Matrix {
     rehang_files::read_matrix(&VectorSource::path(demo(name))).unwrap()
 }
 
-/// An old model that sees what the new one sees, with noise.
+/// Gives the vectors of an old model that sees what the new one sees, with noise.
 pub fn noisy() -> Matrix {
     let mut rows = read("new.npy");
     let squares: f32 = rows.as_slice().iter().map(|value| value * value).sum();
@@ -57,7 +57,7 @@ pub fn noisy() -> Matrix {
     rows
 }
 
-/// A folder with a gallery of the demo's old vectors, and a configuration that names no adapter.
+/// Makes a folder with a gallery of the demo's old vectors, and a configuration that names no adapter.
 pub fn place(made: &Made) -> Place {
     let place = Place::new();
     let rows: Vec<usize> = (0..made.items).collect();
@@ -83,7 +83,7 @@ pub fn place(made: &Made) -> Place {
     place
 }
 
-/// What `upgrade auto` says, as JSON, and its exit code.
+/// Runs `upgrade auto`; gives what it says as JSON, and its exit code.
 fn auto(place: &Place, more: &[&str]) -> (Value, i32) {
     let all = [&["upgrade", "auto", "--method", "ridge", "--json"], more].concat();
     let output = place.run(&all);
@@ -101,7 +101,7 @@ fn result<'a>(value: &'a Value, step: &str) -> &'a Value {
     &steps.iter().find(|taken| taken["step"] == step).unwrap()["result"]
 }
 
-/// Items that are native, each with the new model's very vector.
+/// Counts the items that are native; each has to have the new model's very vector.
 fn natives(place: &Place) -> usize {
     let store = SqliteStore::open(place.path("G.db")).unwrap();
     let new = read("new.npy");
@@ -152,7 +152,7 @@ fn one_command_goes_from_a_gallery_to_everything_native() {
     let (gone, code) = auto(&place, &["--yes"]);
     assert_eq!((steps(&gone).len(), &gone["halt"]["why"], code), (0, &"home".into(), 0));
 
-    // It never finishes, and never goes against a person.
+    // The command never finishes an upgrade, and never goes against a person.
     place.finish(&["upgrade", "rollback"]);
     let (gone, code) = auto(&place, &["--yes"]);
     assert_eq!((steps(&gone).len(), &gone["halt"]["why"], code), (0, &"rolled-back".into(), 1));
@@ -230,7 +230,7 @@ fn a_bridge_serves_new_queries_before_anything_is_written() {
     let off = place.json(&["upgrade", "bridge", "--off"]);
     assert!(off["bridge"].is_null());
     assert_eq!(search(&both)["results"], plain["results"], "undone in one step");
-    // The same pairs, the same bridge.
+    // Equal pairs give an equal bridge.
     assert_eq!(place.json(&["upgrade", "bridge"])["bridge"], bridged["bridge"]);
     assert_eq!(search(&both)["results"], over["results"]);
     let said = place.run(&["upgrade", "bridge"]);
@@ -262,11 +262,12 @@ fn the_order_is_chosen_for_a_metric_and_followed_from_the_start_on() {
     let regret = |row: usize| behind(row, 0).max(behind(row, 1));
     let best = (0..rows.len()).fold(0, |best, row| if regret(row) < regret(best) { row } else { best });
     assert_eq!((rows[0]["policy"].as_str(), choice["kept"].as_u64()), (Some("coverage"), Some(best as u64)));
-    // It was chosen for this metric; for another one it is chosen again.
+    // The order was chosen for this metric; for another one it is chosen again.
     assert!(!steps(&auto(&place, &asked).0).contains(&"order"));
     let again = ["--for", "map", "--items", "500", "--worth", "0"];
     assert_eq!(result(&auto(&place, &again).0, "order")["criterion"], "mAP");
-    // The start follows the order that the gallery's document names; a configuration that names an order itself gets no choice.
+    // The start follows the order that the gallery's document names; a configuration that names an order
+    // itself gets no choice.
     let store = SqliteStore::open(place.path("G.db")).unwrap();
     let (version, _) = store.document("order of second").unwrap().unwrap();
     let random = r#"{"policy": "random", "metric": "top1"}"#;
@@ -318,7 +319,8 @@ fn what_people_asked_is_what_the_choice_and_the_forecast_go_by() {
     place.write_bytes("rehang.toml", config.as_bytes());
     // One is asked twice, and counts twice.
     let log: String = (500..561).chain([500]).map(|row| format!("{{\"text\": \"row:{row}\"}}\n")).collect();
-    // As logs are: a query without a word, and one that the service refuses. Another one the old model alone refuses.
+    // As logs are: a query without a word, and one that the service refuses. Another one the old model alone
+    // refuses.
     let log = format!("{{\"text\": \" \"}}\n{{\"text\": \"row:forbidden\"}}\n{log}");
     place.write_bytes("queries.jsonl", log.as_bytes());
     let asked = ["--items", "300", "--worth", "0", "--queries", "queries.jsonl"];
@@ -369,7 +371,8 @@ fn what_people_asked_is_what_the_choice_and_the_forecast_go_by() {
     assert_eq!(spent, sent, "all of it is the upgrade's, also what was refused");
     auto(&place, &asked);
     assert_eq!((texts_of("first"), texts_of("second")), paid, "nothing is embedded twice");
-    // A longer log costs what is new in it. `auto` has the map chosen by it, also where `pairs` has embedded it.
+    // A longer log costs what is new in it. `auto` has the map chosen by it, also where `pairs` has embedded
+    // it.
     place.write_bytes("queries.jsonl", (log.clone() + "{\"text\": \"row:561\"}\n").as_bytes());
     let longer = place.json(&[&["upgrade", "pairs"], &asked[..]].concat());
     assert_eq!(longer["queries"], 62);
@@ -392,7 +395,8 @@ fn what_people_asked_is_what_the_choice_and_the_forecast_go_by() {
 fn a_budget_that_ends_among_queries_is_gone_on_from() {
     const ITEMS: usize = 60;
     const QUERIES: usize = 50;
-    // A service without a revision embeds every fourth item again before queries: it might be another model by now.
+    // A service without a revision embeds every fourth item again before queries: it might be another model
+    // by now.
     const COMPARED: usize = 15;
     let vectors = [("first", read("old.npy")), ("second", read("new.npy"))];
     let stub = Stub::start(move |_, seen| {
@@ -413,7 +417,7 @@ fn a_budget_that_ends_among_queries_is_gone_on_from() {
     let log: String = (500..500 + QUERIES).map(|row| format!("{{\"text\": \"row:{row}\"}}\n")).collect();
     place.write_bytes("queries.jsonl", log.as_bytes());
     let texts = || stub.seen().iter().map(|seen| seen.texts().len()).sum::<usize>();
-    // It ends in the middle of a batch of queries.
+    // The budget ends in the middle of a batch of queries.
     configure(ITEMS + 20);
     for _ in 0..2 {
         let (ended, code) = auto(&place, &["--queries", "queries.jsonl"]);
@@ -462,7 +466,7 @@ fn a_switch_makes_the_index_that_an_earlier_process_left_unmade() {
     fs_err::remove_file(open().index_path("second").unwrap()).unwrap();
     let is_ready = || open().is_ready("second").unwrap();
     assert!(!is_ready());
-    // What is native already is all that is asked for, so no run follows.
+    // As much is native already as is asked for, so no run follows.
     let (reached, _) =
         auto(&place, &[&pairs[..], &["--yes", "--switch-if", ">= 0", "--until", "0.01"]].concat());
     assert_eq!((steps(&reached), &reached["halt"]["why"]), (vec!["switch"], &"reached".into()), "{reached}");
@@ -503,7 +507,7 @@ fn a_budget_that_ends_in_the_sample_is_gone_on_from() {
 
 #[test]
 fn few_pairs_one_class_and_a_whole_gallery_are_said() {
-    // Of so few no forecast is made. All of them are native, so none is needed.
+    // No forecast is made of so few items. All of them are native, so none is needed.
     let few = place(&Made::of(25));
     let (ended, code) = auto(&few, &["--yes"]);
     assert_eq!((&ended["halt"]["why"], code), (&"home".into(), 0), "{ended}");
@@ -515,11 +519,11 @@ fn few_pairs_one_class_and_a_whole_gallery_are_said() {
     assert_eq!(&ended["halt"]["why"], "too-few-pairs");
     let (ended, _) = auto(&more, &["--items", "400", "--worth", "0"]);
     assert_eq!(steps(&ended), ["pairs", "fit", "report", "plan"], "{ended}");
-    // What was drawn may be given up, with the map: another model may come under the name.
+    // Pairs that were drawn may be given up, with the map: another model may come under the name.
     more.finish(&["gallery", "drop-space", "--gallery", "G.db", "--space", "second"]);
     let (begun, _) = auto(&more, &["--items", "300", "--worth", "0"]);
     assert_eq!(steps(&begun), ["doctor", "pairs", "fit", "report", "plan"], "{begun}");
-    // What was not worth drawing is not drawn by a second call.
+    // Pairs that were not worth drawing are not drawn by a second call.
     let enough = place(&Made::of(400));
     for _ in 0..2 {
         let drawn = enough.json(&["upgrade", "pairs", "--worth", "50"]);
@@ -608,7 +612,7 @@ fn an_end_is_reached_beside_an_application_that_writes_on() {
     let encoder = Function::new(&space, 8, false, None, move |sources| {
         let call = counted.fetch_add(1, Ordering::SeqCst);
         if call > 100 {
-            return Err(rehang::Error::conflict("the upgrade", "it does not come to its end"));
+            return Err(rehang_core::Error::conflict("the upgrade", "it does not come to its end"));
         }
         for more in 0..4 {
             let id = format!("new {call} {more}");
@@ -723,7 +727,7 @@ fn a_plan_says_what_a_bridge_brings_and_what_people_search_comes_first() {
     assert_eq!(place.json(&["upgrade", "plan"])["forecast"]["bridge"], Value::Null);
 }
 
-/// What `upgrade auto` does by itself, where no option speaks of a map.
+/// Runs `upgrade auto` with no option that speaks of a map; gives what it says as JSON, and its exit code.
 fn alone(place: &Place, more: &[&str]) -> (Value, i32) {
     let output = place.run(&[&["upgrade", "auto", "--json"], more].concat());
     let said = String::from_utf8_lossy(&output.stderr);
@@ -783,7 +787,7 @@ fn everything_is_embedded_where_that_is_the_shorter_way() {
     let verbs = verbs.map(|verb| format!("rehang upgrade {verb} --config rehang.toml"));
     assert_eq!(listed["commands"], serde_json::json!(verbs));
 
-    // What is embedded to measure it stays native.
+    // Items that are embedded to measure the rate stay native.
     let (stopped, code) = alone(&place, &[]);
     assert_eq!((steps(&stopped), code), (vec!["doctor", "way", "plan"], 0), "{stopped}");
     let way = result(&stopped, "way");
@@ -806,7 +810,7 @@ fn everything_is_embedded_where_that_is_the_shorter_way() {
     place.finish(&["upgrade", "rollback"]);
     assert_eq!(alone(&place, &["--yes"]).0["halt"]["why"], "rolled-back");
     place.finish(&["upgrade", "switch"]);
-    // What the application writes is embedded by the same command, after the switch.
+    // Items that the application writes are embedded by the same command, after the switch.
     let old: Vec<String> = read("old.npy").row(599).iter().map(ToString::to_string).collect();
     let vector = format!("first=[{}]", old.join(","));
     let put = "gallery put --config rehang.toml --id i3 --source row:3 --vector {}";
@@ -840,7 +844,8 @@ fn a_map_is_made_where_it_is_asked_for_or_pays() {
     assert_eq!(because(&plain), "shorter");
     assert!(first(&plain, &["--mapped"]).contains("pairs"));
     assert!(first(&plain, &["--method", "ridge"]).contains("pairs"));
-    // Three hours; a budget that would end it before the switch; a twentieth without a source, which searches would lose.
+    // Three hours; a budget that would end it before the switch; a twentieth without a source, which searches
+    // would lose.
     let slow = limited("rate = \"100/h\"");
     assert_eq!(because(&slow), "longer");
     assert!(first(&slow, &[]).contains("pairs"));
@@ -866,7 +871,7 @@ fn a_map_is_made_where_it_is_asked_for_or_pays() {
     }
 }
 
-/// What a service manager sends, at one moment or another of each verb that computes.
+/// A service manager's signal comes at one moment or another of each verb that computes.
 #[cfg(unix)]
 #[test]
 fn what_computes_ends_at_a_signal_with_nothing_half_and_the_same_command_goes_on() {
@@ -886,7 +891,7 @@ fn what_computes_ends_at_a_signal_with_nothing_half_and_the_same_command_goes_on
             let child = place.command(verb).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
             #[allow(clippy::disallowed_methods, reason = "the signal comes at any moment of the work")]
             std::thread::sleep(Duration::from_millis(waits.next().unwrap()));
-            // It may have ended before.
+            // The process may have ended before.
             drop(
                 Command::new("kill").args(["-TERM", &child.id().to_string()]).stderr(Stdio::null()).status(),
             );

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Output};
 
-use rehang::Matrix;
+use rehang_core::Matrix;
 
 use crate::common::{Place, faults_of_refusal, waves, words};
 

@@ -1,9 +1,10 @@
-//! A gallery whose service has a batch API: the program is killed again and again while batches are under way, and what was sent comes back.
+//! A gallery whose service has a batch API: the program is killed again and again while batches are under
+//! way, and what was sent comes back.
 
 use std::collections::BTreeMap;
 use std::process::Stdio;
 
-use rehang::{Matrix, Provenance};
+use rehang_core::{Matrix, Provenance};
 use rehang_sqlite::SqliteStore;
 use rehang_store::{ItemWrite, Ledger as _, Scan, Select};
 use serde_json::{Value, json};

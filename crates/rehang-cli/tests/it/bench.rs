@@ -1,4 +1,4 @@
-//! Which model to upgrade to, asked of services as an operator asks it, and the upgrade that follows.
+//! Comparison of models, asked of services as an operator asks it, and the upgrade that follows.
 
 use std::path::Path;
 use std::process::Command;
@@ -97,7 +97,7 @@ fn an_operator_learns_which_model_to_take_and_goes_on_with_it() {
     let output = place.run(&bench);
     let said = String::from_utf8(output.stdout).unwrap();
     assert!(said.contains("gone failed: ") && said.contains("the \"same\" is level with second"), "{said}");
-    // What it ends with is done as it stands.
+    // The commands at the end of the text are carried out as they stand.
     let (line, encoder) = said.split_once("Next: ").unwrap().1.split_once("\nand in rehang.toml").unwrap();
     assert_eq!(
         line,
@@ -125,7 +125,8 @@ fn an_operator_learns_which_model_to_take_and_goes_on_with_it() {
     assert!(plan["estimate"]["money"].as_f64().unwrap() > 0.0, "{plan}");
 }
 
-/// Where nobody has searched yet: a language model writes a query for each of some documents, and these judge.
+/// Nobody has searched yet: a language model writes a query for each of some documents, and these queries
+/// judge.
 #[test]
 fn queries_that_a_language_model_writes_judge_the_models() {
     let Some(python) = std::env::var_os("REHANG_PYTHON") else { return };
@@ -199,7 +200,7 @@ fn a_sample_holds_what_was_clicked_and_queries_of_a_file_ask_with_the_words_of_q
     let texts: Vec<String> = stub.seen().iter().flat_map(Seen::texts).collect();
     let is_asked = |text: &str| texts.iter().any(|asked| asked == text);
     assert!(["row:701", "row:702", "row:11"].iter().all(|text| is_asked(text)), "{texts:?}");
-    // The prefix of a query stands before it, so it is the document's own vector that asks.
+    // The prefix `row:7` and the text `01` make `row:701`, so a document's own vector asks.
     let ndcg = |value: &Value| value["models"][0]["measured"]["metrics"]["top1"].as_f64().unwrap();
     assert_eq!(ndcg(&compared), 100.0);
     assert!(!is_asked("row:703"));

@@ -1,6 +1,6 @@
-//! A gallery that is large enough for a search graph is upgraded while the binary is killed at random moments and an application
-//! writes through plain SQL. After every death the gallery is whole, its searches find what a search of everything finds, and none of
-//! them makes an index. In the end all is native.
+//! A gallery that is large enough for a search graph is upgraded while the binary is killed at random moments
+//! and an application writes through plain SQL. After every death the gallery is whole, its searches find
+//! what a search of everything finds, and none of them makes an index. In the end all is native.
 //!
 //! `REHANG_KILLS` sets how often (default 6; `cargo xtask chaos` kills 60 times).
 
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
-use rehang::{Matrix, Provenance};
+use rehang_core::{Matrix, Provenance};
 use rehang_sqlite::{SearchOptions, SqliteStore};
 use rehang_store::{Examined, Index as _, Ledger as _, Scan, Select};
 use rusqlite::{Connection, TransactionBehavior, params};
@@ -19,28 +19,29 @@ use rusqlite::{Connection, TransactionBehavior, params};
 use crate::common::Place;
 use crate::common::upgrade::{self, IMPORT, upgrade};
 
-/// The items that are imported. More than are compared one by one, at any time.
+/// Number of items that are imported: at any time more than are compared one by one.
 const ITEMS: usize = 21_000;
-/// Those that the encoder knows: the application's new ones, too.
+/// Number of items that the encoder knows, which are the application's new ones too.
 const KNOWN: usize = 25_000;
 const D: usize = 8;
-/// The share of the true nearest 10 that searches find at the least. A graph that was just made finds 1.0000 of these vectors.
+/// Share of the true nearest 10 that searches find at the least. A graph that was just made finds 1.0000 of
+/// these vectors.
 const RECALL: f64 = 0.995;
 
-/// A gallery under kills, and what an application knows of its items.
+/// Gallery under kills, and what an application knows of its items.
 struct Chaos {
     place: Place,
     old: Matrix,
     new: Matrix,
     random: ChaCha8Rng,
-    /// The items that there are, and whether they have an old vector.
+    /// Items that there are, and whether they have an old vector.
     items: BTreeMap<usize, bool>,
     next: usize,
     /// Items that were native and have not changed since.
     native: BTreeSet<usize>,
     wanted: u32,
     killed: u32,
-    /// Of each graph that was looked at.
+    /// Recall of each graph that was looked at.
     recalls: Vec<f64>,
     slowest_search: Duration,
 }
@@ -75,8 +76,8 @@ impl Chaos {
         }
     }
 
-    /// Runs a command up to so many times and kills it within so many milliseconds; looks at everything after each death, and lets the
-    /// application write.
+    /// Runs a command up to so many times and kills it within so many milliseconds; looks at everything after
+    /// each death, and lets the application write.
     fn disturb(&mut self, arguments: &[&str], times: u32, most_ms: u64) {
         for _ in 0..times {
             if self.killed >= self.wanted {
@@ -92,7 +93,7 @@ impl Chaos {
         }
     }
 
-    /// What must hold at any time.
+    /// Checks what must hold at any time.
     fn examine(&mut self) {
         let store = SqliteStore::open(self.place.path("G.db")).unwrap();
         assert_eq!(store.check().unwrap(), [], "the store's own examination");
@@ -128,7 +129,7 @@ impl Chaos {
         self.search();
     }
 
-    /// A search by the binary: it answers, and says so where there is no index instead of making one.
+    /// Searches by the binary: it answers, and says so where there is no index instead of making one.
     fn search(&mut self) {
         let store = SqliteStore::open(self.place.path("G.db")).unwrap();
         let Some(space) = store.serving().unwrap() else { return };
@@ -148,7 +149,8 @@ impl Chaos {
         assert!(ready || saved() == before, "a search made an index");
     }
 
-    /// An application at work, which knows nothing of rehang: it adds, deletes and changes items, in one transaction.
+    /// Writes as an application that knows nothing of rehang: it adds, deletes and changes items, in one
+    /// transaction.
     fn write(&mut self) {
         let mut sql = Connection::open(self.place.path("G.db")).unwrap();
         sql.busy_timeout(Duration::from_secs(10)).unwrap();
@@ -199,7 +201,7 @@ impl Chaos {
         transaction.commit().unwrap();
     }
 
-    /// One upgrade from the import on.
+    /// Carries out one upgrade, from the import on.
     fn upgrade(&mut self) {
         self.items = (0..ITEMS).map(|row| (row, true)).collect();
         self.next = ITEMS;
@@ -225,7 +227,7 @@ impl Chaos {
         self.examine();
         self.disturb(&upgrade("switch"), 1, 50);
         let switched = self.place.run(&upgrade("switch"));
-        // It says where items have no vector yet: those that the application changed.
+        // The switch says which items have no vector yet: those that the application changed.
         assert!(matches!(switched.status.code(), Some(0 | 1)), "{switched:?}");
         self.examine();
         let times = self.random.random_range(2..6);

@@ -1,8 +1,9 @@
-//! An upgrade that goes by what people took from the answers, as ten lines compute it; and floors, as counting pair by pair does.
+//! Upgrade that goes by what people took from the answers, as ten lines compute it; and floors, as counting
+//! pair by pair does.
 
 use std::fmt::Write as _;
 
-use rehang::{Distance, Matrix};
+use rehang_core::{Distance, Matrix};
 use rehang_files::{VectorSource, read_matrix};
 use serde_json::Value;
 
@@ -10,18 +11,19 @@ use crate::auto::{Made, noisy, place, read};
 use crate::common::{Place, demo};
 use crate::stub::{Reply, Seen, Stub, good_of};
 
-/// Items of the gallery, and the rows of the demo that ask.
+/// Number of items of the gallery, and the rows of the demo that ask.
 pub const ITEMS: usize = 1000;
 pub const ASKED: std::ops::Range<usize> = 1000..1200;
-/// An item that no gallery has.
+/// Number of an item that no gallery has.
 const GONE: usize = 5000;
 
-/// Both models behind one service: a text `row:N` is row N of the demo, of which the old model has no two alike.
+/// Starts a service with both models: a text `row:N` is row N of the demo, of which the old model has no two
+/// alike.
 pub fn service() -> Stub {
     service_beside(|_| None)
 }
 
-/// Both models behind one service, which does something else first where that applies.
+/// Starts a service with both models. A reply of `other`, where it has one, comes before theirs.
 pub fn service_beside(other: impl Fn(&Seen) -> Option<Reply> + Send + Sync + 'static) -> Stub {
     let vectors = [("first", noisy()), ("second", read("new.npy"))];
     Stub::start(move |_, seen| {
@@ -46,7 +48,7 @@ fn gallery(url: &str) -> Place {
     place
 }
 
-/// What people took: thirty items of the query's class, each at a position, and one that is gone. By query, item and gain.
+/// Clicks, by query, item and position: thirty items of the query's class at most, and one that is gone.
 pub fn clicked() -> Vec<(usize, usize, u32)> {
     let classes = rehang_files::read_labels(&VectorSource::path(demo("label.npy"))).unwrap();
     let mut clicks = Vec::new();
@@ -64,7 +66,8 @@ pub fn clicked() -> Vec<(usize, usize, u32)> {
     clicks
 }
 
-/// nDCG@10 of the clicks in percent, by sorting; queries without a click in the gallery do not count.
+/// Computes nDCG@10 of the clicks in percent, by sorting; queries without a click in the gallery do not
+/// count.
 pub fn twin(gallery: &Matrix, queries: &Matrix, clicks: &[(usize, usize, u32)]) -> f64 {
     let discounted = |gains: &[f64]| -> f64 {
         (1..=10).zip(gains).map(|(rank, gain)| gain / (1.0 + f64::from(rank)).log2()).sum()
@@ -154,7 +157,7 @@ fn an_upgrade_speaks_by_ndcg_of_what_people_took_as_ten_lines_compute_it() {
         assert_eq!(others, ["mAP", "Top-1"]);
     }
 
-    // The same queries with other clicks cost nothing; `auto` fits by them.
+    // Queries that are known cost nothing with other clicks; `auto` fits by the clicks.
     let texts = || stub.seen().iter().flat_map(Seen::texts).filter(|text| text.starts_with("row:1")).count();
     let before = texts();
     let half: Vec<_> = clicks.iter().copied().filter(|click| click.1 % 2 == 0).collect();
@@ -207,12 +210,13 @@ fn clicks_may_name_queries_by_id_and_what_names_nothing_is_refused_before_it_cos
     place.json(&["upgrade", "fit", "--method", "ridge"]);
     let report = place.json(&["upgrade", "report"]);
     assert_eq!(report["data"]["metrics"][0]["id"], "ndcg@10");
-    // Queries alone again: what was clicked says nothing any more.
+    // Queries come alone again: what was clicked says nothing any more.
     place.json(&["upgrade", "pairs", "--items", "300", "--worth", "0", "--queries", "queries.jsonl"]);
     assert_eq!(place.json(&["upgrade", "report"])["data"]["metrics"][0]["id"], "agreement@10");
 }
 
-/// The floor that lets as many answers through as `floor` does today, and the part of today's that does not come through, pair by pair.
+/// Gives the floor that lets as many answers through as `floor` does today, and the part of today's answers
+/// that does not come through, pair by pair.
 fn carried(today: &[f64], then: &[f64], floor: f64) -> (f64, f64) {
     let passes = |distance: f64| distance <= 1.0 - floor;
     let answers = today.iter().filter(|&&distance| passes(distance)).count();
@@ -247,7 +251,7 @@ fn thresholds_are_those_of_counting_pair_by_pair() {
     let all: Vec<usize> = (0..ITEMS).collect();
     let number = |value: &Value| value.as_f64().unwrap();
     let handicap = number(&fitted["handicap"]);
-    // What lets 2 and 10 of 100 answers through.
+    // Floors that let 2 and 10 of 100 answers through.
     let mut today = distances(&old, &old, &all, 0.0);
     today.sort_by(f64::total_cmp);
     let floors = [50, 10].map(|part| format!("{:.4}", 1.0 - today[today.len() / part]));

@@ -7,12 +7,12 @@ use rehang_files::Ids;
 
 use crate::common::{Place, waves, words};
 
-/// An adapter from 3 to 4 coordinates, and a folder `in` of partitions with ids.
+/// Makes an adapter from 3 to 4 coordinates, and a folder `in` of partitions with ids.
 fn prepared(rows: &[usize]) -> Place {
     let place = Place::new();
     place.write_matrix("old.npy", &waves(80, 3, 1));
     place.write_matrix("new.npy", &waves(80, 4, 2));
-    // It warns that so few pairs say little, which is no failure.
+    // The fit warns that so few pairs say little, which is no failure.
     let fitted = place.run(&words("fit --old old.npy --new new.npy --method ridge -o a.safetensors", &[]));
     assert!(fitted.status.code().is_some_and(|code| code < 2), "{fitted:?}");
     for (part, &rows) in rows.iter().enumerate() {

@@ -1,5 +1,6 @@
-//! The binary is killed (`kill -9`) at random moments, again and again. After every death the gallery is whole; in the end
-//! it is what it would have been without any, and nothing was embedded twice beyond one batch a death.
+//! The binary is killed (`kill -9`) at random moments, again and again. After every death the gallery is
+//! whole; in the end it is what it would have been without any, and nothing was embedded twice beyond one
+//! batch a death.
 //!
 //! `REHANG_KILLS` sets how often (default 200; `cargo xtask kill` runs 1,000).
 
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use rehang::{Matrix, Provenance};
+use rehang_core::{Matrix, Provenance};
 use rehang_sqlite::SqliteStore;
 use rehang_store::{Examined, Failure, Ledger, Scan, Select};
 
@@ -22,7 +23,7 @@ const BATCH: usize = 8;
 const D_OLD: usize = 4;
 const D_NEW: usize = 6;
 
-/// The new model's vector of an item: the old one with two more coordinates.
+/// Gives the new model's vector of an item: the old one with two more coordinates.
 fn native(number: usize) -> Vec<f32> {
     (0..D_NEW).map(|column| ((number * 7 + column * 13) % 101) as f32 / 8.0).collect()
 }
@@ -61,13 +62,14 @@ impl World {
         ended.iter().all(|output| output.status.success())
     }
 
-    /// Everything that must hold after any death; gives how many are native.
+    /// Checks everything that must hold after any death; gives how many items are native.
     fn check(&self) -> u64 {
         check_gallery(&self.place, |number| Some([&native(number)[..D_OLD], &[0.0; D_NEW - D_OLD]].concat()))
     }
 }
 
-/// `adapted` is what an adapted vector of an item is, where that is known.
+/// Checks a gallery, and gives how many items are native. `adapted` gives the adapted vector of an item,
+/// where that is known.
 fn check_gallery(place: &Place, adapted: impl Fn(usize) -> Option<Vec<f32>>) -> u64 {
     let store = SqliteStore::open(place.path("G.db")).unwrap();
     assert_eq!(store.check().unwrap(), [], "the store's own examination");
@@ -144,8 +146,8 @@ fn killed_at_any_moment_it_goes_on_and_loses_nothing() {
             }
         }
         killed_running += deaths;
-        // What the dead held is taken over when their leases have run out. An item that one death after another has met, by chance, is
-        // listed then; a person tries it again.
+        // Items in the hands of the dead are taken over when their leases have run out. An item that one
+        // death after another has met, by chance, is listed then; a person tries it again.
         if !world.finish_both(&upgrade("run")) {
             let store = SqliteStore::open(world.place.path("G.db")).unwrap();
             let listed = store.failures("second", None, ITEMS).unwrap();
@@ -155,8 +157,8 @@ fn killed_at_any_moment_it_goes_on_and_loses_nothing() {
             assert!(world.finish_both(&upgrade("run")));
         }
         assert_eq!(world.check(), ITEMS as u64);
-        // What was embedded more than once was in hand at a death: the one batch of the one worker. Two processes at once pay for
-        // nothing twice.
+        // Items were embedded more than once only where they were in hand at a death: the one batch of the
+        // one worker. Two processes at once pay for nothing twice.
         let again = upgrade::embedded_again(&world.place);
         assert!(again <= deaths * BATCH as u32, "{again} embedded again after {deaths} deaths");
         embedded_twice += again;
@@ -182,8 +184,8 @@ fn killed_at_any_moment_it_goes_on_and_loses_nothing() {
     );
 }
 
-/// An item that kills the process itself, as one does that takes all memory: it goes alone after two deaths, and after two more it is
-/// listed. All others become native.
+/// An item that kills the process itself, as one does that takes all memory: it goes alone after two deaths,
+/// and after two more it is listed. All others become native.
 #[test]
 fn an_item_that_kills_the_process_is_found() {
     let world = World::new();
@@ -217,8 +219,8 @@ fn an_item_that_kills_the_process_is_found() {
     assert!(again <= 2 * BATCH + 3, "{again} embedded again");
 }
 
-/// The process dies in the middle of what people asked, again and again, while the old model embeds it and while the new one does: a death
-/// costs the queries that were in hand, and no other is embedded twice.
+/// The process dies in the middle of what people asked, again and again, while the old model embeds it and
+/// while the new one does: a death costs the queries that were in hand, and no other is embedded twice.
 #[test]
 fn queries_are_paid_for_once_whatever_dies_among_them() {
     const QUERIES: usize = 300;
@@ -248,7 +250,8 @@ fn queries_are_paid_for_once_whatever_dies_among_them() {
     assert_eq!(world.place.json(&pairs)["queries"], QUERIES);
     println!("{deaths} deaths among {QUERIES} queries by two models; {again} were embedded twice");
 
-    // Another old model has made none of these vectors, also where only its table tells it apart; the new one has its own.
+    // Another old model has made none of these vectors, also where only its table tells it apart; the new one
+    // has its own.
     let config = fs_err::read_to_string(world.place.path("rehang.toml")).unwrap();
     fs_err::copy(world.place.path("encode.sh"), world.place.path("other.sh")).unwrap();
     let (new, old) = config.split_once("[old.encoder]").unwrap();
@@ -262,14 +265,15 @@ fn queries_are_paid_for_once_whatever_dies_among_them() {
         world.place.write_bytes("rehang.toml", format!("{new}[old.encoder]{old}").as_bytes());
         let before = asked();
         assert_eq!(world.place.json(&pairs)["queries"], QUERIES);
-        // Without a revision, one is embedded again after every 128, and one at the end: the program might have become another model.
+        // Without a revision, one is embedded again after every 128, and one at the end: the program might
+        // have become another model.
         let more = asked() - before;
         assert!((QUERIES..=QUERIES + QUERIES / 128 + 1).contains(&more), "{more}");
     }
 }
 
-/// The whole way is killed at any moment, from the first pair to the last item, and the same command goes on: no item is paid for twice
-/// but those in hand at a death.
+/// The whole way is killed at any moment, from the first pair to the last item, and the same command goes on:
+/// no item is paid for twice but those in hand at a death.
 #[test]
 fn the_whole_way_is_killed_at_any_moment_and_goes_on() {
     let kills: u32 = std::env::var("REHANG_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(50);

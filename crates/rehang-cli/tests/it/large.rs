@@ -1,10 +1,10 @@
-//! A gallery that is large enough for a graph, through a whole upgrade: no search makes an index, no switch goes without one, and the
-//! disk gets its room back.
+//! A gallery that is large enough for a graph, through a whole upgrade: no search makes an index, no switch
+//! goes without one, and the disk gets its room back.
 
 use std::process::Output;
 
 use rand::{RngExt as _, SeedableRng as _};
-use rehang::Matrix;
+use rehang_core::Matrix;
 
 use crate::common::{self, Place, words};
 

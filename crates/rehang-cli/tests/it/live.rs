@@ -1,9 +1,10 @@
-//! A live upgrade by the command line alone: the verbs that scripts rely on, and everything that can be wrong with them.
+//! A live upgrade by the command line alone: the verbs that scripts rely on, and everything that can be wrong
+//! with them.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
 
-use rehang::{Adapter, Distance, Matrix, Provenance, Space};
+use rehang_core::{Adapter, Distance, Matrix, Provenance, Space};
 use rehang_files::{VectorSource, read_matrix};
 use rehang_sqlite::SqliteStore;
 use rehang_store::{Ledger, Scan, Select};
@@ -59,7 +60,7 @@ fn place() -> Place {
 }
 
 fn config(change: &str) -> String {
-    let text = "[gallery]\npath = \"G.db\"\n[old]\nname = \"resnet\"\ndim = 4\ndistance = \"l2\"\n[new]\nname = \"clip\"\ndim = \
+    let text = "[gallery]\npath = \"G.db\"\n[old]\nname = \"resnet\"\ndimension = 4\ndistance = \"l2\"\n[new]\nname = \"clip\"\ndimension = \
                 6\ndistance = \"l2\"\n[adapter]\nfile = \"adapter.safetensors\"\n[order]\npolicy = \"sigma\"\nseed = 1\n[encoder]\n\
                 kind = \"table\"\nvectors = \"new.npy\"\nids = \"ids.txt\"\n[run]\nbatch = 8\nworkers = 2\n";
     match change.split_once(" => ") {
@@ -126,7 +127,8 @@ fn a_whole_upgrade_by_its_verbs() {
     // Two items are not in the table: they are listed, and the rest is done.
     let (rest, out, error) = code(&place, &upgrade("run", &["--until", "all", "--json"]));
     assert_eq!(rest, 1, "{out}{error}");
-    // They are in the way of the next run too, which says so, and that the σ² of this adapter is made up.
+    // Both failed items are in the way of the next run too. It says so, and that the σ² of this adapter is
+    // made up.
     let (rest, out, _) = code(&place, &upgrade("run", &[]));
     assert_eq!(rest, 1, "{out}");
     assert!(out.contains("2 items could not be embedded") && out.contains("ALARM"), "{out}");
@@ -312,7 +314,7 @@ fn a_plan_shows_the_forecast_and_a_switch_that_would_serve_worse_is_refused() {
     assert_eq!(forecast["start"], series["metrics"]["map"]["start"]);
     assert_eq!(forecast["curve_at"][3][1], series["metrics"]["map"]["end"]);
 
-    // The same report with a curve that rises from 20 to 60 and a do-nothing line at 30.
+    // Another report has a curve that rises from 20 to 60 and a do-nothing line at 30.
     let mut weak = measured.clone();
     weak["do_nothing"]["map"] = 30.0.into();
     for curve in weak["curves"].as_array_mut().unwrap() {
@@ -346,13 +348,13 @@ fn a_plan_shows_the_forecast_and_a_switch_that_would_serve_worse_is_refused() {
     place.json(&upgrade("switch", &["--anyway"]));
     place.json(&upgrade("switch", &[]));
     place.json(&upgrade("rollback", &[]));
-    // What the message says helps.
+    // The message's own advice helps: after a run until this share, the switch is allowed.
     let (ended, _, error) = code(&place, &upgrade("run", &["--until", "25.0%"]));
     assert_eq!(ended, 0, "{error}");
     place.json(&upgrade("switch", &[]));
     assert_eq!(info(), "clip");
 
-    // What was measured on other items says no share that is enough, a forecast of the whole gallery does.
+    // A forecast from other items names no share that is enough; a forecast of the whole gallery does.
     let run_to_enough = || code(&place, &upgrade("run", &["--until", "98% of new"]));
     let (refused, _, error) = run_to_enough();
     assert!(refused == 2 && error.contains("a share such as 60%"), "{error}");
@@ -424,7 +426,7 @@ fn a_plan_says_what_it_takes_as_far_as_it_is_known() {
         assert!(text.contains(words) && !text.contains("--probe"), "{text}");
     }
 
-    // What a run measured is known to the next plan; a run that was slowed down measures nothing.
+    // The rate of a run is known to the next plan; a run that was slowed down measures nothing.
     place.json(&upgrade("start", &[]));
     drop(code(&place, &upgrade("run", &["--budget", "64", "--rate", "100000/s"])));
     assert_eq!(plan(&config("")).0, nothing);
@@ -576,7 +578,8 @@ fn interrupt_a_run(signal: &str) {
     assert!((1..ITEMS as u64 - 2).contains(&native), "{native}");
 }
 
-/// A process that follows: what is written meanwhile becomes native, and a service manager's signal ends it in order.
+/// A process that follows: what is written meanwhile becomes native, and a service manager's signal ends it
+/// in order.
 #[cfg(unix)]
 #[test]
 fn a_follower_stays_until_it_is_asked_to_end() {
@@ -601,7 +604,7 @@ fn a_follower_stays_until_it_is_asked_to_end() {
     };
     // One has no source, and of the last two the encoder has no vector.
     wait(ITEMS as u64 - 4);
-    let old = rehang_store::NewVector::of_model("resnet", vec![0.5; D_OLD], rehang::Provenance::Old);
+    let old = rehang_store::NewVector::of_model("resnet", vec![0.5; D_OLD], rehang_core::Provenance::Old);
     let write = rehang_store::ItemWrite::new("i3", Some("source 3".into()), vec![old]);
     store.put(&[write]).unwrap();
     wait(ITEMS as u64 - 3);
@@ -625,7 +628,7 @@ const BAD_CONFIGURATIONS: [(&str, &str, &[&str]); 14] = [
     ("batch = 8 => batsch = 8", "plan", &["bad.toml", "batsch"]),
     ("batch = 8 => batch = 0", "plan", &["[run] batch", "1 or more"]),
     ("workers = 2 => rate = \"fast\"", "plan", &["[run] rate", "fast"]),
-    ("dim = 4 => dim = 5", "start", &["old"]),
+    ("dimension = 4 => dimension = 5", "start", &["old"]),
     ("name = \"resnet\" => name = \"vgg\"", "start", &["vgg", "resnet"]),
     ("name = \"clip\" => name = \"resnet\"", "start", &["resnet"]),
     ("\"sigma\" => \"oracle\"", "start", &["oracle", "coverage"]),
@@ -802,7 +805,7 @@ fn a_damaged_vector_stops_no_upgrade() {
     place.json(&upgrade("plan", &[]));
     let started = place.json(&upgrade("start", &[]));
     assert_eq!((started["adapted"].as_u64(), started["lacking"].as_u64()), (Some(119), Some(1)));
-    // Its item lacks a vector, so it is the first to be embedded.
+    // The item lacks a vector in the new space, so it is the first to be embedded.
     place.json(&upgrade("run", &["--budget", "1"]));
     let store = SqliteStore::open(place.path("G.db")).unwrap();
     let key = store.get(&["i77"]).unwrap()[0].as_ref().unwrap().key;
@@ -818,7 +821,8 @@ fn vectors_are_told_by_the_encoders_of_a_configuration() {
         let found: serde_json::Value = serde_json::from_str(&out).expect(&error);
         (code, found)
     };
-    // The old vectors of this gallery are the first coordinates of the new model's. Two items are not in its table, one has no source.
+    // The old vectors of this gallery are the first coordinates of the new model's. Two items are not in its
+    // table, one has no source.
     let (code, found) = identify(&[]);
     assert_eq!(
         (code, found["origin"].as_str(), found["compared"].as_u64()),
@@ -839,7 +843,7 @@ fn vectors_are_told_by_the_encoders_of_a_configuration() {
     assert_eq!(found["others"].as_array().map(Vec::len), Some(1));
     assert_eq!(found["others"][0][0], "i3");
     assert!(fs_err::read_to_string(place.path("others.tsv")).unwrap().starts_with("i3\t"));
-    // Of so few nothing can be said without asking the model; a space has to be there.
+    // Vectors alone say nothing of so few items without asking the model. A space has to be there.
     let (code, found) = identify(&["--items", "0"]);
     assert_eq!((code, found["origin"].as_str(), found["by"].as_str()), (1, Some("unknown"), Some("vectors")));
     let (code, _, error) = self::code(&place, &["identify", "--config", "rehang.toml", "--space", "clip"]);
@@ -872,7 +876,7 @@ fn a_doctor_checks_the_configuration_too() {
     rehang_files::adapter_file::save(&other, place.path("other.safetensors")).unwrap();
     let other = config("adapter.safetensors => other.safetensors");
     let good = config("");
-    // Of another gallery, and one that could not begin.
+    // Configurations of another gallery, and of an upgrade that could not begin.
     says(&config("path = \"G.db\" => path = \"H.db\""), &["checked.toml", "H.db", "G.db"]);
     says(&config("name = \"resnet\" => name = \"vgg\""), &["vgg", "resnet"]);
     // Encoders that do not open, or make vectors of another width.
@@ -993,8 +997,8 @@ fn a_new_gallery_takes_nothing_from_an_old_one_of_its_name() {
     assert_eq!(place.names().iter().filter(|name| name.starts_with(".N.db")).count(), 0);
 }
 
-/// The import reads its items twice, before and after it looks whether the gallery is there. Each time it waits at a pipe,
-/// so that the gallery comes exactly in between.
+/// The import reads its items twice, before and after it looks whether the gallery is there. Each time it
+/// waits at a pipe, so that the gallery comes exactly in between.
 #[cfg(unix)]
 #[test]
 fn a_gallery_that_comes_during_an_import_is_untouched() {
@@ -1022,7 +1026,7 @@ fn a_gallery_that_comes_during_an_import_is_untouched() {
     let mut second = open();
     // Somebody else's gallery, at work: its writes lie in its log only.
     let theirs = SqliteStore::create(place.path("N.db")).unwrap();
-    theirs.create_space(&Space::new("theirs", 2, Distance::L2, false), rehang::Provenance::Old).unwrap();
+    theirs.create_space(&Space::new("theirs", 2, Distance::L2, false), rehang_core::Provenance::Old).unwrap();
     let log = fs_err::read(place.path("N.db-wal")).unwrap();
     assert!(!log.is_empty());
     second.write_all(&items).unwrap();
@@ -1039,7 +1043,8 @@ fn a_gallery_that_comes_during_an_import_is_untouched() {
     assert!(!place.names().iter().any(|name| name.contains("partial")), "{:?}", place.names());
 }
 
-/// After the very first request, which goes alone, two are answered when both are there, which one after the other they never are.
+/// Two requests are answered only once both are there, so requests that went one after the other would get no
+/// answer. The very first one goes alone.
 #[test]
 fn requests_are_under_way_together_unless_somebody_says_otherwise() {
     use std::io::{BufRead, BufReader, Read};
@@ -1087,7 +1092,7 @@ fn requests_are_under_way_together_unless_somebody_says_otherwise() {
         asked.into_iter().flatten().collect::<Vec<_>>()
     };
     let service = std::thread::spawn(move || [1, 2, 1, 2].map(&answer_together));
-    // What a plan measures is what a run does.
+    // A plan measures what a run does.
     let plan = place.json(&upgrade("plan", &["--probe", "200"]));
     assert_eq!((&plan["estimate"]["probed_items"], &plan["estimate"]["failed"]), (&119.into(), &0.into()));
     let run = place.json(&upgrade("run", &[]));
@@ -1187,11 +1192,13 @@ fn what_an_upgrade_left_behind_can_be_dropped() {
     assert_eq!(drop_space("resnet").0, 2, "a way back is left until it is finished");
 }
 
-/// The new model was trained to be compatible: it searches old vectors as they are, and its head says which to re-embed first.
+/// The new model was trained to be compatible: it searches old vectors as they are, and its head says which
+/// to re-embed first.
 #[test]
 fn a_compatible_model_needs_no_adapter() {
     let place = Place::new();
-    // Two classes apart on the first axis, and at the end items between them, about which the head is in doubt.
+    // Two classes apart on the first axis, and at the end items between them, about which the head is in
+    // doubt.
     let old = Matrix::from_fn(ITEMS, D_OLD, |row, column| match (column, row >= ITEMS - 12) {
         (0, true) => 0.01 * (row % 3) as f32,
         (0, false) => {
@@ -1297,7 +1304,8 @@ fn a_first_configuration_is_written_from_gallery_and_adapter_and_never_replaced(
     assert_eq!(again, 2);
     assert!(error.contains("there already"), "{error}");
     assert_eq!(place.text("first.toml"), before);
-    // What was written is enough for an upgrade but for its backfill, and names the gallery for the other verbs.
+    // The configuration is enough for an upgrade but for its backfill, and names the gallery for the other
+    // verbs.
     place.json(&["upgrade", "plan", "--config", "first.toml"]);
     place.json(&["upgrade", "start", "--config", "first.toml"]);
     let found = place.json(&["search", "--config", "first.toml", "--vectors", "old-queries.npy", "-k", "3"]);

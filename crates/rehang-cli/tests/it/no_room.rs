@@ -1,11 +1,12 @@
-//! The binary where it cannot write: a file may not grow further (as on a full disk), or is read-only. Each verb says so in one
-//! sentence and leaves the gallery whole; with room the same commands end as if nothing had been in the way.
+//! The binary where it cannot write: a file may not grow further (as on a full disk), or is read-only. Each
+//! verb says so in one sentence and leaves the gallery whole; with room the same commands end as if nothing
+//! had been in the way.
 
 #![cfg(unix)]
 
 use std::process::{Command, Output};
 
-use rehang::Matrix;
+use rehang_core::Matrix;
 use rehang_sqlite::SqliteStore;
 use rehang_store::{Counts, Examined, Ledger};
 
@@ -30,9 +31,11 @@ fn place() -> Place {
     place
 }
 
-/// Runs the binary so that no file of its may grow beyond so many bytes: the system then refuses writes, as on a full disk.
+/// Runs the binary so that none of its files may grow beyond so many bytes: the system then refuses writes,
+/// as on a full disk.
 fn within(place: &Place, bytes: u64, arguments: &[&str]) -> Output {
-    // POSIX counts in blocks of 512 bytes. Who ignores the signal gets an error from the write instead of dying of it.
+    // POSIX counts in blocks of 512 bytes. Who ignores the signal gets an error from the write instead of
+    // dying of it.
     let script = format!("trap '' XFSZ; ulimit -f {}; exec \"$0\" \"$@\"", bytes.div_ceil(512));
     Command::new("sh")
         .args(["-c", &script, env!("CARGO_BIN_EXE_rehang")])
@@ -64,7 +67,7 @@ fn size(place: &Place) -> u64 {
     fs_err::metadata(place.path("G.db")).unwrap().len()
 }
 
-/// What an upgrade leaves behind, but for when.
+/// Reads what an upgrade leaves behind, without times: vectors, ids and provenance.
 fn result(place: &Place) -> (Vec<u8>, String, String) {
     let export =
         "gallery export --gallery G.db --space second --vectors V.npy --ids I.txt --provenance P.txt";
@@ -135,7 +138,7 @@ fn a_read_only_gallery_is_one_clear_error_and_stays_as_it_is() {
         let output = place.run(&[&upgrade(verb)[..], anyway].concat());
         refused(&output, "read-only");
         assert!(fs_err::read(place.path("G.db")).unwrap() == before, "{verb} changed the file");
-        // What only reads goes on.
+        // Verbs that only read go on.
         place.json(&["gallery", "info", "--gallery", "G.db"]);
         read_only(false);
     }

@@ -77,7 +77,7 @@ fn a_folder_of_a_bucket_is_transformed_resumed_cut_and_fitted_on() {
     assert_eq!(json(&place, server, &share("1/1"))["made"], 0);
     place.finish(&["transform", "a.safetensors", "in", "-o", "out"]);
     expect_same(&place, server, &address);
-    // What is read and written on this machine is mixed with either.
+    // Verbs may read objects and write files of this machine.
     json(&place, server, &["transform", "a.safetensors", &old, "-o", "down"]);
     let local = |name: &str| LocalFolder::new(place.path(name));
     let part = Path::new("day=0/part-00.parquet");

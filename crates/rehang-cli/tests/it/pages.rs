@@ -1,5 +1,6 @@
-//! `docs/quickstart.md`, `docs/models.md`, `docs/postgres.md`, `docs/rag.md` and `docs/qdrant.md` are run as they stand: their commands give their output. `…` stands for anything within a line, and a
-//! line of it alone for any lines: times, and the numbers of networks, differ from machine to machine.
+//! `docs/quickstart.md`, `docs/models.md`, `docs/postgres.md`, `docs/rag.md` and `docs/qdrant.md` are run as
+//! they stand: their commands give their output. `…` stands for anything within a line, and a line of it
+//! alone for any lines: times, and the numbers of networks, differ from machine to machine.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -61,7 +62,8 @@ fn differs(expected: &[&str], output: &[&str]) -> Option<String> {
     (!skips && at < output.len()).then(|| format!("no more lines, found {:?}", output[at]))
 }
 
-/// Runs a page in a folder: adds its TOML to the configuration, and compares what its commands and programs say. Gives how many there were.
+/// Runs a page in a folder: adds its TOML to the configuration, and compares what its commands and programs
+/// say. Gives how many there were.
 fn run_page(name: &str, place: &Place, variables: &[(&str, String)]) -> usize {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name);
     let page = fs_err::read_to_string(page).unwrap();
@@ -160,7 +162,7 @@ fn the_page_on_postgres_does_what_it_says() {
     assert!(run_page("postgres.md", &place, &variables) >= 10);
 }
 
-/// What stands in for a service with two models: how often a text has each word.
+/// Stands in for a service with two models: a vector says how often a text has each word.
 fn service_of_words() -> Stub {
     Stub::start(|_, seen| {
         let width = if seen.body["model"] == "all-minilm" { 384 } else { 768 };

@@ -1,5 +1,5 @@
-//! A table of PostgreSQL is upgraded while an application writes it by plain SQL, while workers are killed (`kill -9`) in turn, and while the server
-//! itself is killed and starts again: see `common/deaths.rs`.
+//! A table of PostgreSQL is upgraded while an application writes it by plain SQL, while workers are killed
+//! (`kill -9`) in turn, and while the server itself is killed and starts again: see `common/deaths.rs`.
 
 #![cfg(unix)]
 
@@ -40,7 +40,8 @@ fn rows(address: &str) -> Vec<Row> {
         .collect()
 }
 
-/// What an application does by plain SQL; `false` where the server was away. It connects again then.
+/// Does what an application does, by plain SQL; gives `false` where the server was away. A closed connection
+/// is made anew first.
 fn act(client: &mut Option<Client>, address: &str, act: Act) -> bool {
     if client.as_ref().is_none_or(Client::is_closed) {
         *client = Client::connect(address, NoTls).ok();
@@ -72,7 +73,8 @@ fn act(client: &mut Option<Client>, address: &str, act: Act) -> bool {
     done.is_ok()
 }
 
-/// Starts a server that was killed. Its process may still be listed as dead, and its last sessions take a moment to end.
+/// Starts a server that was killed. Its process may still be listed as dead, and its last sessions take a
+/// moment to end.
 #[allow(clippy::disallowed_methods, reason = "a server takes a moment to end")]
 fn start_again(data: &Path) -> postgres_server::Server {
     let mut said = String::new();
@@ -133,7 +135,8 @@ fn a_table_is_upgraded_whatever_dies_while_an_application_writes_it() {
     }
 }
 
-/// A row that an application inserts after the switch, with an old vector alone, is found by SQL, and nobody runs anything.
+/// A row that an application inserts after the switch, with an old vector alone, is found by SQL, and nobody
+/// runs anything.
 #[test]
 fn a_follower_finds_what_is_inserted() {
     let Some(server) = postgres_server::server() else { return };
@@ -182,7 +185,7 @@ fn a_follower_finds_what_is_inserted() {
     is_found(&mut child, 700);
     assert!(Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap().success());
     ends(child, "asked to");
-    // It stays after the finish, until the gallery is none any more.
+    // The follower stays after the finish, until the gallery is none any more.
     let mut child = follow();
     is_found(&mut child, 701);
     place.finish(&upgrade::upgrade("finish"));
@@ -191,8 +194,8 @@ fn a_follower_finds_what_is_inserted() {
     ends(child, "the gallery was released");
 }
 
-/// What the encoder will not embed stays adapted, and what has no source always does: said at adopt, before the finish and before the release, with
-/// the ways on, and each of these goes on.
+/// Items that the encoder will not embed stay adapted, and so do those without a source. That is said at
+/// adopt, before the finish and before the release, with the ways on, and each of these goes on.
 #[test]
 fn what_keeps_a_table_from_its_release_is_said_before_the_finish() {
     let Some(server) = postgres_server::server() else { return };
@@ -263,7 +266,7 @@ fn what_keeps_a_table_from_its_release_is_said_before_the_finish() {
     contains(&finished, &["Space \"first\" is gone", "1 items with a source wait for `rehang upgrade run`"]);
     // The finish is no end of runs, and the refused item is still refused.
     contains(&verb("run"), &["nothing is left that can be embedded", "1 items could not be embedded"]);
-    // What searches go to is dropped by no word that many commands know.
+    // Vectors that searches go to are dropped by no word that many commands know.
     let (code, refused) = says(&["gallery", "release", "--yes"]);
     assert_eq!(code, Some(2), "{refused}");
     contains(
@@ -290,7 +293,7 @@ fn what_keeps_a_table_from_its_release_is_said_before_the_finish() {
     assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1), row.get::<_, bool>(2)), (2, 2, true));
 }
 
-/// As after a migration that emptied the column.
+/// Every old vector is NULL, as after a migration that emptied the column.
 #[test]
 fn a_table_without_old_vectors_is_embedded_switched_and_released() {
     let Some(server) = postgres_server::server() else { return };

@@ -1,5 +1,6 @@
-//! A collection of Qdrant is upgraded while an application writes it by plain requests, while workers are killed (`kill -9`) in turn, and while the server
-//! itself is killed and starts again: see `common/deaths.rs`.
+//! A collection of Qdrant is upgraded while an application writes it by plain requests, while workers are
+//! killed (`kill -9`) in turn, and while the server itself is killed and starts again: see
+//! `common/deaths.rs`.
 
 #![cfg(unix)]
 
@@ -13,7 +14,8 @@ use crate::qdrant_server;
 /// The tag's part of the new space, which is the second one that was made.
 const NEW: &str = "rehang_tag.s2.p";
 
-/// All points with a new vector and what the tag says of it, by plain requests. A point without a revision has changed since.
+/// All points with a new vector and what the tag says of it, by plain requests. A point without a revision
+/// has changed since.
 fn rows(url: &str) -> Vec<Row> {
     let body = json!({"limit": 10 * ITEMS, "with_payload": true, "with_vector": true});
     let points = qdrant_server::send(url, "POST", "/collections/notes/points/scroll", &body)["points"].take();
@@ -31,7 +33,7 @@ fn rows(url: &str) -> Vec<Row> {
     points.as_array().unwrap().iter().map(row).collect()
 }
 
-/// What an application does by plain requests; `false` where the server was away.
+/// Does what an application does, by plain requests; gives `false` where the server was away.
 fn act(url: &str, act: Act) -> bool {
     let these = |number: usize| json!({"must": [{"has_id": [number]}]});
     let (method, path, body) = match act {

@@ -1,9 +1,10 @@
-//! Searching as people do, by texts and images: the query is embedded by the models that the stage of the upgrade needs.
+//! Searching as people do, by texts and images: the query is embedded by the models that the stage of the
+//! upgrade needs.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use rehang::Matrix;
+use rehang_core::Matrix;
 use serde_json::{Value, json};
 
 use crate::common::upgrade::{self, IMPORT, configure};
@@ -20,7 +21,8 @@ fn text(number: usize) -> String {
     format!("a recipe of {}, as it was written down\nin book {number}", DISHES[number % 5])
 }
 
-/// The new model: how often each of a few letters is in a text, and what else is in it. The old one sees less of that.
+/// Embeds by the new model: how often each of a few letters is in a text, and what else is in it. The old
+/// model sees less of that.
 fn model(text: &str) -> Vec<f32> {
     let sum = |(at, byte): (usize, u8)| at * usize::from(byte);
     let place = (text.bytes().enumerate().map(sum).sum::<usize>() % 97) as f32;
@@ -29,7 +31,8 @@ fn model(text: &str) -> Vec<f32> {
         .collect()
 }
 
-/// Both models behind one address. A query that comes without its prefix is an item to them.
+/// Starts a service with both models behind one address. Only a query with its prefix gets a vector of its
+/// own; any other text gets that of `?`.
 fn service() -> Stub {
     Stub::start(|_, seen| {
         let width = if seen.body["model"] == "first" { D_OLD } else { D_NEW };

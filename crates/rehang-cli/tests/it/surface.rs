@@ -19,7 +19,7 @@ fn fit(place: &Place, method: &str, output: &str) -> Value {
 }
 
 /// Top-1, top-5 and mAP of one state of the gallery, by sorting, in percent.
-fn brute_force(new: &rehang::Matrix, gallery: &rehang::Matrix, labels: &[i64]) -> [f64; 3] {
+fn brute_force(new: &rehang_core::Matrix, gallery: &rehang_core::Matrix, labels: &[i64]) -> [f64; 3] {
     let mut sums = [0.0; 3];
     for query in 0..labels.len() {
         let mut ranked: Vec<(f64, usize)> = (0..labels.len())
@@ -106,7 +106,7 @@ fn every_method_fits_and_its_adapter_transforms() {
     ] {
         let fitted = fit(&place, method, "m.safetensors");
         assert_eq!(fitted["method"], method);
-        // Also of a σ² that is trained together with its map.
+        // The calibration is measured also where σ² is trained together with its map.
         assert!(fitted["calibration"]["items"].as_u64() > Some(50), "{method}: {}", fitted["calibration"]);
         place.json(&["transform", "m.safetensors", &old, "-o", "m.npy", "--sigma", "s.npy"]);
         let adapted = read_matrix(&source(&place.text("m.npy"))).unwrap();
@@ -231,7 +231,7 @@ fn items_can_be_joined_by_id() {
     assert_eq!(value["pairs"], 59);
 }
 
-/// What a fit on the demo's pairs says on stderr, and its exit code.
+/// Fits two files of vectors; gives what the fit says on stderr, and its exit code.
 fn said(place: &Place, old: &str, new: &str, more: &[&str]) -> (String, Option<i32>) {
     let output = place.run(&[&["fit", "--old", old, "--new", new, "-o", "said.safetensors"], more].concat());
     (String::from_utf8_lossy(&output.stderr).into_owned(), output.status.code())
@@ -243,14 +243,14 @@ fn old_and_new_that_are_swapped_are_noticed_by_labels_by_a_head_and_by_neither()
     // A rich new space, and an old model that sees three of its eight directions, at the same width.
     let labels: Vec<i64> = (0..400).map(|item| item % 8).collect();
     let noise = common::waves(400, 8, 3);
-    let new = rehang::Matrix::from_fn(400, 8, |row, column| {
+    let new = rehang_core::Matrix::from_fn(400, 8, |row, column| {
         noise.row(row)[column] * 0.4 + if column == row % 8 { 4.0 } else { 0.0 }
     });
     let other = common::waves(400, 8, 9);
-    let old = rehang::Matrix::from_fn(400, 8, |row, column| {
+    let old = rehang_core::Matrix::from_fn(400, 8, |row, column| {
         new.row(row)[column % 3] * (column + 1) as f32 + 0.02 * other.row(row)[column]
     });
-    let head = rehang::Matrix::from_fn(8, 8, |class, column| if class == column { 2.0 } else { 0.0 });
+    let head = rehang_core::Matrix::from_fn(8, 8, |class, column| if class == column { 2.0 } else { 0.0 });
     let (old, new) = (place.write_matrix("old.npy", &old), place.write_matrix("new.npy", &new));
     let (labels, head) = (place.write_labels("labels.npy", &labels), place.write_matrix("head.npy", &head));
     let ridge = ["--method", "ridge"];
@@ -280,13 +280,13 @@ fn old_and_new_that_are_swapped_are_noticed_by_labels_by_a_head_and_by_neither()
 fn a_gain_that_is_not_there_is_said_without_labels() {
     let place = Place::new();
     let (old, new) = (demo("old.npy"), demo("new.npy"));
-    // The same model twice: nothing to gain.
+    // Old and new vectors of the same model: nothing to gain.
     let (same, code) = said(&place, &new, &new, &["--method", "ridge"]);
     assert!(same.contains("agreement@10") && same.contains("Do not upgrade"), "{same}");
     assert_eq!(code, Some(1));
     // A map that takes results farther from the new model's than doing nothing leaves them.
     let nearly = read_matrix(&source(&new)).unwrap();
-    let nearly = rehang::Matrix::from_fn(nearly.rows(), nearly.columns(), |row, column| {
+    let nearly = rehang_core::Matrix::from_fn(nearly.rows(), nearly.columns(), |row, column| {
         nearly.row(row)[column] + 0.2 * ((row * 7 + column) as f32).sin()
     });
     let nearly = place.write_matrix("nearly.npy", &nearly);
@@ -302,7 +302,7 @@ fn a_gain_that_is_not_there_is_said_without_labels() {
 }
 
 /// Whether the nearest other item of each query's own new vector has its label, by sorting.
-fn answered(new: &rehang::Matrix, gallery: &rehang::Matrix, labels: &[i64]) -> Vec<bool> {
+fn answered(new: &rehang_core::Matrix, gallery: &rehang_core::Matrix, labels: &[i64]) -> Vec<bool> {
     (0..labels.len())
         .map(|query| {
             let distance = |item: usize| -> f64 {
@@ -409,7 +409,8 @@ fn items_that_are_among_the_pairs_are_counted_wherever_an_adapter_meets_a_galler
     assert_eq!(value["among_pairs"]["rows"], 3);
     assert_eq!(value["findings"], serde_json::json!([]));
 
-    // The whole demo, pairs and gallery: a numbers' worth of nothing, and said so without naming the pairs.
+    // The whole demo, pairs and gallery, is measured: its numbers mean nothing, which is said without the
+    // pairs being named.
     let (all_old, all_new, all_labels) = (demo("old.npy"), demo("new.npy"), demo("label.npy"));
     place.json(&["transform", "a.safetensors", &all_old, "-o", "all.npy", "--sigma", "all-sigma.npy"]);
     place.json(&["order", "--policy", "sigma", "--sigma", "all-sigma.npy", "-o", "all-order.npy"]);
@@ -442,8 +443,8 @@ fn items_that_are_among_the_pairs_are_counted_wherever_an_adapter_meets_a_galler
 fn an_adapter_that_was_fitted_the_wrong_way_round_is_noticed_where_both_vectors_are_there() {
     let place = Place::new();
     let old = common::waves(300, 4, 1);
-    let by_new = |old: &rehang::Matrix| {
-        rehang::Matrix::from_fn(old.rows(), 4, |row, column| {
+    let by_new = |old: &rehang_core::Matrix| {
+        rehang_core::Matrix::from_fn(old.rows(), 4, |row, column| {
             let values = old.row(row);
             3.0 + 2.0 * values[(column + 1) % 4] - values[(column + 2) % 4]
         })
@@ -489,7 +490,7 @@ fn galleries_in_several_files_and_in_another_order_give_the_same_numbers() {
     let sigma = read_f32_column(&source(&place.text("sigma.npy"))).unwrap();
 
     // The new vectors the other way round, with one more that nobody knows; everything in two files.
-    let halves = |name: &str, matrix: &rehang::Matrix| -> [String; 2] {
+    let halves = |name: &str, matrix: &rehang_core::Matrix| -> [String; 2] {
         let rows: Vec<usize> = (0..matrix.rows()).collect();
         let (first, second) = rows.split_at(500);
         [
@@ -705,7 +706,7 @@ fn labels_that_the_head_does_not_know_are_counted() {
         said.contains(&format!("{unknown} of 1079 pairs have a label that the head does not know")),
         "{said}"
     );
-    // What was measured was measured on a σ² that is not in the adapter.
+    // The calibration was measured on a σ² that is not in the adapter.
     let fitted: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&fitted["uncertainty"], &fitted["calibration"]), (&Value::from("constant"), &Value::Null));
 }
@@ -741,7 +742,7 @@ fn judgements_and_ids_go_with_the_rows_that_are_selected() {
     assert!(end > 99.0, "every native query finds itself: {end}");
 
     // A curve of the selected rows is the curve of files that hold no others.
-    let adapted = rehang::Matrix::from_fn(vectors.rows(), vectors.columns(), |row, column| {
+    let adapted = rehang_core::Matrix::from_fn(vectors.rows(), vectors.columns(), |row, column| {
         vectors.row(row)[column] * 0.9
     });
     place.write_matrix("adapted.npy", &adapted);
@@ -789,7 +790,7 @@ fn judgements_and_ids_go_with_the_rows_that_are_selected() {
 fn patterned(place: &Place) -> (String, String) {
     let pattern = |seed: usize| {
         let waves = common::waves(300, 16, seed);
-        rehang::Matrix::from_fn(300, 16, |row, column| {
+        rehang_core::Matrix::from_fn(300, 16, |row, column| {
             waves.row(row)[column] + ((column * (seed + 2)) as f32 * 1.3).sin() * 3.0
         })
     };
@@ -879,7 +880,7 @@ fn options_that_say_nothing_are_named() {
     place.json(&["order", "--policy", "random", "--adapted", "adapted.npy", "-o", "order.npy"]);
     let head = place.write_matrix("head.npy", &common::waves(4, 16, 3));
     for (command, option) in [
-        (format!("fit --old {old} --new {new} --method ridge --thorough -o b.safetensors"), "--thorough"),
+        (format!("fit --old {old} --new {new} --method ridge --networks -o b.safetensors"), "--networks"),
         (format!("report a.safetensors --old {old} --new {new} --groups groups.npy -o r.json"), "--groups"),
         (
             format!(
@@ -986,7 +987,7 @@ fn rows_whose_own_ids_contradict_each_other_are_not_paired() {
     let mut mixed = forth.clone();
     mixed.swap(3, 7);
     let (old, new) = (common::waves(80, 3, 1), common::waves(80, 4, 2));
-    let write = |name: &str, matrix: &rehang::Matrix, rows: &[usize]| {
+    let write = |name: &str, matrix: &rehang_core::Matrix, rows: &[usize]| {
         rehang_files::write_matrix(place.path(name), &matrix.select(rows), Some(&ids(rows))).unwrap();
     };
     write("old.parquet", &old, &forth);
@@ -1111,7 +1112,7 @@ fn a_fit_is_chosen_by_queries_and_judgements_where_there_are_any() {
     );
     assert_eq!(fitted(&[&queries, &qrels])["criterion"], "nDCG@10");
     assert_eq!(fitted(&[&queries, &qrels, &["--for", "map"]])["criterion"], "mAP");
-    // What is missing, or cannot be measured, is said.
+    // Options that are missing, and metrics that cannot be measured, are named.
     let refused = |more: &[&[&str]], word: &str| {
         let output = place.run(&[&base[..], &more.concat()].concat());
         assert_eq!(output.status.code(), Some(2));
@@ -1135,7 +1136,7 @@ fn a_mixture_of_two_models_is_told_vector_by_vector() {
     let is_new = |row: usize| row % 10 == 4;
     let mixed = place.write_matrix(
         "mixed.npy",
-        &rehang::Matrix::from_fn(500, width, |row, column| {
+        &rehang_core::Matrix::from_fn(500, width, |row, column| {
             if is_new(row) { new.row(row)[column] } else { old.row(row)[column] }
         }),
     );

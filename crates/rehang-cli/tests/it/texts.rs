@@ -1,11 +1,12 @@
-//! A gallery of texts behind an embedding service that misbehaves in every way: slow, busy, broken, of a wrong width, gone in the
-//! middle. In the end every text is native, but for those that the service refuses, which are listed with what it said.
+//! A gallery of texts behind an embedding service that misbehaves in every way: slow, busy, broken, of a
+//! wrong width, gone in the middle. In the end every text is native, but for those that the service refuses,
+//! which are listed with what it said.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use rehang::{Matrix, Progress};
+use rehang_core::{Matrix, Progress};
 use rehang_files::{VectorSource, read_matrix};
 use rehang_upgrade::{Ending, Enough, Observation, Observer, PairsFiles, PairsOptions, Upgrade};
 use serde_json::{Value, json};
@@ -17,7 +18,7 @@ use crate::stub::{Reply, Seen, Stub, good_of};
 const ITEMS: usize = 60;
 const D_OLD: usize = 3;
 const D_NEW: usize = 5;
-/// An item without a source, and those that the service will not embed.
+/// Number of an item without a source, and of those that the service will not embed.
 const WITHOUT_SOURCE: usize = 8;
 const REFUSED: [usize; 2] = [5, 41];
 
@@ -31,7 +32,7 @@ fn text(number: usize) -> String {
     format!("{}{forbidden} {} number {number}", WISHES[number % 5], DISHES[number % 6])
 }
 
-/// The new model: what share of a text each of a few letters has.
+/// Embeds by the new model: the share of a text that each of a few letters has.
 fn model(text: &str) -> Vec<f32> {
     let share = |letter| text.chars().filter(|&it| it == letter).count() as f32 / text.len() as f32;
     let mut vector: Vec<f32> = "aeinr".chars().map(share).collect();
@@ -40,7 +41,7 @@ fn model(text: &str) -> Vec<f32> {
     vector
 }
 
-/// What the service is like at the moment.
+/// Moods of the service: what it is like at the moment.
 const WRONG_WIDTH: usize = 0;
 const MOODY: usize = 1;
 const GOOD: usize = 2;
@@ -63,7 +64,8 @@ fn service(mood: Arc<AtomicUsize>, embedded: Embedded) -> Stub {
                 let body = json!({"error": {"message": "this text is against our rules"}});
                 return Reply::Status(400, vec![], body.to_string());
             }
-            // The word that asks a service whether it is well belongs to no item, and may be asked more than once.
+            // The word that asks a service whether it is well belongs to no item, and may be asked more than
+            // once.
             for text in texts.into_iter().filter(|text| text.contains("number")) {
                 *embedded.lock().unwrap().entry(text).or_default() += 1;
             }
@@ -129,8 +131,8 @@ fn whatever_the_service_does_every_text_ends_native_or_listed() {
         assert_eq!(code, 0, "{error}");
     }
 
-    // Another model behind the same name: the run ends at once, and no text is to blame. What came in one call with vectors of
-    // the other model is not trusted.
+    // Another model behind the same name: the run ends at once, and no text is to blame. What came in one
+    // call with vectors of the other model is not trusted.
     let (code, _, error) = upgrade(&place, "run");
     assert_eq!((code, error.matches("Error:").count()), (2, 1), "{error}");
     assert!(error.contains('4') && error.contains('5') && error.contains("second"), "{error}");
@@ -160,7 +162,7 @@ fn whatever_the_service_does_every_text_ends_native_or_listed() {
     for (_, reason) in failures {
         assert!(reason.contains("400") && reason.contains("against our rules"), "{reason}");
     }
-    // Whatever was sent again was sent because no whole answer had come.
+    // Texts were sent again only because no whole answer had come.
     let embedded = embedded.lock().unwrap().clone();
     let again: Vec<_> = embedded.iter().filter(|(_, count)| **count != 1).collect();
     assert!(again.len() <= 1, "paid for twice, beside the one text that rides along: {again:?}");
@@ -188,7 +190,7 @@ fn whatever_the_service_does_every_text_ends_native_or_listed() {
         );
     }
 
-    // Those that were refused are left alone until somebody says so.
+    // Texts that were refused are left alone until somebody says so.
     let requests = stub.seen().len();
     assert_eq!(upgrade(&place, "run").0, 1);
     assert_eq!(stub.seen().len(), requests);
@@ -231,7 +233,7 @@ fn pairs_of_a_good_service_cost_two_requests_and_the_riders() {
     assert!((116..=116 + 116 / 32 + 2).contains(&texts), "{texts} texts");
 }
 
-/// At real widths measuring takes as long as embedding does.
+/// Measuring takes as long as embedding does at real widths, so its progress is shown and Ctrl-C ends it.
 #[test]
 fn what_pairs_are_worth_is_measured_in_sight_and_until_ctrl_c() {
     let rows = |columns| Matrix::from_fn(120, columns, |row, column| model(&text(row))[column]);
@@ -308,8 +310,8 @@ fn a_service_that_cuts_texts_is_named_and_the_sources_are_counted() {
     assert!(!plan().contains("stops reading"));
 }
 
-/// A service or a program that becomes another model ends the run with exit code 2, and nothing that it gave since the last comparison is
-/// in the gallery.
+/// A service or a program that becomes another model ends the run with exit code 2, and nothing that it gave
+/// since the last comparison is in the gallery.
 #[cfg(unix)]
 #[test]
 fn an_encoder_that_becomes_another_model_ends_the_run_and_leaves_nothing_wrong() {

@@ -1,5 +1,5 @@
-//! A server on this machine that speaks TLS: its certificate is for `localhost`, of an authority that nobody trusts. Both are for tests
-//! alone, were made by `openssl ca`, and last until 2120.
+//! A server on this machine that speaks TLS. Its certificate is for `localhost`, signed by an authority that
+//! nobody trusts. Both certificates are for tests alone, were made by `openssl ca`, and last until 2120.
 
 #![allow(dead_code, reason = "the tests of several crates include this, and not all use all of it")]
 
@@ -22,15 +22,16 @@ const KEY: &str = include_str!("../certificates/server.key");
 /// A connection over TLS.
 pub type Stream = StreamOwned<ServerConnection, TcpStream>;
 
-/// A server that ends with the process.
+/// A TLS server that ends with the process.
 pub struct TlsServer {
-    /// Its port on this machine.
+    /// Port of the server on this machine.
     pub port: u16,
     connections: Arc<AtomicUsize>,
 }
 
 impl TlsServer {
-    /// A server of HTTP: gives what `answer` makes of the first line and the body of a request, with status 200.
+    /// Starts a server of HTTP. Its body is what `answer` makes of the first line and the body of a request,
+    /// with status 200.
     pub fn http(answer: impl Fn(&str, &[u8]) -> String + Send + Sync + 'static) -> Self {
         Self::start(move |stream| {
             let mut stream = BufReader::new(secure(stream)?);
@@ -61,7 +62,7 @@ impl TlsServer {
         })
     }
 
-    /// A server that does with each connection what `serve` does.
+    /// Starts a server that calls `serve` with each connection.
     pub fn start(serve: impl Fn(TcpStream) -> io::Result<()> + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -78,18 +79,18 @@ impl TlsServer {
         Self { port, connections }
     }
 
-    /// Its address, with the name that is in its certificate.
+    /// Address of the server, with the name that is in its certificate.
     pub fn url(&self) -> String {
         format!("https://localhost:{}", self.port)
     }
 
-    /// Connections that came so far.
+    /// Number of connections that came so far.
     pub fn connections(&self) -> usize {
         self.connections.load(Ordering::SeqCst)
     }
 }
 
-/// A connection after its handshake.
+/// Takes a connection through its TLS handshake.
 pub fn secure(stream: TcpStream) -> io::Result<Stream> {
     let certificate = CertificateDer::from_pem_slice(CERTIFICATE.as_bytes()).unwrap();
     let key = PrivateKeyDer::from_pem_slice(KEY.as_bytes()).unwrap();
@@ -103,7 +104,7 @@ pub fn secure(stream: TcpStream) -> io::Result<Stream> {
     Ok(stream)
 }
 
-/// The file of the authority, put into a folder.
+/// Writes the authority's certificate into a folder and returns its file.
 pub fn authority(folder: &Path) -> PathBuf {
     let path = folder.join("authority.pem");
     fs_err::write(&path, AUTHORITY).unwrap();

@@ -1,7 +1,7 @@
-//! A program of the user that reads items and writes vectors.
+//! Program of the user that reads items and writes vectors, as an encoder.
 //!
-//! The protocol stands in `docs/reference/encoders.md`. The vectors of a line carry the id of their item, so a program that
-//! prints a line too many or too few can never give a vector to the wrong item.
+//! The protocol stands in `docs/reference/encoders.md`. Each line carries the id of its item. So a program
+//! that prints a line too many or too few can never give a vector to the wrong item.
 
 mod process;
 #[cfg(all(test, unix))]
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rehang::{Error, ErrorKind, Matrix, Permit, Result, Semaphore, Space};
+use rehang_core::{Error, ErrorKind, Matrix, Permit, Result, Semaphore, Space};
 use rehang_files::array_from_bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -27,18 +27,20 @@ use crate::json::read_json;
 use crate::meter::{Meter, lock};
 use process::{Launch, Output, Process, Said};
 
-/// Faults one after the other, without a single answer in the whole run, after which the program is taken for broken.
+/// Faults one after the other, without a single answer in the whole run, after which the program is taken for
+/// broken.
 const FAULTS_WITHOUT_ANSWER_MAX: usize = 3;
 /// Items one after the other that fail alone, after which the rest of their batch is left untried.
 const FAULTS_ALONE_MAX: usize = 2;
-/// Bytes of JSON that one number and what stands around it may take, and bytes of a line beside its vector.
+/// Bytes of JSON that one number and the characters around it may take. `LINE_BYTES_MORE` is for a line
+/// beside its vector.
 const NUMBER_BYTES_MAX: usize = 40;
 const LINE_BYTES_MORE: usize = 1 << 16;
 
-/// The encoder behind [`CommandConfig`].
+/// Encoder behind [`CommandConfig`].
 pub(crate) struct Command {
     check: Check,
-    /// What vectors depend on, as far as the keys say.
+    /// Fingerprint of the keys that vectors depend on.
     configured: String,
     has_revision: bool,
     launch: Launch,
@@ -47,7 +49,7 @@ pub(crate) struct Command {
     batch: usize,
     processes: usize,
     timeout: Duration,
-    /// Lets as many processes be at work as may be.
+    /// Semaphore that lets as many processes be at work as may be.
     slots: Semaphore,
     /// Processes that wait for a batch.
     idle: Mutex<Vec<Process>>,
@@ -56,11 +58,11 @@ pub(crate) struct Command {
     faults: AtomicUsize,
 }
 
-/// One of the processes that may be at work, once it lives. A process that is left in it serves the next batch.
+/// Seat of one of the processes that may be at work. A process that is left in it serves the next batch.
 struct Seat<'a> {
     command: &'a Command,
     process: Option<Process>,
-    /// Given back last.
+    /// Permit of the seat; it is given back last.
     _permit: Permit<'a>,
 }
 
@@ -123,8 +125,10 @@ impl Command {
         })
     }
 
-    /// Whether it lives from batch to batch, and nothing says what its vectors depend on. A program that ends with each batch has no state
-    /// to drift in, and would be started once more for a single item.
+    /// Whether the program lives from batch to batch, and nothing says what its vectors depend on.
+    ///
+    /// A program that ends with each batch has no state to drift in, and would be started once more for a
+    /// single item.
     pub(crate) fn may_drift(&self) -> bool {
         self.persistent && !self.has_revision
     }
@@ -135,8 +139,8 @@ impl Command {
         Seat { command: self, process: lock(&self.idle).pop(), _permit: permit }
     }
 
-    /// Asks for a part of a batch and appends the answers that came, up to the fault if there was one. After a fault
-    /// the process is gone.
+    /// Asks for a part of a batch and appends the answers that came, up to the fault if there was one. After
+    /// a fault the process is gone.
     fn attempt(
         &self,
         seat: &mut Seat<'_>,
@@ -175,7 +179,7 @@ impl Command {
         Ok(Some(format!("{}: {reason}", self.check.encoder())))
     }
 
-    /// One process serves a run of inputs, part by part.
+    /// Serves a run of inputs with one process, part by part.
     fn serve(&self, inputs: &[Input<'_>]) -> Result<Vec<Answer>> {
         let mut answers = Vec::with_capacity(inputs.len());
         let mut seat = self.seat();
@@ -189,13 +193,13 @@ impl Command {
                 alone = 0;
                 continue;
             };
-            // One item may have brought the program down. From here on the items go one by one, so that it is found and
-            // the others of its batch are not.
+            // One item may have brought the program down. From here on the items go one by one, so that it
+            // alone fails and the others of its batch do not.
             part_max = 1;
             if part.len() > 1 {
                 if !self.answered.load(Ordering::Relaxed) {
-                    // Items like each other often stand together. The one at the other end tells whether the program itself is
-                    // broken; it is asked for again when its turn comes.
+                    // Items like each other often stand together. The one at the other end tells whether the
+                    // program itself is broken; it is asked for again when its turn comes.
                     let last = &inputs[inputs.len() - 1..];
                     self.meter.sent(last.len());
                     self.attempt(&mut seat, last, &mut Vec::new())?;
@@ -205,7 +209,7 @@ impl Command {
             answers.push(Err(ItemFailure::Temporary(reason.clone())));
             alone += 1;
             if alone >= FAULTS_ALONE_MAX {
-                // The others have done nothing wrong: their turn has not come.
+                // The remaining items have done nothing wrong: their turn has not come.
                 answers.resize(inputs.len(), Err(ItemFailure::Untried(reason)));
             }
         }
@@ -225,7 +229,7 @@ impl Command {
         }
     }
 
-    /// One line an item.
+    /// Asks for a part in lines of JSON, and reads one line an item.
     fn lines(
         &self,
         process: &mut Process,
@@ -256,7 +260,7 @@ impl Command {
         match process.next(deadline) {
             Said::End => Ok(()),
             other => {
-                // With too many lines from a program that is done, none is trusted.
+                // A program that is done and wrote too many lines is trusted in none.
                 answers.truncate(before);
                 Err(match other {
                     Said::Bytes(_) => {
@@ -268,7 +272,7 @@ impl Command {
         }
     }
 
-    /// One line of a program.
+    /// Reads the answer for an item from a line of the program.
     fn answer(&self, input: &Input<'_>, line: &[u8]) -> Result<Answer, Stop> {
         let line: Line = read_json(line)
             .map_err(|error| broken(format!("a line is not as it should be ({error}): {}", shown(line))))?;
@@ -286,7 +290,7 @@ impl Command {
         }
     }
 
-    /// One matrix a batch.
+    /// Asks for a part, and reads one matrix for all of it.
     fn matrix(
         &self,
         process: &mut Process,
@@ -315,7 +319,7 @@ impl Command {
         Ok(())
     }
 
-    /// What went wrong, with the program's last words. Ends the process.
+    /// Says what went wrong, with the program's last words. Ends the process.
     fn reason(&self, said: &Said, process: Process) -> String {
         let what = match said {
             Said::Bytes(_) | Said::End => None,
@@ -376,11 +380,11 @@ impl Encoder for Command {
     }
 }
 
-/// Why a batch has not all its answers.
+/// Reason why a batch has not all its answers.
 enum Stop {
-    /// No item can succeed.
+    /// Error by which no item can succeed.
     Fatal(Error),
-    /// The process cannot go on.
+    /// Fault after which the process cannot go on.
     Fault(Said),
 }
 
@@ -388,7 +392,7 @@ fn broken(what: String) -> Stop {
     Stop::Fault(Said::Broken(what))
 }
 
-/// An item as the program reads it.
+/// Item as the program reads it.
 #[derive(Serialize)]
 struct Asked<'a> {
     id: &'a str,
@@ -403,7 +407,7 @@ pub(crate) fn take_in(bytes: &[u8]) {
     drop((read_json::<Line>(bytes).map(drop), read_npy(bytes)));
 }
 
-/// An item as the program writes it.
+/// Item as the program writes it.
 #[derive(Deserialize)]
 struct Line {
     id: String,
@@ -429,7 +433,7 @@ fn read_npy(bytes: &[u8]) -> Result<Matrix> {
     array_from_bytes(bytes, "standard output")?.into_matrix("standard output")
 }
 
-/// The start of a line, for an error.
+/// Shortens a line to its start, for an error.
 fn shown(line: &[u8]) -> String {
     const SHOWN_MAX: usize = 120;
     let text = String::from_utf8_lossy(line);

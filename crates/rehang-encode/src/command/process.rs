@@ -1,7 +1,7 @@
 //! One running program: what goes in, what comes out, and its end.
 //!
-//! A program can stop reading, stop writing or close only one of the two, so each of its pipes has a thread of its own.
-//! The thread that waits for an answer touches no pipe, and every wait has a deadline.
+//! A program can stop reading, stop writing or close only one of the two, so each of its pipes has a thread
+//! of its own. The thread that waits for an answer touches no pipe, and every wait has a deadline.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -12,21 +12,22 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 
 use crate::meter::lock;
 
-/// Last lines of the standard error that are kept, and the length of each.
+/// Last lines of the standard error that are kept; `WORDS_LINE_BYTES` is the length of each.
 const WORDS_LINES: usize = 5;
 const WORDS_LINE_BYTES: u64 = 400;
-/// Lines that may wait to be read. A program that writes without being asked is held up by its pipe, not kept in memory.
+/// Lines that may wait to be read. A program that writes without being asked is held up by its pipe, not kept
+/// in memory.
 const LINES_WAITING_MAX: usize = 64;
-/// How long a program that has closed its output may take to end, and its last words to arrive.
+/// Longest time that a program that has closed its output may take to end, and its last words to arrive.
 const END_MAX: Duration = Duration::from_secs(1);
-/// Between two looks at whether a program has ended; the system has no wait with a deadline.
+/// Time between two looks at whether a program has ended; the system has no wait with a deadline.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// How the program is started.
+/// Way in which the program is started.
 #[derive(Debug, Clone)]
 pub(super) struct Launch {
     pub(super) program: PathBuf,
@@ -35,16 +36,16 @@ pub(super) struct Launch {
     pub(super) line_bytes_max: usize,
 }
 
-/// How the program's output is cut.
+/// Way in which the program's output is cut.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Output {
-    /// At line ends.
+    /// Cut at line ends.
     Lines,
-    /// Not at all; at most so many bytes.
+    /// Whole output, of at most so many bytes.
     Whole(usize),
 }
 
-/// What came of the program's output.
+/// Next piece of the program's output, or why there is none.
 #[derive(Debug)]
 pub(super) enum Said {
     /// A line without its end, or the whole output.
@@ -60,13 +61,14 @@ pub(super) enum Said {
 /// A running program. It is killed, with everything it started, when this value goes.
 pub(super) struct Process {
     child: Child,
-    /// How it ended, once it is off the system's list: from then on its number may be another program's.
+    /// Status with which the program ended, once it is off the system's list: from then on its number may be
+    /// another program's.
     ended: Option<ExitStatus>,
-    /// To the thread that writes; none once the input is closed.
+    /// Channel to the thread that writes; none once the input is closed.
     input: Option<Sender<Vec<u8>>>,
     output: Receiver<Said>,
     words: Arc<Mutex<VecDeque<String>>>,
-    /// Closed when the standard error is.
+    /// Channel that is closed when the standard error is.
     words_end: Receiver<()>,
 }
 
@@ -79,8 +81,8 @@ impl Process {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        // In a group of its own, what the program starts (a shell's `sleep`) can be ended with it, and an interrupt at the
-        // terminal reaches rehang alone, which ends its batch first.
+        // In a group of its own, the program can be ended with everything that it starts (a shell's `sleep`).
+        // An interrupt at the terminal reaches rehang alone, which ends its batch first.
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         let mut child = spawn(command).map_err(|error| {
@@ -132,7 +134,7 @@ impl Process {
         self.input = None;
     }
 
-    /// A line that is there although nothing was asked.
+    /// Takes a line that is there although nothing was asked.
     pub(super) fn unasked(&self) -> Option<Vec<u8>> {
         match self.output.try_recv() {
             Ok(Said::Bytes(line)) => Some(line),
@@ -140,7 +142,7 @@ impl Process {
         }
     }
 
-    /// The next of the output.
+    /// Waits for the next piece of the output, until a deadline.
     pub(super) fn next(&self, deadline: Instant) -> Said {
         match self.output.recv_timeout(deadline.saturating_duration_since(rehang_clock::now())) {
             Ok(said) => said,
@@ -154,12 +156,13 @@ impl Process {
         self.status(deadline).is_some_and(|status| status.success())
     }
 
-    /// Ends the program: how it ended in words, and its last words. With `by_itself` it is given a moment to end first.
+    /// Ends the program, and gives in words how it ended, and its last words. With `by_itself` it is given a
+    /// moment to end first.
     pub(super) fn end(mut self, by_itself: bool) -> (String, String) {
         let status = if by_itself { self.status(rehang_clock::now() + END_MAX) } else { None };
         self.kill();
-        // What the program wrote last may still be on its way when its output is closed. Nothing is ever sent through this
-        // channel: it ends when the thread that reads the words ends.
+        // The program's last words may still be on their way when its output is closed. Nothing is ever sent
+        // through this channel: it ends when the thread that reads the words ends.
         let _ = self.words_end.recv_timeout(END_MAX);
         let words: Vec<String> = lock(&self.words).iter().cloned().collect();
         let status = status.map_or_else(|| "it had closed its output".into(), |status| status.to_string());
@@ -195,7 +198,8 @@ impl Process {
             #[cfg(unix)]
             {
                 use rustix::process::{Pid, Signal, kill_process_group};
-                // The group is named by its first process, whose number no other process has before the wait below.
+                // The group is named by its first process, whose number no other process has before the wait
+                // below.
                 let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
             }
             let _ = self.child.kill();
@@ -205,10 +209,10 @@ impl Process {
     }
 }
 
-/// Starts a program that ends when this process does, however that ends.
+/// Starts a program that ends when this process does, in whatever way this process ends.
 ///
-/// Linux ends it with the thread that started it, so a thread that lives as long as the process starts all of them. Elsewhere the
-/// program sees its input end.
+/// Linux ends the program with the thread that started it, so a thread that lives as long as the process
+/// starts all of them. Elsewhere the program sees its input end.
 fn spawn(mut command: std::process::Command) -> std::io::Result<Child> {
     #[cfg(target_os = "linux")]
     {
@@ -233,7 +237,8 @@ fn spawn(mut command: std::process::Command) -> std::io::Result<Child> {
             // The parent may have died before the call.
             if getppid() == Some(parent) { Ok(()) } else { Err(std::io::ErrorKind::BrokenPipe.into()) }
         };
-        // SAFETY: between fork and exec only system calls are made; nothing is allocated and no lock is taken.
+        // SAFETY: between fork and exec only system calls are made; nothing is allocated and no lock is
+        // taken.
         unsafe {
             command.pre_exec(tie);
         }

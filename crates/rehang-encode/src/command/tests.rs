@@ -1,7 +1,7 @@
 use std::path::Path;
 
 use proptest::prelude::*;
-use rehang::Distance;
+use rehang_core::Distance;
 use rehang_files::write_matrix;
 use tempfile::TempDir;
 
@@ -23,14 +23,15 @@ fn abcd() -> [Input<'static>; 4] {
     [input("a", "1"), input("b", "2"), input("c", "3"), input("d", "4")]
 }
 
-/// Reads id and source of a line into `$id` and `$source`, since `sh` is everywhere and `jq` is not.
+/// Start of a loop that reads id and source of a line into `$id` and `$source`, since `sh` is everywhere and
+/// `jq` is not.
 const LOOP: &str = r#"
 while IFS= read -r line; do
   id=${line#*'"id":"'}; id=${id%%'"'*}
   source=${line#*'"source":"'}; source=${source%%'"'*}
 "#;
 
-/// A program of `sh` in a folder of its own, whose loop has the given body.
+/// Makes a program of `sh` in a folder of its own, whose loop has the given body.
 fn shell(body: &str, change: impl FnOnce(&mut CommandConfig)) -> (TempDir, Command) {
     script(&format!("{LOOP}\n{body}\ndone"), change)
 }
@@ -172,7 +173,7 @@ fn items_that_kill_the_program_one_after_the_other_take_no_others_with_them() {
     let body = format!("case $id in bad*) exit 9;; esac\n{ANSWER}");
     let inputs =
         [input("bad 1", "1"), input("bad 2", "2"), input("x", "3"), input("y", "4"), input("z", "5")];
-    // Where the program has answered before, and where it has not.
+    // The program may have answered before, or not.
     for answered in [true, false] {
         let (_folder, command) = shell(&body, |_| {});
         if answered {
@@ -245,7 +246,7 @@ fn a_program_that_never_answers_stops_the_run_with_its_last_words() {
     let error = command.encode(&abcd()).unwrap_err();
     assert!(error.is_retryable(), "{error}");
     assert!(error.to_string().contains("No module named torch"), "{error}");
-    // In batches of one it takes as many calls.
+    // In batches of one, giving the program up takes as many calls.
     let (_folder, command) = script("exit 1", |_| {});
     for _ in 0..2 {
         assert!(matches!(command.encode(&abcd()[..1]).unwrap()[0], Err(ItemFailure::Temporary(_))));
@@ -276,17 +277,17 @@ fn nothing_is_left_when_the_encoder_goes() {
     assert!(is_gone(pid.trim()));
 }
 
-/// Names the folder in which the process below starts its program.
+/// Variable with the folder in which the process below starts its program.
 const FOLDER: &str = "REHANG_TEST_FOLDER_OF_THE_PARENT";
 
-/// No test by itself: the process that the next one kills.
+/// Process that the next test kills; no test by itself.
 #[test]
 fn a_parent_that_is_killed() {
     let Some(folder) = std::env::var_os(FOLDER) else { return };
-    // Its input stays open behind its back, so that nothing but the system ends it.
+    // The program's input stays open behind its back, so that nothing but the system ends it.
     let program = config(&["sh", "-c", "echo $$ > pid.new; mv pid.new pid; exec sleep 1000"]);
     let command = Command::open(&program, &space(), Path::new(&folder)).unwrap();
-    // From a thread that is over before the program is.
+    // The thread that starts the program is over before the program is.
     let process = thread::scope(|scope| {
         scope.spawn(|| Process::start(&command.launch, Output::Lines).unwrap()).join().unwrap()
     });
@@ -392,7 +393,7 @@ fn several_processes_serve_several_callers() {
 
 #[test]
 fn several_processes_serve_one_caller() {
-    // As above: one process alone would never answer.
+    // As above, one process alone would never answer.
     let body = format!("echo > running-$$\nwhile [ $(ls running-* | wc -l) -lt 2 ]; do :; done\n{ANSWER}");
     let (_folder, command) = shell(&body, |config| (config.processes, config.batch) = (2, 2));
     assert_eq!(command.batch_max(), 4);
@@ -400,7 +401,7 @@ fn several_processes_serve_one_caller() {
     assert_eq!(command.encode(&abcd()).unwrap(), expected);
 }
 
-/// A program that writes a finished matrix, once it has read all its items into `items`.
+/// Makes a program that writes a finished matrix, once it has read all its items into `items`.
 fn matrix_script(matrix: &Matrix, after: &str) -> (TempDir, Command) {
     let (folder, command) = script(&format!("cat > items; cat out.npy; {after}"), |config| {
         config.format = CommandFormat::Npy;
@@ -439,7 +440,7 @@ fn a_matrix_that_cannot_be_trusted_is_not() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
-    /// Whatever an id and a source hold, they arrive: `sed` sends every line back as a failure of its item.
+    /// Every id and source arrives, whatever it holds: `sed` sends every line back as a failure of its item.
     #[test]
     fn any_text_arrives(ids in proptest::collection::vec("\\PC{0,8}|[\"\\\\\n\t]{1,3}", 1..4)) {
         let program = ["sed", "-u", "s/,\"source\":/,\"permanent\":true,\"error\":/"];
@@ -482,9 +483,9 @@ fn a_program_that_becomes_another_model_is_found() {
             }
         }
         assert_eq!(said.is_some(), is_found, "{said:?}");
-        // One item is embedded again after every 128, and what the call before it gave is thrown away.
+        // One item is embedded again after every 128, and the vectors of the call before it are thrown away.
         assert_eq!((given, encoder.spent().items), if is_found { (320, 384 + 3 + 2) } else { (600, 600) });
-        // The encoder handed out what the call of text 300 gave, and does not vouch for it.
+        // The encoder handed out the vectors of the call of text 300, and does not vouch for them.
         let vouched = receipts.iter().filter(|receipt| encoder.is_vouched_for(**receipt)).count();
         assert_eq!(vouched * 64, if is_found { 256 } else { 640 });
         assert_eq!(encoder.vouch().is_err(), is_found);

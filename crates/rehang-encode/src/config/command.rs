@@ -25,28 +25,28 @@ pub struct CommandConfig {
     /// The program that embeds queries and its arguments, where it is another one;
     /// [`EncoderConfig::for_queries`](super::EncoderConfig::for_queries) puts it into the place of `program`.
     pub query_program: Option<Vec<String>>,
-    /// What it writes.
+    /// Form of the program's output.
     #[serde(default)]
     pub format: CommandFormat,
     /// Whether one process serves all batches; by default it does unless it writes `.npy`.
     pub persistent: Option<bool>,
-    /// Items it is given at once.
+    /// Items that the program is given at once.
     #[serde(default = "number::<32, _>")]
     pub batch: usize,
     /// Processes at a time.
     #[serde(default = "number::<1, _>")]
     pub processes: usize,
-    /// The longest that a batch may take, in seconds.
+    /// Longest time that a batch may take, in seconds.
     #[serde(default = "number::<300, _>")]
     pub timeout_seconds: f64,
     /// Whether vectors are scaled to length 1.
     #[serde(default)]
     pub normalise: bool,
-    /// Names what the vectors depend on, and changes with it.
+    /// Text that names what the vectors depend on, and changes with it.
     pub revision: Option<String>,
 }
 
-/// What a program writes.
+/// Form of a program's output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CommandFormat {

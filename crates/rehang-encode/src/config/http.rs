@@ -54,18 +54,18 @@ pub struct HttpConfig {
     pub model: String,
     /// Name of the environment variable that holds the key.
     pub key_env: Option<String>,
-    /// The header that the key is sent in, where it is not `Authorization: Bearer`.
+    /// Header that the key is sent in, where it is not `Authorization: Bearer`.
     pub key_header: Option<String>,
     /// Headers of every request. A value that begins with `$` names an environment variable.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, String>,
-    /// More fields of every request. What a vector is may depend on them, so they are a part of the fingerprint.
+    /// More fields of every request. The vectors may depend on them, so they are a part of the fingerprint.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub body: BTreeMap<String, serde_json::Value>,
     /// Whether the key is sent over `http://` to another machine.
     #[serde(default)]
     pub plain_http: bool,
-    /// A file with authorities that are trusted besides the system's.
+    /// File with authorities that are trusted besides the system's.
     pub root_certificates: Option<PathBuf>,
     /// Texts a request.
     #[serde(default = "number::<64, _>")]
@@ -73,38 +73,40 @@ pub struct HttpConfig {
     /// Requests at a time.
     #[serde(default = "number::<4, _>")]
     pub concurrency: usize,
-    /// Requests a minute.
+    /// Requests a minute at most.
     pub requests_per_minute: Option<f64>,
-    /// Tokens a minute.
+    /// Tokens a minute at most.
     pub tokens_per_minute: Option<f64>,
-    /// The width that the service is asked for.
+    /// Width that the service is asked for.
     pub dimensions: Option<usize>,
     /// Text in front of every source.
     #[serde(default)]
     pub prefix: String,
-    /// Text in front of every query, where it is another one; [`EncoderConfig::for_queries`](super::EncoderConfig::for_queries)
-    /// puts it into the place of `prefix`.
+    /// Text in front of every query, where it is another one;
+    /// [`EncoderConfig::for_queries`](super::EncoderConfig::for_queries) puts it into the place of `prefix`.
     pub query_prefix: Option<String>,
     /// `input_type` of the request.
     pub input_type: Option<String>,
-    /// `input_type` of requests with queries, where it is another one; put into the place of `input_type` in the same way.
+    /// `input_type` of requests with queries, where it is another one; put into the place of `input_type` in
+    /// the same way.
     pub query_input_type: Option<String>,
-    /// The longest that a request may take, in seconds.
+    /// Longest time that a request may take, in seconds.
     #[serde(default = "number::<60, _>")]
     pub timeout_seconds: f64,
     /// Times that a request is sent before it is given up.
     #[serde(default = "number::<5, _>")]
     pub attempts: usize,
-    /// Items that may be sent, retries included, by all that the caller [notes](crate::Encoder::note_others) together.
+    /// Items that may be sent, retries included, by this encoder and all whose use the caller
+    /// [notes](crate::Encoder::note_others) together.
     pub budget_items: Option<u64>,
-    /// Tokens that may be used, by all together.
+    /// Tokens that may be used, by all of these together.
     pub budget_tokens: Option<u64>,
-    /// Money that may be spent, by all together.
+    /// Money that may be spent, by all of these together.
     pub budget_money: Option<f64>,
     /// Money that a million tokens cost.
     #[serde(default)]
     pub price_per_million_tokens: f64,
-    /// Estimate of tokens before the service says how many there were.
+    /// Characters of a token, as an estimate before the service says how many tokens there were.
     #[serde(default = "number::<4, _>")]
     pub characters_per_token: f64,
     /// Whether a backfill's items go to the service's batch API, which is cheaper and may take a day
@@ -123,7 +125,7 @@ pub struct HttpConfig {
     /// Whether vectors are scaled to length 1.
     #[serde(default)]
     pub normalise: bool,
-    /// Names what the vectors depend on, and changes with it.
+    /// Text that names what the vectors depend on, and changes with it.
     pub revision: Option<String>,
 }
 
@@ -140,7 +142,7 @@ impl HttpConfig {
         price.map(|price| tokens * price / TOKENS_OF_A_PRICE)
     }
 
-    /// The same with its path seen from the folder of the configuration file.
+    /// Copies the configuration with its path seen from the folder of the configuration file.
     pub(crate) fn seen_from(&self, base: &Path) -> Self {
         let root_certificates = self.root_certificates.as_ref().map(|path| resolve(base, path));
         Self { root_certificates, ..self.clone() }
@@ -156,7 +158,8 @@ impl HttpConfig {
         self.requests_per_minute.map(|requests| requests * self.batch as f64 / 60.0)
     }
 
-    /// Items of so many tokens each after which the first budget is spent, where so much is already; `None` without a budget.
+    /// Number of items of so many tokens each after which the first budget is spent, where `spent` is used
+    /// already; `None` without a budget.
     pub fn items_of_budgets(&self, tokens_per_item: f64, spent: Spent) -> Option<u64> {
         let money_per_item = self.money(tokens_per_item).unwrap_or(0.0);
         let spent_money = self.money(spent.tokens as f64).unwrap_or(0.0);

@@ -1,16 +1,16 @@
-//! What the keys of every kind have in common.
+//! Keys: checks that the keys of several kinds share.
 
 use std::path::{Path, PathBuf};
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 
-/// A path of the configuration, seen from the folder of its file.
+/// Turns a path of the configuration into one that is seen from the folder of its file.
 pub(crate) fn resolve(base: &Path, path: impl AsRef<Path>) -> PathBuf {
     let path = base.join(path);
     if path.as_os_str().is_empty() { PathBuf::from(".") } else { path }
 }
 
-/// The number that a key has where the configuration does not name it.
+/// Number that a key has where the configuration does not name it.
 pub(crate) fn number<const N: u16, T: From<u16>>() -> T {
     T::from(N)
 }
@@ -31,7 +31,8 @@ pub(crate) fn positive(key: &str, value: f64) -> Result<()> {
     Err(Error::option(key, value, "a number above 0"))
 }
 
-/// A number of seconds from a configuration: above 0 and at most a day, so that a deadline can be computed.
+/// Checks a number of seconds from a configuration: above 0 and at most a day, so that a deadline can be
+/// computed.
 pub(crate) fn seconds(key: &str, value: f64) -> Result<std::time::Duration> {
     const DAY: f64 = 86400.0;
     if value > 0.0 && value <= DAY {

@@ -6,7 +6,7 @@ pub(crate) mod keys;
 mod onnx;
 mod table;
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 pub use command::{CommandConfig, CommandFormat};
@@ -16,7 +16,7 @@ pub use onnx::{
 };
 pub use table::TableConfig;
 
-/// How sources become vectors: `kind`, and the keys of that kind. An unknown key is an error that names it.
+/// Encoder of a configuration: `kind`, and the keys of that kind. An unknown key is an error that names it.
 ///
 /// ```
 /// use rehang_encode::EncoderConfig;
@@ -59,9 +59,11 @@ impl EncoderConfig {
         }
     }
 
-    /// The configuration that queries are embedded with: the same model, with `query_prefix`, `query_input_type` and
-    /// `query_program` in the place of the keys for items. A key that is not set for queries is as for items. The image of
-    /// a query may lie anywhere: the person who asks names it, and no item of the gallery does.
+    /// Makes the configuration that queries are embedded with: the same model, with `query_prefix`,
+    /// `query_input_type` and `query_program` in the place of the keys for items.
+    ///
+    /// A key that is not set for queries is as for items. The image of a query may lie anywhere: the person
+    /// who asks names it, and no item of the gallery does.
     ///
     /// # Errors
     ///
@@ -76,7 +78,7 @@ impl EncoderConfig {
     /// assert_eq!(queries.prefix, "query: ");
     /// ```
     pub fn for_queries(&self) -> Result<Self> {
-        /// Puts what is said of queries, if anything, into the place of what is said of items.
+        /// Puts the value for queries, if there is one, into the place of the value for items.
         fn put<T>(queries: &mut Option<T>, items: &mut T) {
             if let Some(value) = queries.take() {
                 *items = value;

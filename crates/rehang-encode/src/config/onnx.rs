@@ -1,4 +1,4 @@
-//! `kind = "onnx"`, and what the sources of a model are.
+//! `kind = "onnx"`, and the sources that a model reads.
 
 use std::path::PathBuf;
 
@@ -23,7 +23,7 @@ use super::keys::number;
 pub struct OnnxConfig {
     /// The model.
     pub model: PathBuf,
-    /// What sources are.
+    /// Kind of the sources, with its keys.
     pub input: OnnxInput,
     /// Name of the output that holds the vectors.
     pub output: Option<String>,
@@ -42,7 +42,7 @@ pub struct OnnxConfig {
     pub normalise: bool,
 }
 
-/// What the sources of a model are.
+/// Kind of the sources that a model reads.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum OnnxInput {
@@ -59,8 +59,8 @@ pub enum OnnxInput {
 #[serde(deny_unknown_fields)]
 pub struct VectorInput {}
 
-/// Images as sources. PNG, JPEG, WebP, GIF, TIFF and BMP are read, whatever their names end in; of several frames the first. Images that
-/// are damaged, cut off or too large to decode in 1 GiB of memory are refused.
+/// Images as sources. PNG, JPEG, WebP, GIF, TIFF and BMP are read, whatever their names end in; of several
+/// frames the first. Images that are damaged, cut off or too large to decode in 1 GiB of memory are refused.
 ///
 /// A pixel becomes `(value / 255 − mean) / std`, channel by channel.
 ///
@@ -86,18 +86,18 @@ pub struct ImageInput {
     /// 3 for colours, 1 for grey.
     #[serde(default = "number::<3, _>")]
     pub channels: usize,
-    /// How an image of another size is fitted.
+    /// Way in which an image of another size is fitted.
     #[serde(default)]
     pub resize: ImageResize,
     /// The shorter side before the middle is cut out.
     pub shorter_side: Option<usize>,
-    /// How pixels are mixed when an image is scaled.
+    /// Filter that mixes pixels when an image is scaled.
     #[serde(default)]
     pub filter: ImageFilter,
-    /// What is taken off each channel.
+    /// Number that is taken off each channel: one for all, or one a channel.
     #[serde(default)]
     pub mean: Vec<f32>,
-    /// What each channel is divided by.
+    /// Number that each channel is divided by: one for all, or one a channel.
     #[serde(default)]
     pub std: Vec<f32>,
     /// Order of the model's image.
@@ -106,12 +106,13 @@ pub struct ImageInput {
     /// Whether light and dark are turned around first.
     #[serde(default)]
     pub invert: bool,
-    /// Whether images are turned as their orientation tags ask. `None` is as `false`, but that tags are there is said.
+    /// Whether images are turned as their orientation tags ask. `None` turns none, as `false` does, but
+    /// reports that there are tags.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exif_orientation: Option<bool>,
 }
 
-/// How an image of another size is fitted.
+/// Way in which an image of another size is fitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ImageResize {
@@ -122,13 +123,14 @@ pub enum ImageResize {
     ShorterSideCrop,
 }
 
-/// How pixels are mixed when an image is scaled; each filter widens with the step when an image becomes smaller.
+/// Filter that mixes pixels when an image is scaled; each filter widens with the step when an image becomes
+/// smaller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ImageFilter {
-    /// The nearest pixel.
+    /// Value of the nearest pixel.
     Nearest,
-    /// A triangle.
+    /// Triangle over the nearest pixels.
     #[default]
     Bilinear,
     /// Catmull and Rom's cubic.
@@ -164,29 +166,29 @@ pub struct TextInput {
     pub tokenizer: PathBuf,
     /// Tokens that are read of a text.
     pub max_tokens: Option<usize>,
-    /// How the tokens' states become one vector.
+    /// Way in which the tokens' states become one vector.
     #[serde(default)]
     pub pooling: Pooling,
     /// Text in front of every source.
     #[serde(default)]
     pub prefix: String,
-    /// Text in front of every query, where it is another one; [`EncoderConfig::for_queries`](super::EncoderConfig::for_queries)
-    /// puts it into the place of `prefix`.
+    /// Text in front of every query, where it is another one;
+    /// [`EncoderConfig::for_queries`](super::EncoderConfig::for_queries) puts it into the place of `prefix`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub query_prefix: Option<String>,
 }
 
-/// How the states of a text's tokens become one vector.
+/// Way in which the states of a text's tokens become one vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Pooling {
-    /// Their mean, padding left out.
+    /// Mean of the states, padding left out.
     #[default]
     Mean,
-    /// The first token's.
+    /// State of the first token.
     Cls,
-    /// The last token's.
+    /// State of the last token.
     Last,
-    /// The model gives one vector a text itself.
+    /// No pooling: the model gives one vector a text itself.
     None,
 }

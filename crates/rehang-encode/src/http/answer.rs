@@ -1,4 +1,4 @@
-//! What an embedding endpoint says.
+//! Answers of an embedding endpoint: their vectors, and the words of a refusal.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,12 +11,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::json::read_json;
 
-/// The body of a request.
+/// Body of a request.
 #[derive(Serialize)]
 pub(super) struct Request<'a> {
     pub(super) model: &'a str,
     pub(super) input: &'a [String],
-    /// Some services answer in base64 where none is named.
+    /// Format that vectors are asked for in: some services answer in base64 where none is named.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) encoding_format: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -37,21 +37,21 @@ pub(super) struct Answer {
     pub(super) tokens: Option<u64>,
 }
 
-/// Why an answer gives no vectors.
+/// Reason why an answer gives no vectors.
 #[derive(Debug, PartialEq)]
 pub(super) enum Unread {
-    /// It broke off, or does not fit its request: another attempt may be whole.
+    /// The answer broke off, or does not fit its request: another attempt may be whole.
     Broken(String),
-    /// It is whole and of another form, as every other answer of this address will be.
+    /// The answer is whole and of another form, as every other answer of this address will be.
     Form(String),
 }
 
-/// An answer of OpenAI's protocol (`data`), or of Ollama's `/api/embed` (`embeddings`).
+/// Answer of OpenAI's protocol (`data`), or of Ollama's `/api/embed` (`embeddings`).
 #[derive(Deserialize)]
 pub(super) struct Body {
     data: Option<Vec<Entry>>,
     embeddings: Option<Vec<Numbers>>,
-    /// Whatever it is: a count that cannot be read must not cost the vectors beside it.
+    /// Count of tokens, whatever it is: one that cannot be read must not cost the vectors beside it.
     #[serde(default)]
     usage: serde_json::Value,
     #[serde(default)]
@@ -64,8 +64,8 @@ struct Entry {
     embedding: Numbers,
 }
 
-/// Reads the answer to a request of `count` inputs, or says what is wrong with it. Entries of `data` may come in any order; each
-/// belongs to the input that its `index` names. A number that is `null` becomes NaN.
+/// Reads the answer to a request of `count` inputs, or says what is wrong with it. Entries of `data` may come
+/// in any order; each belongs to the input that its `index` names. A number that is `null` becomes NaN.
 pub(super) fn read(body: &[u8], count: usize) -> Result<Answer, Unread> {
     let body: Body = read_json(body).map_err(|error| {
         if error.is_data() {
@@ -77,7 +77,7 @@ pub(super) fn read(body: &[u8], count: usize) -> Result<Answer, Unread> {
     vectors_of(body, count)
 }
 
-/// As [`read`], of what was parsed.
+/// Takes the vectors out of an answer that was parsed, as [`read`] does.
 pub(super) fn vectors_of(body: Body, count: usize) -> Result<Answer, Unread> {
     let entries: Vec<(usize, Numbers)> = match (body.data, body.embeddings) {
         (Some(data), _) => data
@@ -86,7 +86,7 @@ pub(super) fn vectors_of(body: Body, count: usize) -> Result<Answer, Unread> {
             .map(|(place, entry)| (entry.index.unwrap_or(place), entry.embedding))
             .collect(),
         (None, Some(embeddings)) => embeddings.into_iter().enumerate().collect(),
-        // An error under status 200, say: it tells nothing of the next answer.
+        // Here may be an error under status 200, which tells nothing of the next answer.
         (None, None) => return Err(Unread::Broken("it gave no vectors".into())),
     };
     if entries.len() != count {
@@ -105,13 +105,13 @@ pub(super) fn vectors_of(body: Body, count: usize) -> Result<Answer, Unread> {
     let vectors = vectors.into_iter().flatten().collect();
     let number = |value: &serde_json::Value| value.as_f64().filter(|count| *count >= 0.0);
     let count = |name: &str| number(body.usage.get(name)?);
-    // No text has no token: who says 0 has not counted.
+    // No text has no token: a service that says 0 has not counted.
     let counts = [count("total_tokens"), count("prompt_tokens"), number(&body.prompt_eval_count)];
     let tokens = counts.into_iter().flatten().fold(0.0, f64::max) as u64;
     Ok(Answer { vectors, tokens: Some(tokens).filter(|tokens| *tokens > 0) })
 }
 
-/// The error that an answer with status 200 holds in place of vectors, with the status that it names.
+/// Reads the error that an answer with status 200 holds in place of vectors, with the status that it names.
 pub(super) fn error_in<'a>(
     body: &[u8],
     secrets: impl IntoIterator<Item = &'a str>,
@@ -123,7 +123,7 @@ pub(super) fn error_in<'a>(
     Some((status, message(body, secrets)))
 }
 
-/// The numbers of one vector: a list, the same within one more list, or base64 of float32 in little-endian order.
+/// Numbers of one vector: a list, a list within one more list, or base64 of float32 in little-endian order.
 struct Numbers(Vec<f32>);
 
 impl<'de> Deserialize<'de> for Numbers {
@@ -168,7 +168,7 @@ impl<'de> Visitor<'de> for NumbersVisitor {
     }
 }
 
-/// An entry of a list that should hold numbers.
+/// Entry of a list that should hold numbers.
 enum Element {
     Number(f32),
     List(Vec<f32>),
@@ -214,8 +214,8 @@ impl<'de> Visitor<'de> for ElementVisitor {
     }
 }
 
-/// What a service says about its refusal: the message of its JSON, or the start of whatever it sent, in one line and without
-/// any of the `secrets`, which services like to repeat.
+/// Reads a service's words about its refusal: the message of its JSON, or the start of whatever it sent. They
+/// are one line without any of the `secrets`, which services like to repeat.
 pub(super) fn message<'a>(body: &[u8], secrets: impl IntoIterator<Item = &'a str>) -> String {
     const SHOWN_MAX: usize = 300;
     let json: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
@@ -225,7 +225,7 @@ pub(super) fn message<'a>(body: &[u8], secrets: impl IntoIterator<Item = &'a str
         .find_map(|path| json.pointer(path)?.as_str())
         .map_or_else(|| String::from_utf8_lossy(body).into_owned(), str::to_string);
     let mut line = said.split_whitespace().collect::<Vec<_>>().join(" ");
-    // Before the line is cut, which could leave most of it.
+    // Secrets are replaced before the line is cut, which could leave most of one.
     for secret in secrets {
         line = line.replace(secret, "(the key)");
     }
@@ -236,24 +236,29 @@ pub(super) fn message<'a>(body: &[u8], secrets: impl IntoIterator<Item = &'a str
     if start.is_empty() { "it gives no reason".into() } else { start }
 }
 
-/// How many texts a service says that it takes, where it refuses so many: a smaller number beside words about batches or beside that count,
-/// in a reason that begins with the status. It is no more than a guess until all the texts were taken in requests of that size.
+/// Guesses from a refusal of so many texts how many the service takes. The guess holds once all the texts
+/// were taken in requests of that size.
+///
+/// It is a smaller number beside words about batches or beside the count of the texts, in a reason that
+/// begins with the status.
 pub(super) fn most_texts(reason: &str, texts: usize) -> Option<usize> {
     let said = reason.split_once("status ").map_or(reason, |(_, said)| said.get(3..).unwrap_or_default());
-    // A limit of tokens is none of texts, and what stands in one word with letters is a name: text-embedding-3-small.
+    // A limit of tokens is none of texts, and a number in one word with letters is a part of a name:
+    // text-embedding-3-small.
     let said = said.to_lowercase();
     said.split(". ").filter(|sentence| !sentence.contains("token")).find_map(|sentence| {
         let word =
             |word: &str| word.trim_matches(|letter: char| !letter.is_alphanumeric()).parse::<usize>().ok();
         let numbers = || sentence.split([' ', '=', ',']).filter_map(word);
-        // The count may be one more by what rode along.
+        // The count may be one more by a text that rode along.
         let is_of_many =
             sentence.contains("batch") || numbers().any(|number| (texts..=texts + 1).contains(&number));
         numbers().filter(|number| is_of_many && (1..texts).contains(number)).max()
     })
 }
 
-/// The wait that a refusal asks for in its body: Gemini's `retryDelay`, or words such as "try again in 1m20.5s", "retry after 30 seconds", "in 250ms".
+/// Reads the wait that a refusal asks for in its body: Gemini's `retryDelay`, or words such as "try again in
+/// 1m20.5s", "retry after 30 seconds", "in 250ms".
 pub(super) fn wait_in(body: &[u8]) -> Option<Duration> {
     let json: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
     let error = json.pointer("/error").or_else(|| json.pointer("/0/error"));
@@ -267,7 +272,8 @@ pub(super) fn wait_in(body: &[u8]) -> Option<Duration> {
     words.iter().find_map(|words| duration_in(said.split_once(words)?.1.trim_start()))
 }
 
-/// A time at the beginning of a text: `20s`, `1m20.5s`, `250ms`, `30 seconds`, `2 minutes`; a number alone is seconds.
+/// Reads a time at the beginning of a text: `20s`, `1m20.5s`, `250ms`, `30 seconds`, `2 minutes`; a number
+/// alone is seconds.
 fn duration_in(text: &str) -> Option<Duration> {
     let (mut seconds, mut rest, mut parts) = (0.0, text, 0);
     loop {

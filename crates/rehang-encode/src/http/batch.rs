@@ -1,9 +1,10 @@
-//! The batch API of OpenAI, which Voyage and others have too: a file of texts goes to the service, and a file with their vectors comes back
-//! within a day, for less money.
+//! The batch API of OpenAI, which Voyage and others have too. A file of texts goes to the service, and a file
+//! with their vectors comes back within a day, for less money.
 //!
-//! What was sent is paid for, and a process may end at any moment of that day. So a journal beside the configuration holds, before a batch is
-//! created, which texts it has; and each batch carries the journal's name for it, by which the service's list of batches says whether it was
-//! created. A later call with one of these texts, of whatever process, waits for that batch. A process on another machine, which has no
+//! Texts that were sent are paid for, and a process may end at any moment of that day. So before a batch is
+//! created, a journal beside the configuration holds which texts it has. Each batch carries the journal's
+//! name for it, by which the service's list of batches says whether it was created. A later call with one of
+//! these texts, of whatever process, waits for that batch. A process on another machine, which has no
 //! journal, reads in the files of the batches that the service lists which texts they have.
 
 mod collect;
@@ -20,7 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use sha2::{Digest as _, Sha256};
 
 use super::Http;
@@ -34,25 +35,27 @@ use journal::JOURNAL;
 use kept::{Batches, FEW, Id, Stage};
 use service::{Said, There, json_of};
 
-/// The longest that a service need not say how far a batch is, where it is asked at least three times meanwhile.
+/// Longest time that a service need not say how far a batch is, where it is asked at least three times
+/// meanwhile.
 const OUTAGE_MAX: Duration = Duration::from_hours(1);
-/// How often batches of the texts of a call are sent that come to nothing: smaller and smaller ones, or ones that are not created.
+/// Times that batches of a call's texts are sent that come to nothing: smaller and smaller ones, or ones that
+/// are not created.
 const ROUNDS_MAX: usize = 32;
-/// One call for the vectors of some texts.
+/// Call for the vectors of some texts.
 struct Call<'a> {
     http: &'a Http,
     batches: &'a Batches,
     inputs: &'a [Input<'a>],
-    /// What each input's text is called.
+    /// Id of each input's text.
     ids: Vec<Id>,
     answers: &'a mut [Option<Answer>],
 }
 
-/// The inputs of a call, by their places, that some batches have.
+/// Places of a call's inputs whose texts a batch has, by the batch.
 type Held = BTreeMap<Arc<str>, Vec<usize>>;
 
 impl Batches {
-    /// `None` where the configuration asks for none.
+    /// Opens the batches of a configuration; `None` where it asks for none.
     pub(super) fn open(config: &HttpConfig, base: &Path, url: &str) -> Result<Option<Self>> {
         let HttpConfig { model, dimensions, prefix, input_type, body, revision, batch_api_items, .. } =
             config;
@@ -107,13 +110,13 @@ impl Batches {
 }
 
 impl Http {
-    /// Embeds the texts of a call by batches, those that other processes have sent among them. Comes back as soon as some have an answer; the
-    /// others are not tried then.
+    /// Embeds the texts of a call by batches, those that other processes have sent among them. Comes back as
+    /// soon as some have an answer; the others are not tried then.
     ///
     /// # Errors
     ///
-    /// Unavailable where nothing came of a batch, or the service does not answer for long; a conflict where a batch gives other vectors than
-    /// the service does directly; budget spent; cancelled.
+    /// Unavailable where nothing came of a batch, or the service does not answer for long; a conflict where a
+    /// batch gives other vectors than the service does directly; budget spent; cancelled.
     pub(super) fn embed_in_bulk(
         &self,
         batches: &Batches,
@@ -129,7 +132,7 @@ impl Http {
         Ok(())
     }
 
-    /// Nothing new is known of a batch. That is nothing bad, for a while.
+    /// Says that nothing new is known of a batch, which is nothing bad for a while; fails after that.
     fn unheard(&self, batches: &Batches, heard: Duration, reason: &str) -> Result<Option<Came>> {
         if self.clock.now().saturating_sub(heard) <= OUTAGE_MAX.max(3 * batches.poll) {
             return Ok(None);
@@ -151,7 +154,7 @@ impl Call<'_> {
             let sending = self.send_unsent();
             let held = self.held();
             match sending {
-                // What was sent before is waited for.
+                // Batches that were sent before are waited for.
                 Err(error) if error.is_budget_spent() && !held.is_empty() => {}
                 sending => sending?,
             }
@@ -177,7 +180,8 @@ impl Call<'_> {
             for came in came.iter().map(|(_, came)| came).filter(|came| !came.why.is_empty()) {
                 if came.is_limit && came.texts > FEW {
                     if is_any_under_way {
-                        // They fill the queue, for a day maybe, and leave room for as many texts afterwards.
+                        // Other batches fill the queue, for a day maybe, and leave room for as many texts
+                        // afterwards.
                         rounds = 0;
                     } else {
                         batches.most.fetch_min(came.texts / 2, Ordering::Relaxed);
@@ -214,7 +218,7 @@ impl Call<'_> {
             for (own, places) in held {
                 match self.look_at(own, places, &mut heard) {
                     Ok(came) => over.extend(came.map(|came| (Arc::clone(own), came))),
-                    // What is there already is handed out first.
+                    // Answers that are there already are handed out first.
                     Err(_) if !over.is_empty() => break,
                     Err(error) => break 'waiting Err(error),
                 }
@@ -264,7 +268,7 @@ impl Call<'_> {
                 );
                 return Err(Error::not_found("batch", &name, place));
             }
-            // One that is a moment old may not be everywhere yet.
+            // A batch that is a moment old may not be everywhere yet.
             Said::Refused(_, reason)
             | Said::Limited(reason, _)
             | Said::Unheard(reason)

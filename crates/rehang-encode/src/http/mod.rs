@@ -1,4 +1,4 @@
-//! An embedding endpoint that speaks OpenAI's protocol: `POST …/v1/embeddings`.
+//! Embedding endpoint that speaks OpenAI's protocol, `POST …/v1/embeddings`, as an encoder.
 
 mod answer;
 mod batch;
@@ -23,9 +23,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use rehang::check::expect_width;
-use rehang::finding::Finding;
-use rehang::{Error, ErrorKind, Permit, Result, Semaphore, Space, difference, norm};
+use rehang_core::check::expect_width;
+use rehang_core::finding::Finding;
+use rehang_core::{Error, ErrorKind, Permit, Result, Semaphore, Space, difference, norm};
 use rehang_clock::{Clock, SystemClock};
 use rehang_connect::{Connection, OwnRoots, is_loopback};
 use serde_json::Value;
@@ -45,75 +45,79 @@ use answer::{FIELDS, Request, Unread};
 use batch::kept::Batches;
 use pace::{Backoff, Pace, retry_after, wait_asked};
 
-/// The longest wait that a service may ask for without ending the call.
+/// Longest wait that a service may ask for without ending the call.
 const RETRY_AFTER_MAX: Duration = Duration::from_mins(5);
-/// The longest that a service may refuse everybody for its limits, giving no vector meanwhile.
+/// Longest time that a service may refuse everybody for its limits, giving no vector meanwhile.
 const LIMITED_MAX: Duration = Duration::from_mins(10);
-/// The longest that a service which is loading or overloaded is waited for.
+/// Longest time that a service which is loading or overloaded is waited for.
 const OVERLOADED_MAX: Duration = Duration::from_mins(5);
-/// The longest that requests are held back, whatever a service asks for.
+/// Longest time that requests are held back, whatever a service asks for.
 const PAUSE_MAX: Duration = Duration::from_hours(24);
-/// Tokens that a service may count for a text beside those that its bytes could be: special ones, instructions of its own.
+/// Tokens that a service may count for a text beside those that its bytes could be: special ones,
+/// instructions of its own.
 const TOKENS_MORE: u64 = 256;
-/// A text that no service fails at: a service that cannot embed this one can embed none.
+/// Text that no service fails at: a service that cannot embed this one can embed none.
 const PROBE: &str = "rehang";
-/// Texts of the first request of all: what is wrong with every answer is found before more is paid for.
+/// Texts of the first request of all: a fault of every answer is found before more is paid for.
 const FIRST_TEXTS: usize = 4;
-/// Texts between two requests with a rider, at least.
+/// Fewest texts between two requests with a rider.
 const TEXTS_BETWEEN_RIDERS: u64 = 32;
-/// Relative squared distance up to which two vectors are of one and the same text, computed in half precision.
+/// Relative squared distance up to which two vectors are of one and the same text, computed in half
+/// precision.
 const SAME: f64 = 1e-4;
-/// Where a service takes fewer texts a request than this, a rider goes alone: a seat among so few costs more.
+/// Texts of a request below which a rider goes alone, where the service takes no more of them: a seat among
+/// so few costs more.
 const SEATS_MIN: usize = 7;
-/// The longest that a connection may take to come about.
+/// Longest time that a connection may take to come about.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
-/// Bytes of JSON that one number may take, and bytes of an answer beside its numbers.
+/// Bytes of JSON that one number may take. `ANSWER_BYTES_MORE` are those of an answer beside its numbers.
 const NUMBER_BYTES_MAX: u64 = 40;
 const ANSWER_BYTES_MORE: u64 = 1 << 20;
 
-/// The encoder behind [`HttpConfig`].
+/// Encoder behind [`HttpConfig`].
 pub(crate) struct Http {
     check: Check,
     config: HttpConfig,
     url: String,
-    /// The address as errors name it.
+    /// Address as errors name it.
     shown_url: String,
     /// Headers that every request has, with the key among them.
     headers: Vec<Header>,
-    /// What no error repeats: the key, and values of headers that come from the environment.
+    /// Texts that no error repeats: the key, and values of headers that come from the environment.
     secrets: Vec<String>,
     agent: Agent,
-    /// Who is to blame for a request that found nobody.
+    /// Knowledge of the connection that says who is to blame for a request that found nobody.
     connection: Connection,
     clock: Arc<dyn Clock>,
     pace: Pace,
     backoff: Backoff,
     meter: Meter,
-    /// What others have used of the same budgets.
+    /// Amount that others have used of the same budgets.
     others: Mutex<Spent>,
-    /// Lets as many requests be under way as may be.
+    /// Semaphore that lets as many requests be under way as may be.
     slots: Semaphore,
-    /// How many these are by now: half as many after a time-out.
+    /// Number of requests that may be under way by now: half as many after a time-out.
     lanes: AtomicUsize,
     /// Requests that the service has given vectors for so far.
     served: AtomicU64,
-    /// How many texts a request may have.
+    /// Number of texts that a request may have.
     ceiling: Mutex<Ceiling>,
-    /// The most texts of a request that the service has given vectors for: what it refuses with so many, it refuses for another reason.
+    /// Most texts of a request that the service has given vectors for. A request with no more that it
+    /// refuses, it refuses for another reason.
     texts_served: AtomicUsize,
     /// Whether `encoding_format` is named: a few services refuse it.
     names_format: AtomicBool,
-    /// Whether the service has embedded a [`peculiar`] text: they travel with others from then on.
+    /// Whether the service has embedded a [`peculiar`] text: such texts travel with others from then on.
     takes_peculiar: AtomicBool,
-    /// The service compared with itself.
+    /// Comparison of the service with itself.
     rider: Rider,
-    /// Texts of the call before.
+    /// Number of texts of the call before.
     call_before: AtomicUsize,
     /// How far into a text the service reads.
     reading: Mutex<Reading>,
-    /// The batch API, where it is used.
+    /// Batches of the batch API, where it is used.
     batches: Option<Batches>,
-    /// What stopped an earlier call and stops every later one.
+    /// Error that stopped an earlier call and stops every later one.
     stopped: Mutex<Option<Error>>,
 }
 
@@ -130,7 +134,7 @@ pub(crate) fn take_in(bytes: &[u8]) {
     }
 }
 
-/// What came of one attempt.
+/// Outcome of one attempt.
 enum Outcome {
     Vectors(Vec<Vec<f32>>),
     /// The next attempt may succeed, after the wait that the service asked for, if it did.
@@ -138,7 +142,8 @@ enum Outcome {
         reason: String,
         wait: Option<Duration>,
     },
-    /// The service says that it is loading or overloaded: the same in a while, or a text brings it down.
+    /// The service says that it is loading or overloaded: it may say so for a while, or a text brings it
+    /// down.
     Overloaded {
         reason: String,
         wait: Option<Duration>,
@@ -162,11 +167,11 @@ enum Outcome {
 struct Limited {
     times: u32,
     since: Duration,
-    /// Requests that the service had given vectors for then.
+    /// Requests that the service had given vectors for by `since`.
     served: u64,
 }
 
-/// What came of a request that was sent as often as it may be.
+/// End of a request that was sent as often as it may be.
 enum Ended {
     Vectors(Vec<Vec<f32>>),
     /// The service does not want these texts.
@@ -176,17 +181,17 @@ enum Ended {
         reason: String,
         /// Whether the service gave vectors for other requests since the first attempt failed.
         others_served: bool,
-        /// Whether it said last that it is loading or overloaded.
+        /// Whether the service said last that it is loading or overloaded.
         is_overloaded: bool,
     },
     /// No answer came in time, and a smaller request may get one.
     TimedOut(String),
-    /// The service broke at it, as often and in the same words as it may.
+    /// The service broke at the request, as often and in the same words as it may.
     Broke {
         reason: String,
         others_served: bool,
     },
-    /// The budget has room for so many of its texts only.
+    /// The budget has room for only so many texts of the request.
     Short(usize),
 }
 
@@ -196,13 +201,13 @@ impl Http {
         Self::with(config, space, Arc::new(SystemClock::start()), variable)
     }
 
-    /// The same with the batch API, where the configuration asks for it: its journal lies in a folder.
+    /// Adds the batch API, where the configuration asks for it: its journal lies in the folder `base`.
     pub(crate) fn with_batches(self, base: &Path) -> Result<Self> {
         let batches = Batches::open(&self.config, base, &self.url)?;
         Ok(Self { batches, ..self })
     }
 
-    /// As [`Self::open`], with a clock and an environment of the caller's.
+    /// Opens the encoder as [`Self::open`] does, with a clock and an environment of the caller's.
     fn with(
         config: &HttpConfig,
         space: &Space,
@@ -261,9 +266,11 @@ impl Http {
         })
     }
 
-    /// Embeds the texts of one request, which becomes several where the service refuses it or fails at it, where it takes fewer, or the
-    /// budget ends. `known` is what the service said when it broke at a request that these texts were a part of. Where it `is_last`, the
-    /// service is compared with itself in it: no call may follow that does so.
+    /// Embeds the texts of one request, which becomes several where the service refuses it or fails at it,
+    /// where it takes fewer, or the budget ends.
+    ///
+    /// `known` is what the service said when it broke at a request that these texts were a part of. Where the
+    /// request `is_last`, the service is compared with itself in it: no call may follow that does so.
     ///
     /// # Errors
     ///
@@ -279,15 +286,15 @@ impl Http {
         if inputs.len() > seats && !lock(&self.ceiling).is_try(inputs.len()) {
             return self.embed_parts(seats, inputs, answers, known, is_last);
         }
-        // Alone, it spoils no request for others.
+        // Alone, a peculiar text spoils no request for others.
         if inputs.len() > 1
             && !self.takes_peculiar.load(Ordering::Relaxed)
             && let Some(place) = inputs.iter().position(|input| peculiar(input.source).is_some())
         {
             return self.embed_parts(place.max(1), inputs, answers, known, is_last);
         }
-        // Halves tell more than the same request again. One text that is found in this way is asked for once more, and one that came
-        // alone as often as any.
+        // Halves tell more than the same request again. One text that is found in this way is asked for once
+        // more, and one that came alone as often as any.
         let breaks = match (inputs.len(), known) {
             (1, None) => usize::MAX,
             (1, Some(_)) => 2,
@@ -332,14 +339,15 @@ impl Http {
                     answers[0] = Some(Err(ItemFailure::Permanent(explained(input.source, reason))));
                     return Ok(());
                 }
-                // One text may spoil the request for the others: each half is asked alone until it is found. Or there are too many, and
-                // it may say how many it takes.
+                // One text may spoil the request for the others: each half is asked alone until it is found.
+                // Or there are too many texts, and the service may say how many it takes.
                 let part = answer::most_texts(&reason, inputs.len()).unwrap_or(inputs.len().div_ceil(2));
                 for (inputs, answers) in inputs.chunks(part).zip(answers.chunks_mut(part)) {
                     self.embed(inputs, answers, known, is_last)?;
                 }
                 let all_taken = answers.iter().all(|answer| matches!(answer, Some(Ok(_))));
-                // None did: there were too many of them, or they were too long together, where it has taken so many before.
+                // No text spoiled the request: there were too many of them. Where the service has taken so
+                // many before, they were too long together.
                 let is_try = lock(&self.ceiling).is_try(inputs.len());
                 if all_taken && (is_try || inputs.len() > self.texts_served.load(Ordering::Relaxed)) {
                     lock(&self.ceiling).refused(inputs.len(), part);
@@ -354,12 +362,13 @@ impl Http {
                         return Err(self.unavailable(reason));
                     }
                 }
-                // The service is well and fails at this request each time: some text brings it down, and is looked for in the same way.
+                // The service is well and fails at this request each time: some text brings it down, and is
+                // looked for in the same way.
                 if inputs.len() > 1 {
                     return self.embed_parts(inputs.len() / 2, inputs, answers, known, is_last);
                 }
                 if was_away && known.is_none() {
-                    // It may have been no fault of the text.
+                    // The failure may have been no fault of the text.
                     return self.embed(inputs, answers, Some(&reason), is_last);
                 }
                 answers[0] = Some(Err(ItemFailure::Temporary(format!("{}: {reason}", self.check.encoder()))));
@@ -369,10 +378,11 @@ impl Http {
                 if self.served.load(Ordering::Relaxed) == 0 && !self.serves_anybody()? {
                     return Err(self.unavailable(reason));
                 }
-                // A slow service gets through smaller ones, and through none that it is sent again and again.
+                // A slow service gets through smaller requests, and through none that it is sent again and
+                // again.
                 let part = inputs.len() / 2;
                 self.embed_parts(part, inputs, answers, known, is_last)?;
-                // Where one text hangs the service, the others are no fewer for it.
+                // Where one text hangs the service, requests of the others need not become smaller.
                 if answers.iter().all(|answer| matches!(answer, Some(Ok(_)))) {
                     lock(&self.ceiling).refused(inputs.len(), inputs.len() - part);
                 }
@@ -392,18 +402,19 @@ impl Http {
         }
     }
 
-    /// The most texts of the next request. A rider has its seat among those that the service takes, where it takes not one more.
+    /// Most texts of the next request. A rider has its seat among those that the service takes, where it
+    /// takes not one more.
     fn seats(&self) -> usize {
         let most = lock(&self.ceiling).most().min(self.config.batch);
         if self.rider.needs_seat() && most >= SEATS_MIN { most - 1 } else { most }
     }
 
-    /// Whether it takes so many texts, as far as refusals have told.
+    /// Whether the service takes so many texts, as far as refusals have told.
     fn takes(&self, texts: usize) -> bool {
         texts <= lock(&self.ceiling).most()
     }
 
-    /// Embeds the first so many texts, then the others.
+    /// Embeds the first `count` texts, then the others.
     fn embed_parts(
         &self,
         count: usize,
@@ -417,12 +428,16 @@ impl Http {
         self.embed(&inputs[count..], right, known, is_last)
     }
 
-    /// As [`Self::insist`], with a text aboard whose vector is known, where its turn is, where it `must`, or where the budget has no room for
-    /// it afterwards. Gives whether the service was compared with itself.
+    /// Sends a request as [`Self::insist`] does, with a rider where one is due. Gives whether the service was
+    /// compared with itself.
+    ///
+    /// A rider is a text whose vector is known. It is due at its turn, where it `must`, or where the budget
+    /// has no room for it afterwards.
     ///
     /// # Errors
     ///
-    /// A conflict where the service gives that text another vector than at first: whatever else the request gave is not handed out.
+    /// A conflict where the service gives that text another vector than at first: whatever else the request
+    /// gave is not handed out.
     fn insist_with_rider(&self, inputs: &[Input<'_>], breaks: usize, must: bool) -> Result<(Ended, bool)> {
         let has_seat = self.takes(inputs.len() + 1);
         match self.rider.of_request(inputs.len(), has_seat, must || self.is_budget_short(inputs)) {
@@ -442,7 +457,8 @@ impl Http {
         }
     }
 
-    /// As [`Self::insist_with_rider`] of one that rides in the request, with the beginning of a text that is asked about.
+    /// Sends a request with a rider in it, and with the beginning of a text, if there is a question how far
+    /// the service reads.
     fn insist_along(
         &self,
         inputs: &[Input<'_>],
@@ -463,7 +479,8 @@ impl Http {
                 }
                 Ok((Ended::Vectors(vectors), is_compared))
             }
-            // The budget has no room for all of them: what is embedded is compared, and what cannot be compared is not paid for.
+            // The budget has no room for all of them: texts that are embedded are compared, and texts that
+            // cannot be compared are not paid for.
             Ended::Short(_) if question.is_some() => self.insist_along(inputs, breaks, turn, None),
             Ended::Short(count) if count > 1 => Ok((Ended::Short(count - 1), false)),
             Ended::Short(_) => Err(Error::budget_spent(
@@ -473,7 +490,7 @@ impl Http {
             Ended::Refused(reason) => {
                 let is_try = lock(&self.ceiling).is_try(inputs.len());
                 if is_try || answer::most_texts(&reason, all.len()).is_some_and(|most| most < inputs.len()) {
-                    // Not for what rides along.
+                    // The texts themselves are too many for the service, not the ones that ride along.
                     return Ok((Ended::Refused(reason), false));
                 }
                 if question.is_some() {
@@ -481,7 +498,7 @@ impl Http {
                 }
                 let ended = self.insist(inputs, breaks)?;
                 if matches!(ended, Ended::Vectors(_)) && inputs.len() >= texts_served {
-                    // So many, and not one more.
+                    // The service takes so many, and not one more.
                     lock(&self.ceiling).refused(all.len(), inputs.len());
                     self.rider.take_seat();
                 }
@@ -505,8 +522,11 @@ impl Http {
         count < all.len()
     }
 
-    /// The beginning of the longest text of a request, and the place of that text, where the two together tell how far the service reads.
-    /// It rides beside the known text, if there is a seat for both. A service with noise cannot be asked.
+    /// Chooses the beginning of the longest text of a request, and the place of that text, where the two
+    /// together tell how far the service reads.
+    ///
+    /// The beginning rides beside the known text, if there is a seat for both. A service with noise cannot be
+    /// asked.
     fn question<'a>(&self, inputs: &[Input<'a>]) -> Option<(usize, Input<'a>)> {
         let has_seat = !self.rider.needs_seat() || self.takes(inputs.len() + 2);
         if !has_seat || self.rider.noise().is_some() {
@@ -517,7 +537,7 @@ impl Http {
         Some((place, Input { source: beginning_of(input.source, characters)?, ..*input }))
     }
 
-    /// Takes in what a text's beginning says of how far the service reads.
+    /// Takes in what the vector of a text's beginning says of how far the service reads.
     fn take_in(&self, beginning: &str, whole: &[f32], of_beginning: &[f32]) {
         let mut reading = lock(&self.reading);
         if whole.len() != of_beginning.len() || norm(whole) == 0.0 {
@@ -527,7 +547,8 @@ impl Http {
         reading.answered(beginning.chars().count(), is_same);
     }
 
-    /// The vector that the service gives a known text now; `None` where it gives none. One that it does not take any more is given up.
+    /// Asks for the vector that the service gives a known text now; `None` where it gives none. A text that
+    /// it does not take any more is given up.
     fn vector_of(&self, known: &Arc<Known>) -> Result<Option<Vec<f32>>> {
         match self.insist(&[known.input()], usize::MAX) {
             Ok(Ended::Vectors(mut vectors)) => Ok(vectors.pop()),
@@ -541,7 +562,7 @@ impl Http {
         }
     }
 
-    /// Asks for the vector of the text at a place of a request.
+    /// Makes a function that asks for the vector of the text at a place of a request.
     fn ask(&self) -> impl Fn(&[Input<'_>], usize) -> Option<Vec<f32>> {
         |inputs, place| match self.insist(inputs, usize::MAX) {
             Ok(Ended::Vectors(vectors)) => {
@@ -561,7 +582,8 @@ impl Http {
         Ok(true)
     }
 
-    /// As [`Self::vector_of`] after an interruption, when nothing waits any more: one request, at once.
+    /// Asks for the vector of a known text after an interruption, when nothing waits any more: one request,
+    /// at once.
     fn vector_at_once(&self, known: &Arc<Known>) -> Result<Option<Vec<f32>>> {
         let input = [known.input()];
         let (_, tokens) = self.reserve(&input)?;
@@ -572,13 +594,14 @@ impl Http {
         })
     }
 
-    /// Whether the service embeds one harmless word. A request that fails says nothing by itself: a text may bring the service
-    /// down, or the service may be down.
+    /// Whether the service embeds one harmless word. A request that fails says nothing by itself: a text may
+    /// bring the service down, or the service may be down.
     fn serves_anybody(&self) -> Result<bool> {
         Ok(matches!(self.insist(&[probe()], usize::MAX)?, Ended::Vectors(_)))
     }
 
-    /// Waits for a service that is loading or overloaded, some minutes. Gives whether it embeds one harmless word then.
+    /// Waits for a service that is loading or overloaded, some minutes. Gives whether it embeds one harmless
+    /// word then.
     fn comes_back(&self) -> Result<bool> {
         let began = self.clock.now();
         for times in 1.. {
@@ -594,8 +617,10 @@ impl Http {
         Ok(false)
     }
 
-    /// Fails where the service, which has given no vector so far, refuses one harmless word too. What is refused is the request then: each
-    /// of its options is left out in turn, so that the error can name the one.
+    /// Fails where the service, which has given no vector so far, refuses one harmless word too.
+    ///
+    /// It refuses the request then, not the texts: each of its options is left out in turn, so that the error
+    /// can name the one.
     fn expect_taken(&self, reason: &str) -> Result<()> {
         if self.serves_anybody()? {
             return Ok(());
@@ -621,7 +646,7 @@ impl Http {
         Err(self.unavailable(format!("it refuses every text: {reason}")))
     }
 
-    /// The error of a width, with the key that it comes from.
+    /// Turns the error of a width into one that names the key that it comes from.
     fn blame(&self, error: Error) -> Error {
         match (error.kind(), self.config.dimensions) {
             (ErrorKind::WidthMismatch { received, .. }, Some(dimensions)) => Error::option(
@@ -637,23 +662,23 @@ impl Http {
         }
     }
 
-    /// What every request asks for.
+    /// Options of every request.
     fn options(&self) -> Options<'_> {
         Options { dimensions: self.config.dimensions, input_type: self.config.input_type.as_deref() }
     }
 
-    /// Sends one request until the service has taken or refused it, or as often as it may be sent, or until the service has broken at it
-    /// so many times in a row with the same words.
+    /// Sends one request until the service has taken or refused it, or as often as it may be sent. Ends
+    /// earlier where the service has broken at it `breaks` times in a row with the same words.
     ///
     /// # Errors
     ///
-    /// Unavailable where the last attempt cannot reach the service, or the service asks for a long wait. No item is to blame
-    /// then, however often the service answered before.
+    /// Unavailable where the last attempt cannot reach the service, or the service asks for a long wait. No
+    /// item is to blame then, however often the service answered before.
     fn insist(&self, inputs: &[Input<'_>], breaks: usize) -> Result<Ended> {
         self.insist_on(inputs, self.options(), breaks)
     }
 
-    /// As [`Self::insist`], with options of the caller's.
+    /// Sends a request as [`Self::insist`] does, with options of the caller's.
     fn insist_on(&self, inputs: &[Input<'_>], options: Options<'_>, breaks: usize) -> Result<Ended> {
         let (mut failures, mut served_before) = (0, 0);
         let (mut broke, mut words) = (0, String::new());
@@ -697,7 +722,7 @@ impl Http {
             }
             let now = self.clock.now();
             if let Some(wait) = wait {
-                // What the service asks of one request holds for all of them.
+                // A wait that the service asks of one request holds for all of them.
                 self.pace.pause_until(now + wait.min(PAUSE_MAX));
             }
             let is_last = failures >= self.config.attempts;
@@ -709,17 +734,20 @@ impl Http {
                 let others_served = self.served.load(Ordering::Relaxed) > served_before;
                 return Ok(Ended::Failed { reason, others_served, is_overloaded });
             }
-            // Also where the service asks for no wait at all: attempts that follow at once are lost to the same overload.
+            // Attempts rest even where the service asks for no wait: those that follow at once are lost to
+            // the same overload.
             let backoff = self.backoff.wait(failures as u32);
             self.wait_until(now + wait.unwrap_or_default().max(backoff))?;
         }
     }
 
-    /// Waits as a service asks that refuses everybody for its limits, or longer and longer up to a minute where it says nothing.
+    /// Waits as long as a service asks that refuses everybody for its limits, or longer and longer up to a
+    /// minute where it says nothing.
     ///
     /// # Errors
     ///
-    /// Unavailable where it asks for a long wait, or has given no vector for a while. As [`Http::wait_until`].
+    /// Unavailable where it asks for a long wait, or has given no vector for a while. As
+    /// [`Http::wait_until`].
     fn keep_to_limits(&self, limited: &mut Limited, reason: String, wait: Option<Duration>) -> Result<()> {
         let (now, served) = (self.clock.now(), self.served.load(Ordering::Relaxed));
         if limited.times == 0 || served > limited.served {
@@ -745,7 +773,7 @@ impl Http {
     ///
     /// # Errors
     ///
-    /// What stopped every call meanwhile: an interruption, a key that ended, a budget.
+    /// The error that stopped every call meanwhile: an interruption, a key that ended, a budget.
     fn wait_until(&self, time: Duration) -> Result<()> {
         self.clock.sleep_until(time, &|| lock(&self.stopped).is_some());
         self.expect_not_stopped()
@@ -755,7 +783,8 @@ impl Http {
         lock(&self.stopped).clone().map_or(Ok(()), Err)
     }
 
-    /// Waits for the moment and the connection of a request, and longer where the service asks for that meanwhile.
+    /// Waits for the moment and the connection of a request, and longer where the service asks for that
+    /// meanwhile.
     ///
     /// # Errors
     ///
@@ -776,8 +805,8 @@ impl Http {
         }
     }
 
-    /// A run that is told to come back in an hour ends instead of standing still for so long, also where another request was
-    /// told so.
+    /// Fails where the service wants to be left alone for long, also where another request was told so. A run
+    /// that is told to come back in an hour ends instead of standing still.
     fn expect_no_long_pause(&self) -> Result<()> {
         let left = self.pace.paused_until().saturating_sub(self.clock.now());
         if left <= RETRY_AFTER_MAX {
@@ -844,7 +873,7 @@ impl Http {
             let Some(code @ 400..=599) = code else {
                 return Ok(Outcome::Again { reason: format!("it gave no vectors: {said}"), wait });
             };
-            // The status that it should have had.
+            // The code in the body is the status that the answer should have had.
             self.take_back(code, inputs.len(), reserved);
             return self.refused(code, body, wait, None);
         }
@@ -854,7 +883,7 @@ impl Http {
                 self.pace.served(self.clock.now());
                 self.texts_served.fetch_max(inputs.len(), Ordering::Relaxed);
                 if let Some(used) = answer.tokens {
-                    // What a service says is not trusted further than the texts could have tokens.
+                    // A service's count is not trusted further than the texts could have tokens.
                     let most: u64 = texts.iter().map(|text| text.len() as u64 + TOKENS_MORE).sum();
                     self.correct(reserved, used.min(most));
                 }
@@ -876,7 +905,7 @@ impl Http {
         })
     }
 
-    /// What a status other than 200 means.
+    /// Says what a status other than 200 means for the request.
     fn refused(
         &self,
         status: u16,
@@ -917,16 +946,16 @@ impl Http {
             400 | 413 | 414 | 422 | 451 => {
                 Ok(Outcome::Refused(format!("{}: {reason}", self.check.encoder())))
             }
-            // Others say nothing of a text: 424 and 499 of a gateway, say, that there is no backend.
+            // Other statuses say nothing of a text: 424 and 499 of a gateway, say, that there is no backend.
             _ => Ok(Outcome::Again { reason, wait: None }),
         }
     }
 
-    /// What the service says with a status other than 200.
+    /// Reads what the service says with a status other than 200.
     ///
     /// # Errors
     ///
-    /// What no wait changes: the key is wrong, or the account is empty.
+    /// Unauthorised where the key is wrong, unavailable where the account is empty: no wait changes these.
     fn reason(&self, status: u16, body: &[u8]) -> Result<String> {
         let reason =
             format!("status {status}: {}", answer::message(body, self.secrets.iter().map(String::as_str)));
@@ -938,7 +967,7 @@ impl Http {
         }
     }
 
-    /// What a request of so many texts without an answer means.
+    /// Says what a request of so many texts without an answer means.
     fn unreachable(&self, error: &ureq::Error, items: usize, reserved: u64) -> Result<Outcome> {
         use std::io::ErrorKind as Io;
         use ureq::{Error as Failed, Timeout};
@@ -948,7 +977,8 @@ impl Http {
             self.unreserve(items, reserved);
             return Err(error);
         }
-        // What is the same at every attempt stops the run; a name that is not found may only be a network that is down.
+        // A failure that is the same at every attempt stops the run; a name that is not found may only be a
+        // network that is down.
         match error {
             // The library's words would repeat the address with its values.
             Failed::BadUri(_) | Failed::Http(_) => {
@@ -1002,7 +1032,7 @@ impl Http {
         let fewer = (lanes / 2).max(1);
         if self.lanes.compare_exchange(lanes, fewer, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
             for _ in fewer..lanes {
-                // Never given back.
+                // The permit is never given back.
                 std::mem::forget(self.slots.acquire());
             }
         }
@@ -1020,8 +1050,10 @@ impl Http {
         ErrorKind::Unavailable { service: self.check.encoder().into(), detail }.into()
     }
 
-    /// Takes as many of the inputs out of the budget as there is room for, beside what others have used: how many, and the tokens reserved
-    /// for them. Money is by the tokens of all, at the price of now.
+    /// Takes as many of the inputs out of the budget as there is room for, beside what others have used.
+    /// Gives their number, and the tokens reserved for them.
+    ///
+    /// Money is by the tokens of all, at the present price.
     ///
     /// # Errors
     ///
@@ -1089,7 +1121,8 @@ impl Http {
 
     /// Embeds the requests of one call, several at a time; the first error stops those that have not begun.
     fn embed_all(&self, inputs: &[Input<'_>], answers: &mut [Option<Answer>]) -> Option<Error> {
-        // Fewer than there may be, and not as few as before: where that is the end, no request more is needed to compare what came last.
+        // A call with fewer texts than there may be, and not as few as before, may be the last. Then no
+        // further request is needed to compare the vectors that came last.
         let before = self.call_before.swap(inputs.len(), Ordering::Relaxed);
         let is_short = inputs.len() < self.batch_max() && inputs.len() != before;
         if self.served.load(Ordering::Relaxed) > 0 {
@@ -1103,7 +1136,8 @@ impl Http {
         }
     }
 
-    /// Embeds what comes after the first request of all. Of a call that `is_short`, the service is compared with itself in the last request.
+    /// Embeds the texts after the first request of all. In a call that `is_short`, the service is compared
+    /// with itself in the last request.
     fn embed_rest(
         &self,
         inputs: &[Input<'_>],
@@ -1112,7 +1146,7 @@ impl Http {
     ) -> Option<Error> {
         let requests = inputs.len().div_ceil(self.seats());
         let queue = Mutex::new((inputs, answers));
-        // As many as a request may have by now.
+        // Each request has as many texts as it may have by now.
         let next = || {
             let (inputs, answers) = &mut *lock(&queue);
             let mut ceiling = lock(&self.ceiling);
@@ -1150,7 +1184,7 @@ impl Http {
         stop.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a call gives that has come to some answers, and to an error or none.
+    /// Decides what a call gives that has come to some answers, and to an error or none.
     fn hand_out(&self, answers: Vec<Option<Answer>>, error: Option<Error>) -> Result<Vec<Answer>> {
         let Some(error) = error else { return Ok(answers.into_iter().flatten().collect()) };
         // Batches that are paid for are waited for also where the budget has no room for more.
@@ -1158,12 +1192,12 @@ impl Http {
         if error.is_unauthorised() || is_end || error.is_conflict() {
             *lock(&self.stopped) = Some(error.clone());
         }
-        // Vectors that are there are paid for: they are handed out now, and the next call stops the run. The other items have
-        // done nothing wrong, and an interruption is the fault of no item.
+        // Vectors that are there are paid for: they are handed out now, and the next call stops the run. The
+        // other items have done nothing wrong, and an interruption is the fault of no item.
         let trusted = error.is_unauthorised()
             || error.is_retryable()
             || error.is_budget_spent()
-            // A service that has changed: requests before were vouched for.
+            // The service has changed: requests before were vouched for.
             || error.is_conflict();
         let is_any_there = answers.iter().any(|answer| matches!(answer, Some(Ok(_))));
         let is_handed_out = error.is_cancelled() || (trusted && is_any_there);
@@ -1174,8 +1208,10 @@ impl Http {
         Ok(answers.into_iter().map(|answer| answer.unwrap_or_else(untried)).collect())
     }
 
-    /// Fails where the service refuses every text of a request and one harmless word too: it refuses all requests then, for a wrong
-    /// model or option, or while it is ill. No text is to blame, so they stay without an answer.
+    /// Fails where the service refuses every text of a request and one harmless word too.
+    ///
+    /// It refuses all requests then, for a wrong model or option, or while it is ill. No text is to blame, so
+    /// they stay without an answer.
     fn expect_some_use(&self, answers: &mut [Option<Answer>]) -> Result<()> {
         let is_refused = |answer: &Option<Answer>| matches!(answer, Some(Err(ItemFailure::Permanent(_))));
         let Some(Some(Err(first))) = answers.first().filter(|_| answers.iter().all(is_refused)) else {
@@ -1226,7 +1262,7 @@ impl Encoder for Http {
         let mut answers = vec![None; inputs.len()];
         let error = self.embed_in_bulk(batches, inputs, &mut answers).err();
         match error {
-            // Nothing of it was tried in vain: it lies at the service.
+            // No text was tried in vain: the batch lies at the service.
             Some(error) if error.is_cancelled() && answers.iter().all(Option::is_none) => Err(error),
             error => self.hand_out(answers, error),
         }
@@ -1265,7 +1301,7 @@ impl Encoder for Http {
                     vector => vector?,
                 },
             };
-            // One that is not taken any more is given up, and the next one asked for.
+            // A text that is not taken any more is given up, and the next one asked for.
             let is_given_up = || self.rider.known().is_none_or(|known| !Arc::ptr_eq(&known, &turn.known));
             let is_compared = vector.map_or(Ok(false), |vector| self.expect_itself(&turn, vector));
             if !is_compared.inspect_err(|error| *lock(&self.stopped) = Some(error.clone()))? && !is_given_up()
@@ -1338,7 +1374,7 @@ impl Encoder for Http {
     }
 }
 
-/// What every request asks for, beside its texts.
+/// Options of a request, beside its texts.
 #[derive(Clone, Copy)]
 struct Options<'a> {
     dimensions: Option<usize>,
@@ -1356,10 +1392,10 @@ fn probe() -> Input<'static> {
     Input { id: PROBE, source: PROBE, payload: &Value::Null }
 }
 
-/// A text of so many characters is said to be long where it is refused.
+/// Characters from which on a text is called long where it is refused.
 const LONG_CHARACTERS: usize = 2000;
 
-/// The reason of a text that has no vector, with what can be seen of the text in front.
+/// Reason why a text has no vector, with what can be seen of the text in front.
 fn explained(text: &str, reason: String) -> String {
     let characters = text.chars().count();
     match peculiar(text) {
@@ -1369,10 +1405,10 @@ fn explained(text: &str, reason: String) -> String {
     }
 }
 
-/// A header's name and value.
+/// Name and value of a header.
 type Header = (String, String);
 
-/// The headers of every request, and which of their values are secrets.
+/// Makes the headers of every request, and lists which of their values are secrets.
 fn headers(
     config: &HttpConfig,
     variable: impl Fn(&str) -> Option<String>,
@@ -1454,7 +1490,7 @@ fn check_keys(config: &HttpConfig, space: &Space) -> Result<()> {
     config.dimensions.map_or(Ok(()), |dimensions| expect_width(what, space.dimension, dimensions))
 }
 
-/// The address that requests go to.
+/// Completes an address to the one that requests go to.
 fn endpoint(url: &str) -> Result<String> {
     let (path, query) = url.split_once('?').map_or((url, None), |(path, query)| (path, Some(query)));
     let path = path.trim_end_matches('/');
@@ -1483,7 +1519,7 @@ fn endpoint(url: &str) -> Result<String> {
     Ok(whole)
 }
 
-/// An address as it is shown: the values of its query may be keys.
+/// Shows an address without the values of its query, which may be keys.
 fn without_values(url: &str) -> String {
     let Some((path, query)) = url.split_once('?') else { return url.to_owned() };
     let names: Vec<String> = query
@@ -1493,7 +1529,8 @@ fn without_values(url: &str) -> String {
     format!("{path}?{}", names.join("&"))
 }
 
-/// The key that an environment variable holds. Neither the key nor what may be one by mistake is ever printed.
+/// Reads the key that an environment variable holds. Neither the key nor a text that may be one by mistake is
+/// ever printed.
 fn key(option: &str, name: &str, variable: impl Fn(&str) -> Option<String>) -> Result<String> {
     let is_name = |text: &str| {
         text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')

@@ -1,4 +1,4 @@
-//! How fast requests may follow each other, and how long to wait after one that failed.
+//! Pace: how fast requests may follow each other, and how long to wait after one that failed.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -11,17 +11,17 @@ use ureq::http::HeaderMap;
 use crate::meter::lock;
 
 const MINUTE: f64 = 60.0;
-/// A refusal that asks for a wait as long as this is of a limit by the minute; a shorter one is of a moment's load.
+/// Shortest wait of a refusal for a limit by the minute; a shorter one is for a moment's load.
 const RATE_WAIT_SECONDS: f64 = 5.0;
-/// A learnt rate grows by so much where nothing was refused for so long.
+/// Factor by which a learnt rate grows where nothing was refused for `RATE_HOLDS_SECONDS`.
 const RATE_GROWTH: f64 = 1.25;
 const RATE_HOLDS_SECONDS: f64 = 180.0;
-/// The wait after the first failure, without jitter; it doubles with each failure up to the longest.
+/// Wait after the first failure, without jitter; it doubles with each failure up to `BACKOFF_MAX_SECONDS`.
 const BACKOFF_FIRST_SECONDS: f64 = 0.5;
 const BACKOFF_MAX_SECONDS: f64 = 60.0;
 
-/// Gives every request its moment: requests and tokens are spread evenly over their minute, so that no minute has more
-/// than its limit, wherever it is taken to begin.
+/// Pace of requests: each gets its moment. Requests and tokens are spread evenly over their minute, so that
+/// no minute has more than its limit, wherever it is taken to begin.
 pub(super) struct Pace {
     requests_per_minute: Option<f64>,
     tokens_per_minute: Option<f64>,
@@ -33,11 +33,11 @@ pub(super) struct Pace {
 struct Next {
     request: f64,
     token: f64,
-    /// The service asked everybody to wait so long.
+    /// End of the pause that the service asked everybody for.
     pause: f64,
-    /// When it gave vectors, of the last minute.
+    /// Moments of the last minute at which the service gave vectors.
     served: VecDeque<f64>,
-    /// Requests a minute that it has taken before it refused more, and since when.
+    /// Requests a minute that the service has taken before it refused more, and since when.
     learnt: Option<(f64, f64)>,
 }
 
@@ -54,7 +54,7 @@ impl Pace {
         Self { requests_per_minute, tokens_per_minute, next: Mutex::default() }
     }
 
-    /// The moment at which a request of so many tokens may be sent.
+    /// Reserves the moment at which a request of so many tokens may be sent.
     pub(super) fn reserve(&self, now: Duration, tokens: u64) -> Duration {
         let mut next = lock(&self.next);
         let start = now.as_secs_f64().max(next.request).max(next.token).max(next.pause);
@@ -82,14 +82,15 @@ impl Pace {
         }
     }
 
-    /// Takes note of a request that the service has given vectors for.
+    /// Notes a request that the service has given vectors for.
     pub(super) fn served(&self, now: Duration) {
         let mut next = lock(&self.next);
         next.served.push_back(now.as_secs_f64());
         next.forget_before(now.as_secs_f64() - MINUTE);
     }
 
-    /// Takes note of a refusal for a limit, until a moment: a minute has room for as many requests as the last one had, if the wait is of a minute's kind.
+    /// Notes a refusal for a limit, with a wait until a moment. If the wait is as for a limit by the minute,
+    /// a minute has room for as many requests as the last one had.
     pub(super) fn refused(&self, now: Duration, until: Duration) {
         let mut next = lock(&self.next);
         let now = now.as_secs_f64();
@@ -108,13 +109,14 @@ impl Pace {
         next.pause = next.pause.max(time.as_secs_f64());
     }
 
-    /// The moment until which every request is held back at the service's wish; 0 where it never asked.
+    /// Moment until which every request is held back at the service's wish; 0 where it never asked.
     pub(super) fn paused_until(&self) -> Duration {
         Duration::from_secs_f64(lock(&self.next).pause)
     }
 }
 
-/// Waits between attempts: exponential, with jitter so that callers who failed together do not return together.
+/// Waits between attempts: exponential, with jitter so that callers who failed together do not return
+/// together.
 pub(super) struct Backoff(Mutex<ChaCha8Rng>);
 
 impl Backoff {
@@ -122,7 +124,8 @@ impl Backoff {
         Self(Mutex::new(ChaCha8Rng::seed_from_u64(seed)))
     }
 
-    /// The wait after so many failures (from 1): `0.5 s · 2^(failures − 1)`, at most 60 s, times a number of `[0.5, 1)`.
+    /// Draws the wait after so many failures (from 1): `0.5 s · 2^(failures − 1)`, at most 60 s, times a
+    /// number of `[0.5, 1)`.
     pub(super) fn wait(&self, failures: u32) -> Duration {
         let longest =
             (BACKOFF_FIRST_SECONDS * 2f64.powi(failures.min(32) as i32 - 1)).min(BACKOFF_MAX_SECONDS);
@@ -131,8 +134,8 @@ impl Backoff {
     }
 }
 
-/// The wait that a `Retry-After` asks for: seconds, or a date, which counts from the `Date` of the same answer, so that
-/// neither side's clock has to be right.
+/// Reads the wait that a `Retry-After` asks for: seconds, or a date. A date counts from the `Date` of the
+/// same answer, so that neither side's clock has to be right.
 pub(super) fn retry_after(value: &str, date: Option<&str>) -> Option<Duration> {
     let value = value.trim();
     if let Ok(seconds) = value.parse::<f64>() {
@@ -143,7 +146,7 @@ pub(super) fn retry_after(value: &str, date: Option<&str>) -> Option<Duration> {
     Some(moment(value)?.duration_since(moment(date?)?).unwrap_or_default())
 }
 
-/// The wait that the headers of an answer ask for.
+/// Reads the wait that the headers of an answer ask for.
 pub(super) fn wait_asked(headers: &HeaderMap) -> Option<Duration> {
     let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     header("retry-after-ms")
@@ -151,7 +154,7 @@ pub(super) fn wait_asked(headers: &HeaderMap) -> Option<Duration> {
         .or_else(|| header("retry-after").and_then(|value| retry_after(value, header("date"))))
 }
 
-/// The wait that a `retry-after-ms` of Azure asks for.
+/// Reads the wait that a `retry-after-ms` of Azure asks for.
 fn retry_after_ms(value: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(value.trim().parse::<f64>().ok()? / 1000.0).ok()
 }
@@ -193,7 +196,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is asked for, no 60 seconds hold more requests or tokens than their limit and one request more.
+        /// No 60 seconds hold more requests or tokens than their limit and one request more, whatever is
+        /// asked for.
         #[test]
         fn no_minute_has_more_than_its_limit(
             requests in proptest::collection::vec((0u32..5000, 1u64..400), 1..60),
@@ -210,7 +214,7 @@ mod tests {
                 let minute: Vec<f64> =
                     sent.iter().filter(|(at, _)| *at >= start && *at < start + 59.999).map(|(_, n)| *n).collect();
                 prop_assert!(minute.len() as f64 <= request_limit);
-                // The last one begins within the minute; its tokens reach into the next.
+                // The last request begins within the minute; its tokens reach into the next.
                 prop_assert!(minute[..minute.len() - 1].iter().sum::<f64>() <= token_limit);
             }
         }

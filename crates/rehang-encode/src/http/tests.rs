@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicUsize;
 use proptest::prelude::*;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
-use rehang::Distance;
+use rehang_core::Distance;
 use rehang_clock::ManualClock;
 use serde_json::{Value, json};
 
@@ -22,7 +22,7 @@ fn config(url: &str) -> HttpConfig {
     serde_json::from_value(text).unwrap()
 }
 
-/// An encoder with a fake clock, so that no test waits for a backoff.
+/// Opens an encoder with a fake clock, so that no test waits for a backoff.
 fn open(stub: &Stub, change: impl FnOnce(&mut HttpConfig)) -> (Http, Arc<ManualClock>) {
     let mut config = config(&stub.url);
     change(&mut config);
@@ -100,7 +100,7 @@ fn queries_are_asked_for_as_the_service_wants_them() {
         json!({"model": "m", "input": ["query: 12"], "encoding_format": "float", "input_type": "query"})
     );
     assert_eq!(vectors, right(&["query: 12"]));
-    // What is not said of queries is as for items.
+    // A key that is not set for queries is as for items.
     let config = HttpConfig { query_prefix: None, query_input_type: None, ..config };
     assert_eq!(ask(&queries(&config)).1, ask(&config).1);
     assert_eq!(config.tokens("12"), 3, "characters of the prefix count");
@@ -114,7 +114,7 @@ fn what_is_for_queries_only_changes_no_fingerprint() {
         let config: HttpConfig = serde_json::from_value(config).unwrap();
         Http::open(&config, &space()).unwrap().fingerprint().unwrap().unwrap()
     };
-    // What galleries of earlier versions hold.
+    // Galleries of earlier versions hold this fingerprint.
     let plain = "706e17e53d20cf36b5836fd2ad606a0a";
     assert_eq!(fingerprint(json!({})), plain);
     assert_eq!(fingerprint(json!({"query_prefix": "query: ", "query_input_type": "query"})), plain);
@@ -145,14 +145,14 @@ fn what_passes_is_tried_again() {
             assert_eq!((stub.seen().len(), http.spent().items, waits.len()), (5, 6, 1));
         } else {
             assert_eq!(stub.seen().len(), 3, "case {at}");
-            // What was refused for limits, or while it is overloaded, is not paid for.
+            // Texts that were refused for limits, or while the service is overloaded, are not paid for.
             assert_eq!(http.spent().items, if [0, 2].contains(&at) { 2 } else { 6 }, "case {at}");
             assert!(waits.len() == 2 && waits[1] >= Duration::from_millis(500), "case {at}: {waits:?}");
         }
 
         let stub = Stub::start(move |_, _| bad());
         let (http, _) = open(&stub, |_| {});
-        // It never passes: not even the one word is embedded, so no text is to blame.
+        // The failure never passes: not even the one word is embedded, so no text is to blame.
         let error = embed(&http, &["1", "2"]).unwrap_err();
         let texts: Vec<_> = stub.seen().iter().map(Seen::texts).collect();
         if at == 0 {
@@ -166,7 +166,7 @@ fn what_passes_is_tried_again() {
         );
         let attempts = if at == 1 { 1 } else { 3 };
         assert_eq!(texts[..attempts], [["1", "2"]; 3][..attempts], "case {at}");
-        // One that is overloaded is waited for.
+        // A service that is overloaded is waited for.
         let is_enough = if at == 2 { texts.len() > attempts + 3 } else { texts.len() == attempts + 3 };
         assert!(is_enough && texts[attempts..].iter().all(|texts| *texts == [PROBE]), "case {at}: {texts:?}");
     }
@@ -176,7 +176,7 @@ fn what_passes_is_tried_again() {
 fn an_outage_fails_no_item_also_where_a_request_has_one_text() {
     // Gateways call an outage by any of these.
     for (batch, code) in [1, 4].into_iter().flat_map(|batch| [503, 424, 499, 400].map(|code| (batch, code))) {
-        // Good for two requests, then down.
+        // The service is good for two requests, then down.
         let stub = Stub::start(move |number, _| if number < 2 { Reply::Good } else { status(code) });
         let (http, _) = open(&stub, |config| config.batch = batch);
         let answers = embed(&http, &DIGITS).unwrap();
@@ -204,7 +204,7 @@ fn the_text_that_brings_the_service_down_is_found() {
                 if *text == "poison" {
                     match &answers[at] {
                         Err(ItemFailure::Temporary(why)) => assert!(why.contains("attempt 3 of 3"), "{why}"),
-                        // It says the same each time.
+                        // The service breaks in the same words each time.
                         Err(ItemFailure::Permanent(why)) => {
                             assert!(batch > 1 && why.contains("status 500"), "{why}");
                         }
@@ -214,7 +214,7 @@ fn the_text_that_brings_the_service_down_is_found() {
                     assert_eq!(answers[at], Ok(vector(text).to_vec()), "{text}, {batch} a request");
                 }
             }
-            // It is found too where nothing else is left that could tell.
+            // The text is found too where nothing else is left that could tell.
             let alone = embed(&http, &["poison"]).unwrap();
             assert!(matches!(alone[0], Err(ItemFailure::Temporary(_))), "{alone:?}");
         }
@@ -227,7 +227,7 @@ fn a_slow_service_costs_its_timeout_and_no_more() {
     let (http, clock) = open(&stub, |config| config.timeout_seconds = 0.2);
     assert_eq!(embed(&http, &["1"]).unwrap(), right(&["1"]));
     assert_eq!(clock.waits().len(), 1);
-    // Whether the first request was charged cannot be known, so its estimate stays counted.
+    // Nobody can know whether the first request was charged, so its estimate stays counted.
     assert_eq!(http.spent().tokens, 2);
     let stub = Stub::start(|_, _| Reply::Silence);
     let (http, _) = open(&stub, |config| {
@@ -249,7 +249,7 @@ fn the_service_says_how_long_to_wait() {
     let (http, clock) = open(&stub, |_| {});
     assert_eq!(embed(&http, &["1"]).unwrap(), right(&["1"]));
     assert_eq!(clock.waits(), [Duration::from_secs(17), Duration::from_secs(30)]);
-    // Who asks for none, or for one that is over, gets the one between attempts all the same.
+    // A service that asks for no wait, or for one that is over, gets the one between attempts all the same.
     let stub = Stub::script(vec![asks("0"), asks("Sun, 06 Nov 1994 08:49:00 GMT")]);
     let (http, clock) = open(&stub, |_| {});
     assert_eq!(embed(&http, &["1"]).unwrap(), right(&["1"]));
@@ -369,7 +369,7 @@ fn a_long_wait_ends_the_call_and_holds_for_every_later_one() {
     let untried =
         |answer: &Answer| matches!(answer, Err(ItemFailure::Untried(why)) if why.contains("3600 s"));
     assert!(answers[4..].iter().all(untried), "{answers:?}");
-    // Who comes again too early is not sent on, and does not stand still for an hour either.
+    // A call that comes again too early is not sent on, and does not stand still for an hour either.
     for _ in 0..2 {
         let error = embed(&http, &DIGITS).unwrap_err();
         assert!(error.is_retryable() && error.to_string().contains("3600 s more"), "{error}");
@@ -430,7 +430,7 @@ fn the_text_that_spoils_a_request_is_found() {
             assert_eq!(answers[at], Ok(vector(text).to_vec()));
         }
     }
-    // The first four, four, two, one, the harmless word, one, two: halves until it stands alone.
+    // The requests are the first four, four, two, one, one, two: halves until the text stands alone.
     assert_eq!(stub.seen().len(), 6);
     assert_eq!(clock.waits(), []);
 }
@@ -530,7 +530,8 @@ fn as_many_requests_as_allowed_are_under_way() {
         *count += 1;
         seen_most.fetch_max(*count, Ordering::Relaxed);
         changed.notify_all();
-        // The very first goes alone. The next ones wait for each other, which an encoder with fewer at once would never live to see.
+        // The very first request goes alone. The next ones wait for each other, which an encoder with fewer
+        // at once would never live to see.
         while (1..=AT_ONCE).contains(&number) && seen_most.load(Ordering::Relaxed) < AT_ONCE {
             count = changed.wait(count).unwrap();
         }
@@ -558,7 +559,8 @@ fn requests_and_tokens_keep_their_pace() {
     embed(&http, &DIGITS).unwrap();
     assert_eq!(clock.waits(), [Duration::from_secs(2); 2]);
 
-    // Each request is guessed to take 4 tokens and takes 20, which the next one waits for: 20 tokens are 2 seconds.
+    // Each request is guessed to take 4 tokens and takes 20, which the next one waits for: 20 tokens are 2
+    // seconds.
     let texts = ["fives"; 10];
     let stub = Stub::script(vec![]);
     let (http, clock) = open(&stub, |config| {
@@ -572,7 +574,8 @@ fn requests_and_tokens_keep_their_pace() {
 
 #[test]
 fn a_budget_is_used_up_and_never_passed() {
-    // (budget, items that fit into it, texts that are sent): what comes after the first four texts is compared, or not paid for.
+    // (budget, items that fit into it, texts that are sent): texts after the first four are compared, or not
+    // paid for.
     type Change = fn(&mut HttpConfig);
     let cases: [(Change, usize, usize); 4] = [
         (|config| config.budget_items = Some(7), 6, 7),
@@ -763,7 +766,8 @@ fn keys_that_cannot_be_are_refused() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// However a service misbehaves, in whatever order: every answer is the right vector or a failure, one an input.
+    /// Every answer is the right vector or a failure, one an input, however a service misbehaves and in
+    /// whatever order.
     #[test]
     fn no_text_ever_gets_the_vector_of_another(
         replies in proptest::collection::vec(0usize..8, 0..12),
@@ -795,12 +799,12 @@ proptest! {
     }
 }
 
-/// Texts with numbers, as many as asked for.
+/// Makes texts with numbers, as many as asked for.
 fn numbers(count: usize) -> Vec<String> {
     (0..count).map(|number| number.to_string()).collect()
 }
 
-/// How many texts were sent in all.
+/// Number of texts that were sent in all.
 fn texts_sent(stub: &Stub) -> usize {
     stub.seen().iter().map(|seen| seen.texts().len()).sum()
 }
@@ -856,7 +860,7 @@ fn what_is_learnt_of_a_service_is_known_to_the_next_process() {
     for (limit, says, most) in
         [(1, false, 60), (7, false, 100), (7, true, 70), (10, false, 75), (10, true, 65), (64, false, 14)]
     {
-        // Fewer full requests than are counted.
+        // There are fewer full requests than are counted.
         let texts: Vec<&str> = all.iter().map(String::as_str).take(50 * limit).collect();
         let stub = Stub::start(move |_, seen| {
             let is_format = seen.body.get("encoding_format").is_some();
@@ -880,7 +884,7 @@ fn what_is_learnt_of_a_service_is_known_to_the_next_process() {
         };
         let before = stub.seen().len();
         if says {
-            // Once for its number, and once for a rider that was one too many.
+            // The service is asked too much once for its number, and once for a rider that was one too many.
             assert!(stub.seen().iter().filter(|seen| seen.texts().len() > limit).count() <= 2);
         }
         let next = |change: fn(&mut HttpConfig)| {
@@ -899,7 +903,7 @@ fn what_is_learnt_of_a_service_is_known_to_the_next_process() {
         assert_eq!(seen.iter().filter(|seen| refused(seen)).count(), 0, "{limit}");
         assert!(seen.len() <= most, "{} requests of {limit} texts", seen.len());
         assert_eq!(second.learnt().as_ref(), Some(&learnt));
-        // Of another model, or a request with other fields, nothing is known by it.
+        // The text says nothing of another model, or of requests with other fields.
         assert_eq!(next(|config| config.model = "other".into()).learnt(), None);
         assert_eq!(next(|config| drop(config.body.insert("a".into(), json!(1)))).learnt(), None);
         assert_eq!(next(|config| config.url += "/v2").learnt(), None);
@@ -908,12 +912,13 @@ fn what_is_learnt_of_a_service_is_known_to_the_next_process() {
     }
 }
 
-/// What is learnt of one thing.
+/// Reads one field of what was learnt.
 fn field(learnt: &str, name: &str) -> Value {
     serde_json::from_str::<Value>(learnt).unwrap().get(name).cloned().unwrap_or_default()
 }
 
-/// What a service refused for a day is tried again: after 1,000 full requests once, and after twice as many where it is refused.
+/// A limit that a service had for a day is tried again: after 1,000 full requests once, and after twice as
+/// many where the try is refused.
 #[test]
 fn a_limit_that_a_service_had_for_a_day_is_raised_again() {
     let limit = Arc::new(AtomicUsize::new(10));
@@ -927,7 +932,8 @@ fn a_limit_that_a_service_had_for_a_day_is_raised_again() {
     let texts = numbers(4000);
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
     let mut learnt: Option<String> = None;
-    // Each is a process of its own: how long a run is does not matter. Gives the requests that were refused and the largest one.
+    // Each run is a process of its own: its length does not matter. It gives the requests that were refused
+    // and the largest one.
     let mut run = || {
         let before = stub.seen().len();
         let (http, _) = open(&stub, |config| config.batch = 64);
@@ -943,7 +949,7 @@ fn a_limit_that_a_service_had_for_a_day_is_raised_again() {
         )
     };
     assert!((1..=5).contains(&run().0), "it is learnt that 8 are taken");
-    // 500 full requests each.
+    // Each run has 500 full requests.
     let refused: Vec<usize> = (0..8).map(|_| run().0).collect();
     assert_eq!(refused.iter().sum::<usize>(), 2, "after 1,000 and 2,000 more: {refused:?}");
     limit.store(usize::MAX, Ordering::Relaxed);
@@ -1013,7 +1019,7 @@ fn an_option_that_a_service_does_not_take_is_named_after_one_small_request() {
         assert!(error.to_string().contains("status 400 it is"), "{error}");
         assert!(texts_sent(&stub) <= 8, "{}", texts_sent(&stub));
     }
-    // One that is not heeded.
+    // The service does not heed the option.
     let wide = |seen: &Seen| good_of(seen, |_| vec![1.0; 5], |_| {});
     let stub = Stub::start(move |_, seen| Reply::Body(wide(seen)));
     let (http, _) = open(&stub, |config| (config.batch, config.dimensions) = (64, Some(2)));
@@ -1055,7 +1061,7 @@ fn an_answer_of_another_form_is_paid_for_once() {
 
 #[test]
 fn protocols_of_services_that_people_have() {
-    // As Ollama gives it.
+    // Ollama gives its answers so.
     let stub = Stub::start(|_, seen| {
         let vectors: Vec<_> = seen.texts().iter().map(|text| vector(text)).collect();
         Reply::Body(json!({"model": "m", "embeddings": vectors, "prompt_eval_count": 9}).to_string())
@@ -1065,7 +1071,7 @@ fn protocols_of_services_that_people_have() {
     let seen = &stub.seen()[0];
     assert_eq!((seen.path.as_str(), seen.body.get("encoding_format")), ("/api/embed", None));
     assert_eq!(http.spent().tokens, 9);
-    // Azure's headers.
+    // Azure has headers of its own.
     let stub = Stub::script(vec![Reply::Status(429, vec![("retry-after-ms", "1500".into())], String::new())]);
     let (http, clock) = open(&stub, |config| {
         config.url += "/openai/deployments/d/embeddings?api-version=1";
@@ -1081,7 +1087,7 @@ fn protocols_of_services_that_people_have() {
     assert_eq!(seen.authorization, None);
 }
 
-/// The configurations of docs/encoders.md, a row of its table each: a service's name, and its keys.
+/// Reads the configurations of docs/encoders.md, a row of its table each: a service's name, and its keys.
 fn services_of_the_page() -> Vec<(String, String)> {
     let page = include_str!("../../../../docs/encoders.md");
     let rows = page.lines().skip_while(|line| !line.starts_with("| service |")).skip(2);
@@ -1093,10 +1099,11 @@ fn services_of_the_page() -> Vec<(String, String)> {
         .collect()
 }
 
-/// A service's name, the path of its requests, the most texts of one, and the body of a refusal.
+/// Service of the page: its name, the path of its requests, the most texts of one, and the body of a refusal.
 type Service = (&'static str, &'static str, usize, fn(&Seen) -> Option<Value>);
 
-/// Each refuses what that service is known to refuse, and answers in its form: a row of the page is a configuration that works.
+/// Each stub refuses what its service is known to refuse, and answers in its form: a row of the page is a
+/// configuration that works.
 #[test]
 fn each_service_of_the_page_is_spoken_to_as_it_wants() {
     let refusal = |status, body: Value| Reply::Status(status, Vec::new(), body.to_string());
@@ -1154,7 +1161,7 @@ fn each_service_of_the_page_is_spoken_to_as_it_wants() {
             let vectors: Vec<_> = texts.iter().map(|text| vector(text)).collect();
             Reply::Body(match name {
                 "Ollama" => json!({"model": "m", "embeddings": vectors, "prompt_eval_count": 9}).to_string(),
-                // A field with the value 0 is left out there.
+                // Gemini leaves out a field with the value 0.
                 "Gemini" => good(seen, |data| drop(data[0].as_object_mut().unwrap().remove("index"))),
                 "Voyage" => {
                     json!({"object": "list", "usage": {"total_tokens": 9}, "data": vectors.iter().enumerate()
@@ -1181,7 +1188,7 @@ fn each_service_of_the_page_is_spoken_to_as_it_wants() {
         assert!(seen.iter().all(|seen| seen.path == path), "{name}: {}", seen[0].path);
         let (refused, sent) = (seen.iter().filter(|seen| seen.texts().len() > texts_max).count(), seen.len());
         assert!(
-            // One is asked for once more without its rider, which may be the one text too many.
+            // One request is sent once more without its rider, which may be the one text too many.
             refused <= 3 && sent <= 4 + refused + 500 / texts_max.min(300) * 2,
             "{name}: {sent} requests, {refused} refused"
         );
@@ -1237,7 +1244,7 @@ fn what_can_be_seen_of_a_text_is_said_where_it_is_refused() {
             None => assert_eq!(*answer, Ok(vector(texts[place]).to_vec())),
         }
     }
-    // Where a service takes them, they travel with the others.
+    // Where a service takes peculiar texts, they travel with the others.
     let stub = Stub::script(vec![]);
     let (http, _) = open(&stub, |config| config.batch = 16);
     let texts = ["", "1", "", "2", "", "3", "", "4", ""];
@@ -1245,7 +1252,7 @@ fn what_can_be_seen_of_a_text_is_said_where_it_is_refused() {
     assert_eq!(stub.seen().len(), 3);
 }
 
-/// A model of two numbers a text, on the unit circle.
+/// Vector of a model of two numbers a text, on the unit circle.
 fn on_circle(text: &str, turn: f32) -> Vec<f32> {
     let angle = text.parse::<f32>().unwrap_or(0.5) * 0.37 + turn;
     vec![angle.cos(), angle.sin()]
@@ -1294,7 +1301,7 @@ fn a_service_that_becomes_another_one_is_found_in_the_request_where_it_does() {
     }
 }
 
-/// Also where the beginning of a long text rides along with the known one.
+/// The beginning of a long text may ride along with the known one: the change is found all the same.
 #[test]
 fn a_service_that_becomes_another_one_is_found_among_long_texts() {
     let turned = Arc::new(std::sync::atomic::AtomicBool::new(false));
@@ -1371,7 +1378,7 @@ fn a_service_with_noise_is_compared_with_itself() {
     }
 }
 
-/// A vector that depends on the texts beside it, by an angle of so much at most, from a text on turned by an angle.
+/// Vector that depends on the texts beside it, by an angle of `most` at most, turned by an angle `turn`.
 fn among(seen: &Seen, text: &str, most: f32, turn: f32) -> Vec<f32> {
     let texts = seen.texts();
     let longest = texts.iter().filter_map(|text| text.parse::<usize>().ok()).max().unwrap_or_default();
@@ -1381,7 +1388,7 @@ fn among(seen: &Seen, text: &str, most: f32, turn: f32) -> Vec<f32> {
 
 #[test]
 fn a_service_whose_vectors_depend_on_the_batch_is_compared_alone() {
-    // An angle of 0.16 is a cosine of 0.987; of 1.2, one of another model.
+    // An angle of 0.16 is a cosine of 0.987; one of 1.2 is as of another model.
     for (most, is_kept) in [(0.01, true), (0.16, true), (1.2, false)] {
         let stub = Stub::start(move |_, seen| {
             let model = |text: &str| among(seen, text, most, 0.0);
@@ -1402,7 +1409,7 @@ fn a_service_whose_vectors_depend_on_the_batch_is_compared_alone() {
     }
 }
 
-/// By as little as its vectors depend on the batch.
+/// The models differ by as little as the vectors depend on the batch.
 #[test]
 fn a_service_whose_vectors_depend_on_the_batch_and_that_becomes_another_one_is_found() {
     let turned = Arc::new(std::sync::atomic::AtomicBool::new(false));
@@ -1419,7 +1426,7 @@ fn a_service_whose_vectors_depend_on_the_batch_and_that_becomes_another_one_is_f
         Ok(_) => embed(&http, &texts).unwrap_err().to_string(),
         Err(error) => error.to_string(),
     };
-    // Alone and alone, the difference is that of the models.
+    // Both vectors are of calls of their own, so the difference is that of the models.
     assert!(said.contains("has changed") && said.contains("cosine 0.99"), "{said}");
 }
 
@@ -1431,14 +1438,14 @@ fn a_rider_costs_one_text_a_request_and_no_request_more() {
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
     assert_eq!(embed(&http, &texts).unwrap(), right(&texts));
     assert_eq!((stub.seen().len(), texts_sent(&stub)), (11, 644 + 10));
-    // A service that takes 64 and not one more.
+    // The service takes 64 texts and not one more.
     let stub = Stub::start(|_, seen| if seen.texts().len() > 64 { status(413) } else { Reply::Good });
     let (http, _) = open(&stub, |config| config.batch = 64);
     assert_eq!(embed(&http, &texts).unwrap(), right(&texts));
     let refused = stub.seen().iter().filter(|seen| seen.texts().len() > 64).count();
-    // Once refused, it has a seat among the 64.
+    // Once refused, the rider has a seat among the 64.
     assert_eq!((refused, stub.seen().len()), (1, 1 + 1 + 11));
-    // No budget is passed by it.
+    // A rider passes no budget.
     let stub = Stub::script(vec![]);
     let (http, _) = open(&stub, |config| (config.batch, config.budget_items) = (64, Some(68)));
     let answers = embed(&http, &texts[..68]).unwrap();
@@ -1447,7 +1454,7 @@ fn a_rider_costs_one_text_a_request_and_no_request_more() {
     assert_eq!(http.spent().items, 68);
 }
 
-/// A text of so many characters, which no other one begins as.
+/// Makes a text of so many characters, which no other one begins as.
 fn long(number: usize, characters: usize) -> String {
     let words = (0..).map(|word| format!("{number}-{word} "));
     let mut text = String::new();
@@ -1467,7 +1474,7 @@ fn a_service_that_cuts_texts_in_silence_is_found_without_a_request_more() {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         [(); 2].map(|()| random.next_u32() as f32 / u32::MAX as f32 - 0.5).to_vec()
     };
-    // Some hundred long ones among others, as drawn at random.
+    // Some hundred long texts are among others, as drawn at random.
     let texts: Vec<String> =
         (0..640).map(|number| long(number, if number % 6 == 0 { 600 + number * 13 } else { 150 })).collect();
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
@@ -1488,7 +1495,7 @@ fn a_service_that_cuts_texts_in_silence_is_found_without_a_request_more() {
             continue;
         };
         assert!(cut.read <= reads && reads <= cut.cut && cut.cut < reads * 3 / 2, "{reads}: {cut:?}");
-        // It is said before the next process has sent anything.
+        // The next process knows it before it has sent anything.
         let learnt = http.learnt().unwrap();
         assert_eq!(config.known_cut(&learnt), Some(cut));
         let next = open();

@@ -1,6 +1,6 @@
 use std::net::TcpListener;
 
-use rehang::Distance;
+use rehang_core::Distance;
 use rehang_clock::ManualClock;
 use serde_json::json;
 
@@ -8,7 +8,7 @@ use super::stub::{Stub, vector};
 use super::tls::{TlsServer, authority};
 use super::*;
 
-/// An encoder of a service at an address, in an environment.
+/// Opens an encoder of a service at an address, in an environment.
 fn open(url: &str, more: &Value, set: &[(&str, &str)]) -> Result<(Http, Arc<ManualClock>)> {
     let mut config = json!({"url": url, "model": "m", "batch": 4, "concurrency": 2, "attempts": 3});
     config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -26,7 +26,8 @@ fn embed(http: &Http) -> Result<Vec<Answer>> {
     http.encode(&texts.map(|text| Input { id: text, source: text, payload: &Value::Null }))
 }
 
-/// What ends the encoder at once: without a wait, and for the next call too. Nothing is paid for.
+/// Checks that a call ends at once, without a wait, and the next one too; gives the error. Nothing is paid
+/// for.
 fn ends_at_once(url: &str, set: &[(&str, &str)]) -> String {
     let (http, clock) = open(url, &json!({}), set).unwrap();
     let error = embed(&http).unwrap_err();
@@ -34,7 +35,7 @@ fn ends_at_once(url: &str, set: &[(&str, &str)]) -> String {
     error.to_string()
 }
 
-/// A service over TLS.
+/// Starts a service over TLS.
 fn service() -> TlsServer {
     TlsServer::http(|_, body| {
         let body: Value = serde_json::from_slice(body).unwrap();

@@ -5,7 +5,7 @@ mod picture;
 use std::path::Path;
 
 use image::imageops::FilterType;
-use rehang::{Error, Result, Semaphore};
+use rehang_core::{Error, Result, Semaphore};
 use rehang_files::{LFS_POINTER, is_lfs_pointer};
 use rten::Dimension;
 
@@ -20,7 +20,7 @@ use picture::{Picture, covering};
 const SIDE_MAX: usize = 1 << 14;
 
 impl ImageInput {
-    /// Holds the keys against each other and against the shape that the model reads.
+    /// Checks the keys against each other and against the shape that the model reads.
     pub(super) fn check(&self, model_shape: &[Dimension], model: &str) -> Result<()> {
         for (key, side) in [("width", self.width), ("height", self.height)] {
             at_least_one(key, side)?;
@@ -76,7 +76,7 @@ impl ImageInput {
         Ok(())
     }
 
-    /// The shape of one image.
+    /// Shape of one image as the model reads it.
     pub(super) fn shape(&self) -> [usize; 3] {
         match self.layout {
             ImageLayout::Nchw => [self.channels, self.height, self.width],
@@ -84,7 +84,8 @@ impl ImageInput {
         }
     }
 
-    /// The numbers of an image file, and whether it has an orientation tag that was not followed.
+    /// Reads an image file as the numbers of the model, and says whether it has an orientation tag that was
+    /// not followed.
     pub(super) fn pixels(
         &self,
         bytes: &[u8],
@@ -118,7 +119,7 @@ impl ImageInput {
         }
     }
 
-    /// Bytes of pixels, `[height, width, channels]`, as the numbers of the model.
+    /// Converts bytes of pixels, `[height, width, channels]`, to the numbers of the model.
     fn numbers(&self, bytes: &[u8]) -> Vec<f32> {
         let of = |values: &[f32], channel: usize, default| match values {
             [] => default,

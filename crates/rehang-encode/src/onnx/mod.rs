@@ -1,4 +1,4 @@
-//! An ONNX model, run in this process.
+//! ONNX model, run in this process, as an encoder.
 
 mod image;
 mod model;
@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rayon::prelude::*;
-use rehang::finding::Finding;
-use rehang::{Error, Result, Semaphore, Space};
+use rehang_core::finding::Finding;
+use rehang_core::{Error, Result, Semaphore, Space};
 use rehang_files::{expect_no_lfs_pointer, folder_of};
 use rten::{Model, NodeId, RunOptions, Value, ValueOrView};
 use rten_tensor::Layout as _;
@@ -35,13 +35,13 @@ pub(crate) use text::Reader;
 use text::Texts;
 use threads::Threads;
 
-/// The encoder behind [`OnnxConfig`].
+/// Encoder behind [`OnnxConfig`].
 pub(crate) struct Onnx {
     check: Check,
     model: Model,
-    /// The model's file, and the tokeniser's: what a fingerprint reads.
+    /// Paths of the model and the tokeniser, which a fingerprint reads.
     files: Vec<PathBuf>,
-    /// Without what changes no vector of an item.
+    /// Keys of the input, without those that change no vector of an item.
     input: OnnxInput,
     kind: Kind,
     sources: Sources,
@@ -55,14 +55,14 @@ pub(crate) struct Onnx {
     answered: AtomicBool,
 }
 
-/// How sources become what the model reads.
+/// Kind of sources, with all that turns them into what the model reads.
 enum Kind {
     Image { config: ImageInput, node: NodeId, memory: Semaphore, tags: Tags },
     Text(Box<Texts>),
     Vector { node: NodeId, width: Option<usize> },
 }
 
-/// What the model reads of one item.
+/// Item as the model reads it.
 enum Ready {
     Numbers(Vec<f32>),
     Tokens(Vec<u32>),
@@ -143,7 +143,7 @@ impl Onnx {
         Ok(encoder)
     }
 
-    /// Finds a wrong width before the first item where the model states it.
+    /// Finds a wrong width before the first item, where the model states its width.
     fn check_output(&self) -> Result<()> {
         let shape = self.model.node_info(self.output.0).and_then(|node| node.shape()).unwrap_or_default();
         let at = if self.pooling() == Pooling::None { 1 } else { 2 };
@@ -162,7 +162,7 @@ impl Onnx {
         }
     }
 
-    /// What the model reads of one item.
+    /// Turns an item into what the model reads.
     fn ready(&self, input: &Input<'_>) -> Result<Ready, ItemFailure> {
         match &self.kind {
             Kind::Image { config, memory, tags, .. } => {
@@ -176,7 +176,7 @@ impl Onnx {
         }
     }
 
-    /// Items that may go through the model together.
+    /// Number of items that may go through the model together.
     fn together(&self) -> usize {
         match self.kind {
             // Vectors of a model that does not state their width may differ in it.
@@ -185,7 +185,7 @@ impl Onnx {
         }
     }
 
-    /// Runs the model: one vector an item, in order, or what the model said.
+    /// Runs the model: one vector an item, in order, or the model's words about why there is none.
     fn run(&self, items: &[&Ready]) -> Result<Result<Vec<Vec<f32>>, String>> {
         let count = self.batch_fixed.unwrap_or(items.len());
         let feeds: Result<Vec<(NodeId, ValueOrView<'_>)>, String> = match &self.kind {
@@ -211,7 +211,7 @@ impl Onnx {
         }
     }
 
-    /// The vectors of an output.
+    /// Takes the vectors of the items out of an output.
     fn rows(&self, value: Value, items: &[&Ready], count: usize) -> Result<Vec<Vec<f32>>> {
         let of_shape = |shape: &[usize]| format!("it is {shape:?} for {count} items");
         let refuse = |seen: String, expected: String| {
@@ -356,7 +356,8 @@ impl Encoder for Onnx {
     }
 }
 
-/// The files beside a model that hold weights of it: a model names them, so each file of its folder whose name stands in it.
+/// Finds the files beside a model that hold weights of it: the model names them, so each file of its folder
+/// whose name stands in the model's bytes.
 fn weights_beside(model: &Path) -> Result<Vec<PathBuf>> {
     let failed = |error: &std::io::Error| Error::io("read", model, error);
     let bytes = fs_err::read(model).map_err(|error| failed(&error))?;
@@ -405,7 +406,7 @@ fn find_output(model: &Model, wanted: Option<&str>, name: &str) -> Result<(NodeI
     })
 }
 
-/// The names and shapes of a model's outputs.
+/// Names and shapes of a model's outputs.
 fn outputs(model: &Model) -> String {
     let one = |&node: &NodeId| {
         let info = model.node_info(node)?;
@@ -431,7 +432,7 @@ fn tensor_width(items: &[&Ready]) -> usize {
     }
 }
 
-/// A tensor of `count` items of a shape; the places beyond the items are 0.
+/// Makes a tensor of `count` items of a shape; the places beyond the items are 0.
 fn numbers(items: &[&Ready], count: usize, shape: &[usize]) -> Result<ValueOrView<'static>, String> {
     let size: usize = shape.iter().product();
     let mut data = Vec::with_capacity(count * size);

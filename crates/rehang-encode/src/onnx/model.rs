@@ -1,9 +1,9 @@
-//! What a model says of its inputs.
+//! Inputs of a model, and the positions that it has, read from its file.
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use rten::{Dimension, Model, NodeId, NodeInfo};
 
-/// An input of a model.
+/// Input of a model.
 pub(super) struct ModelInput {
     pub(super) node: NodeId,
     pub(super) name: String,
@@ -19,14 +19,14 @@ pub(super) fn inputs(model: &Model, name: &str) -> Result<Vec<ModelInput>> {
     inputs.ok_or_else(|| Error::corrupt(name, "one of its inputs has no name"))
 }
 
-/// The most tokens that a model has positions for, and the table that says so.
+/// Number of tokens that a model has positions for, and the table that says so.
 pub(super) struct Places {
     pub(super) count: usize,
     pub(super) table: String,
 }
 
-/// The positions that a model of texts has learnt, found by the names that such tables have; `None` for models that reckon positions, and
-/// where an exporter has given the table another name.
+/// Finds the positions that a model of texts has learnt by the names that such tables have. `None` for models
+/// that reckon positions, and where an exporter has given the table another name.
 pub(super) fn places(model: &Model) -> Option<Places> {
     const NAMES: [&str; 3] = ["position_embed", "embed_positions", "wpe.weight"];
     // Nodes that the runtime has replaced leave gaps in the numbers.
@@ -67,7 +67,7 @@ pub(super) fn only_input<'a>(inputs: &'a [ModelInput], name: &str) -> Result<&'a
     Ok(input)
 }
 
-/// A side of a shape that is the same in every run.
+/// Side of a shape that is the same in every run; `None` where it may differ.
 pub(super) fn fixed(shape: &[Dimension], at: usize) -> Option<usize> {
     match shape.get(at) {
         Some(Dimension::Fixed(side)) => Some(*side),

@@ -1,9 +1,9 @@
-//! From the states of a text's tokens to one vector.
+//! Pooling: from the states of a text's tokens to one vector.
 
 use crate::config::Pooling;
 
 impl Pooling {
-    /// One vector `[width]` of states `[places, width]`, the first `tokens` of which are no padding.
+    /// Makes one vector `[width]` of states `[places, width]`, the first `tokens` of which are no padding.
     pub(super) fn pool(self, states: &[f32], tokens: usize, width: usize) -> Vec<f32> {
         let state = |at: usize| &states[at * width..(at + 1) * width];
         match self {

@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use rehang_files::array_from_bytes;
 
 use crate::contract::ItemFailure;
@@ -11,15 +11,15 @@ use crate::contract::ItemFailure;
 /// Largest file that is read for one item.
 const FILE_BYTES_MAX: u64 = 1 << 28;
 
-/// Finds and reads the files that sources name.
+/// Reader of the files that sources name.
 pub(super) struct Sources {
     root: PathBuf,
-    /// The folder that files have to lie in, links resolved; `None` where they may lie anywhere.
+    /// Folder that files have to lie in, links resolved; `None` where they may lie anywhere.
     inside: Option<PathBuf>,
 }
 
 impl Sources {
-    /// Sources below a folder; with `outside_root` files that lie elsewhere are read too.
+    /// Makes a reader of files below a folder; with `outside_root`, files that lie elsewhere are read too.
     pub(super) fn new(root: PathBuf, outside_root: bool) -> Result<Self> {
         match fs_err::metadata(&root) {
             Ok(found) if found.is_dir() => {}
@@ -30,7 +30,7 @@ impl Sources {
         Ok(Self { root, inside: (!outside_root).then_some(whole) })
     }
 
-    /// The file that a source names, and what it holds.
+    /// Reads the file that a source names, and gives its path and bytes.
     pub(super) fn read(&self, source: &str) -> Result<(PathBuf, Vec<u8>), ItemFailure> {
         let path = self.path(source)?;
         let failed = |error: &std::io::Error| self.failure(&path, error);
@@ -60,7 +60,7 @@ impl Sources {
         Ok((path, bytes))
     }
 
-    /// The vector that a source is, or that the `.npy` file it names holds.
+    /// Reads the vector that a source is, or that the `.npy` file it names holds.
     pub(super) fn vector(&self, source: &str, width: Option<usize>) -> Result<Vec<f32>, ItemFailure> {
         let vector: Vec<f32> = if source.trim_start().starts_with('[') {
             serde_json::from_str(source).map_err(|error| {
@@ -105,17 +105,18 @@ impl Sources {
             return Err(refuse("names a file of another machine"));
         }
         let decoded = percent_decoded(path).ok_or_else(|| refuse("has a % that is no %20 or the like"))?;
-        // file:///C:/x names C:/x.
+        // The address file:///C:/x names C:/x.
         let decoded = if cfg!(windows) { decoded.trim_start_matches('/') } else { &decoded };
         Ok(PathBuf::from(decoded))
     }
 
-    /// What the failure to read a file means for its item.
+    /// Says what the failure to read a file means for its item.
     fn failure(&self, path: &Path, error: &std::io::Error) -> ItemFailure {
         let cause = std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string);
         let reason = format!("cannot read {}: {cause}", path.display());
         match error.kind() {
-            // A whole folder that is gone is a disk that is not mounted, not a million items that have vanished.
+            // A whole folder that is gone is a disk that is not mounted, not a million items that have
+            // vanished.
             ErrorKind::NotFound if !self.root.is_dir() => {
                 ItemFailure::Temporary(format!("{reason}; the folder {} is gone too", self.root.display()))
             }
@@ -244,9 +245,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let sources = Sources::new(folder.path().to_path_buf(), false).unwrap();
         rehang_files::write_f32(folder.path().join("one.npy"), &[1.0, 2.0]).unwrap();
-        let row = rehang::Matrix::new(2, vec![3.0, 4.0]).unwrap();
+        let row = rehang_core::Matrix::new(2, vec![3.0, 4.0]).unwrap();
         rehang_files::write_matrix(folder.path().join("row.npy"), &row, None).unwrap();
-        rehang_files::write_matrix(folder.path().join("two.npy"), &rehang::Matrix::zeros(2, 2), None)
+        rehang_files::write_matrix(folder.path().join("two.npy"), &rehang_core::Matrix::zeros(2, 2), None)
             .unwrap();
         assert_eq!(sources.vector(" [1, 2.5]", Some(2)).unwrap(), [1.0, 2.5]);
         assert_eq!(sources.vector("one.npy", Some(2)).unwrap(), [1.0, 2.0]);

@@ -2,11 +2,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rehang::finding::Finding;
+use rehang_core::finding::Finding;
 
 use crate::config::ImageInput;
 
-/// Counts images, and those among them that have a tag which was not followed.
+/// Counter of images, and of those among them that have a tag which was not followed.
 #[derive(Debug, Default)]
 pub(super) struct Tags {
     images: AtomicU64,
@@ -19,7 +19,7 @@ impl Tags {
         self.tagged.fetch_add(u64::from(has_tag), Ordering::Relaxed);
     }
 
-    /// That there are such images, unless the configuration says what is to be done with them.
+    /// Findings about such images, unless the configuration says what is to be done with them.
     pub(super) fn findings(&self, config: &ImageInput) -> Vec<Finding> {
         let (tagged, images) = (self.tagged.load(Ordering::Relaxed), self.images.load(Ordering::Relaxed));
         if tagged == 0 || config.exif_orientation.is_some() {

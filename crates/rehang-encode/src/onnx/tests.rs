@@ -1,7 +1,7 @@
 use std::collections::HashMap;
 
 use proptest::prelude::*;
-use rehang::{Distance, ErrorKind};
+use rehang_core::{Distance, ErrorKind};
 use serde_json::{Value as Json, json};
 
 use super::*;
@@ -11,7 +11,7 @@ fn models() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models")
 }
 
-/// What ONNX Runtime said, by `make.py`.
+/// Vectors that ONNX Runtime gave, by `make.py`.
 fn expected() -> HashMap<String, Vec<f32>> {
     serde_json::from_str(&fs_err::read_to_string(models().join("expected.json")).unwrap()).unwrap()
 }
@@ -101,7 +101,7 @@ fn long_texts_are_cut_and_prefixes_are_put_in_front() {
     assert_near(prefixed[0].as_ref().unwrap(), &expected()["mean: The cat sat on the mat"]);
 }
 
-/// A configuration as queries are embedded with.
+/// Opens the configuration that queries are embedded with.
 fn of_queries(config: &Json) -> Onnx {
     let items = EncoderConfig::Onnx(serde_json::from_value(config.clone()).unwrap());
     let EncoderConfig::Onnx(queries) = items.for_queries().unwrap() else { panic!("another kind") };
@@ -128,7 +128,7 @@ fn queries_have_a_prefix_of_their_own() {
     assert_eq!(items(&config).reads(), Reads::Texts);
 }
 
-/// Galleries hold fingerprints, so those of configurations that were there before a key stay what they were.
+/// Galleries hold fingerprints, so those of configurations that were there before a key stay as they were.
 #[test]
 fn fingerprints_of_earlier_versions_stay() {
     let mut config = text("mean");
@@ -228,7 +228,7 @@ fn what_cannot_be_is_refused_when_it_is_opened() {
 
 #[test]
 fn images_are_fitted() {
-    // Columns of 0, 40, 80, … so that a pixel's value says where it came from.
+    // The columns are 0, 40, 80, … so that a pixel's value says where it came from.
     let picture = ::image::RgbImage::from_fn(6, 2, |x, _| ::image::Rgb([x as u8 * 40; 3]));
     let mut png = std::io::Cursor::new(Vec::new());
     picture.write_to(&mut png, ::image::ImageFormat::Png).unwrap();
@@ -247,9 +247,9 @@ fn images_are_fitted() {
     assert_eq!(grey(json!({})), [80, 120, 80, 120]);
     assert_eq!(grey(json!({"invert": true})), [175, 135, 175, 135]);
     assert_eq!(grey(json!({"mean": [0.5], "std": [2]})), [-24, -4, -24, -4]);
-    // Stretched to half the width, a pixel is the mean of a triangle around its two.
+    // In an image that is stretched to half the width, a pixel is the mean of a triangle around its two.
     assert_eq!(pixels(json!({"width": 3, "height": 1, "channels": 1, "filter": "nearest"})), [40, 120, 200]);
-    // Twice as large before the cut: the middle is now half as wide.
+    // The image is twice as large before the cut: the middle is now half as wide.
     let cut = grey(json!({"shorter_side": 4, "filter": "nearest"}));
     assert_eq!(cut, [80, 120, 80, 120]);
     let colours = |layout: &str| {
@@ -287,7 +287,8 @@ fn photographs_are_read_whole_or_not_at_all() {
     }
 }
 
-/// Red grows to the right and green downwards, so that a picture says how it lies; blue is its first corner.
+/// Picture whose red grows to the right and green downwards, so that it says how it lies; blue is its first
+/// corner.
 fn ramp(width: u32, height: u32, at: impl Fn(u32, u32) -> (u32, u32)) -> Vec<[u8; 3]> {
     (0..height)
         .flat_map(|y| (0..width).map(move |x| (x, y)))
@@ -316,7 +317,8 @@ fn images_of_other_formats_are_read_as_pillow_reads_them() {
         let whole = fs_err::read(models().join(name)).unwrap();
         let input: ImageInput = serde_json::from_value(config.clone()).unwrap();
         for cut in 0..whole.len() - 1 {
-            // Some formats have something behind their pixels; what is read must be the whole picture.
+            // Some formats have something behind their pixels; an image that is read must be the whole
+            // picture.
             let memory = Semaphore::new(image::DECODING_BYTES_MAX);
             if let Ok((pixels, _)) = input.pixels(&whole[..cut], Path::new("p"), &memory) {
                 let whole = input.pixels(&whole, Path::new("p"), &memory).unwrap().0;
@@ -367,7 +369,7 @@ fn orientation_tags_that_are_not_followed_are_said_and_change_no_fingerprint() {
     }
 }
 
-/// The bytes of a model, with the name of its table of 16 places as exporters give it.
+/// Bytes of a model, with the name of its table of 16 places as exporters give it.
 fn with_places() -> Vec<u8> {
     let model = fs_err::read(models().join("text.onnx")).unwrap();
     let (from, to) = (b"places.weight", b"tr.wpe.weight");
@@ -399,7 +401,7 @@ fn texts_that_are_cut_are_counted_and_said() {
         onnx.findings().iter().map(ToString::to_string).collect::<Vec<_>>().concat()
     };
     let cutting = json!(path("tokenizer.json"));
-    // Whose setting it is, and what can be done.
+    // The finding says whose setting it is, and what can be done.
     let of_file = said(json!(path("places.onnx")), cutting.clone(), Json::Null);
     for word in ["2 of 3 texts are longer than the 5 tokens", "tokenizer.json says", "max_tokens", "up to 16"]
     {
@@ -408,7 +410,7 @@ fn texts_that_are_cut_are_counted_and_said() {
     fs_err::write(path("sentence_bert_config.json"), r#"{"max_seq_length": 12}"#).unwrap();
     let elsewhere = said(json!("text.onnx"), cutting.clone(), Json::Null);
     assert!(elsewhere.contains("sentence-transformers reads 12"), "{elsewhere}");
-    // The same without the model, from the tokeniser alone.
+    // The tokeniser alone, without the model, gives the finding too.
     let mut alone = text("mean");
     alone["input"]["tokenizer"] = cutting.clone();
     let alone = EncoderConfig::Onnx(serde_json::from_value(alone).unwrap());
@@ -421,12 +423,12 @@ fn texts_that_are_cut_are_counted_and_said() {
     assert!(told.seen.contains("2 of 4 texts") && told.remedy.contains("reads 12"), "{told}");
     let images = EncoderConfig::Onnx(serde_json::from_value(cnn()).unwrap());
     assert!(crate::Lengths::open(&images, &models()).unwrap().is_none());
-    // The key beats the file, and what is the person's own wish is a note.
+    // The key beats the file, and the person's own wish is a note.
     assert_eq!(said(json!("text.onnx"), cutting.clone(), json!(12)), "");
     let of_key = said(json!("text.onnx"), cutting.clone(), json!(4));
     assert!(of_key.contains("the 4 tokens that are read of each, as max_tokens"), "{of_key}");
     assert_eq!(said(json!("text.onnx"), json!("tokenizer.json"), Json::Null), "");
-    // No more than the model has places for.
+    // No more can be read than the model has places for.
     let refused = |key: Json| {
         let mut config = text("mean");
         config["model"] = json!(path("places.onnx"));
@@ -463,7 +465,8 @@ fn pointers_of_git_lfs_are_named() {
     assert!(matches!(&answers[0], Err(ItemFailure::Permanent(why)) if why.contains("git lfs pull")));
 }
 
-/// The smallest model of one operator, as the format of ONNX has it: each field is its number, its length and its bytes.
+/// Makes the smallest model of one operator, as the format of ONNX has it: each field is its number, its
+/// length and its bytes.
 fn model_of(domain: &str, operator: &str) -> Vec<u8> {
     let field = |number: u8, bytes: &[u8]| [&[number << 3 | 2, bytes.len() as u8], bytes].concat();
     let value = |name: &str| {
@@ -509,7 +512,8 @@ fn an_image_that_is_too_large_is_refused_before_anything_is_allocated() {
         Err(ItemFailure::Permanent(why)) => assert!(why.contains("bytes of memory"), "{why}"),
         other => panic!("{other:?}"),
     };
-    // A progressive photograph and a picture, each of which says that it is as large as can be.
+    // The images are a progressive photograph and a picture, each of which says that it is as large as can
+    // be.
     let mut photo = fs_err::read(models().join("progressive.jpg")).unwrap();
     let frame = photo.windows(2).position(|marker| marker == [0xFF, 0xC2]).unwrap();
     photo[frame + 5..frame + 9].copy_from_slice(&[0xFF; 4]);
@@ -521,7 +525,7 @@ fn an_image_that_is_too_large_is_refused_before_anything_is_allocated() {
     refused(&picture);
 }
 
-/// The check sum of a part of a PNG file.
+/// Check sum of a part of a PNG file.
 fn crc32(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, |sum, &byte| {
         (0..8).fold(sum ^ u32::from(byte), |sum, _| (sum >> 1) ^ (0xEDB8_8320 & 0_u32.wrapping_sub(sum & 1)))
@@ -539,7 +543,7 @@ fn states_of_fewer_places_than_tokens_are_refused() {
     }
 }
 
-/// The runtime's own reader must survive what a broken download leaves.
+/// The runtime's own reader must survive the file that a broken download leaves.
 #[test]
 fn damaged_models_are_errors() {
     let folder = tempfile::tempdir().unwrap();
@@ -584,7 +588,7 @@ proptest! {
         }
     }
 
-    /// Whatever the bytes of an image are, they are an image or a failure of their item.
+    /// Any bytes of an image file are an image or a failure of their item.
     #[test]
     fn any_bytes_are_an_image_or_a_failure(at in 0usize..124, byte: u8) {
         let input: ImageInput = serde_json::from_value(json!({"width": 4, "height": 4})).unwrap();

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rehang::finding::{Finding, Severity};
-use rehang::{Error, Result, catch_panic};
+use rehang_core::finding::{Finding, Severity};
+use rehang_core::{Error, Result, catch_panic};
 use rehang_files::{expect_no_lfs_pointer, folder_of};
 use rten::{NodeId, Value, ValueOrView};
 use tokenizers::{Tokenizer, TruncationParams};
@@ -14,10 +14,10 @@ use crate::config::keys::{at_least_one, resolve};
 use crate::config::{Pooling, TextInput};
 use crate::contract::ItemFailure;
 
-/// The most tokens of a text where neither the configuration nor the tokeniser says.
+/// Most tokens that are read of a text where neither the configuration nor the tokeniser says.
 const TOKENS_MAX: usize = 512;
 
-/// What a model wants to know about tokens.
+/// Property of tokens that an input of a model wants.
 #[derive(Clone, Copy)]
 enum Feed {
     Ids,
@@ -26,7 +26,7 @@ enum Feed {
     Places,
 }
 
-/// Turns texts into the inputs of one model.
+/// Converter of texts into the inputs of one model.
 pub(super) struct Texts {
     pooling: Pooling,
     reader: Reader,
@@ -35,28 +35,28 @@ pub(super) struct Texts {
     tokens_fixed: Option<usize>,
 }
 
-/// Texts as tokens, cut where they are longer than is read of them.
+/// Reader of texts as tokens, cut where they are longer than is read of them.
 pub(crate) struct Reader {
     tokenizer: Tokenizer,
     prefix: String,
     padding: i32,
     length: Length,
-    /// Texts that came, and those among them that were longer than is read.
+    /// Texts that came. `cut` counts those among them that were longer than is read.
     texts: AtomicU64,
     cut: AtomicU64,
 }
 
-/// How much is read of a text, and why no more.
+/// Length that is read of a text, and why no more.
 struct Length {
     tokens: usize,
     because: Because,
-    /// The most that the model takes, where it says so.
+    /// Most tokens that the model takes, where it says so.
     taken: Option<Places>,
-    /// What sentence-transformers reads, by a file beside the tokeniser's.
+    /// Tokens that sentence-transformers reads, by a file beside the tokeniser's.
     elsewhere: Option<usize>,
 }
 
-/// Who has set how much is read of a text.
+/// Setting that decides how much is read of a text.
 enum Because {
     Key,
     Tokenizer(PathBuf),
@@ -65,7 +65,7 @@ enum Because {
 }
 
 impl Length {
-    /// Reads no more than a model was made for; a key above that is refused.
+    /// Decides how much is read: no more than a model was made for. A key above that is refused.
     fn of(
         key: Option<usize>,
         tokenizer: (Option<usize>, &Path),
@@ -99,7 +99,7 @@ impl Length {
     }
 }
 
-/// What sentence-transformers reads of a text, by the file that it has beside a tokeniser's.
+/// Reads from the file beside a tokeniser's how many tokens sentence-transformers reads of a text.
 fn read_elsewhere(tokenizer: &Path) -> Option<usize> {
     let text = fs_err::read_to_string(folder_of(tokenizer).join("sentence_bert_config.json")).ok()?;
     let read: serde_json::Value = serde_json::from_str(&text).ok()?;
@@ -132,7 +132,8 @@ impl Texts {
         self.reader.tokens(text)
     }
 
-    /// The inputs of a run of `count` texts, all as long as the longest; the places beyond the texts are padding.
+    /// Makes the inputs of a run of `count` texts, all as long as the longest; the places beyond the texts
+    /// are padding.
     pub(super) fn feeds(
         &self,
         texts: &[&[u32]],
@@ -143,7 +144,8 @@ impl Texts {
         let tensor = |value: &dyn Fn(&[u32], usize) -> i32| {
             let mut data = Vec::with_capacity(count * length);
             for row in 0..count {
-                // A text that is nothing but padding would have nothing to attend to; the first one stands in.
+                // A text that is nothing but padding would have nothing to attend to; the first one stands
+                // in.
                 let tokens = texts.get(row).or(texts.first()).copied().unwrap_or_default();
                 data.extend((0..length).map(|place| value(tokens, place)));
             }
@@ -167,7 +169,7 @@ impl Texts {
 }
 
 impl Reader {
-    /// By the tokeniser alone: how much the model takes is not known.
+    /// Opens a reader by the tokeniser alone: how much the model takes is not known.
     pub(crate) fn of_tokenizer(config: &TextInput, base: &Path) -> Result<Self> {
         Self::open(config, base, None, None)
     }
@@ -208,7 +210,8 @@ impl Reader {
         })
     }
 
-    /// Counts a text as one that came, and whether it is longer than is read; texts that are short anyhow are not looked into.
+    /// Counts a text as one that came, and whether it is longer than is read. Texts that are short anyhow are
+    /// not looked into.
     pub(crate) fn count(&self, text: &str) {
         // No token is shorter than a byte, and few tokens are put around a text.
         if self.prefix.len() + text.len() + 16 <= self.length.tokens || self.tokens(text).is_err() {
@@ -216,7 +219,7 @@ impl Reader {
         }
     }
 
-    /// That texts are cut, how many of how many, by whose setting, and what can be done.
+    /// Findings about texts that are cut: how many of how many, by whose setting, and what can be done.
     pub(crate) fn findings(&self) -> Vec<Finding> {
         let (cut, texts) = (self.cut.load(Ordering::Relaxed), self.texts.load(Ordering::Relaxed));
         if cut == 0 {
@@ -259,7 +262,7 @@ impl Reader {
         vec![finding]
     }
 
-    /// The tokens of a text; at least one.
+    /// Reads a text as tokens; at least one.
     fn tokens(&self, text: &str) -> Result<Vec<u32>, ItemFailure> {
         let whole = format!("{}{text}", self.prefix);
         let unreadable =
@@ -276,7 +279,7 @@ impl Reader {
     }
 }
 
-/// What an input wants, by the names that exporters give it.
+/// Property of tokens that an input wants, by the names that exporters give it.
 fn feed(input: &ModelInput, inputs: usize, model: &str) -> Result<(NodeId, Feed)> {
     let refuse = |what: String| Error::option("model", model, what);
     if !matches!(input.shape.len(), 0 | 2) {
@@ -301,7 +304,7 @@ fn feed(input: &ModelInput, inputs: usize, model: &str) -> Result<(NodeId, Feed)
     Ok((input.node, feed))
 }
 
-/// The token that fills a text up; the mask hides it, so for most models any would do.
+/// Token that fills a text up; the mask hides it, so for most models any would do.
 fn padding(tokenizer: &Tokenizer) -> i32 {
     let own = tokenizer.get_padding().map(|padding| padding.pad_id);
     own.or_else(|| ["[PAD]", "<pad>", "<|endoftext|>"].iter().find_map(|token| tokenizer.token_to_id(token)))

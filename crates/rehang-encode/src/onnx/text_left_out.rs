@@ -1,16 +1,17 @@
-//! Stands in for [`Texts`] in a build without the feature `tokenizers`: no model that reads texts can be opened.
+//! Stands in for [`Texts`] in a build without the feature `tokenizers`: no model that reads texts can be
+//! opened.
 
 use std::path::Path;
 
-use rehang::finding::Finding;
-use rehang::{ErrorKind, Result};
+use rehang_core::finding::Finding;
+use rehang_core::{ErrorKind, Result};
 use rten::{NodeId, ValueOrView};
 
 use super::model::{ModelInput, Places};
 use crate::config::{Pooling, TextInput};
 use crate::contract::ItemFailure;
 
-/// There is none.
+/// Stand-in for the texts of a model, of which there is no value.
 pub(super) enum Texts {}
 
 impl Texts {

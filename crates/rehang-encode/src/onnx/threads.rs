@@ -1,8 +1,9 @@
 //! The threads that models run on, in processes that fork, too.
 //!
-//! A process that was forked has its parent's memory and none of its threads: work that is handed to a pool of the parent is waited for
-//! for ever. So every pool here is made anew in a child. The runtime has one more, of its own, which cannot be made anew; it serves no run
-//! here, only what is computed when a model is read.
+//! A process that was forked has its parent's memory and none of its threads: work that is handed to a pool
+//! of the parent is waited for for ever. So every pool here is made anew in a child. The runtime has one more
+//! pool, of its own, which cannot be made anew. It serves no run here, only what is computed when a model is
+//! read.
 
 use std::process;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -11,12 +12,12 @@ use rten::{ModelOptions, ThreadPool};
 
 use crate::meter::lock;
 
-/// The process that the runtime's own pool is of, and how many threads it chose to have.
+/// Process that the runtime's own pool is of, and how many threads that pool chose to have.
 static OF_RUNTIME: OnceLock<(u32, usize)> = OnceLock::new();
-/// The pool of models whose configuration names no number of threads.
+/// Pool of models whose configuration names no number of threads.
 static SHARED: Threads = Threads::new();
 
-/// A pool of threads that is made when it is first needed, and again in a process that was forked since.
+/// Pool of threads that is made when it is first needed, and again in a process that was forked since.
 pub(super) struct Threads(Mutex<Option<(u32, Arc<ThreadPool>)>>);
 
 impl Threads {
@@ -24,7 +25,8 @@ impl Threads {
         Self(Mutex::new(None))
     }
 
-    /// The pool of this process: its own where the configuration names a number of threads, or else the one of all models.
+    /// The pool of this process: the model's own where the configuration names a number of threads, or else
+    /// the one of all models.
     pub(super) fn pool(&self, threads: Option<usize>) -> Arc<ThreadPool> {
         match threads {
             Some(threads) => self.of(process::id(), threads),
@@ -39,7 +41,7 @@ impl Threads {
         {
             return Arc::clone(pool);
         }
-        // Dropping the parent's would wake threads that are not here.
+        // Dropping the parent's pool would wake threads that are not here.
         std::mem::forget(kept.take());
         let pool = Arc::new(ThreadPool::with_num_threads(threads));
         *kept = Some((process, Arc::clone(&pool)));
@@ -47,8 +49,11 @@ impl Threads {
     }
 }
 
-/// How a model is read in this process. The runtime computes what is constant in a model beforehand, on its own pool: a process that was
-/// forked from one that did so leaves that out, since it would wait for ever. Such models run slower, and give the same vectors but for rounding.
+/// Options by which a model is read in this process.
+///
+/// The runtime computes the constant parts of a model beforehand, on its own pool. A process that was forked
+/// from one that did so leaves that out, since it would wait for ever. Such models run slower, and give the
+/// same vectors but for rounding.
 pub(super) fn reading() -> ModelOptions {
     let mut options = ModelOptions::with_all_ops();
     options.enable_optimization(of_runtime().0 == process::id());

@@ -1,4 +1,5 @@
-//! A batch API on the loopback, as OpenAI documents it: files, batches and their list, and `/v1/embeddings` beside them.
+//! Batch API on the loopback, as OpenAI documents it: files, batches and their list, and `/v1/embeddings`
+//! beside them.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,28 +12,28 @@ use super::stub::{Reply, Seen, Stub, good_of};
 /// Batches of a page of the list, fewer than are asked for.
 const PAGE: usize = 2;
 
-/// What a batch comes to.
+/// End of a batch: its status, and the lines of its files.
 pub struct Over {
     pub status: &'static str,
     pub output: Vec<Value>,
     pub errors: Vec<Value>,
-    /// The batch's own errors.
+    /// Errors of the batch itself.
     pub said: Value,
 }
 
-/// A line of a batch: its `custom_id`, and its text.
+/// Line of a batch: its `custom_id`, and its text.
 pub type Line = (String, String);
 
 type Model = dyn Fn(&str) -> Vec<f32> + Send + Sync;
 type Happening = Box<dyn FnOnce() + Send>;
 type Fate = dyn Fn(usize, &[Line]) -> Over + Send + Sync;
 
-/// Where a process dies.
+/// Request at which a process dies.
 #[derive(Clone, Copy)]
 pub struct Death {
-    /// Requests that are answered before.
+    /// Requests that are answered before the death.
     pub after: usize,
-    /// Whether the next one is heard, too.
+    /// Whether the request at which the process dies is heard.
     pub is_heard: bool,
 }
 
@@ -40,9 +41,9 @@ pub struct Death {
 pub struct Books {
     pub files: BTreeMap<String, String>,
     pub batches: Vec<Value>,
-    /// How often each text was sent in a batch that was created.
+    /// Times that each text was sent in a batch that was created.
     pub sent: BTreeMap<String, usize>,
-    /// Requests of this process.
+    /// Requests of the present process.
     requests: usize,
     death: Option<Death>,
     /// Questions about a batch that is not over yet.
@@ -50,19 +51,20 @@ pub struct Books {
     /// Questions about each batch.
     pub asked: BTreeMap<String, usize>,
     pub has_no_list: bool,
-    /// What the next request for a batch is answered, and whether the batch is created: at once, or once its file is to be deleted.
+    /// Answer to the next request for a batch, and when the batch is created.
     pub bad_creation: Option<(Reply, Created)>,
-    /// What happens while the next request that begins so (`POST /v1/files`) is under way.
+    /// Event while the next request that begins so (`POST /v1/files`) is under way.
     pub meanwhile: Option<(&'static str, Happening)>,
     /// Files that were deleted.
     pub deleted: Vec<String>,
-    /// A batch that is not created yet.
+    /// Request for a batch that is not created yet.
     late: Option<Seen>,
-    /// What is wrong with the files that batches give, at the next questions for one.
+    /// Faults of the files that batches give, at the next questions for one.
     pub bad_files: Vec<BadFile>,
 }
 
-/// When a batch is created that an error was the answer to.
+/// Time at which a batch is created whose request got an error for an answer: never, at once, or when its
+/// file is to be deleted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Created {
     Never,
@@ -70,13 +72,13 @@ pub enum Created {
     Late,
 }
 
-/// What is wrong with a file.
+/// Fault of a file.
 #[derive(Clone, Copy)]
 pub enum BadFile {
-    /// The answer to the question about its batch does not name it.
+    /// The answer to the question about its batch does not name the file.
     Unnamed,
     Missing,
-    /// Of its lines, this many are there.
+    /// File of which only the first lines are there, so many.
     Short(usize),
 }
 
@@ -85,33 +87,33 @@ pub struct Desk {
     books: Arc<(Mutex<Books>, Condvar)>,
 }
 
-/// A line of an output file.
+/// Line of an output file: a text was embedded.
 pub fn answered(id: &str, vector: &[f32]) -> Value {
     let data = json!([{"object": "embedding", "index": 0, "embedding": vector}]);
     let body = json!({"object": "list", "data": data, "usage": {"prompt_tokens": 3, "total_tokens": 3}});
     json!({"id": "batch_req_1", "custom_id": id, "response": {"status_code": 200, "request_id": "r", "body": body}, "error": null})
 }
 
-/// A line of an error file: the service refused this request.
+/// Line of an error file: the service refused this request.
 pub fn refused(id: &str, status: u16, message: &str) -> Value {
     let body = json!({"error": {"message": message, "type": "invalid_request_error", "code": null}});
     json!({"id": "batch_req_2", "custom_id": id, "response": {"status_code": status, "request_id": "r", "body": body}, "error": null})
 }
 
-/// A line of an error file: the request was not executed in time.
+/// Line of an error file: the request was not executed in time.
 pub fn expired(id: &str) -> Value {
     let message = "This request could not be executed before the completion window expired.";
     json!({"id": "batch_req_3", "custom_id": id, "response": null, "error": {"code": "batch_expired", "message": message}})
 }
 
-/// A batch of which every line is answered, in another order than it was asked.
+/// Ends a batch with an answer to every line, in another order than it was asked.
 pub fn completed(lines: &[Line], model: impl Fn(&str) -> Vec<f32>) -> Over {
     let output = lines.iter().rev().map(|(id, text)| answered(id, &model(text))).collect();
     Over { status: "completed", output, errors: vec![], said: Value::Null }
 }
 
 impl Desk {
-    /// A service of a model, whose batches come to what `fate` says of each (from 0) and its lines.
+    /// Starts a service of a model, whose batches end as `fate` says of each (from 0) and its lines.
     pub fn start(
         model: impl Fn(&str) -> Vec<f32> + Send + Sync + 'static,
         fate: impl Fn(usize, &[Line]) -> Over + Send + Sync + 'static,
@@ -132,7 +134,7 @@ impl Desk {
         Self { stub, books }
     }
 
-    /// One whose batches all complete.
+    /// Starts a service whose batches all complete.
     pub fn good(model: impl Fn(&str) -> Vec<f32> + Send + Sync + Clone + 'static) -> Self {
         let of_batch = model.clone();
         Self::start(model, move |_, lines| completed(lines, &of_batch))
@@ -142,20 +144,20 @@ impl Desk {
         lock(&self.books.0)
     }
 
-    /// Waits until it has come to something.
+    /// Waits until the service's books are so.
     pub fn wait_until(&self, is_so: impl Fn(&Books) -> bool) {
         let waited = self.books.1.wait_while(self.books(), |books| !is_so(books));
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Another process comes, which dies there.
+    /// Lets another process come, which dies at the given request.
     pub fn next_process(&self, death: Option<Death>) {
         let mut books = self.books();
         (books.requests, books.death) = (0, death);
         books.asked.clear();
     }
 
-    /// Requests of this process.
+    /// Number of requests of the present process.
     pub fn requests(&self) -> usize {
         self.books().requests
     }
@@ -166,7 +168,7 @@ impl Desk {
         seen.iter().filter(|seen| seen.path == "/v1/embeddings").flat_map(Seen::texts).collect()
     }
 
-    /// How often a text was sent in batches, at most.
+    /// Largest number of times that one text was sent in batches.
     pub fn most_sent(&self) -> usize {
         self.books().sent.values().copied().max().unwrap_or(0)
     }
@@ -215,7 +217,7 @@ fn answer(books: &mut Books, seen: &Seen, model: &Model, fate: &Fate) -> Reply {
             if let Some(late) = books.late.take() {
                 answer(books, &late, model, fate);
             }
-            // What is in it stays in the books.
+            // The file's content stays in the books.
             books.deleted.push((*id).to_owned());
             Reply::Body(json!({"id": id, "object": "file", "deleted": true}).to_string())
         }
@@ -307,7 +309,7 @@ fn end(books: &mut Books, number: usize, fate: &Fate) {
     }
 }
 
-/// The lines of an input file.
+/// Reads the lines of an input file.
 fn lines_of(content: &str) -> Vec<Line> {
     content
         .lines()
@@ -320,7 +322,7 @@ fn lines_of(content: &str) -> Vec<Line> {
         .collect()
 }
 
-/// The file of a form.
+/// Takes the file out of a form.
 fn file_of(seen: &Seen) -> String {
     let kind = seen.header("content-type").unwrap();
     let boundary = kind.split_once("boundary=").unwrap().1;

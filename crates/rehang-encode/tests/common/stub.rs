@@ -1,4 +1,5 @@
-//! A small embedding service on the loopback that misbehaves as it is told; the tests of the encoder and of the command line use it.
+//! Small embedding service on the loopback that misbehaves as it is told; the tests of the encoder and of the
+//! command line use it.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use std::fmt::Write as _;
@@ -9,7 +10,7 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-/// A request as the service sees it.
+/// Request as the service sees it.
 #[derive(Debug, Clone)]
 pub struct Seen {
     pub method: String,
@@ -17,31 +18,31 @@ pub struct Seen {
     pub authorization: Option<String>,
     /// All headers, by their names in small letters.
     pub headers: Vec<(String, String)>,
-    /// Null where it is no JSON.
+    /// Body as JSON; null where it is none.
     pub body: Value,
     pub bytes: Vec<u8>,
 }
 
 impl Seen {
-    /// The value of a header.
+    /// Value of a header.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(header, _)| header == name).map(|(_, value)| value.as_str())
     }
 
-    /// The texts that are to be embedded.
+    /// Texts that are to be embedded.
     pub fn texts(&self) -> Vec<String> {
         let texts = self.body["input"].as_array().unwrap();
         texts.iter().map(|text| text.as_str().unwrap().to_string()).collect()
     }
 }
 
-/// What the service does with a request.
+/// Reply of the service to a request.
 pub enum Reply {
     /// Answers as a good service does.
     Good,
-    /// A status, headers and a body.
+    /// Answers with a status, headers and a body.
     Status(u16, Vec<(&'static str, String)>, String),
-    /// Status 200 with this body.
+    /// Answers with status 200 and this body.
     Body(String),
     /// Claims a longer body than it sends.
     Truncated,
@@ -51,15 +52,15 @@ pub enum Reply {
     Silence,
 }
 
-/// A service, which ends with the test.
+/// Service that ends with the test.
 pub struct Stub {
     pub url: String,
     seen: Arc<Mutex<Vec<Seen>>>,
 }
 
 impl Stub {
-    /// Starts a service; `reply` gets the number of the request (from 0) and the request. Requests that come together are
-    /// served together.
+    /// Starts a service; `reply` gets the number of the request (from 0) and the request. Requests that come
+    /// together are served together.
     pub fn start(reply: impl Fn(usize, &Seen) -> Reply + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -77,13 +78,13 @@ impl Stub {
         Self { url, seen }
     }
 
-    /// A service that does one thing after the other, and then what a good one does.
+    /// Starts a service that makes one reply after the other, and then those of a good service.
     pub fn script(replies: Vec<Reply>) -> Self {
         let replies = Mutex::new(replies.into_iter());
         Self::start(move |_, _| lock(&replies).next().unwrap_or(Reply::Good))
     }
 
-    /// A good service that is gone after its first request: later connections are refused.
+    /// Starts a good service that is gone after its first request: later connections are refused.
     pub fn once() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -103,17 +104,17 @@ impl Stub {
     }
 }
 
-/// The vector of a text: its length, and the number it stands for (or 0).
+/// Vector of a text: its length, and the number it stands for (or 0).
 pub fn vector(text: &str) -> [f32; 2] {
     [text.len() as f32, text.parse().unwrap_or(0.0)]
 }
 
-/// What a good service answers, with every vector changed by `change`.
+/// Answer of a good service, with every vector changed by `change`.
 pub fn good(seen: &Seen, change: impl Fn(&mut Vec<Value>)) -> String {
     good_of(seen, |text| vector(text).to_vec(), change)
 }
 
-/// What a good service of another model answers.
+/// Answer of a good service of another model, with its list of vectors changed by `change`.
 pub fn good_of(seen: &Seen, model: impl Fn(&str) -> Vec<f32>, change: impl Fn(&mut Vec<Value>)) -> String {
     let mut data: Vec<Value> = seen
         .texts()
@@ -127,7 +128,7 @@ pub fn good_of(seen: &Seen, model: impl Fn(&str) -> Vec<f32>, change: impl Fn(&m
         .to_string()
 }
 
-/// Locks, also after a panic of another thread.
+/// Locks a mutex, also after a panic of another thread.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -174,7 +175,7 @@ fn serve(
         }
         Reply::Close => return Ok(()),
         Reply::Silence => {
-            // Ends when the caller closes the connection.
+            // The wait ends when the caller closes the connection.
             let _ = reader.read(&mut [0; 1]);
             return Ok(());
         }

@@ -1,19 +1,19 @@
-//! The 22-point grid on real galleries against a brute force that sorts every ranking.
+//! Compares the 22-point grid on real galleries with a brute force that sorts every ranking.
 //!
-//! The galleries lie beside the project (`../shared/data`) and are not part of it; without them the tests say so and
-//! pass.
+//! The galleries lie beside the project (`../shared/data`) and are not part of it; without them the tests say
+//! so and pass.
 
 #![allow(clippy::print_stdout, reason = "a test says that it is skipped")]
 
 use std::path::{Path, PathBuf};
 
-use rehang::curve::{CurveInput, CurveOptions, MAP, Metric, Qrels, Relevance, TOP1, TOP5, curve, evaluate};
-use rehang::order::{OrderInput, Policy, order};
-use rehang::{Distance, Matrix, Progress};
+use rehang_core::curve::{CurveInput, CurveOptions, MAP, Metric, Qrels, Relevance, TOP1, TOP5, curve, evaluate};
+use rehang_core::order::{OrderInput, Policy, order};
+use rehang_core::{Distance, Matrix, Progress};
 use rehang_files::qrels::read_qrels;
 use rehang_files::{VectorSource, read_ids, read_labels, read_matrix};
 
-/// A file of the data beside the project, or `None` with a message.
+/// Returns the path of a file of the data beside the project, or `None` with a message.
 fn data(name: &str) -> Option<PathBuf> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data").join(name);
     if path.exists() {
@@ -31,7 +31,7 @@ fn labels(path: &Path) -> Vec<i64> {
     read_labels(&VectorSource::path(path)).unwrap()
 }
 
-/// Top-1, top-5 and mAP in percent of a gallery that is its own query set, by sorting every ranking.
+/// Computes top-1, top-5 and mAP in percent of a gallery that is its own query set, by sorting every ranking.
 fn brute_force(queries: &Matrix, gallery: &Matrix, labels: &[i64]) -> [f64; 3] {
     let mut sums = [0.0; 4];
     for query in 0..queries.rows() {
@@ -60,7 +60,7 @@ fn brute_force(queries: &Matrix, gallery: &Matrix, labels: &[i64]) -> [f64; 3] {
     [sums[0], sums[1], sums[2]].map(|sum| 100.0 * sum / sums[3])
 }
 
-/// A gallery before the backfill: the native vectors, the more disturbed the farther down the row.
+/// Makes a gallery before the backfill: the native vectors, the more disturbed the farther down the row.
 fn disturbed(native: &Matrix) -> Matrix {
     let scale = native.norms().iter().sum::<f64>() / native.rows() as f64 / (native.columns() as f64).sqrt();
     let mut state = 1_u64;

@@ -1,11 +1,11 @@
-//! The whole story of an evaluation on the demo's real vectors, without a command line.
+//! Tests the whole story of an evaluation on the demo's real vectors, without a command line.
 
 use std::path::{Path, PathBuf};
 
-use rehang::curve::MAP;
-use rehang::order::Policy;
-use rehang::report::Report;
-use rehang::{Distance, Pairs, Progress, Vectors};
+use rehang_core::curve::MAP;
+use rehang_core::order::Policy;
+use rehang_core::report::Report;
+use rehang_core::{Distance, Pairs, Progress, Vectors};
 use rehang_evaluate::{AnswerFiles, CurveFiles, OrderFiles, ReportFiles, curve, order, report};
 use rehang_files::transform::{TransformFiles, transform};
 use rehang_files::{InputReader, Names, RowSelection, VectorSource};
@@ -19,7 +19,7 @@ fn role(value: i64) -> RowSelection {
     RowSelection { file: demo("role.npy"), values: vec![value] }
 }
 
-/// The demo's pairs.
+/// Reads the demo's pairs.
 fn pairs() -> Pairs {
     let mut inputs = InputReader::new(Some(&role(0))).unwrap();
     let old = inputs.matrix("old", &[demo("old.npy")]).unwrap();
@@ -33,7 +33,7 @@ fn pairs() -> Pairs {
     .unwrap()
 }
 
-/// A ridge adapter on the demo's pairs, in a file.
+/// Fits a ridge adapter on the demo's pairs, into a file.
 fn ridge(folder: &Path) -> PathBuf {
     let pairs = pairs();
     let parameters = FitParameters { method: Method::Ridge, ..FitParameters::default() };
@@ -119,7 +119,7 @@ fn an_upgrade_is_transformed_ordered_measured_and_reported() {
     assert!(error.to_string().contains("another file than `old`"), "{error}");
 }
 
-/// Judgements go by id over the whole gallery; of a part of it they are the part's.
+/// Judgements go by id over the whole gallery; a part of the gallery has the judgements of its own items.
 #[test]
 fn judgements_of_items_that_do_not_take_part_are_left_out_and_counted() {
     let folder = tempfile::tempdir().unwrap();
@@ -203,13 +203,13 @@ fn a_sample_forecasts_the_gallery_that_it_was_drawn_from() {
     let forecast = report(&of_sample, &progress).unwrap().report;
     let about = forecast.gallery.as_ref().unwrap();
     assert_eq!((about.items, about.held_out, about.speaks_of), (1079, sample.len(), 1079));
-    // A bridge is asked of the whole gallery: its queries of the sample among all old vectors, each leaving itself out.
+    // The bridge's queries of the sample search all old vectors, each leaving itself out.
     let bridge = of_sample.bridge.as_ref().unwrap();
     let queries = bridge.queries(Some(&old.select(&sample)), &new.select(&sample)).unwrap();
     let is_right = |row: usize, item: usize| labels[row] == labels[item];
     let mut precisions = 0.0;
     for (query, &row) in sample.iter().enumerate() {
-        let apart = |item: usize| rehang::squared_distance(queries.row(query), old.row(item));
+        let apart = |item: usize| rehang_core::squared_distance(queries.row(query), old.row(item));
         let mut ranked: Vec<usize> = (0..old.rows()).filter(|&item| item != row).collect();
         ranked.sort_by(|&a, &b| apart(a).total_cmp(&apart(b)));
         let places =
@@ -219,7 +219,7 @@ fn a_sample_forecasts_the_gallery_that_it_was_drawn_from() {
     }
     let (said, is) = (about.bridge["map"].value, 100.0 * precisions / sample.len() as f64);
     assert!((said - is).abs() < 1e-6 && about.bridge["map"].spread.is_some(), "{said} {is}");
-    // What takes true errors cannot be followed, and is not forecast.
+    // An order by true errors cannot be followed, and is not forecast.
     let orders: Vec<&str> = forecast.curves.iter().map(|series| series.order.as_str()).collect();
     assert_eq!((orders, forecast.headline), (vec!["coverage", "random"], 0));
     let mut inside = 0;
@@ -253,7 +253,7 @@ fn a_sample_forecasts_the_gallery_that_it_was_drawn_from() {
     );
     let curve = &forecast.headline_curve().unwrap().metrics["agreement@10"];
     assert_eq!((curve.end, forecast.new_model["agreement@10"]), (100.0, 100.0));
-    // Of the gallery as large as it is, with the range that it then has.
+    // A forecast can speak of the gallery as large as it is, with the range that it then has.
     let width = |report: &Report| {
         let band = report.headline_curve().unwrap().metrics["agreement@10"].band.clone().unwrap();
         band.high[0] - band.low[0]

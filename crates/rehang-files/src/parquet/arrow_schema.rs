@@ -1,22 +1,22 @@
-//! The Arrow schema that Parquet files carry beside their own, so that Arrow readers give vectors back as lists of one
-//! fixed size: Parquet itself only knows lists of any size.
+//! The Arrow schema that Parquet files carry beside their own. It lets Arrow readers give vectors back as
+//! lists of one fixed size; Parquet itself only knows lists of any size.
 //!
 //! The schema is Arrow's `Message` of a `Schema`, a flatbuffer, in base64 under the key `ARROW:schema`
-//! (`format/Message.fbs` and `format/Schema.fbs` of Arrow's columnar format, version 5). Our files have four types of
-//! columns; their few tables are built here.
+//! (`format/Message.fbs` and `format/Schema.fbs` of Arrow's columnar format, version 5). Files of rehang have
+//! four types of columns, so the few tables are built here.
 
 use ::parquet::file::metadata::KeyValue;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use flatbuffers::{FlatBufferBuilder, TableFinishedWIPOffset, VOffsetT, WIPOffset};
 
-/// The key that Arrow readers look for.
+/// Key of the file's metadata that Arrow readers look for.
 const KEY: &str = "ARROW:schema";
 
-/// What the numbers of a list are called, in Arrow's schema as in Parquet's.
+/// Name of a list's numbers, in Arrow's schema as in Parquet's.
 pub(super) const ELEMENT: &str = "element";
 
-/// The type of a column. No value of any may be missing.
+/// Type of a column. No column may have missing values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FieldType {
     Int64,
@@ -25,33 +25,34 @@ pub(super) enum FieldType {
     Float32List { width: i32 },
 }
 
-/// Members of the union `Type`.
+/// Numbers of types in the union `Type`.
 const INT: u8 = 2;
 const FLOATING_POINT: u8 = 3;
 const UTF8: u8 = 5;
 const FIXED_SIZE_LIST: u8 = 16;
 
-/// Values of the enumerations `Precision`, `MetadataVersion`, and the member of `MessageHeader`.
+/// Values of the enumerations `Precision` and `MetadataVersion`, and the number of a schema in the union
+/// `MessageHeader`.
 const SINGLE: i16 = 1;
 const VERSION_5: i16 = 4;
 const SCHEMA: u8 = 1;
 
-/// Where a table's field with this number is kept in its table of offsets.
+/// Byte in a table's list of offsets that holds the offset of the field with this number.
 const fn slot(number: VOffsetT) -> VOffsetT {
     4 + 2 * number
 }
 
-/// The entry of a Parquet file's metadata for columns of these names and types.
+/// Makes the entry of a Parquet file's metadata for columns of these names and types.
 pub(super) fn metadata(fields: &[(&str, FieldType)]) -> KeyValue {
     let message = message(fields);
-    // The frame of an Arrow stream: a mark, and the length.
+    // The frame of an Arrow stream is a mark and the length.
     let mut framed = vec![0xff; 4];
     framed.extend((message.len() as u32).to_le_bytes());
     framed.extend(message);
     KeyValue::new(KEY.to_string(), STANDARD.encode(framed))
 }
 
-/// The flatbuffer, filled up to a multiple of 8 bytes as the format asks.
+/// Builds the flatbuffer, filled up to a multiple of 8 bytes as the format asks.
 fn message(fields: &[(&str, FieldType)]) -> Vec<u8> {
     let mut builder = FlatBufferBuilder::new();
     let fields: Vec<_> = fields.iter().map(|&(name, kind)| field(&mut builder, name, kind)).collect();
@@ -70,7 +71,8 @@ fn message(fields: &[(&str, FieldType)]) -> Vec<u8> {
     bytes
 }
 
-/// A `Field`: name (0), nullable (1, false unless said), the member of the union and the type itself (2, 3), children (5).
+/// Builds a `Field`: name (0), nullable (1, false by default), the number in the union and the type itself
+/// (2, 3), children (5).
 fn field(
     builder: &mut FlatBufferBuilder<'_>,
     name: &str,

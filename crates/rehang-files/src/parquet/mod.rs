@@ -1,9 +1,11 @@
-//! Parquet: vectors as a column of lists of equal length, ids and other values in columns beside it.
+//! Parquet files: vectors as a column of lists of equal length, with ids and other values in columns beside
+//! it.
 //!
-//! Columns are read and written below the Arrow layer. A column of vectors is one stream of numbers, cut into rows by
-//! repetition levels. Where every row is complete, the numbers already are the matrix. So they are decoded straight into
-//! the batch, and the levels are only counted. Building Arrow lists first would touch every number several times, and
-//! building the Arrow crates takes longer than building all of this one.
+//! Columns are read and written below the Arrow layer. A column of vectors is one stream of numbers, which
+//! repetition levels cut into rows. Where every row is complete, the numbers already are the matrix. So they
+//! are decoded straight into the batch, and the levels are only counted. Building Arrow lists first would
+//! touch every number several times, and compiling the Arrow crates takes longer than compiling all of this
+//! one.
 
 mod arrow_schema;
 mod thrift;
@@ -34,29 +36,33 @@ use crate::given::{Scalars, WHOLE_END};
 use crate::opened::open;
 use crate::rows::{Columns, IdKind, Ids, RowBatch, RowReader, RowWriter};
 use crate::source::{IDS, VectorSource, WIDTH_MAX, Wish};
-use rehang::{Error, ErrorKind, Result};
+use rehang_core::{Error, ErrorKind, Result};
 
-/// Most values a page may claim. Pages hold about 1 MiB; this is what keeps a damaged count from filling memory.
+/// Most values that a page may claim. Pages hold about 1 MiB; this limit keeps a damaged count from filling
+/// memory.
 const PAGE_VALUES_MAX: usize = 1 << 28;
 
-/// Values that a column may have whatever the size of its file: a constant column takes next to no room. 64 MiB of `f32`.
+/// Values that a column may have whatever the size of its file, since a constant column takes next to no
+/// room. 64 MiB of `f32`.
 const VALUES_FREE: u64 = 1 << 24;
-/// Values, and bytes of text, a byte of the file that a larger column may have. Beyond it a file of a few hundred bytes would fill
-/// the memory.
+/// Values, or bytes of text, that a larger column may have for each byte of its file. Without this limit, a
+/// file of a few hundred bytes could fill the memory.
 const VALUES_PER_BYTE_MAX: u64 = 1024;
 
-/// Bytes of text that a column may have whatever the size of its file: a text that is repeated takes next to no room.
+/// Bytes of text that a column may have whatever the size of its file, since a repeated text takes next to no
+/// room.
 const TEXT_BYTES_FREE: u64 = 1 << 26;
-/// Texts that are read at once, before their lengths are added up: each may be a page of its own, of [`PAGE_BYTES_FREE`].
+/// Number of texts that are read at once, before their lengths are added up. Each may be a page of its own,
+/// of [`PAGE_BYTES_FREE`].
 const TEXTS_AT_ONCE: usize = 16;
 
-/// Bytes that a page may claim to hold whatever its compressed size: pages hold about 1 MiB.
+/// Bytes that a page may claim to hold whatever its compressed size. Pages hold about 1 MiB.
 const PAGE_BYTES_FREE: u64 = 1 << 26;
-/// Bytes a compressed byte that a larger page may claim: what LZ4 packs at most, and eight times what Snappy does. The room is made, and
-/// filled with zeros, before anything is unpacked.
+/// Bytes that a larger page may claim for each compressed byte: the most that LZ4 packs, and eight times what
+/// Snappy does. The room is made, and filled with zeros, before anything is unpacked.
 const PAGE_BYTES_PER_BYTE_MAX: u64 = 256;
 
-/// What the values of a column are.
+/// Type of the values of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Value {
     Float16,
@@ -103,7 +109,7 @@ impl Value {
     }
 }
 
-/// How many values a row of a column has.
+/// Number of values that a row of a column has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Shape {
     One,
@@ -112,28 +118,28 @@ enum Shape {
     Nested,
 }
 
-/// A column as the user sees it.
+/// Column of a file, as the user sees it.
 #[derive(Debug, Clone)]
 struct Column {
     name: String,
     leaf: usize,
     shape: Shape,
     value: Value,
-    /// Whether its text is said to be text; bytes may be as well.
+    /// Whether a column of text does not declare itself as text; its values may then be other bytes.
     is_bytes: bool,
 }
 
 impl Column {
-    /// What its values are, for people.
+    /// Name of the type of the column's values, for people.
     fn kind(&self) -> &'static str {
         if self.is_bytes { "bytes" } else { self.value.name() }
     }
 }
 
-/// A file that is open, and its columns.
+/// An open file, with its columns.
 struct Table {
     source: VectorSource,
-    /// Every leaf reads this one, so that a file that takes its name meanwhile is not mixed in.
+    /// File that every leaf reads. It stays open, so that a new file of the same name is never mixed in.
     file: Arc<CheckedPages>,
     bytes: u64,
     metadata: Arc<ParquetMetaData>,
@@ -141,9 +147,10 @@ struct Table {
     rows: usize,
 }
 
-/// Runs code of the Parquet crate on data that may be damaged or hostile; a panic of that code becomes an error.
+/// Runs code of the Parquet crate on data that may be damaged or hostile. A panic of that code becomes an
+/// error.
 fn guarded<T>(source: &VectorSource, work: impl FnOnce() -> Result<T>) -> Result<T> {
-    rehang::catch_panic(work)
+    rehang_core::catch_panic(work)
         .unwrap_or_else(|| Err(Error::corrupt(source, "its content is damaged (the decoder gave up)")))
 }
 
@@ -160,7 +167,7 @@ fn damaged(source: &VectorSource, error: &ParquetError) -> Error {
     Error::corrupt(source, error)
 }
 
-/// Reads what a file says of itself at its end: a footer, its length and four letters.
+/// Reads a file's description of itself at its end: a footer, its length and four letters.
 fn footer(mut file: &std::fs::File) -> Result<ParquetMetaData, ParquetError> {
     let bytes = file.seek(SeekFrom::End(0))?;
     let mut tail = [0; 8];
@@ -239,7 +246,7 @@ impl Table {
         }
         let (mut rows, mut claimed) = (0_usize, 0_u64);
         for group in metadata.row_groups() {
-            // The Parquet crate takes these numbers on trust.
+            // The Parquet crate does not check these numbers.
             let placed = group.columns().iter().all(|chunk| {
                 let start = chunk.dictionary_page_offset().unwrap_or(i64::MAX).min(chunk.data_page_offset());
                 let end = start.checked_add(chunk.compressed_size());
@@ -290,7 +297,7 @@ impl Table {
         Error::corrupt(&self.source, detail)
     }
 
-    /// The columns there are, in words.
+    /// Describes all columns in words.
     fn listed(&self) -> String {
         let described: Vec<String> = self
             .columns
@@ -308,7 +315,7 @@ impl Table {
         self.columns.iter().find(|column| column.name == name)
     }
 
-    /// The column of one value a row that is looked for.
+    /// Finds the wished column of one value a row.
     fn wished(&self, wish: &Wish) -> Result<&Column> {
         let [integers, floats, texts] = wish.accepts;
         let fits = |column: &Column| {
@@ -320,7 +327,8 @@ impl Table {
         self.pick(wish.what, fits, wish.names)
     }
 
-    /// The column that is named in the source, or else one of the `preferred` names, or else the only one that fits.
+    /// Chooses the column that the source names, or else one of the `preferred` names, or else the only one
+    /// that fits.
     fn pick<'a>(
         &'a self,
         what: &str,
@@ -373,7 +381,8 @@ impl Table {
         }
     }
 
-    /// What of a file without a column of lists may be vectors, and the Python that makes rows of its table `t`.
+    /// Explains what may be vectors in a file without a column of lists, and gives the Python that makes rows
+    /// from its table `t`.
     fn conversion(&self) -> Option<(&'static str, String)> {
         let is_one = |column: &&Column| column.shape == Shape::One;
         if let Some(Column { name, .. }) = self.columns.iter().filter(is_one).find(|column| column.is_bytes) {
@@ -421,21 +430,21 @@ impl Table {
     }
 }
 
-/// The pages of a column chunk, held against the number of values that the footer gives for the chunk.
+/// Pages of a column chunk, checked against the number of values that the footer gives for the chunk.
 struct BoundedPages {
     inner: SerializedPageReader<CheckedPages>,
     physical: Physical,
-    /// Whether the values of a page stand behind levels that say which of them are there.
+    /// Whether the values of a page stand behind levels that say which rows have a value.
     nullable: bool,
     values_left: usize,
     dictionary: bool,
 }
 
-/// A file whose page headers are looked at before the Parquet crate sees them. Every read of it begins with a seek, and its clones
-/// share one position: one thread at a time reads it.
+/// File whose page headers are checked before the Parquet crate sees them. Every read of it begins with a
+/// seek, and its clones share one position. So only one thread at a time may read it.
 struct CheckedPages(std::fs::File);
 
-/// A header, looked at when it is read: the crate opens headers that it does not read.
+/// Header of a page. It is checked when it is read, since the crate opens headers that it does not read.
 struct CheckedHeader {
     file: std::fs::File,
     start: u64,
@@ -482,7 +491,8 @@ impl BoundedPages {
     fn check(&mut self, page: Option<Page>) -> Result<Option<Page>, ParquetError> {
         if let Some(page) = page.as_ref().filter(|page| page.is_dictionary_page()) {
             self.dictionary = true;
-            // Its values are made room for before any is read; a text has its length in front.
+            // The crate allocates room for all values of a dictionary before it reads any. A text has its
+            // length in front.
             let bytes_min = match self.physical {
                 Physical::BOOLEAN | Physical::FIXED_LEN_BYTE_ARRAY => 1,
                 Physical::INT32 | Physical::FLOAT | Physical::BYTE_ARRAY => 4,
@@ -507,11 +517,12 @@ impl BoundedPages {
                 return Err(ParquetError::General("a page claims more values than its column has".into()));
             }
             self.values_left -= values;
-            // Every value repeats as much of the one before it as it says: a few bytes make thousands of long ones.
+            // In this encoding every value says how much of the value before it is repeated, so a few bytes
+            // make thousands of long values.
             if page.encoding() == Encoding::DELTA_BYTE_ARRAY {
                 return Err(ParquetError::General("a page is encoded as DELTA_BYTE_ARRAY".into()));
             }
-            // Lengths are made room for before any is read.
+            // The crate allocates room for all lengths before it reads any.
             if page.encoding() == Encoding::DELTA_LENGTH_BYTE_ARRAY && self.physical == Physical::BYTE_ARRAY {
                 let lengths = self.behind_levels(page).map(thrift::delta_count).transpose()?;
                 if lengths.is_none_or(|lengths| lengths > values as u64) {
@@ -522,7 +533,7 @@ impl BoundedPages {
         Ok(page)
     }
 
-    /// The values of a page of one value a row; `None` where their place is not known.
+    /// Bytes of a page's values, for a column of one value a row; `None` where their place is not known.
     fn behind_levels<'a>(&self, page: &'a Page) -> Option<&'a [u8]> {
         match page {
             Page::DataPage { buf, .. } if !self.nullable => Some(&buf[..]),
@@ -566,7 +577,7 @@ impl PageReader for BoundedPages {
     }
 }
 
-/// The values of one column over all row groups, from front to back.
+/// Reader of the values of one column over all row groups, from front to back.
 struct Leaf<T: DataType> {
     source: VectorSource,
     file: Arc<CheckedPages>,
@@ -587,8 +598,8 @@ impl<T: DataType> Leaf<T> {
         Error::corrupt(&self.source, format!("column {:?}: {detail}", self.name))
     }
 
-    /// Appends the values of at most `rows` more rows to `values`; every row must have `width` values and no null.
-    /// Returns how many rows; 0 at the end.
+    /// Appends the values of at most `rows` more rows to `values`. Every row must have `width` values and no
+    /// null. Returns the number of rows; 0 at the end.
     fn read(&mut self, rows: usize, width: usize, values: &mut Vec<T::T>) -> Result<usize> {
         let mut done = 0;
         while done < rows {
@@ -600,8 +611,8 @@ impl<T: DataType> Leaf<T> {
             }
             let wanted = (rows - done).min(self.rows_left);
             let (read, levels) = self.read_some(wanted, values)?;
-            // Every row begins with repetition level 0. As many zeros as rows, and one at each multiple of the
-            // width, leave no room for a row of another width.
+            // Every row begins with repetition level 0. If there are as many zeros as rows, and one at each
+            // multiple of the width, then no row can have another width.
             let regular = read == wanted
                 && levels == read * width
                 && (width == 1 || self.repetition.iter().step_by(width).all(|&level| level == 0));
@@ -615,14 +626,14 @@ impl<T: DataType> Leaf<T> {
         Ok(done)
     }
 
-    /// The values of at most `rows` more rows; see [`Leaf::read`].
+    /// Returns the values of at most `rows` more rows; see [`Leaf::read`].
     fn all(&mut self, rows: usize, width: usize) -> Result<Vec<T::T>> {
         let mut values = Vec::new();
         self.read(rows, width, &mut values)?;
         Ok(values)
     }
 
-    /// How many values the first row has.
+    /// Number of values in the first row.
     fn first_width(&mut self) -> Result<usize> {
         while self.rows_left == 0 {
             if !self.open_group()? {
@@ -634,7 +645,8 @@ impl<T: DataType> Leaf<T> {
         Ok(levels)
     }
 
-    /// Reads rows of the open row group; returns rows and values. Nulls and empty lists are errors.
+    /// Reads rows of the open row group and returns the numbers of rows and of values. Nulls and empty lists
+    /// are errors.
     fn read_some(&mut self, rows: usize, values: &mut Vec<T::T>) -> Result<(usize, usize)> {
         self.definition.clear();
         self.repetition.clear();
@@ -665,7 +677,7 @@ impl<T: DataType> Leaf<T> {
         Ok((records, levels))
     }
 
-    /// Goes on to the next row group; `false` at the end.
+    /// Opens the next row group; `false` at the end.
     fn open_group(&mut self) -> Result<bool> {
         let metadata = &self.metadata;
         if self.group >= metadata.num_row_groups() {
@@ -705,7 +717,8 @@ impl<T: DataType> Leaf<T> {
         )
     }
 
-    /// How many rows of the column there are of each width, the widest group first; nothing where it cannot be read to its end.
+    /// Counts the rows of the column for each width, the most common width first; nothing where the column
+    /// cannot be read to its end.
     fn widths(&self) -> Vec<(usize, usize)> {
         const ROWS: usize = 1024;
         let mut all = Self {
@@ -746,7 +759,8 @@ impl<T: DataType> Leaf<T> {
         }
     }
 
-    /// The error for rows that are not all `width` wide; the levels of the last read are still there.
+    /// Makes the error for rows that are not all `width` wide. It looks at the levels of the last read, which
+    /// are still there.
     fn irregular(&self, rows: usize, width: usize) -> Error {
         let mut row = self.next_row;
         let mut count = 0;
@@ -786,7 +800,7 @@ impl<T: DataType> Leaf<T> {
     }
 }
 
-/// The values of a column, by their type.
+/// Reader of the values of a column, by their type.
 enum Values {
     Float16(Leaf<FixedLenByteArrayType>),
     Float32(Leaf<FloatType>),
@@ -796,7 +810,7 @@ enum Values {
     UInt32(Leaf<Int32Type>),
     UInt64(Leaf<Int64Type>),
     Boolean(Leaf<BoolType>),
-    /// With the bytes of the texts that were read, and the most that are believed.
+    /// Texts, with the number of bytes read so far and the most that are accepted.
     Text {
         leaf: Leaf<ByteArrayType>,
         bytes: u64,
@@ -826,7 +840,7 @@ impl Values {
         })
     }
 
-    /// How many values the first row has.
+    /// Number of values in the first row.
     fn first_width(&mut self) -> Result<usize> {
         match self {
             Self::Float16(leaf) => leaf.first_width(),
@@ -839,7 +853,7 @@ impl Values {
         }
     }
 
-    /// Appends the numbers of at most `rows` more rows of `width`; returns how many rows, 0 at the end.
+    /// Appends the numbers of at most `rows` more rows of `width`. Returns the number of rows; 0 at the end.
     fn read(&mut self, rows: usize, width: usize, out: &mut Vec<f32>) -> Result<usize> {
         let before = out.len();
         if let Self::Float32(leaf) = self {
@@ -857,7 +871,7 @@ impl Values {
         Ok((out.len() - before) / width)
     }
 
-    /// The values of at most `rows` more rows of `width`; none at the end.
+    /// Reads the values of at most `rows` more rows of `width`; none at the end.
     fn scalars(&mut self, rows: usize, width: usize) -> Result<Scalars> {
         fn floats<T>(values: Vec<T>, value: impl Fn(T) -> f64) -> Scalars {
             Scalars::Floats(values.into_iter().map(value).collect(), WHOLE_END)
@@ -914,7 +928,7 @@ pub(super) fn open_rows(source: &VectorSource) -> Result<Box<dyn RowReader>> {
     Ok(Box::new(ParquetRows::open(source)?))
 }
 
-/// Begins a file.
+/// Begins to write a file.
 pub(super) fn create(path: &Path, columns: Columns) -> Result<Box<dyn RowWriter>> {
     Ok(Box::new(ParquetWriter::create(path, columns)?))
 }
@@ -925,7 +939,7 @@ pub(super) fn has_ids(source: &VectorSource) -> Result<bool> {
     Ok(IDS.names.iter().any(|name| table.named(name).is_some()))
 }
 
-/// A column with one value a row.
+/// Reads a column with one value a row.
 pub(super) fn read_scalars(source: &VectorSource, wish: &Wish) -> Result<Scalars> {
     let table = Table::open(source)?;
     let column = table.wished(wish)?;
@@ -934,7 +948,8 @@ pub(super) fn read_scalars(source: &VectorSource, wish: &Wish) -> Result<Scalars
         if all.len() < table.rows {
             return Err(table.corrupt(format!("column {:?} ends after {} rows", column.name, all.len())));
         }
-        // Unsigned 64-bit numbers come as text, for ids; as labels and the like they are numbers.
+        // Unsigned 64-bit numbers come as text, since they may be ids; labels and other values are numbers
+        // again.
         if let Scalars::Texts(texts) = &all
             && column.value == Value::UInt64
             && let Some(numbers) = texts.iter().map(|text| text.parse().ok()).collect()
@@ -945,7 +960,7 @@ pub(super) fn read_scalars(source: &VectorSource, wish: &Wish) -> Result<Scalars
     })
 }
 
-/// Where the values that [`read_scalars`] reads lie in the file.
+/// Byte ranges of the values that [`read_scalars`] reads from the file.
 pub(super) fn scalar_ranges(source: &VectorSource, wish: &Wish) -> Result<Vec<Range<u64>>> {
     let table = Table::open(source)?;
     let leaf = table.wished(wish)?.leaf;
@@ -956,12 +971,12 @@ pub(super) fn scalar_ranges(source: &VectorSource, wish: &Wish) -> Result<Vec<Ra
     })
 }
 
-/// A column of vectors, with the ids beside it where there are any.
+/// Reader of a column of vectors, and of the ids beside it where there are any.
 struct ParquetRows {
     source: VectorSource,
     vectors: Values,
     ids: Option<(Values, IdKind)>,
-    /// Why the column of ids that there is cannot be read.
+    /// Reason why the file's column of ids cannot be read.
     unfit_ids: Option<Error>,
     width: usize,
     rows: usize,

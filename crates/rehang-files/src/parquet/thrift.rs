@@ -1,17 +1,20 @@
-//! What the Parquet crate would take on trust: the footer of a file and the headers of its pages, walked before the crate sees them.
+//! Checks of the footer of a Parquet file and of the headers of its pages. They run before the Parquet crate
+//! sees these, since it would trust them.
 //!
-//! Both are structs of Thrift's compact protocol: each field is a byte of (step of the field number, type), the value behind it. The
-//! crate reads fields by their number whatever their type, and passes over lists of two billion truth values, which take no byte.
-//! What is walked here has the fields of the format, with their types, and each value of a list takes a byte.
+//! Footer and headers are structs of Thrift's compact protocol: each field is one byte (the step of the field
+//! number, and the type) and the value behind it. The crate reads fields by their number whatever their type,
+//! and passes over lists of two billion truth values, which take no byte. The checks here accept only the
+//! fields of the format, with their types, and only lists whose values take at least a byte each.
 
 use std::io::{Error, ErrorKind, Read, Result};
 
-/// Bytes that a page's header may have: it may hold statistics, the least and the largest value.
+/// Most bytes that a page's header may have. A header may hold statistics, such as the least and the largest
+/// value.
 const HEADER_MAX: u64 = 1 << 20;
-/// Structs and lists within one another; the format has eight.
+/// Most levels of structs and lists within one another; the format has eight.
 const DEPTH_MAX: usize = 16;
 
-/// A header, and what it says of the page's size, in bytes.
+/// Bytes of a page's header, and the sizes of the page that it states, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct PageHeader {
     pub bytes: Vec<u8>,
@@ -19,7 +22,7 @@ pub(super) struct PageHeader {
     pub uncompressed: u64,
 }
 
-/// The type of a field.
+/// Type of a field.
 #[derive(Debug, Clone, Copy)]
 enum Kind {
     Number8,
@@ -30,7 +33,7 @@ enum Kind {
     Bytes,
     Truth,
     List(&'static Self),
-    /// The fields from number 1 on; those behind the last are of a later format.
+    /// Fields of a struct, from number 1 on. Numbers beyond the last one belong to a later format.
     Struct(&'static [Self]),
 }
 
@@ -75,7 +78,7 @@ const SCHEMA_ELEMENT: Kind = Struct(&[
     Number32,
     LOGICAL_TYPE,
 ]);
-/// A struct for each type, most of them empty; that of number 9 is reserved.
+/// Logical types: a struct for each one, most of them empty; number 9 is reserved.
 const LOGICAL_TYPE: Kind = Struct(&[
     EMPTY,
     EMPTY,
@@ -109,8 +112,8 @@ const ROW_GROUP: Kind = Struct(&[
 ]);
 const COLUMN_CHUNK: Kind =
     Struct(&[Bytes, Number64, COLUMN, Number64, Number32, Number64, Number32, EMPTY, Bytes]);
-/// Type, encodings, path, codec, values, sizes, notes, places of pages, statistics, encodings of pages, Bloom filter, sizes of values,
-/// places on the globe.
+/// Description of a column chunk: type, encodings, path, codec, values, sizes, notes, places of pages,
+/// statistics, encodings of pages, Bloom filter, sizes of values, places on the globe.
 const COLUMN: Kind = Struct(&[
     Number32,
     List(&Number32),
@@ -137,7 +140,7 @@ pub(super) fn page_header(input: impl Read) -> Result<PageHeader> {
     let mut numbers = [0; 3];
     walk.structure(&PAGE, DEPTH_MAX, &mut numbers)
         .map_err(|error| Error::new(error.kind(), format!("the header of a page has {error}")))?;
-    // The crate cuts off what is beyond 32 bits.
+    // The crate would cut off what is beyond 32 bits.
     let size = |number: i64| match i32::try_from(number).map(u64::try_from) {
         Ok(Ok(size)) => Ok(size),
         _ => Err(damaged("the header of a page has a size below 0, or of more than 32 bits".into())),
@@ -155,8 +158,8 @@ pub(super) fn footer(input: impl Read, length: u64) -> Result<Vec<u8>> {
     Ok(walk.bytes)
 }
 
-/// How many values are said to follow in the encoding DELTA_BINARY_PACKED: the third of the numbers in front, which are written as
-/// those of Thrift are.
+/// Reads how many values follow in the encoding DELTA_BINARY_PACKED. It is the third of the numbers in front,
+/// which are written like Thrift's numbers.
 pub(super) fn delta_count(input: impl Read) -> Result<u64> {
     let mut walk = Walk { input: input.take(HEADER_MAX), bytes: Vec::new() };
     walk.unsigned()?;
@@ -182,7 +185,7 @@ impl<R: Read> Walk<R> {
         if passed as u64 == count { Ok(()) } else { Err(ErrorKind::UnexpectedEof.into()) }
     }
 
-    /// Seven bits a byte, the lowest first.
+    /// Reads an unsigned number: seven bits a byte, the lowest first.
     fn unsigned(&mut self) -> Result<u64> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {
@@ -195,7 +198,7 @@ impl<R: Read> Walk<R> {
         Err(damaged("a number without an end".into()))
     }
 
-    /// Signs stand in the lowest bit.
+    /// Reads a number with a sign, which stands in the lowest bit.
     fn number(&mut self) -> Result<i64> {
         self.unsigned().map(|value| (value >> 1).cast_signed() ^ -(value & 1).cast_signed())
     }
@@ -226,8 +229,8 @@ impl<R: Read> Walk<R> {
         }
     }
 
-    /// Passes over a value of type `wire`; returns it where the format has a number of 32 bits. What is not in the format is of a later one: the crate passes
-    /// over it by its type.
+    /// Passes over a value of type `wire`, and returns it where the format has a number of 32 bits. A field
+    /// that the format does not have belongs to a later version; the crate passes over it by its type.
     fn value(&mut self, kind: Option<Kind>, wire: u8, depth: usize) -> Result<Option<i64>> {
         match (kind, wire) {
             (Some(Truth) | None, 1 | 2) => {}
@@ -304,8 +307,8 @@ mod tests {
 
     #[test]
     fn a_footer_is_read_up_to_its_end() {
-        // Version 1, a list of one schema element "a", no rows, no row groups by a writer that gives them no type, and a list of a
-        // later format.
+        // Version 1, a list of one schema element "a", no rows, no row groups by a writer that gives them no
+        // type, and a list of a later format.
         let footer_bytes = [
             &[0x15, 0x02, 0x19, 0x1c, 0x48, 0x01, 0x61, 0x00, 0x16, 0x00, 0x19, 0x00][..],
             &[0x69, 0x25, 0x02, 0x04, 0x00],
@@ -329,8 +332,9 @@ mod tests {
 
     #[test]
     fn a_damaged_header_ends() {
-        // Structs without an end, lists of many values and of truth values, which take no byte, a string of the largest length, a
-        // string in place of a number, a size of 33 bits, a number without an end, a size below 0, fields without a number.
+        // Structs without an end, lists of many values and of truth values, which take no byte, a string of
+        // the largest length, a string in place of a number, a size of 33 bits, a number without an end, a
+        // size below 0, fields without a number.
         for bytes in [
             vec![0x1c; 4096],
             [&[0x99, 0xfc][..], &[0xff; 9], &[0x01]].concat(),

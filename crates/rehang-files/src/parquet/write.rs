@@ -1,4 +1,4 @@
-//! Writing: row groups of plain numbers, with the schema that Arrow readers look for.
+//! Writing of Parquet files: row groups of plain numbers, with the schema that Arrow readers look for.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,24 +14,24 @@ use super::arrow_schema::{self, ELEMENT, FieldType};
 use crate::atomic::AtomicFile;
 use crate::rows::{Columns, IdKind, Ids, RowWriter};
 use crate::source::WIDTH_MAX;
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 
-/// Bytes of vectors a row group holds when written; it is what the writer keeps in memory.
+/// Bytes of vectors that a row group holds when it is written. The writer keeps as many in memory.
 const GROUP_BYTES: usize = 32 << 20;
 
-/// Rows a row group has at most.
+/// Most rows of a row group.
 const GROUP_ROWS_MAX: usize = 1 << 16;
 
-/// Values that are encoded at once: whole rows of about a tenth of a page.
+/// Number of values that are encoded at once: whole rows of about a tenth of a page.
 const WRITE_VALUES: usize = 1 << 15;
 
-/// The column of ids.
+/// Name of the column of ids.
 const ID: &str = "id";
 /// Names of the columns that are written beside [`ID`].
 const VECTOR: &str = "vector";
 const SIGMA2: &str = "sigma2";
 
-/// Writes `vector` (`FixedSizeList<f32>`), and `id` and `sigma2` where they are asked for.
+/// Writer of the column `vector` (`FixedSizeList<f32>`), and of `id` and `sigma2` where they are asked for.
 pub(crate) struct ParquetWriter {
     path: PathBuf,
     writer: SerializedFileWriter<AtomicFile>,
@@ -45,7 +45,7 @@ pub(crate) struct ParquetWriter {
     rows: u64,
 }
 
-/// The columns in the words of Parquet.
+/// Schema of the columns in the language of Parquet.
 fn message_type(fields: &[(&str, FieldType)]) -> String {
     let column = |&(name, kind): &(&str, FieldType)| match kind {
         FieldType::Int64 => format!("REQUIRED INT64 {name};"),
@@ -111,7 +111,7 @@ impl ParquetWriter {
         })
     }
 
-    /// Writes what is collected as one row group.
+    /// Writes the collected rows as one row group.
     fn write_group(&mut self) -> Result<()> {
         if self.vectors.is_empty() {
             return Ok(());
@@ -158,7 +158,7 @@ impl ParquetWriter {
     }
 }
 
-/// The column that is written next.
+/// Returns the column that is written next.
 fn next_column<'g>(
     group: &'g mut SerializedRowGroupWriter<'_, AtomicFile>,
 ) -> Result<SerializedColumnWriter<'g>, ParquetError> {

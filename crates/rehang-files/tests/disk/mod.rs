@@ -1,12 +1,13 @@
 //! A disk that loses power, for tests on Linux.
 //!
-//! The functions of the C library through which this test program changes files and waits for the disk are defined here again, so
-//! that SQLite, the search index and Rust's own library call these. Each does what it is called for, but for waiting, and notes what
-//! was done to a folder that is [watched](Watch). What goes another way (C streams, renames by system call) is found by looking at the
-//! folder, at each of these calls.
+//! This test program defines again the functions of the C library by which it changes files and waits for the
+//! disk. So SQLite, the search index and Rust's own library call these functions. Each one does its usual
+//! work, except for waiting, and notes what was done to a folder that is [watched](Watch). Changes that take
+//! another way (C streams, renames by system call) are found by looking at the folder at each of these calls.
 //!
-//! The notes are then [replayed](Disk) up to any operation. What was synced is on the disk. Of everything else any part may be
-//! there: 512-byte sectors, lengths and names, each for itself. A name counts as synced with its folder, as POSIX has it.
+//! The notes are then [replayed](Disk) up to any operation. Synced changes are on the disk. Any part of all
+//! other changes may be on it too: 512-byte sectors, lengths and names, each for itself. A name counts as
+//! synced with its folder, as POSIX has it.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
@@ -17,10 +18,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rand::{Rng, RngExt};
 
-/// What a disk writes whole or not at all.
+/// Bytes that a disk writes whole or not at all.
 const SECTOR: usize = 512;
 
-/// What was done to a folder. A file keeps its number whatever its name.
+/// Operation on a folder. A file keeps its number whatever its name.
 #[derive(Debug, Clone)]
 pub enum Operation {
     Write {
@@ -32,17 +33,17 @@ pub enum Operation {
         file: usize,
         length: usize,
     },
-    /// All that was done to a file is on the disk.
+    /// Every earlier change of a file is on the disk now.
     Sync(usize),
-    /// From here on these are the names.
+    /// New names of the folder's files.
     Names(Names),
-    /// So are the names.
+    /// The names of the folder's files are on the disk now.
     SyncFolder,
 }
 
 pub type Names = BTreeMap<String, usize>;
 
-/// A folder whose operations are noted for as long as this lives.
+/// Watch of a folder: its operations are noted for as long as this value lives.
 pub struct Watch {
     folder: PathBuf,
 }
@@ -62,7 +63,7 @@ impl Watch {
         self.with(|notes| notes.operations.clone())
     }
 
-    /// How many there are.
+    /// Number of operations so far.
     pub fn count(&self) -> usize {
         self.with(|notes| notes.operations.len())
     }
@@ -92,7 +93,7 @@ struct Notes {
     folder: PathBuf,
     operations: Vec<Operation>,
     names: Names,
-    /// The files that have a name, by the number that the system gives them for as long as they are there.
+    /// Files that have a name, by the number that the system gives them while they exist.
     inodes: BTreeMap<u64, Seen>,
     files: usize,
 }
@@ -100,20 +101,21 @@ struct Notes {
 #[derive(Clone, Copy)]
 struct Seen {
     file: usize,
-    /// Each write to it is noted when it is made.
+    /// Whether each write to the file is noted when it is made.
     told: bool,
-    /// Length and time of the last change, of a file whose writes are not.
+    /// Length and time of the last change, for a file whose writes are not noted.
     was: (u64, i64, i64),
 }
 
 impl Notes {
-    /// Notes what has changed unheard. The content of `synced` is read again, whatever its time says.
+    /// Notes the changes that no function of this program has noted. The content of `synced` is read again,
+    /// whatever its time says.
     fn look(&mut self, synced: Option<u64>) {
         let (mut names, mut inodes) = (Names::new(), BTreeMap::new());
         for entry in fs_err::read_dir(&self.folder).unwrap() {
             let entry = entry.unwrap();
             let name = entry.file_name().into_string().unwrap();
-            // Another thread may have removed it meanwhile. Shared memory does not outlive the machine.
+            // Another thread may have removed the file meanwhile. Shared memory does not outlive the machine.
             let Ok(metadata) = entry.metadata() else { continue };
             if name.ends_with("-shm") || !metadata.is_file() {
                 continue;
@@ -140,7 +142,7 @@ impl Notes {
         }
     }
 
-    /// The file with this inode; `None` where it has no name any more.
+    /// Number of the file with this inode; `None` where the file has no name any more.
     fn file(&mut self, inode: u64) -> Option<usize> {
         let seen = self.inodes.get_mut(&inode)?;
         seen.told = true;
@@ -148,7 +150,7 @@ impl Notes {
     }
 }
 
-/// The notes on the folder that an open file lies in, or is, and what the file is.
+/// Calls `work` with the notes on the folder that an open file lies in, or is, and with the file's metadata.
 fn noted(descriptor: c_int, work: impl FnOnce(&mut Notes, &std::fs::Metadata)) {
     let mut watched = watched();
     if watched.is_empty() {
@@ -162,17 +164,19 @@ fn noted(descriptor: c_int, work: impl FnOnce(&mut Notes, &std::fs::Metadata)) {
     }
 }
 
-// SAFETY: the signatures are those of the C library. These are the same functions under other names, which nothing takes the place of.
+// SAFETY: the signatures are those of the C library. These are the same functions under other names, which
+// nothing here replaces.
 unsafe extern "C" {
     fn pwrite(descriptor: c_int, bytes: *const c_void, count: usize, at: i64) -> isize;
     fn ftruncate(descriptor: c_int, length: i64) -> c_int;
     fn unlinkat(folder: c_int, path: *const c_char, flags: c_int) -> c_int;
 }
 
-/// The current folder, where a function takes the descriptor of one.
+/// Descriptor that stands for the current folder, where a function takes the descriptor of a folder.
 const HERE: c_int = -100;
 
-// SAFETY: the name and the signature are those of the C library, whose place it takes in this program.
+// SAFETY: the name and the signature are those of the C library's function, which this one replaces in this
+// program.
 #[unsafe(no_mangle)]
 extern "C" fn pwrite64(descriptor: c_int, bytes: *const c_void, count: usize, at: i64) -> isize {
     // SAFETY: the caller's arguments, passed on.
@@ -191,7 +195,7 @@ extern "C" fn pwrite64(descriptor: c_int, bytes: *const c_void, count: usize, at
     written
 }
 
-// SAFETY: as above.
+// SAFETY: name and signature are those of the C library, as for `pwrite64`.
 #[unsafe(no_mangle)]
 extern "C" fn ftruncate64(descriptor: c_int, length: i64) -> c_int {
     // SAFETY: the caller's arguments, passed on.
@@ -207,7 +211,7 @@ extern "C" fn ftruncate64(descriptor: c_int, length: i64) -> c_int {
     result
 }
 
-// SAFETY: as above.
+// SAFETY: name and signature are those of the C library, as for `pwrite64`.
 #[unsafe(no_mangle)]
 extern "C" fn unlink(path: *const c_char) -> c_int {
     // SAFETY: the caller's argument, passed on.
@@ -222,7 +226,8 @@ extern "C" fn unlink(path: *const c_char) -> c_int {
     result
 }
 
-// SAFETY: as above. It waits for nothing: no power is lost but in the replay.
+// SAFETY: name and signature are those of the C library, as for `pwrite64`. It waits for nothing: power is
+// lost only in the replay.
 #[unsafe(no_mangle)]
 extern "C" fn fsync(descriptor: c_int) -> c_int {
     noted(descriptor, |notes, metadata| {
@@ -238,18 +243,18 @@ extern "C" fn fsync(descriptor: c_int) -> c_int {
     0
 }
 
-// SAFETY: as above.
+// SAFETY: name and signature are those of the C library, as for `pwrite64`.
 #[unsafe(no_mangle)]
 extern "C" fn fdatasync(descriptor: c_int) -> c_int {
     fsync(descriptor)
 }
 
-/// What is on a disk and what is only on its way to it, after some operations.
+/// State of a disk after some operations: what is on it, and what is only on its way to it.
 #[derive(Debug, Clone, Default)]
 pub struct Disk {
     files: BTreeMap<usize, File>,
     names: Names,
-    /// What the names became since they were synced.
+    /// Names at each moment since the names were synced.
     names_since: Vec<Names>,
 }
 
@@ -266,7 +271,7 @@ enum Change {
 }
 
 impl Disk {
-    /// Does one operation more.
+    /// Replays one more operation.
     pub fn replay(&mut self, operation: &Operation) {
         match operation {
             Operation::Write { file, at, bytes } => {
@@ -292,8 +297,8 @@ impl Disk {
         }
     }
 
-    /// Everything that a name may stand for if the power is lost now: whole contents, or no file; `Err` where it may be a file of
-    /// which something is not synced, and so of any content.
+    /// Everything that a name may stand for if the power is lost now: whole contents, or no file. `Err` where
+    /// it may be a file of which something is not synced, which may then have any content.
     pub fn may_hold(&self, name: &str) -> Result<Vec<Option<Vec<u8>>>, String> {
         let mut contents = Vec::new();
         for names in std::iter::once(&self.names).chain(&self.names_since) {
@@ -311,13 +316,13 @@ impl Disk {
         Ok(contents)
     }
 
-    /// Every name that may be there.
+    /// Every name that may exist if the power is lost now.
     pub fn may_be_named(&self) -> impl Iterator<Item = &str> {
         let all = std::iter::once(&self.names).chain(&self.names_since);
         all.flat_map(|names| names.keys().map(String::as_str))
     }
 
-    /// One of the folders that may be left if the power is lost now.
+    /// Draws one of the folders that may be left if the power is lost now.
     pub fn left(&self, random: &mut impl Rng) -> BTreeMap<String, Vec<u8>> {
         let states: Vec<&Names> = std::iter::once(&self.names).chain(&self.names_since).collect();
         let contents: BTreeMap<usize, Vec<u8>> =
@@ -334,7 +339,8 @@ impl Disk {
 }
 
 impl File {
-    /// What is synced, with none, all, the first or any of the sectors that are not.
+    /// Draws the file's content: all synced changes, with none, all, the first or any of the sectors that are
+    /// not synced.
     fn left(&self, random: &mut impl Rng) -> Vec<u8> {
         let mut bytes = self.synced.clone();
         let count = self.since.len();
@@ -366,13 +372,13 @@ impl Change {
         }
     }
 
-    /// Does a part of it.
+    /// Applies a part of the change, drawn at random.
     fn tear(&self, file: &mut Vec<u8>, random: &mut impl Rng) {
         match self {
             Self::Write { at, bytes } => {
                 let end = at + bytes.len();
                 if file.len() < end && random.random_bool(0.25) {
-                    // The length alone: what is there then was never written to this file.
+                    // The length may grow alone, and the bytes there were then never written to this file.
                     let filling = if random.random() { 0 } else { random.random() };
                     file.resize(end, filling);
                 }

@@ -1,10 +1,10 @@
-//! What must hold of folders of partitions wherever they lie. Every place runs it.
+//! Tests that folders of partitions must pass wherever they lie. Every kind of place runs them.
 
 use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use rehang::{Adapter, Distance, Matrix, Progress, Space};
+use rehang_core::{Adapter, Distance, Matrix, Progress, Space};
 use rehang_files::adapter_file::AdapterSource;
 use rehang_files::folders::{Folder, LocalFolder};
 use rehang_files::partitions::{Share, TransformFolder, transform_folder};
@@ -14,14 +14,14 @@ use rehang_files::{Ids, VectorSource};
 
 /// A place where folders can be made.
 pub trait Place {
-    /// The folder of a name, which need not be there yet.
+    /// Opens the folder of a name, which need not exist yet.
     fn folder(&self, name: &str) -> Arc<dyn Folder>;
 
-    /// Removes a file of it.
+    /// Removes a file of a folder.
     fn remove(&self, folder: &str, name: &str);
 }
 
-/// All of it.
+/// Runs all tests.
 pub fn run(place: &dyn Place) {
     files_are_whole_or_not_there(place);
     listed_are_partitions_in_the_order_of_their_names(place);
@@ -41,7 +41,7 @@ fn files_are_whole_or_not_there(place: &dyn Place) {
     assert!(folder.stamp(name).unwrap().is_none() && folder.read(name).unwrap().is_none());
     let error = folder.fetch(name).unwrap_err().to_string();
     assert!(error.contains("a name, with"), "{error}");
-    // Several sizes: those of object stores begin a second part at 16 MiB.
+    // Contents of several sizes: object stores begin a second part at 16 MiB.
     let mut before = None;
     for bytes in [0, 1, 1000, (16 << 20) + 1] {
         let content: Vec<u8> = (0..bytes).map(|at| (at % 251) as u8).collect();
@@ -58,8 +58,8 @@ fn files_are_whole_or_not_there(place: &dyn Place) {
         assert_eq!(fetched.stamp(), &stamp);
         assert!(fs_err::read(fetched.path()).unwrap() == content);
     }
-    // What fails on the way leaves what was there.
-    let made = folder.put(name, &mut |_| Err(rehang::Error::empty("this")));
+    // A write that fails on the way leaves the earlier file.
+    let made = folder.put(name, &mut |_| Err(rehang_core::Error::empty("this")));
     assert!(made.is_err());
     assert_eq!(folder.stamp(name).unwrap(), before);
     folder.write(name, b"small").unwrap();
@@ -154,14 +154,14 @@ fn what_is_made_is_passed_over_until_something_changes(place: &dyn Place) {
     let mut files = case(place, "passed");
     assert_eq!(made(&files), (3, 3, 14));
     assert_eq!(made(&files), (3, 0, 0));
-    // An output that is gone, one that was written over, an input that is another.
+    // An output that is gone, an output that was written over, an input that was replaced.
     place.remove("passed/new", "a.parquet");
     assert_eq!(made(&files), (3, 1, 5));
     files.output.write(Path::new("a.parquet"), b"other bytes").unwrap();
     assert_eq!(made(&files), (3, 1, 5));
     plant(&*files.input, "a.parquet", &rows(6));
     assert_eq!(made(&files), (3, 1, 6));
-    // The column that is named, and another adapter, make all of them anew.
+    // Another column and another adapter make all partitions anew.
     place.remove("passed/old", "deep/b=1/c.npy");
     place.remove("passed/old", "deep/b=2/c.npy");
     files.column = Some("embedding".into());
@@ -178,7 +178,7 @@ fn notes_of_any_bytes_lead_to_making_it_again(place: &dyn Place) {
     assert_eq!(made(&files), (3, 3, 14));
     let name = Path::new("_rehang/deep/b=1/c.npy.json");
     let note = files.output.read(name).unwrap().unwrap();
-    // Every note that was cut off, some that are of another thing, and those of the first releases.
+    // Notes that were cut off anywhere, some that are of another thing, and those of the first releases.
     let mut damaged: Vec<Vec<u8>> = (0..note.len()).step_by(7).map(|end| note[..end].to_vec()).collect();
     damaged.push(files.output.read(Path::new("_rehang/a.parquet.json")).unwrap().unwrap());
     let first =
@@ -240,7 +240,7 @@ fn folders_that_hold_each_other_and_empty_ones_are_refused(place: &dyn Place) {
         assert!(error.contains("neither may lie in the other"), "{error}");
     }
     assert_eq!(files.input.list().unwrap().len(), 3);
-    // A name that begins alike is no folder that holds it.
+    // A folder whose name begins alike does not lie within the other one.
     let beside = TransformFolder { output: place.folder("apart/old-new"), ..files.clone() };
     assert_eq!(made(&beside), (3, 3, 14));
     let nothing = place.folder("apart/nothing");
@@ -282,7 +282,7 @@ fn cuts_are_those_of_the_same_numbers_in_one_file(place: &dyn Place) {
     }
 }
 
-/// Folders of this machine.
+/// Folders of this machine, within a temporary folder.
 pub struct Here(pub tempfile::TempDir);
 
 impl Place for Here {

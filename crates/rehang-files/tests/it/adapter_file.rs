@@ -1,11 +1,12 @@
-//! Adapters as files: what is written is read, what was written once is read for ever, what is damaged is refused.
+//! Adapters as files: a written adapter is read again, an old file is read for ever, a damaged file is
+//! refused.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::adapters::{broken, fitted_on, of_every_kind};
-use rehang::adapter::{Applier, input_drift};
-use rehang::{ErrorKind, Matrix};
+use rehang_core::adapter::{Applier, input_drift};
+use rehang_core::{ErrorKind, Matrix};
 use rehang_files::{VectorSource, adapter_file, read_matrix};
 use serde::Deserialize;
 use serde_json::Value;
@@ -54,7 +55,7 @@ fn a_file_is_replaced_as_a_whole_or_stays() {
     assert!(matches!(error.kind(), ErrorKind::Io { action: "read", .. }), "{error}");
 }
 
-/// What stands beside a golden adapter: numbers that went in and came out when it was written.
+/// Inputs and outputs of a golden adapter, from when it was written. They stand in a file beside it.
 #[derive(Deserialize)]
 struct Outputs {
     old: Vec<f32>,
@@ -62,7 +63,7 @@ struct Outputs {
     vectors: Vec<f32>,
     variance: Vec<f32>,
     raw_norms: Vec<f32>,
-    /// Files of before there were handicaps have none.
+    /// Handicap of the adapter; files from before there were handicaps have none.
     #[serde(default)]
     handicap: f64,
 }
@@ -122,7 +123,7 @@ fn halves_are_rounded_once_and_kept_in_two_bytes() {
             spared += if shape.len() == 2 { 2 * count as usize } else { 0 };
         }
         assert_eq!(numbers.len() + spared, all_numbers.len(), "{name}");
-        // A weight of 11 bits and more is another one, a weight of few bits the same.
+        // A weight of 11 bits and more is rounded to another number; a weight of few bits stays the same.
         for (layer, rounded) in adapter.map.mixer.iter().zip(&halves.map.mixer) {
             for (&weight, &rounded) in layer.weight.as_slice().iter().zip(rounded.weight.as_slice()) {
                 assert!((weight - rounded).abs() <= weight.abs() / 2048.0 + 2.0_f32.powi(-25), "{name}");
@@ -138,7 +139,7 @@ fn what_half_precision_cannot_hold_is_refused() {
     adapter.map.mixer[0].weight.as_mut_slice()[0] = 70_000.0;
     let error = adapter_file::halved(&adapter).unwrap_err().to_string();
     assert!(error.contains("70000") && error.contains("65504"), "{error}");
-    // An adapter that only says that it is of halves is not written as one that is.
+    // An adapter that falsely claims to be of halves gets a file whose check sum does not match.
     let mut claims = of_every_kind().remove(0).1;
     claims.map.mixer[0].weight.as_mut_slice()[0] = 0.1;
     claims.training.halves = true;
@@ -146,7 +147,7 @@ fn what_half_precision_cannot_hold_is_refused() {
     assert!(adapter_file::from_bytes(&bytes, "a").unwrap_err().to_string().contains("check sum"));
 }
 
-/// The header of a file as JSON and the numbers behind it.
+/// Splits a file into its header as JSON and the numbers behind it.
 fn split(bytes: &[u8]) -> (Value, Vec<u8>) {
     let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
     (serde_json::from_slice(&bytes[8..8 + length]).unwrap(), bytes[8 + length..].to_vec())
@@ -218,7 +219,7 @@ fn any_flipped_bit_is_noticed() {
     }
 }
 
-/// A file whose check sum is right and whose content is not: made by another program, or by a defect.
+/// Makes a file whose check sum is right and whose content is wrong, as another program or a defect would.
 fn with_right_checksum(mut header: Value, data: &[u8]) -> Vec<u8> {
     header["__metadata__"]["checksum"] = "xxh3:0000000000000000".into();
     let complaint = adapter_file::from_bytes(&join(&header, data), "x").unwrap_err().to_string();
@@ -276,7 +277,7 @@ fn a_sketch_of_the_pairs_survives_and_a_damaged_one_is_refused() {
     let bytes = adapter_file::to_bytes(sketched).unwrap();
     let read = adapter_file::from_bytes(&bytes, "a.safetensors").unwrap();
     assert_eq!(read.training.pairs_sketch.unwrap().rows(), 40);
-    // Nobody who reads what is known about an adapter is shown thousands of hashes.
+    // The description of an adapter for people leaves out the thousands of hashes.
     assert!(!serde_json::to_string(&sketched.training).unwrap().contains("sketch"));
     for damaged in [
         r#"{"rows":2,"hashes":"0000000000000002000000000000000"}"#,
@@ -293,7 +294,7 @@ fn a_sketch_of_the_pairs_survives_and_a_damaged_one_is_refused() {
     }
 }
 
-/// Prints metadata, and each tensor's type, shape and numbers, with the stock package.
+/// Python program that prints metadata, and each tensor's type, shape and numbers, by the stock package.
 const PYTHON_READER: &str = r#"
 import json, sys
 from safetensors import safe_open
@@ -323,7 +324,7 @@ fn python_reads_an_adapter_with_the_stock_package() {
     assert_eq!(read["metadata"]["format"], "rehang-adapter");
     assert_eq!(read["metadata"]["method"], "fixture");
     assert_eq!(read["metadata"]["geometry"], "sphere");
-    let old: rehang::Space = serde_json::from_str(read["metadata"]["old_space"].as_str().unwrap()).unwrap();
+    let old: rehang_core::Space = serde_json::from_str(read["metadata"]["old_space"].as_str().unwrap()).unwrap();
     assert_eq!(old, adapter.old);
     let layer = &adapter.map.mixer[0];
     let [dtype, shape, values] = read["tensors"]["mixer.0.weight"].as_array().unwrap().as_slice() else {

@@ -1,4 +1,5 @@
-//! Every reader against every kind of malformed input: one clear error that names the file, and never a panic.
+//! Every reader against every kind of malformed input: one clear error that names the file, and never a
+//! panic.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -8,7 +9,7 @@ use std::sync::{Arc, LazyLock};
 use parquet::basic::Encoding;
 use parquet::file::properties::{WriterProperties, WriterPropertiesBuilder};
 use proptest::prelude::*;
-use rehang::{Adapter, Distance, Error, ErrorKind, Matrix, Progress, Result, Space};
+use rehang_core::{Adapter, Distance, Error, ErrorKind, Matrix, Progress, Result, Space};
 use rehang_files::adapter_file::AdapterSource;
 use rehang_files::stream::{self, RowBatch};
 use rehang_files::transform::{TransformFiles, transform};
@@ -16,7 +17,7 @@ use rehang_files::{Ids, VectorSource};
 
 use crate::samples::{self, fvecs, npy, safetensors};
 
-/// What is done with a malformed file.
+/// Reader that is given a malformed file.
 #[derive(Debug, Clone, Copy)]
 enum Reader {
     Vectors,
@@ -82,7 +83,7 @@ fn a_path_that_is_no_readable_file_is_named_by_every_reader() {
     }
 }
 
-/// An empty file is called empty, except where its extension already rules it out.
+/// Expects an error that calls the file empty, except where its extension already rules it out.
 fn expect_unless_no_vectors(reader: Reader, source: &VectorSource, extension: &str) -> Error {
     match (reader, extension) {
         (Reader::Vectors, "txt" | "jsonl") => expect(reader, source, "expected a name that ends in"),
@@ -98,7 +99,7 @@ fn a_file_without_permission_and_a_pipe_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let secret = put(folder.path(), "secret.npy", &npy("<f4", "(1, 1)", &[0; 4]));
     fs_err::set_permissions(&secret.path, PermissionsExt::from_mode(0o000)).unwrap();
-    // The superuser may read everything; then there is nothing to see.
+    // The superuser may read everything, so there is nothing to check.
     if fs_err::read(&secret.path).is_err() {
         expect(Reader::Vectors, &secret, "ermission denied");
     }
@@ -256,7 +257,7 @@ fn malformed_vectors_fail_with_the_reason() {
 #[test]
 fn malformed_columns_of_values_fail_with_the_reason() {
     let folder = tempfile::tempdir().unwrap();
-    // As an `f32` the second label is the first.
+    // The second label becomes the first one as an `f32`.
     let merged = [16_777_216_i32, 16_777_217].map(|label| (label as f32).to_le_bytes()).concat();
     let tensor = r#"{"y":{"dtype":"BF16","shape":[1],"data_offsets":[0,2]}}"#;
     let cases: Vec<(Reader, &str, Vec<u8>, &str)> = vec![
@@ -357,7 +358,7 @@ fn malformed_parquet_columns_fail_with_the_row_and_the_columns_there_are() {
         (Reader::Vectors, "scalars.parquet", "label", "cannot be vectors"),
         (Reader::Vectors, "no_rows.parquet", "", "is empty"),
         (Reader::Labels, "scalars.parquet", "score", "cannot be labels"),
-        // Another column is not taken in place of the one that bears the name.
+        // A column that bears the name is taken, or none: another one is no substitute.
         (Reader::Labels, "label_with_gaps.parquet", "", "column \"label\" cannot be labels"),
         (Reader::Ids, "label_with_gaps.parquet", "", "column \"id\" cannot be ids"),
         (Reader::Labels, "null_label.parquet", "", "row 1 is null"),
@@ -367,13 +368,13 @@ fn malformed_parquet_columns_fail_with_the_row_and_the_columns_there_are() {
     for (reader, name, column, words) in cases {
         expect(reader, &source(name, column), words);
     }
-    // Found by fuzzing: room was made for 270 million values, before any was read.
+    // A case found by fuzzing: room was made for 270 million values before any was read.
     let found = include_bytes!("../../../../xtask/fuzz/corpus/parquet/a-dictionary-of-270-million");
     let claims = "a dictionary claims more values than it has room for";
     expect(Reader::Ids, &put(folder.path(), "dictionary.parquet", found), claims);
 }
 
-/// Three KB that say one text of 2,000 letters 40,000 times, and what else makes much of a few bytes.
+/// Three KB that say one text of 2,000 letters 40,000 times, and other ways to make much of a few bytes.
 #[test]
 fn the_texts_of_a_parquet_file_are_no_more_than_its_size_can_hold() {
     let folder = tempfile::tempdir().unwrap();
@@ -402,7 +403,7 @@ fn the_texts_of_a_parquet_file_are_no_more_than_its_size_can_hold() {
         labels.len() == 200_000 && labels.iter().zip(0..).all(|(&label, row): (_, i64)| label == row % 10)
     );
 
-    // A dictionary of fifteen bytes, each value behind four of its length.
+    // A dictionary of fifteen bytes, each value behind four bytes of its length.
     let source = write("dictionary.parquet", vec!["a", "b", "c"], usual());
     change(&source, &[0x15, 0x1e, 0x15, 0x1e, 0x4c, 0x15, 0x06], 0x1e);
     expect(Reader::Labels, &source, "a dictionary claims more values than it has room for");
@@ -411,12 +412,13 @@ fn the_texts_of_a_parquet_file_are_no_more_than_its_size_can_hold() {
     expect(Reader::Labels, &source, "DELTA_BYTE_ARRAY; write the file with snappy");
     let source = write("lengths.parquet", vec!["a", "ab", "abc"], encoded(Encoding::DELTA_LENGTH_BYTE_ARRAY));
     assert_eq!(rehang_files::read_labels(&source).unwrap(), [0, 1, 2]);
-    // Blocks of 128 lengths in four parts, and how many there are.
+    // The encoding's header: blocks of 128 lengths in four parts, and the number of lengths.
     change(&source, &[0x80, 0x01, 0x04, 0x03], 0x7f);
     expect(Reader::Labels, &source, "a page claims more texts than it has values");
 }
 
-/// Each line is run by `test_conversions.py` of the Python package, where its libraries are there.
+/// Lines of Python in the errors. `test_conversions.py` of the Python package runs each one, where its
+/// libraries are installed.
 #[test]
 fn what_is_not_read_says_how_python_writes_what_is() {
     let folder = tempfile::tempdir().unwrap();
@@ -487,7 +489,7 @@ fn expect_no_ids(column: &str) {
         transform(&wanted, &Progress::default())
     };
     transformed(from_ref(&sound), "sound-too.parquet").unwrap();
-    // There is no place for ids.
+    // A `.npy` has no place for ids.
     transformed(from_ref(&unfit), "unfit.npy").unwrap();
     for input in [from_ref(&unfit), &[sound.clone(), unfit.clone()]] {
         let error = transformed(input, "out.parquet").unwrap_err().to_string();
@@ -567,7 +569,7 @@ fn outputs_that_cannot_be_are_refused_before_anything_is_written() {
     assert_eq!(fs_err::read_dir(folder.path()).unwrap().count(), 0, "something half-written is left behind");
 }
 
-/// Reads `bytes` as every format with every reader; a panic anywhere is reported with the format.
+/// Reads `bytes` as every format with every reader. A panic anywhere is reported with the format.
 fn survive(folder: &Path, bytes: &[u8], extensions: &[&str]) {
     let outcome = catch_unwind(|| rehang_files::array_from_bytes(bytes, "fuzz").is_ok());
     assert!(outcome.is_ok(), "an array panics: {bytes:?}");
@@ -591,7 +593,8 @@ fn a_parquet_file_claims_no_more_than_its_size_can_hold() {
     assert!(error.is_corrupt() && error.to_string().contains("134217727 values"), "{error}");
 }
 
-/// A page of a million zeros that claims to hold 120 MiB: its room is not made. (A claim of more bytes would not fit into the header.)
+/// A page of a million zeros that claims to hold 120 MiB: no room is made for them. (A claim of more bytes
+/// would not fit into the header.)
 #[test]
 fn a_page_of_a_parquet_file_claims_no_more_than_its_bytes_can_hold() {
     let folder = tempfile::tempdir().unwrap();
@@ -612,7 +615,7 @@ fn a_page_of_a_parquet_file_claims_no_more_than_its_bytes_can_hold() {
     assert!(error.is_corrupt() && text.contains("claims to hold 125829120, more than they can"), "{text}");
 }
 
-/// Healthy files of every format, to be damaged. Writing one waits for the disk, so it is done once.
+/// Healthy files of every format, to be damaged. Writing a file waits for the disk, so it is done once.
 static HEALTHY: LazyLock<Vec<(&'static str, Vec<u8>)>> = LazyLock::new(healthy);
 
 fn healthy() -> Vec<(&'static str, Vec<u8>)> {
@@ -639,7 +642,7 @@ fn a_file_cut_short_anywhere_never_panics_and_never_reads_as_whole() {
         let step = (bytes.len() / 150).max(1);
         for length in (0..bytes.len()).step_by(step) {
             let source = put(folder.path(), &format!("cut.{extension}"), &bytes[..length]);
-            // A file of rows without a header, cut between two rows, is a shorter file.
+            // A file of rows without a header, cut between two rows, is a shorter valid file.
             if *extension != "fvecs" || length % 16 != 0 {
                 assert!(
                     Reader::Vectors.read(&source).is_err(),

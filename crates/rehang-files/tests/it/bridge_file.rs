@@ -1,15 +1,15 @@
-//! Bridges as files: what is written is read, what was written once is read for ever, what is damaged is refused.
+//! Bridges as files: a written bridge is read again, an old file is read for ever, a damaged file is refused.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use rehang::adapter::{Dense, InputScaling, Map, Training};
-use rehang::{Bridge, Distance, Matrix, Space};
+use rehang_core::adapter::{Dense, InputScaling, Map, Training};
+use rehang_core::{Bridge, Distance, Matrix, Space};
 use rehang_files::bridge_file::{fingerprint, from_bytes, load, save, to_bytes};
 
 const GOLDEN: &str = "tests/golden/bridges/bridge-v1.safetensors";
 
-/// 2 → 3 coordinates, of numbers that half precision has.
+/// A bridge of 2 → 3 coordinates, whose numbers are exact in half precision.
 fn bridge() -> Bridge {
     let weight = Matrix::from_fn(3, 2, |row, column| row as f32 - 0.5 * column as f32);
     let layer = Dense { weight, bias: vec![0.5, -0.25, 2.0], relu: false };
@@ -52,7 +52,8 @@ fn a_golden_file_is_read_for_ever() {
     assert_eq!(load(&path).unwrap(), bridge());
     let queries = Matrix::new(2, vec![0.6, 0.8]).unwrap();
     let old = Matrix::new(3, vec![0.0, 3.0, 4.0]).unwrap();
-    // g is (0.1, 0.75, 4.4) at length 1; with 0.6 (0, 0.6, 0.8) it is (0.0090, 0.4272, 0.8742), and 5 long.
+    // g is (0.1, 0.75, 4.4), scaled to length 1. 0.4 g + 0.6 (0, 0.6, 0.8) is (0.0090, 0.4272, 0.8742), which
+    // is scaled to the old query's length, 5.
     let made = load(&path).unwrap().queries(Some(&old), &queries).unwrap();
     for (made, expected) in made.row(0).iter().zip([0.046_04, 2.195_14, 4.492_13]) {
         assert!((made - expected).abs() < 1e-3, "{made} {expected}");
@@ -68,7 +69,7 @@ fn what_is_damaged_is_refused() {
     *changed.last_mut().unwrap() ^= 1;
     assert!(refused(&changed).contains("check sum"));
     let space = |name| Space::new(name, 2, Distance::Cosine, false);
-    let adapter = rehang::Adapter::identity(space("v1"), space("v2"), None).unwrap();
+    let adapter = rehang_core::Adapter::identity(space("v1"), space("v2"), None).unwrap();
     let of_adapter = rehang_files::adapter_file::to_bytes(&adapter).unwrap();
     assert!(refused(&of_adapter).contains("not a bridge"));
 }

@@ -1,11 +1,11 @@
-//! Files come back as they were written, in every format, and mean to NumPy and Arrow what they mean here.
+//! Files come back as they were written, in every format, and mean the same to NumPy and Arrow as here.
 
 use std::path::Path;
 use std::process::Command;
 
 use parquet::file::properties::WriterProperties;
 use proptest::prelude::*;
-use rehang::Matrix;
+use rehang_core::Matrix;
 use rehang_files::join::{MissingPolicy, by_id};
 use rehang_files::qrels::read_qrels;
 use rehang_files::stream::{self, Columns, RowBatch};
@@ -139,7 +139,7 @@ fn an_array_of_any_shape_keeps_bytes_integers_and_floats_apart() {
     let bytes: Vec<u8> = (0..24).collect();
     let (shape, numbers) = read(&npy("|u1", "(2, 3, 4)", &bytes));
     assert_eq!((shape, numbers), (vec![2, 3, 4], ArrayNumbers::Bytes(bytes.clone())));
-    // In Fortran order the number at [i, j, k] stands at i + 2 j + 6 k.
+    // The number at [i, j, k] stands at i + 2 j + 6 k in Fortran order.
     let header = "{'descr': '|u1', 'fortran_order': True, 'shape': (2, 3, 4), }";
     let (_, numbers) = read(&npy_with(1, header, &bytes));
     let expected = (0..2).flat_map(|i| (0..3).flat_map(move |j| (0..4).map(move |k| i + 2 * j + 6 * k)));
@@ -218,7 +218,7 @@ fn ids_come_from_columns_lines_and_json() {
     assert_eq!(read("a.txt", b"007\n8\n"), ["007", "8"]);
     assert_eq!(read("a.npy", &npy("<i4", "(2,)", &[1, 0, 0, 0, 2, 0, 0, 0])), ["1", "2"]);
     assert_eq!(read("a.jsonl", b"{\"_id\": \"d1\", \"id\": 4}\n{\"id\": 5}\n"), ["d1", "5"]);
-    // Labels of such lines are numbers where all of them are, as in any other file.
+    // Labels of JSON lines are numbers where all of them are, as in any other file.
     let labels = |bytes: &[u8]| rehang_files::read_labels(&put(folder.path(), "l.jsonl", bytes)).unwrap();
     assert_eq!(labels(b"{\"label\": 4}\n{\"label\": -1}\n"), [4, -1]);
     assert_eq!(labels(b"{\"label\": \"b\"}\n{\"label\": \"a\"}\n{\"label\": \"b\"}\n"), [0, 1, 0]);
@@ -246,7 +246,8 @@ fn every_form_of_list_in_every_compression_is_the_same_matrix() {
         Compression::ZSTD(ZstdLevel::default()),
     ] {
         for version in [WriterVersion::PARQUET_1_0, WriterVersion::PARQUET_2_0] {
-            // Dictionaries are what pandas and pyarrow write by default, and pages end in the middle of batches.
+            // Dictionaries are what pandas and pyarrow write by default, and pages end in the middle of
+            // batches.
             let properties = WriterProperties::builder()
                 .set_compression(compression)
                 .set_writer_version(version)
@@ -390,7 +391,7 @@ fn judgements_are_read_with_and_without_a_header_and_in_both_dialects() {
     for (name, text, second) in [
         ("beir.tsv", "query-id\tcorpus-id\tscore\nq1\ta\t1\nq1\tc\t2\nq2\tb\t0\n", 0.0),
         ("bare.tsv", "q1\ta\t1\nq1\tc\t2\nq2\tb\t0\n", 0.0),
-        // Junk: out of the ranking of its query.
+        // Junk is taken out of the ranking of its query.
         ("trec.txt", "q1 0 a 1\nq1 0 c 2\nq2 0 b -2\n", -2.0),
     ] {
         let path = put(folder.path(), name, text.as_bytes()).path;
@@ -431,7 +432,8 @@ fn the_judgements_of_a_real_collection_are_read() {
     assert_eq!(joined.rows.len(), items.len());
 }
 
-/// What NumPy, pyarrow and safetensors write is read here, and what is written here is read there.
+/// Python program: files that NumPy, pyarrow and safetensors write are read here, and files that are written
+/// here are read there.
 const PYTHON: &str = r#"
 import sys, pathlib, numpy as np, pyarrow as pa, pyarrow.parquet as pq
 folder, step = pathlib.Path(sys.argv[1]), sys.argv[2]
@@ -547,7 +549,7 @@ proptest! {
         read in 1_usize..90,
     ) {
         let folder = tempfile::tempdir().unwrap();
-        // Any bits at all: NaN, infinities and denormal numbers pass through as they are.
+        // Numbers of any bits: NaN, infinities and denormal numbers pass through as they are.
         let mut state = seed | 1;
         let vectors: Vec<f32> = (0..rows * width)
             .map(|_| {

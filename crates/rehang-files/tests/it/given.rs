@@ -1,8 +1,8 @@
-//! What a caller holds in memory, in the place of files: the same answers, the same words.
+//! Content that a caller holds in memory, in the place of files: the same answers, the same words.
 
 use std::sync::Arc;
 
-use rehang::{Adapter, Distance, Matrix, Progress, Result, Space};
+use rehang_core::{Adapter, Distance, Matrix, Progress, Result, Space};
 use rehang_files::adapter_file::AdapterSource;
 use rehang_files::transform::{TransformFiles, transform};
 use rehang_files::{Given, GivenRows, InputReader, Scalars, VectorSource};
@@ -39,7 +39,7 @@ fn rows_are_read_a_batch_at_a_time_and_as_files_are() {
     assert_eq!((vectors, sigma2.len(), made.adapted), (numbers(1000, 3), 1000, None));
     assert!(given.1.lock().unwrap().iter().all(|&count| count <= 64));
 
-    // The same by files.
+    // Files give the same vectors.
     let folder = tempfile::tempdir().unwrap();
     let place = |name: &str| folder.path().join(name);
     rehang_files::write_matrix(place("old.npy"), &numbers(1000, 3), None).unwrap();
@@ -54,7 +54,7 @@ fn what_cannot_be_used_is_named_as_the_caller_names_it() {
     let mut inputs = InputReader::default();
     let mut bad = numbers(4, 2);
     bad.row_mut(2)[1] = f32::NAN;
-    let said = |error: rehang::Error| error.to_string();
+    let said = |error: rehang_core::Error| error.to_string();
     let error = said(inputs.matrix("old", &[VectorSource::given("old", bad)]).unwrap_err());
     assert!(error.starts_with("old, row 2, column 1 is NaN"), "{error}");
     let empty = VectorSource::given("labels", Scalars::Integers(Vec::new()));
@@ -66,7 +66,7 @@ fn what_cannot_be_used_is_named_as_the_caller_names_it() {
     assert!(said(rehang_files::read_labels(&rows).unwrap_err()).contains("one value a row is needed"));
     let fractions = VectorSource::given("ids", Scalars::Floats(vec![0.5], 2f64.powi(53)));
     assert!(said(rehang_files::read_ids(&fractions).unwrap_err()).contains("ids are whole numbers or text"));
-    // It is no file: an output of its name is none of the inputs.
+    // Content in memory is no file, so an output of its name is none of the inputs.
     inputs.matrix("old", &[VectorSource::given("old", numbers(4, 2))]).unwrap();
     assert!(inputs.expect_apart(&[("output", Some(&"old".into()))]).is_ok());
     assert_eq!(inputs.read[0].path, "old");

@@ -1,4 +1,4 @@
-//! The files in which face and landmark data sets describe themselves.
+//! The files that describe face and landmark data sets.
 
 use rehang_files::join::MissingPolicy;
 use rehang_files::lists::{
@@ -34,7 +34,7 @@ fn face_lists_are_read_with_and_without_file_names() {
     assert_eq!(by_order.templates, ["10", "11", "12"]);
     assert_eq!((by_order.subjects.as_slice(), by_order.rows), (&[0, 1, 0][..], 4));
     assert_eq!(by_order.items.iter().map(|item| item.row).collect::<Vec<_>>(), [0, 1, 2, 3]);
-    // The two frames share a medium; an empty id is none.
+    // Two frames share a medium; an empty id is a medium of its own.
     assert_eq!(by_order.items[0].media, by_order.items[1].media);
     assert_eq!(by_order.items[2].media, None);
     assert_ne!(by_order.items[3].media, by_order.items[0].media);
@@ -45,7 +45,7 @@ fn face_lists_are_read_with_and_without_file_names() {
     assert_eq!(by_name.items.iter().map(|item| item.row).collect::<Vec<_>>(), [3, 0, 2, 3]);
     assert_eq!(by_name.rows, 4);
 
-    // A second file goes on with the rows, and its subjects are the same people.
+    // A second file continues the rows, and its subjects are the same people.
     let more = files.write("more.csv", "subject_id,template_id\n8,20\n");
     let both = read_faces(&[&path, &more], None).unwrap();
     assert_eq!((both.items[4].row, both.subjects[3], both.rows), (4, 1, 5));

@@ -51,7 +51,7 @@ pub fn safetensors(header: &str, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A row of a list column: the list or none, its numbers or none.
+/// A row of a list column: a list or none, and in it numbers or none.
 pub type Row = Option<Vec<Option<f32>>>;
 
 /// A column of a sample.
@@ -63,10 +63,10 @@ pub enum Column {
     Lists(Form, Vec<Row>),
 }
 
-/// How a file says that a column holds lists.
+/// Way in which a file declares that a column holds lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// As Arrow and pandas write: lists and numbers may be missing.
+    /// Three levels, as Arrow and pandas write them: lists and numbers may be missing.
     Optional,
     /// Three levels, where nothing may be missing.
     Required,
@@ -126,7 +126,7 @@ fn lists(rows: &[Option<&[Option<f32>]>]) -> Column {
     Column::Lists(Form::Optional, rows.iter().map(|row| row.map(<[_]>::to_vec)).collect())
 }
 
-/// A Parquet file by the name of its case.
+/// Writes a Parquet file by the name of its case.
 pub fn write_parquet(path: &Path, case: &str) {
     let [x, two, three] = [&[Some(1.0)][..], &[Some(1.0), Some(2.0)], &[Some(1.0), Some(2.0), Some(3.0)]];
     let columns: Vec<(&str, Column)> = match case {
@@ -170,7 +170,7 @@ pub fn write_parquet(path: &Path, case: &str) {
     write_columns(path, &columns, properties);
 }
 
-/// A Parquet file of vectors of two zeros, which Snappy packs, on pages of some MiB.
+/// Writes a Parquet file of vectors of two zeros, which Snappy packs, on pages of some MiB.
 pub fn write_zeros(path: &Path, rows: usize) {
     let properties = WriterProperties::builder()
         .set_compression(Compression::SNAPPY)
@@ -181,7 +181,7 @@ pub fn write_zeros(path: &Path, rows: usize) {
     write_columns(path, &[("v", lists(&vec![Some(&[Some(0.0), Some(0.0)][..]); rows]))], properties);
 }
 
-/// A Parquet file of given columns, as many rows each.
+/// Writes a Parquet file of given columns, which have as many rows each.
 pub fn write_columns(path: &Path, columns: &[(&str, Column)], properties: WriterProperties) {
     let declared: String = columns.iter().map(|(name, column)| column.declared(name)).collect();
     let schema = parse_message_type(&format!("message schema {{ {declared} }}")).unwrap();

@@ -2,12 +2,12 @@
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use rehang::Progress;
-use rehang::order::Order;
+use rehang_core::Progress;
+use rehang_core::order::Order;
 use rehang_files::VectorSource;
 use rehang_files::thresholds::{Budget, ThresholdFiles, Thresholds, find_thresholds};
 
-fn cuts_of(partitions: &[Vec<f32>], first: &[Budget]) -> rehang::Result<Thresholds> {
+fn cuts_of(partitions: &[Vec<f32>], first: &[Budget]) -> rehang_core::Result<Thresholds> {
     let folder = tempfile::tempdir().unwrap();
     let sigma = folder.path().join("sigma");
     for (number, values) in partitions.iter().enumerate() {
@@ -36,7 +36,8 @@ fn a_cut_takes_exactly_the_first_of_the_sorted_order() {
         for _ in 0..random.random_range(1..8) {
             let rows = random.random_range(1..300);
             let values = (0..rows).map(|_| match round % 4 {
-                // Many ties; many orders of magnitude; neighbours in the last bits; negative numbers and both zeros.
+                // Four kinds of numbers: many ties; many orders of magnitude; neighbours in the last bits;
+                // negative numbers and both zeros.
                 0 => (random.random_range(0..4) as f32) * 0.25,
                 1 => 10_f32.powf(random.random_range(-30.0..30.0)),
                 2 => f32::from_bits(0x3f80_ffc0 + random.random_range(0..128)),

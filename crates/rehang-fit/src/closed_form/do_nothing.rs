@@ -3,16 +3,16 @@
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-use rehang::Matrix;
-use rehang::adapter::{Dense, InputScaling, Map};
+use rehang_core::Matrix;
+use rehang_core::adapter::{Dense, InputScaling, Map};
 
 use super::ClosedForm;
 
-/// The map `o → (o₁, …, o_d_new)`: truncation where the new space is narrower, zero-padding where it is wider, and the
-/// identity (no layers) where widths agree.
+/// Returns the map `o → (o₁, …, o_d_new)`: truncation where the new space is narrower, zero-padding where it
+/// is wider, and the identity (no layers) where widths agree.
 ///
-/// It is the right map for a new model that was trained to be compatible with the old one (BCT), and the line that
-/// every other map has to pass. Between unrelated models it scores at chance level.
+/// The map is right for a new model that was trained to be compatible with the old one (BCT), and it is the
+/// line that every other map has to pass. Between unrelated models it scores at chance level.
 ///
 /// ```
 /// let map = rehang_fit::closed_form::do_nothing::fit(2, 3).map;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use faer::linalg::matmul::triangular::{self, BlockStructure};
 use faer::{Accum, Mat, MatRef, Par};
-use rehang::adapter::{InputScaling, Map};
-use rehang::{Pairs, Progress, Result};
+use rehang_core::adapter::{InputScaling, Map};
+use rehang_core::{Pairs, Progress, Result};
 
 use super::ridge::{self, Dual, PENALTIES, coefficients_of, solve, weight_of};
 use super::{ClosedForm, best, best_scaling, layer, scaling_name};
@@ -13,22 +13,22 @@ use crate::folds::{folds, parted};
 use crate::left_out::{Again, LeavesOut};
 use crate::linear_algebra::{Centred, Moments, eigen, factorise, product};
 
-/// A measured rank may be this much worse than the best one, as a part of the new vectors' variance, if it is smaller:
-/// the difference is chance, and a smaller rank is a cheaper map.
+/// Part of the new vectors' variance by which a measured rank may be worse than the best one, if it is
+/// smaller. The difference is chance, and a smaller rank is a cheaper map.
 const TOLERANCE: f64 = 1e-3;
 
 /// Fits `h(o) = V_r V_rᵀ Wᵀ(o − ō) + v̄`, `[n, d_old] → [n, d_new]`, as two layers through r dimensions.
 ///
-/// W is the ridge solution ([`super::ridge::fit`]) and V_r holds the r leading eigenvectors of the covariance `Wᵀ S W`
-/// of its outputs (Izenman 1975; the redundancy analysis of Davies and Tso 1982).
+/// W is the ridge solution ([`super::ridge::fit`]) and V_r holds the r leading eigenvectors of the covariance
+/// `Wᵀ S W` of its outputs (Izenman 1975; the redundancy analysis of Davies and Tso 1982).
 ///
-/// The rank that is measured is the smallest whose squared error on the held-out fifth is the best one's but for
-/// 0.1 % of the new vectors' variance. The directions are
-/// orthogonal, so each adds its own part to that error and all ranks cost one evaluation.
+/// The rank is measured: it is the smallest whose squared error on the held-out fifth is the best rank's but
+/// for 0.1 % of the new vectors' variance. The directions are orthogonal, so each adds its own part to that
+/// error and all ranks cost one evaluation.
 ///
 /// # Errors
 ///
-/// [`rehang::ErrorKind::Diverged`] where a decomposition fails, [`rehang::ErrorKind::Cancelled`].
+/// [`rehang_core::ErrorKind::Diverged`] where a decomposition fails, [`rehang_core::ErrorKind::Cancelled`].
 pub fn fit(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<ClosedForm> {
     progress.check()?;
     if pairs.len() < pairs.old().dimension() {
@@ -39,7 +39,8 @@ pub fn fit(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<ClosedForm> 
     }
 }
 
-/// As [`fit`], with what it would be without some of the pairs: fitted anew, with the same scaling, penalty and rank.
+/// Fits as [`fit`], and returns also what the map would be without some of the pairs: fitted anew, with the
+/// same scaling, penalty and rank.
 pub(crate) fn fit_leaving_out(
     pairs: &Pairs,
     seed: u64,
@@ -52,14 +53,15 @@ pub(crate) fn fit_leaving_out(
     Ok((closed, Again(move |part: &Pairs| Ok(fit_again(part, settings, rank)?.map))))
 }
 
-/// What ridge chose.
+/// Settings that ridge chose.
 #[derive(Debug, Clone, Copy)]
 struct Settings {
     scaling: InputScaling,
     penalty: f64,
 }
 
-/// As [`fit`], of fewer pairs than coordinates: all of it is made of products of old vectors ([`super::ridge`]).
+/// Fits as [`fit`], with fewer pairs than coordinates: everything is made of products of old vectors
+/// ([`super::ridge`]).
 fn fit_few(
     pairs: &Pairs,
     rank: impl FnOnce(Settings, usize) -> Result<usize>,
@@ -107,9 +109,10 @@ fn fit_again(pairs: &Pairs, settings: Settings, rank: usize) -> Result<ClosedFor
     }
 }
 
-/// Eigenvectors of the covariance of outputs `[n, d_new]` about their mean, the largest eigenvalue first: `[d_new, up to n]`.
+/// Returns the eigenvectors of the covariance of outputs `[n, d_new]` about their mean, the largest
+/// eigenvalue first: `[d_new, up to n]`.
 fn directions_of_few(outputs: &Mat<f64>) -> Result<Mat<f64>> {
-    /// Of the largest eigenvalue: below, a direction is rounding noise.
+    /// Part of the largest eigenvalue below which a direction is rounding noise.
     const LEAST: f64 = 1e-12;
     let (values, vectors) =
         eigen(product(outputs.as_ref(), outputs.transpose()).as_ref(), "low-rank directions")?;
@@ -124,7 +127,7 @@ fn directions_of_few(outputs: &Mat<f64>) -> Result<Mat<f64>> {
     Ok(product(outputs.transpose(), kept.as_ref()))
 }
 
-/// As [`measured_rank`], of fewer pairs than coordinates.
+/// Measures the rank as [`measured_rank`], with fewer pairs than coordinates.
 fn measured_rank_of_few(pairs: &Pairs, seed: u64, settings: Settings, rank_max: usize) -> Result<usize> {
     if pairs.len() < 10 {
         return Ok(rank_max);
@@ -156,7 +159,8 @@ fn measured_rank_of_few(pairs: &Pairs, seed: u64, settings: Settings, rank_max: 
     Ok(smallest_good_rank(changes, (0..asked.ncols()).map(of_column).sum()).unwrap_or(rank_max))
 }
 
-/// The smallest rank whose error is the best one's but for [`TOLERANCE`] of the variance; `changes` are what each direction adds.
+/// Returns the smallest rank whose error is the best one's but for [`TOLERANCE`] of the variance; `changes`
+/// are what each direction adds to the error.
 fn smallest_good_rank(changes: impl Iterator<Item = f64>, variance: f64) -> Option<usize> {
     let mut error = 0.0;
     let errors: Vec<f64> = changes
@@ -169,7 +173,7 @@ fn smallest_good_rank(changes: impl Iterator<Item = f64>, variance: f64) -> Opti
     errors.iter().position(|&error| error <= smallest + TOLERANCE * variance).map(|at| at + 1)
 }
 
-/// The two layers.
+/// Makes the two layers.
 fn through(
     down: &Mat<f64>,
     directions: MatRef<'_, f64>,
@@ -188,7 +192,8 @@ fn through(
     ClosedForm { map: Map::of_layers(scaling, layers), choices }
 }
 
-/// As [`fit`], of as many pairs as coordinates or more, through as many dimensions as `rank` says of settings and of the largest rank.
+/// Fits as [`fit`], with as many pairs as coordinates or more. `rank` chooses the number of dimensions from
+/// the settings and the largest rank.
 fn fit_many(
     pairs: &Pairs,
     rank: impl FnOnce(Settings, usize) -> Result<usize>,
@@ -216,12 +221,14 @@ fn through_many(
     Ok(through(&down, directions, (&moments.mean_x, &moments.mean_y), settings))
 }
 
-/// Eigenvectors of the outputs' covariance `Wᵀ S W`, the largest eigenvalue first: `[d_new, up to the smaller width]`.
+/// Returns the eigenvectors of the outputs' covariance `Wᵀ S W`, the largest eigenvalue first:
+/// `[d_new, up to the smaller width]`.
 fn leading_directions(moments: &Moments, weight: &Mat<f64>) -> Result<Mat<f64>> {
-    /// Of S's trace: what rounding leaves of a direction without variance has a root all the same.
+    /// Part of S's trace that is added to its diagonal: a direction without variance, of which rounding
+    /// leaves something, then has a root all the same.
     const LEAST: f64 = 1e-13;
     if weight.nrows() < weight.ncols() {
-        // With S = L Lᵀ it is `Tᵀ T`, `T = Lᵀ W`.
+        // With S = L Lᵀ the covariance is `Tᵀ T`, `T = Lᵀ W`.
         let mut factor = moments.xx.clone();
         let least = LEAST * (0..factor.nrows()).map(|i| factor[(i, i)]).sum::<f64>() + f64::MIN_POSITIVE;
         for i in 0..factor.nrows() {
@@ -248,7 +255,8 @@ fn leading_directions(moments: &Moments, weight: &Mat<f64>) -> Result<Mat<f64>> 
     Ok(Mat::from_fn(vectors.nrows(), last, |i, j| vectors[(i, last - 1 - j)]))
 }
 
-/// The rank that does best on a held-out fifth (within [`TOLERANCE`]); the full rank where there are too few pairs to ask.
+/// Measures the rank that does best on a held-out fifth (within [`TOLERANCE`]); the full rank where there are
+/// too few pairs to ask.
 fn measured_rank(pairs: &Pairs, seed: u64, settings: Settings, rank_max: usize) -> Result<usize> {
     if pairs.len() < 10 {
         return Ok(rank_max);
@@ -260,7 +268,8 @@ fn measured_rank(pairs: &Pairs, seed: u64, settings: Settings, rank_max: usize) 
     let weight = weight_of(&fitted, settings.penalty)?;
     let directions = leading_directions(&fitted, &weight)?;
     let down = product(weight.as_ref(), directions.as_ref());
-    // On held-out pairs about the fitted means, direction j changes the squared error by E⟨down_j, x⟩² − 2 E⟨down_j, x⟩⟨v_j, y⟩.
+    // On held-out pairs about the fitted means, direction j changes the squared error by E⟨down_j, x⟩² − 2
+    // E⟨down_j, x⟩⟨v_j, y⟩.
     let offset = |held_out: &[f64], fitted: &[f64]| -> Vec<f64> {
         held_out.iter().zip(fitted).map(|(a, b)| a - b).collect()
     };
@@ -283,7 +292,7 @@ fn measured_rank(pairs: &Pairs, seed: u64, settings: Settings, rank_max: usize) 
 mod tests {
     use super::*;
     use crate::tests::test_data::{affine, largest_difference, pairs, random_matrix};
-    use rehang::Matrix;
+    use rehang_core::Matrix;
 
     #[test]
     fn a_map_through_three_dimensions_is_found_again() {

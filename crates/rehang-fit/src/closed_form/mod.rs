@@ -1,11 +1,11 @@
 //! Maps with a formula: do-nothing, Procrustes, ridge and low-rank.
 //!
 //! Each takes pairs `(o, v)`, o `[n, d_old]` and v `[n, d_new]`, and gives an affine map `o → W o + b` as a
-//! [`Map`] without ReLU. They are what every learned adapter is compared with: below about ten thousand pairs they are
-//! hard to beat. All are deterministic to the byte for any number of threads, need one pass over the pairs in blocks
-//! (memory: the pairs and a few `d × d` matrices; of fewer pairs than coordinates, the pairs' products with each other are decomposed in
-//! place of `d × d` matrices), and accept zero rows, constant columns and fewer pairs than
-//! coordinates.
+//! [`Map`] without ReLU. Every learned adapter is compared with these maps: below about ten thousand pairs
+//! they are hard to beat. All are deterministic to the byte for any number of threads, need one pass over the
+//! pairs in blocks, and accept zero rows, constant columns and fewer pairs than coordinates. Their memory is
+//! the pairs and a few `d × d` matrices; with fewer pairs than coordinates, the pairs' products with each
+//! other are decomposed in place of `d × d` matrices.
 //!
 //! | module | map | fitted | use it when |
 //! |---|---|---|---|
@@ -23,22 +23,23 @@ use std::collections::BTreeMap;
 
 use faer::{Mat, MatRef};
 use rayon::prelude::*;
-use rehang::adapter::{Dense, InputScaling, Map};
-use rehang::{Matrix, Pairs, Result};
+use rehang_core::adapter::{Dense, InputScaling, Map};
+use rehang_core::{Matrix, Pairs, Result};
 
 use crate::linear_algebra::Moments;
 
-/// What a closed form gives: the map and the choices that were made on the way.
+/// Result of a closed form: the map and the choices that were made on the way.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClosedForm {
-    /// The map, `[n, d_old] → [n, d_new]`.
+    /// Map, `[n, d_old] → [n, d_new]`.
     pub map: Map,
     /// Choices by name, for the adapter's record.
     pub choices: BTreeMap<String, String>,
 }
 
-/// What an old vector may go through before the linear part: raw or unit length, whichever leaves the smaller estimated
-/// error; raw where all vectors have length 1 already.
+/// Lists the scalings of an old vector to try before the linear part: raw and unit length, of which the one
+/// with the smaller estimated error is kept. Raw alone where all vectors have length 1 already, or the one
+/// that is `fixed`.
 fn scalings(pairs: &Pairs, fixed: Option<InputScaling>) -> Vec<InputScaling> {
     match fixed {
         Some(scaling) => vec![scaling],
@@ -47,7 +48,8 @@ fn scalings(pairs: &Pairs, fixed: Option<InputScaling>) -> Vec<InputScaling> {
     }
 }
 
-/// Fits once for every scaling to try and keeps the fit with the smaller error; the first one where errors are equal.
+/// Fits once for every scaling to try and keeps the fit with the smaller error; the first one where errors
+/// are equal.
 fn best_scaling<T: Send>(
     pairs: &Pairs,
     fixed: Option<InputScaling>,
@@ -58,7 +60,7 @@ fn best_scaling<T: Send>(
     })
 }
 
-/// As [`best_scaling`], for fits that need no moments.
+/// Keeps the best scaling as [`best_scaling`] does, for fits that need no moments.
 fn best<T: Send>(
     pairs: &Pairs,
     fixed: Option<InputScaling>,
@@ -77,7 +79,7 @@ fn best<T: Send>(
     Ok((scaling, fitted))
 }
 
-/// The name of a scaling in an adapter's record.
+/// Names a scaling as an adapter's record does.
 fn scaling_name(scaling: InputScaling) -> String {
     match scaling {
         InputScaling::AsIs => "as-is".into(),
@@ -85,13 +87,13 @@ fn scaling_name(scaling: InputScaling) -> String {
     }
 }
 
-/// A layer `y = wᵀ x + b` from `w [inputs, outputs]` in `f64`.
+/// Makes a layer `y = wᵀ x + b` from `w [inputs, outputs]` in `f64`.
 fn layer(w: MatRef<'_, f64>, bias: &[f64]) -> Dense {
     let weight = Matrix::from_fn(w.ncols(), w.nrows(), |output, input| w[(input, output)] as f32);
     Dense { weight, bias: bias.iter().map(|&value| value as f32).collect(), relu: false }
 }
 
-/// The bias that carries the mean of x to the mean of y: `mean_y − wᵀ mean_x`.
+/// Returns the bias that carries the mean of x to the mean of y: `mean_y − wᵀ mean_x`.
 pub(crate) fn centring_bias(mean_x: &[f64], mean_y: &[f64], w: &Mat<f64>) -> Vec<f64> {
     (0..w.ncols())
         .map(|output| {

@@ -10,8 +10,8 @@ use faer::linalg::householder::{
 use faer::linalg::qr::no_pivoting::factor::{qr_in_place, qr_in_place_scratch, recommended_block_size};
 use faer::{Conj, Mat, Par, Spec};
 use rayon::prelude::*;
-use rehang::adapter::{InputScaling, Map};
-use rehang::{Pairs, Progress, Result};
+use rehang_core::adapter::{InputScaling, Map};
+use rehang_core::{Pairs, Progress, Result};
 
 use super::{ClosedForm, best, best_scaling, centring_bias, layer, scaling_name};
 use crate::left_out::{Again, LeavesOut};
@@ -20,21 +20,22 @@ use crate::linear_algebra::{Centred, eigen, product, singular_values};
 /// Fits `h(o) = s·Rᵀ(o − ō) + v̄`, `[n, d_old] → [n, d_new]`.
 ///
 /// With the singular value decomposition `U Σ Vᵀ` of the cross-covariance `Σᵢ (oᵢ − ō)(vᵢ − v̄)ᵀ`, `R = U Vᵀ`
-/// (Schönemann 1966). Where widths differ R has orthonormal rows (new space wider) or columns (narrower): it is the
-/// rotation for the narrower vectors padded with zeros. The scale is `s = tr Σ / Σᵢ ‖Rᵀ(oᵢ − ō)‖²`, or 1 where
-/// old vectors do not vary.
+/// (Schönemann 1966). Where widths differ R has orthonormal rows (new space wider) or columns (narrower): it
+/// is the rotation for the narrower vectors padded with zeros. The scale is `s = tr Σ / Σᵢ ‖Rᵀ(oᵢ − ō)‖²`, or
+/// 1 where old vectors do not vary.
 ///
-/// Directions in which old and new do not vary together get some rotation that the data cannot fix; it is the same
-/// for the same pairs.
+/// Directions in which old and new do not vary together get some rotation that the data cannot fix; it is the
+/// same for the same pairs.
 ///
 /// # Errors
 ///
-/// [`rehang::ErrorKind::Diverged`] where the decomposition fails, [`rehang::ErrorKind::Cancelled`].
+/// [`rehang_core::ErrorKind::Diverged`] where the decomposition fails, [`rehang_core::ErrorKind::Cancelled`].
 pub fn fit(pairs: &Pairs, progress: &Progress) -> Result<ClosedForm> {
     fit_with(pairs, None, progress)
 }
 
-/// As [`fit`], with what it would be without some of the pairs: turned anew, by the same scaling of old vectors.
+/// Fits as [`fit`], and returns also what the map would be without some of the pairs: turned anew, by the
+/// same scaling of old vectors.
 pub(crate) fn fit_leaving_out(
     pairs: &Pairs,
     progress: &Progress,
@@ -60,10 +61,12 @@ pub(crate) fn fit_with(
     fit_by_covariance(pairs, scaling)
 }
 
-/// [`fit`] of fewer pairs than coordinates of either space; `None` where old and new vectors span spaces of different dimensions.
+/// Fits as [`fit`], with fewer pairs than coordinates of either space; `None` where old and new vectors span
+/// spaces of different dimensions.
 ///
-/// In axes whose first ones span the old vectors, and others that do so for the new ones, the cross-covariance is a small matrix, whose
-/// polar factor turns the spans. What is orthogonal to the one goes to what is orthogonal to the other, axis by axis.
+/// The first axes of one basis span the old vectors, those of another one the new vectors. In these axes the
+/// cross-covariance is a small matrix, whose polar factor turns the spans. What is orthogonal to the old span
+/// goes to what is orthogonal to the new one, axis by axis.
 fn fit_few(pairs: &Pairs, scaling: Option<InputScaling>, progress: &Progress) -> Result<Option<ClosedForm>> {
     let count = pairs.len() as f64;
     let new = Span::of(&Centred::of(pairs.new_vectors().matrix(), InputScaling::AsIs))?;
@@ -71,7 +74,7 @@ fn fit_few(pairs: &Pairs, scaling: Option<InputScaling>, progress: &Progress) ->
         progress.check()?;
         let old = Span::of(&Centred::of(pairs.old().matrix(), scaling))?;
         if old.rank() != new.rank() {
-            // It ends the choice.
+            // An error of −∞ ends the choice.
             return Ok((f64::NEG_INFINITY, (old, Mat::zeros(0, 0), 1.0)));
         }
         let (turn, trace) = polar(&product(old.coordinates.as_ref(), new.coordinates.transpose()))?;
@@ -95,14 +98,16 @@ fn fit_few(pairs: &Pairs, scaling: Option<InputScaling>, progress: &Progress) ->
     Ok(Some(closed_form(scaling, scale, &rotation, (&old.means, &new.means))))
 }
 
-/// Axes of a space, the first of which span some rows about their mean: `Q`, as reflections one after the other.
+/// Axes of a space, the first of which span some rows about their mean: `Q`, as reflections one after the
+/// other.
 struct Span {
     means: Vec<f64>,
     squared_lengths: f64,
-    /// Householder's vectors, `[d, rank]`, and their factors.
+    /// Householder's vectors, `[d, rank]`; `factors` are theirs.
     reflections: Mat<f64>,
     factors: Mat<f64>,
-    /// The rows' part along these axes, `[rank, rank or n]`: `Qᵀ Xᵀ` but for a rotation among the rows that all spans of these rows share.
+    /// Coordinates of the rows along these axes, `[rank, rank or n]`: `Qᵀ Xᵀ` but for a rotation among the
+    /// rows, which all spans of these rows share.
     coordinates: Mat<f64>,
 }
 
@@ -129,9 +134,9 @@ impl Span {
         Ok(span(axes, Some(coordinates)))
     }
 
-    /// Whether no row is a sum of others, but for rounding.
+    /// Returns whether no row is a sum of others, but for rounding.
     fn is_sure(&self) -> bool {
-        /// Of the largest length: below, a direction is rounding noise.
+        /// Part of the largest length below which a direction is rounding noise.
         const LEAST: f64 = 1e-5;
         let lengths = || (0..self.rank()).map(|i| self.coordinates[(i, i)].abs());
         lengths().fold(f64::INFINITY, f64::min) > LEAST * lengths().fold(0.0, f64::max)
@@ -141,7 +146,7 @@ impl Span {
         self.reflections.ncols()
     }
 
-    /// `Q m`, in parallel over blocks of the columns of `m`, whose width is a constant.
+    /// Returns `Q m`, in parallel over blocks of the columns of `m`, whose width is a constant.
     fn out_of_axes(&self, mut m: Mat<f64>) -> Mat<f64> {
         const COLUMNS: usize = 256;
         if self.rank() == 0 {
@@ -166,8 +171,8 @@ impl Span {
     }
 }
 
-/// `n − 1` rows with the same products of columns as n rows about their mean: reflected, so that the mean's own direction comes first,
-/// and without it.
+/// Returns `n − 1` rows with the same products of columns as n rows about their mean. They are reflected, so
+/// that the mean's own direction comes first, and is left out.
 fn contrasts(rows: &Mat<f64>) -> Mat<f64> {
     let (n, d) = rows.shape();
     if n < 2 {
@@ -182,9 +187,9 @@ fn contrasts(rows: &Mat<f64>) -> Mat<f64> {
     Mat::from_fn(n - 1, d, |i, j| rows[(i + 1, j)] - v(i + 1) * along[j])
 }
 
-/// Orthonormal columns `[d, rank]` that span the rows `[n, d]`, and the rows in them, `[rank, n]`.
+/// Returns orthonormal columns `[d, rank]` that span the rows `[n, d]`, and the rows in them, `[rank, n]`.
 fn leading(rows: &Mat<f64>) -> Result<(Mat<f64>, Mat<f64>)> {
-    /// Of the largest eigenvalue: below, a direction is rounding noise.
+    /// Part of the largest eigenvalue below which a direction is rounding noise.
     const LEAST: f64 = 1e-10;
     let (values, vectors) = eigen(product(rows.as_ref(), rows.transpose()).as_ref(), "Procrustes span")?;
     let least = LEAST * values.last().copied().unwrap_or(0.0);
@@ -195,7 +200,7 @@ fn leading(rows: &Mat<f64>) -> Result<(Mat<f64>, Mat<f64>)> {
     Ok((product(rows.transpose(), scaled.as_ref()), coordinates))
 }
 
-/// `m = Q R` by reflections: their vectors and factors, and R.
+/// Decomposes `m = Q R` by reflections into their vectors and factors, and R.
 fn orthogonal(mut m: Mat<f64>) -> (Mat<f64>, Mat<f64>, Mat<f64>) {
     let (d, rank) = m.shape();
     let block = recommended_block_size::<f64>(d, rank).max(1);
@@ -240,15 +245,16 @@ fn fit_by_covariance(pairs: &Pairs, scaling: Option<InputScaling>) -> Result<Clo
     Ok(closed_form(scaling, scale, &rotation, (&mean_x, &mean_y)))
 }
 
-/// `U Vᵀ` and `tr Σ` of `m = U Σ Vᵀ`.
+/// Returns `U Vᵀ` and `tr Σ` of `m = U Σ Vᵀ`.
 ///
-/// `U Vᵀ = (m mᵀ)^(−½) m` takes the eigenvectors of the smaller side alone. Squaring costs digits in directions in which m is small,
-/// so the result is made orthonormal to the last digit by steps `R ← (3 R − R Rᵀ R) / 2` (Björck and Bowie 1971). Where too few
-/// digits are left to begin with, m is decomposed itself.
+/// `U Vᵀ = (m mᵀ)^(−½) m` takes the eigenvectors of the smaller side alone. Squaring costs digits in
+/// directions in which m is small, so the result is made orthonormal to the last digit by steps
+/// `R ← (3 R − R Rᵀ R) / 2` (Björck and Bowie 1971). Where too few digits are left to begin with, m is
+/// decomposed itself.
 fn polar(m: &Mat<f64>) -> Result<(Mat<f64>, f64)> {
-    /// A part of the largest eigenvalue below which a direction is decomposed by m itself.
+    /// Part of the largest eigenvalue below which a direction is decomposed by m itself.
     const LEAST: f64 = 1e-13;
-    /// How far from orthonormal the result may be.
+    /// Largest distance from orthonormal that the result may have.
     const APART: f64 = 1e-10;
     if m.nrows() > m.ncols() {
         let (turned, trace) = polar(&m.transpose().to_owned())?;
@@ -284,7 +290,7 @@ mod tests {
     use super::*;
     use crate::folds::LeftOut;
     use crate::tests::test_data::{affine, largest_difference, pairs, random_matrix};
-    use rehang::Matrix;
+    use rehang_core::Matrix;
 
     fn rotation(d_new: usize, d_old: usize) -> Matrix {
         // Gram-Schmidt on the rows (or, where there are more rows than columns, on the columns).
@@ -296,7 +302,7 @@ mod tests {
                 let other = m.row(j).to_vec();
                 m.row_mut(i).iter_mut().zip(&other).for_each(|(a, b)| *a -= dot * b);
             }
-            rehang::normalise(m.row_mut(i));
+            rehang_core::normalise(m.row_mut(i));
         }
         if d_new <= d_old { m } else { transpose(&m) }
     }
@@ -350,7 +356,7 @@ mod tests {
             assert_eq!(fast.choices, slow.choices);
             let outputs = |fitted: &ClosedForm| fitted.map.outputs(&old, None).unwrap();
             assert!(largest_difference(&outputs(&fast), &outputs(&slow)) < 1e-3);
-            // What no pair knows is turned too: all of it is a rotation.
+            // Directions that no pair knows are turned too: the whole map is a rotation.
             let weight = &fast.map.mixer[0].weight;
             let square = fast.choices["scale"].parse::<f32>().unwrap().powi(2);
             let is_wide = d_new <= d_old;

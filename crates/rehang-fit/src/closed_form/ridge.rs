@@ -4,35 +4,35 @@ use std::collections::BTreeMap;
 
 use faer::{Mat, MatRef};
 use rayon::prelude::*;
-use rehang::adapter::{InputScaling, Map};
-use rehang::{Matrix, Pairs, Progress, Result};
+use rehang_core::adapter::{InputScaling, Map};
+use rehang_core::{Matrix, Pairs, Progress, Result};
 
 use super::{ClosedForm, best, centring_bias, layer, scaling_name};
 use crate::folds::LeftOut;
 use crate::left_out::LeavesOut;
 use crate::linear_algebra::{Centred, Moments, eigen, factorise, product, scaled, solve_factorised};
 
-/// The penalties that are tried, relative to the mean diagonal of the old vectors' covariance. The largest is first: where
-/// two score the same, the larger one is kept.
+/// Penalties that are tried, relative to the mean diagonal of the old vectors' covariance. The largest is
+/// first: where two score the same, the larger one is kept.
 pub const PENALTIES: [f64; 15] =
     [10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6, 1e-6];
 
 /// Fits `h(o) = Wᵀ(o − ō) + v̄`, `[n, d_old] → [n, d_new]`, with `W = (S + λ·s̄·I)⁻¹ C`.
 ///
-/// S is the covariance of the old vectors, C their covariance with the new ones, s̄ the mean of S's diagonal. All
-/// penalties share one eigendecomposition, of S or (of fewer pairs than coordinates) of their products with each other, which has the
-/// same eigenvalues. So choosing λ costs no more than a fit: the score of λ is
-/// `GCV(λ) = RSS(λ)/n / (1 − df(λ)/n)²` with `df = 1 + Σ sᵢ/(sᵢ + λ·s̄)` (Golub, Heath and Wahba 1979).
-/// Old vectors that do not vary give the constant map to v̄.
+/// S is the covariance of the old vectors, C their covariance with the new ones, s̄ the mean of S's diagonal.
+/// All penalties share one eigendecomposition: of S, or with fewer pairs than coordinates of the old vectors'
+/// products with each other, which have the same eigenvalues. So choosing λ costs no more than a fit. The
+/// score of λ is `GCV(λ) = RSS(λ)/n / (1 − df(λ)/n)²` with `df = 1 + Σ sᵢ/(sᵢ + λ·s̄)` (Golub, Heath and
+/// Wahba 1979). Old vectors that do not vary give the constant map to v̄.
 ///
 /// # Errors
 ///
-/// [`rehang::ErrorKind::Diverged`] where the decomposition fails, [`rehang::ErrorKind::Cancelled`].
+/// [`rehang_core::ErrorKind::Diverged`] where the decomposition fails, [`rehang_core::ErrorKind::Cancelled`].
 pub fn fit(pairs: &Pairs, progress: &Progress) -> Result<ClosedForm> {
     fit_with(pairs, None, &PENALTIES, progress)
 }
 
-/// As [`fit`], with the best of other penalties and, where it is given, one scaling of old vectors.
+/// Fits as [`fit`], with the best of other penalties and, where it is given, one scaling of old vectors.
 pub(crate) fn fit_with(
     pairs: &Pairs,
     scaling: Option<InputScaling>,
@@ -42,7 +42,7 @@ pub(crate) fn fit_with(
     Ok(fit_leaving_out(pairs, scaling, penalties, progress)?.0)
 }
 
-/// As [`fit_with`], with what it would be without some of the pairs.
+/// Fits as [`fit_with`], and returns also what the map would be without some of the pairs.
 pub(crate) fn fit_leaving_out(
     pairs: &Pairs,
     scaling: Option<InputScaling>,
@@ -89,33 +89,34 @@ fn closed_form(scaling: InputScaling, chosen: Chosen, weight: &Mat<f64>, bias: &
     ClosedForm { map: Map::of_layers(scaling, vec![layer(weight.as_ref(), bias)]), choices }
 }
 
-/// A fit of which pairs can be left out without fitting again.
+/// A ridge fit from which pairs can be left out without fitting again.
 ///
-/// With `μ = n λ s̄` its outputs for its own pairs are `H Y`, where `H = 1/n + Z Zᵀ` and a row of Z is `x V diag(n s + μ)^(−½)`. Fitted
-/// without the pairs L, at the same μ, it would leave `(I − H_LL)⁻¹ (Y − H Y)_L` of their new vectors. So scaling and μ stay what all
-/// pairs chose; everything else is exact.
+/// With `μ = n λ s̄` its outputs for its own pairs are `H Y`, where `H = 1/n + Z Zᵀ` and a row of Z is
+/// `x V diag(n s + μ)^(−½)`. Fitted without the pairs L, at the same μ, it would leave
+/// `(I − H_LL)⁻¹ (Y − H Y)_L` of their new vectors. So scaling and μ stay what all pairs chose; everything
+/// else is exact.
 #[derive(Debug)]
 pub(crate) enum Whole {
-    /// Of as many pairs as coordinates or more: rows are made of the pairs that are asked about.
+    /// Fit with as many pairs as coordinates or more: rows of Z are made for the pairs that are asked about.
     Covariance {
         scaling: InputScaling,
         mean_x: Vec<f64>,
         mean_y: Vec<f64>,
-        /// `V diag(n s + μ)^(−½)`.
+        /// Axes `V diag(n s + μ)^(−½)`, by which a row of Z is made.
         axes: Mat<f64>,
         weight: Mat<f64>,
     },
-    /// Of fewer pairs.
+    /// Fit with fewer pairs than coordinates.
     Products {
-        /// Z, `[n, n]`.
+        /// Rows of Z for all pairs, `[n, n]`.
         influence: Mat<f64>,
-        /// `Y − H Y`, `[n, d_new]`.
+        /// Residuals `Y − H Y`, `[n, d_new]`.
         left: Mat<f64>,
     },
 }
 
 impl Whole {
-    /// Z with a last column `n^(−½)`, and `Y − H Y`, of some of the pairs that it was fitted on.
+    /// Returns Z with a last column `n^(−½)`, and `Y − H Y`, for some of the pairs that it was fitted on.
     fn rows(&self, pairs: &Pairs, rows: &[usize]) -> (Mat<f64>, Mat<f64>) {
         let of_constant = (pairs.len() as f64).sqrt().recip();
         let with_constant = |influence: MatRef<'_, f64>| {
@@ -141,7 +142,7 @@ impl Whole {
         }
     }
 
-    /// What is left of the new vectors of `rows` when the map is fitted on the other pairs.
+    /// Returns what is left of the new vectors of `rows` when the map is fitted on the other pairs.
     fn residuals(&self, pairs: &Pairs, rows: &[usize]) -> Result<Mat<f64>> {
         const WHAT: &str = "ridge without some pairs";
         let (z, mut left) = self.rows(pairs, rows);
@@ -180,7 +181,8 @@ impl LeavesOut for Whole {
     }
 }
 
-/// What a split asks about, from what is left of the new vectors of the pairs `rows` (increasing) that it is not fitted on.
+/// Returns the outputs that a split asks about. They are made from the residuals of the pairs `rows`
+/// (increasing), which the split is not fitted on.
 fn asked_of(new: &Matrix, split: &LeftOut, rows: &[usize], residuals: &Mat<f64>) -> Matrix {
     let mut outputs = Matrix::zeros(split.asked.len(), new.columns());
     for (place, &asked) in split.asked.iter().enumerate() {
@@ -192,12 +194,13 @@ fn asked_of(new: &Matrix, split: &LeftOut, rows: &[usize], residuals: &Mat<f64>)
     outputs
 }
 
-/// `X Xᵀ`.
+/// Returns the products of old vectors with each other, `X Xᵀ`.
 pub(super) fn products(old: &Centred) -> Mat<f64> {
     product(old.rows.as_ref(), old.rows.transpose())
 }
 
-/// Products about the mean of the `fitted` rows: of these with each other, and of the `asked` rows with these.
+/// Returns products about the mean of the `fitted` rows: of these with each other, and of the `asked` rows
+/// with them.
 pub(super) fn about(products: &Mat<f64>, fitted: &[usize], asked: &[usize]) -> (Mat<f64>, Mat<f64>) {
     let count = fitted.len().max(1) as f64;
     let mean_of = |&row: &usize| fitted.iter().map(|&other| products[(other, row)]).sum::<f64>() / count;
@@ -213,7 +216,7 @@ pub(super) fn about(products: &Mat<f64>, fitted: &[usize], asked: &[usize]) -> (
     (own, across)
 }
 
-/// The new vectors of the `fitted` rows about their mean, and that mean.
+/// Returns the new vectors of the `fitted` rows about their mean, and that mean.
 pub(super) fn about_fitted(new: &Centred, fitted: &[usize]) -> (Mat<f64>, Vec<f64>) {
     let count = fitted.len().max(1) as f64;
     let off: Vec<f64> = (0..new.rows.ncols())
@@ -225,11 +228,11 @@ pub(super) fn about_fitted(new: &Centred, fitted: &[usize]) -> (Mat<f64>, Vec<f6
 
 /// A ridge solution about the means.
 pub(crate) struct Solution {
-    /// W, `[d_old, d_new]`.
+    /// Weight W, `[d_old, d_new]`.
     pub weight: Mat<f64>,
-    /// The relative penalty that was used.
+    /// Relative penalty that was used.
     pub penalty: f64,
-    /// Its generalised cross-validation score: an estimate of the squared error on new pairs.
+    /// Generalised cross-validation score of the penalty: an estimate of the squared error on new pairs.
     pub score: f64,
 }
 
@@ -240,14 +243,14 @@ pub(crate) fn solve(moments: &Moments, penalties: &[f64]) -> Result<Solution> {
     Ok(Solution { weight: solved.weight(penalty).0, penalty, score })
 }
 
-/// W of one penalty, without a decomposition.
+/// Solves for W with one penalty, without a decomposition.
 pub(crate) fn weight_of(moments: &Moments, penalty: f64) -> Result<Mat<f64>> {
     let mut weight = moments.xy.clone();
     solve_with(moments.xx.clone(), penalty * moments.mean_diagonal(), &mut weight)?;
     Ok(weight)
 }
 
-/// A of one penalty, without a decomposition, from what [`Dual::of`] takes.
+/// Solves for A with one penalty, without a decomposition, from what [`Dual::of`] takes.
 pub(super) fn coefficients_of(
     gram: Mat<f64>,
     d_old: usize,
@@ -281,16 +284,16 @@ pub(super) struct Chosen {
     pub score: f64,
 }
 
-/// All that the score of a penalty depends on.
+/// Numbers that the score of a penalty depends on.
 pub(super) struct Spectrum {
     count: f64,
-    /// The total variance of the new vectors.
+    /// Total variance of the new vectors.
     yy: f64,
-    /// The mean diagonal of S, which penalties are relative to.
+    /// Mean diagonal of S, which penalties are relative to.
     unit: f64,
     /// Eigenvalues of S, without some that are 0.
     values: Vec<f64>,
-    /// The squared length of C along every eigenvector.
+    /// Squared length of C along every eigenvector.
     energy: Vec<f64>,
 }
 
@@ -303,7 +306,8 @@ impl Spectrum {
             .expect("at least one penalty is tried")
     }
 
-    /// The generalised cross-validation score of an absolute penalty; infinite where the fit would use up every pair.
+    /// Returns the generalised cross-validation score of an absolute penalty; infinite where the fit would
+    /// use up every pair.
     fn score(&self, penalty: f64) -> f64 {
         let mut residual = self.yy;
         let mut degrees = 1.0;
@@ -315,11 +319,11 @@ impl Spectrum {
             }
         }
         let left = 1.0 - degrees / self.count.max(1.0);
-        // Less than one pair in a hundred left over: the quotient is rounding noise, not an estimate.
+        // With less than one pair in a hundred left over, the quotient is rounding noise and not an estimate.
         if left < 0.01 { f64::INFINITY } else { residual.max(0.0) / (left * left) }
     }
 
-    /// `1 / (sᵢ + λ)`. Without any variance both are 0 and so is what is scaled: 0, not 0/0.
+    /// Returns `1 / (sᵢ + λ)`. Without any variance both are 0, and so is what is scaled: 0, not 0/0.
     fn factor(&self, i: usize, penalty: f64) -> f64 {
         let divisor = self.values[i] + penalty * self.unit;
         if divisor > 0.0 { 1.0 / divisor } else { 0.0 }
@@ -348,11 +352,11 @@ fn squared_lengths(rows: &Mat<f64>) -> Vec<f64> {
     (0..rows.nrows()).map(|i| (0..rows.ncols()).map(|j| rows[(i, j)] * rows[(i, j)]).sum()).collect()
 }
 
-/// The decomposition `S = V diag(s) Vᵀ`, for as many pairs as coordinates or more.
+/// Decomposition `S = V diag(s) Vᵀ`, for as many pairs as coordinates or more.
 struct Primal {
     spectrum: Spectrum,
     vectors: Mat<f64>,
-    /// `Vᵀ C`.
+    /// Product `Vᵀ C`, `[d_old, d_new]`.
     z: Mat<f64>,
 }
 
@@ -365,7 +369,7 @@ impl Primal {
         Ok(Self { spectrum: Spectrum { count, yy, unit, values, energy }, vectors, z })
     }
 
-    /// W, and V with the factors of [`Whole`].
+    /// Returns W, and V with the factors of [`Whole`].
     fn weight(mut self, penalty: f64) -> (Mat<f64>, Mat<f64>) {
         scale_rows(&mut self.z, |i| self.spectrum.factor(i, penalty));
         let weight = product(self.vectors.as_ref(), self.z.as_ref());
@@ -376,17 +380,19 @@ impl Primal {
     }
 }
 
-/// The decomposition `X Xᵀ / n = U diag(s) Uᵀ` of as many products as there are pairs, for fewer pairs than coordinates. With
-/// `X = U diag(√(n s)) Vᵀ` it has the eigenvalues of S, and `W = Xᵀ A` with `A = U diag(1 / (sᵢ + λ)) Uᵀ Y / n`.
+/// Decomposition `X Xᵀ / n = U diag(s) Uᵀ` of the pairs' products with each other, for fewer pairs than
+/// coordinates. With `X = U diag(√(n s)) Vᵀ` it has the eigenvalues of S, and `W = Xᵀ A` with
+/// `A = U diag(1 / (sᵢ + λ)) Uᵀ Y / n`.
 pub(super) struct Dual {
     pub spectrum: Spectrum,
     vectors: Mat<f64>,
-    /// `Uᵀ Y / n`.
+    /// Product `Uᵀ Y / n`, `[n, d_new]`.
     q: Mat<f64>,
 }
 
 impl Dual {
-    /// Of the products of centred old vectors of `d_old` coordinates, and centred new vectors.
+    /// Decomposes the products (`gram`) of centred old vectors of `d_old` coordinates, with centred new
+    /// vectors.
     pub(super) fn of(mut gram: Mat<f64>, d_old: usize, new: &Mat<f64>) -> Result<Self> {
         let count = gram.nrows().max(1) as f64;
         scale_rows(&mut gram, |_| 1.0 / count);
@@ -400,14 +406,15 @@ impl Dual {
         Ok(Self { spectrum: Spectrum { count, yy, unit, values, energy }, vectors, q })
     }
 
-    /// A.
+    /// Returns A for one penalty.
     pub(super) fn coefficients(&self, penalty: f64) -> Mat<f64> {
         let mut q = self.q.clone();
         scale_rows(&mut q, |i| self.spectrum.factor(i, penalty));
         product(self.vectors.as_ref(), q.as_ref())
     }
 
-    /// With the centred new vectors that it was made of, and A.
+    /// Makes the fit from which pairs can be left out, with the centred new vectors of the decomposition, and
+    /// A.
     fn leaving_out(mut self, penalty: f64, mut new: Mat<f64>, coefficients: &Mat<f64>) -> Whole {
         // (X Xᵀ + μ) A = Y. Old vectors that do not vary leave all of Y.
         let mu = self.spectrum.count * penalty * self.spectrum.unit;
@@ -425,7 +432,7 @@ mod tests {
     use super::*;
     use crate::tests::test_data::{affine, largest_difference, pairs, random_matrix};
 
-    /// Ridge by the normal equations on centred data and Gaussian elimination: `[d_old, d_new]`.
+    /// Solves ridge by the normal equations on centred data and Gaussian elimination: `[d_old, d_new]`.
     fn normal_equations(old: &Matrix, new: &Matrix, penalty: f64) -> Vec<Vec<f64>> {
         let (n, d, m) = (old.rows(), old.columns(), new.columns());
         let mean = |x: &Matrix, c: usize| (0..n).map(|r| f64::from(x.row(r)[c])).sum::<f64>() / n as f64;
@@ -469,7 +476,7 @@ mod tests {
         }
     }
 
-    /// Fewer pairs than coordinates, of low rank with noise, with lengths that carry nothing.
+    /// Makes fewer pairs than coordinates, of low rank with noise, with lengths that carry nothing.
     fn wide(n: usize) -> Pairs {
         let latent = random_matrix(n, 5, 1);
         let (old, new) = (
@@ -592,7 +599,7 @@ mod tests {
             let data = pairs(Matrix::from_fn(50, d_old, |_, _| 2.0), new.clone(), None);
             let fitted = fit(&data, &Progress::default()).unwrap();
             assert!(fitted.map.mixer[0].weight.as_slice().iter().all(|&value| value == 0.0));
-            // What is left out gets the mean of the others.
+            // A left-out pair gets the mean of the others.
             let fold = crate::folds::folds(50, 5, 1);
             for (fold_number, outputs) in outputs_without_a_part(&data).iter().enumerate() {
                 let others: Vec<usize> = (0..50).filter(|&row| fold[row] != fold_number).collect();

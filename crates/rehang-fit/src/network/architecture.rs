@@ -1,8 +1,8 @@
-//! What a network is made of, and where each of its parts lies in the flat vectors.
+//! Parts of a network, and where each of them lies in the flat vectors.
 
 use std::ops::Range;
 
-use rehang::adapter::BranchInput;
+use rehang_core::adapter::BranchInput;
 
 use super::product::Window;
 
@@ -11,18 +11,20 @@ use super::product::Window;
 pub enum Architecture {
     /// The reference network of FCT and FastFill (`papers/fastfill.txt`, appendix A.2).
     ///
-    /// Two branches, `block(d → f·d)` and `block(f·d → f·d_new)` each with `f = branch_factor`, the first on the old
-    /// vector, the second on side information (or on the old vector again); then, on both outputs side by side,
-    /// `block(→ hidden)`, `block(hidden → hidden)` and a layer with bias to `d_new`.
+    /// Two branches, `block(d → f·d)` and `block(f·d → f·d_new)` each with `f = branch_factor`, the first on
+    /// the old vector, the second on side information (or on the old vector again); then, on both outputs
+    /// side by side, `block(→ hidden)`, `block(hidden → hidden)` and a layer with bias to `d_new`.
     Mixer {
         /// Width of the mixer's two blocks; the reference has 2048.
         hidden: usize,
-        /// How much wider than its vectors a branch is; the reference has 2.
+        /// Factor by which a branch is wider than its vectors; the reference has 2.
         branch_factor: usize,
     },
-    /// A multi-layer perceptron beside a linear map: `layers` blocks of width `hidden`, then a layer with bias.
+    /// A multi-layer perceptron beside a linear map: `layers` blocks of width `hidden`, then a layer with
+    /// bias.
     ///
-    /// The last layer starts at zero, so the fit starts at the linear map (or at the mean of the new vectors).
+    /// The last layer starts at zero, so the fit starts at the linear map (or at the mean of the new
+    /// vectors).
     ResidualMlp {
         /// Width of every block.
         hidden: usize,
@@ -32,22 +34,22 @@ pub enum Architecture {
 }
 
 impl Architecture {
-    /// The network of the published recipe.
+    /// Network of the published recipe.
     pub const REFERENCE: Self = Self::Mixer { hidden: 2048, branch_factor: 2 };
 }
 
-/// Widths of what a network reads and writes, in coordinates.
+/// Widths of the vectors that a network reads and writes, in coordinates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Widths {
-    /// Old vectors.
+    /// Width of old vectors.
     pub old: usize,
-    /// New vectors.
+    /// Width of new vectors.
     pub new: usize,
-    /// Side information, where there is any.
+    /// Width of side information, where there is any.
     pub side: Option<usize>,
 }
 
-/// What a layer does after its matrix product.
+/// Work of a layer after its matrix product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LayerKind {
     /// BatchNorm, ReLU and dropout.
@@ -56,7 +58,7 @@ pub(crate) enum LayerKind {
     Output,
 }
 
-/// Where a layer reads from.
+/// Place that a layer reads from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Source {
     /// The old vectors.
@@ -76,7 +78,7 @@ pub(crate) struct Layer {
     /// Factor on the output (1 except for the last layer of a standardised network).
     pub gain: f32,
     pub source: Source,
-    /// The node that it writes, and the columns there.
+    /// Node that the layer writes; `window` says which columns.
     pub target: usize,
     pub window: Window,
     /// Weight `[outputs, inputs]`.
@@ -85,7 +87,7 @@ pub(crate) struct Layer {
     pub scale: Range<usize>,
     /// BatchNorm's bias, or the layer's own, `[outputs]`.
     pub shift: Range<usize>,
-    /// Its place among the running statistics; empty for an output layer.
+    /// Place of the layer among the running statistics; empty for an output layer.
     pub statistics: Range<usize>,
 }
 
@@ -96,14 +98,14 @@ pub(crate) struct Layout {
     pub layers: Vec<Layer>,
     /// Width of every node's activations.
     pub nodes: Vec<usize>,
-    /// The node that holds the raw outputs.
+    /// Node that holds the raw outputs.
     pub output: usize,
-    /// Layers of the first branch, of the second, of the mixer, and the skip: indices into `layers`.
+    /// Layers of the first branch, as indices into `layers`; so are `second`, `mixer` and `skip`.
     pub branch: Range<usize>,
     pub second: Option<(BranchInput, Range<usize>)>,
     pub mixer: Range<usize>,
     pub skip: Option<usize>,
-    /// ψ's weight `[d_new]` and bias, where it is trained.
+    /// Place of ψ's weight `[d_new]` and bias, where ψ is trained.
     pub uncertainty: Option<Range<usize>>,
     pub parameter_count: usize,
     pub statistics_count: usize,
@@ -136,7 +138,8 @@ impl Layout {
         let blocks: Vec<usize> = match architecture {
             Architecture::Mixer { hidden, branch_factor } => {
                 let branch_width = branch_factor * widths.new;
-                // The first block of each branch has a node of its own; the second blocks share one, side by side.
+                // The first block of each branch has a node of its own; the second blocks share one, side by
+                // side.
                 let second_width = widths.side.unwrap_or(widths.old);
                 let first = layout.node(branch_factor * widths.old);
                 let second = layout.node(branch_factor * second_width);

@@ -1,26 +1,28 @@
-//! A trained network as the artefact's map: BatchNorm, standardisation and gain folded into weights and biases.
+//! Turns a trained network into the artefact's map: BatchNorm, standardisation and gain folded into weights
+//! and biases.
 
 use std::ops::Range;
 
-use rehang::adapter::{Dense, InputScaling, Map, SecondBranch};
-use rehang::{Matrix, Result, normalise};
+use rehang_core::adapter::{Dense, InputScaling, Map, SecondBranch};
+use rehang_core::{Matrix, Result, normalise};
 
 use super::normalisation::EPSILON;
 use super::{Layer, LayerKind, Layout, Source, State};
 use crate::objectives::squared::mean_row;
 
-/// What is done to a vector before the network sees it: `(scaled(x) − mean)/deviation`, coordinate by coordinate.
+/// Preparation of a vector before the network sees it: `(scaled(x) − mean)/deviation`, coordinate by
+/// coordinate.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Preparation {
     pub scaling: InputScaling,
-    /// `[d]`; empty where nothing is standardised.
+    /// Mean of every coordinate, `[d]`; empty where nothing is standardised.
     pub mean: Vec<f32>,
-    /// `[d]`, all positive; empty where nothing is standardised.
+    /// Deviation of every coordinate, `[d]`, all positive; empty where nothing is standardised.
     pub deviation: Vec<f32>,
 }
 
 impl Preparation {
-    /// Scales as told and leaves the rest.
+    /// Returns a preparation that only scales.
     pub(crate) fn scaling_only(scaling: InputScaling) -> Self {
         Self { scaling, mean: Vec::new(), deviation: Vec::new() }
     }
@@ -39,13 +41,14 @@ impl Preparation {
         let largest = variance.iter().copied().fold(0.0, f64::max);
         let deviation = variance
             .into_iter()
-            // A coordinate that hardly moves carries rounding noise; blowing it up to variance 1 would feed the noise.
+            // A coordinate that hardly moves carries rounding noise; blowing it up to variance 1 would feed
+            // the noise.
             .map(|variance| if variance > 1e-10 * largest { variance.sqrt() as f32 } else { 1.0 })
             .collect();
         Self { scaling, mean: mean.into_iter().map(|mean| mean as f32).collect(), deviation }
     }
 
-    /// The prepared rows.
+    /// Prepares rows.
     pub(crate) fn apply(&self, rows: &Matrix) -> Matrix {
         let mut rows = rows.clone();
         for row in 0..rows.rows() {
@@ -60,12 +63,12 @@ impl Preparation {
         rows
     }
 
-    /// A layer on scaled vectors as the same layer on prepared ones.
+    /// Turns a layer on scaled vectors into the same layer on prepared ones.
     pub(crate) fn enter(&self, layer: &Dense) -> Dense {
         self.change(layer, |weight, mean, deviation| (weight * deviation, weight * mean))
     }
 
-    /// A layer on prepared vectors as the same layer on scaled ones.
+    /// Turns a layer on prepared vectors into the same layer on scaled ones.
     pub(crate) fn leave(&self, layer: &Dense) -> Dense {
         self.change(layer, |weight, mean, deviation| (weight / deviation, -weight / deviation * mean))
     }
@@ -101,7 +104,8 @@ pub fn fold_normalisation(layer: &mut Dense, [scale, shift, mean, variance]: [&[
     }
 }
 
-/// A layer as an adapter has it: BatchNorm with its running statistics, or the gain, inside of weight and bias.
+/// Returns a layer as an adapter has it: BatchNorm with its running statistics, or the gain, inside of weight
+/// and bias.
 fn folded(layer: &Layer, state: &State) -> Result<Dense> {
     let parameters = |range: &Range<usize>| &state.parameters[range.clone()];
     let weight = Matrix::new(layer.inputs, parameters(&layer.weight).to_vec())?;
@@ -124,7 +128,7 @@ fn folded(layer: &Layer, state: &State) -> Result<Dense> {
     Ok(dense)
 }
 
-/// The whole network as a map on unprepared vectors.
+/// Returns the whole network as a map on unprepared vectors.
 pub(crate) fn fold(
     layout: &Layout,
     state: &State,

@@ -1,4 +1,5 @@
-//! The networks that adapters are: a forward and a backward pass fused for this one family, on the `gemm` crate.
+//! Networks that adapters are made of: a forward and a backward pass fused for this one family, on the `gemm`
+//! crate.
 //!
 //! ```text
 //! block(x)  = dropout(max(BatchNorm(W x), 0))             W [outputs, inputs], no bias
@@ -6,13 +7,13 @@
 //! raw(o)    = output(blocks(concat(blocks(o), blocks(o or side)))) + skip(o)
 //! ```
 //!
-//! All parameters live in one flat vector and all their gradients in another, so that the optimiser is one pass and
-//! a checkpoint is a copy. Buffers are allocated once per fit.
+//! All parameters live in one flat vector and all their gradients in another, so that the optimiser is one
+//! pass and a checkpoint is a copy. Buffers are allocated once per fit.
 //!
 //! # Threads and bits
 //!
-//! Every pass works on fixed chunks of rows and adds partial sums in a fixed order: the same numbers come out for any
-//! number of threads.
+//! Every pass works on fixed chunks of rows and adds partial sums in a fixed order: the same numbers come out
+//! for any number of threads.
 
 mod architecture;
 mod fold;
@@ -45,8 +46,9 @@ pub struct State {
 }
 
 impl State {
-    /// PyTorch's default initialisation: weights and biases uniform in ±1/√inputs (Kaiming with a = √5), BatchNorm
-    /// with weight 1, bias 0, running mean 0 and running variance 1. Drawn from ChaCha8 with the given seed.
+    /// Draws PyTorch's default initialisation: weights and biases uniform in ±1/√inputs (Kaiming with a =
+    /// √5), BatchNorm with weight 1, bias 0, running mean 0 and running variance 1. Numbers come from ChaCha8
+    /// with the given seed.
     pub(crate) fn initial(layout: &Layout, seed: u64) -> Self {
         let mut generator = ChaCha8Rng::seed_from_u64(seed);
         let mut parameters = vec![0.0; layout.parameter_count];

@@ -1,46 +1,49 @@
 //! BatchNorm, ReLU and dropout in two passes forward and two backward.
 //!
-//! Over a batch of `n` rows, per column: `x̂ = (z − μ)/√(var + ε)`, `a = max(γ·x̂ + β, 0)`. While statistics are live,
-//! `μ` and `var` (divided by `n`) are the batch's own and the running ones move by a tenth towards `μ` and the
-//! unbiased variance (divided by `n − 1`), as PyTorch does; once frozen, they are the running ones.
+//! Over a batch of `n` rows, per column: `x̂ = (z − μ)/√(var + ε)`, `a = max(γ·x̂ + β, 0)`. While statistics
+//! are live, `μ` and `var` (divided by `n`) are the batch's own and the running ones move by a tenth towards
+//! `μ` and the unbiased variance (divided by `n − 1`), as PyTorch does; once frozen, they are the running
+//! ones.
 //!
 //! Backward, with `dy` the gradient before ReLU: `dβ = Σ dy`, `dγ = Σ dy·x̂`, and
 //! `dz = γ/√(var + ε)·(dy − dβ/n − x̂·dγ/n)` while live, `γ/√(var + ε)·dy` once frozen.
 
 use rayon::prelude::*;
-use rehang::vectorised;
+use rehang_core::vectorised;
 
 use super::product::Window;
 
-/// Added to a variance before its root is taken.
+/// Number that is added to a variance before its root is taken.
 pub const EPSILON: f64 = 1e-5;
-/// How far running statistics move towards those of a batch.
+/// Factor by which running statistics move towards those of a batch.
 const MOMENTUM: f64 = 0.1;
-/// Rows of one task.
+/// Number of rows of one task.
 const ROWS: usize = 64;
 
-/// Dropout of one layer in one step: unit `i` of the batch is dropped where the hash of `i` falls below a threshold.
+/// Dropout of one layer in one step: unit `i` of the batch is dropped where the hash of `i` falls below a
+/// threshold.
 ///
 /// The backward pass needs no mask: a dropped unit is 0 after ReLU, and a unit that is 0 passes no gradient.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Mask {
     key: u64,
     threshold: u32,
-    /// What kept units are multiplied by: 1/(1 − rate).
+    /// Factor of kept units: 1/(1 − rate).
     pub keep_scale: f32,
 }
 
 impl Mask {
-    /// Nothing is dropped.
+    /// Mask that drops nothing.
     pub(crate) const NONE: Self = Self { key: 0, threshold: 0, keep_scale: 1.0 };
 
-    /// A mask that drops units at `rate` (below 1), different for every key.
+    /// Returns a mask that drops units at `rate` (below 1), different for every key.
     pub(crate) fn new(rate: f32, key: u64) -> Self {
         let threshold = (f64::from(rate) * f64::from(u32::MAX)) as u32;
         Self { key, threshold, keep_scale: 1.0 / (1.0 - rate) }
     }
 
-    /// Zeroes the dropped ones of a row of units whose first has number `first` in the batch, and scales the rest.
+    /// Zeroes the dropped units of a row whose first unit has number `first` in the batch, and scales the
+    /// rest.
     pub(crate) fn apply(self, row: &mut [f32], first: usize) {
         for (unit, value) in row.iter_mut().enumerate() {
             let hash = mix(self.key ^ (first + unit) as u64);
@@ -49,7 +52,8 @@ impl Mask {
     }
 }
 
-/// The finaliser of SplitMix64 (Steele, Lea, Flood 2014): neighbouring inputs give unrelated outputs.
+/// Hashes a number by the finaliser of SplitMix64 (Steele, Lea, Flood 2014): neighbouring inputs give
+/// unrelated outputs.
 pub(crate) fn mix(value: u64) -> u64 {
     let value = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
     let value = (value ^ (value >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -101,7 +105,7 @@ pub(crate) struct Running<'a> {
     pub variance: &'a mut [f32],
 }
 
-/// `a = dropout(max(BatchNorm(z), 0))`: from `z [n, columns]` into a window of `out`.
+/// Computes `a = dropout(max(BatchNorm(z), 0))`: from `z [n, columns]` into a window of `out`.
 pub(crate) fn forward(
     rows: usize,
     z: &[f32],
@@ -153,7 +157,7 @@ pub(crate) fn forward(
         });
 }
 
-/// Turns the gradient of the activations into that of `z`, in place, and gives dγ and dβ.
+/// Turns the gradient of the activations into that of `z`, in place, and writes dγ and dβ.
 pub(crate) fn backward(
     rows: usize,
     z: &[f32],
@@ -234,7 +238,7 @@ vectorised! {
             let out = &mut out[window.offset..window.offset + columns];
             for ((out, &z), (&slope, &intercept)) in out.iter_mut().zip(z).zip(slope.iter().zip(intercept)) {
                 let value = z * slope + intercept;
-                // Written so that NaN stays NaN: a divergence must be seen, not rectified away.
+                // The comparison keeps NaN as NaN: a divergence must be seen, not rectified away.
                 *out = if value <= 0.0 { 0.0 } else { value };
             }
             if mask.threshold > 0 {

@@ -1,4 +1,4 @@
-//! One batch through the network, forward and backward, in buffers that are allocated once.
+//! Runs one batch through the network, forward and backward, in buffers that are allocated once.
 
 use rayon::prelude::*;
 
@@ -12,15 +12,15 @@ use crate::linear_algebra::column_sums;
 pub(crate) struct Dropout {
     /// Share of units that are dropped after every block, below 1.
     pub rate: f32,
-    /// A number that differs from step to step.
+    /// Key of the masks, a number that differs from step to step.
     pub key: u64,
 }
 
 impl Dropout {
-    /// Nothing is dropped.
+    /// Dropout that drops nothing.
     pub(crate) const NONE: Self = Self { rate: 0.0, key: 0 };
 
-    /// The factor of every unit of one layer's batch: 0, or 1/(1 − rate).
+    /// Returns the factor of every unit of one layer's batch: 0, or 1/(1 − rate).
     #[cfg(test)]
     pub(crate) fn factors(self, layer: usize, count: usize) -> Vec<f32> {
         let mut factors = vec![1.0; count];
@@ -35,7 +35,7 @@ impl Dropout {
     }
 }
 
-/// What a batch feeds in: prepared rows, with room for more rows behind them.
+/// Inputs of a batch: prepared rows, with room for more rows behind them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Inputs<'a> {
     /// Old vectors, `[rows, d_old]`.
@@ -44,7 +44,7 @@ pub(crate) struct Inputs<'a> {
     pub side: &'a [f32],
 }
 
-/// The buffers of one batch.
+/// Buffers of one batch.
 #[derive(Debug, Clone)]
 pub(crate) struct Workspace {
     capacity: usize,
@@ -55,13 +55,13 @@ pub(crate) struct Workspace {
     /// Products of every block before BatchNorm.
     products: Vec<Vec<f32>>,
     statistics: Vec<Statistics>,
-    /// Whether batch statistics were live in the last forward pass, and its dropout.
+    /// Whether batch statistics were live in the last forward pass; `dropout` is the dropout of that pass.
     live: bool,
     dropout: Dropout,
 }
 
 impl Workspace {
-    /// Buffers for batches of up to `capacity` rows.
+    /// Allocates buffers for batches of up to `capacity` rows.
     pub(crate) fn new(layout: &Layout, capacity: usize) -> Self {
         let block = |layer: &Layer| if layer.kind == LayerKind::Block { layer.outputs } else { 0 };
         let nodes: Vec<Vec<f32>> = layout.nodes.iter().map(|width| vec![0.0; width * capacity]).collect();
@@ -76,20 +76,21 @@ impl Workspace {
         }
     }
 
-    /// Rows that fit.
+    /// Returns the number of rows that fit.
     pub(crate) fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Raw outputs of the last forward pass, `[rows, d_new]` with room for more rows behind them, and where their
-    /// gradient is to be written before the backward pass.
+    /// Returns raw outputs of the last forward pass, `[rows, d_new]` with room for more rows behind them, and
+    /// the place for their gradient, which is written before the backward pass.
     pub(crate) fn output_and_gradient(&mut self, layout: &Layout) -> (&[f32], &mut [f32]) {
         (&self.nodes[layout.output], &mut self.gradients[layout.output])
     }
 
     /// Runs the first `rows` rows of `inputs` through the network.
     ///
-    /// With `live` statistics BatchNorm uses the batch's own and moves the running ones; else it uses those.
+    /// With `live` statistics BatchNorm uses the batch's own and moves the running ones; else it uses the
+    /// running ones.
     pub(crate) fn forward(
         &mut self,
         layout: &Layout,
@@ -153,8 +154,8 @@ impl Workspace {
 
     /// Carries the gradient of the raw outputs back to every parameter: writes (not adds) into `gradient`.
     ///
-    /// `inputs` and `rows` are those of the forward pass. The skip does not learn: its part of `gradient` keeps
-    /// what it holds. ψ's part is the caller's.
+    /// `inputs` and `rows` are those of the forward pass. The skip does not learn: its part of `gradient`
+    /// keeps what it holds. The caller writes ψ's part.
     pub(crate) fn backward(
         &mut self,
         layout: &Layout,

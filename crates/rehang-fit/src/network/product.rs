@@ -1,9 +1,9 @@
-//! The matrix products of networks, on the `gemm` crate, without a copy of any operand.
+//! Matrix products of networks, on the `gemm` crate, without a copy of any operand.
 //!
 //! # Threads and bits
 //!
-//! `gemm` cuts the output into tiles and gives whole tiles to threads; how a tile is summed depends on the shapes
-//! alone. So the result is the same for any number of threads (a test below asserts it).
+//! `gemm` cuts the output into tiles and gives whole tiles to threads; how a tile is summed depends on the
+//! shapes alone. So the result is the same for any number of threads (a test below asserts it).
 
 use gemm::{Parallelism, gemm};
 
@@ -17,19 +17,19 @@ pub struct Operand<'a> {
 }
 
 impl<'a> Operand<'a> {
-    /// Row-major, with `step` numbers from one row to the next.
+    /// Returns the operand of a row-major matrix, with `step` numbers from one row to the next.
     #[inline]
     pub fn rows(data: &'a [f32], step: usize) -> Self {
         Self { data, row_step: step, column_step: 1, factor: 1.0 }
     }
 
-    /// The transpose of a row-major matrix with `step` numbers from one of its rows to the next.
+    /// Returns the transpose of a row-major matrix with `step` numbers from one of its rows to the next.
     #[inline]
     pub fn columns(data: &'a [f32], step: usize) -> Self {
         Self { data, row_step: 1, column_step: step, factor: 1.0 }
     }
 
-    /// All its numbers times `factor`.
+    /// Multiplies all numbers of the operand by `factor`.
     #[must_use]
     pub fn times(self, factor: f32) -> Self {
         Self { factor: self.factor * factor, ..self }
@@ -40,8 +40,8 @@ impl<'a> Operand<'a> {
     }
 }
 
-/// `out = left · right`, or `out += left · right` where `accumulate`, for `[rows, depth] · [depth, columns]`; `out` is
-/// row-major with `step` numbers from row to row.
+/// Computes `out = left · right`, or `out += left · right` where `accumulate`, for
+/// `[rows, depth] · [depth, columns]`; `out` is row-major with `step` numbers from row to row.
 pub fn multiply(
     (rows, columns, depth): (usize, usize, usize),
     (out, step): (&mut [f32], usize),
@@ -57,8 +57,8 @@ pub fn multiply(
     assert!(columns <= step && (rows - 1) * step + columns <= out.len());
     assert!(left.holds(rows, depth) && right.holds(depth, columns));
     let parallelism = if threads > 1 { Parallelism::Rayon(threads) } else { Parallelism::None };
-    // SAFETY: all three matrices were asserted to lie inside their slices; `out` is borrowed mutably and overlaps neither
-    // of the others.
+    // SAFETY: all three matrices were asserted to lie inside their slices; `out` is borrowed mutably and
+    // overlaps neither of the others.
     unsafe {
         gemm(
             rows,
@@ -87,16 +87,16 @@ pub fn multiply(
 /// A matrix inside a longer slice: row `r` begins at `offset + r·stride` and has `columns` numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
-    /// Where the first row begins.
+    /// Place where the first row begins.
     pub offset: usize,
-    /// Numbers from the beginning of one row to the beginning of the next.
+    /// Number of places from the beginning of one row to the beginning of the next.
     pub stride: usize,
-    /// Numbers a row has.
+    /// Number of columns: numbers that a row has.
     pub columns: usize,
 }
 
 impl Window {
-    /// A matrix whose rows follow each other without a gap.
+    /// Returns the window of a matrix whose rows follow each other without a gap.
     pub fn dense(columns: usize) -> Self {
         Self { offset: 0, stride: columns, columns }
     }
@@ -110,7 +110,7 @@ impl Window {
     }
 }
 
-/// `out[n, outputs] = factor · input[n, inputs] · weightᵀ`, added to `out` where `accumulate`.
+/// Computes `out[n, outputs] = factor · input[n, inputs] · weightᵀ`, added to `out` where `accumulate`.
 pub fn forward(
     rows: usize,
     (input, input_window): (&[f32], Window),
@@ -126,7 +126,7 @@ pub fn forward(
     multiply((rows, outputs, inputs), out_window.target(out), left, right, accumulate, threads);
 }
 
-/// `input_gradient[n, inputs] = factor · gradient[n, outputs] · weight`, added where `accumulate`.
+/// Computes `input_gradient[n, inputs] = factor · gradient[n, outputs] · weight`, added where `accumulate`.
 pub fn input_gradient(
     rows: usize,
     (gradient, gradient_window): (&[f32], Window),
@@ -142,7 +142,7 @@ pub fn input_gradient(
     multiply((rows, inputs, outputs), out_window.target(out), left, right, accumulate, threads);
 }
 
-/// `weight_gradient[outputs, inputs] = factor · gradientᵀ · input`, added where `accumulate`.
+/// Computes `weight_gradient[outputs, inputs] = factor · gradientᵀ · input`, added where `accumulate`.
 pub fn weight_gradient(
     rows: usize,
     (gradient, gradient_window): (&[f32], Window),

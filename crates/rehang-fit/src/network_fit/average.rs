@@ -1,23 +1,23 @@
-//! The mean of several fitted maps, as one map.
+//! Averages several fitted maps into one map.
 
-use rehang::adapter::{Dense, Map};
-use rehang::{Error, Matrix, Result};
+use rehang_core::adapter::{Dense, Map};
+use rehang_core::{Error, Matrix, Result};
 
-/// The mean output of maps of one shape: `raw(o) = mean over k of raw_k(o)`.
+/// Returns one map whose output is the mean output of maps of one shape: `raw(o) = mean over k of raw_k(o)`.
 ///
-/// The maps' mixers run side by side in one wider mixer: first layers are stacked, further ones stand on the diagonal
-/// of a matrix that is zero elsewhere, last ones are put side by side and divided by the number of maps. Averaging
-/// fits of several seeds (or of several thirds of the pairs) takes out the part of their errors that they do not
-/// share; it costs one product with the wider matrices.
+/// The maps' mixers run side by side in one wider mixer: first layers are stacked, further ones stand on the
+/// diagonal of a matrix that is zero elsewhere, last ones are put side by side and divided by the number of
+/// maps. Averaging fits of several seeds (or of several thirds of the pairs) takes out the part of their
+/// errors that they do not share; it costs one product with the wider matrices.
 ///
 /// # Errors
 ///
-/// [`rehang::ErrorKind::Empty`] for no maps; [`rehang::ErrorKind::InvalidOption`] for maps with branches, for a last
-/// layer with ReLU, or for maps whose layers differ in number, width, ReLU or input scaling.
+/// [`rehang_core::ErrorKind::Empty`] for no maps; [`rehang_core::ErrorKind::InvalidOption`] for maps with branches, for
+/// a last layer with ReLU, or for maps whose layers differ in number, width, ReLU or input scaling.
 ///
 /// ```
-/// use rehang::Matrix;
-/// use rehang::adapter::{Dense, InputScaling, Map};
+/// use rehang_core::Matrix;
+/// use rehang_core::adapter::{Dense, InputScaling, Map};
 /// use rehang_fit::network_fit::average_maps;
 ///
 /// // raw(o) = factor·max(o, 0) + 1
@@ -26,7 +26,7 @@ use rehang::{Error, Matrix, Result};
 /// let mean = average_maps(&[map(1.0), map(3.0)])?;
 /// assert_eq!(mean.mixer[1].weight.as_slice(), [0.5, 1.5]);
 /// assert_eq!(mean.mixer[1].bias, [1.0]);
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 pub fn average_maps(maps: &[Map]) -> Result<Map> {
     let Some(first) = maps.first() else {
@@ -57,7 +57,8 @@ pub fn average_maps(maps: &[Map]) -> Result<Map> {
     Ok(Map { skip, ..Map::of_layers(first.input, mixer) })
 }
 
-/// Layers of one shape as one: over a shared input or each on its own part, into a shared mean or each to its own.
+/// Joins layers of one shape: over a shared input or each on its own part, into a shared mean or each to its
+/// own.
 fn side_by_side(layers: &[&Dense], shared_input: bool, into_mean: bool) -> Dense {
     let count = layers.len();
     let (outputs, inputs) = (layers[0].weight.rows(), layers[0].weight.columns());

@@ -1,8 +1,8 @@
-//! Which pairs a step sees, and what is done to them before.
+//! Batches: which pairs a step sees, and how they are prepared.
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use rehang::{Matrix, Pairs};
+use rehang_core::{Matrix, Pairs};
 
 use crate::network::{Inputs, Preparation};
 
@@ -12,7 +12,7 @@ pub(crate) struct Data<'a> {
     pub old: Matrix,
     pub side: Option<Matrix>,
     pub new: &'a Matrix,
-    /// One label a pair; −1 for all where there are none.
+    /// Label of every pair; −1 for all where there are none.
     pub labels: Vec<i64>,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// Copies the named pairs.
+    /// Copies the named pairs into the batch.
     pub(crate) fn gather(&mut self, data: &Data<'_>, indices: &[usize]) {
         fn copy(rows: &Matrix, indices: &[usize], out: &mut Vec<f32>) {
             out.clear();
@@ -65,7 +65,8 @@ impl Batch {
     }
 }
 
-/// The generator of one epoch: a stream of its own, so that a resumed fit needs to know the epoch only.
+/// Returns the generator of one epoch: a stream of its own, so that a resumed fit needs to know the epoch
+/// only.
 pub(crate) fn epoch_generator(seed: u64, epoch: usize) -> ChaCha8Rng {
     let mut generator = ChaCha8Rng::seed_from_u64(seed);
     // Stream 0 drew the initial weights.
@@ -73,7 +74,7 @@ pub(crate) fn epoch_generator(seed: u64, epoch: usize) -> ChaCha8Rng {
     generator
 }
 
-/// `0..count` in random order (Fisher and Yates).
+/// Returns `0..count` in random order (Fisher and Yates).
 pub(crate) fn permutation(count: usize, generator: &mut ChaCha8Rng) -> Vec<usize> {
     let mut order: Vec<usize> = (0..count).collect();
     for last in (1..count).rev() {
@@ -82,7 +83,8 @@ pub(crate) fn permutation(count: usize, generator: &mut ChaCha8Rng) -> Vec<usize
     order
 }
 
-/// Cuts an epoch into steps. BatchNorm has no variance over one row, so a single pair left over joins the step before.
+/// Cuts an epoch into steps. BatchNorm has no variance over one row, so a single pair left over joins the
+/// step before.
 pub(crate) fn steps(order: &[usize], batch: usize) -> Vec<&[usize]> {
     let mut steps: Vec<&[usize]> = order.chunks(batch).collect();
     if steps.len() > 1 && steps.last().is_some_and(|last| last.len() == 1) {

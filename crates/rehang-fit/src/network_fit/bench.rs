@@ -1,6 +1,6 @@
-//! For `bench/fit`: one epoch at a time, from weights and in an order that another program can repeat.
+//! Runs a fit epoch by epoch for `bench/fit`, from weights and in an order that another program can repeat.
 
-use rehang::{Pairs, Progress, Result};
+use rehang_core::{Pairs, Progress, Result};
 
 use super::batches::{Data, epoch_generator, permutation};
 use super::run::{Fit, run_epoch};
@@ -17,7 +17,7 @@ pub struct EpochByEpoch<'a> {
 }
 
 impl<'a> EpochByEpoch<'a> {
-    /// A fit before its first step.
+    /// Prepares a fit before its first step.
     pub fn new(pairs: &'a Pairs, parameters: NetworkParameters) -> Result<Self> {
         parameters.check_with(pairs, None)?;
         let fit = Fit::new(pairs, &parameters)?;
@@ -29,17 +29,18 @@ impl<'a> EpochByEpoch<'a> {
         Ok(Self { parameters, data, initial, trainer, batch: Batch::default() })
     }
 
-    /// The initial parameters, layer after layer: weight, then BatchNorm's weight and bias or the layer's bias.
+    /// Returns the initial parameters, layer after layer: weight, then BatchNorm's weight and bias or the
+    /// layer's bias.
     pub fn initial_parameters(&self) -> &[f32] {
         &self.initial.state.parameters
     }
 
-    /// The order of the pairs in an epoch.
+    /// Returns the order of the pairs in an epoch.
     pub fn order(&self, epoch: usize) -> Vec<usize> {
         permutation(self.data.len(), &mut epoch_generator(self.parameters.seed, epoch))
     }
 
-    /// Runs an epoch and gives its mean loss.
+    /// Runs an epoch and returns its mean loss.
     pub fn epoch(&mut self, epoch: usize) -> Result<f64> {
         let progress = Progress::default();
         run_epoch(&mut self.trainer, &self.parameters, &self.data, &mut self.batch, epoch, &progress)

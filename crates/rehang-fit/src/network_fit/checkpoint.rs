@@ -1,14 +1,15 @@
-//! The state of a fit as a file, to go on from.
+//! Keeps the state of a fit in a file, to go on from.
 //!
-//! A file of named tensors, `parameters`, `running_mean`, `running_variance`, `adam_first` and `adam_second`. Its metadata hold `identity`, a line that
-//! names everything the fit depends on (a checkpoint is only resumed by the fit whose identity is the same), `adam_steps` and `history`, a line
-//! an epoch: training loss, held-out loss or NaN. Under early stop there are `best_epoch`, `best_parameters`, `best_running_mean` and
-//! `best_running_variance`.
+//! A checkpoint is a file of named tensors: `parameters`, `running_mean`, `running_variance`, `adam_first`
+//! and `adam_second`. Its metadata hold `identity`, `adam_steps` and `history`. `identity` is a line that
+//! names everything the fit depends on: a checkpoint is only resumed by the fit whose identity is the same.
+//! `history` has a line an epoch: training loss, held-out loss or NaN. Under early stop there are
+//! `best_epoch`, `best_parameters`, `best_running_mean` and `best_running_variance`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use rehang::{Error, Head, Matrix, Pairs, Result};
+use rehang_core::{Error, Head, Matrix, Pairs, Result};
 use rehang_files::AtomicFile;
 use rehang_files::tensors::{self, Detail, FileKind, Metadata, Tensor, parse, text};
 use xxhash_rust::xxh3::xxh3_64;
@@ -19,12 +20,12 @@ use crate::network::{Layout, State};
 
 const KIND: FileKind = FileKind { format: "rehang-fit", thing: "a checkpoint of a fit", version: 1 };
 
-/// Where a fit stands between two epochs.
+/// State of a fit between two epochs.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Checkpoint {
     pub snapshot: Snapshot,
     pub history: Vec<EpochLoss>,
-    /// The best state under early stop, and its epoch.
+    /// Best state under early stop, and its epoch.
     pub best: Option<(State, usize)>,
 }
 
@@ -33,7 +34,7 @@ impl Checkpoint {
         Self { snapshot, history: Vec::new(), best: None }
     }
 
-    /// Whether all epochs are done, or the early stop says so.
+    /// Returns whether all epochs are done, or the early stop ends the fit.
     pub(crate) fn is_finished(&self, parameters: &NetworkParameters) -> bool {
         let done = self.history.len();
         let stopped = match (parameters.early_stop, &self.best) {
@@ -43,7 +44,7 @@ impl Checkpoint {
         done >= parameters.epochs || stopped
     }
 
-    /// Whether a held-out loss is below the best one so far.
+    /// Returns whether a held-out loss is below the best one so far.
     pub(crate) fn is_better(&self, loss: f64) -> bool {
         match &self.best {
             Some((_, epoch)) => self.history[*epoch].held_out.is_none_or(|best| loss < best),
@@ -54,7 +55,7 @@ impl Checkpoint {
 
 /// Names everything that a fit depends on.
 pub(crate) fn identity(pairs: &Pairs, held_out: Option<&Pairs>, parameters: &NetworkParameters) -> String {
-    // Whatever is large is named by its fingerprint.
+    // Large parts are named by their fingerprints.
     let mut short = parameters.clone();
     let (head, skip) = (short.loss.head.take(), short.skip.take());
     let print = |matrix: Option<&Matrix>| matrix.map_or_else(|| "none".into(), Matrix::fingerprint);
@@ -78,7 +79,8 @@ pub(crate) fn identity(pairs: &Pairs, held_out: Option<&Pairs>, parameters: &Net
     )
 }
 
-/// Writes a checkpoint under a temporary name, syncs it and renames it, so that `path` always holds a whole one.
+/// Writes a checkpoint under a temporary name, syncs it and renames it, so that `path` always holds a whole
+/// one.
 pub(crate) fn write(path: &Path, identity: &str, checkpoint: &Checkpoint) -> Result<()> {
     let Checkpoint { snapshot: Snapshot { state, adam }, history, best } = checkpoint;
     let line = |line: &EpochLoss| format!("{} {}\n", line.training, line.held_out.unwrap_or(f64::NAN));

@@ -1,7 +1,7 @@
-//! Fitting a network: `fct`, `fastfill-reference`, `fastfill` and `residual-mlp`.
+//! Fits a network: `fct`, `fastfill-reference`, `fastfill` and `residual-mlp`.
 //!
 //! ```
-//! use rehang::{Distance, Matrix, Pairs, Progress, Vectors};
+//! use rehang_core::{Distance, Matrix, Pairs, Progress, Vectors};
 //! use rehang_fit::network_fit::{NetworkParameters, fit_network};
 //! use rehang_fit::network::Architecture;
 //!
@@ -21,13 +21,13 @@
 //! let fitted = fit_network(&pairs, None, &parameters, &Progress::default(), None)?;
 //! assert_eq!(fitted.history.len(), 80);
 //! assert!(fitted.history[79].training < 0.05 * fitted.history[0].training);
-//! # Ok::<(), rehang::Error>(())
+//! # Ok::<(), rehang_core::Error>(())
 //! ```
 //!
 //! # Same seed, same bytes
 //!
-//! Initial weights, the order of the pairs, and dropout are functions of the seed and of the epoch;
-//! every sum has a fixed order. So a fit gives the same map for any number of threads, and a fit that was stopped and
+//! Initial weights, the order of the pairs, and dropout are functions of the seed and of the epoch; every sum
+//! has a fixed order. So a fit gives the same map for any number of threads, and a fit that was stopped and
 //! resumed from its checkpoint gives the map of one that was not.
 
 mod average;
@@ -54,27 +54,27 @@ pub(crate) use trainer::{Snapshot, Step, Trainer};
 #[cfg(test)]
 mod tests;
 
-use rehang::adapter::{Map, Uncertainty};
+use rehang_core::adapter::{Map, Uncertainty};
 
-/// What one epoch cost.
+/// Losses of one epoch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct EpochLoss {
-    /// Mean over the pairs of what was minimised, measured batch by batch while the weights moved.
+    /// Mean over the pairs of the loss that was minimised, measured batch by batch while the weights moved.
     pub training: f64,
     /// Mean of L (before uncertainty) over the held-out pairs after the epoch, with running statistics.
     pub held_out: Option<f64>,
 }
 
-/// A fitted network.
+/// A fitted network, with the history of its losses.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FittedNetwork {
-    /// The map, with BatchNorm and standardisation folded in.
+    /// Map, with BatchNorm and standardisation folded in.
     pub map: Map,
-    /// ψ, where it was trained. It estimates `log L` for the loss that was minimised, which is the squared error
-    /// only up to the loss's unit and its discriminative part.
+    /// ψ, where it was trained. It estimates `log L` for the loss that was minimised, which is the squared
+    /// error only up to the loss's unit and its discriminative part.
     pub psi: Option<Uncertainty>,
-    /// Loss by epoch.
+    /// Losses by epoch.
     pub history: Vec<EpochLoss>,
-    /// The epoch whose weights these are: the last one, or the best one under early stop.
+    /// Epoch of the weights: the last one, or the best one under early stop.
     pub best_epoch: usize,
 }

@@ -1,9 +1,9 @@
-//! The whole loss of a batch: its parts put together, and their derivative with respect to the raw outputs.
+//! Loss of a batch: its parts put together, and their derivative with respect to the raw outputs.
 
 use std::ops::Range;
 
 use rayon::prelude::*;
-use rehang::{Head, HeadKind};
+use rehang_core::{Head, HeadKind};
 
 use super::parameters::{LossParameters, UncertaintyLoss};
 use crate::network::product::{self, Window};
@@ -13,16 +13,16 @@ use crate::objectives::likelihood::weigh;
 use crate::objectives::squared::squared_error;
 use crate::objectives::unit::{through_unit, unit_rows};
 
-/// How ψ takes part in a step.
+/// Stage of a fit: whether ψ only follows, or counts in the loss of h.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
     /// h learns from the plain loss; ψ, where there is one, follows without touching h.
     WarmUp,
-    /// The whole of equation (5).
+    /// h learns from the whole of equation (5), and so from ψ too.
     Joint,
 }
 
-/// The loss with its buffers, for batches of up to a fixed number of rows.
+/// Loss of a batch with its buffers, for batches of up to a fixed number of rows.
 #[derive(Debug, Clone)]
 pub(crate) struct Objective {
     parameters: LossParameters,
@@ -55,7 +55,8 @@ impl Objective {
         }
     }
 
-    /// L of every row (before uncertainty) and its derivative with respect to the raw output, `[rows, d]`.
+    /// Computes L of every row (before uncertainty) and its derivative with respect to the raw output,
+    /// `[rows, d]`.
     ///
     /// Rows are the first `labels.len()` (or `targets.len()/d`) of `outputs`.
     pub(crate) fn plain(
@@ -127,10 +128,11 @@ impl Objective {
         &self.values[..rows]
     }
 
-    /// The objective summed over a batch: writes the derivative of its mean with respect to the raw outputs into `gradient`
-    /// and, where ψ is trained, that with respect to ψ's weight and bias into `head_gradient`.
+    /// Sums the objective over a batch. It writes the derivative of its mean with respect to the raw outputs
+    /// into `gradient`.
     ///
-    /// `uncertainty` is ψ: its parameters `[d + 1]` and the place of their gradient.
+    /// `uncertainty` is ψ, where it is trained: its parameters `[d + 1]`, weight and bias, and the place for
+    /// the derivative with respect to them.
     pub(crate) fn evaluate(
         &mut self,
         outputs: &[f32],
@@ -176,13 +178,13 @@ impl Objective {
     }
 }
 
-/// `s = ⟨ψ, h⟩ + β` of one raw output; ψ is `[d + 1]` with β last.
+/// Computes `s = ⟨ψ, h⟩ + β` of one raw output; ψ is `[d + 1]` with β last.
 pub(crate) fn log_variance(psi: &[f32], output: &[f32]) -> f32 {
     let product: f64 = psi.iter().zip(output).map(|(&psi, &output)| f64::from(psi) * f64::from(output)).sum();
     (product + f64::from(psi[output.len()])) as f32
 }
 
-/// Where ψ's parameters lie, as a pair of disjoint borrows out of the flat vectors.
+/// Borrows ψ's parameters and the place of their gradient out of the flat vectors; `None` without ψ.
 pub(crate) fn uncertainty_of<'a>(
     range: Option<&Range<usize>>,
     parameters: &'a [f32],
@@ -193,9 +195,9 @@ pub(crate) fn uncertainty_of<'a>(
 
 #[cfg(test)]
 mod tests {
-    use rehang::Head;
+    use rehang_core::Head;
 
-    use rehang::Matrix;
+    use rehang_core::Matrix;
 
     use super::*;
     use crate::objectives::squared::SquaredScale;
@@ -283,8 +285,8 @@ mod tests {
         assert_eq!(gradient, [1.0, 0.0]);
         assert_eq!(psi_gradient, [-1.0, 0.0, -0.5]);
     }
-    /// `crates/rehang-python/tests/fastfill.json`, which the loss of `rehang.torch` is compared with: L, the whole objective and its
-    /// derivatives, for every unit, head and stage.
+    /// Compares with `crates/rehang-python/tests/fastfill.json`, which the loss of `rehang.torch` is compared
+    /// with: L, the whole objective and its derivatives, for every unit, head and stage.
     #[test]
     fn the_loss_for_pytorch_is_compared_with_these() {
         let (d, rows, classes, variance) = (6, 9, 4, 1.7);

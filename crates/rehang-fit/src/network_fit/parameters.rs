@@ -1,46 +1,47 @@
-//! What a fit of a network can be told, checked before it starts.
+//! Parameters of a fit of a network, checked before it starts.
 
-use rehang::adapter::{Dense, InputScaling};
-use rehang::check::expect_width;
-use rehang::{Error, Head, HeadKind, Result};
+use rehang_core::adapter::{Dense, InputScaling};
+use rehang_core::check::expect_width;
+use rehang_core::{Error, Head, HeadKind, Result};
 
 use crate::adam::WeightDecay;
 use crate::network::Architecture;
 use crate::objectives::squared::SquaredScale;
 use crate::schedule::Pace;
 
-/// Whether and how ψ is trained with h.
+/// Training of ψ beside h: off, or joint with its weights.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum UncertaintyLoss {
-    /// No ψ: the loss is the mean of L.
+    /// No ψ is trained: the loss is the mean of L.
     Off,
-    /// FastFill's equation (5): `mean(loss_weight·e^(−s)·L + log_weight·s)`, see [`crate::objectives::likelihood`].
+    /// FastFill's equation (5): `mean(loss_weight·e^(−s)·L + log_weight·s)`, see
+    /// [`crate::objectives::likelihood`].
     Joint {
-        /// a, the weight of `e^(−s)·L`; the reference has ½.
+        /// Weight a of `e^(−s)·L`; the reference has ½.
         loss_weight: f32,
-        /// b, the weight of `s`; the reference has ½.
+        /// Weight b of `s`; the reference has ½.
         log_weight: f32,
-        /// `s` is clamped to ±this.
+        /// Bound that `s` is clamped to, on either side of 0.
         bound: f32,
-        /// Epochs in which h learns from the plain loss while ψ follows.
+        /// Number of epochs in which h learns from the plain loss while ψ follows.
         warm_up_epochs: usize,
     },
 }
 
 impl UncertaintyLoss {
-    /// The reference form: both weights ½, no warm-up, and a bound that only stops `f32` from overflowing.
+    /// Reference form: both weights ½, no warm-up, and a bound that only stops `f32` from overflowing.
     pub const REFERENCE: Self =
         Self::Joint { loss_weight: 0.5, log_weight: 0.5, bound: 60.0, warm_up_epochs: 0 };
 
-    /// Ours for scale-free losses: σ² within e^±4 of the loss's unit, and ten epochs of warm-up.
+    /// Form of our own for scale-free losses: σ² within e^±4 of the loss's unit, and ten epochs of warm-up.
     pub const BOUNDED: Self =
         Self::Joint { loss_weight: 0.5, log_weight: 0.5, bound: 4.0, warm_up_epochs: 10 };
 }
 
-/// The loss of one pair: `L = squared_weight·L_l2 + discriminative_weight·L_disc`.
+/// Parameters of the loss of one pair: `L = squared_weight·L_l2 + discriminative_weight·L_disc`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LossParameters {
-    /// The unit of the squared error.
+    /// Unit of the squared error.
     pub squared: SquaredScale,
     /// Weight of the squared error.
     pub squared_weight: f32,
@@ -55,13 +56,13 @@ pub struct LossParameters {
     pub label_smoothing: f32,
     /// Whether a softmax head sees `h/‖h‖` instead of `h`: for spaces whose vectors are normalised.
     pub on_sphere: bool,
-    /// Whether ψ is trained.
+    /// Training of ψ.
     pub uncertainty: UncertaintyLoss,
 }
 
 impl LossParameters {
-    /// The head of the discriminative part, where the loss has one: its rows are of length 1 for heads of cosines, which
-    /// have no bias.
+    /// Returns the head of the discriminative part, where the loss has one. Its rows are of length 1 for
+    /// heads of cosines, which have no bias.
     pub(crate) fn frozen_head(&self) -> Option<Head> {
         let head = self.head.as_ref().filter(|_| self.discriminative_weight > 0.0)?;
         if head.kind() == HeadKind::Softmax {
@@ -73,75 +74,85 @@ impl LossParameters {
     }
 }
 
-/// Everything that a fit of a network can be told.
+/// Parameters of a fit of a network.
 ///
-/// Three presets name the methods: [`NetworkParameters::fct`], [`NetworkParameters::fastfill_reference`] (both the
-/// published recipe) and [`NetworkParameters::fastfill`], [`NetworkParameters::residual_mlp`] (ours).
+/// Four presets name the methods: [`NetworkParameters::fct`] and [`NetworkParameters::fastfill_reference`]
+/// (both the published recipe), [`NetworkParameters::fastfill`] and [`NetworkParameters::residual_mlp`]
+/// (ours).
 ///
 /// | Name | Default (`fct`) | Purpose | Range |
 /// |---|---|---|---|
 /// | `architecture` | reference mixer, 2048 wide | the network | widths ≥ 1 |
-/// | `loss` | mean squared error | what is minimised | weights ≥ 0, not both 0; smoothing in \[0, 1\]; bound > 0 |
+/// | `loss` | mean squared error | what is minimised | weights ≥ 0, not both 0; see below |
 /// | `epochs` | 80 | passes over the pairs | ≥ 1 |
-/// | `batch` | 1024 | pairs a step; the last step takes what is left, and a single pair joins the step before | ≥ 2 |
+/// | `batch` | 1024 | pairs a step; a single pair left over joins the step before | ≥ 2 |
 /// | `learning_rate` | 5e-4 | largest rate of Adam | > 0 |
 /// | `weight_decay` | coupled, 2⁻¹⁵ | pulls weights to zero | ≥ 0 |
 /// | `warm_up_epochs` | 5 | linear rise of the rate | ≥ 0 |
 /// | `pace` | per epoch | how often the rate changes | |
 /// | `freeze_statistics_from` | 40 | first epoch (from 0) with BatchNorm's running statistics | any |
 /// | `input` | as is | length of the old vectors | |
-/// | `standardise` | no | whether inputs get mean 0, variance 1 and outputs the size of the new vectors' | |
+/// | `standardise` | no | whether inputs and outputs are standardised | |
 /// | `dropout` | 0 | share of units dropped after every block | \[0, 1) |
-/// | `skip` | none | the linear map that a residual network is added to, on scaled old vectors; it does not learn | shapes fit |
-/// | `early_stop` | none | epochs without a new best on held-out pairs after which the fit ends | ≥ 1, needs such pairs |
+/// | `skip` | none | linear map that a residual network is added to | shapes fit |
+/// | `early_stop` | none | epochs without a new best after which the fit ends | ≥ 1, needs held-out pairs |
 /// | `checkpoint_every` | 10 | epochs between checkpoints, where a path is given | ≥ 1 |
 /// | `seed` | 0 | initial weights, shuffling, dropout | any |
+///
+/// The loss needs smoothing in \[0, 1\] and a bound > 0. The last step of an epoch takes the pairs that are
+/// left. Standardised inputs have mean 0 and variance 1, and outputs get the size of the new vectors'. The
+/// skip reads scaled old vectors and does not learn.
 ///
 /// ```
 /// use rehang_fit::network_fit::NetworkParameters;
 ///
 /// NetworkParameters { epochs: 20, seed: 7, ..NetworkParameters::fct() }.check()?;
 /// assert!(NetworkParameters { learning_rate: -1.0, ..NetworkParameters::fct() }.check().is_err());
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct NetworkParameters {
-    /// The network.
+    /// Network to fit.
     pub architecture: Architecture,
-    /// What is minimised.
+    /// Loss that is minimised.
     pub loss: LossParameters,
-    /// Passes over the pairs.
+    /// Number of passes over the pairs.
     pub epochs: usize,
-    /// Pairs a step.
+    /// Number of pairs a step.
     pub batch: usize,
     /// Largest learning rate.
     pub learning_rate: f64,
-    /// How weights are pulled to zero.
+    /// Way in which weights are pulled to zero.
     pub weight_decay: WeightDecay,
-    /// Epochs in which the rate rises; fractions count where it changes with every step.
+    /// Number of epochs in which the rate rises; fractions count where it changes with every step.
     pub warm_up_epochs: f64,
-    /// How often the rate changes.
+    /// Pace at which the rate changes.
     pub pace: Pace,
-    /// First epoch (counted from 0) in which BatchNorm uses its running statistics while everything keeps learning.
+    /// First epoch (counted from 0) in which BatchNorm uses its running statistics while everything keeps
+    /// learning.
     pub freeze_statistics_from: usize,
-    /// What happens to the old vectors' length.
+    /// Scaling of the old vectors' length at the input.
     pub input: InputScaling,
-    /// Whether every input coordinate gets mean 0 and variance 1, and the network's output the new vectors' size.
+    /// Whether every input coordinate gets mean 0 and variance 1, and the network's output the new vectors'
+    /// size.
     pub standardise: bool,
-    /// Share of units dropped after every block.
+    /// Share of units that are dropped after every block.
     pub dropout: f32,
-    /// The linear map that a residual network is added to, on scaled (not standardised) old vectors; it does not learn.
+    /// Linear map that a residual network is added to, on scaled (not standardised) old vectors; it does not
+    /// learn.
     pub skip: Option<Dense>,
-    /// Epochs without a new best on held-out pairs after which the fit ends; the best epoch is kept.
+    /// Number of epochs without a new best on held-out pairs after which the fit ends; the best epoch is
+    /// kept.
     pub early_stop: Option<usize>,
-    /// Epochs between checkpoints.
+    /// Number of epochs between checkpoints, where a path is given.
     pub checkpoint_every: usize,
-    /// Initial weights, shuffling, dropout.
+    /// Seed of initial weights, shuffling and dropout.
     pub seed: u64,
 }
 
 impl NetworkParameters {
-    /// FCT: the published network and recipe with `L_l2` alone (Ramanujan et al. 2022; `papers/fastfill.txt`, A.2).
+    /// Returns FCT: the published network and recipe with `L_l2` alone (Ramanujan et al. 2022;
+    /// `papers/fastfill.txt`, A.2).
     pub fn fct() -> Self {
         Self {
             architecture: Architecture::REFERENCE,
@@ -171,7 +182,8 @@ impl NetworkParameters {
         }
     }
 
-    /// FastFill to the letter: FCT's recipe with `L_l2 + L_disc` through `head` and ψ trained jointly.
+    /// Returns FastFill to the letter: FCT's recipe with `L_l2 + L_disc` through `head` and ψ trained
+    /// jointly.
     ///
     /// Without a head it is the label-free form (`L_l2` and uncertainty).
     pub fn fastfill_reference(head: Option<Head>) -> Self {
@@ -182,12 +194,12 @@ impl NetworkParameters {
         parameters
     }
 
-    /// FastFill as this product builds it: scale-free losses in the new space's geometry and a bounded ψ that counts
-    /// only after h is warm. `on_sphere` says whether the new space is normalised.
+    /// Returns FastFill as this product builds it: scale-free losses in the new space's geometry and a
+    /// bounded ψ that counts only after h is warm. `on_sphere` says whether the new space is normalised.
     ///
-    /// `discriminative_weight` is the caller's: what helps is found on held-out pairs. The published recipe collapses
-    /// on normalised embeddings because there the mean squared error is tiny beside the cross-entropy and e^(−s) grows
-    /// without bound.
+    /// `discriminative_weight` is the caller's: held-out pairs tell how much helps. The published recipe
+    /// collapses on normalised embeddings because there the mean squared error is tiny beside the
+    /// cross-entropy and e^(−s) grows without bound.
     pub fn fastfill(head: Option<Head>, discriminative_weight: f32, on_sphere: bool) -> Self {
         let mut parameters = Self::fct();
         parameters.loss.squared =
@@ -201,7 +213,8 @@ impl NetworkParameters {
         parameters
     }
 
-    /// A small multi-layer perceptron beside the linear map `skip` (ridge, say), regularised for few pairs.
+    /// Returns a small multi-layer perceptron beside the linear map `skip` (ridge, say), regularised for few
+    /// pairs.
     pub fn residual_mlp(skip: Option<Dense>) -> Self {
         let mut parameters = Self::fct();
         parameters.architecture = Architecture::ResidualMlp { hidden: 512, layers: 2 };
@@ -224,8 +237,8 @@ impl NetworkParameters {
     ///
     /// # Errors
     ///
-    /// [`rehang::ErrorKind::InvalidOption`] naming the option and its range; [`rehang::ErrorKind::MissingInput`] for a discriminative
-    /// part without a head.
+    /// [`rehang_core::ErrorKind::InvalidOption`] naming the option and its range;
+    /// [`rehang_core::ErrorKind::MissingInput`] for a discriminative part without a head.
     pub fn check(&self) -> Result<()> {
         let within = |name: &str, value: f64, good: bool, range: &str| -> Result<()> {
             if good && value.is_finite() { Ok(()) } else { Err(Error::option(name, value, range)) }
@@ -280,9 +293,9 @@ impl NetworkParameters {
         Ok(())
     }
 
-    /// Checks what depends on the pairs as well: widths of head and skip, labels for the discriminative part, at least two
-    /// pairs.
-    pub(crate) fn check_with(&self, pairs: &rehang::Pairs, held_out: Option<&rehang::Pairs>) -> Result<()> {
+    /// Checks what depends on the pairs as well: widths of head and skip, labels for the discriminative part,
+    /// at least two pairs.
+    pub(crate) fn check_with(&self, pairs: &rehang_core::Pairs, held_out: Option<&rehang_core::Pairs>) -> Result<()> {
         self.check()?;
         let (d_old, d_new) = (pairs.old().dimension(), pairs.new_vectors().dimension());
         if pairs.len() < 2 {

@@ -1,9 +1,9 @@
-//! The network and its loss in loops of `f64` that one can believe by looking. The gradients of the fused passes are compared with
-//! differences of them, parameter by parameter.
+//! Evaluates the network and its loss in loops of `f64` that one can believe by looking. The gradients of the
+//! fused passes are compared with differences of these, parameter by parameter.
 
 use std::ops::Range;
 
-use rehang::{Head, HeadKind, Matrix};
+use rehang_core::{Head, HeadKind, Matrix};
 
 use super::{
     Batch, LossParameters, NetworkParameters, Objective, Snapshot, Stage, Step, Trainer, UncertaintyLoss,
@@ -18,7 +18,7 @@ const WIDTHS: Widths = Widths { old: 9, new: 7, side: None };
 /// Total variance of the new vectors.
 const VARIANCE: f64 = 1.9;
 
-/// What is the same however the parameters move.
+/// Inputs of the loops that stay the same however the parameters move.
 struct Reference<'a> {
     layout: &'a Layout,
     loss: &'a LossParameters,
@@ -28,11 +28,11 @@ struct Reference<'a> {
     state: &'a State,
 }
 
-/// What a row of a batch gives.
+/// Loss and uncertainty of one row of a batch.
 struct Row {
-    /// L.
+    /// Loss L before uncertainty.
     plain: f64,
-    /// s = log σ²; 0 without ψ.
+    /// Log variance s = log σ²; 0 without ψ.
     log_variance: f64,
 }
 
@@ -49,7 +49,7 @@ fn length(row: &[f64]) -> f64 {
 }
 
 impl Reference<'_> {
-    /// Raw outputs row by row, and mean and variance of every column before `BatchNorm`.
+    /// Computes raw outputs row by row, and mean and variance of every column before `BatchNorm`.
     fn outputs(&self, parameters: &[f64]) -> (Vec<Vec<f64>>, Vec<(f64, f64)>) {
         let (rows, widths) = (self.batch.rows, self.layout.widths);
         let split =
@@ -97,13 +97,13 @@ impl Reference<'_> {
                     row[column] = active * f64::from(kept[number * layer.outputs + column]);
                 }
             }
-            // What layers write to one node stands side by side, in their order.
+            // Outputs of layers that write to one node stand side by side, in their order.
             nodes[layer.target].iter_mut().zip(z).for_each(|(out, row)| out.extend(row));
         }
         (nodes.swap_remove(self.layout.output), moments)
     }
 
-    /// L of a row.
+    /// Computes L of a row.
     fn plain(&self, raw: &[f64], number: usize) -> f64 {
         let d = self.layout.widths.new;
         let target = wide(&self.batch.new[number * d..(number + 1) * d]);
@@ -167,10 +167,10 @@ impl Reference<'_> {
         outputs.iter().enumerate().map(row).collect()
     }
 
-    /// The sum over the batch of what is shown as the loss, or, in a warm-up, of what h learns from.
+    /// Sums over the batch the loss that is shown, or, in a warm-up, the loss that h learns from.
     ///
-    /// `start` are the rows before any parameter moved: where s is beyond its bound and its loss would push it further out it is
-    /// held there, and where the loss asks for it back it is free.
+    /// `start` are the rows before any parameter moved. Where s is beyond its bound and its loss would push
+    /// it further out it is held there; where the loss asks for it back it is free.
     fn sum(&self, parameters: &[f64], start: &[Row], of_h: bool) -> f64 {
         let rows = self.rows(parameters);
         let UncertaintyLoss::Joint { loss_weight, log_weight, bound, .. } = self.loss.uncertainty else {
@@ -192,7 +192,7 @@ impl Reference<'_> {
     }
 }
 
-/// Where each tensor of parameters that learns lies.
+/// Lists the place of each tensor of parameters that learns.
 fn parts(layout: &Layout) -> Vec<Range<usize>> {
     let layers = layout.layers.iter().enumerate().filter(|(number, _)| Some(*number) != layout.skip);
     let own = layers.flat_map(|(_, layer)| [&layer.weight, &layer.scale, &layer.shift]);
@@ -213,7 +213,7 @@ fn parameters(loss: LossParameters, architecture: Architecture) -> NetworkParame
     NetworkParameters { architecture, loss, ..NetworkParameters::fct() }
 }
 
-/// Every loss, so that each of its derivatives is compared.
+/// Lists every loss, so that each of its derivatives is compared.
 fn losses() -> Vec<LossParameters> {
     let head = |kind| {
         let weight = Matrix::new(WIDTHS.new, numbers(4 * WIDTHS.new, 5)).unwrap();
@@ -267,7 +267,7 @@ fn every_gradient_agrees_with_finite_differences_of_the_loops() {
                 let uncertain = loss.uncertainty != UncertaintyLoss::Off;
                 let layout = Layout::new(architecture, widths, 0.8, skip, uncertain);
                 let mut state = State::initial(&layout, 4);
-                // Away from the initial 0 and 1, where mistakes would not show.
+                // Values away from the initial 0 and 1 show mistakes.
                 for (value, noise) in state.running_mean.iter_mut().zip(numbers(layout.statistics_count, 11))
                 {
                     *value = 0.1 * noise;
@@ -307,7 +307,7 @@ fn every_gradient_agrees_with_finite_differences_of_the_loops() {
                     };
                     let size =
                         gradient[range.clone()].iter().fold(1e-4_f64, |size, value| size.max(value.abs()));
-                    // Some of them one by one, and all of them together.
+                    // Some parameters are compared one by one, and all of them together.
                     for index in range.clone().step_by(range.len().div_ceil(3)) {
                         let (received, expected) = (gradient[index], slope(&[(index, 1.0)]));
                         assert!(

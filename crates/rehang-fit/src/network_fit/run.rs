@@ -1,9 +1,9 @@
-//! The training loop.
+//! Runs the training loop.
 
 use std::path::Path;
 
-use rehang::adapter::Uncertainty;
-use rehang::{Error, ErrorKind, Matrix, Pairs, Progress, Result};
+use rehang_core::adapter::Uncertainty;
+use rehang_core::{Error, ErrorKind, Matrix, Pairs, Progress, Result};
 
 use super::batches::{Data, epoch_generator, permutation, steps};
 use super::checkpoint::{self, Checkpoint};
@@ -19,20 +19,21 @@ use crate::schedule::Schedule;
 
 /// Fits a network to pairs: old `[n, d_old]` (and side `[n, d_side]`) → new `[n, d_new]`.
 ///
-/// `held_out` pairs are looked at after every epoch, for the history and for the early stop; they are never learned
-/// from. With side information in `pairs`, a mixer network reads it in its second branch; a residual network ignores
-/// it.
+/// `held_out` pairs are looked at after every epoch, for the history and for the early stop; they are never
+/// learned from. With side information in `pairs`, a mixer network reads it in its second branch; a residual
+/// network ignores it.
 ///
-/// With a `checkpoint` path the state is written there every [`NetworkParameters::checkpoint_every`] epochs, and a fit that finds one goes on from it. Once the fit is done the file stays; the
-/// caller removes it.
+/// With a `checkpoint` path the state is written there every [`NetworkParameters::checkpoint_every`] epochs,
+/// and a fit that finds one goes on from it. Once the fit is done the file stays; the caller removes it.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::WidthMismatch`] and [`ErrorKind::MissingInput`] for a head, a skip, labels, held-out pairs or side
-/// information that do not fit; [`ErrorKind::InvalidOption`] for fewer than two pairs, or for new vectors that are all
-/// equal where the loss is relative to their variance; [`ErrorKind::Diverged`] with the step (counted from 0) at which
-/// the loss left the finite numbers (the last checkpoint is kept); [`ErrorKind::Corrupt`] and
-/// [`ErrorKind::InvalidOption`] for a checkpoint that is damaged or of another fit; [`ErrorKind::Cancelled`] where `progress` was told to cancel.
+/// [`ErrorKind::WidthMismatch`] and [`ErrorKind::MissingInput`] for a head, a skip, labels, held-out pairs or
+/// side information that do not fit; [`ErrorKind::InvalidOption`] for fewer than two pairs, or for new
+/// vectors that are all equal where the loss is relative to their variance; [`ErrorKind::Diverged`] with the
+/// step (counted from 0) at which the loss left the finite numbers (the last checkpoint is kept);
+/// [`ErrorKind::Corrupt`] and [`ErrorKind::InvalidOption`] for a checkpoint that is damaged or of another
+/// fit; [`ErrorKind::Cancelled`] where `progress` was told to cancel.
 pub fn fit_network(
     pairs: &Pairs,
     held_out: Option<&Pairs>,
@@ -69,12 +70,12 @@ pub fn fit_network(
         Uncertainty::Linear { weight: weight.to_vec(), bias: bias[0] }
     });
     let mut map = fold(&fit.layout, &state, &fit.old, fit.side.as_ref())?;
-    // It did not learn; into standardised coordinates and back would cost a rounding.
+    // The skip did not learn; into standardised coordinates and back would cost a rounding.
     map.skip.clone_from(&parameters.skip);
     Ok(FittedNetwork { map, psi, history: progress_so_far.history, best_epoch })
 }
 
-/// What is fixed for the whole fit.
+/// Parts of a fit that are fixed from its first step to its last.
 pub(crate) struct Fit {
     pub layout: Layout,
     pub old: Preparation,
@@ -110,13 +111,13 @@ impl Fit {
         Ok(Self {
             layout: Layout::new(parameters.architecture, widths, gain, with_skip, with_uncertainty),
             old: prepare(parameters.input, pairs.old().matrix()),
-            side: side.map(|side| prepare(rehang::adapter::InputScaling::AsIs, side)),
+            side: side.map(|side| prepare(rehang_core::adapter::InputScaling::AsIs, side)),
             variance,
             mean: column_means(new).into_iter().map(|mean| mean as f32).collect(),
         })
     }
 
-    /// The state before the first step.
+    /// Returns the state before the first step.
     pub(crate) fn initial(&self, parameters: &NetworkParameters) -> Snapshot {
         let mut state = State::initial(&self.layout, parameters.seed);
         let last = &self.layout.layers[self.layout.mixer.end - 1];
@@ -202,7 +203,7 @@ fn train(
     Ok(())
 }
 
-/// All steps of one epoch. Gives the mean of what was minimised.
+/// Runs all steps of one epoch. Returns the mean of the loss that was minimised.
 pub(crate) fn run_epoch(
     trainer: &mut Trainer,
     parameters: &NetworkParameters,
@@ -247,7 +248,7 @@ pub(crate) fn run_epoch(
     Ok(sum / data.len() as f64)
 }
 
-/// The held-out pairs and what it takes to measure them.
+/// Held-out pairs, and the buffers that measure them.
 struct Evaluation<'a> {
     data: &'a Data<'a>,
     workspace: Workspace,
@@ -256,7 +257,7 @@ struct Evaluation<'a> {
 }
 
 impl Evaluation<'_> {
-    /// Mean of L over the pairs, with running statistics and without dropout.
+    /// Returns the mean of L over the pairs, with running statistics and without dropout.
     fn mean_loss(&mut self, layout: &Layout, state: &mut State) -> f64 {
         let order: Vec<usize> = (0..self.data.len()).collect();
         let capacity = self.workspace.capacity();

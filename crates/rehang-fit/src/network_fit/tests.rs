@@ -1,12 +1,13 @@
-use rehang::adapter::{BranchInput, Dense, InputScaling, Map, Uncertainty};
-use rehang::{Distance, ErrorKind, Head, HeadKind, Matrix, Pairs, Progress, Vectors};
+use rehang_core::adapter::{BranchInput, Dense, InputScaling, Map, Uncertainty};
+use rehang_core::{Distance, ErrorKind, Head, HeadKind, Matrix, Pairs, Progress, Vectors};
 
 use super::*;
 use crate::network::Architecture;
 use crate::objectives::squared::SquaredScale;
 use crate::tests::finite_differences::numbers;
 
-/// Pairs whose new vectors are a bent function of the old ones; labels are the quadrant of the first two coordinates.
+/// Makes pairs whose new vectors are a bent function of the old ones; labels are the quadrant of the first
+/// two coordinates.
 fn pairs(n: usize, d_old: usize, d_new: usize, side: bool) -> Pairs {
     let old = Matrix::new(d_old, numbers(n * d_old, 1)).unwrap();
     let mixing = numbers(d_old * d_new, 2);
@@ -26,7 +27,7 @@ fn head(d_new: usize, kind: HeadKind) -> Head {
     Head::new(Matrix::new(d_new, numbers(4 * d_new, 7)).unwrap(), Some(numbers(4, 8)), kind).unwrap()
 }
 
-/// A small network with everything switched on.
+/// Returns the parameters of a small network with everything switched on.
 fn small() -> NetworkParameters {
     NetworkParameters {
         architecture: Architecture::Mixer { hidden: 24, branch_factor: 2 },
@@ -42,7 +43,7 @@ fn fit(pairs: &Pairs, parameters: &NetworkParameters) -> FittedNetwork {
     fit_network(pairs, None, parameters, &Progress::default(), None).unwrap()
 }
 
-/// A slow twin of applying a map: one vector, triple loops, in f64.
+/// Applies a map slowly: one vector, triple loops, in f64.
 fn apply(map: &Map, old: &[f32], side: &[f32]) -> Vec<f64> {
     let layer = |layer: &Dense, input: &[f64]| -> Vec<f64> {
         (0..layer.weight.rows())
@@ -56,7 +57,7 @@ fn apply(map: &Map, old: &[f32], side: &[f32]) -> Vec<f64> {
     };
     let mut old = old.to_vec();
     if map.input == InputScaling::UnitLength {
-        rehang::normalise(&mut old);
+        rehang_core::normalise(&mut old);
     }
     let wide = |values: &[f32]| values.iter().map(|&value| f64::from(value)).collect::<Vec<f64>>();
     let old = wide(&old);
@@ -134,7 +135,8 @@ fn on_linear_data_a_residual_network_stays_at_the_right_linear_map() {
     parameters.epochs = 10;
     let fitted = fit(&pairs, &parameters);
     assert_eq!(fitted.map.skip, Some(skip));
-    // Adam takes steps of the full rate even where only rounding is left to learn; they die out with the rate.
+    // Adam takes steps of the full rate even where only rounding is left to learn; they die out with the
+    // rate.
     assert!(fitted.history[0].training < 1e-6);
     assert!(fitted.history.iter().all(|line| line.training < 1e-2));
     assert!(fitted.history[9].training < 1e-3);
@@ -180,7 +182,7 @@ fn a_resumed_fit_gives_the_bytes_of_one_that_was_not_stopped() {
     done.store(true, std::sync::atomic::Ordering::Relaxed);
     watcher.join().unwrap();
     // The cancel may come after the last step on a busy machine; then the file holds the finished fit.
-    assert!(stopped.as_ref().map_or_else(rehang::Error::is_cancelled, |fitted| *fitted == whole));
+    assert!(stopped.as_ref().map_or_else(rehang_core::Error::is_cancelled, |fitted| *fitted == whole));
     let resumed = fit_network(&train, Some(&other), &parameters, &Progress::default(), Some(&path)).unwrap();
     assert!(resumed == whole);
     // A finished fit is read back, and another fit's checkpoint is refused.

@@ -1,10 +1,10 @@
-//! Steps of the optimiser.
+//! Takes the steps of the optimiser.
 
 use super::{Batch, NetworkParameters, Objective, Stage, uncertainty_of};
 use crate::adam::{Adam, Group, WeightDecay};
 use crate::network::{Dropout, Layout, State, Workspace};
 
-/// What is different from step to step, besides the batch.
+/// Settings of one step, besides its batch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Step {
     pub rate: f64,
@@ -14,14 +14,14 @@ pub(crate) struct Step {
     pub stage: Stage,
 }
 
-/// Everything that a fit changes: enough to go on from.
+/// State that a fit changes: enough to go on from.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Snapshot {
     pub state: State,
     pub adam: Adam,
 }
 
-/// A network on its way, and what a step needs.
+/// A network on its way, and everything that a step needs.
 pub(crate) struct Trainer {
     layout: Layout,
     workspace: Workspace,
@@ -51,7 +51,8 @@ impl Trainer {
         }
     }
 
-    /// The loss summed over a batch and its gradient, without a step; the gradient lies in the layout's order.
+    /// Computes the loss summed over a batch and its gradient, without a step; the gradient lies in the
+    /// layout's order.
     pub(crate) fn differentiate(&mut self, batch: &Batch, step: Step) -> (f64, &[f32]) {
         let Self { layout, workspace, objective, gradient, current, .. } = self;
         let state = &mut current.state;
@@ -64,7 +65,8 @@ impl Trainer {
         (loss, gradient)
     }
 
-    /// One step of the optimiser on one batch; gives the sum over its rows of what was minimised.
+    /// Takes one step of the optimiser on one batch; returns the sum over its rows of the loss that was
+    /// minimised.
     pub(crate) fn step(&mut self, batch: &Batch, step: Step) -> f64 {
         let (loss, _) = self.differentiate(batch, step);
         let Snapshot { state, adam } = &mut self.current;
@@ -72,13 +74,13 @@ impl Trainer {
         loss
     }
 
-    /// The state after the steps so far.
+    /// Returns the state after the steps so far.
     pub(crate) fn snapshot(&self) -> &Snapshot {
         &self.current
     }
 }
 
-/// The parameters that are trained; neighbours of a kind are put together.
+/// Groups the parameters that are trained; neighbours of a kind are put together.
 pub(crate) fn groups(layout: &Layout) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     let mut add = |range: &std::ops::Range<usize>, matrix: bool| {

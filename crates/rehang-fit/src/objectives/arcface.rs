@@ -1,7 +1,7 @@
 //! ArcFace and CosFace: cross-entropy over scaled cosines with a margin on the true class.
 //!
-//! With unit vectors `ĥ = h/‖h‖`, `ŵ_k = w_k/‖w_k‖`, cosines `c_k = ⟨ĥ, ŵ_k⟩ = cos θ_k`, scale `s` and margin `m`
-//! (Deng et al. 2019, equation 3; `L_disc` of FastFill for faces):
+//! With unit vectors `ĥ = h/‖h‖`, `ŵ_k = w_k/‖w_k‖`, cosines `c_k = ⟨ĥ, ŵ_k⟩ = cos θ_k`, scale `s` and margin
+//! `m` (Deng et al. 2019, equation 3; `L_disc` of FastFill for faces):
 //!
 //! ```text
 //! z_k = s·c_k  for k ≠ y        z_y = s·cos(θ_y + m) = s·(c_y·cos m − √(1 − c_y²)·sin m)
@@ -11,11 +11,13 @@
 //! Beyond `θ_y = π − m` the cosine would rise again and reward the wrong direction; there, as in the common
 //! implementations, `z_y = s·(c_y − m·sin m)`.
 //!
-//! CosFace (Wang et al. 2018, equation 4) takes the margin off the cosine, `z_y = s·(c_y − m)`; with m = 0 it is a normalised softmax.
+//! CosFace (Wang et al. 2018, equation 4) takes the margin off the cosine, `z_y = s·(c_y − m)`; with m = 0 it
+//! is a normalised softmax.
 
 use super::cross_entropy::cross_entropy_row;
 
-/// The loss of one row of cosines `[classes]`, clamped to [−1, 1]; they are replaced by the derivative `∂L/∂c`.
+/// Returns the loss of one row of cosines `[classes]`, clamped to [−1, 1]; they are replaced by the
+/// derivative `∂L/∂c`.
 ///
 /// At `c_y = ±1` the slope of `√(1 − c²)` is infinite; `1 − c²` is kept above 1e-6 there.
 ///
@@ -31,7 +33,7 @@ pub fn arcface_row(cosines: &mut [f32], label: usize, scale: f32, margin: f32) -
     row(cosines, label, scale, |cosine| with_margin(cosine, margin))
 }
 
-/// The same with CosFace's margin.
+/// Returns the loss of one row of cosines as [`arcface_row`], with CosFace's margin.
 ///
 /// ```
 /// use rehang_fit::objectives::arcface::cosface_row;
@@ -44,7 +46,8 @@ pub fn cosface_row(cosines: &mut [f32], label: usize, scale: f32, margin: f32) -
     row(cosines, label, scale, |cosine| (cosine - margin, 1.0))
 }
 
-/// `with_margin` gives what stands for the true class's cosine, and its slope.
+/// Computes the loss of one row; `with_margin` returns the number in place of the true class's cosine, and
+/// its slope.
 fn row(cosines: &mut [f32], label: usize, scale: f32, with_margin: impl Fn(f32) -> (f32, f32)) -> f64 {
     for cosine in &mut *cosines {
         *cosine = cosine.clamp(-1.0, 1.0);
@@ -62,7 +65,7 @@ fn row(cosines: &mut [f32], label: usize, scale: f32, with_margin: impl Fn(f32) 
     loss
 }
 
-/// `cos(θ + m)` of `cos θ`, with the guard beyond π − m, and its derivative with respect to `cos θ`.
+/// Returns `cos(θ + m)` of `cos θ`, with the guard beyond π − m, and its derivative with respect to `cos θ`.
 ///
 /// ```
 /// use rehang_fit::objectives::arcface::with_margin;

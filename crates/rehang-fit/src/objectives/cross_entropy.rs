@@ -7,13 +7,14 @@
 //! q_k = ε/K + (1 − ε)·[k = y]        L = −Σ q_k·log p_k        ∂L/∂z = p − q
 //! ```
 //!
-//! It is `L_disc` of FastFill for heads trained with softmax (`papers/fastfill.txt`, before equation (3)): the logits
-//! are `κ_new(h(o))`, and κ_new is frozen.
+//! FastFill's `L_disc` is this loss for heads trained with softmax (`papers/fastfill.txt`, before equation
+//! (3)): the logits are `κ_new(h(o))`, and κ_new is frozen.
 
-/// The loss of one row of logits `[classes]` for the true class `label`; the logits are replaced by the derivative.
+/// Returns the loss of one row of logits `[classes]` for the true class `label`; the logits are replaced by
+/// the derivative.
 ///
-/// `label` must be below the number of classes and `smoothing` in [0, 1]. Logits may be of any size: the largest is
-/// subtracted first. NaN or infinite logits give NaN.
+/// `label` must be below the number of classes and `smoothing` in [0, 1]. Logits may be of any size: the
+/// largest is subtracted first. NaN or infinite logits give NaN.
 ///
 /// ```
 /// use rehang_fit::objectives::cross_entropy::cross_entropy_row;

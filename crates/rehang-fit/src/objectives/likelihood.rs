@@ -1,39 +1,40 @@
-//! The loss weighed by a learned uncertainty: FastFill, equation (5).
+//! Weighs the loss by a learned uncertainty: FastFill, equation (5).
 //!
-//! `papers/fastfill.txt` prints `L/σ² + (1/λ)·log σ²` with `s = log σ² = ψ(h(o))`. The reference code has it as
+//! `papers/fastfill.txt` prints `L/σ² + (1/λ)·log σ²` with `s = log σ² = ψ(h(o))`. The reference code has it
+//! as
 //!
 //! ```text
 //! J = mean over the batch of  a·e^(−s)·L + b·s        a = b = ½,   s = ⟨ψ, h⟩ + β
 //! ∂J/∂L = a·e^(−s)/n       ∂J/∂s = (b − a·e^(−s)·L)/n
 //! ```
 //!
-//! with its optimum at `σ² = (a/b)·L`. ψ is one linear layer on the raw output, and the gradient of `s` also flows
-//! into `h`.
+//! with its optimum at `σ² = (a/b)·L`. ψ is one linear layer on the raw output, and the gradient of `s` also
+//! flows into `h`.
 //!
 //! # The guard
 //!
-//! Where L is small, `e^(−s)` grows without bound and takes the fit with it. So `s` is clamped to ±`bound` wherever it
-//! is used, and `∂J/∂s` is dropped where it would push `s` further out (a projected gradient): inside the bounds the
-//! formula is untouched, and a sample beyond them comes back as soon as its loss asks for it. The reference has no
-//! bound; a bound of 60 keeps its numbers and only stops the overflow of `f32`.
+//! Where L is small, `e^(−s)` grows without bound and takes the fit with it. So `s` is clamped to ±`bound`
+//! wherever it is used, and `∂J/∂s` is dropped where it would push `s` further out (a projected gradient):
+//! inside the bounds the formula is untouched, and a sample beyond them comes back as soon as its loss asks
+//! for it. The reference has no bound; a bound of 60 keeps its numbers and only stops the overflow of `f32`.
 //!
 //! # Warm-up
 //!
-//! In the warm-up, h learns from the plain mean of `a·L` while ψ learns from `J` with h held fixed, so that weights
-//! are meaningful when they begin to count.
+//! In the warm-up, h learns from the plain mean of `a·L` while ψ learns from `J` with h held fixed, so that
+//! weights are meaningful when they begin to count.
 
-/// What becomes of one sample: how its loss is weighed, and the derivative with respect to `s`.
+/// Loss of one sample as it is weighed, with its derivatives.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Weighed {
-    /// `a·e^(−s)·L + b·s`.
+    /// Weighed loss `a·e^(−s)·L + b·s`.
     pub value: f64,
-    /// `∂value/∂L = a·e^(−s)`.
+    /// Derivative `∂value/∂L = a·e^(−s)`.
     pub loss_slope: f32,
-    /// `∂value/∂s`, 0 where it would push a clamped `s` further out.
+    /// Derivative `∂value/∂s`, 0 where it would push a clamped `s` further out.
     pub log_variance_slope: f32,
 }
 
-/// `a·e^(−s)·L + b·s` and its derivatives, with `s` clamped to ±`bound`.
+/// Computes `a·e^(−s)·L + b·s` and its derivatives, with `s` clamped to ±`bound`.
 ///
 /// ```
 /// use rehang_fit::objectives::likelihood::weigh;
@@ -75,7 +76,7 @@ mod tests {
 
     #[test]
     fn beyond_a_bound_only_the_way_back_is_open() {
-        // A large loss calls for a larger s: from below the lower bound that is the way back.
+        // A large loss calls for a larger s, which is the way back from below the lower bound.
         assert!(weigh(1e3, -3.0, 0.5, 0.5, 2.0).log_variance_slope < 0.0);
         assert_eq!(weigh(1e-6, -3.0, 0.5, 0.5, 2.0).log_variance_slope, 0.0);
         assert_eq!(weigh(1e3, 3.0, 0.5, 0.5, 2.0).log_variance_slope, 0.0);

@@ -1,4 +1,4 @@
-//! How far an adapted vector is from the native one.
+//! Squared error: how far an adapted vector is from the native one.
 //!
 //! With `h = h(o)`, `v` the new model's vector of the same item and `d` their width:
 //!
@@ -9,16 +9,17 @@
 //! one minus cosine        L = 1 − ⟨ĥ, v̂⟩               ∂L/∂h = (⟨ĥ, v̂⟩·ĥ − v̂)/‖h‖,   x̂ = x/‖x‖
 //! ```
 //!
-//! The first is `L_l2` of FCT and FastFill as it is printed (`papers/fastfill.txt`, before equation (3)), the second as the
-//! reference code has it. Their size depends on the scale of the vectors: on unit vectors of 384 coordinates the mean is below
-//! 0.003 and drowns beside a cross-entropy. The other two do not depend on the scale: predicting the mean of the new vectors
-//! costs 1 in the third and at most 1 in the last.
+//! The first form is `L_l2` of FCT and FastFill as it is printed (`papers/fastfill.txt`, before equation
+//! (3)); the second is as the reference code has it. Their size depends on the scale of the vectors: on unit
+//! vectors of 384 coordinates the mean is below 0.003 and drowns beside a cross-entropy. The last two forms
+//! do not depend on the scale: predicting the mean of the new vectors costs 1 in the third and at most 1 in
+//! the last.
 
 use rayon::prelude::*;
-use rehang::adapter::true_errors;
-use rehang::{Matrix, Pairs};
+use rehang_core::adapter::true_errors;
+use rehang_core::{Matrix, Pairs};
 
-rehang::named! {
+rehang_core::named! {
     /// The unit in which the squared error is measured.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum SquaredScale ("squared") {
@@ -33,7 +34,7 @@ rehang::named! {
     }
 }
 
-/// The mean of the rows of `[n, d]`; every value is divided before it is added.
+/// Averages the rows of `[n, d]`; every value is divided before it is added.
 pub(crate) fn mean_row(rows: &Matrix) -> Vec<f64> {
     let mut mean = vec![0.0; rows.columns()];
     for row in 0..rows.rows() {
@@ -44,7 +45,7 @@ pub(crate) fn mean_row(rows: &Matrix) -> Vec<f64> {
     mean
 }
 
-/// `V = mean ‖v − mean v‖²` over the rows of `[n, d]`, in `f64`; 0 for equal rows or none.
+/// Returns `V = mean ‖v − mean v‖²` over the rows of `[n, d]`, in `f64`; 0 for equal rows or none.
 pub fn total_variance(rows: &Matrix) -> f64 {
     let (n, mean) = (rows.rows().max(1) as f64, mean_row(rows));
     let squares = |row: usize| -> f64 {
@@ -56,8 +57,8 @@ pub fn total_variance(rows: &Matrix) -> f64 {
 /// Adds `weight·L` of every row to `values` and its derivative to `gradient`.
 ///
 /// `outputs` and `targets` are `[n, d]`, `values` is `[n]`. `variance` is V above and must be positive for
-/// [`SquaredScale::RelativeToVariance`]; the other scales do not read it. A row whose output or target has length 0
-/// costs 1 under [`SquaredScale::OneMinusCosine`] and has no gradient there.
+/// [`SquaredScale::RelativeToVariance`]; the other scales do not read it. A row whose output or target has
+/// length 0 costs 1 under [`SquaredScale::OneMinusCosine`] and has no gradient there.
 pub fn squared_error(
     outputs: &[f32],
     targets: &[f32],
@@ -119,7 +120,8 @@ fn cosine_row(output: &[f32], target: &[f32], weight: f32, gradient: &mut [f32])
     (f64::from(weight) * (1.0 - cosine)) as f32
 }
 
-/// The squared error relative to the variance of the new vectors: 0 is perfect, 1 is as good as their mean.
+/// Returns the squared error relative to the variance of the new vectors: 0 is perfect, 1 is as good as their
+/// mean.
 ///
 /// Where the new vectors do not vary it is 0 for a perfect map and infinite for any other.
 pub(crate) fn relative_error(outputs: &Matrix, pairs: &Pairs) -> f64 {

@@ -1,4 +1,4 @@
-//! Rows at length 1, and the way back from them.
+//! Scales rows to length 1, and carries derivatives back through that.
 //!
 //! ```text
 //! u = x/‖x‖        ∂L/∂x = (g − u·⟨u, g⟩)/‖x‖   with g = ∂L/∂u
@@ -29,7 +29,7 @@ pub fn unit_rows(rows: &[f32], d: usize, unit: &mut [f32], lengths: &mut [f32]) 
         .zip(lengths.par_iter_mut())
         .with_min_len(64)
         .for_each(|((row, unit), length)| {
-            let norm = rehang::norm(row);
+            let norm = rehang_core::norm(row);
             *length = norm as f32;
             let inverse = if norm > 0.0 { 1.0 / norm } else { 0.0 };
             for (unit, &value) in unit.iter_mut().zip(row) {

@@ -1,4 +1,5 @@
-//! Gradients compared with differences of the function, for tests here and in `rehang-train`.
+//! Compares gradients with differences of the function, for tests here and in `rehang-train`, which includes
+//! this file.
 
 /// Compares a gradient with central differences of the function at `point`, in every coordinate.
 pub(crate) fn check(point: &[f32], gradient: &[f32], tolerance: f64, mut value: impl FnMut(&[f32]) -> f64) {
@@ -11,7 +12,8 @@ pub(crate) fn check(point: &[f32], gradient: &[f32], tolerance: f64, mut value: 
             moved[coordinate] = point[coordinate];
             value
         };
-        // Richardson's combination of two central differences: the error goes with the fourth power of the step.
+        // Richardson's combination of two central differences: the error goes with the fourth power of the
+        // step.
         let wide = (at(step) - at(-step)) / (2.0 * f64::from(step));
         let narrow = (at(step / 2.0) - at(-step / 2.0)) / f64::from(step);
         let expected = (4.0 * narrow - wide) / 3.0;
@@ -23,7 +25,7 @@ pub(crate) fn check(point: &[f32], gradient: &[f32], tolerance: f64, mut value: 
     }
 }
 
-/// Numbers between −1 and 1 without a pattern, the same on every run.
+/// Draws numbers between −1 and 1 without a pattern, the same on every run.
 pub(crate) fn numbers(count: usize, seed: u32) -> Vec<f32> {
     let mut state = seed.wrapping_mul(747_796_405).wrapping_add(1);
     (0..count)
@@ -34,8 +36,8 @@ pub(crate) fn numbers(count: usize, seed: u32) -> Vec<f32> {
         .collect()
 }
 
-/// Compares numbers with a committed file of `rehang-python`'s tests, which compare others with it; with `REHANG_BLESS=1` in the
-/// environment it is written instead.
+/// Compares numbers with a committed file of `rehang-python`'s tests, which compare others with it; with
+/// `REHANG_BLESS=1` in the environment the file is written instead.
 pub(crate) fn expect_recorded(name: &str, made: &serde_json::Value) {
     let path =
         std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates/rehang-python/tests").join(name);
@@ -47,7 +49,7 @@ pub(crate) fn expect_recorded(name: &str, made: &serde_json::Value) {
     expect_close(&recorded, made, name);
 }
 
-/// Seven decimals of every number: more than single precision has of most of these.
+/// Rounds every number to seven decimals: more than single precision has of most of these.
 fn rounded(made: &serde_json::Value) -> serde_json::Value {
     use serde_json::Value;
     match made {
@@ -58,7 +60,7 @@ fn rounded(made: &serde_json::Value) -> serde_json::Value {
     }
 }
 
-/// Numbers within 1e-5, as other processors may have them; everything else equal.
+/// Compares numbers within 1e-5, as other processors may have them; everything else has to be equal.
 fn expect_close(recorded: &serde_json::Value, made: &serde_json::Value, at: &str) {
     use serde_json::Value;
     match (recorded, made) {

@@ -1,4 +1,4 @@
-//! What tests of several modules share, and those on real vectors.
+//! Helpers of several modules' tests, and tests on real vectors.
 
 pub(crate) mod finite_differences;
 mod real_data;

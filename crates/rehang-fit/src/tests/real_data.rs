@@ -1,10 +1,11 @@
-//! Closed forms and their σ² on the galleries of `../shared/data`; skipped with a message where they are absent.
+//! Tests closed forms and their σ² on the galleries of `../shared/data`; skipped with a message where they
+//! are absent.
 
 use std::path::PathBuf;
 
-use rehang::adapter::{InputScaling, Uncertainty, true_errors};
-use rehang::curve::{CurveOptions, MAP, Relevance, TOP1, evaluate_leave_one_out};
-use rehang::{Distance, Head, HeadKind, Matrix, Pairs, Progress, Vectors};
+use rehang_core::adapter::{InputScaling, Uncertainty, true_errors};
+use rehang_core::curve::{CurveOptions, MAP, Relevance, TOP1, evaluate_leave_one_out};
+use rehang_core::{Distance, Head, HeadKind, Matrix, Pairs, Progress, Vectors};
 use rehang_files::{VectorSource, read_f32_column, read_labels, read_matrix};
 
 use crate::auto::fit_with;
@@ -19,7 +20,7 @@ struct Gallery {
     head: Option<Head>,
 }
 
-/// A gallery as it is, or with its new vectors scaled to length 1.
+/// Loads a gallery as it is, or with its new vectors scaled to length 1.
 fn load(name: &str, normalised: bool) -> Option<Gallery> {
     let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     // A work tree of this repository lies one folder deeper.
@@ -63,7 +64,7 @@ fn load(name: &str, normalised: bool) -> Option<Gallery> {
     Some(Gallery { train, seen, unseen, head })
 }
 
-/// Top-1 and mAP of the adapted gallery for its own items' new vectors, each leaving itself out.
+/// Measures top-1 and mAP of the adapted gallery for its own items' new vectors, each leaving itself out.
 fn start(native: &Pairs, adapted: &Matrix) -> (f64, f64) {
     let new = native.new_vectors();
     let relevance = Relevance::Labels { gallery: native.labels().unwrap(), queries: None };
@@ -89,7 +90,8 @@ fn ridge_reaches_the_baseline_of_clinc150() {
     }
 }
 
-/// σ² of `method` on both test parts of a gallery: (Kendall τ seen, unseen), printed beside the table.
+/// Measures σ² of `method` on both test parts of a gallery: (Kendall τ seen, unseen), printed beside the
+/// table.
 fn tau(name: &str, normalised: bool, method: Method, with_head: bool) -> Option<(f64, f64)> {
     let data = load(name, normalised)?;
     let parameters = FitParameters { method, ..FitParameters::default() };
@@ -111,13 +113,13 @@ fn tau(name: &str, normalised: bool, method: Method, with_head: bool) -> Option<
     let adapter = fitted.adapter;
     let Uncertainty::OutOfFold(_) = &adapter.uncertainty else { return None };
     let on = |pairs: &Pairs| {
-        let adapted = rehang::adapter::apply(&adapter, pairs.old(), None, &Progress::default()).unwrap();
+        let adapted = rehang_core::adapter::apply(&adapter, pairs.old(), None, &Progress::default()).unwrap();
         let outputs = adapted.vectors.matrix().clone();
         let predicted: Vec<f64> = adapted.variance.iter().map(|&variance| variance.into()).collect();
         let actual = true_errors(pairs.new_vectors().matrix(), &outputs);
         let ratio = predicted.iter().sum::<f64>() / actual.iter().sum::<f64>();
         let (top1, map) = start(pairs, &outputs);
-        let tau = rehang::statistics::kendall_tau_b(&predicted, &actual).unwrap().unwrap();
+        let tau = rehang_core::statistics::kendall_tau_b(&predicted, &actual).unwrap().unwrap();
         eprintln!("  start {top1:.1} / {map:.1}, τ {tau:.3}, ratio {ratio:.2}");
         tau
     };
@@ -140,8 +142,8 @@ fn every_gallery_is_reported() {
     }
 }
 
-/// What a fit by ridge says of the pairs themselves, and its adapter.
-fn said_of_pairs(pairs: &Pairs) -> (Vec<String>, rehang::Adapter) {
+/// Returns the findings of a fit by ridge about the pairs themselves, and its adapter.
+fn said_of_pairs(pairs: &Pairs) -> (Vec<String>, rehang_core::Adapter) {
     let geometry = Some(crate::geometry::GeometryKind::options(pairs.new_vectors().space())[0]);
     let parameters =
         FitParameters { method: Method::Ridge, compare: false, geometry, ..FitParameters::default() };
@@ -151,7 +153,7 @@ fn said_of_pairs(pairs: &Pairs) -> (Vec<String>, rehang::Adapter) {
     (said.map(ToString::to_string).collect(), fitted.adapter)
 }
 
-/// At most 1,800 of the pairs, evenly spread.
+/// Selects at most 1,800 of the pairs, evenly spread.
 fn some(pairs: &Pairs) -> Pairs {
     let step = pairs.len().div_ceil(1_800);
     pairs.select(&(0..pairs.len()).step_by(step).collect::<Vec<_>>())
@@ -164,7 +166,8 @@ fn with(pairs: &Pairs, old: Matrix, new: Matrix) -> Pairs {
     Pairs::new(vectors(pairs.old(), old), vectors(pairs.new_vectors(), new), labels, None).unwrap()
 }
 
-/// Old vectors of the items for which `is_turned` holds, turned: their coordinates are moved and some change their sign.
+/// Turns the old vectors of the items for which `is_turned` holds: their coordinates are moved and some
+/// change their sign.
 fn turned(pairs: &Pairs, is_turned: impl Fn(usize) -> bool) -> Pairs {
     let (old, d) = (pairs.old().matrix(), pairs.old().dimension());
     let sign = |column: usize| if (column * 7 + 3) % 5 < 2 { -1.0 } else { 1.0 };
@@ -188,13 +191,13 @@ fn sound_pairs_are_passed_in_silence_and_others_are_named() {
             assert!(said.is_empty(), "{name}, {} pairs: {said:?}", part.len());
         }
         let pairs = some(&data.train);
-        // 3 % new vectors of nothing.
+        // New vectors of 3 % of the pairs are noise.
         let noise = crate::tests::test_data::random_matrix(pairs.len(), pairs.new_vectors().dimension(), 5);
         let mut new = pairs.new_vectors().matrix().clone();
         let is_bad = |row: usize| row % 33 == 7;
-        let spread = (0..new.rows()).map(|row| rehang::norm(new.row(row))).sum::<f64>() / new.rows() as f64;
+        let spread = (0..new.rows()).map(|row| rehang_core::norm(new.row(row))).sum::<f64>() / new.rows() as f64;
         for row in (0..new.rows()).filter(|&row| is_bad(row)) {
-            let length = rehang::norm(noise.row(row));
+            let length = rehang_core::norm(noise.row(row));
             for (value, noise) in new.row_mut(row).iter_mut().zip(noise.row(row)) {
                 *value = (f64::from(*noise) * spread / length) as f32;
             }
@@ -227,7 +230,7 @@ fn two_kinds_of_old_vectors_are_told_and_the_variance_is_right_for_each() {
         eprintln!("{name}, one in {every} turned: {said:?}");
         assert!(said.iter().any(|said| said.contains("two kinds")), "{name}: {said:?}");
         let fresh = turned(&some(&data.seen), is_turned);
-        let adapted = rehang::adapter::apply(&adapter, fresh.old(), None, &Progress::default()).unwrap();
+        let adapted = rehang_core::adapter::apply(&adapter, fresh.old(), None, &Progress::default()).unwrap();
         let errors = true_errors(fresh.new_vectors().matrix(), adapted.vectors.matrix());
         for kind in [false, true] {
             let rows = || (0..fresh.len()).filter(|&row| is_turned(row) == kind);

@@ -1,4 +1,4 @@
-//! Folders of object stores do what folders must.
+//! Folders of object stores pass the tests of all folders.
 
 #[path = "../../../rehang-files/tests/folders/mod.rs"]
 #[allow(dead_code, reason = "folders of this machine are run elsewhere")]

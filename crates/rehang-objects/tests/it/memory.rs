@@ -1,4 +1,4 @@
-//! Folders of an object store do what folders must: here of one in memory.
+//! Folders of an object store in memory pass the tests of all folders.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -77,7 +77,7 @@ fn of_a_large_parquet_partition_only_the_column_is_fetched() {
     }
     let error = folder.fetch_f32_column(name, Some("none")).unwrap_err().to_string();
     assert!(error.contains("s3://bucket/f/a.parquet") && error.contains("sigma2"), "{error}");
-    // What ends as no Parquet file does is an error of its reader, whatever length it claims.
+    // A file that ends unlike any Parquet file is an error of its reader, whatever length it claims.
     for end in [[0, 0, 0, 0], [0xff, 0xff, 0xff, 0x7f], [9, 0, 0, 0]] {
         let mut bytes = vec![7; 2 << 20];
         let at = bytes.len() - 8;
@@ -114,7 +114,7 @@ fn addresses_that_cannot_be_are_refused_and_passwords_not_said() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Both kinds of folders list the same names in the same order, whatever these are.
+    /// Folders of both kinds list the same names in the same order, whatever the names are.
     #[test]
     fn lists_are_those_of_a_folder_of_this_machine(
         names in proptest::collection::btree_set("([a-c_.=é %-]{1,3}/){0,2}[a-c_. %#-]{1,3}\\.(npy|PQ|txt)", 1..12)

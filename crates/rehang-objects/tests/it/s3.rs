@@ -1,4 +1,4 @@
-//! Folders of a store that speaks S3 over the network do what folders must.
+//! Folders of a store that speaks S3 over the network pass the tests of all folders.
 
 use std::sync::Arc;
 

@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use object_store::ObjectStore;
 use object_store::aws::AmazonS3Builder;
 
-/// Serves a bucket until its input ends.
+/// Python program that serves a bucket until its input ends.
 const START: &str = r#"
 import logging, sys
 import boto3
@@ -31,17 +31,17 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server with a bucket named `bucket`. A strict one answers none of its keys from then on.
+    /// Starts a server with a bucket named `bucket`. A strict server answers none of its keys from then on.
     ///
     /// # Errors
-    /// What Python said.
+    /// The words of Python.
     pub fn start(is_strict: bool) -> Result<Self, String> {
         let strict: &[(&str, &str)] = if is_strict { &[("INITIAL_NO_AUTH_ACTION_COUNT", "1")] } else { &[] };
         let (endpoint, process) = python::start(START, None, strict)?;
         Ok(Self { endpoint, _process: process })
     }
 
-    /// The bucket.
+    /// Opens the bucket.
     pub fn store(&self) -> Arc<dyn ObjectStore> {
         let builder = AmazonS3Builder::new().with_endpoint(&self.endpoint).with_allow_http(true);
         let builder = builder.with_access_key_id("key").with_secret_access_key("secret");
@@ -49,7 +49,7 @@ impl Server {
         Arc::new(builder.with_bucket_name("bucket").build().unwrap())
     }
 
-    /// What a process needs to know of it.
+    /// Variables that a process needs in order to find the server.
     pub fn environment(&self) -> [(&'static str, &str); 4] {
         [
             ("AWS_ENDPOINT_URL", &self.endpoint),
@@ -60,7 +60,8 @@ impl Server {
     }
 }
 
-/// The server of all tests; `None` where there is none, which is said, and is a failure where `REHANG_MOTO=required`.
+/// The one server of all tests; `None` where there is none. Its absence is printed, and is a failure where
+/// `REHANG_MOTO=required`.
 pub fn server() -> Option<&'static Server> {
     static SERVER: OnceLock<Result<Server, String>> = OnceLock::new();
     let found = SERVER.get_or_init(|| Server::start(false));

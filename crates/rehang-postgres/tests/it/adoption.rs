@@ -1,7 +1,8 @@
-//! An adoption that fails at any of its statements leaves what the next one, or a release, can take.
+//! An adoption that fails at any of its statements leaves a database that the next adoption,
+//! or a release, can take.
 
 use postgres::Client;
-use rehang::{Distance, Matrix, Provenance, Result, Space};
+use rehang_core::{Distance, Matrix, Provenance, Result, Space};
 use rehang_postgres::{PostgresStore, TableOptions};
 use rehang_store::{
     Examined, Filter, Index, ItemWrite, Ledger, NewVector, Scan, Select, VectorWrite, WriteOutcome,
@@ -10,7 +11,7 @@ use rehang_store::{
 use crate::notes::options;
 use crate::server;
 
-/// A table, and a rule of the database that refuses the n-th statement that defines something, and no other.
+/// Database with a table, and a rule that refuses the n-th statement that defines something, and no other.
 struct Place {
     address: String,
     client: Client,
@@ -47,14 +48,14 @@ impl Place {
         Ok(store)
     }
 
-    /// What is in the database of ours.
+    /// Counts what the database has of the gallery's.
     fn ours(&mut self) -> i64 {
         let sql = "SELECT (SELECT count(*) FROM pg_namespace WHERE nspname = 'rehang')
              + (SELECT count(*) FROM pg_trigger WHERE tgname ~ 'rehang') + (SELECT count(*) FROM pg_event_trigger WHERE evtname <> 'refuse')";
         self.client.query_one(sql, &[]).unwrap().get(0)
     }
 
-    /// A write of the application, whatever is there.
+    /// Writes the table as an application does, whatever else is there.
     fn write(&mut self) {
         self.client
             .batch_execute("UPDATE notes SET body = body || '!', embedding = format('[2,%s]', length(body) + 1)::vector WHERE id = 2; INSERT INTO notes VALUES (9, 'nine', '[9,1]'); DELETE FROM notes WHERE id = 9")
@@ -78,19 +79,19 @@ fn an_adoption_that_is_refused_at_any_statement_goes_on_or_is_taken_out() {
         assert!(first.to_string().contains("one that may do this (not "), "{nth}: {first}");
         place.write();
         if nth % 2 == 0 {
-            // Nothing that is left keeps the next one from its work.
+            // Nothing that is left keeps the next adoption from its work.
             let store = place.adopt().unwrap_or_else(|error| panic!("{nth}, {first}: {error}"));
             is_whole(&store);
             store.release(None).unwrap_or_else(|error| panic!("{nth}, {first}: {error}"));
         } else if place.ours() > 0 {
-            // Nor a release, where anything is left at all.
+            // Nothing that is left keeps a release from its work.
             PostgresStore::take_out(&place.address, &options())
                 .unwrap_or_else(|error| panic!("{nth}, {first}: {error}"));
         }
         assert_eq!(place.ours(), 0, "{nth}, {first}");
     }
     assert!(nth > 40, "each statement was refused once: {nth}");
-    // The same of a gallery that is there: it stays what it is.
+    // Failures of these kinds meet a gallery that is there: it stays what it is.
     for again in 1.. {
         place.refuse(again, "42501");
         let adopted = place.adopt();
@@ -116,7 +117,7 @@ fn an_adoption_whose_statements_are_cancelled_tries_again() {
     }
 }
 
-/// Keys by which other tools tell their rows apart, and a payload of type `json`.
+/// Keys of several types by which other tools tell their rows apart, and a payload of type `json`.
 #[test]
 fn keys_of_bytes_enums_and_domains_are_ids() {
     let Some(server) = server::server() else { return };

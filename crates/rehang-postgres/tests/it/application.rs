@@ -1,4 +1,5 @@
-//! An application that knows nothing of a gallery writes its own table by plain SQL, and the gallery says what is there.
+//! An application that knows nothing of a gallery writes its own table by plain SQL, and the
+//! gallery says what is there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
@@ -8,7 +9,7 @@ use std::time::Duration;
 
 use postgres::Client;
 use postgres::error::SqlState;
-use rehang::{Distance, ErrorKind, Matrix, NORMALISED_TOLERANCE, Provenance, Space};
+use rehang_core::{Distance, ErrorKind, Matrix, NORMALISED_TOLERANCE, Provenance, Space};
 use rehang_postgres::{PostgresStore, TableOptions};
 use rehang_store::{
     Epoch, Examined, Filter, Index as _, Item, ItemKey, ItemWrite, Ledger, Priority, Queue, QueueBand,
@@ -21,14 +22,15 @@ use crate::server;
 
 const LEASE: Duration = Duration::from_secs(1000);
 
-/// A table as applications make them, and its gallery: the old vectors are its column, those of the new model are in a table of ours.
+/// Table as applications make them, and its gallery: the old vectors are its column, those of the new model
+/// are in a table of the gallery.
 struct Application {
     address: String,
     client: Client,
     store: PostgresStore,
 }
 
-/// What of an item the application's writes may change.
+/// Facts of an item that the application's writes may change.
 #[derive(Debug, Clone, PartialEq)]
 struct Look {
     key: ItemKey,
@@ -45,7 +47,8 @@ type Looks = BTreeMap<String, Look>;
 const TABLE: &str =
     "CREATE TABLE notes (id bigint PRIMARY KEY, title text, body text, topic text, embedding vector(2))";
 
-/// The same in partitions, so that rows of other keys lie elsewhere: one has its columns in another order, one has partitions of its own.
+/// Statements that make the table of [`TABLE`] in partitions, so that rows of other keys lie elsewhere: one
+/// has its columns in another order, one has partitions of its own.
 const PARTITIONED: &str =
     "CREATE TABLE notes (id bigint PRIMARY KEY, title text, body text, topic text, embedding vector(2)) PARTITION BY RANGE (id);
      CREATE TABLE low PARTITION OF notes FOR VALUES FROM (MINVALUE) TO (3);
@@ -75,12 +78,13 @@ impl Application {
         self.client.batch_execute(sql).unwrap_or_else(|error| panic!("{sql}: {error:?}"));
     }
 
-    /// Everything that the gallery says, held against each other and against the doctor.
+    /// Returns everything that the gallery says, after comparing it with itself and with the doctor.
     fn looks(&self) -> Looks {
         looks(&self.store, &self.address)
     }
 
-    /// Rows 1 to 4 with vectors of the old model, of which nothing was paid for before. In the new space, 1 and 4 are native, 2 is adapted and leased, 3 has failed.
+    /// Makes rows 1 to 4 with vectors of the old model, of which nothing was paid for before. In the new
+    /// space, 1 and 4 are native, 2 is adapted and leased, 3 has failed.
     fn fill(&mut self) -> Looks {
         self.sql(
             "TRUNCATE notes;
@@ -176,21 +180,23 @@ fn looks(store: &PostgresStore, address: &str) -> Looks {
     found
 }
 
-/// What a write of the application does to an item.
+/// Effect of a write of the application on an item.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Fate {
-    /// Another revision of the same item; whether the column's vector is of this content.
+    /// The item has another revision; the flag says whether the column's vector is of this content.
     Changed(bool),
-    /// The same with its source as it was, and all that was made from that; whether the column's vector is of this content.
+    /// The item has another revision, with its source as it was, and all that was made from the source; the
+    /// flag says whether the column's vector is of this content.
     Kept(bool),
-    /// The item that had another id before.
+    /// The item had another id before.
     Renamed(&'static str),
     Gone,
-    /// An item that was not there before, or another one by the same id.
+    /// The item was not there before, or it is another one by the same id.
     New(bool),
 }
 
-/// Holds what is there now against what was there. Ids that are not named are as they were.
+/// Compares what is there now with what was there before. Items whose ids are not named
+/// have to be as they were.
 fn expect(before: &Looks, after: &Looks, fates: &[(&str, Fate)], what: &str) {
     let named: BTreeMap<&str, Fate> = fates.iter().copied().collect();
     for (id, was) in before {
@@ -238,7 +244,7 @@ fn expect(before: &Looks, after: &Looks, fates: &[(&str, Fate)], what: &str) {
     }
 }
 
-/// A write, and what becomes of the items that it touches.
+/// Write of the application, and what becomes of the items that it touches.
 struct Step {
     name: &'static str,
     run: Run,
@@ -391,12 +397,12 @@ const STEPS: &[Step] = &[
     },
 ];
 
-/// A role of the application. Roles are those of the whole server, so the name is this database's.
+/// Names a role of the application. Roles belong to the whole server, so the name contains the database's.
 fn role(address: &str) -> String {
     format!("application_{}", address.rsplit("test_").next().unwrap().split('?').next().unwrap())
 }
 
-/// Every step, undone by a rollback and by a savepoint, and then done.
+/// Goes through every step: undone by a rollback, undone by a savepoint, and then done.
 fn go_through_the_steps(table: &str, session: &str, begin: &str) {
     let Some(server) = server::server() else { return };
     let mut application = Application::new(server, table, &options());
@@ -493,7 +499,8 @@ fn writes_of_a_session_that_sees_no_schema() {
     expect(&before, &application.looks(), &[("1", Changed(false)), ("2", Gone)], "another path");
 }
 
-/// An application whose snapshot is from before a write of ours: it may be asked to begin again, and nothing is lost or left behind.
+/// Runs an application whose snapshot is from before a write of the gallery. It may be asked to begin again,
+/// and nothing is lost or left behind.
 fn with_an_older_snapshot(
     isolation: &str,
     ours: &dyn Fn(&Application, &Looks),
@@ -525,7 +532,8 @@ fn with_an_older_snapshot_of(
     match client.batch_execute(theirs).and_then(|()| client.batch_execute("COMMIT")) {
         Ok(()) => {}
         Err(error) => {
-            // At these levels the server may ask an application to begin again, and it has to do so for its own sake, too.
+            // At these levels the server may ask an application to begin again, which the
+            // application has to expect anyway.
             assert_eq!(error.code(), Some(&SqlState::T_R_SERIALIZATION_FAILURE), "{error:?}");
             client.batch_execute("ROLLBACK").unwrap();
             assert_eq!(application.looks(), middle, "what was rolled back has changed nothing");
@@ -577,7 +585,7 @@ fn snapshots_from_before_a_failure_was_recorded() {
     }
 }
 
-/// What an encoder says of an item may hold what no text of the server does.
+/// An encoder's reason may hold a letter that no text of the server can.
 #[test]
 fn a_reason_with_a_nul_is_kept_without_it() {
     let Some(server) = server::server() else { return };
@@ -597,7 +605,8 @@ fn claim_all(application: &Application, _: &Looks) {
 #[test]
 fn snapshots_from_before_an_item_was_claimed() {
     for isolation in ["REPEATABLE READ", "SERIALIZABLE"] {
-        // Nothing but time ends a lease that the application's snapshot does not see; whether a write is right never depends on it.
+        // Only time ends a lease that the application's snapshot does not see. Whether a write is right
+        // never depends on the lease.
         let ours = |application: &Application, looks: &Looks| {
             claim_all(application, looks);
             Ledger::release(&application.store, "new", "another", None).unwrap();
@@ -657,7 +666,7 @@ fn snapshots_from_before_the_adoption() {
     }
 }
 
-/// A transaction that has changed an item, and is open.
+/// Runs a worker beside a transaction that has changed an item and is open.
 fn with_an_open_transaction(change: &str, fates: &[(&str, Fate)]) {
     let Some(server) = server::server() else { return };
     for (table, end) in
@@ -680,7 +689,7 @@ fn with_an_open_transaction(change: &str, fates: &[(&str, Fate)]) {
             let before = application.looks();
             let mut client = server::client(&application.address);
             client.batch_execute(&format!("BEGIN; {change}")).unwrap();
-            // Each of these waits for nobody: a wait would end with an error after half a minute.
+            // None of these calls waits for anybody: a wait would end with an error after half a minute.
             let store = &application.store;
             let at = |id: &str| (before[id].key, before[id].revision);
             let writes: Vec<VectorWrite> = ["2", "3"].map(|id| write(at(id), Provenance::Adapted)).into();
@@ -710,7 +719,7 @@ fn with_an_open_transaction(change: &str, fates: &[(&str, Fate)]) {
                 assert_eq!(after["2"].new, Some(Provenance::Adapted), "{change} rolled back");
                 assert!(!after["2"].is_failed);
             }
-            // Whatever waits is handed out, in the end.
+            // Every item that waits is handed out, in the end.
             Ledger::release(&application.store, "new", "worker", None).unwrap();
             let waiting = after
                 .values()
@@ -802,7 +811,8 @@ fn triggers_of_the_application_that_write_the_row_again_after_ours() {
     write_the_row_again("z_last");
 }
 
-/// Triggers fire in the order of their names: what an earlier one has written is told to ours first, and what it was fired by afterwards.
+/// Triggers fire in the order of their names: the gallery's trigger sees first what an earlier trigger has
+/// written, and afterwards the write that fired that trigger.
 #[test]
 fn triggers_of_the_application_that_write_the_row_again_before_ours() {
     write_the_row_again("a_first");
@@ -860,7 +870,7 @@ fn triggers_of_the_application_that_change_the_row_before() {
     expect(&before, &application.looks(), &[("3", Changed(false))], "a trigger before");
 }
 
-/// Tables of other forms: each is adopted with a row in it, and gets and loses others.
+/// Form of a table: it is adopted with a row in it, and gets and loses others.
 struct Form<'a> {
     table: &'a str,
     options: TableOptions,
@@ -941,7 +951,7 @@ fn a_composite_key_and_quoted_names() {
     let item = application.store.get(&[id]).unwrap().remove(0).unwrap();
     assert_eq!(item.label.as_deref(), Some("6"));
     assert_eq!(item.payload, json!({"other": "other", "payload": 1.50}));
-    // The gallery writes it, too.
+    // The gallery writes the row, too.
     let put = ItemWrite {
         id: r#"["-3", "00000000-0000-0000-0000-0000000000bb", "é"]"#.into(),
         source: Some("put".into()),
@@ -952,7 +962,7 @@ fn a_composite_key_and_quoted_names() {
     application.store.put(std::slice::from_ref(&put)).unwrap();
     let got = application.store.get(&[&put.id]).unwrap().remove(0).unwrap();
     assert_eq!((got.source.as_deref(), got.payload), (Some("put"), json!({"other": null, "payload": 2.0})));
-    // Another handle finds the gallery again, by the name in another form.
+    // Another handle finds the gallery again, by another form of the name.
     application.sql(r#"SET search_path = "Big ""Shop""""#);
     let again = PostgresStore::open(&application.address, &options, Some("old")).unwrap();
     assert_eq!(looks(&again, &application.address), application.looks());
@@ -1038,7 +1048,7 @@ fn a_column_that_a_gallery_reads_stays() {
     }
 }
 
-/// Columns by the names of what the triggers' function calls its own.
+/// Columns have the names of variables in the triggers' function.
 #[test]
 fn columns_by_any_name() {
     let Some(server) = server::server() else { return };
@@ -1129,7 +1139,7 @@ fn rows_that_come_to_meet_a_condition_and_cease_to() {
         expect(&before, &after, fates, sql);
         before = after;
     }
-    // What the gallery writes has to meet it, too.
+    // A write through the gallery has to meet the condition, too.
     let write = |label: Option<&str>| ItemWrite {
         id: "20".into(),
         source: Some("x".into()),
@@ -1185,7 +1195,8 @@ fn generated_columns_and_identities() {
     }
 }
 
-/// A trigger sees nothing of a column that is generated when it is read: it can be no source, and is a payload as any other.
+/// A trigger sees nothing of a column that is generated when it is read. Such a column can be no source, and
+/// is a payload like any other.
 #[test]
 fn virtual_columns() {
     let Some(server) = server::server() else { return };
@@ -1251,7 +1262,7 @@ fn the_payload_is_made_of_the_other_columns() {
     assert_eq!(hits(&application, "n", json!(5)), ["1"]);
     assert_eq!(hits(&application, "n", json!(null)), ["2"]);
     assert_eq!(hits(&application, "j", json!({"x": 1})), ["1"]);
-    // A column that comes later is no part of a handle that is open, and is one of the next.
+    // A column that comes later is unknown to a handle that is open, and known to the next one.
     application.sql("UPDATE notes SET n = 6; ALTER TABLE notes ADD COLUMN later text DEFAULT 'x'");
     assert_eq!(application.looks(), before);
     assert_eq!(hits(&application, "n", json!(6)), ["1", "2"]);
@@ -1263,8 +1274,8 @@ fn the_payload_is_made_of_the_other_columns() {
     assert_eq!(looks(&again, &application.address).len(), 3);
 }
 
-/// The server keeps JSON that no reader here takes, and `json` that it cannot read itself. One such row keeps no other from being read, claimed or
-/// found.
+/// The server keeps JSON that no reader here takes, and `json` that it cannot read itself. One such row keeps
+/// no other from being read, claimed or found.
 #[test]
 fn a_row_that_no_reader_takes_keeps_no_other_from_its_vector() {
     let Some(server) = server::server() else { return };
@@ -1300,7 +1311,8 @@ fn a_row_that_no_reader_takes_keeps_no_other_from_its_vector() {
     }
 }
 
-/// More rows than are listed in one transaction, with keys whose order depends on the collation.
+/// The table has more rows than are listed in one transaction, with keys whose order
+/// depends on the collation.
 #[test]
 fn adoption_lists_every_row_whatever_the_order_of_keys_is() {
     let Some(server) = server::server() else { return };
@@ -1327,11 +1339,12 @@ fn adoption_lists_every_row_whatever_the_order_of_keys_is() {
     }
 }
 
-/// A collation by which the same letters are equal, small or not.
+/// Statement for a collation by which small and capital letters are equal.
 const BLIND: &str =
     "CREATE COLLATION blind (provider = icu, locale = 'und-u-ks-level2', deterministic = false)";
 
-/// The key that is looked up in our tables has the collation of the application's, so that equal keys are equal and an index finds them.
+/// The key in the gallery's tables has the collation of the application's key, so that equal keys are equal
+/// and an index finds them.
 #[test]
 fn keys_keep_their_collation() {
     let Some(server) = server::server() else { return };
@@ -1348,7 +1361,7 @@ fn keys_keep_their_collation() {
     let lines: Vec<String> =
         application.client.query(plan, &[]).unwrap().iter().map(|row| row.get(0)).collect();
     assert!(!lines.join("\n").contains("Seq Scan"), "{lines:#?}");
-    // Where the server knows them, keys may be equal that are not the same.
+    // A server with ICU knows collations by which different keys are equal.
     if application.client.batch_execute(BLIND).is_err() {
         eprintln!("skipped: a server without ICU");
         return;
@@ -1421,7 +1434,7 @@ fn pgvector_in_a_schema_that_nobody_looks_into() {
     );
 }
 
-/// Says that something is over, also where it ends by a panic.
+/// Flag that is set when a scope is over, also where it ends by a panic.
 struct Sets<'a>(&'a AtomicBool);
 
 impl Drop for Sets<'_> {
@@ -1430,7 +1443,8 @@ impl Drop for Sets<'_> {
     }
 }
 
-/// An application that updates rows in the opposite order of ours never hears of a deadlock: we wait for nobody.
+/// An application that updates rows in the opposite order of the gallery never hears of a deadlock: the
+/// gallery waits for nobody.
 #[test]
 fn an_application_that_goes_the_other_way_is_not_in_a_deadlock() {
     for table in [TABLE, PARTITIONED] {
@@ -1493,7 +1507,8 @@ fn an_application_goes_the_other_way(table: &str) {
     assert_eq!(application.looks().len(), 40);
 }
 
-/// The rights that the page gives to an application's role are all that it takes, also where the spaces come later.
+/// The rights that the page gives to an application's role are all that it needs, also where
+/// the spaces come later.
 #[test]
 fn the_rights_of_the_page_are_enough() {
     let Some(server) = server::server() else { return };
@@ -1536,7 +1551,7 @@ fn the_rights_of_the_page_are_enough() {
     application.sql(&format!("DROP OWNED BY {role}; DROP ROLE {role}"));
 }
 
-/// The rows of the view, as `key vector provenance handicap`.
+/// Returns the rows of the view, as `key vector provenance handicap`.
 fn served(application: &mut Application) -> Vec<String> {
     let sql = "SELECT id || ' ' || serving_vector::text || ' ' || provenance || ' ' || handicap FROM rehang.serving_1 ORDER BY id";
     application.client.query(sql, &[]).unwrap().iter().map(|row| row.get(0)).collect()
@@ -1550,7 +1565,7 @@ fn a_view_has_the_vectors_that_serve() {
     let old = ["1 [1,0] old 0", "2 [2,0] old 0", "3 [3,0] old 0", "4 [4,0] old 0"];
     assert_eq!(served(&mut application), old);
 
-    // A transaction that has read the view and goes on does not keep it from following.
+    // A transaction that has read the view and goes on does not keep the view from following.
     let mut reader = server::client(&application.address);
     reader.batch_execute("BEGIN; SELECT * FROM rehang.serving_1; SET lock_timeout = 0").unwrap();
     application.store.switch_serving("old", "new").unwrap();
@@ -1562,7 +1577,7 @@ fn a_view_has_the_vectors_that_serve() {
     let new = ["1 [1,2,3] native 0", "2 [1,2,3] adapted 0.5", "4 [1,2,3] native 0"];
     assert_eq!(served(&mut application), new);
 
-    // An application's search of the view is one of the index, whichever space serves.
+    // An application's search of the view reads the index, whichever space serves.
     application.sql(
         "CREATE INDEX nearest_new ON rehang.vector_2 USING hnsw (value vector_l2_ops);
          CREATE INDEX nearest_old ON notes USING hnsw (embedding vector_l2_ops);
@@ -1581,7 +1596,7 @@ fn a_view_has_the_vectors_that_serve() {
         }
     }
 
-    // The space that goes is not read any more, and what is left can be given back.
+    // The space that goes is not read any more, and the gallery can be released.
     application.store.switch_serving("old", "new").unwrap();
     application.store.drop_space("old").unwrap();
     assert_eq!(served(&mut application), new);
@@ -1616,7 +1631,7 @@ fn vectors_move_into_a_column_that_is_new_or_empty() {
     let native = || Some("[1,2,3]".to_owned());
     assert_eq!(column(&mut application, "mine"), [None, None, Some("[7,7,7]".into()), None]);
 
-    // An empty one will do; a second call goes on, and so does one after a stop.
+    // An empty column will do; a second call goes on, and so does one after a stop.
     application.sql("UPDATE notes SET mine = NULL");
     assert!(application.store.settle("mine", &|_, _| false).unwrap_err().is_cancelled());
     for _ in 0..2 {
@@ -1627,7 +1642,7 @@ fn vectors_move_into_a_column_that_is_new_or_empty() {
     store.release(Some("mine")).unwrap();
     assert_eq!(left_of_us(&mut client), 0);
 
-    // From then on it is the application's.
+    // From then on the column is the application's.
     let mut application = Application { store: adopt(&address, &options()), address, client };
     let looks = application.looks();
     for id in ["1", "2", "3", "4"] {
@@ -1639,7 +1654,8 @@ fn vectors_move_into_a_column_that_is_new_or_empty() {
     assert_eq!(column(&mut application, "embedding_new"), [native(), native(), native(), native()]);
 }
 
-/// `settle` waits for a row that an application's transaction holds, and no application waits for `settle` meanwhile.
+/// `settle` waits for a row that an application's transaction holds, and no application waits
+/// for `settle` meanwhile.
 #[test]
 fn vectors_move_beside_a_transaction_that_is_open() {
     let Some(server) = server::server() else { return };
@@ -1687,7 +1703,7 @@ fn a_release_is_in_no_readers_way() {
     assert_eq!(left_of_us(&mut client), 0);
 }
 
-/// What an application has made of ours is not taken away with it.
+/// A release does not take away what an application has made over the gallery's functions and views.
 #[test]
 fn a_release_is_refused_while_a_view_reads_what_is_ours() {
     let Some(server) = server::server() else { return };
@@ -1706,7 +1722,7 @@ fn a_release_is_refused_while_a_view_reads_what_is_ours() {
     }
 }
 
-/// A new database out of a dump; `None` where there is no program that makes one.
+/// Restores a dump into a new database; `None` where there is no program that makes one.
 fn restored(server: &server::Server, address: &str) -> Option<String> {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("dump.sql");
@@ -1725,7 +1741,7 @@ fn restored(server: &server::Server, address: &str) -> Option<String> {
     Some(address)
 }
 
-/// A gallery that comes out of a dump is that of the table which came with it.
+/// A gallery that comes out of a dump belongs to the table which came with it.
 #[test]
 fn a_gallery_comes_out_of_a_dump() {
     let Some(server) = server::server() else { return };
@@ -1738,7 +1754,7 @@ fn a_gallery_comes_out_of_a_dump() {
         client.batch_execute("UPDATE notes SET id = 60 WHERE id = 1; UPDATE notes SET body = 'x' WHERE id = 4; TRUNCATE middle; DELETE FROM low WHERE id = 2").unwrap();
         let fates = [("1", Gone), ("60", Renamed("1")), ("2", Gone), ("3", Gone), ("4", Gone)];
         expect(&before, &looks(&store, &copy), &fates, "partitions after the dump");
-        // By the numbers of now.
+        // An adoption notes the present numbers.
         let store = adopt(&copy, &options());
         assert_eq!((looks(&store, &copy).len(), store.remarks().unwrap()), (1, vec![]));
     }
@@ -1759,70 +1775,29 @@ fn a_gallery_comes_out_of_a_dump() {
     };
     assert!(says(&store) && !says(&application.store));
     assert!(!says(&adopt(&copy, &options())));
-
-    // One of an earlier version knows its table by a number, and a trigger of it is in no dump.
-    application.sql(
-        "ALTER TABLE rehang.gallery ALTER COLUMN relation TYPE oid; DROP TRIGGER \"00_rehang_1_updates\" ON notes;
-         CREATE TRIGGER \"00_rehang_1_updates\" AFTER UPDATE ON notes FOR EACH ROW
-             WHEN (OLD.embedding IS DISTINCT FROM NEW.embedding OR OLD.body IS DISTINCT FROM NEW.body OR OLD.id <> NEW.id)
-             EXECUTE FUNCTION rehang.changed_1();
-         ALTER TABLE notes ENABLE ALWAYS TRIGGER \"00_rehang_1_updates\"",
-    );
-    let copy = restored(server, &application.address).unwrap();
-    let open = || PostgresStore::open(&copy, &options(), Some("old"));
-    let adopt_copy = || PostgresStore::adopt(&copy, &options(), Some("old"), &|_, _| true);
-    for error in [open().unwrap_err(), adopt_copy().unwrap_err()] {
-        assert!(error.to_string().contains("a gallery that takes another table for its own"), "{error}");
-    }
-    server::client(&copy).batch_execute("DROP SCHEMA rehang CASCADE").unwrap();
-    assert_eq!(looks(&adopt(&copy, &options()), &copy).len(), 4);
-
-    // It is brought to the present form where it is adopted once more.
-    application.store = adopt(&application.address, &options());
-    assert_eq!(application.looks(), before);
-    let is_restored = |address: &str| {
-        let copy = restored(server, address).unwrap();
-        let store = PostgresStore::open(&copy, &options(), Some("old")).unwrap();
-        assert_eq!(looks(&store, &copy), before);
-    };
-    is_restored(&application.address);
-    // So is one that was made beside it, which has the triggers of now.
-    application.sql("ALTER TABLE rehang.gallery ALTER COLUMN relation TYPE oid");
-    application.store = adopt(&application.address, &options());
-    is_restored(&application.address);
 }
 
-/// A gallery whose tables an earlier version made: it is refused until it is adopted once more, which keeps all that is there.
+/// A gallery whose tables another version made is left alone.
 #[test]
-fn a_gallery_of_format_1_is_brought_up_where_it_is_adopted() {
+fn a_gallery_of_another_format_is_refused() {
     let Some(server) = server::server() else { return };
     let mut application = Application::new(server, TABLE, &options());
     let before = application.fill();
-    application.sql(
-        "ALTER TABLE rehang.item_1 DROP COLUMN source_revision; UPDATE rehang.gallery SET format = 1;
-         DO $$ DECLARE n int; BEGIN FOR n IN SELECT number FROM rehang.space LOOP
-             EXECUTE format('ALTER TABLE rehang.state_%s DROP COLUMN source_revision', n); END LOOP; END $$",
-    );
-    let address = application.address.clone();
-    let open = || PostgresStore::open(&address, &options(), Some("old"));
-    let error = open().unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::WrongPhase { .. }), "{error:?}");
-    assert!(error.to_string().contains("of format 1"), "{error}");
-    application.store = adopt(&application.address, &options());
-    assert_eq!(application.looks(), before);
-    application.sql("UPDATE notes SET embedding = '[7,7]' WHERE id < 4");
-    let kept = [("1", Kept(true)), ("2", Kept(true)), ("3", Kept(true))];
-    expect(&before, &application.looks(), &kept, "brought up");
-    open().unwrap();
-    // One of a later version is nobody's here.
-    application.sql("UPDATE rehang.gallery SET format = 3");
-    let adopt_again = || PostgresStore::adopt(&address, &options(), Some("old"), &|_, _| true);
-    for error in [open().unwrap_err(), adopt_again().unwrap_err()] {
-        assert!(error.to_string().contains("use the rehang that made it"), "{error}");
+    for format in [1, 3] {
+        application.sql(&format!("UPDATE rehang.gallery SET format = {format}"));
+        let (open, adopt) = (
+            PostgresStore::open(&application.address, &options(), Some("old")),
+            PostgresStore::adopt(&application.address, &options(), Some("old"), &|_, _| true),
+        );
+        for error in [open.unwrap_err(), adopt.unwrap_err()] {
+            assert!(error.to_string().contains("use the rehang that made it"), "{error}");
+        }
     }
+    application.sql("UPDATE rehang.gallery SET format = 2");
+    assert_eq!(application.looks(), before);
 }
 
-/// The whole way of an application that writes texts at once and their old vectors by a job, and embeds all of them anew at last.
+/// An application writes texts at once and their old vectors by a job, and embeds all texts anew at last.
 #[test]
 fn a_text_is_paid_for_once_whenever_its_old_vector_comes() {
     let Some(server) = server::server() else { return };
@@ -1844,7 +1819,7 @@ fn a_text_is_paid_for_once_whenever_its_old_vector_comes() {
     application.sql("UPDATE notes SET body = 'text ' || id");
     let in_hand = claimed(&application);
     assert_eq!(in_hand.len(), 4);
-    // The job comes while two are in hand, and after the others are native.
+    // The job comes while two items are in hand, and after the others are native.
     application.sql("UPDATE notes SET embedding = '[1,1]' WHERE id < 3");
     assert_eq!(claimed(&application), [], "they are in hand");
     assert_eq!(embed(&application, &in_hand), [WriteOutcome::Written; 4]);
@@ -1941,7 +1916,7 @@ fn a_view_of_a_composite_key_has_its_columns() {
     assert_eq!(found, (7, "a".into(), "old".into(), "[1,2]".into()));
 }
 
-/// What an owner can see of a table, and what else is in the database.
+/// Lists everything that an owner can see of a table, and what else is in the database.
 fn form_of(client: &mut Client, with_rows: bool) -> Vec<String> {
     let mut lines = Vec::new();
     for sql in [
@@ -1972,7 +1947,7 @@ fn form_of(client: &mut Client, with_rows: bool) -> Vec<String> {
     lines
 }
 
-/// How much of ours is in a database.
+/// Counts what is left of the gallery in a database.
 fn left_of_us(client: &mut Client) -> i64 {
     client
         .query_one(
@@ -2019,7 +1994,8 @@ fn a_table_is_given_back_as_it_was_taken() {
         assert_eq!(form_of(&mut client, true), before);
         assert_eq!(left_of_us(&mut client), 0);
     }
-    // Rows that go by a foreign key are seen; a table that refers to ours does not keep it from being emptied together.
+    // Rows that go by a foreign key are seen. A table that refers to the gallery's table does not keep both
+    // from being emptied together.
     let application = Application {
         store: adopt(&address, &options()),
         address: address.clone(),
@@ -2029,7 +2005,7 @@ fn a_table_is_given_back_as_it_was_taken() {
     assert_eq!(application.looks().len(), 0);
 }
 
-/// A small generator, so that each run writes the same.
+/// Small generator, so that each run writes the same.
 struct Random(u64);
 
 impl Random {
@@ -2039,7 +2015,8 @@ impl Random {
     }
 }
 
-/// What one thread of an application does all day, in rows that are its own. Gives the transactions that it made.
+/// Writes as one thread of an application does all day, in rows that are its own. Returns the number of
+/// transactions that it made.
 fn write_until(address: &str, thread: u64, is_over: &AtomicBool) -> usize {
     let mut random = Random(thread);
     let mut client = server::client(address);
@@ -2047,7 +2024,7 @@ fn write_until(address: &str, thread: u64, is_over: &AtomicBool) -> usize {
     while !is_over.load(Ordering::Acquire) {
         let first = 1 + thread * 1000 + random.below(900);
         let mut sql = vec!["BEGIN".to_owned()];
-        // From the last row to the first, which is the other way than ours.
+        // The rows go from the last to the first, against the gallery's order.
         for id in (first..first + 1 + random.below(20)).rev() {
             sql.push(match random.below(6) {
                 0 => format!("DELETE FROM notes WHERE id = {id}"),
@@ -2087,7 +2064,7 @@ fn a_gallery_comes_and_goes_while_an_application_writes() {
                 made.fetch_add(write_until(address, thread, is_over), Ordering::Relaxed);
             });
         }
-        // Whatever fails here ends the writers, too.
+        // A failure here ends the writers, too.
         let _at_the_end = Sets(&is_over);
         for _ in 0..3 {
             let store = adopt(&address, &options());
@@ -2111,7 +2088,8 @@ fn a_gallery_comes_and_goes_while_an_application_writes() {
     assert_eq!(left_of_us(&mut client), 0);
 }
 
-/// Many equal vectors keep an index of pgvector from others: it finds a third of these. A search for all of a small gallery finds all.
+/// Many equal vectors keep an index of pgvector from finding others: it finds a third of these. A search for
+/// all of a small gallery finds all.
 #[test]
 fn a_search_for_all_finds_all_beside_an_index() {
     let Some(server) = server::server() else { return };
@@ -2126,8 +2104,8 @@ fn a_search_for_all_finds_all_beside_an_index() {
     assert_eq!(found(5_000).len(), 2_400);
 }
 
-/// A gallery of more items than a search compares one by one, each with a vector of the new space of this provenance (SQL), and no index yet. The
-/// server counts and frees nothing there by itself.
+/// Makes a gallery of more items than a search compares one by one, each with a vector of the new space of
+/// this provenance (SQL), and no index yet. The server counts and frees nothing there by itself.
 fn of_many_items(server: &server::Server, provenance: &str) -> Application {
     let mut application = Application::new(server, TABLE, &options());
     application.sql(&format!(
@@ -2140,8 +2118,8 @@ fn of_many_items(server: &server::Server, provenance: &str) -> Application {
     application
 }
 
-/// A search by SQL looks into the index right after a fill, when the server's statistics still say that all items lack a vector, and finds what
-/// the library's own search finds, with a handicap and without one.
+/// A search by SQL reads the index right after a fill, when the server's statistics still say that all items
+/// lack a vector. It finds what the library's own search finds, with a handicap and without one.
 #[test]
 fn searches_by_sql_look_into_the_index() {
     const MADE: &str = "CASE WHEN item % 50 = 0 THEN 'native' ELSE 'adapted' END";
@@ -2185,13 +2163,13 @@ fn searches_by_sql_look_into_the_index() {
         );
         drop(client);
         let mut client = server::client(&application.address);
-        // The session that has searched says so when it ends.
+        // The session that has searched reports its counts when it ends.
         while client.query_one(looked_up, &[]).unwrap().get::<_, i64>(0) == before {}
     }
 }
 
-/// The functions of a database go by the rules of the library: a search looks at as many candidates of the index, and sets back what it has set;
-/// a write takes vectors that are as near to length 1.
+/// The functions of a database follow the rules of the library. A search looks at as many candidates of the
+/// index, and sets back what it has set. A write takes vectors that are as near to length 1.
 #[test]
 fn functions_of_a_database_go_by_the_rules_of_the_library() {
     let Some(server) = server::server() else { return };
@@ -2225,8 +2203,8 @@ fn functions_of_a_database_go_by_the_rules_of_the_library() {
     }
 }
 
-/// Our index knows how many bytes a vector it had when it was made, also beside one that the application made; the room that replaced vectors
-/// left is given back when it is made again.
+/// The gallery's index knows how many bytes a vector it had when it was made, also beside one that the
+/// application made. The room that replaced vectors left is given back when it is made again.
 #[test]
 fn an_index_knows_what_it_has_grown_by() {
     let Some(server) = server::server() else { return };
@@ -2237,7 +2215,7 @@ fn an_index_knows_what_it_has_grown_by() {
     let made = store.index_health("new").unwrap();
     assert!((made.growth.unwrap() - 1.0).abs() < 0.01, "{made:?}");
     let mut client = server::client(&application.address);
-    // The server has counted what is there now, and a second process finds nothing to do.
+    // The server has counted the present vectors, and a second process finds nothing to do.
     let known =
         "SELECT most_common_vals::text FROM pg_stats WHERE tablename = 'state_2' AND attname = 'provenance'";
     assert_eq!(client.query_one(known, &[]).unwrap().get::<_, String>(0), "{adapted}");
@@ -2255,7 +2233,8 @@ fn an_index_knows_what_it_has_grown_by() {
     assert!((again.growth.unwrap() - 1.0).abs() < 0.01 && again.bytes < grown.bytes, "{again:?}");
 }
 
-/// An item that was left without a row is removed at the end of the adoption, but not where a transaction is about to write its row.
+/// An item that was left without a row is removed at the end of the adoption, except where a transaction is
+/// about to write its row.
 #[test]
 fn adoption_keeps_an_item_whose_row_is_being_written() {
     let Some(server) = server::server() else { return };
@@ -2270,7 +2249,7 @@ fn adoption_keeps_an_item_whose_row_is_being_written() {
     let mut writer = server::client(&address);
     let has_stopped = |_: u64, _: u64| false;
     PostgresStore::adopt(&address, &options(), Some("old"), &has_stopped).unwrap_err();
-    // As where rows 11 and 12 went while their page was read.
+    // Rows 11 and 12 went while their page was read, which leaves these items.
     client
         .batch_execute("INSERT INTO rehang.item_1 (id, k1, revision, sourced) VALUES ('11', 11, 1, true), ('12', 12, 1, true)")
         .unwrap();

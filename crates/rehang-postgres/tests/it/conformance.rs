@@ -1,4 +1,5 @@
-//! The contracts, on a real server: with all spaces in tables of ours, and with the old one in the application's column.
+//! The contracts of a store on a real server: with all spaces in tables of the gallery, and with the old one
+//! in the application's column.
 
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ struct Postgres {
     address: String,
     /// Whether the table is partitioned.
     partitions: bool,
-    /// The space that is a column of the table.
+    /// Name of the space that is a column of the table.
     in_column: Option<&'static str>,
 }
 

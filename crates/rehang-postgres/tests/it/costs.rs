@@ -1,4 +1,5 @@
-//! What a call costs where a gallery is large, where one kind of vectors is rare, or where somebody looks at an old state.
+//! Costs of calls where a gallery is large, where one kind of vectors is rare, or where somebody
+//! looks at an old state.
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
@@ -8,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use postgres::Client;
-use rehang::{Distance, Matrix, Provenance, Space};
+use rehang_core::{Distance, Matrix, Provenance, Space};
 use rehang_postgres::PostgresStore;
 use rehang_store::{
     Among, Claimed, Examined as _, Filter, Found, Index as _, Ledger, PAIRS_SEED, Queue, Record, Sample,
@@ -21,7 +22,7 @@ use crate::server;
 const LEASE: Duration = Duration::from_secs(1000);
 const ROWS: usize = 24_000;
 
-/// A table of so many notes with old vectors of two coordinates, and a space for new ones of eight.
+/// Makes a table of `rows` notes with old vectors of two coordinates, and a space for new ones of eight.
 fn gallery(server: &server::Server, rows: usize, distance: Distance) -> (String, Client, PostgresStore) {
     let address = server.database();
     let mut client = server::client(&address);
@@ -41,7 +42,7 @@ fn adopt(address: &str) -> PostgresStore {
     PostgresStore::adopt(address, &labelled(), Some("old"), &|_, _| true).unwrap()
 }
 
-/// Points in 200 clusters, as embeddings are.
+/// Places a point in one of 200 clusters, as embeddings lie.
 fn vector(item: usize) -> Vec<f32> {
     let noise = |seed: usize| ((seed as f64 * 12.9898).sin() * 43_758.547).fract() as f32;
     (0..8).map(|at| noise(item % 200 * 7919 + at) + 0.3 * noise(item * 104_729 + at * 31)).collect()
@@ -59,7 +60,7 @@ fn fill(client: &mut Client, rows: usize) {
     sink.finish().unwrap();
 }
 
-/// The `k` nearest of all, compared one by one, with the handicap.
+/// Finds the `k` nearest of all vectors, compared one by one, with the handicap.
 fn nearest(natives: &BTreeSet<usize>, distances: &[f64], k: usize, handicap: f64) -> Vec<Found> {
     let farther = |(at, distance): (usize, &f64)| {
         let more = if natives.contains(&(at + 1)) { 0.0 } else { handicap };
@@ -78,8 +79,9 @@ fn nearest(natives: &BTreeSet<usize>, distances: &[f64], k: usize, handicap: f64
     all.into_iter().map(found).collect()
 }
 
-/// At every share of natives a search with a handicap finds what is nearest with it, by SQL and by the library alike, and reads as little of the
-/// index as a search without one: the kind that is rare is not looked for in all of it.
+/// Searches with a handicap find, at every share of natives, what is nearest with it, by SQL and by the
+/// library alike. They read as little of the index as a search without one: the kind that is rare is not
+/// looked for in all of it.
 #[test]
 fn a_search_with_a_handicap_costs_as_much_as_one_without() {
     let Some(server) = server::server() else { return };
@@ -95,7 +97,7 @@ fn a_search_with_a_handicap_costs_as_much_as_one_without() {
         .map(|query| vectors.iter().map(|vector| Distance::Cosine.between(query, vector)).collect())
         .collect();
     for natives in [0, 5, 240, 2_400, ROWS / 2, ROWS - 240, ROWS - 5, ROWS] {
-        // Spread over the clusters, and each set a part of the next.
+        // The natives are spread over the clusters, and each set is a part of the next.
         let of: BTreeSet<usize> = (0..natives).map(|at| at * 7919 % ROWS + 1).collect();
         let listed = of.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
         client
@@ -117,7 +119,7 @@ fn a_search_with_a_handicap_costs_as_much_as_one_without() {
                     let found =
                         store.search_handicapped("new", &matrix, k, &Filter::default(), handicap).unwrap();
                     by_library.extend(found);
-                    // What is read in a transaction, by the server's own counts.
+                    // The server's own counts tell what a transaction reads.
                     let mut client = server::client(&address);
                     let mut transaction = client.transaction().unwrap();
                     let sql = format!(
@@ -141,7 +143,8 @@ fn a_search_with_a_handicap_costs_as_much_as_one_without() {
                     let row = transaction.query_one(read, &[]).unwrap();
                     let (walked, compared): (i64, i64) = (row.get(0), row.get(1));
                     let front = (4 * k as i64).max(100);
-                    // The k-th native is the farthest that is ever walked to, where natives are too many to be compared one by one.
+                    // The k-th native is the farthest that is ever walked to, where natives are too many to
+                    // be compared one by one.
                     assert!(walked <= front.max(40 * k as i64), "{what}: walked over {walked}");
                     assert!(compared <= 4 * front * k as i64, "{what}: compared {compared}");
                     assert!(walked > 0, "{what}: looked into the index");
@@ -170,7 +173,8 @@ fn a_search_with_a_handicap_costs_as_much_as_one_without() {
     );
 }
 
-/// A vector of length 0 has no direction: under the cosine distance it is near to nothing, whoever searches, and is nobody's native.
+/// A vector of length 0 has no direction. Under the cosine distance it is near to nothing, whoever searches,
+/// and is no item's native vector.
 #[test]
 fn a_vector_without_a_direction_is_never_found() {
     let Some(server) = server::server() else { return };
@@ -218,8 +222,8 @@ fn ids_of(records: &[Record]) -> Vec<String> {
     records.iter().map(|record| record.item.id.clone()).collect()
 }
 
-/// Pairs come from an index in the order of their shuffle, whatever the size of the gallery. Where an earlier version made the gallery they are
-/// the same, and adopting it once more makes the index.
+/// Pairs come from an index in the order of their shuffle, whatever the size of the gallery. In a gallery of
+/// an earlier version they are the same, and adopting it once more makes the index.
 #[test]
 fn pairs_are_drawn_from_an_index() {
     let Some(server) = server::server() else { return };
@@ -266,13 +270,13 @@ fn pairs_are_drawn_from_an_index() {
     assert_eq!(sample(&store), (shuffled.clone(), 2_700, shuffled[..20].to_vec()));
 }
 
-/// Where a claim walked long to the front of the queue, the next ones go on from there, in the order of the queue. What came to stand before
-/// it meanwhile is handed out by the end of the queue at the latest.
+/// Claims go on from the front of the queue, in its order, where an earlier claim walked long to it. Items
+/// that came before the front meanwhile are handed out by the end of the queue at the latest.
 #[test]
 fn a_claim_goes_on_from_where_the_queue_began() {
     let Some(server) = server::server() else { return };
     let (address, mut client, store) = gallery(server, 60, Distance::L2);
-    // 10 lack a vector, and 50 are adapted: two bands, equal scores, and some without one.
+    // Ten items lack a vector, and 50 are adapted: two bands, equal scores, and some without one.
     client
         .batch_execute(
             "UPDATE rehang.state_2 SET provenance = 'adapted', band = item / 30, score = CASE WHEN item % 5 > 0 THEN item % 7 END WHERE item > 10;
@@ -283,7 +287,7 @@ fn a_claim_goes_on_from_where_the_queue_began() {
         ORDER BY (s.provenance = 'lacking') DESC, s.band DESC, s.score DESC NULLS LAST, s.item";
     let order: Vec<String> = client.query(order, &[]).unwrap().iter().map(|row| row.get(0)).collect();
     let claim = |limit: usize| -> Claimed { store.claim("new", Queue::All, "worker", limit, LEASE).unwrap() };
-    // Somebody is in the way of the first claim for longer than a walk may take.
+    // A lock is in the way of the first claim for longer than a walk may take.
     let is_locked = Arc::new(AtomicBool::new(false));
     let (told, place) = (Arc::clone(&is_locked), address.clone());
     let lock = thread::spawn(move || {
@@ -298,7 +302,7 @@ fn a_claim_goes_on_from_where_the_queue_began() {
     let mut claimed = ids_of(&claim(7).records);
     lock.join().unwrap();
     assert_eq!(claimed, order[..7]);
-    // The first of them is given back: it stands before the front.
+    // The first item is given back, and so stands before the front.
     let first = store.get(&[claimed[0].as_str()]).unwrap().remove(0).unwrap();
     Ledger::release(&store, "new", "worker", Some(&[first.key])).unwrap();
     for limit in [2, 3, 9, 1, 4, 11, 6] {
@@ -311,8 +315,8 @@ fn a_claim_goes_on_from_where_the_queue_began() {
     assert!(claim(100).records.is_empty());
 }
 
-/// A gallery that is small enough to be searched without an index gets it when most of its vectors are native, and its searches, by SQL and by
-/// the library alike, read it from then on.
+/// A gallery that is small enough to be searched without an index gets one when most of its vectors are
+/// native. Its searches, by SQL and by the library alike, read the index from then on.
 #[test]
 fn a_gallery_of_some_thousand_is_indexed_once_most_of_it_is_native() {
     const SOME: usize = 2_400;
@@ -335,7 +339,7 @@ fn a_gallery_of_some_thousand_is_indexed_once_most_of_it_is_native() {
     assert_eq!(store.index_health("new").unwrap().kind, rehang_store::IndexKind::Graph);
     let query: Vec<f32> = vector(7).iter().map(|x| x + 0.01).collect();
     let distances: Vec<f64> =
-        (1..=SOME).map(|item| rehang::squared_distance(&vector(item), &query)).collect();
+        (1..=SOME).map(|item| rehang_core::squared_distance(&vector(item), &query)).collect();
     let natives: BTreeSet<usize> = (1..=SOME).collect();
     let expected = nearest(&natives, &distances, 10, 0.0);
     let read = |client: &mut Client| -> i64 {

@@ -1,5 +1,6 @@
-//! A client that falls silent in the middle of a call, since its machine is gone or its process is frozen; and a server that ends or refuses
-//! what we ask for. Nobody waits for the one, and nothing that was paid for is lost by the other.
+//! Clients that fall silent in the middle of a call, since their machine is gone or their process is frozen,
+//! and servers that end or refuse what they are asked. Nobody waits for such a client, and nothing that was
+//! paid for is lost by such a server.
 #![cfg(unix)]
 
 use std::io::{Read, Write};
@@ -13,7 +14,7 @@ use std::time::Duration;
 
 use postgres::Client;
 use postgres::config::Host;
-use rehang::{Distance, ErrorKind, Matrix, Provenance, Space};
+use rehang_core::{Distance, ErrorKind, Matrix, Provenance, Space};
 use rehang_postgres::PostgresStore;
 use rehang_store::{
     Epoch, Filter, Index, ItemKey, Ledger, Priority, QueueBand, Revision, Scan, Select, VectorWrite,
@@ -25,7 +26,7 @@ use crate::server;
 
 const ROWS: usize = 4;
 
-/// A table with an item a row, of which a gallery is made.
+/// Table with an item a row, of which a gallery is made.
 struct Table {
     address: String,
     client: Client,
@@ -48,7 +49,7 @@ impl Table {
         Self { address, client, store }
     }
 
-    /// Every item anew, without a vector in the new space.
+    /// Gives every item another source, so that it lacks a vector in the new space.
     fn clear(&mut self) {
         self.client.batch_execute("UPDATE notes SET body = body || '.'").unwrap();
     }
@@ -74,7 +75,7 @@ fn writes(store: &PostgresStore, provenance: Provenance) -> Vec<VectorWrite> {
     items(store).into_iter().map(of).collect()
 }
 
-/// A stream either way.
+/// Stream that can be read and written, over TCP or a socket.
 trait Stream: Read + Write + Send {
     fn another(&self) -> Box<dyn Stream>;
     fn close(&self);
@@ -97,7 +98,7 @@ macro_rules! stream {
 stream!(TcpStream);
 stream!(UnixStream);
 
-/// How much the server gets of what is sent last.
+/// Part of the last message that the server still gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
     Nothing,
@@ -105,7 +106,7 @@ enum Part {
     All,
 }
 
-/// The way to a server, on which a client falls silent: its connection stays open, and nothing comes either way.
+/// Line to a server, on which a client falls silent: its connection stays open, and nothing comes either way.
 #[derive(Clone)]
 struct Line {
     address: String,
@@ -120,7 +121,7 @@ struct State {
     /// How often a client waited for an answer and then asked again.
     turns: AtomicI64,
     is_answered: AtomicBool,
-    /// The two ends of what fell silent.
+    /// The two ends of the connection that fell silent.
     silent: Mutex<Vec<Box<dyn Stream>>>,
 }
 
@@ -177,7 +178,7 @@ impl Line {
         self.state.left.store(after, Ordering::SeqCst);
     }
 
-    /// The silent client is noticed to be gone.
+    /// Closes the silent connection, as when its client is noticed to be gone.
     fn mend(&self) {
         self.state.left.store(-1, Ordering::SeqCst);
         self.state.is_silent.store(false, Ordering::SeqCst);
@@ -186,7 +187,7 @@ impl Line {
         }
     }
 
-    /// How many round trips a call makes.
+    /// Counts the round trips that a call makes.
     fn round_trips<T>(&self, call: impl FnOnce() -> T) -> (T, i64) {
         let before = self.state.turns.load(Ordering::SeqCst);
         let answer = call();
@@ -244,7 +245,8 @@ fn answer(mut server: Box<dyn Stream>, mut client: Box<dyn Stream>, state: &Stat
     client.close();
 }
 
-/// Lets a client fall silent at every piece of a call, and sees that the application, a rollback and a `TRUNCATE` wait for nothing.
+/// Lets a client fall silent at every piece of a call, and checks that the application, a rollback and a
+/// `TRUNCATE` wait for nothing.
 fn nobody_waits<T: Send>(
     what: &str,
     prepare: impl Fn(&PostgresStore),
@@ -255,7 +257,8 @@ fn nobody_waits<T: Send>(
     let mut table = Table::new(server);
     let line = Line::to(&table.address);
     let mut application = server::client(&table.address);
-    // Longer than a vacuum of the server's own takes to step aside, and shorter than we may be silent in a transaction.
+    // The limit is longer than a vacuum of the server's own takes to step aside, and shorter than a client
+    // may be silent in a transaction.
     application.batch_execute("SET lock_timeout = '5s'").unwrap();
     for part in [Part::Nothing, Part::Half, Part::All] {
         for piece in 0.. {
@@ -263,7 +266,7 @@ fn nobody_waits<T: Send>(
             prepare(&table.store);
             let store = PostgresStore::open(&line.address, &options(), Some("old")).unwrap();
             let (direct, store, call) = (&table.store, &store, &call);
-            // Its first piece is one of the call, since the connection is there already.
+            // The first piece on the line belongs to the call, since the connection is there already.
             line.fall_silent(piece, part);
             let (answer, was_silent) = thread::scope(|scope| {
                 let call = scope.spawn(move || call(store, direct));
@@ -272,7 +275,8 @@ fn nobody_waits<T: Send>(
                 }
                 let was_silent = line.is_silent();
                 if was_silent {
-                    // A write and a TRUNCATE of the application, and what begins a plan, each in a transaction of its own.
+                    // The application makes a write and a TRUNCATE, and a plan begins, each in a
+                    // transaction of its own.
                     let tried = application
                         .batch_execute("BEGIN; UPDATE notes SET body = body || '!'; TRUNCATE notes; ROLLBACK")
                         .and_then(|()| {
@@ -296,8 +300,8 @@ fn nobody_waits<T: Send>(
     }
 }
 
-/// A search asks once, with all that it goes by, and where searches go is one question more. What it remembers of a space is compared in that very
-/// moment with the space that is there.
+/// A search asks once for everything that it needs, and the question where searches go is one more. Facts of
+/// a space that it remembers are compared in that very moment with the space that is there.
 #[test]
 fn a_search_is_one_round_trip() {
     let Some(server) = server::server() else { return };
@@ -325,7 +329,7 @@ fn a_search_is_one_round_trip() {
         line.round_trips(|| store.serving_and_document("upgrade").unwrap().0),
         (Some("old".into()), 1)
     );
-    // What others write is found at once, and a space of another kind is seen to be one.
+    // Rows that others write are found at once, and a space of another kind is seen to be one.
     table.store.delete(&["1"]).unwrap();
     assert_eq!(search(3), (Ok(vec![ROWS - 1; 2]), 1));
     table.store.drop_space("new").unwrap();
@@ -384,7 +388,8 @@ fn nobody_waits_for_a_silent_client_that_forgets_natives() {
             (forgotten, direct.counts("new").unwrap().lacking)
         },
         |(forgotten, lacking)| {
-            // A try passes over what the application is at, and of a try whose answer was lost nothing is counted.
+            // A try passes over items that the application uses, and a try whose answer
+            // was lost counts nothing.
             assert!(*forgotten <= ROWS, "{forgotten}");
             assert_eq!(*lacking, ROWS as u64);
         },
@@ -406,7 +411,7 @@ fn nobody_waits_for_a_silent_client_that_lists_failures() {
     );
 }
 
-/// Has the server answer the next writes of vectors with an error of a code.
+/// Makes the server answer the next writes of vectors with an error of a code.
 fn refuse(client: &mut Client, code: &str, times: u32) {
     client
         .batch_execute(&format!(
@@ -465,7 +470,7 @@ fn the_timeouts_of_a_role_are_not_ours() {
     let store = PostgresStore::open(&address, &options(), Some("old")).unwrap();
     let writes = writes(&table.store, Provenance::Native);
     assert_eq!(store.write_vectors("new", None, &writes).unwrap(), [WriteOutcome::Written; ROWS]);
-    // Nor is what else a role is set to.
+    // Other settings of a role do not end a call either.
     store.switch_serving("old", "new").unwrap();
     store.settle("embedding_new", &|_, _| true).unwrap();
     store.release(Some("embedding_new")).unwrap();
@@ -483,7 +488,7 @@ fn an_index_that_is_not_made_to_its_end_is_removed() {
         let sql = "SELECT indisvalid FROM pg_index WHERE indrelid = 'notes'::regclass AND NOT indisprimary";
         indexes.query(sql, &[]).unwrap().iter().map(|row| row.get(0)).collect()
     };
-    // A new column and its triggers would wait for the transaction below.
+    // A new column and its triggers would wait for the transaction below, so they are made first.
     assert!(table.store.settle("embedding_new", &|_, _| false).unwrap_err().is_cancelled());
     // The server has entered the index and waits for this transaction before it fills it.
     let mut writer = server::client(&table.address);
@@ -504,7 +509,7 @@ fn an_index_that_is_not_made_to_its_end_is_removed() {
     let error = settling.join().unwrap().unwrap_err();
     assert!(error.is_retryable(), "{error}");
     assert_eq!(indexes(), Vec::<bool>::new());
-    // One that a killed process has left is removed by the next call.
+    // An index that a killed process has left is removed by the next call.
     table
         .client
         .batch_execute(

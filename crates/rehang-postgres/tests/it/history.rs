@@ -1,9 +1,9 @@
-//! Tables with a history: row security, partitions, several collections in one table, schemas of others' tools, and what their owners change
-//! in the middle of an upgrade.
+//! Tables with a history: row security, partitions, several collections in one table, schemas of others'
+//! tools, and changes that their owners make in the middle of an upgrade.
 
 use postgres::Client;
 use postgres::error::SqlState;
-use rehang::{Distance, Error, Provenance, Remedy, Space};
+use rehang_core::{Distance, Error, Provenance, Remedy, Space};
 use rehang_postgres::{PostgresStore, TableOptions};
 use rehang_store::{Examined, Filter, Index, Ledger, Queue, Scan, Select, VectorWrite, WriteOutcome};
 
@@ -34,7 +34,7 @@ fn fresh(sql: &str) -> Option<(String, Client)> {
     Some((address, client))
 }
 
-/// A database in which `owner` has what `sql` makes and `app` may search it: both names have the database's in them.
+/// Database in which `owner` has what `sql` makes and `app` may search it; both names contain the database's.
 struct Guarded {
     address: String,
     client: Client,
@@ -62,7 +62,7 @@ impl Guarded {
         as_user(&self.address, &self.owner)
     }
 
-    /// What the page says that a role needs which searches, and one that writes.
+    /// Grants what the page says that a role needs which searches and writes.
     fn grant(&mut self) {
         let sql = "GRANT USAGE ON SCHEMA rehang TO $app; GRANT SELECT ON ALL TABLES IN SCHEMA rehang TO $app;
             GRANT UPDATE ON rehang.state_2 TO $app; GRANT INSERT, UPDATE ON rehang.vector_2 TO $app; GRANT DELETE ON rehang.failure_2, rehang.claim_2 TO $app";
@@ -87,8 +87,8 @@ const TENANTS: &str = "CREATE TABLE notes (id bigint PRIMARY KEY, tenant int, bo
     INSERT INTO notes SELECT n, n % 4, 'body ' || n, 'topic', format('[%s,1]', n)::vector FROM generate_series(1, 40) AS n;
     GRANT SELECT ON notes TO $app;";
 
-/// Holds what a role is shown by every way against what it may see: how many rows, and how many of them of another tenant than the first. `id` is
-/// the key's column with the number, and `at` its place in the key.
+/// Compares what a role is shown by every way with what it may see: how many rows, and how many of them of
+/// another tenant than the first. `id` is the key's column with the number, and `at` its place in the key.
 fn expect_shown(client: &mut Client, query: &str, (id, at): (&str, usize), all: i64, others: i64) {
     let of_search = if at == 1 { id.to_owned() } else { format!("{id}::jsonb ->> {}", at - 1) };
     let item = |table: &str| {
@@ -106,7 +106,7 @@ fn expect_shown(client: &mut Client, query: &str, (id, at): (&str, usize), all: 
         let row = client.query_one(&counted, &[]).unwrap_or_else(|error| panic!("{sql}: {error:?}"));
         assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (all, others), "{sql}");
     }
-    // Without a look at the items, whose policy would hide them.
+    // The tables are counted without the items, whose policy would hide the rows.
     for table in ["state_2", "vector_2"] {
         let row = client.query_one(&format!("SELECT count(*) FROM rehang.{table}"), &[]).unwrap();
         assert_eq!(row.get::<_, i64>(0), all, "{table}");
@@ -115,8 +115,8 @@ fn expect_shown(client: &mut Client, query: &str, (id, at): (&str, usize), all: 
 
 const ID: (&str, usize) = ("id", 1);
 
-/// By `rehang.search`, by the view and in our own tables: also where the policy is switched on in the middle of an upgrade, and never where it
-/// is not there.
+/// A role is asked through `rehang.search`, the view and the gallery's own tables: with no policy, and with
+/// one that is switched on in the middle of an upgrade.
 #[test]
 fn a_role_is_shown_what_its_policies_show_it() {
     let Some(mut place) = Guarded::new(TENANTS) else { return };
@@ -127,7 +127,7 @@ fn a_role_is_shown_what_its_policies_show_it() {
     let mut app = place.app();
     expect_shown(&mut app, "[1,1]", ID, 40, 30);
     place.client.batch_execute("ALTER TABLE notes ENABLE ROW LEVEL SECURITY").unwrap();
-    // In a session that has planned all of these before.
+    // The session has planned all of these statements before.
     expect_shown(&mut app, "[1,1]", ID, 10, 0);
     assert_eq!(app.query("SELECT * FROM rehang.serving_1", &[]).unwrap().len(), 10, "of the old vectors");
     store.switch_serving("old", "new").unwrap();
@@ -148,7 +148,7 @@ fn a_role_is_shown_what_its_policies_show_it() {
         .unwrap();
     let mut write = |id: &str| -> bool { app.query_one(write, &[&id]).unwrap().get(0) };
     assert_eq!((write("1"), write("2")), (true, false), "nor is a vector of a hidden row written");
-    // The owner is not subject to it: all steps go on.
+    // The owner is not subject to the policies: all steps go on.
     let store = PostgresStore::open(&place.owners(), &labelled(), Some("old")).unwrap();
     assert_eq!(store.check().unwrap(), []);
     assert_eq!(
@@ -156,13 +156,13 @@ fn a_role_is_shown_what_its_policies_show_it() {
         0
     );
     assert_eq!(store.counts("new").unwrap().items, 40);
-    // Another tenant, in the same session; and who may not read the table sees nothing.
+    // The session becomes another tenant. A role that may not read the table sees nothing.
     app.batch_execute("SET app.tenant = '2'").unwrap();
     expect_shown(&mut app, "[1,2,3]", ID, 10, 10);
     place.client.batch_execute(&format!("REVOKE SELECT ON notes FROM {}", place.app)).unwrap();
     let error = app.query("SELECT * FROM rehang.search('notes', '[1,2,3]', 100)", &[]).unwrap_err();
     assert_eq!(error.code(), Some(&SqlState::INSUFFICIENT_PRIVILEGE), "{error:?}");
-    // A policy that is taken off ours is found, and made anew.
+    // A policy that is taken off a table of the gallery is found, and made anew.
     place.client.batch_execute("ALTER TABLE rehang.vector_2 DISABLE ROW LEVEL SECURITY").unwrap();
     let found = store.check().unwrap();
     assert!(found.len() == 1 && found[0].what.contains("row security") && found[0].count == 1, "{found:?}");
@@ -172,7 +172,8 @@ fn a_role_is_shown_what_its_policies_show_it() {
     place.end();
 }
 
-/// Everybody may read, and each writes their own: a role that may write vectors writes those of rows that it may update, by every way.
+/// Every role may read all rows, and each writes its own. A role that may write vectors writes those of rows
+/// that it may update, by every way.
 #[test]
 fn a_role_writes_what_its_policies_let_it_update() {
     let Some(mut place) = Guarded::new(
@@ -207,7 +208,7 @@ fn a_role_writes_what_its_policies_let_it_update() {
         assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (changed, 0), "{sql}");
         app.batch_execute("ROLLBACK").unwrap();
     }
-    // What it writes of its own rows keeps nobody from theirs.
+    // The role's writes of its own rows keep nobody from theirs.
     app.batch_execute(
         "UPDATE rehang.state_2 SET provenance = 'adapted', band = 32767, score = 'NaN', sigma2 = 'NaN'",
     )
@@ -228,7 +229,8 @@ fn a_role_writes_what_its_policies_let_it_update() {
     place.end();
 }
 
-/// Another table takes the name of a gallery's: its rows are nobody's items, and what its policies show is not shown of the gallery.
+/// A second table takes the name of a gallery's table. Its rows are nobody's items, and its policies show
+/// nothing of the gallery.
 #[test]
 fn another_table_of_the_same_name_is_not_the_gallery_s() {
     let Some(mut place) = Guarded::new(TENANTS) else { return };
@@ -253,7 +255,7 @@ fn another_table_of_the_same_name_is_not_the_gallery_s() {
         assert_eq!(count(&mut app, what), 0, "{what}");
     }
     assert_eq!(app.execute("UPDATE rehang.vector_2 SET value = '[7,7,7]'", &[]).unwrap(), 0);
-    // By the name of now it is all there again.
+    // By its present name the gallery is all there again.
     let options = TableOptions { table: "archive".into(), ..labelled() };
     let store = adopt(&place.owners(), &options).unwrap();
     assert_eq!(store.check().unwrap(), []);
@@ -262,7 +264,7 @@ fn another_table_of_the_same_name_is_not_the_gallery_s() {
     place.end();
 }
 
-/// A role that sees only a part of the table cannot keep its gallery: it is told who can.
+/// A role that sees only a part of the table cannot keep its gallery, and is told who can.
 #[test]
 fn a_role_that_row_security_holds_for_keeps_no_gallery() {
     let Some(mut place) = Guarded::new(TENANTS) else { return };
@@ -276,7 +278,7 @@ fn a_role_that_row_security_holds_for_keeps_no_gallery() {
     let says = |sentence: &str| words.iter().all(|word| sentence.contains(word));
     let error = PostgresStore::inspect(&place.owners(), &labelled()).unwrap_err().to_string();
     assert!(says(&error), "{error}");
-    // What is known is told all the same, and searches go back.
+    // The gallery's facts are told all the same, and searches go back.
     let store = PostgresStore::open(&place.owners(), &labelled(), Some("old")).unwrap();
     assert_eq!(store.counts("new").unwrap().native, 40);
     let found = store.check().unwrap();
@@ -288,7 +290,7 @@ fn a_role_that_row_security_holds_for_keeps_no_gallery() {
     place.end();
 }
 
-/// Where a partition is a gallery, the policies are those of the table that the application reads.
+/// A partition that is a gallery follows the policies of the table that the application reads.
 #[test]
 fn a_partition_keeps_to_the_policies_of_the_whole() {
     let Some(mut place) = Guarded::new(
@@ -316,7 +318,7 @@ const PARTS: &str = "CREATE TABLE parts (language varchar(2), id bigint, body te
      CREATE TABLE notes PARTITION OF parts FOR VALUES IN ('en');
      INSERT INTO parts SELECT 'en', n, 'body ' || n, 'topic', format('[%s,1]', n)::vector FROM generate_series(1, 4) AS n";
 
-/// What only the whole can have is said by the adoption, and before the end that knows no way back.
+/// The adoption says what only the whole can have, also before the end, which has no way back.
 #[test]
 fn a_partition_says_what_a_release_needs() {
     let Some((address, mut client)) = fresh(PARTS) else { return };
@@ -361,7 +363,7 @@ fn collections_of_other_widths_are_nobodys_business() {
     let old = Space::new("old", 2, Distance::L2, false);
     assert_eq!(PostgresStore::inspect(&address, &of('a')).unwrap().dimension, Some(2));
     assert_eq!(PostgresStore::inspect(&address, &of('b')).unwrap().dimension, Some(5));
-    // Before anything is made.
+    // The width is refused before anything is made.
     let error = PostgresStore::expect_vectors(&address, &of('b'), &old).unwrap_err();
     assert!(error.to_string().contains("has 5 coordinates a row where 2 are needed"), "{error}");
     PostgresStore::expect_vectors(&address, &of('a'), &old).unwrap();
@@ -377,9 +379,9 @@ fn collections_of_other_widths_are_nobodys_business() {
     assert_eq!((store.check().unwrap(), store.counts("old").unwrap().old), (vec![], 5));
     let found = "SELECT count(*) FROM rehang.search('notes', '[1,1]', 100)";
     assert_eq!(client.query_one(found, &[]).unwrap().get::<_, i64>(0), 5);
-    let query = rehang::Matrix::new(2, vec![1.0, 1.0]).unwrap();
+    let query = rehang_core::Matrix::new(2, vec![1.0, 1.0]).unwrap();
     assert_eq!(store.search("old", &query, 100, &Filter::default()).unwrap()[0].len(), 5);
-    // The other collection comes after this one, and both are told apart in words.
+    // Collection b has its turn after this one, and the refusal tells the two apart in words.
     let error = adopt(&address, &of('b')).unwrap_err().to_string();
     for word in ["condition \"collection_id", "one gallery at a time", "finished and released"] {
         assert!(error.contains(word) && !error.contains("{\"table\""), "{error}");
@@ -463,11 +465,12 @@ fn a_table_that_is_written_in_other_letters_is_named() {
     }
 }
 
-/// What an application's migrations do in the middle of an upgrade: no write of its own fails by us, what is known stays readable, searches can
-/// be led back, and the gallery can be taken out.
+/// Migrations of an application come in the middle of an upgrade. No write of its own fails by rehang, what
+/// is known stays readable, searches can be led back, and the gallery can be taken out.
 #[test]
 fn no_write_fails_whatever_a_migration_changes() {
-    // Source, condition, change, how many natives stay, of two items whose source and whose old vector change, and what the doctor says.
+    // Each case has source, condition and change; how many natives stay, of two items whose source and whose
+    // old vector change; and what the doctor says.
     for (source, condition, change, stay, words) in [
         ("body", None, "RENAME body TO content", 1, "\"body\" is called \"content\" now"),
         (
@@ -500,7 +503,7 @@ fn no_write_fails_whatever_a_migration_changes() {
         make_spaces(&store);
         make_native(&store);
         store.switch_serving("old", "new").unwrap();
-        // In a session that has run the function before.
+        // The session has run the function before.
         client.batch_execute("UPDATE notes SET body = 'body 0' WHERE embedding = '[4,1]'; DELETE FROM notes WHERE embedding = '[4,1]'").unwrap();
         client.batch_execute(&format!("ALTER TABLE notes {change}")).unwrap();
         let row = client.query_one(
@@ -541,7 +544,7 @@ fn no_write_fails_whatever_a_migration_changes() {
     }
 }
 
-/// Another primary key says of other rows which item they are: by it vectors would be made of one row and belong to another.
+/// A new primary key makes rows other items: vectors would be made of one row and belong to another.
 #[test]
 fn another_primary_key_is_no_other_name_of_the_same_items() {
     for (change, asked, made) in [
@@ -574,13 +577,13 @@ fn another_primary_key_is_no_other_name_of_the_same_items() {
         }
         assert_eq!(store.check().unwrap().len(), 1, "{change}");
         assert_eq!(store.counts("new").unwrap().native, 3, "{change}");
-        // Searches go back, and give the rows of before.
+        // Searches go back, and give the earlier rows.
         store.switch_serving("new", "old").unwrap();
         let sql =
             "SELECT string_agg(id || ':' || serving_vector::text, ' ' ORDER BY id) FROM rehang.serving_1";
         let shown: String = client.query_one(sql, &[]).unwrap().get(0);
         assert_eq!(shown, "2:[2,1] 3:[3,1] 4:[4,1]", "{change}");
-        // The key of before is named, and it goes on.
+        // The configuration names the earlier key, and the upgrade goes on.
         client.batch_execute("CREATE UNIQUE INDEX ON notes (id)").unwrap();
         let named = TableOptions { id: vec!["id".into()], ..labelled() };
         let store = PostgresStore::open(&address, &named, Some("old")).unwrap();
@@ -590,8 +593,8 @@ fn another_primary_key_is_no_other_name_of_the_same_items() {
     }
 }
 
-/// pgvector is in another schema from one moment to the next, as where it is moved out of `public`: the application's writes go on, and an
-/// adoption makes what names it anew.
+/// pgvector is in another schema from one moment to the next, for example where it is moved out of `public`.
+/// The application's writes go on, and an adoption makes anew what names it.
 #[test]
 fn pgvector_moves_to_another_schema() {
     let Some((address, mut client)) = fresh(LABELLED) else { return };
@@ -620,8 +623,8 @@ fn pgvector_moves_to_another_schema() {
     store.release(None).unwrap();
 }
 
-/// The backup of the table alone is read over it: what comes back has our triggers, and is of no gallery. Its writes go on, and one command takes
-/// out what is left.
+/// The backup of the table alone is restored over it. The restored table has the gallery's triggers and
+/// belongs to no gallery. Its writes go on, and one command takes out what is left.
 #[test]
 fn a_table_that_is_restored_alone_is_written_on() {
     let Some((address, mut client)) = fresh(LABELLED) else { return };
@@ -652,8 +655,8 @@ fn a_table_that_is_restored_alone_is_written_on() {
     assert_eq!((store.check().unwrap(), store.counts("old").unwrap().items), (vec![], 4));
 }
 
-/// A column of the source is gone: every write is one that cannot be read in full. A transaction that stays open after such a write keeps nobody
-/// waiting: neither other writes nor a switch.
+/// A column of the source is gone, so that no write can be read in full. A transaction that stays open after
+/// such a write keeps nobody waiting: neither other writes nor a switch.
 #[test]
 fn an_open_transaction_whose_row_cannot_be_read_is_in_nobodys_way() {
     let Some((address, mut client)) = fresh(LABELLED) else { return };
@@ -685,7 +688,8 @@ fn an_open_transaction_whose_row_cannot_be_read_is_in_nobodys_way() {
     assert_eq!(adopt(&address, &options).unwrap().check().unwrap(), [], "every such document is gone");
 }
 
-/// A source that cannot be made of one row is none: that row's write goes through, what was known of it goes, and the doctor tells.
+/// A source that cannot be made of one row counts as none. That row's write goes through, what was known of
+/// it goes, and the doctor tells.
 #[test]
 fn a_source_that_fails_for_a_row_fails_no_write() {
     let Some((address, mut client)) = fresh(
@@ -713,7 +717,8 @@ fn a_source_that_fails_for_a_row_fails_no_write() {
     assert_eq!(store.counts("new").unwrap().without_source, 0);
 }
 
-/// A row whose source or condition fails keeps no other from being adopted, told, embedded or led back, whether it was there before or came since.
+/// A row whose source or condition fails keeps no other row from being adopted, told, embedded or led back,
+/// whether it was there before or came since.
 #[test]
 fn a_row_that_fails_keeps_no_step_from_the_others() {
     for (source, condition, there) in [
@@ -750,7 +755,7 @@ fn a_row_that_fails_keeps_no_step_from_the_others() {
         make_native(&store);
         assert_eq!(has("condition cannot be read", &store), there == 3, "{what}");
         store.switch_serving("old", "new").unwrap();
-        // One that was an item ceases to be readable.
+        // A row that was an item ceases to be readable.
         client.batch_execute("UPDATE notes SET parts = 0 WHERE id = 1").unwrap();
         assert!(has("could not read in full", &store), "{what}");
         for select in [Select::All, Select::WithoutSource, Select::Lacking] {
@@ -767,7 +772,7 @@ fn a_row_that_fails_keeps_no_step_from_the_others() {
         assert_eq!(store.counts("new").unwrap().items, there, "{what}: it stays what it was");
         assert!(!has("could not read in full", &store), "{what}");
         assert!(!has("that are no items", &store) && !has("without a row", &store), "{what}");
-        // Mended, and no trace is left.
+        // The rows are mended, and no trace is left.
         client.batch_execute("UPDATE notes SET parts = 2").unwrap();
         let store = adopt(&address, &options).unwrap();
         assert_eq!(store.check().unwrap(), [], "{what}");
@@ -777,11 +782,13 @@ fn a_row_that_fails_keeps_no_step_from_the_others() {
     }
 }
 
-/// Tables as the tools make them that most people have them from: quoted names, composite keys, keys of every type, `halfvec`, foreign keys.
+/// Tables as the tools make them that most people have them from: quoted names, composite keys, keys of every
+/// type, `halfvec`, foreign keys.
 #[test]
 fn tables_of_other_peoples_tools() {
-    // Name, what the tool makes with four rows, its options (table, source, vector, payload, condition), the id of the first row, its write of a
-    // new row, of new content, and of an end.
+    // Each form has the tool's name, its statements that make four rows, its options (table, source,
+    // vector, payload, condition) and the id of the first row. Then come its writes of a new row, of new
+    // content, and of an end.
     let forms = [
         (
             "LlamaIndex",
@@ -867,7 +874,8 @@ fn tables_of_other_peoples_tools() {
             client.batch_execute(write).unwrap_or_else(|error| panic!("{tool}: {write}: {error:?}"));
         }
         let counts = store.counts("new").unwrap();
-        // A row that is deleted and written anew, of the same id and source, keeps what was paid for.
+        // A row that is deleted and written anew with the same id and source keeps the
+        // vector that was paid for.
         let native = if tool == "immich" { 3 } else { 2 };
         assert_eq!((store.check().unwrap(), counts.items, counts.native), (vec![], 4, native), "{tool}");
         let found =

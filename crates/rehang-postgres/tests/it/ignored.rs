@@ -1,7 +1,8 @@
-//! Triggers and rules of an application by which a write changes nothing: what is written through a gallery fails then, and names them.
+//! Triggers and rules of an application by which a write changes nothing: a write through a gallery
+//! fails then, and names them.
 
 use postgres::Client;
-use rehang::{Distance, Provenance, Result, Space};
+use rehang_core::{Distance, Provenance, Result, Space};
 use rehang_postgres::{PostgresStore, TableOptions};
 use rehang_store::{
     Examined, ItemWrite, Ledger, NewVector, Priority, Scan, Select, VectorWrite, WriteOutcome,
@@ -36,7 +37,7 @@ fn write(id: &str, body: &str) -> ItemWrite {
     ItemWrite::new(id, Some(body.into()), vec![old, new])
 }
 
-/// Everything that is known of the items.
+/// Returns everything that is known of the items.
 fn looks(store: &PostgresStore) -> String {
     let items = store.get(&["1", "2", "3", "4"]).unwrap();
     let keys: Vec<_> = items.iter().flatten().map(|item| item.key).collect();
@@ -133,7 +134,7 @@ fn a_release_whose_vectors_are_held_back_fails_before_anything_is_lost() {
         client.batch_execute(made).unwrap();
         names(store.settle("embedding_new", &|_, _| true), &[name]);
         assert_eq!(store.counts("new").unwrap().native, 3);
-        // Only at the end.
+        // The trigger or rule goes only at the end.
         client
             .batch_execute(if made.contains("RULE") {
                 "DROP RULE quiet ON notes"

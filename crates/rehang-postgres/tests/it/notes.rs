@@ -1,8 +1,8 @@
-//! The table that most tests make a gallery of.
+//! Options for the table `notes`, which most tests make a gallery of.
 
 use rehang_postgres::TableOptions;
 
-/// Its texts and old vectors.
+/// Returns the options with its texts and old vectors.
 pub(crate) fn options() -> TableOptions {
     TableOptions {
         table: "notes".into(),
@@ -12,7 +12,7 @@ pub(crate) fn options() -> TableOptions {
     }
 }
 
-/// The same, with labels.
+/// Returns the options with its texts, old vectors and labels.
 pub(crate) fn labelled() -> TableOptions {
     TableOptions { label: Some("topic".into()), ..options() }
 }

@@ -1,5 +1,5 @@
-//! Random histories of calls and of an application's own SQL, on a gallery in PostgreSQL and on its twin in memory: whatever can be seen
-//! is equal after each step.
+//! Random histories of calls and of an application's own SQL, on a gallery in PostgreSQL and on its twin in
+//! memory: everything that can be seen is equal after each step.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use postgres::Client;
 use proptest::prelude::*;
-use rehang::Provenance;
+use rehang_core::Provenance;
 use rehang_postgres::{PostgresStore, TableOptions};
 use rehang_store::{Examined as _, ItemWrite, Ledger as _, ManualLeaseClock, NewVector};
 use rehang_store_tests::MemoryStore;
@@ -18,15 +18,15 @@ use serde_json::{Value, json};
 
 use crate::server;
 
-/// Seconds of the steps in which time passes.
+/// Seconds of one step in which time passes.
 const PASS_S: u64 = LEASE_S / 4;
 
 #[derive(Debug, Clone)]
 enum Operation {
     Call(Call),
-    /// Steps of time by which leases run out.
+    /// Time passes by this many steps, so that leases run out.
     Pass(u64),
-    /// What follows is done through another handle on the gallery.
+    /// The operations after this one go through another handle on the gallery.
     OtherHandle,
     /// The application's own writes in one transaction, and whether it ends by a rollback.
     Sql {
@@ -36,10 +36,10 @@ enum Operation {
     },
 }
 
-/// A statement of the application.
+/// Statement of the application.
 #[derive(Debug, Clone)]
 enum Sql {
-    /// `INSERT … ON CONFLICT DO UPDATE`, which in the second case leaves the vector as it is.
+    /// An `INSERT … ON CONFLICT DO UPDATE`, which leaves the vector as it is where `is_vector_kept` is set.
     Upsert {
         id: usize,
         row: Written,
@@ -57,11 +57,11 @@ enum Sql {
         id: usize,
         row: Written,
     },
-    /// Columns that the gallery does not read.
+    /// A write of columns that the gallery does not read.
     Note {
         id: usize,
     },
-    /// Everything is set to what it is.
+    /// A write that sets everything to what it is.
     Nothing {
         id: usize,
     },
@@ -80,7 +80,7 @@ struct Written {
     value: i8,
 }
 
-/// A row of the application's table, as the test knows it.
+/// Row of the application's table, as the test knows it.
 #[derive(Debug, Clone, PartialEq)]
 struct Row {
     source: Option<String>,
@@ -111,7 +111,7 @@ fn sql() -> impl Strategy<Value = Sql> {
 
 fn operation() -> impl Strategy<Value = Operation> {
     prop_oneof![
-        // The shuffle of a sample is each store's own.
+        // Each store has a shuffle of its own for samples.
         33 => call(false).prop_map(Operation::Call),
         2 => (1_u64..6).prop_map(Operation::Pass),
         1 => Just(Operation::OtherHandle),
@@ -161,7 +161,7 @@ fn go_through(
     let mut rows = Rows::new();
     for operation in operations {
         match operation {
-            // A column is written by the application alone, and is the same column after its space was dropped.
+            // The application alone writes a column, and it is the same column after its space was dropped.
             Operation::Call(Call::Write { space: 0, .. } | Call::Drop) if is_in_column => continue,
             Operation::Pass(steps) => {
                 clock.pass(Duration::from_secs(PASS_S * steps));
@@ -206,11 +206,11 @@ fn vector_of(value: Option<i8>, id: usize) -> Option<Vec<f32>> {
     value.map(|value| vector(value, id))
 }
 
-/// What calls of ours have made of the application's rows.
+/// Follows in `rows` how a call of the gallery changes the application's rows.
 fn note_rows(rows: &mut Rows, call: &Call) {
     match call {
         Call::Put { ids, sourced, keeps_source, with, value } => {
-            // Sources are those of before the call, also where an item is written twice.
+            // Sources are those from before the call, also where an item is written twice.
             let before = rows.clone();
             for (at, &id) in ids.iter().enumerate() {
                 let kept = before.get(IDS[id]).filter(|_| *keeps_source).and_then(|row| row.source.clone());

@@ -1,7 +1,7 @@
-//! Rows that are written anew, with the ids and the sources of before.
+//! Rows that are written anew, with the ids and the sources that they had before.
 
 use postgres::Client;
-use rehang::{Distance, Matrix, Provenance, Space};
+use rehang_core::{Distance, Matrix, Provenance, Space};
 use rehang_postgres::PostgresStore;
 use rehang_store::{Counts, Examined, Filter, Index, Ledger, Scan, Select, VectorWrite};
 
@@ -44,7 +44,7 @@ fn a_nightly_refresh_costs_nothing_and_searches_find_it_at_once() {
         for sql in [
             format!("DELETE FROM notes; {ROWS}"),
             format!("TRUNCATE notes; {ROWS}"),
-            // In two transactions, and as a whole once more.
+            // The rows go and come in two transactions, and as a whole once more.
             "DELETE FROM notes WHERE id < 20".into(),
             format!("{ROWS} ON CONFLICT DO NOTHING"),
             "BEGIN ISOLATION LEVEL REPEATABLE READ; DELETE FROM notes".to_owned()
@@ -64,7 +64,8 @@ fn a_nightly_refresh_costs_nothing_and_searches_find_it_at_once() {
             assert_eq!((found[0].distance, found[0].provenance), (0.0, Provenance::Native), "{table}: {sql}");
             assert_eq!(store.check().unwrap(), [], "{table}: {sql}");
         }
-        // Another text, another item; and who takes all back has paid for nothing.
+        // A text that differs makes another item. A rollback of the deletion keeps
+        // everything that was paid for.
         client
             .batch_execute(
                 "BEGIN; DELETE FROM notes; INSERT INTO notes SELECT n, 'other ' || n, '[1,1]' FROM generate_series(1, 30) AS n",
@@ -77,7 +78,7 @@ fn a_nightly_refresh_costs_nothing_and_searches_find_it_at_once() {
     }
 }
 
-/// A row that ceases to meet the condition and meets it again, as what is hidden for a while.
+/// A row ceases to meet the condition and meets it again, for example one that is hidden for a while.
 #[test]
 fn what_comes_back_to_the_condition_has_its_vector() {
     let Some(server) = server::server() else { return };
@@ -106,7 +107,8 @@ fn what_comes_back_to_the_condition_has_its_vector() {
     assert_eq!(store.check().unwrap(), []);
 }
 
-/// Neither with the rights that the page gives to who searches and writes, nor with what default privileges give.
+/// Nobody else sees anything, neither with the rights that the page gives to who searches and writes, nor
+/// with what default privileges give.
 #[test]
 fn nobody_but_the_owner_sees_what_is_kept_and_old_rows_are_cleared_away() {
     let Some((store, mut client, address)) = gallery(WHOLE) else { return };
@@ -138,7 +140,8 @@ fn nobody_but_the_owner_sees_what_is_kept_and_old_rows_are_cleared_away() {
     client.batch_execute(&format!("DROP OWNED BY {role} CASCADE; DROP ROLE {role}")).unwrap();
 }
 
-/// However much an application deletes in a day, what waits takes no more than the gallery itself, or 64 MB.
+/// An application may delete any number of rows in a day: the vectors that wait take no more room than the
+/// gallery itself, or 64 MB.
 #[test]
 fn what_is_kept_is_bounded_in_size() {
     let Some((store, mut client, _)) = gallery(WHOLE) else { return };
@@ -159,7 +162,7 @@ fn what_is_kept_is_bounded_in_size() {
     client.batch_execute(&format!("TRUNCATE notes; {ROWS}")).unwrap();
     assert_eq!(kept(&mut client), (20, 20), "what waited before a TRUNCATE goes, since all rows wait now");
     assert_eq!(counts(&store), (30, 20));
-    // What takes no more than it may waits on, until it is too old.
+    // Vectors that take no more room than they may wait on, until they are too old.
     client.batch_execute("VACUUM FULL rehang.paid_2").unwrap();
     client.batch_execute(&format!("TRUNCATE notes; {ROWS}")).unwrap();
     assert_eq!(kept(&mut client), (40, 40));
@@ -169,7 +172,8 @@ fn what_is_kept_is_bounded_in_size() {
     assert_eq!(store.check().unwrap(), []);
 }
 
-/// A gallery of an earlier version has no such table until it is adopted once more, and loses nothing by that.
+/// A gallery of an earlier version has no such table until it is adopted once more, and
+/// loses nothing by that.
 #[test]
 fn a_gallery_of_an_earlier_version_gets_the_table() {
     let Some((store, mut client, address)) = gallery(WHOLE) else { return };
@@ -181,7 +185,8 @@ fn a_gallery_of_an_earlier_version_gets_the_table() {
     assert_eq!(store.check().unwrap(), []);
 }
 
-/// Whoever has to have a deleted row gone at once keeps none: from the next adoption on, and nothing of before.
+/// An owner who has to have a deleted row gone at once keeps none: nothing new from the next adoption on, and
+/// nothing that waited before.
 #[test]
 fn none_is_kept_where_none_is_to_be() {
     let Some((store, mut client, address)) = gallery(WHOLE) else { return };

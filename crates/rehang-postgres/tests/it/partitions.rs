@@ -1,4 +1,5 @@
-//! Partitioned tables as one gallery: rows that move, partitions that come and go, and what the server makes of triggers and indexes there.
+//! Partitioned tables as one gallery: rows that move, partitions that come and go, and how the server handles
+//! triggers and indexes there.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,7 +7,7 @@ use std::time::Duration;
 
 use postgres::Client;
 use postgres::error::SqlState;
-use rehang::{Distance, Error, Matrix, Provenance, Space};
+use rehang_core::{Distance, Error, Matrix, Provenance, Space};
 use rehang_postgres::PostgresStore;
 use rehang_store::{Epoch, Examined, Filter, Index, Ledger, Queue, Scan, Select, VectorWrite, WriteOutcome};
 
@@ -14,7 +15,8 @@ use crate::notes::options;
 use crate::refusals::{as_user, role};
 use crate::server;
 
-/// Ten rows of two languages, in a partition with its columns in another order and in one with partitions of its own.
+/// Statements that make ten rows of two languages: one partition has its columns in another order, the other
+/// has partitions of its own.
 const TABLE: &str = "CREATE TABLE notes (language varchar(2), id bigint, body text, seen int DEFAULT 0, embedding vector(2), PRIMARY KEY (language, id)) PARTITION BY LIST (language);
      CREATE TABLE english (embedding vector(2), gone int, body text, seen int DEFAULT 0, id bigint NOT NULL, language varchar(2) NOT NULL);
      ALTER TABLE english DROP COLUMN gone; ALTER TABLE notes ATTACH PARTITION english FOR VALUES IN ('en');
@@ -34,7 +36,7 @@ fn adopt(address: &str) -> Result<PostgresStore, Error> {
 }
 
 impl Place {
-    /// A gallery of a table that SQL makes; each row has an old and a native vector.
+    /// Makes a gallery of a table that SQL makes; each row has an old and a native vector.
     fn of(table: &str) -> Option<Self> {
         let address = server::server()?.database();
         let mut client = server::client(&address);
@@ -67,7 +69,8 @@ impl Place {
         self.client.query_one(sql, &[]).unwrap_or_else(|error| panic!("{sql}: {error:?}")).get(0)
     }
 
-    /// Each item with what made its vectors, in the old and in the new space. The doctor finds nothing.
+    /// Returns each item with the provenances of its vectors in the old and in the new space.
+    /// The doctor finds nothing.
     fn items(&self) -> BTreeMap<String, (Option<Provenance>, Option<Provenance>)> {
         assert_eq!(self.store.check().unwrap(), []);
         self.looks()
@@ -106,7 +109,7 @@ fn a_partitioned_table_goes_the_whole_way() {
     assert_eq!(place.items().len(), 10);
     let key = |place: &Place, id: &str| place.store.get(&[id]).unwrap()[0].as_ref().unwrap().key;
     let before = key(&place, &id("en", 1));
-    // Through the whole, through a part of it and at the very table.
+    // The application writes through the whole, through a part of it and at the very table.
     place.sql(
         "INSERT INTO notes VALUES ('en', 6, 'en 6', 0, '[6,1]'); INSERT INTO german VALUES ('de', 6, 'de 6', 0, '[6,1]');
          INSERT INTO english (language, id, body, embedding) VALUES ('en', 7, 'en 7', '[7,1]');
@@ -139,7 +142,7 @@ fn a_partitioned_table_goes_the_whole_way() {
     place.store.switch_serving("old", "new").unwrap();
     place.store.drop_space("old").unwrap();
     place.store.settle("larger", &|_, _| true).unwrap();
-    // A row that moves meanwhile, and one that comes.
+    // One row moves meanwhile, and one comes.
     place.sql("UPDATE notes SET language = 'en' WHERE id = 11; UPDATE english SET body = 'again' WHERE id = 3; CREATE TABLE french PARTITION OF notes FOR VALUES IN ('fr')");
     assert_eq!(place.store.check().unwrap(), []);
     let invalid = "SELECT count(*) FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid JOIN pg_am AS m ON m.oid = c.relam
@@ -159,13 +162,14 @@ fn a_partitioned_table_goes_the_whole_way() {
     }
 }
 
-/// Whatever triggers of the application make of it, a row that moves is neither lost nor there twice, and no write fails.
+/// Triggers of the application may do anything: a row that moves is neither lost nor there
+/// twice, and no write fails.
 #[test]
 fn a_row_moves_whatever_triggers_of_the_application_make_of_it() {
     let function = |name: &str, body: &str| {
         format!("CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {body} END $$;")
     };
-    // The trigger, the write, and what becomes of item 1 of English, by its id of then.
+    // Each case has the trigger, the write, and the expected state of English item 1, by its id afterwards.
     for (trigger, write, then, expected) in [
         ("", "UPDATE notes SET language = 'de', id = 9 WHERE id = 1 AND language = 'en'", id("de", 9), (OLD, NATIVE)),
         (
@@ -174,7 +178,7 @@ fn a_row_moves_whatever_triggers_of_the_application_make_of_it() {
             id("de", 21),
             (OLD, NATIVE),
         ),
-        // The text is another one, and the old vector is that of the one before.
+        // The text is another one, while the old vector belongs to the earlier text.
         (
             "BEFORE UPDATE ON notes: NEW.body := 'x'; RETURN NEW;",
             "UPDATE notes SET language = 'de', id = 9 WHERE id = 1 AND language = 'en'",
@@ -200,14 +204,15 @@ fn a_row_moves_whatever_triggers_of_the_application_make_of_it() {
             id("en", 1),
             (OLD, NATIVE),
         ),
-        // It goes, and does not come.
+        // The row goes, and does not come.
         (
             "BEFORE INSERT ON notes: RETURN NULL;",
             "UPDATE notes SET language = 'de', id = 9 WHERE id = 1 AND language = 'en'",
             String::new(),
             (None, None),
         ),
-        // What did not move is deleted for good later in the same transaction, and another row comes in its place.
+        // A row that did not move is deleted for good later in the same transaction, and another
+        // row comes in its place.
         (
             "BEFORE DELETE ON notes: IF current_setting('app.stay', true) = 'yes' THEN RETURN NULL; END IF; RETURN OLD;",
             "BEGIN; SET LOCAL app.stay = 'yes'; UPDATE notes SET language = 'de', id = 9 WHERE id = 1 AND language = 'en'; SET LOCAL app.stay = '';
@@ -221,7 +226,7 @@ fn a_row_moves_whatever_triggers_of_the_application_make_of_it() {
             id("de", 9),
             (OLD, NATIVE),
         ),
-        // Two ways in one transaction, and back.
+        // The row moves twice in one transaction: away, and back.
         (
             "",
             "BEGIN; UPDATE notes SET language = 'de', id = 9 WHERE id = 1 AND language = 'en'; UPDATE notes SET language = 'en', id = 1 WHERE id = 9; COMMIT",
@@ -234,7 +239,8 @@ fn a_row_moves_whatever_triggers_of_the_application_make_of_it() {
             id("de", 9),
             (OLD, NATIVE),
         ),
-        // Deleted and inserted by two statements it is another row, of the same id and source: what these paid for comes back.
+        // A row that two statements delete and insert is another one, of the same id and source: the vector
+        // that was paid for comes back.
         (
             "",
             "BEGIN; UPDATE notes SET language = 'de', id = 9 WHERE id = 1 AND language = 'en'; DELETE FROM notes WHERE id = 9; INSERT INTO notes VALUES ('de', 9, 'en 1', 0, '[1,1]'); COMMIT",
@@ -263,7 +269,7 @@ fn a_row_moves_whatever_triggers_of_the_application_make_of_it() {
     }
 }
 
-/// A bulk update that moves every row, in one statement and with sources that are alike.
+/// One bulk update moves every row, with sources that are alike.
 #[test]
 fn all_rows_move_at_once() {
     let Some(mut place) = Place::new() else { return };
@@ -291,7 +297,7 @@ fn a_truncate_of_one_partition_is_seen() {
     assert_eq!(place.items().len(), 0);
     place.sql("INSERT INTO notes VALUES ('en', 1, 'again', 0, '[1,1]'); TRUNCATE notes");
     assert_eq!(place.items().len(), 0);
-    // One that came since has no trigger for it, which is told, and made.
+    // A partition that came since has no trigger of TRUNCATE. The remarks tell it, and an adoption makes it.
     place.sql("CREATE TABLE french PARTITION OF notes FOR VALUES IN ('fr'); INSERT INTO notes VALUES ('fr', 1, 'un', 0, '[1,1]')");
     assert_eq!(place.items().len(), 1);
     let said = place.store.remarks().unwrap();
@@ -302,12 +308,13 @@ fn a_truncate_of_one_partition_is_seen() {
     assert_eq!(place.items().len(), 0);
 }
 
-/// No trigger sees what a partition brings or takes along. The status and the doctor do, and an adoption that is called again takes it in: what was
-/// paid for stays where its source does.
+/// No trigger sees what a partition brings or takes along. The status and the doctor do, and an adoption that
+/// is called again takes it in. Vectors that were paid for stay where their source does.
 #[test]
 fn partitions_that_come_and_go_are_told_and_taken_in() {
     let Some(mut place) = Place::new() else { return };
-    // While it is away, one row changes, one goes, one comes, and one has another old vector.
+    // While the partition is away, one row changes, one goes, one comes, and two have
+    // another old vector or none.
     place.sql(
         "ALTER TABLE notes DETACH PARTITION english; UPDATE english SET body = 'changed' WHERE id = 1; DELETE FROM english WHERE id = 2;
          INSERT INTO english (language, id, body, embedding) VALUES ('en', 6, 'en 6', '[6,1]'); UPDATE english SET embedding = '[7,7]' WHERE id = 3;
@@ -341,14 +348,15 @@ fn partitions_that_come_and_go_are_told_and_taken_in() {
     assert_eq!((of(2), of(6)), (None, Some((OLD, None))));
     assert_eq!(of(3), Some((OLD, NATIVE)), "what was paid for depends on the source");
     assert_eq!((of(4), of(5)), (Some((None, NATIVE)), Some((OLD, NATIVE))));
-    // From here on they are seen again.
+    // From here on the rows are seen again.
     place.sql("UPDATE notes SET body = 'x' WHERE id = 5 AND language = 'en'; DROP TABLE german_1");
     assert_eq!(place.looks()[&id("en", 5)], (None, None));
     place.adopt();
     assert_eq!(place.items().len(), 5);
 }
 
-/// A partition is put in the place of another, with the same keys. Adapted vectors are of the old vectors of before.
+/// A partition is put in the place of another, with the same keys. Adapted vectors belong to
+/// the earlier old vectors.
 #[test]
 fn a_partition_in_the_place_of_another_leaves_nothing_stale() {
     let Some(mut place) = Place::new() else { return };
@@ -378,7 +386,7 @@ fn a_partition_in_the_place_of_another_leaves_nothing_stale() {
     let adapted = Some(Provenance::Adapted);
     let made_by: Vec<_> = (1..=5).map(|number| items[&id("en", number)]).collect();
     assert_eq!(made_by, [(OLD, None), (OLD, None), (OLD, None), (OLD, adapted), (OLD, adapted)]);
-    // What was on its way meanwhile is of the content of before.
+    // Writes that were on their way meanwhile are of the earlier content.
     let written = place.store.write_vectors("new", Some(Epoch::FIRST), &writes).unwrap();
     let of_english = records
         .iter()
@@ -387,7 +395,7 @@ fn a_partition_in_the_place_of_another_leaves_nothing_stale() {
     assert!(of_english.into_iter().all(|(_, outcome)| outcome != WriteOutcome::Written));
 }
 
-/// Items of a partition that is gone stand before those that wait, and end no run.
+/// Items of a partition that is gone stand before those that wait, and do not end a run.
 #[test]
 fn a_claim_passes_what_went_with_a_partition() {
     let Some(mut place) = Place::new() else { return };
@@ -399,11 +407,13 @@ fn a_claim_passes_what_went_with_a_partition() {
     assert_eq!(place.store.counts("new").unwrap().items, 5);
 }
 
-/// Where a partition is on its way out, or the whole has become a part of another, and where columns have other names.
+/// A partition may be on its way out, the whole may have become a part of another table, or
+/// columns may have other names.
 #[test]
 fn no_write_of_a_partition_fails_by_us() {
     let Some(mut place) = Place::new() else { return };
-    // Detached while a transaction that has read the whole is open: the partition is neither in nor out.
+    // The partition is detached while a transaction that has read the whole is open, so
+    // it is neither in nor out.
     let mut open = server::client(&place.address);
     open.batch_execute("BEGIN; SELECT count(*) FROM notes").unwrap();
     let mut other = server::client(&place.address);
@@ -419,7 +429,7 @@ fn no_write_of_a_partition_fails_by_us() {
     place.sql(writes);
     open.batch_execute("COMMIT").unwrap();
     detach.join().unwrap().unwrap();
-    // It is a table of its own now, and has nothing of ours but what sees a TRUNCATE.
+    // The partition is a table of its own now, and has nothing of the gallery except what sees a TRUNCATE.
     place.sql(writes.replace("id = 12 WHERE id = 2", "id = 2 WHERE id = 12").as_str());
     place.sql("TRUNCATE english; DROP TABLE english");
     place.adopt();
@@ -440,7 +450,8 @@ fn no_write_of_a_partition_fails_by_us() {
     place.sql("TRUNCATE papers");
 }
 
-/// The backup of the table alone, read over it, brings our triggers to the root and to each partition; one command takes them off.
+/// The backup of the table alone, restored over it, brings the gallery's triggers to the root and to each
+/// partition. One command takes them off.
 #[test]
 fn a_partitioned_table_that_is_restored_alone_is_released() {
     let Some(Place { address, mut client, .. }) = Place::new() else { return };
@@ -474,7 +485,8 @@ fn a_partitioned_table_that_is_restored_alone_is_released() {
     assert_eq!(adopt(&address).unwrap().check().unwrap(), []);
 }
 
-/// The function of the triggers works for the tables of its gallery alone, whoever makes partitions of whatever.
+/// The function of the triggers works for the tables of its gallery alone, whoever makes
+/// partitions, and of which table.
 #[test]
 fn partitions_of_strangers_are_none_of_ours() {
     let Some(mut place) = Place::new() else { return };
@@ -507,7 +519,7 @@ fn partitions_of_strangers_are_none_of_ours() {
     for (on, when, each, fire) in &attacks {
         assert_eq!(made(&mut theirs, on, when, each, fire), Some(SqlState::INSUFFICIENT_PRIVILEGE), "{on}");
     }
-    // They cannot make theirs a part of the gallery's table, nor a gallery's one of theirs.
+    // Strangers cannot make their table a part of the gallery's, nor a gallery's table a part of theirs.
     for sql in [
         "ALTER TABLE notes ATTACH PARTITION alone FOR VALUES IN ('xx')",
         "ALTER TABLE mine ATTACH PARTITION notes FOR VALUES IN ('de')",
@@ -520,16 +532,16 @@ fn partitions_of_strangers_are_none_of_ours() {
         );
     }
     let before = place.items();
-    // Whoever was given the function all the same.
+    // Somebody may have given a stranger the function all the same.
     place.sql(&format!("GRANT EXECUTE ON FUNCTION rehang.changed_1() TO {stranger}"));
     for (on, when, each, fire) in &attacks {
-        // A write of what is no part of the gallery is none of ours.
+        // A write of a table that is no part of the gallery does not concern it.
         assert_eq!(made(&mut theirs, on, when, each, fire), None, "{on}");
         theirs.batch_execute(&format!("DROP TRIGGER IF EXISTS a ON {on}")).unwrap();
     }
     place.sql(&format!("REVOKE EXECUTE ON FUNCTION rehang.changed_1() FROM {stranger}"));
     assert_eq!(place.items(), before);
-    // What moves is in nobody's sight.
+    // Nobody but the owner sees rows that move.
     place.sql("INSERT INTO rehang.moving_1 (xact, o1, o2, n1, n2, id) VALUES ('1', 'en', 1, 'de', 1, 'x')");
     assert_eq!(theirs.query_one("SELECT count(*) FROM rehang.moving_1", &[]).unwrap().get::<_, i64>(0), 0);
     theirs
@@ -540,7 +552,8 @@ fn partitions_of_strangers_are_none_of_ours() {
     place.sql(&format!("DROP OWNED BY {stranger} CASCADE; DROP ROLE {stranger}"));
 }
 
-/// A partition may come to belong to another role, whose policies would be asked with the rights of the function's owner.
+/// A partition may come to belong to another role, whose policies must not be asked with the rights
+/// of the function's owner.
 #[test]
 fn policies_of_a_partition_are_not_asked_with_our_rights() {
     let Some(server) = server::server() else { return };
@@ -567,7 +580,7 @@ fn policies_of_a_partition_are_not_asked_with_our_rights() {
     store.remarks().unwrap();
     let told: i64 = client.query_one("SELECT count(*) FROM seen_by", &[]).unwrap().get(0);
     assert_eq!(told, 0);
-    // What could not be read is told, and an adoption sees to it.
+    // Rows that could not be read are told, and an adoption sees to them.
     assert!(store.check().unwrap().iter().any(|problem| problem.what.contains("could not read in full")));
     client.batch_execute(&format!("DROP TABLE english; DROP OWNED BY {other} CASCADE")).unwrap();
     let store = adopt(&as_user(&address, &owner)).unwrap();
@@ -576,7 +589,8 @@ fn policies_of_a_partition_are_not_asked_with_our_rights() {
     client.batch_execute(&format!("DROP OWNED BY {owner} CASCADE; DROP ROLE {owner}, {other}")).unwrap();
 }
 
-/// Most tables are partitioned by time: it is a part of the key, and its text is the same in every session.
+/// Most tables are partitioned by time: the time is a part of the key, and its text is the
+/// same in every session.
 #[test]
 fn times_are_keys() {
     let Some(mut place) = Place::of(
@@ -660,7 +674,8 @@ fn a_release_of_partitions_goes_on_or_is_taken_back() {
         place.sql("ALTER TABLE notes ADD COLUMN larger vector(3)");
         place.store.switch_serving("old", "new").unwrap();
         place.store.settle("larger", &|_, _| true).unwrap();
-        // As one that was killed before the last index: that of the whole is not made to its end.
+        // The state is that of a release that was killed before the last index: the index of the whole
+        // is not made to its end.
         place.sql("DROP INDEX notes_larger_idx; CREATE INDEX notes_larger_idx ON ONLY notes USING hnsw (larger vector_l2_ops); CREATE INDEX loose ON english USING hnsw (larger vector_l2_ops)");
         assert!(
             place.problems().iter().any(|what| what.contains("notes_larger_idx")),
@@ -691,7 +706,7 @@ fn a_release_of_partitions_goes_on_or_is_taken_back() {
     }
 }
 
-/// The statements that `adopt` runs can be run by the owner by hand, also of a partitioned table.
+/// An owner can run the statements of `adopt` by hand, also for a partitioned table.
 #[test]
 fn the_statements_for_a_partitioned_table_are_enough() {
     let Some(server) = server::server() else { return };
@@ -705,8 +720,8 @@ fn the_statements_for_a_partitioned_table_are_enough() {
     assert_eq!(store.check().unwrap(), []);
 }
 
-/// Applications move, change, delete and truncate, a partition comes and goes, and workers claim and write: no write fails, and in the end every row
-/// is an item of its own content.
+/// Applications move, change, delete and truncate, a partition comes and goes, and workers claim and write.
+/// No write fails, and in the end every row is an item of its own content.
 #[test]
 fn rows_move_while_workers_write() {
     let Some(mut place) = Place::new() else { return };
@@ -754,7 +769,7 @@ fn rows_move_while_workers_write() {
                         for _ in 0..20 {
                             match client.batch_execute(&sql) {
                                 Ok(()) => break,
-                                // Two of the application at the same rows in another order.
+                                // Two sessions of the application may meet the same rows in different orders.
                                 Err(error)
                                     if [Some(&SqlState::T_R_SERIALIZATION_FAILURE), Some(&SqlState::T_R_DEADLOCK_DETECTED)]
                                         .contains(&error.code()) => {}

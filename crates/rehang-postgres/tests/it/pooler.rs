@@ -1,12 +1,12 @@
-//! A pooler in transaction mode between everybody and the server: each transaction meets another session of the server, and what one leaves
-//! there the next one meets.
+//! A pooler in transaction mode between everybody and the server. Each transaction meets another session of
+//! the server, and whatever one leaves there the next one meets.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use postgres::{Client, SimpleQueryMessage};
-use rehang::{Distance, Matrix, Provenance, Remedy, Space};
+use rehang_core::{Distance, Matrix, Provenance, Remedy, Space};
 use rehang_postgres::{PostgresStore, TableOptions};
 use rehang_store::{
     Epoch, Examined, Filter, Index, Item, Ledger, Queue, Scan, Select, VectorWrite, WriteOutcome,
@@ -18,7 +18,7 @@ use crate::server;
 
 const ROWS: i64 = 600;
 
-/// What a statement without parameters gives, in one message.
+/// Runs a statement without parameters in one message, and returns the first column of its rows.
 fn ask(client: &mut Client, sql: &str) -> Vec<String> {
     let answer = client.simple_query(sql).unwrap_or_else(|error| panic!("{sql}: {error:?}"));
     answer
@@ -30,7 +30,8 @@ fn ask(client: &mut Client, sql: &str) -> Vec<String> {
         .collect()
 }
 
-/// What a session of the server has that it had not when it began: settings, statements, locks, tables.
+/// Query for what a session of the server has that it had not when it began: settings,
+/// statements, locks, tables.
 const KEPT: &str = "SELECT format('%s = %s', name, setting) FROM pg_settings WHERE source = 'session'
          AND name NOT IN ('application_name', 'client_encoding', 'DateStyle', 'TimeZone', 'standard_conforming_strings', 'transaction_isolation')
      UNION ALL SELECT format('statement %s: %s', name, statement) FROM pg_prepared_statements
@@ -39,17 +40,17 @@ const KEPT: &str = "SELECT format('%s = %s', name, setting) FROM pg_settings WHE
      UNION ALL SELECT format('cursor %s', name) FROM pg_cursors WHERE name <> ''
      UNION ALL SELECT format('channel %s', name) FROM pg_listening_channels() AS name";
 
-/// The new vector of an item, which plain SQL can make of its body, too.
+/// Returns the new vector of an item, which plain SQL can make of its body, too.
 fn embed(item: &Item) -> Vec<f32> {
     let source = item.source.clone().unwrap();
     let mut words = source.split(' ').skip(1).map(|word| word.parse::<f32>().unwrap());
     vec![words.next().unwrap(), words.next().unwrap(), 1.0]
 }
-/// Rows whose vector in a column is not the one of their body.
+/// Query that counts the rows whose vector in a column is not the one of their body.
 const WRONG: &str = "SELECT count(*) FROM notes WHERE embedding_new IS NULL
      OR embedding_new <> format('[%s,%s,1]', split_part(body, ' ', 2), split_part(body, ' ', 3))::vector";
 
-/// A worker of its own connections, for so many batches or until nothing is left.
+/// Works on the queue over connections of its own, for `batches` batches or until nothing is left.
 fn work(address: &str, name: &str, batches: usize) {
     let store = PostgresStore::open(address, &options(), Some("old")).unwrap();
     for _ in 0..batches {
@@ -70,14 +71,14 @@ fn work(address: &str, name: &str, batches: usize) {
     }
 }
 
-/// The application: writes and reads, and looks at its session each time. Gives how often it did.
+/// Writes and reads as an application does, and looks at its session each time. Returns how often it did.
 fn apply(address: &str, own: i64, changes_bodies: &AtomicBool, is_over: &AtomicBool) -> i64 {
     let mut client = server::client(address);
     let mut rounds = 0;
     while !is_over.load(Ordering::Relaxed) {
         rounds += 1;
         assert_eq!(ask(&mut client, KEPT), Vec::<String>::new(), "round {rounds}");
-        // Two of them never write the same row.
+        // Two such applications never write the same row.
         let id = rounds * 2 % ROWS + own;
         let change = if changes_bodies.load(Ordering::Relaxed) {
             format!(
@@ -134,7 +135,7 @@ fn go_through(direct: &str, address: &str) {
     assert_eq!(ask(&mut client, indexes), ["t"]);
 }
 
-/// From a table to a table, with every step in between.
+/// Takes a table through a whole upgrade, back to a table, with every step in between.
 fn upgrade(address: &str, changes_bodies: &AtomicBool) {
     PostgresStore::inspect(address, &options()).unwrap();
     let with_expression = TableOptions { source: Some("lower(body)".into()), ..options() };
@@ -184,7 +185,7 @@ fn upgrade(address: &str, changes_bodies: &AtomicBool) {
     store.switch_serving("new", "old").unwrap();
     store.switch_serving("old", "new").unwrap();
     changes_bodies.store(false, Ordering::Relaxed);
-    // What the application was at then is over by the second look.
+    // Changes of the application that were open in that moment are over by the second look.
     for _ in 0..2 {
         rehang_clock::wait(Duration::from_millis(50));
         work(address, "three", usize::MAX);
@@ -217,7 +218,8 @@ fn who_works_on_an_upgrade_is_known_through_a_pooler_and_beside_it() {
         drop(held);
         drop(second.hold().unwrap());
     }
-    // One that spoke to the server directly and is gone is not waited for; the lease of one behind a pooler runs out.
+    // A holder that spoke to the server directly and is gone is not waited for; the lease of one
+    // behind a pooler runs out.
     for (process, seconds) in [("'1 2'", 3600), ("NULL", 1)] {
         client
             .batch_execute(&format!(

@@ -1,7 +1,8 @@
-//! What cannot be a gallery is refused in one clear sentence, and nothing of the database is changed.
+//! Refusals: a table that cannot be a gallery is refused in one clear sentence, and nothing of
+//! the database is changed.
 
 use postgres::Client;
-use rehang::{Distance, Error, ErrorKind, Provenance, Space};
+use rehang_core::{Distance, Error, ErrorKind, Provenance, Space};
 use rehang_postgres::{PostgresStore, TableOptions};
 use rehang_store::{Examined as _, Ledger as _};
 
@@ -19,7 +20,7 @@ fn notes() -> TableOptions {
     TableOptions { source: Some("body".into()), vector: Some("embedding".into()), ..table("notes") }
 }
 
-/// Everything that is in a database, by the catalogue.
+/// Lists everything that is in a database, by the catalogue.
 fn everything(client: &mut Client) -> Vec<String> {
     let mut lines = Vec::new();
     for sql in [
@@ -38,7 +39,7 @@ fn adopt(address: &str, options: &TableOptions) -> Result<PostgresStore, Error> 
     PostgresStore::adopt(address, options, Some("old"), &|_, _| true)
 }
 
-/// Holds a refusal against what it has to say, by every door that a table is looked at through.
+/// Compares a refusal with what it has to say, by every call that looks at a table.
 fn refused(
     address: &str,
     client: &mut Client,
@@ -96,12 +97,12 @@ fn fresh() -> Option<(&'static server::Server, String, Client)> {
     Some((server, address, client))
 }
 
-/// A role's name is that of the whole server, so it has its database's in it.
+/// Names a role. Roles belong to the whole server, so the name contains the database's.
 pub(crate) fn role(address: &str, name: &str) -> String {
     format!("{name}_{}", address.rsplit("test_").next().unwrap().split('?').next().unwrap())
 }
 
-/// The same address with another user.
+/// Rewrites an address to name another user.
 pub(crate) fn as_user(address: &str, user: &str) -> String {
     match address.split_once("://") {
         Some((scheme, rest)) => {
@@ -151,7 +152,7 @@ fn what_is_no_table() {
     for name in ["nothing", "nowhere.notes", "\"Notes\""] {
         refused(&address, &mut client, &table(name), is_not_found, &["there is no table", "in the database"]);
     }
-    // Which of these are no names at all is for the server to say.
+    // The server decides which of these are no names at all.
     for name in
         ["", " ", "a.b.c.d", "elsewhere.public.notes", "a b", "\"notes", "notes; DROP TABLE notes", "1"]
     {
@@ -163,7 +164,7 @@ fn what_is_no_table() {
             &["table"],
         );
     }
-    // A partition is a table as any other.
+    // A partition is a table like any other.
     let store = adopt(&address, &TableOptions { source: Some("body".into()), ..table("one") }).unwrap();
     client.batch_execute("INSERT INTO parts VALUES (1, 'through the whole')").unwrap();
     assert!(store.get(&["1"]).unwrap()[0].is_some());
@@ -190,7 +191,7 @@ fn a_temporary_table() {
     client.batch_execute("CREATE TEMPORARY TABLE passing (id bigint PRIMARY KEY, body text)").unwrap();
     let schema: String =
         client.query_one("SELECT pg_my_temp_schema()::regnamespace::text", &[]).unwrap().get(0);
-    // Another session finds it only by its schema.
+    // Another session finds the table only by its schema.
     refused(&address, &mut client, &table("passing"), is_not_found, &["there is no table \"passing\""]);
     let options = table(&format!("{schema}.passing"));
     refused(&address, &mut client, &options, is_option, &["a table that lasts, not a temporary one"]);
@@ -206,7 +207,7 @@ fn an_unlogged_table_and_children() {
              INSERT INTO parent VALUES (1, 'parent'); INSERT INTO child VALUES (1, 'child'), (2, 'child')",
         )
         .unwrap();
-    // A crash empties it, and what it says of its rows would stay.
+    // A crash empties the table, and the gallery's facts about its rows would stay.
     refused(&address, &mut client, &table("brief"), is_option, &["a table that is logged", "SET LOGGED"]);
     // Rows of a child are seen through the parent, but its triggers and its key are not the parent's.
     refused(&address, &mut client, &table("parent"), is_option, &["a table that no other inherits from"]);
@@ -294,7 +295,8 @@ fn columns() {
         TableOptions { vector: some("sparse"), ..notes() },
         &["vector cannot be \"sparse\"", "of type vector or halfvec, not sparsevec"],
     );
-    // What an expression names in full, nobody gives another meaning; what it does not, is looked for among the server's own names alone.
+    // A name that an expression writes in full has one meaning. Any other name is looked for among the
+    // server's own names alone.
     client.batch_execute("CREATE SCHEMA tools; CREATE FUNCTION tools.clean(text) RETURNS text LANGUAGE sql IMMUTABLE AS 'SELECT $1'; CREATE FUNCTION tools.outer_clean(text) RETURNS text LANGUAGE plpgsql AS 'BEGIN RETURN clean($1); END'").unwrap();
     assert!(
         PostgresStore::inspect(&address, &TableOptions { source: some("tools.clean(title)"), ..notes() })
@@ -348,7 +350,7 @@ fn columns() {
 
 #[test]
 fn servers_that_cannot_be_reached() {
-    // Neither of these needs a server.
+    // None of these cases needs a server.
     for (address, kind, words) in [
         (
             "postgresql://me:secret@127.0.0.1:1/shop",
@@ -434,14 +436,15 @@ fn roles_that_may_not() {
     ];
     let error = adopt(&as_user(&address, &stranger), &notes()).unwrap_err();
     is_clear(&error, is_option, &may);
-    // It may make schemas, and does not own the table.
+    // The role may make schemas, and does not own the table.
     let error = adopt(&as_user(&address, &reader), &notes()).unwrap_err();
     is_clear(&error, is_option, &[&may[..], &["notes"]].concat());
-    // It owns the table, and may not make a schema.
+    // The role owns the table, and may not make a schema.
     let error = adopt(&as_user(&address, &owner), &table("owned")).unwrap_err();
     is_clear(&error, is_option, &[&may[..], &["permission denied for database"]].concat());
     assert_eq!(everything(&mut client), before);
-    // What they may do, they can: an owner reads the statements, and whoever reads the table may look at it.
+    // Each role can do what it may: an owner reads the statements, and a role that may read
+    // the table may look at it.
     assert!(PostgresStore::statements(&as_user(&address, &owner), &table("owned")).is_ok());
     assert!(PostgresStore::inspect(&as_user(&address, &reader), &notes()).is_ok());
     client
@@ -477,7 +480,7 @@ fn a_table_that_is_no_gallery_or_another_one() {
     is_clear(&error, is_not_found, &["there is no gallery \"notes\""]);
     assert_eq!(everything(&mut client), before);
     let store = adopt(&address, &notes()).unwrap();
-    // The same options again are no refusal, by whatever name the table goes.
+    // Equal options again are no refusal, by whatever name the table goes.
     adopt(&address, &notes()).unwrap();
     adopt(&address, &TableOptions { table: "public.notes".into(), ..notes() }).unwrap();
     let before = everything(&mut client);
@@ -523,7 +526,8 @@ fn widths() {
     is_clear(&error, is_option, &["the dimension of space \"new\"", "at most 16000", "pgvector"]);
     assert_eq!(everything(&mut client), before);
     assert_eq!(store.spaces().unwrap(), vec![]);
-    // Up to 2000 are indexed as they are, up to 4000 in halves, and wider ones not at all.
+    // Vectors of up to 2000 coordinates are indexed as they are, up to 4000 in halves,
+    // and wider ones not at all.
     for (width, kind, is_indexed) in [
         (2000, "vector(2000)", true),
         (2001, "halfvec(2001)", true),
@@ -553,14 +557,14 @@ fn write_and_find(store: &PostgresStore, space: &str, width: usize) {
     let item = store.get(&["1"]).unwrap().remove(0).unwrap();
     let mut vector = vec![0.0; width];
     vector[width - 1] = 1.0;
-    let query = rehang::Matrix::new(width, vector.clone()).unwrap();
+    let query = rehang_core::Matrix::new(width, vector.clone()).unwrap();
     let write = VectorWrite::native(&item, vector);
     assert_eq!(store.write_vectors(space, None, &[write]).unwrap(), [WriteOutcome::Written]);
     let found = store.search(space, &query, 1, &Filter::default()).unwrap();
     assert!(found[0][0].distance.abs() < 1e-3, "{found:?}");
 }
 
-/// A column `vector` without a width takes any; a space has one.
+/// A column `vector` without a width takes vectors of any width; a space has one.
 #[test]
 fn mixed_widths_in_a_column() {
     let Some((_, address, mut client)) = fresh() else { return };

@@ -1,10 +1,11 @@
-//! The end of a gallery: vectors move into a column of the application's table while it is written, and everybody waits for a moment only.
+//! Release of a gallery: vectors move into a column of the application's table while it is written, and
+//! everybody waits for a moment only.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use postgres::Client;
-use rehang::{Distance, Provenance, Remedy, Space};
+use rehang_core::{Distance, Provenance, Remedy, Space};
 use rehang_postgres::{PostgresStore, TableOptions};
 use rehang_store::{Examined, Ledger, Priority, Released, Scan, Select, VectorWrite, WriteOutcome};
 
@@ -18,12 +19,12 @@ fn adopt(address: &str, width: usize) -> PostgresStore {
     store
 }
 
-/// Eight rows, each with a native vector of a gallery that serves the new space.
+/// Makes eight rows, each with a native vector of a gallery that serves the new space.
 fn served() -> Option<(String, Client, PostgresStore)> {
     served_beside("vector(2)")
 }
 
-/// A gallery like [`served`]'s with old vectors in a column of another type.
+/// Makes a gallery like [`served`]'s with old vectors in a column of another type.
 fn served_beside(old: &str) -> Option<(String, Client, PostgresStore)> {
     let address = server::server()?.database();
     let mut client = server::client(&address);
@@ -47,7 +48,7 @@ fn make_native(store: &PostgresStore, first: f32) {
     assert_eq!(store.write_vectors("new", None, &writes).unwrap(), vec![WriteOutcome::Written; writes.len()]);
 }
 
-/// The column, row by row.
+/// Reads the column, row by row.
 fn column(client: &mut Client) -> Vec<(i64, Option<String>)> {
     let sql = "SELECT id, embedding_new::text FROM notes ORDER BY id";
     client.query(sql, &[]).unwrap().iter().map(|row| (row.get(0), row.get(1))).collect()
@@ -76,7 +77,7 @@ fn whatever_changes_while_vectors_move_the_column_has_what_served() {
         [1, 2, 3, 6, 7, 8, 9, 10].map(|id| (id, moved("[1,2,3]").filter(|_| ![1, 6, 9].contains(&id))))
     );
     assert_eq!(store.check().unwrap(), [], "the triggers of a release are ours");
-    // Between the last pass and the end. Item 6 gets its vector late.
+    // The application writes between the last pass and the end. Item 6 gets its vector late.
     client
         .batch_execute(
             "UPDATE notes SET body = 'once more' WHERE id = 2; UPDATE notes SET embedding_new = '[7,7,7]' WHERE id = 3;
@@ -105,7 +106,8 @@ fn whatever_changes_while_vectors_move_the_column_has_what_served() {
     assert!(is_clean(&mut client));
 }
 
-/// Eight rows that the new space serves: 2 and 3 have no source, and 3 to 5 have adapted vectors, `[9,9,9]`; 2 has none.
+/// Makes eight rows that the new space serves: 2 and 3 have no source, and 3 to 5 have adapted vectors,
+/// `[9,9,9]`; 2 has none.
 fn half_adapted() -> Option<(String, Client, PostgresStore)> {
     let address = server::server()?.database();
     let mut client = server::client(&address);
@@ -146,7 +148,8 @@ fn a_release_leaves_rows_without_a_source_empty_and_takes_no_adapted_vector_alon
     assert!(error.to_string().starts_with("moving the vectors"), "{error}");
     assert!(error.to_string().contains("2 items with a source are adapted"), "{error}");
     assert_eq!(error.remedy(), Some(&Remedy::EmbedOrTakeAlong));
-    // As it says: what has a source is embedded. And one comes that nobody has embedded yet.
+    // The remedy is followed: items with a source are embedded. And an item comes that
+    // nobody has embedded yet.
     let waiting: Vec<VectorWrite> = store
         .get(&["4", "5"])
         .unwrap()
@@ -197,7 +200,7 @@ fn a_release_with_adapted_vectors_says_which_they_are_in_a_table_that_stays() {
         empty: None,
     };
     assert_eq!(released, expected);
-    // Whatever changes until the end: one is embedded, one is deleted.
+    // Two items change before the end: one is embedded, one is deleted.
     let item = store.get(&["4"]).unwrap().remove(0).unwrap();
     store.write_vectors("new", None, &[VectorWrite::native(&item, vec![4.0, 4.0, 4.0])]).unwrap();
     client.batch_execute("DELETE FROM notes WHERE id = 5").unwrap();
@@ -251,7 +254,7 @@ fn the_new_column_is_of_the_old_one_s_type_or_of_the_type_that_it_was_given() {
     assert!(error.contains("halfvec(3), not halfvec(2)"), "{error}");
 }
 
-/// Options with the name of the column that the new vectors are to move into.
+/// Returns options with the name of the column that the new vectors are to move into.
 fn into_column() -> TableOptions {
     TableOptions { column: Some("embedding_new".into()), ..options() }
 }
@@ -339,7 +342,8 @@ fn a_release_into_a_column_that_nothing_moved_into_is_refused() {
     assert!(is_clean(&mut client));
 }
 
-/// A process is killed while the server makes the index, so that both columns and indexes are left as they were at that moment.
+/// A process is killed while the server makes the index, so that both columns and indexes are left as
+/// they were at that moment.
 #[test]
 fn a_release_that_was_killed_is_told_and_is_gone_on_with_or_taken_back() {
     for (was_there, goes_on) in [(false, false), (true, false), (false, true)] {
@@ -382,7 +386,8 @@ fn a_release_that_was_killed_is_told_and_is_gone_on_with_or_taken_back() {
     }
 }
 
-/// Somebody dropped our schema in the middle of a release, and has used its column since: the comment that it still has makes it nobody's to drop.
+/// Somebody dropped the schema `rehang` in the middle of a release, and has used its column since. The
+/// column's comment is still there, and nobody may drop the column.
 #[test]
 fn a_column_that_a_gallery_before_began_to_fill_is_the_application_s() {
     let Some((address, mut client, store)) = served() else { return };
@@ -402,7 +407,8 @@ fn a_column_that_a_gallery_before_began_to_fill_is_the_application_s() {
     assert_eq!(client.query_one(sql, &[]).unwrap().get::<_, i64>(0), 0, "what this one began is taken back");
 }
 
-/// Whatever of ours somebody has dropped by hand, what is left can be taken out, and an adoption makes again what the application's writes need.
+/// Somebody has dropped a part of the gallery by hand. The rest can be taken out, and an adoption makes again
+/// what the application's writes need.
 #[test]
 fn a_gallery_of_which_a_part_was_dropped_is_taken_out_or_made_whole() {
     for part in [
@@ -435,7 +441,7 @@ fn a_gallery_of_which_a_part_was_dropped_is_taken_out_or_made_whole() {
             .batch_execute("UPDATE notes SET body = 'other' WHERE id = 1; DELETE FROM notes WHERE id = 2")
             .unwrap();
         if part.contains("TRUNCATE") {
-            // Its states say so, and each is mended by a vector.
+            // The gallery's states say that the vectors are there, and a vector mends each of them.
             assert_eq!(store.check().unwrap()[0].count, 6);
             assert_eq!(
                 store.scan(&Scan::new("new", Select::All, 100).with_vectors_of("new")).unwrap().len(),
@@ -474,7 +480,8 @@ fn the_triggers_that_a_release_fires_are_named() {
     assert!(said.contains("fires 2 triggers of yours: \"Touched\", told."), "{said}");
 }
 
-/// By hand: how long everybody waits for a release, and how long a comparison of all vectors would take. `REHANG_RELEASED` is the number of rows.
+/// Measures, when run by hand, how long everybody waits for a release, and how long a comparison of all
+/// vectors would take. `REHANG_RELEASED` is the number of rows.
 #[test]
 #[ignore = "minutes; how long it takes is what it is about"]
 fn how_long_everybody_waits_for_a_release() {
@@ -489,7 +496,7 @@ fn how_long_everybody_waits_for_a_release() {
         ))
         .unwrap();
     let store = adopt(&address, 768);
-    // A search index that costs little, in place of one that takes the time of all of this.
+    // This search index costs little; a usual one would take longer than everything else here.
     client
         .batch_execute(
             "UPDATE rehang.state_2 SET provenance = 'native';
@@ -535,7 +542,8 @@ fn how_long_everybody_waits_for_a_release() {
     });
 }
 
-/// A release takes its locks in the order of searches: neither waits for the other in a circle, and none fails but what comes after the end.
+/// A release takes its locks in the order of searches. So neither waits for the other in a circle, and no
+/// search fails except one that comes after the end.
 #[test]
 fn a_release_comes_to_its_end_among_searches_that_never_pause() {
     let Some((address, mut client, store)) = served() else { return };
@@ -550,7 +558,7 @@ fn a_release_comes_to_its_end_among_searches_that_never_pause() {
                     assert_eq!(found.len(), 8);
                     searches.fetch_add(1, Ordering::SeqCst);
                 }
-                // What was there at the parsing may be gone at the end of the wait.
+                // A table that was there when the query was parsed may be gone at the end of the wait.
                 Err(error) => {
                     let said = error.as_db_error().map_or_else(|| error.to_string(), ToString::to_string);
                     assert!(
@@ -577,7 +585,8 @@ fn a_release_comes_to_its_end_among_searches_that_never_pause() {
     assert!(column(&mut client).iter().all(|(_, vector)| vector.as_deref() == Some("[1,2,3]")));
 }
 
-/// A vacuum of the server ends where a lock is waited for longer than a second. Shorter waits went on for as long as it did, and the release gave up.
+/// A vacuum of the server gives way where somebody waits for its lock longer than a second. A release that
+/// waited shorter each time gave up before a long vacuum ended.
 #[test]
 fn a_release_does_not_wait_for_the_servers_own_vacuum() {
     if server::server().is_none_or(|server| server.pid.is_none()) {
@@ -603,7 +612,7 @@ fn a_release_does_not_wait_for_the_servers_own_vacuum() {
         "SELECT EXISTS (SELECT 1 FROM pg_stat_activity WHERE query LIKE 'autovacuum: VACUUM%rehang.vector_2%')",
         "UPDATE rehang.vector_2 SET value = value",
     );
-    // 800 pages of 0.4 s: longer than a release is patient.
+    // The vacuum takes 800 pages of 0.4 s: longer than a release is patient.
     let slowly = "fillfactor = 10, autovacuum_vacuum_threshold = 0, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_cost_delay = 100, autovacuum_vacuum_cost_limit = 1";
     client.batch_execute(&format!("ALTER TABLE rehang.vector_2 SET ({slowly})")).unwrap();
     let mut is_vacuumed = || {

@@ -1,16 +1,17 @@
-//! Roles of the same database that would like to be more than they are: with the rights that the page gives to an application, with a
-//! schema that they may create in, with what they made before the gallery.
+//! Strangers: roles of the same database that would like to be more than they are. They use the rights that
+//! the page gives to an application, a schema that they may create in, and what they made before the gallery.
 
 use postgres::Client;
 use postgres::error::SqlState;
-use rehang::{Distance, Error, ErrorKind, Provenance, Remedy, Space};
+use rehang_core::{Distance, Error, ErrorKind, Provenance, Remedy, Space};
 use rehang_postgres::{PostgresStore, TableOptions};
 use rehang_store::{Examined as _, Index as _, Ledger as _, VectorWrite, WriteOutcome};
 
 use crate::refusals::{as_user, role};
 use crate::server;
 
-/// Keys and sources of a type whose `=` and `||` the server has for texts only, so that an exact one elsewhere would be nearer.
+/// Statements for keys and sources of a type whose `=` and `||` the server has for texts only, so that an
+/// exact operator elsewhere would fit better.
 const TABLE: &str = "CREATE TABLE notes (id varchar(20), part int, title varchar(50), body varchar(50), embedding vector(2), PRIMARY KEY (id, part));
      INSERT INTO notes SELECT 'n' || n, n, 'title', 'body', format('[%s,1]', n)::vector FROM generate_series(1, 6) AS n";
 
@@ -28,12 +29,13 @@ fn adopt(address: &str, options: &TableOptions) -> Result<PostgresStore, Error> 
     PostgresStore::adopt(address, options, Some("old"), &|_, _| true)
 }
 
-/// A database with a gallery whose old vectors are the table's column and whose new ones are ours; `old` serves.
+/// Database with a gallery whose old vectors are the table's column and whose new ones are in the
+/// gallery's tables; `old` serves.
 struct Place {
     address: String,
     client: Client,
     store: PostgresStore,
-    /// A role that may log in, and whatever a test gives it.
+    /// Role that may log in, and has whatever a test gives it.
     stranger: String,
 }
 
@@ -60,7 +62,7 @@ impl Place {
         server::client(&as_user(&self.address, &self.stranger))
     }
 
-    /// What of ours a stranger could spoil.
+    /// Counts the rows of the gallery that a stranger could spoil.
     fn rows(&mut self) -> Vec<i64> {
         let count = |table: &str| format!("(SELECT count(*) FROM rehang.{table})");
         let tables = ["item_1", "state_1", "state_2", "vector_2", "gallery", "space"].map(count);
@@ -79,7 +81,7 @@ impl Place {
     }
 }
 
-/// A new database and the name of a role in it that may log in.
+/// Makes a new database, and the name of a role in it that may log in.
 fn database(server: &server::Server) -> (String, Client, String) {
     let address = server.database();
     let mut client = server::client(&address);
@@ -96,11 +98,11 @@ fn is_conflict(error: &Error, words: &[&str]) {
 
 const SEARCH_RIGHTS: &str = "GRANT USAGE ON SCHEMA rehang TO $stranger; GRANT SELECT ON ALL TABLES IN SCHEMA rehang TO $stranger; GRANT SELECT ON notes TO $stranger";
 
-/// What becomes superuser where it is called with the owner's rights.
+/// Statement that makes its caller a superuser where it is called with the owner's rights.
 const GRAB: &str = "IF current_user <> session_user OR session_user <> '$stranger' THEN EXECUTE 'ALTER ROLE $stranger SUPERUSER'; END IF";
 
-/// A role that may only search makes no trigger of the owner's function, neither on a table of its own nor on ours; and where it could,
-/// the function works for no other table.
+/// A role that may only search makes no trigger of the owner's function, neither on a table of its own nor on
+/// one of the gallery. Where it could, the function works for no other table.
 #[test]
 fn the_function_of_the_triggers_is_nobodys() {
     let Some(server) = server::server() else { return };
@@ -129,7 +131,8 @@ fn the_function_of_the_triggers_is_nobodys() {
         said
     };
     assert_eq!(attack(&mut place.stranger()), vec![Some(SqlState::INSUFFICIENT_PRIVILEGE); 2]);
-    // Whoever was given the function all the same, or made a trigger of it before it was taken back: it does nothing there.
+    // A role may have been given the function all the same, or made a trigger of it before it was taken back:
+    // the function does nothing there.
     place.sql("GRANT EXECUTE ON FUNCTION rehang.changed_1() TO $stranger");
     assert_eq!(attack(&mut place.stranger()), vec![None; 2]);
     let found = place.store.check().unwrap();
@@ -152,8 +155,9 @@ fn the_function_of_the_triggers_is_nobodys() {
     place.end();
 }
 
-/// Operators, functions and types of the names that we use, each nearer to what we compare than the server's own: nobody but their maker
-/// ever calls them, whether the owner's triggers run, the owner searches by SQL, or rehang works.
+/// A stranger makes operators, functions and types of the names that the gallery uses, each fitting better
+/// than the server's own. Nobody but their maker ever calls them, whether the owner's triggers run, the owner
+/// searches by SQL, or rehang works.
 #[test]
 fn what_others_make_in_a_schema_is_never_called() {
     let Some(server) = server::server() else { return };
@@ -162,7 +166,7 @@ fn what_others_make_in_a_schema_is_never_called() {
         "{SEARCH_RIGHTS}; GRANT ALL ON notes TO $stranger; GRANT CREATE, USAGE ON SCHEMA public TO $stranger"
     ));
     let mut sql = String::new();
-    // Operators, by the types that we have on both sides, or that the server takes a literal for.
+    // The operators are for the types that the gallery compares, or that the server takes a literal for.
     let types = [
         "varchar", "regclass", "text", "bigint", "int", "oid", "name", "jsonb", "vector", "boolean",
         "float8", "real", "text[]", "\"char\"",
@@ -177,7 +181,7 @@ fn what_others_make_in_a_schema_is_never_called() {
     };
     for kind in types {
         for operator in ["=", "<>", "<", ">"] {
-            // pgvector has its own.
+            // pgvector has operators of its own.
             if kind != "vector" {
                 sql += &of(kind, kind, operator, "boolean", "true");
             }
@@ -247,7 +251,8 @@ fn what_others_make_in_a_schema_is_never_called() {
         )
         .unwrap();
     assert!(!place.is_super(), "by a trigger");
-    // The owner searches and writes by SQL, with the stranger's schema on the path, as it is where nobody has changed it.
+    // The owner searches and writes by SQL, with the stranger's schema on the path, as it is
+    // where nobody has changed it.
     place.store.set_document("upgrade", None, r#"{"new": {"model": "new"}, "handicap": 0.5}"#).unwrap();
     for (space, query) in [("old", "[1,2]"), ("new", "[1,2,3]")] {
         if space == "new" {
@@ -263,12 +268,12 @@ fn what_others_make_in_a_schema_is_never_called() {
         "SELECT rehang.write('notes'::pg_catalog.regclass, '[\"n3\", \"3\"]', '[1,2,3]'::vector, 'new')",
     );
     assert!(!place.is_super(), "by a write");
-    // rehang itself works, by every door.
+    // rehang itself works, by every call.
     let address = &place.address;
     let store = adopt(address, &options()).unwrap();
     let space = Space::new("third", 2, Distance::Cosine, false);
     store.create_space(&space, Provenance::Native).unwrap();
-    let query = rehang::Matrix::new(3, vec![1.0, 2.0, 3.0]).unwrap();
+    let query = rehang_core::Matrix::new(3, vec![1.0, 2.0, 3.0]).unwrap();
     assert_eq!(store.search("new", &query, 2, &rehang_store::Filter::default()).unwrap()[0].len(), 2);
     let all = rehang_store::Scan::new("old", rehang_store::Select::All, 100).with_vectors_of("old");
     assert_eq!(store.scan(&all).unwrap().len(), 6);
@@ -300,7 +305,7 @@ fn what_others_make_in_a_schema_is_never_called() {
     client.batch_execute(&format!("DROP OWNED BY {stranger} CASCADE; DROP ROLE {stranger}")).unwrap();
 }
 
-/// A schema of our name, or something in it, that another role made is refused, and nothing of it is run.
+/// A schema `rehang` that another role made, or something in it, is refused, and nothing of it is run.
 #[test]
 fn a_schema_or_an_object_of_another_is_refused() {
     let Some(server) = server::server() else { return };
@@ -350,7 +355,7 @@ fn a_schema_or_an_object_of_another_is_refused() {
     }
 }
 
-/// Tables for spaces to come that another role put there are not taken for ours.
+/// Tables that another role put where those of a later space are to be are not taken for the gallery's.
 #[test]
 fn a_table_of_a_space_to_come_is_not_anothers() {
     let Some(server) = server::server() else { return };
@@ -368,7 +373,7 @@ fn a_table_of_a_space_to_come_is_not_anothers() {
     place.end();
 }
 
-/// Who owns the type of a column says what a cast of it does, and casts of ours run with our rights.
+/// The owner of a column's type decides what a cast of it does, and the gallery's casts run with our rights.
 #[test]
 fn a_column_of_anothers_type_is_refused() {
     let Some(server) = server::server() else { return };
@@ -403,7 +408,8 @@ fn a_column_of_anothers_type_is_refused() {
     client.batch_execute(&format!("DROP OWNED BY {stranger} CASCADE; DROP ROLE {stranger}")).unwrap();
 }
 
-/// Default privileges of the owner give others neither a trigger on our tables nor our triggers' function.
+/// Default privileges of the owner give others neither a trigger on the gallery's tables nor the
+/// function of its triggers.
 #[test]
 fn default_privileges_let_nobody_in() {
     let Some(server) = server::server() else { return };
@@ -447,7 +453,7 @@ fn default_privileges_let_nobody_in() {
     client.batch_execute(&format!("DROP OWNED BY {stranger} CASCADE; DROP ROLE {stranger}")).unwrap();
 }
 
-/// An expression names no schema in which another may make a function that fits its arguments better.
+/// An expression may name no schema in which another role may make a function that fits its arguments better.
 #[test]
 fn an_expression_names_no_schema_that_others_make_things_in() {
     let Some(server) = server::server() else { return };
@@ -469,7 +475,8 @@ fn an_expression_names_no_schema_that_others_make_things_in() {
     client.batch_execute(&format!("DROP OWNED BY {stranger} CASCADE; DROP ROLE {stranger}")).unwrap();
 }
 
-/// Functions are of a version, and those that let others in are not gone on with; adopting once more makes all of them anew.
+/// Functions have a version, and a gallery whose functions let others in is refused; adopting it once more
+/// makes all of them anew.
 #[test]
 fn functions_of_an_earlier_version_are_made_anew() {
     let Some(server) = server::server() else { return };
@@ -494,7 +501,7 @@ fn functions_of_an_earlier_version_are_made_anew() {
         place.store = adopt(&place.address, &options()).unwrap();
         assert_eq!(place.store.check().unwrap(), vec![], "{name}");
     }
-    // Whatever was done to them, and whatever they say of themselves.
+    // The functions are made anew whatever was done to them, and whatever their comments say.
     place.sql(
         "CREATE OR REPLACE FUNCTION rehang.serving(gallery regclass) RETURNS text LANGUAGE sql STABLE AS 'SELECT ''forged''::text';
          GRANT ALL ON FUNCTION rehang.changed_1() TO PUBLIC; DROP FUNCTION rehang.write",
@@ -506,7 +513,7 @@ fn functions_of_an_earlier_version_are_made_anew() {
     let is_public = "SELECT has_function_privilege($1, 'rehang.changed_1()', 'EXECUTE')";
     assert!(!place.client.query_one(is_public, &[&place.stranger]).unwrap().get::<_, bool>(0));
     assert_eq!(place.store.check().unwrap(), vec![]);
-    // Those of a later version are left to it, also by what would write one of them anew.
+    // Functions of a later version are left alone, also by calls that would write one of them anew.
     let later = |name: &str| {
         format!(
             "COMMENT ON FUNCTION rehang.{name} IS 'rehang: as a later one has it; functions of version 99'"
@@ -526,7 +533,8 @@ fn functions_of_an_earlier_version_are_made_anew() {
     place.end();
 }
 
-/// A role that may do nothing but connect keeps no worker from its work: advisory locks of a database are anybody's.
+/// A role that may do nothing but connect keeps no worker from its work: anybody may take an
+/// advisory lock of a database.
 #[test]
 fn nobody_keeps_workers_from_their_turns() {
     let Some(server) = server::server() else { return };
@@ -549,7 +557,8 @@ fn nobody_keeps_workers_from_their_turns() {
     place.end();
 }
 
-/// The owner of a collation names it as they like, also after a key was given it, and the name stands in functions that run with other rights.
+/// The owner of a collation names it freely, also after a key was given it, and the name stands in functions
+/// that run with other rights.
 #[test]
 fn the_name_of_a_collation_is_no_statement() {
     let Some(server) = server::server() else { return };
@@ -579,7 +588,7 @@ fn the_name_of_a_collation_is_no_statement() {
     client.batch_execute(&format!("DROP OWNED BY {stranger} CASCADE; DROP ROLE {stranger}")).unwrap();
 }
 
-/// The second owner of a database is told a way, and the way is one.
+/// The second owner of a database is told a way to a gallery, and the way works.
 #[test]
 fn two_owners_in_one_database() {
     let Some(server) = server::server() else { return };
@@ -620,7 +629,7 @@ fn two_owners_in_one_database() {
         .batch_execute("INSERT INTO twos VALUES (2, 'b', '[3,4]')")
         .unwrap();
     assert_eq!((store.counts("old").unwrap().old, store.check().unwrap()), (2, vec![]));
-    // The first owner's gallery is no superuser's to change, only to look at.
+    // A superuser may look at the first owner's gallery, and not change it.
     assert!(PostgresStore::open(&address, &of("ones"), Some("old")).is_ok());
     is_conflict(&adopt(&address, &of("ones")).unwrap_err(), &[&format!("connect as {first}")]);
     client
@@ -628,7 +637,8 @@ fn two_owners_in_one_database() {
         .unwrap();
 }
 
-/// An older pgvector gets a build by several processes wrong, so ours is of one; what it risks is said.
+/// An older pgvector gets a build by several processes wrong, so rehang builds with one; what that
+/// version risks is said.
 #[test]
 fn an_older_pgvector_builds_with_one_process_and_says_so() {
     let Some(server) = server::server() else { return };
@@ -678,7 +688,8 @@ fn an_older_pgvector_builds_with_one_process_and_says_so() {
     }
 }
 
-/// A native vector without a direction is one that no search finds, and the doctor counts those: an earlier version has written them.
+/// No search finds a native vector without a direction. The doctor counts such vectors: an earlier
+/// version has written them.
 #[test]
 fn native_vectors_of_length_zero_are_told() {
     let Some(server) = server::server() else { return };

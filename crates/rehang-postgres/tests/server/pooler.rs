@@ -10,14 +10,15 @@ use std::time::Duration;
 use postgres::Config;
 use postgres::config::Host;
 
-/// A pooler in transaction mode; it ends when this is dropped.
+/// Pooler in transaction mode; it ends when this is dropped.
 pub struct Pooler {
     port: u16,
     process: Child,
     _folder: tempfile::TempDir,
 }
 
-/// The program; where there is none that is said, and is a failure where `REHANG_PGBOUNCER=required`.
+/// Finds the program of the pooler. Where there is none, a line says so, and it is a failure where
+/// `REHANG_PGBOUNCER=required`.
 fn program() -> Option<PathBuf> {
     let named = std::env::var_os("REHANG_PGBOUNCER_PROGRAM").map(PathBuf::from);
     let usual = [
@@ -36,7 +37,8 @@ fn program() -> Option<PathBuf> {
 }
 
 impl Pooler {
-    /// A pooler with two sessions of the server for everybody, and more lines of its configuration.
+    /// Starts a pooler with two sessions of the server for everybody, and with more
+    /// lines in its configuration.
     pub fn before(address: &str, more: &str) -> Option<Self> {
         let program = program()?;
         let config: Config = address.parse().unwrap();
@@ -57,7 +59,7 @@ impl Pooler {
         let version = Command::new(&program).arg("--version").output().unwrap();
         let version = String::from_utf8_lossy(&version.stdout).into_owned();
         let minor = version.split('.').nth(1).and_then(|minor| minor.parse::<u32>().ok()).unwrap_or(0);
-        // Earlier ones know no named statements at all.
+        // Earlier versions know no named statements at all.
         let no_statements = if minor >= 21 { "max_prepared_statements = 0" } else { "" };
         let text = format!(
             "[databases]\n* = host={host} port={port} user={user}{password}\n\
@@ -67,7 +69,7 @@ impl Pooler {
             at("log")
         );
         fs_err::write(at("ini"), text).unwrap();
-        // It refuses to run as root, and reaches a socket as the owner of its folder.
+        // The pooler refuses to run as root, and reaches a socket as the owner of its folder.
         let owner = match &config.get_hosts()[0] {
             Host::Tcp(_) => 65_534,
             Host::Unix(folder) => fs_err::metadata(folder).unwrap().uid(),
@@ -90,7 +92,7 @@ impl Pooler {
         Some(pooler)
     }
 
-    /// The same database through the pooler.
+    /// Rewrites the address of a database to go through the pooler.
     pub fn through(&self, address: &str) -> String {
         let config: Config = address.parse().unwrap();
         let (user, database) = (config.get_user().unwrap(), config.get_dbname().unwrap());

@@ -4,10 +4,11 @@
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 
-/// Starts a program that says one line when it is ready and ends with its input. Gives the line.
+/// Starts a program that says one line when it is ready and ends with its input. Returns the line.
 ///
 /// # Errors
-/// What Python said.
+///
+/// Words of Python, where it fails.
 pub fn start(
     program: &str,
     argument: Option<&str>,
@@ -31,12 +32,13 @@ pub fn start(
         stderr.read_to_string(&mut said).unwrap();
         return Err(said);
     }
-    // The server would stop at a full pipe, so a thread reads what it says.
+    // A thread reads what the server says, since the server would stop at a full pipe.
     std::thread::spawn(move || std::io::copy(&mut stderr, &mut std::io::sink()));
     Ok((line.trim().into(), process))
 }
 
-/// What was found; where there is none that is said, and is a failure where the variable is set.
+/// Returns the server that was found. Where there is none, a line says so, and it is a failure
+/// where the variable is set.
 pub fn found<'a, T>(found: &'a Result<T, String>, variable: &str, how: &str) -> Option<&'a T> {
     if let Err(said) = found {
         assert!(std::env::var(variable).is_err(), "{how}\n{said}");

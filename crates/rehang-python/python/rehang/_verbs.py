@@ -245,7 +245,7 @@ def fit(
     early_stop: int | None = None,
     seeds: int | None = None,
     checkpoints: Path | None = None,
-    thorough: bool = False,
+    networks: bool = False,
     loss: Literal["l2", "disc", "both"] | None = None,
     squared: Literal["mean", "sum", "variance", "cosine"] | None = None,
     uncertainty: Literal["out-of-fold", "joint", "off"] | None = None,
@@ -292,7 +292,7 @@ def fit(
         Compare the named method with the others on held-out pairs, which takes most of the time. Without, it is fitted alone.
     within : str, optional
         Keep the best map of those that can be tried within this time, such as ``"60s"``, closed forms first. Another run may try others.
-    epochs, early_stop, seeds, checkpoints, thorough, loss, squared, uncertainty, label_smoothing, uncertainty_weights : optional
+    epochs, early_stop, seeds, checkpoints, networks, loss, squared, uncertainty, label_smoothing, uncertainty_weights : optional
         How networks are trained; as the options of ``rehang fit``.
     evaluation_old : array or path, optional
         Old vectors of evaluation items, which must not be among the pairs.

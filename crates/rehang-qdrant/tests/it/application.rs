@@ -1,11 +1,12 @@
-//! An application writes plain requests beside a gallery: the gallery says the right thing, and the application loses nothing.
+//! An application writes plain requests beside a gallery. The gallery says the right thing, and the
+//! application loses nothing.
 
 #![allow(clippy::disallowed_methods, reason = "tests wait for a server, and let time pass while it is away")]
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use rehang::{Distance, ErrorKind, Matrix, Provenance, Remedy, Space};
+use rehang_core::{Distance, ErrorKind, Matrix, Provenance, Remedy, Space};
 use rehang_qdrant::{CollectionOptions, QdrantAddress, QdrantStore};
 use rehang_store::{
     Epoch, Examined, Filter, Index, ItemKey, ItemWrite, Ledger, NewVector, Priority, Queue, Released, Scan,
@@ -16,7 +17,7 @@ use serde_json::{Value, json};
 use crate::server::{self, Server, send};
 
 const WIDTH: usize = 4;
-/// Points that are written while an application writes, too.
+/// Number of points that are written while an application writes, too.
 const POINTS: u64 = 40;
 const NEW: &str = "org/new.model";
 
@@ -126,7 +127,8 @@ fn vectors_of(server: &Server, collection: &str) -> Vec<String> {
     there["config"]["params"]["vectors"].as_object().unwrap().keys().cloned().collect()
 }
 
-/// Of a point without a source no model makes a native vector: it keeps none, or all adapted ones stay and a field says which they are.
+/// A point without a source gets no native vector from any model. After a release it has no vector, or all
+/// adapted ones stay and a field says which they are.
 #[test]
 fn a_release_takes_adapted_vectors_along_where_it_is_asked_to() {
     let Some(server) = server::server() else { return };
@@ -146,7 +148,8 @@ fn a_release_takes_adapted_vectors_along_where_it_is_asked_to() {
             let error = store.release(false).unwrap_err();
             assert_eq!(error.remedy(), Some(&Remedy::EmbedOrTakeAlong), "{error}");
             store.write_vectors(NEW, None, &[write(3, revision(&store, 3), Provenance::Native)]).unwrap();
-            // A writer that lags: no search finds what it wrote, and after a release nobody would see to it.
+            // An application that lags wrote this point: no search finds it, and after a release
+            // nobody would see to it.
             upsert(server, &name, &[point(5, "by the old model")]);
             let error = store.release(false).unwrap_err();
             assert!(
@@ -167,7 +170,8 @@ fn a_release_takes_adapted_vectors_along_where_it_is_asked_to() {
     }
 }
 
-/// A release dies before its end, or others are at work beside it: what was paid for stays, and the same call goes on.
+/// A release dies before its end, or other calls are at work beside it. Everything that was paid for stays,
+/// and the next release goes on.
 #[test]
 fn a_release_that_died_keeps_its_natives_and_goes_on() {
     let Some(server) = server::server() else { return };
@@ -190,7 +194,7 @@ fn a_release_that_died_keeps_its_natives_and_goes_on() {
             ];
             let again = QdrantStore::open(&address, &options(&name), Some("old"));
             let released = again.and_then(|again| again.release(false));
-            // Of a call that was under way.
+            // A call that was under way writes this tag.
             let tag = json!({"payload": {"rehang": 7, "rehang_tag": {"n": false}}, "points": [2]});
             send(&url, "POST", &format!("/collections/{name}/points/payload?wait=true"), &tag);
             said.send((refusals, released)).unwrap();
@@ -214,7 +218,8 @@ fn a_release_that_died_keeps_its_natives_and_goes_on() {
     assert!(error.to_string().contains("gallery"), "{error}");
 }
 
-/// A vector that the application made and filled is not taken for one of ours. One that a drop left behind that died is.
+/// A vector that the application made and filled is not taken for one of the gallery's. A vector that was
+/// left behind by a drop that died is.
 #[test]
 fn a_vector_of_the_application_is_not_taken_over() {
     let Some(server) = server::server() else { return };
@@ -230,14 +235,14 @@ fn a_vector_of_the_application_is_not_taken_over() {
     assert_eq!(store.spaces().unwrap().len(), 2);
     assert_eq!(payload_of(server, &name, 2)["vector"]["large"], json!([1.0, 0.0, 0.0, 0.0]));
 
-    // Where nothing is in it, nothing is lost.
+    // An empty vector of the application's can be used, since nothing is lost.
     let out = json!({"vector": ["large"], "points": [2]});
     send(&server.url, "POST", &format!("{path}/delete?wait=true"), &out);
     store.create_space(&large, Provenance::Native).unwrap();
     let native = || write(1, revision(&store, 1), Provenance::Native);
     assert_eq!(store.write_vectors("large", None, &[native()]), Ok(vec![WriteOutcome::Written]));
 
-    // What a drop leaves that dies before the vector is gone.
+    // A drop that dies before the vector is gone leaves this state.
     let die = || {
         let path = format!("/collections/rehang_{name}/points");
         let found = send(&server.url, "POST", &path, &json!({"ids": [1], "with_payload": true}));
@@ -258,11 +263,13 @@ fn a_vector_of_the_application_is_not_taken_over() {
     assert_eq!(payload_of(server, &name, 1)["payload"]["rehang_tag"]["s4"], Value::Null);
 }
 
-/// An application replaces a point while points are listed: whatever is read of a revision is of one state of the item.
+/// An application replaces a point while points are listed. All that is read by one revision is
+/// one state of the item.
 #[test]
 fn a_revision_is_never_given_to_what_was_written_since() {
     let Some(server) = server::server() else { return };
-    // Between the operation for points with a source and the one for those without; or after the first one, whose answer is lost.
+    // The point is replaced between the operation for points with a source and the one for points without, or
+    // after the first one, whose answer is lost.
     for (is_lost, has_source) in [(false, true), (false, false), (true, true), (true, false)] {
         let (name, store) = gallery(server, "once", 1);
         upsert(server, &name, &[point(1, "new words")]);
@@ -296,7 +303,7 @@ fn a_revision_is_never_given_to_what_was_written_since() {
     }
 }
 
-/// As where a collection is restored from a snapshot: the counter of revisions is that of then.
+/// Restoring a collection from a snapshot sets its counter of revisions back.
 #[test]
 fn a_counter_that_was_set_back_gives_no_revision_again() {
     let Some(server) = server::server() else { return };
@@ -322,7 +329,7 @@ fn what_an_application_replaces_has_changed_and_what_it_deletes_stays_away() {
     let read: Vec<u64> = (1..=4).map(|id| revision(&store, id)).collect();
     let both = [write(1, read[0], Provenance::Native), write(2, read[1], Provenance::Adapted)];
     assert_eq!(store.write_vectors(NEW, Some(Epoch::FIRST), &both), Ok(vec![WriteOutcome::Written; 2]));
-    // Between what we read and what we write.
+    // The application writes between our read and our write.
     upsert(server, &name, &[point(1, "new words"), point(3, "new words"), point(9, "a new point")]);
     let path = format!("/collections/{name}/points/delete?wait=true");
     send(&server.url, "POST", &path, &json!({"points": [4]}));
@@ -338,7 +345,8 @@ fn what_an_application_replaces_has_changed_and_what_it_deletes_stays_away() {
         store.search("old", &Matrix::new(WIDTH, vec![9.0, 1.0, 0.0, 0.0]).unwrap(), 1, &Filter::default());
     assert_eq!(hits.unwrap()[0][0].id, "9", "a new point is found at once");
 
-    // An application that changes the source alone says so in the same operation, and the item is embedded again.
+    // An application that changes only the source says so in the same operation, and the
+    // item is embedded again.
     let path = format!("/collections/{name}/points/payload");
     let set = |payload: Value| {
         let body = json!({"payload": payload, "points": [2]});
@@ -354,7 +362,8 @@ fn what_an_application_replaces_has_changed_and_what_it_deletes_stays_away() {
         "the stale vector is gone"
     );
 
-    // A payload that is overwritten takes the tag, and leaves an adapted vector that nobody speaks of: it does not count.
+    // A payload that is overwritten takes the tag away, and leaves an adapted vector without a
+    // tag: it does not count.
     let read = revision(&store, 2);
     store.write_vectors(NEW, Some(Epoch::FIRST), &[write(2, read, Provenance::Adapted)]).unwrap();
     send(
@@ -369,7 +378,8 @@ fn what_an_application_replaces_has_changed_and_what_it_deletes_stays_away() {
     assert_eq!(store.check().unwrap(), []);
 }
 
-/// An application that makes the new model's vectors itself has paid for them: what came with a point is native, whatever else came.
+/// An application that makes the new model's vectors itself has paid for them. A vector that came with a
+/// point is native, whatever else came.
 #[test]
 fn a_vector_that_came_with_a_point_is_native_and_one_that_stayed_behind_is_not() {
     let Some(server) = server::server() else { return };
@@ -400,13 +410,13 @@ fn a_vector_that_came_with_a_point_is_native_and_one_that_stayed_behind_is_not()
     let query = Matrix::new(WIDTH, vec![0.0, 1.0, 0.0, 0.0]).unwrap();
     assert_eq!(store.search(NEW, &query, 9, &Filter::default()).unwrap()[0].len(), 4);
 
-    // One of ours that is replaced by one of the application's, and the other way round.
+    // One of the gallery's vectors is replaced by one of the application's, and the other way round.
     let read = revision(&store, 2);
     store.write_vectors(NEW, None, &[write(2, read, Provenance::Native)]).unwrap();
     upsert(server, &name, &[both(2, json!("two by itself")), point(7, "seven by the old model")]);
     assert!(native(2));
     assert_eq!((provenance(&store, 7), of(7)), (None, None));
-    // A payload that is overwritten leaves the vectors: nobody made them of what it says now.
+    // An overwritten payload leaves the vectors there, which nobody made of the new content.
     let path = format!("/collections/{name}/points/payload?wait=true");
     send(&server.url, "PUT", &path, &json!({"payload": {"body": "another one"}, "points": [1, 2]}));
     for id in [1, 2] {
@@ -414,7 +424,7 @@ fn a_vector_that_came_with_a_point_is_native_and_one_that_stayed_behind_is_not()
     }
     assert_eq!(store.check().unwrap(), []);
 
-    // Nor does a release take them, and nothing of ours stays beside them.
+    // A release takes no vector of the application's, and leaves nothing of the gallery's beside them.
     store.switch_serving("old", NEW).unwrap();
     store.drop_space("old").unwrap();
     let new_alone = json!({"id": 50, "vector": {&vector: [0, 1, 0, 0]}, "payload": {"body": "fifty"}});
@@ -425,7 +435,8 @@ fn a_vector_that_came_with_a_point_is_native_and_one_that_stayed_behind_is_not()
     assert!(there["config"]["params"]["vectors"]["rehang"].is_null(), "{there}");
 }
 
-/// The collection of ours is deleted, or the application's alone is restored: every tag says whose vector a point has, and what was paid for is used again.
+/// The gallery's collection is deleted, or the application's alone is restored. Every tag says whose vector a
+/// point has, and native vectors, which were paid for, are used again.
 #[test]
 fn natives_are_taken_in_again_where_the_state_beside_them_is_lost() {
     let Some(server) = server::server() else { return };
@@ -439,7 +450,7 @@ fn natives_are_taken_in_again_where_the_state_beside_them_is_lost() {
     store.write_vectors(NEW, Some(Epoch::FIRST), &writes).unwrap();
     let vector = NEW.replace('/', "_");
     send(&server.url, "DELETE", &format!("/collections/rehang_{name}"), &Value::Null);
-    // Meanwhile the application goes on: by the old model, and by both.
+    // The application goes on meanwhile: by the old model, and by both.
     let mut both = point(6, "six");
     both["vector"][&vector] = json!([0, 1, 0, 0]);
     upsert(server, &name, &[point(2, "two of today"), both]);
@@ -466,7 +477,7 @@ fn natives_are_taken_in_again_where_the_state_beside_them_is_lost() {
     assert_eq!(store.counts("old").unwrap().old, 6);
 }
 
-/// A gallery is of the collection that its alias led to when it was made, whatever the alias does since.
+/// A gallery stays in the collection that its alias led to when it was made, wherever the alias leads later.
 #[test]
 fn a_gallery_stays_with_its_collection_where_the_alias_moves() {
     let Some(server) = server::server() else { return };
@@ -488,7 +499,7 @@ fn a_gallery_stays_with_its_collection_where_the_alias_moves() {
     assert!(error.is_conflict() && error.to_string().contains(&format!("collection = {alias:?}")), "{error}");
 
     lead(&second);
-    // Whoever is at work goes on where it began.
+    // A handle that is at work goes on in the collection where it began.
     let written = store.write_vectors(NEW, None, &[write(1, revision(&store, 1), Provenance::Native)]);
     assert_eq!(written, Ok(vec![WriteOutcome::Written]));
     let moved = QdrantStore::open(&server.address(), &options(&alias), Some("old")).unwrap();
@@ -509,7 +520,8 @@ fn a_gallery_stays_with_its_collection_where_the_alias_moves() {
     adopt(&alias).unwrap();
 }
 
-/// A token for the collection and for that of ours, which somebody else has made: it goes the whole way, and what it may not delete is left empty.
+/// A token covers the collection and the gallery's own one, which somebody else has made. The whole upgrade
+/// works with it, and what the token may not delete is left empty.
 #[test]
 fn a_token_for_two_collections_goes_the_whole_way() {
     let Some(server) = Server::start(Some("right-word")) else { return server::skipped() };
@@ -522,7 +534,8 @@ fn a_token_for_two_collections_goes_the_whole_way() {
         json!({"vectors": {"embedding": {"size": WIDTH, "distance": "Euclid"}}}),
     );
     admin("PUT", "/collections/docs/points?wait=true", json!({"points": [point(1, "one"), point(2, "two")]}));
-    // Signed with the key: {"access": [{"collection": "docs", "access": "rw"}, {"collection": "rehang_docs", "access": "rw"}]}.
+    // The token is signed with the key. It says: {"access": [{"collection": "docs", "access": "rw"},
+    // {"collection": "rehang_docs", "access": "rw"}]}.
     let token = "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJhY2Nlc3MiOlt7ImNvbGxlY3Rpb24iOiJkb2NzIiwiYWNjZXNzIjoicncifSx7ImNvbGxlY3Rpb24iOiJyZWhhbmdfZG9jcyIsImFjY2VzcyI6InJ3In1dfQ.s2HQpJ7GutpfkyPhNkCLFQ23h-nxIro4vEYAfcr4jvU";
     let address = server.address().with_key(Some(token.into()));
     let adopt = || QdrantStore::adopt(&address, &options("docs"), Some("old"), &|_, _| true);
@@ -573,7 +586,8 @@ fn an_application_loses_nothing_while_vectors_are_written() {
     let (name, store) = gallery(server, "concurrent", POINTS);
     let (done, version) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
-        // Sets a field of every point to a number that grows, and replaces and deletes some.
+        // The application sets a field of every point to a number that grows, and replaces
+        // and deletes some points.
         let application = scope.spawn(|| {
             let path = format!("/collections/{name}/points");
             while !done.load(Ordering::SeqCst) {
@@ -641,7 +655,7 @@ fn an_application_loses_nothing_while_vectors_are_written() {
 fn a_write_that_died_in_between_is_taken_over() {
     let Some(server) = server::server() else { return };
     let (name, store) = gallery(server, "died", 1);
-    // As the first two steps of a write leave it: in a place that is held, or was.
+    // The mark is what the first two steps of a write leave: a reservation that still holds, or has run out.
     for (until, provenance) in [(0, Provenance::Adapted), (1, Provenance::Native)] {
         let mark = json!({"p": "pending", "k": "of-a-dead-one", "u": until});
         let set = json!({"payload": mark, "key": "rehang_tag.s2", "points": [1]});
@@ -658,7 +672,8 @@ fn an_item_that_became_native_meanwhile_is_not_claimed() {
     let Some(server) = server::server() else { return };
     let (name, store) = gallery(server, "claimed", 2);
     let minute = Duration::from_mins(1);
-    // Between what the slow one reads and its lease, another worker claims an item, makes it native and ends its lease.
+    // The slow worker reads the queue. Before it takes its lease, the quick one claims an item, makes it
+    // native and ends its lease.
     let url = server::before(&server.url, format!("PUT /collections/rehang_{name}/points?wait"), {
         let store = store.clone();
         move || {
@@ -674,8 +689,8 @@ fn an_item_that_became_native_meanwhile_is_not_claimed() {
     assert_eq!(store.at_work(NEW).unwrap()[0].items, 1);
 }
 
-/// An application that writes all the time while points are looked for that cannot be items: none of its own is one, and the search
-/// ends although there are always more.
+/// An application writes all the time while points are looked for that cannot be items. None of its points is
+/// taken for one, and the search ends although there are always more.
 #[test]
 fn a_new_point_is_not_taken_for_one_that_cannot_be_an_item() {
     let Some(server) = server::server() else { return };
@@ -704,7 +719,7 @@ fn what_a_dead_writer_holds_is_free_after_seconds() {
     let (name, store) = gallery(server, "held", 1);
     let mark = || payload_of(server, &name, 1)["payload"]["rehang_tag"]["s2"].clone();
     let (done, revision) = (AtomicBool::new(false), revision(&store, 1));
-    // The tag of a write that is under way: that is what it leaves if it dies there.
+    // The loop catches the tag of a write that is under way, which is what the write leaves if it dies there.
     let held = std::thread::scope(|scope| {
         scope.spawn(|| {
             while !done.load(Ordering::SeqCst) {
@@ -768,7 +783,8 @@ fn a_server_that_is_killed_comes_back_with_what_was_acknowledged() {
     assert_eq!(store.check().unwrap(), []);
 }
 
-/// The server scales vectors of the cosine distance to length 1; those of a model whose vectors have other lengths come back with theirs.
+/// The server scales vectors of the cosine distance to length 1. Vectors of a model that gives other
+/// lengths come back with these.
 #[test]
 fn vectors_of_the_cosine_distance_keep_their_length() {
     let Some(server) = server::server() else { return };
@@ -809,7 +825,7 @@ fn indexes_that_say_otherwise_than_the_points_are_made_anew() {
     let Some(server) = server::server() else { return };
     let (name, made) = gallery(server, "indexes", 3);
     made.get(&["1"]).unwrap();
-    // After a kill the server's index said of a point that it has a tag, which the point had not.
+    // After a kill, the server's index said of a point that it has a tag, which the point had not.
     let open = |until| {
         let url = server::replaced_until(&server.url, "\"rehang\":", "\"xehang\":", until);
         QdrantStore::open(&QdrantAddress::new(url), &options(&name), Some("old")).unwrap()
@@ -834,7 +850,7 @@ fn collections_and_vectors_under_our_names_are_not_taken() {
     let count = |name: &str| {
         send(&server.url, "POST", &format!("/collections/{name}/points/count"), &json!({}))["count"].clone()
     };
-    // A collection by the name of the one of ours: with points, or with vectors alone.
+    // The application has a collection by the name of the gallery's own: with points, or with vectors alone.
     for points in [vec![json!({"id": 100, "vector": {"embedding": [1, 0, 0, 0]}})], Vec::new()] {
         let name = server::fresh("theirs");
         server::collection(&server.url, &name, WIDTH);
@@ -852,7 +868,7 @@ fn collections_and_vectors_under_our_names_are_not_taken() {
             "nothing is written"
         );
     }
-    // A vector by the name of the witness, sparse or dense.
+    // The application has a vector by the name of the witness, sparse or dense.
     for kind in [
         json!({"sparse_vectors": {"rehang": {}}}),
         json!({"vectors": {"rehang": {"size": 2, "distance": "Dot"}}}),
@@ -919,7 +935,7 @@ fn a_release_says_what_lies_there_in_the_end_and_goes_on_as_it_began() {
         if !with_adapted {
             store.write_vectors(NEW, None, &[write(&last[0], Provenance::Native)]).unwrap();
         }
-        // An application that lags writes on while it goes on.
+        // An application that lags writes on while the release goes on.
         let url = server::before(&server.url, format!("DELETE /collections/{name}/vectors"), {
             let (url, name) = (server.url.clone(), name.clone());
             move || {

@@ -1,4 +1,5 @@
-//! The contracts, on a real server: with all spaces in named vectors of ours, and with the old one in the application's.
+//! The contracts of a store on a real server: with all spaces in named vectors of the gallery, and with the
+//! old one in the application's.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -12,7 +13,7 @@ use crate::server;
 
 struct Qdrant {
     server: &'static server::Server,
-    /// The space that is the application's own vector.
+    /// Name of the space that is the application's own vector.
     in_vector: Option<&'static str>,
     clock: ManualLeaseClock,
     names: Mutex<BTreeMap<String, String>>,

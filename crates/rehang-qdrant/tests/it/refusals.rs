@@ -1,10 +1,10 @@
-//! What cannot be a gallery, each in one clear sentence and with nothing written.
+//! Refusals: each collection that cannot be a gallery is refused in one clear sentence, with nothing written.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::time::Duration;
 
-use rehang::{Distance, ErrorKind, Provenance, Space};
+use rehang_core::{Distance, ErrorKind, Provenance, Space};
 use rehang_qdrant::{CollectionOptions, QdrantAddress, QdrantStore};
 use rehang_store::{Examined, ItemKey, ItemWrite, Ledger, NewVector, Queue, VectorWrite, WriteOutcome};
 use serde_json::{Value, json};
@@ -64,7 +64,7 @@ fn an_old_server_is_refused_by_its_version() {
     assert!(said.contains("1.17.1") && said.contains("1.18"), "{said}");
 }
 
-/// A server whose limits are reached says for how long.
+/// A server whose limits are reached says how long to wait.
 #[test]
 fn a_server_that_asks_for_a_wait_is_asked_again_after_it() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -132,7 +132,7 @@ fn ids_that_would_be_taken_for_numbers_are_refused() {
     );
     assert_eq!(there["points"][0]["payload"], json!({}), "nothing was written");
 
-    // Those that come later hide no other point.
+    // Points with such ids that come later hide no other point.
     let name = server::fresh("later");
     server::collection(&server.url, &name, 2);
     let store = QdrantStore::adopt(&server.address(), &options(&name, None), None, &|_, _| true).unwrap();
@@ -171,7 +171,8 @@ fn a_wrong_key_is_said_and_never_shown() {
     assert!(matches!(error.kind(), ErrorKind::NotFound { .. }), "{error}");
 }
 
-/// The address of what answers like a server of 1.19 whose collection is described so.
+/// Starts a listener that answers like a server of 1.19 with a collection of this description,
+/// and returns its address.
 fn described(collection: &Value) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -199,7 +200,7 @@ fn described(collection: &Value) -> String {
     url
 }
 
-/// Each limit of a collection that would end an upgrade half-way, once something is paid for.
+/// Every limit of a collection that would end an upgrade half-way, after something was paid for.
 #[test]
 fn a_collection_in_which_no_upgrade_could_end_is_refused_by_what_it_says_of_itself() {
     let refused = |params: Value, strict: Value| {
@@ -236,7 +237,7 @@ fn a_collection_in_which_no_upgrade_could_end_is_refused_by_what_it_says_of_itse
     }
 }
 
-/// Of the new space, where requests have a limit.
+/// Width of the new space in the test of requests with a limit.
 const WIDTH: usize = 1024;
 const ITEMS: usize = 300;
 
@@ -281,7 +282,7 @@ fn requests_are_no_larger_than_a_proxy_takes() {
     };
     let wanted: Vec<Vec<f32>> = (0..ITEMS).map(new).collect();
     assert!(vectors(&keys()) == wanted, "as they were put");
-    // An application's upserts take them away, and a worker writes them.
+    // The application's upserts take the vectors away, and a worker writes them again.
     let points: Vec<Value> = (0..ITEMS)
         .map(|number| json!({"id": number, "vector": {"embedding": [1.0, number]}, "payload": {"body": "other"}}))
         .collect();
@@ -312,7 +313,7 @@ fn a_server_over_tls_is_trusted_by_its_authority_alone() {
     assert_eq!(server.connections(), 1, "no attempt more");
     let said = look(Some(folder.path().join("nowhere.pem"))).to_string();
     assert!(said.contains("[gallery] root_certificates") && said.contains("nowhere.pem"), "{said}");
-    // It is heard, and too old.
+    // The server is heard now, and refused as too old.
     let said = look(Some(authority(folder.path()))).to_string();
     assert!(said.contains("1.17.1"), "{said}");
 }

@@ -1,9 +1,10 @@
-//! Collections whose server allows less than we would ask for: an upgrade keeps inside the limits, or is refused before anything is written.
+//! Collections whose server allows less than a gallery would ask for: an upgrade keeps inside the limits, or
+//! is refused before anything is written.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use rehang::{Distance, ErrorKind, Matrix, Provenance, Space};
+use rehang_core::{Distance, ErrorKind, Matrix, Provenance, Space};
 use rehang_qdrant::{CollectionOptions, QdrantAddress, QdrantStore};
 use rehang_store::{
     Epoch, Examined, Filter, Index, Item, Ledger, NewVector, Priority, Queue, Scan, Select, VectorWrite,
@@ -28,7 +29,7 @@ fn new_space() -> Space {
     Space::new(NEW, 3, Distance::Cosine, false)
 }
 
-/// A collection of points with texts, and old vectors by cosine.
+/// Makes a collection of points with texts, and with old vectors by cosine.
 fn collection(server: &Server, points: u64, more: &Value) -> String {
     let name = server::fresh("strict");
     let mut body = json!({"vectors": {"embedding": {"size": 2, "distance": "Cosine"}}});
@@ -56,11 +57,11 @@ fn indexes_of(server: &Server, name: &str) -> Vec<String> {
     there["payload_schema"].as_object().unwrap().keys().cloned().collect()
 }
 
-fn adopt(server: &Server, name: &str) -> rehang::Result<QdrantStore> {
+fn adopt(server: &Server, name: &str) -> rehang_core::Result<QdrantStore> {
     QdrantStore::adopt(&server.address(), &options(name), Some("old"), &|_, _| true)
 }
 
-/// Everything that an upgrade does, on a gallery of 20 items.
+/// Does everything that an upgrade does, on a gallery of 20 items.
 fn upgrade(store: &QdrantStore) {
     store.create_space(&Space::new("old", 2, Distance::Cosine, false), Provenance::Old).unwrap();
     store.create_space(&new_space(), Provenance::Native).unwrap();
@@ -133,7 +134,8 @@ fn a_strict_collection_is_upgraded_inside_its_limits() {
     assert_eq!(left[0]["payload"], json!({"body": "text 7"}));
 }
 
-/// A gallery whose collection is made strict later is given its indexes by adopting it once more, and the doctor says so.
+/// A collection is made strict after its adoption: the doctor says which indexes are missing, and one
+/// more adoption makes them.
 #[test]
 fn a_gallery_that_has_become_strict_is_adopted_once_more() {
     let Some(server) = server::server() else { return };
@@ -168,7 +170,7 @@ fn what_would_end_an_upgrade_half_way_is_refused_before_anything_is_written() {
         let ours = format!("/collections/rehang_{collection}/exists");
         assert_eq!(send(&server.url, "GET", &ours, &Value::Null)["exists"], json!(false));
     }
-    // Room for vectors is asked for where a space is made.
+    // A limit of vectors' bytes is checked where a space is made.
     let collection = collection(server, 20, &json!({}));
     let limit = json!({"enabled": true, "max_collection_vector_size_bytes": 200});
     let store = adopt(server, &collection).unwrap();
@@ -198,13 +200,13 @@ fn an_index_that_the_server_lost_is_made_again() {
     assert_eq!(store.claim(NEW, Queue::All, "worker", 12, Duration::from_mins(1)).unwrap().records.len(), 12);
     assert_eq!(store.errors(NEW, 9), Ok(vec![]));
     assert_eq!(indexes_of(server, &collection), before);
-    // Those that nothing is put in order by, once the server is at rest.
+    // Indexes by which nothing is ordered are made again once the server is at rest.
     lose("rehang_tag.s2.p");
     store.prepare(NEW, &|_, _| true).unwrap();
     assert_eq!(indexes_of(server, &collection), before);
 }
 
-/// Where the server refuses an adoption half-way, it goes on when it may, and can be taken back.
+/// The server refuses an adoption half-way. The adoption goes on once it may, or is taken back.
 #[test]
 fn an_adoption_that_failed_goes_on_or_is_released() {
     let Some(server) = server::server() else { return };
@@ -236,7 +238,8 @@ fn an_adoption_that_failed_goes_on_or_is_released() {
     }
 }
 
-/// Whoever has the old vectors on disk, of half width or quantised, has no room for new ones in memory.
+/// An application whose old vectors are on disk, of half width or quantised, has no room
+/// for new ones in memory.
 #[test]
 fn a_new_vector_lies_as_the_old_one_does() {
     let Some(server) = server::server() else { return };
@@ -262,7 +265,7 @@ fn collections_that_cannot_be_galleries_are_refused() {
     let name = collection(server, 0, &lists);
     let error = adopt(server, &name).unwrap_err().to_string();
     assert!(error.contains("multivector"), "{error}");
-    // Fields of the application's under the names of ours.
+    // The application has fields of its own under the names of the gallery's.
     for payload in [json!({"rehang": "mine"}), json!({"rehang": 7}), json!({"rehang_tag": ["mine"]})] {
         let name = collection(server, 2, &json!({}));
         let path = format!("/collections/{name}/points/payload?wait=true");
@@ -280,7 +283,8 @@ fn collections_that_cannot_be_galleries_are_refused() {
     }
 }
 
-/// Old vectors that the server keeps as bytes or half numbers, and none is written twice since it reads back rounded.
+/// The server keeps old vectors as bytes or half-width numbers. No vector is written twice because
+/// it reads back rounded.
 #[test]
 fn coarse_old_vectors_are_what_the_server_says() {
     let Some(server) = server::server() else { return };
@@ -293,7 +297,8 @@ fn coarse_old_vectors_are_what_the_server_says() {
     }
 }
 
-/// A query of an application's own that fuses words with vectors, by the filter that docs/qdrant.md names, finds at every stage what it should.
+/// An application's own query fuses words with vectors by the filter that docs/qdrant.md names. It finds the
+/// right points at every stage.
 #[test]
 fn a_hybrid_query_is_right_at_every_stage() {
     let Some(server) = server::server() else { return };
@@ -302,7 +307,8 @@ fn a_hybrid_query_is_right_at_every_stage() {
         json!({"vectors": {"embedding": {"size": 2, "distance": "Cosine"}}, "sparse_vectors": {"words": {}}});
     send(&server.url, "PUT", &format!("/collections/{name}"), &body);
     let points = 12_u64;
-    // The ranks of points by words: the greater the id, the better. By either model: the opposite, so that the order says which parts were fused.
+    // By words, a greater id ranks better; by either model it is the other way round. So the order tells
+    // which parts were fused.
     let at = |id: u64| f64::from(u32::try_from(id).unwrap()) / 8.0;
     let all: Vec<Value> = (1..=points)
         .map(|id| {
@@ -373,7 +379,8 @@ fn a_hybrid_query_is_right_at_every_stage() {
     };
     natives(&with_vector[..5]);
     same(&new(), "partly native");
-    // A text that the application writes anew has no vector of the new model until it is embedded: it is found by its words alone.
+    // A text that the application writes anew has no vector of the new model until it is embedded. It is
+    // found by its words alone.
     let point = json!({"id": 12, "vector": {"embedding": [at(12).cos(), at(12).sin()], "words": {"indices": [7], "values": [12]}},
         "payload": {"body": "other words"}});
     send(&server.url, "PUT", &path, &json!({"points": [point]}));
@@ -396,7 +403,8 @@ fn a_hybrid_query_is_right_at_every_stage() {
     same(&found, "released");
 }
 
-/// The query of docs/qdrant.md puts adapted vectors, which are estimates, farther by the handicap: its order is that of a look at every vector.
+/// The query of docs/qdrant.md puts adapted vectors, which are estimates, farther away by the handicap. It
+/// gives the order that a look at every vector gives.
 #[test]
 fn the_query_of_the_page_heeds_the_handicap() {
     let Some(server) = server::server() else { return };
@@ -451,7 +459,8 @@ fn the_query_of_the_page_heeds_the_handicap() {
     }
 }
 
-/// A search writes nothing, so that neither a role that may only read nor an application that writes all the time is in its way.
+/// A search writes nothing. So it works for a role that may only read, and beside an application
+/// that writes all the time.
 #[test]
 fn a_search_writes_nothing() {
     let Some(server) = server::server() else { return };
@@ -480,7 +489,8 @@ fn a_search_writes_nothing() {
     let only_old = Filter { provenances: vec![Provenance::Native], ..Filter::default() };
     assert_eq!(store.search("old", &query, 9, &only_old), Ok(vec![vec![]]));
 
-    // Of content before: its source has changed, and nobody has looked since.
+    // The native vector belongs to earlier content: the source has changed, and nobody
+    // has listed points since.
     let path = format!("/collections/{name}/points/payload?wait=true");
     let say = |payload: Value| send(&server.url, "POST", &path, &json!({"payload": payload, "points": [1]}));
     let query = Matrix::new(3, vec![1.0, 0.0, 0.0]).unwrap();
@@ -495,7 +505,8 @@ fn a_search_writes_nothing() {
     assert!(search().revision > 0, "a call that lists points gives the revision");
 }
 
-/// A server that started again makes no indexes until something changes: making a space ready does not wait for that for ever.
+/// A server that has restarted makes no indexes until something changes. Making a space ready does not
+/// wait for that for ever.
 #[test]
 fn a_space_is_made_ready_whatever_the_server_says_of_its_indexes() {
     let Some(server) = server::server() else { return };
@@ -503,7 +514,7 @@ fn a_space_is_made_ready_whatever_the_server_says_of_its_indexes() {
     let store = adopt(server, &name).unwrap();
     store.create_space(&new_space(), Provenance::Native).unwrap();
     drop(store);
-    // What the server says of the collection's state is replaced by what it says in such a state.
+    // The proxy replaces the collection's status by the one that the server says in such a state.
     let ready = |status: &str| {
         let url = server::replaced(&server.url, "\"status\":\"green\"", status);
         let store = QdrantStore::open(&QdrantAddress::new(&url), &options(&name), Some("old")).unwrap();

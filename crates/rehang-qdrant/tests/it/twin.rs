@@ -1,11 +1,12 @@
-//! Random histories: what an application and an upgrade do to a collection, beside the strict store in memory.
+//! Random histories: an application and an upgrade change a collection, and a strict store in memory
+//! goes through the same.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
-use rehang::Provenance;
+use rehang_core::Provenance;
 use rehang_qdrant::{CollectionOptions, QdrantStore};
 use rehang_store::{Examined as _, ItemKey, ItemWrite, Ledger as _, ManualLeaseClock, NewVector};
 use rehang_store_tests::MemoryStore;
@@ -16,17 +17,18 @@ use serde_json::{Value, json};
 
 use crate::server;
 
-/// Steps after which everything that can be seen is compared: that takes some hundred requests.
+/// Steps after which everything that can be seen is compared: a comparison takes some hundred requests.
 const COMPARED_EVERY: usize = 4;
 
 #[derive(Debug, Clone)]
 enum Operation {
     Call(Call),
-    /// Seconds by which leases run out.
+    /// Time passes, in seconds, so that leases run out.
     Pass(u64),
-    /// What follows is done through another handle on the gallery.
+    /// The steps after this one go through another handle on the gallery.
     OtherHandle,
-    /// A point by a plain request of the application, with a source and a vector by either model or without.
+    /// A plain upsert of the application: a point with a source or without, and a vector
+    /// by either model or none.
     Upsert {
         id: usize,
         source: Option<i8>,
@@ -69,12 +71,12 @@ proptest! {
     }
 }
 
-/// A distance of the server comes from one of its own scores.
+/// Rounds a distance, since the server computes it from a score of its own.
 fn rounded(distance: f32) -> f32 {
     (distance * 1e3).round()
 }
 
-/// The lines that only one of two has.
+/// Lists the lines that only one of two texts has.
 fn difference(left: &str, right: &str) -> String {
     let only = |of: &str, other: &str| -> String {
         let lines = of.lines().filter(|line| !other.lines().any(|there| there == *line));
@@ -83,7 +85,7 @@ fn difference(left: &str, right: &str) -> String {
     format!("the store has{}\nand the twin{}", only(left, right), only(right, left))
 }
 
-/// What the application writes beside a point's vectors.
+/// Payload that the application writes beside a point's vectors.
 fn payload_of(id: usize, source: Option<&str>) -> Value {
     let mut payload = json!({"at": 0});
     for (field, text) in [("body", source), ("topic", label_of(id).as_deref())] {
@@ -118,7 +120,7 @@ fn go_through(server: &server::Server, operations: &[Operation]) -> Result<(), T
     let point = |id: usize| IDS[id].parse::<u64>().unwrap();
     for (at, operation) in operations.iter().enumerate() {
         match operation {
-            // The application's vector is written by it alone, and its space is not dropped.
+            // The application alone writes its own vector, and its space is not dropped.
             Operation::Call(Call::Write { space: 0, .. }) => continue,
             Operation::Call(Call::Drop) if twin.serving().unwrap().as_deref() == Some("new") => continue,
             Operation::Call(call) => {
@@ -145,7 +147,7 @@ fn go_through(server: &server::Server, operations: &[Operation]) -> Result<(), T
                 // An upsert of the application replaces the point with all that was in it.
                 twin.delete(&[IDS[*id]]).unwrap();
                 twin.put(&[ItemWrite { label: label_of(*id), payload: json!({"at": 0}), ..write }]).unwrap();
-                // It gets its revision when it is seen, and the twin's has one now.
+                // The store's item gets its revision when it is seen; the twin's item has one already.
                 store.newest_revision().unwrap();
             }
             Operation::Overwrite { id, source } => {

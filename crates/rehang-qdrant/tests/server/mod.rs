@@ -1,5 +1,5 @@
-//! A real Qdrant for tests: `REHANG_QDRANT_URL`, one that runs, or `REHANG_QDRANT`, the path of a program that is started on free ports
-//! in a temporary folder.
+//! A real Qdrant for tests: the server at `REHANG_QDRANT_URL`, or else the program at the path
+//! `REHANG_QDRANT`, started on free ports in a temporary folder.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 #![allow(clippy::disallowed_methods, reason = "tests wait for a server, and let time pass while it is away")]
 #![allow(clippy::print_stderr, reason = "tests say what they skip")]
@@ -23,12 +23,13 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server of its own, which a test may kill; with a key, where it is to want one. `None` where there is no program.
+    /// Starts a server of the test's own, which the test may kill; it wants a key where one is given. `None`
+    /// where there is no program.
     pub fn start(key: Option<&str>) -> Option<Self> {
         Self::start_with(key, &[])
     }
 
-    /// The same with settings of the server, as variables of its environment.
+    /// Starts a server of the test's own with settings, given as variables of its environment.
     pub fn start_with(key: Option<&str>, settings: &[(&str, &str)]) -> Option<Self> {
         let program = std::env::var("REHANG_QDRANT").ok()?;
         let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -42,7 +43,8 @@ impl Server {
 
     fn launch(&mut self, program: &str, key: Option<&str>, settings: &[(&str, &str)]) {
         let folder: &Path = self.folder.as_ref().unwrap().path();
-        // The shell ends the server with the process that asked for it, however that one ends: its input ends then.
+        // The shell ends the server when the process that asked for it ends, in whatever way: the
+        // shell's input ends then.
         let mut command = Command::new("sh");
         command
             .args(["-c", "\"$0\" >/dev/null 2>&1 </dev/null & echo $!; cat >/dev/null; kill -9 $!", program])
@@ -62,7 +64,7 @@ impl Server {
             command.env("QDRANT__SERVICE__API_KEY", key).env("QDRANT__SERVICE__JWT_RBAC", "true");
         }
         let mut process = command.spawn().unwrap_or_else(|error| panic!("{program}: {error}"));
-        // The shell says the server's number as soon as it runs.
+        // The shell prints the server's process number as soon as the server runs.
         let mut line = String::new();
         BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
         self.process = Some(process);
@@ -75,7 +77,8 @@ impl Server {
         panic!("{program} does not answer at {}", self.url);
     }
 
-    /// Ends the server as a power switch would end the process, and starts it again on the same folder after a while.
+    /// Ends the server as a power switch would end the process, and starts it again on the
+    /// same folder after a while.
     pub fn kill_and_restart(&mut self, after: Duration) {
         self.kill();
         std::thread::sleep(after);
@@ -100,7 +103,8 @@ impl Drop for Server {
     }
 }
 
-/// The server of all tests of a program; `None` where there is none, which is said.
+/// The server that all tests of a program share; `None` where there is none, and then a line says
+/// that tests are skipped.
 pub fn server() -> Option<&'static Server> {
     static SERVER: OnceLock<Option<Server>> = OnceLock::new();
     let found = SERVER.get_or_init(|| match std::env::var("REHANG_QDRANT_URL") {
@@ -125,15 +129,12 @@ pub fn fresh(name: &str) -> String {
     format!("test_{}_{}_{name}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// What an application sends: plain requests.
+/// Sends a plain request, as an application does.
 pub fn send(url: &str, method: &str, path: &str, body: &Value) -> Value {
     try_send(url, method, path, body).unwrap()
 }
 
-/// The same where the server may be away.
-///
-/// # Errors
-/// Where no answer came.
+/// Sends a plain request to a server that may be away.
 pub fn try_send(url: &str, method: &str, path: &str, body: &Value) -> Result<Value, ureq::Error> {
     send_with_key(url, "", method, path, body)
 }
@@ -164,12 +165,14 @@ pub fn send_with_key(
     Ok(answer["result"].clone())
 }
 
-/// The address of a proxy of the server that does something once, before a request that begins so gets to the server.
+/// Starts a proxy of the server and returns its address. Once, before a request that begins with `request`
+/// reaches the server, it does something.
 pub fn before(url: &str, request: String, happens: impl FnOnce() + Send + 'static) -> String {
     proxy(url, request, false, happens)
 }
 
-/// The same once such a request is answered, instead of the answer: the connection ends.
+/// Starts a proxy of the server and returns its address. Once, when a request that begins with `request` is
+/// answered, it does something and ends the connection instead of passing the answer on.
 pub fn instead_of_answer(url: &str, request: String, happens: impl FnOnce() + Send + 'static) -> String {
     proxy(url, request, true, happens)
 }
@@ -229,18 +232,19 @@ fn proxy(
     address
 }
 
-/// A collection with an old vector `embedding` of a width, by Euclid's distance.
+/// Makes a collection with an old vector `embedding` of a width, by Euclid's distance.
 pub fn collection(url: &str, name: &str, width: usize) {
     let vectors = json!({"vectors": {"embedding": {"size": width, "distance": "Euclid"}}});
     send(url, "PUT", &format!("/collections/{name}"), &vectors);
 }
 
-/// The address of a proxy of the server in whose answers some bytes are replaced by as many others.
+/// Starts a proxy of the server and returns its address. In the server's answers it replaces some
+/// bytes by as many others.
 pub fn replaced(url: &str, said: &'static str, instead: &str) -> String {
     replaced_until(url, said, instead, None)
 }
 
-/// The same until a request comes that begins so.
+/// Starts a proxy as [`replaced`] does, which stops replacing when a request comes that begins with `until`.
 pub fn replaced_until(url: &str, said: &'static str, instead: &str, until: Option<&'static str>) -> String {
     assert_eq!(said.len(), instead.len(), "an answer keeps its length");
     let instead = instead.to_owned();

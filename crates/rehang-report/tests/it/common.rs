@@ -1,8 +1,10 @@
-//! What the tests of reports and of comparisons share: committed files, made-up numbers, and what holds for a page.
+//! Helpers of the tests of reports and of comparisons: committed files, made-up numbers, and checks that hold
+//! for every page.
 
 use std::path::Path;
 
-/// Compares `actual` with a committed file; with `REHANG_BLESS=1` in the environment it is written instead.
+/// Compares `actual` with a committed file; with `REHANG_BLESS=1` in the environment the file is written
+/// instead.
 #[allow(clippy::disallowed_methods, reason = "a test reads and writes its own committed files")]
 pub fn assert_as_committed(name: &str, actual: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots").join(name);
@@ -30,12 +32,12 @@ pub fn assert_as_committed(name: &str, actual: &str) {
     );
 }
 
-/// Four decimals, so that every platform and JSON reader has the same number.
+/// Rounds to four decimals, so that every platform and JSON reader has the same number.
 pub fn rounded(value: f64) -> f64 {
     (value * 10_000.0).round() / 10_000.0
 }
 
-/// A pseudo-random number in [−1, 1] for each index.
+/// Returns a pseudo-random number in [−1, 1] for each index.
 pub fn noise(seed: u64, index: usize) -> f64 {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(index as u64 + 1);
     state = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -78,7 +80,7 @@ pub fn assert_well_formed(page: &str) {
     assert_eq!(ids.len(), count, "an id stands twice");
 }
 
-/// What holds for every page and picture, whatever the data.
+/// Checks that a page or picture loads nothing from elsewhere, whatever the data.
 pub fn assert_self_contained(page: &str) {
     let without_namespace =
         page.replace("xmlns=\"http://www.w3.org/2000/svg\"", "").replace("href=\"#warnings\"", "");

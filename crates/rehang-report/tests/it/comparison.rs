@@ -1,7 +1,8 @@
-//! A small comparison in all three forms, compared with committed files; and what must hold for every page of one.
+//! Tests a small comparison in all three forms against committed files, and what must hold for every page of
+//! one.
 
 use crate::common::{assert_as_committed, assert_self_contained, assert_well_formed, noise, rounded};
-use rehang::comparison::{Comparison, MethodOutcome, OrderOutcome, ProtocolOutcome, Quality};
+use rehang_core::comparison::{Comparison, MethodOutcome, OrderOutcome, ProtocolOutcome, Quality};
 use rehang_report::{comparison_html, comparison_json, comparison_markdown};
 
 /// Name, M(new, old), M(new, new) and how early its backfill rises.
@@ -87,12 +88,12 @@ fn compared(methods: &[(&str, f64, f64, i32)], seeds: u64, parts: &[&str], order
     }
 }
 
-/// Two methods, three seeds, two parts, two orders.
+/// Returns a comparison of two methods with three seeds, two parts and two orders.
 fn fixture() -> Comparison {
     compared(&[METHODS[4], METHODS[8]], 3, &["test", "unseen"], &["sigma", "random"])
 }
 
-/// The cells of a method's row in the table whose caption begins with `caption`.
+/// Returns the cells of a method's row in the table whose caption begins with `caption`.
 fn row(markdown: &str, caption: &str, method: &str) -> Vec<String> {
     let table = markdown.split(&format!("*{caption}")).nth(1).expect("a table of that caption");
     let line =

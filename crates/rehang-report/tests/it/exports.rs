@@ -1,20 +1,21 @@
-//! One report, all three exporters side by side, compared with committed files; and what must hold for every page.
+//! Tests all three exporters of one report against committed files, and what must hold for every page.
 
 use std::collections::BTreeMap;
 
 use crate::common::{assert_as_committed, assert_self_contained, assert_well_formed, noise, rounded};
-use rehang::curve::{MAP, Metric, TOP1, TOP5};
-use rehang::finding::{Finding, Severity};
-use rehang::report::{
+use rehang_core::curve::{MAP, Metric, TOP1, TOP5};
+use rehang_core::finding::{Finding, Severity};
+use rehang_core::report::{
     ANOTHER_METRIC, AdapterCalibration, CreatedBy, CurveBand, CurveSeries, EnoughShare, FittedOn, FlipCurves,
     Floor, FloorAt, Floors, GroupCurves, GroupStudy, InputRecord, KendallTau, MeasuredSet, MetricCurve,
     NumberWithSpread, Report, ShownMetric, Spaces, Spread, WholeGallery, display_points,
 };
-use rehang::statistics::{Calibration, CalibrationBin};
-use rehang::{Distance, Space};
+use rehang_core::statistics::{Calibration, CalibrationBin};
+use rehang_core::{Distance, Space};
 use rehang_report::{Look, html, json, markdown, metric_chart, svg_curve};
 
-/// A curve over 2,000 items from `start` to `end`: `bend` < 1 rises early, and `dip` is taken off around 15 %.
+/// Makes a curve over 2,000 items from `start` to `end`: `bend` < 1 rises early, and `dip` is taken off
+/// around 15 %.
 fn exact_curve(start: f64, end: f64, bend: i32, dip: f64, seed: u64) -> Vec<f64> {
     let mut wander = 0.0;
     (0..=2000)
@@ -86,7 +87,7 @@ fn scores(values: &[(&str, f64)]) -> BTreeMap<String, f64> {
     values.iter().map(|&(id, value)| (id.to_string(), value)).collect()
 }
 
-/// A report with everything in it: five curves, a dip, bands, flips, a group study.
+/// Makes a report with everything in it: five curves, a dip, bands, flips, a group study.
 fn fixture() -> Report {
     let spaces = Spaces {
         old: Space::new("resnet18-2019", 128, Distance::L2, false),
@@ -100,7 +101,7 @@ fn fixture() -> Report {
     let mut report = Report::new("Grocery images, seen classes", created_by, spaces);
     report.metrics =
         [MAP, TOP1, TOP5, Metric::ndcg_at(10), Metric::agreement_at(10)].map(ShownMetric::from).to_vec();
-    // Of a labelled gallery these two come under "further metrics".
+    // A labelled gallery has these two under "further metrics".
     report.metrics[3..].iter_mut().for_each(|metric| metric.primary = false);
     report.do_nothing = scores(&[("map", 34.2), ("top1", 69.5), ("top5", 86.3), ("ndcg@10", 51.4)]);
     report.new_model =
@@ -245,16 +246,16 @@ fn group_study() -> GroupStudy {
     }
 }
 
-/// A report without anything that is optional.
+/// Makes a report without anything that is optional.
 fn empty() -> Report {
     let space = Space::new("model", 2, Distance::Dot, false);
     Report::new("", CreatedBy::default(), Spaces { old: space.clone(), new: space })
 }
 
-/// The value with every free text replaced by `attack`.
+/// Replaces every free text of a value by `attack`.
 fn replaced(value: serde_json::Value, key: &str, attack: &str) -> serde_json::Value {
     use serde_json::Value;
-    // These have a closed set of values, or are keys of other fields.
+    // Fields with a closed set of values, or whose texts are keys of other fields.
     const CLOSED: [&str; 6] = ["distance", "severity", "kind", "id", "code", "metric"];
     match value {
         Value::String(_) if !CLOSED.contains(&key) => attack.into(),
@@ -270,7 +271,7 @@ fn replaced(value: serde_json::Value, key: &str, attack: &str) -> serde_json::Va
     }
 }
 
-/// Every text of the fixture replaced by markup, many numbers by ones that cannot be drawn.
+/// Makes the fixture with every text replaced by markup, and many numbers by ones that cannot be drawn.
 fn hostile() -> Report {
     let attack = "<script>alert(\"1\")</script>|`*[x](y)\n</svg>'&amp;\u{0}\u{202e}";
     let value: serde_json::Value = serde_json::from_str(&json(&fixture())).unwrap();
@@ -490,19 +491,6 @@ fn what_was_measured_on_what_is_said_without_a_judgement() {
         report.measured_on[0].left_out_queries = 0;
     });
     assert!(!unlabelled.contains("relevant"), "{unlabelled}");
-}
-
-/// A report that was written in format 2 is the same report.
-#[test]
-fn a_report_of_format_2_can_be_read() {
-    let kept: Report = serde_json::from_str(include_str!("../kept/report-format-2.json")).unwrap();
-    assert_eq!(kept.format_version, 2);
-    let mut expected = Report { format_version: 2, ..fixture() };
-    for calibration in &mut expected.calibrations {
-        // Format 2 did not say these.
-        (calibration.table.items, calibration.table.mean_squared_error) = (0, f64::NAN);
-    }
-    assert_eq!(json(&kept), json(&expected));
 }
 
 #[test]

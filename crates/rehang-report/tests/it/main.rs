@@ -1,4 +1,4 @@
-//! Pages and tables against the committed ones.
+//! Tests pages and tables against the committed ones.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! Tests of the embedded gallery that need its insides; what can be seen from outside is in `tests/`.
+//! Tests of the embedded gallery that need its insides; the tests of what can be seen from outside are in
+//! `tests/`.
 
 use super::*;
 use crate::keeper::SavePlace;
@@ -7,7 +8,7 @@ use rehang_store::ManualLeaseClock;
 use rehang_store::Select;
 use rehang_store_tests::conformance;
 
-/// Galleries in a folder, put to the test.
+/// Test bench of galleries in a folder.
 struct Folder {
     place: tempfile::TempDir,
     options: SearchOptions,
@@ -46,10 +47,10 @@ fn it_keeps_the_contracts_with_a_graph_too() {
 const DIMENSION: usize = 8;
 
 fn space(name: &str) -> Space {
-    Space::new(name, DIMENSION, rehang::Distance::L2, false)
+    Space::new(name, DIMENSION, rehang_core::Distance::L2, false)
 }
 
-/// Reproducible vectors in a few clusters.
+/// Makes reproducible vectors in a few clusters.
 fn vector(seed: u64) -> Vec<f32> {
     use rand::{RngExt, SeedableRng};
     let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(seed);
@@ -77,7 +78,8 @@ fn filled(path: &Path, count: usize) -> SqliteStore {
     store
 }
 
-/// What decides whether bulk writes may do without triggers counts the gallery's own right, spaces and all.
+/// Bulk writes do without triggers where a gallery has none but its own: the count of these is right, spaces
+/// and all.
 #[test]
 fn a_gallery_knows_its_own_triggers_from_others() {
     let folder = tempfile::tempdir().unwrap();
@@ -113,7 +115,8 @@ fn a_space_whose_making_was_interrupted_is_listed_to_its_end() {
     let store = filled(&folder.path().join("g.db"), 40);
     let new = space("new");
     spaces::begin(&store.database, &new, Provenance::Native).unwrap();
-    // Meanwhile one comes, one goes, one changes, one comes again, and one gets a vector of the new space.
+    // Meanwhile one item comes, one goes, one changes, one comes again, and one gets a vector of the new
+    // space.
     store.put(&[item(40, 40), item(2, 99)]).unwrap();
     store.delete(&["3"]).unwrap();
     let plainly = |sql: &str| store.database.writer().execute_batch(sql).unwrap();
@@ -146,7 +149,7 @@ fn what_is_left_of_a_dropped_space_goes_with_the_next_one() {
     assert!(whole > 10);
     assert_eq!(spaces::leave(&store.database, "new").unwrap(), Some(2));
     assert!(store.has_dropped_rows().unwrap());
-    // As if the process had died here: nobody finds it, and items come and go without it.
+    // The process might have died here: nobody finds the space, and items come and go without it.
     assert!(tables() > 0 && store.counts("new").is_err());
     store.put(&[item(20, 20)]).unwrap();
     store.delete(&["0"]).unwrap();
@@ -160,7 +163,8 @@ fn what_is_left_of_a_dropped_space_goes_with_the_next_one() {
     assert_eq!(left, 0);
 }
 
-/// A process that dies while it saves an index leaves one that is loaded, and nothing that takes room for ever.
+/// A process that dies while it saves an index leaves one that is loaded, and nothing that takes room for
+/// ever.
 #[test]
 fn a_save_that_dies_leaves_an_index_that_is_loaded() {
     let folder = tempfile::tempdir().unwrap();
@@ -169,7 +173,7 @@ fn a_save_that_dies_leaves_an_index_that_is_loaded() {
     store.prepare("m", &|_, _| true).unwrap();
     let mut newest = 5000;
     for place in [SavePlace::Written, SavePlace::Recorded, SavePlace::Named] {
-        // Twice in a row, and once more after a save that came to its end.
+        // The save dies twice in a row, and once more after a save that came to its end.
         for ends in [false, false, true] {
             let store = SqliteStore::open(&path).unwrap().with_search(GRAPH);
             newest += 1;
@@ -190,10 +194,10 @@ fn a_save_that_dies_leaves_an_index_that_is_loaded() {
             );
         }
     }
-    // Two processes at once: whichever saves last, the file is one of theirs.
+    // Two processes save at once: whichever saves last, the file is one of theirs.
     let stores = [(); 2].map(|()| SqliteStore::open(&path).unwrap().with_search(GRAPH));
     for store in &stores {
-        // What was never searched is not saved.
+        // An index that was never searched is not saved.
         nearest(store, &vector(1), 1, &Filter::default());
     }
     for round in 0..6 {
@@ -209,7 +213,7 @@ fn a_save_that_dies_leaves_an_index_that_is_loaded() {
         nearest(&again, &vector(1), 1, &Filter::default());
         assert_eq!(again.index_health("m").unwrap().kind, IndexKind::Graph, "round {round}");
     }
-    // What a killed process left is removed by the next save.
+    // The next save removes the file of a killed process.
     let name = stores[0].index_path("m").unwrap();
     let left = name.with_file_name(format!(".{}.999999999.partial", name.file_name().unwrap().display()));
     fs_err::write(&left, "half a graph").unwrap();
@@ -237,11 +241,11 @@ fn a_space_is_ready_where_no_index_has_to_be_made() {
     assert!(store.is_ready("m").unwrap() && told.get() == 1000);
     let open = || SqliteStore::open(&path).unwrap().with_search(GRAPH);
     assert!(open().is_ready("m").unwrap(), "its file says so, without being loaded");
-    // A few that waited would be merged; of many, a new index is made.
+    // A few vectors that wait would be merged; where many wait, a new index is made.
     store.put(&(0..200).map(|id| item(id, 5000 + id as u64)).collect::<Vec<_>>()).unwrap();
     assert!(open().is_ready("m").unwrap());
-    // One that replaces another waits twice, to be added and to take that one out, however it came: a process that loaded this file would
-    // make it anew.
+    // A vector that replaces another one waits twice, to be added and to take that one out, however it came:
+    // a process that loaded this file would make the index anew.
     store
         .database
         .writer()
@@ -253,7 +257,7 @@ fn a_space_is_ready_where_no_index_has_to_be_made() {
     open().prepare("m", &|_, _| true).unwrap();
     assert!(open().is_ready("m").unwrap());
     assert_eq!(nearest(&open(), &vector(5300), 1, &Filter::default()), [(301, 0.0)]);
-    // Written again without the room of what is gone, it is the same gallery.
+    // A gallery that is written again without the room of what is gone is the same.
     store
         .delete(
             &(0..900)
@@ -275,7 +279,7 @@ fn a_space_is_ready_where_no_index_has_to_be_made() {
     assert!(store.is_ready("nothing").is_err() && store.prepare("nothing", &|_, _| true).is_err());
 }
 
-/// Who may not read the gallery may not read its vectors beside it.
+/// A reader that may not read the gallery may not read its vectors beside it.
 #[cfg(unix)]
 #[test]
 fn an_index_is_as_private_as_its_gallery() {
@@ -338,7 +342,7 @@ fn a_graph_is_built_merged_saved_and_loaded() {
     assert_eq!(stale.index_health("m").unwrap().waiting, 2);
     drop(stale);
 
-    // Whatever happens to the side file, the answers are those of the truth.
+    // The answers are those of the truth, whatever happens to the side file.
     let good = fs_err::read(&side_file).unwrap();
     let mut flipped = good.clone();
     flipped[good.len() / 2] ^= 1;
@@ -348,7 +352,7 @@ fn a_graph_is_built_merged_saved_and_loaded() {
         assert_eq!(nearest(&store, &vector(9999), 1, &everything)[0].1, 0.0);
         assert_eq!(store.index_health("m").unwrap().overwritten, 0, "it is made again");
     }
-    // The index of another gallery of the same shape.
+    // The index comes from another gallery of the same shape.
     let other = filled(&folder.path().join("other.db"), 300);
     nearest(&other, &vector(1), 1, &everything);
     other.flush().unwrap();
@@ -380,7 +384,8 @@ fn an_older_copy_of_a_gallery_does_not_take_the_newer_index_for_its_own() {
     let store = SqliteStore::open(&path).unwrap().with_search(GRAPH);
     change(&store, 0..60, 6000);
     store.close().unwrap();
-    // The copy takes the gallery's place, the side file stays, and other items get the same numbers of change.
+    // The copy takes the gallery's place, the side file stays, and other items get the same numbers of
+    // change.
     fs_err::copy(&copy, &path).unwrap();
     let store = SqliteStore::open(&path).unwrap().with_search(GRAPH);
     let writes: Vec<ItemWrite> = (100..180).map(|id| item(id, 7000 + id as u64)).collect();
@@ -447,7 +452,7 @@ fn the_feed_forgets_removals_without_a_graph_too() {
     store.flush().unwrap();
     assert_eq!(store.index_health("m").unwrap().kind, IndexKind::Exact);
     assert_eq!(removals(), 0);
-    // Whoever is behind, or begins, sees what is there all the same.
+    // A process that is behind, or begins, sees what is there all the same.
     for store in [&store, &other, &SqliteStore::open(&path).unwrap().with_search(GRAPH)] {
         assert_ne!(nearest(store, &vector(5), 1, &everything)[0].0, 6, "deleted");
         assert_eq!(nearest(store, &vector(5000), 1, &everything), [(8, 0.0)]);
@@ -476,13 +481,13 @@ fn what_is_kept_of_a_space_goes_when_another_process_drops_it() {
     let other = SqliteStore::open(&path).unwrap();
     other.switch_serving("m", "n").unwrap();
     other.drop_space("m").unwrap();
-    // Noticed with the next write that is searched.
+    // The drop is noticed with the next write that is searched.
     let mut write = item(101, 101);
     write.vectors[0].space = "n".into();
     write.vectors[0].provenance = Provenance::Native;
     other.put(&[write]).unwrap();
     assert_eq!(search("n"), [2]);
-    // And with the next space.
+    // The next space that is made shows it too.
     other.create_space(&space("o"), Provenance::Native).unwrap();
     other.switch_serving("n", "o").unwrap();
     other.drop_space("n").unwrap();
@@ -500,7 +505,7 @@ fn a_filter_finds_the_few_that_pass() {
         let mut slow: Vec<(u64, f32)> = (0..1500_u64)
             .step_by(100)
             .map(|id| {
-                (id + 1, rehang_store::exact::distance(rehang::Distance::L2, &vector(seed), &vector(id)))
+                (id + 1, rehang_store::exact::distance(rehang_core::Distance::L2, &vector(seed), &vector(id)))
             })
             .collect();
         slow.sort_by(|a, b| a.1.total_cmp(&b.1));
@@ -542,7 +547,7 @@ fn overwrites_add_up_over_processes() {
     filled(&path, 1000).rebuild("m").unwrap();
     let mut looked = None;
     for round in 1..=5_u64 {
-        // Each lives as shortly as a search of the command line.
+        // Each process lives as shortly as a search of the command line.
         let store = SqliteStore::open(&path).unwrap().with_search(GRAPH);
         let first = 60 * round as usize;
         store.put(&(first..first + 60).map(|at| item(at, 10_000 + at as u64)).collect::<Vec<_>>()).unwrap();
@@ -555,7 +560,7 @@ fn overwrites_add_up_over_processes() {
             looked = Some((health.recall_checked, health.rebuilt, health.rebuilt_because));
         }
     }
-    // What one learned the next ones know, and do not learn again.
+    // The processes after one know what it learned, and do not learn it again.
     let store = SqliteStore::open(&path).unwrap().with_search(GRAPH);
     let health = store.index_health("m").unwrap();
     assert_eq!(Some((health.recall_checked, health.rebuilt, health.rebuilt_because)), looked);
@@ -575,7 +580,7 @@ fn a_graph_says_why_it_was_made_again() {
     assert_eq!((health.rebuilt, health.rebuilt_because.as_deref()), (1, Some("a caller asked for it")));
 }
 
-/// A graph is made page by page, and a page may hold nothing that a search can find.
+/// A graph is made page by page, and a page may hold no vector that a search can find.
 #[test]
 fn vectors_that_are_no_numbers_hide_none_after_them() {
     let folder = tempfile::tempdir().unwrap();
@@ -717,7 +722,7 @@ fn a_full_disk_takes_all_vectors_of_a_write_or_none() {
     assert_eq!(store.counts("new").unwrap().adapted, 2000, "with room it goes on");
 }
 
-/// A space of adapted vectors of which some are native, in a store and in its twin.
+/// Makes a space of adapted vectors of which some are native, in a store and in its twin.
 fn backfilled(stores: &[&dyn Ledger], items: u64, native: impl Fn(u64) -> bool) {
     for store in stores {
         store.create_space(&space("m"), Provenance::Native).unwrap();
@@ -744,7 +749,7 @@ fn backfilled(stores: &[&dyn Ledger], items: u64, native: impl Fn(u64) -> bool) 
 #[test]
 fn a_search_for_a_provenance_is_that_of_the_twin_at_every_share() {
     const ITEMS: u64 = 3000;
-    // From nobody to everybody, spread or on one side; 3000 vectors have a graph here.
+    // The shares go from nobody to everybody, spread or on one side; 3000 vectors have a graph here.
     let shares: [fn(u64) -> bool; 6] =
         [|_| false, |id| id == 77, |id| id % 100 == 3, |id| id < 400, |id| id % 2 == 0, |_| true];
     for native in shares {

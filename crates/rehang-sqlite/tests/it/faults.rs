@@ -1,10 +1,10 @@
-//! Files that are no galleries, files that cannot be written, and processes that die.
+//! Faults: files that are no galleries, files that cannot be written, and processes that die.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use rehang::{Distance, ErrorKind, Provenance, Result, Space};
+use rehang_core::{Distance, ErrorKind, Provenance, Result, Space};
 use rehang_sqlite::SqliteStore;
 use rehang_store::{Examined, Index, ItemWrite, Ledger, NewVector, Scan, Select, VectorWrite, WriteOutcome};
 use rusqlite::Connection;
@@ -80,7 +80,8 @@ fn what_a_process_leaves_that_was_killed_while_it_made_a_gallery_becomes_one() {
         assert!(SqliteStore::create(&path).unwrap_err().is_conflict(), "it is a gallery now");
         fs_err::remove_file(path).unwrap();
     }
-    // What somebody else has begun stays theirs: a mark of their own, or a table that only the log has yet.
+    // A file that somebody else has begun stays theirs: it has a mark of their own, or a table that only the
+    // log has yet.
     for (name, sql) in [
         ("marked.db", "PRAGMA application_id = 7"),
         ("versioned.db", "PRAGMA user_version = 3"),
@@ -127,7 +128,7 @@ fn a_read_only_file_is_read_and_not_written() {
     fs_err::set_permissions(&path, permissions).unwrap();
     let store = SqliteStore::open(&path).unwrap();
     assert_eq!(store.counts("old").unwrap().items, 3);
-    let query = rehang::Matrix::new(2, vec![1.0, 0.0]).unwrap();
+    let query = rehang_core::Matrix::new(2, vec![1.0, 0.0]).unwrap();
     assert_eq!(store.search("old", &query, 9, &rehang_store::Filter::default()).unwrap()[0].len(), 3);
     for error in [
         store.put(&[item("x")]).unwrap_err(),
@@ -142,7 +143,7 @@ fn a_read_only_file_is_read_and_not_written() {
     assert_eq!(store.counts("old").unwrap().items, 3);
 }
 
-/// A file system that is mounted read-only, in which SQLite can make no file beside the gallery.
+/// SQLite can make no file beside a gallery in a file system that is mounted read-only.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_file_in_a_read_only_file_system_is_read_and_not_written() {
@@ -151,7 +152,7 @@ fn a_file_in_a_read_only_file_system_is_read_and_not_written() {
         let path = PathBuf::from(folder).join("gallery? 1%.db");
         let store = SqliteStore::open(&path).unwrap();
         assert_eq!(store.counts("old").unwrap().items, 3);
-        let query = rehang::Matrix::new(2, vec![1.0, 0.0]).unwrap();
+        let query = rehang_core::Matrix::new(2, vec![1.0, 0.0]).unwrap();
         let found = store.search("old", &query, 9, &rehang_store::Filter::default()).unwrap();
         assert_eq!(found[0].len(), 3);
         let error = store.put(&[item("x")]).unwrap_err();
@@ -175,7 +176,8 @@ fn a_file_in_a_read_only_file_system_is_read_and_not_written() {
     }
 }
 
-/// `VACUUM INTO` copies no log, and without one a writer that found no room leaves a journal that no reader can take back.
+/// `VACUUM INTO` copies no log, and without one a writer that found no room leaves a journal that no reader
+/// can take back.
 #[test]
 fn a_copy_without_a_log_is_given_one() {
     let folder = tempfile::tempdir().unwrap();
@@ -214,7 +216,8 @@ fn a_writer_that_never_ends_is_named() {
     assert_eq!(waiting.unwrap().len(), 1, "a writer waits for the one before");
 }
 
-/// The child process writes without end and says what has been acknowledged; it is the same binary.
+/// Variable with the path for the child process, which is the same binary. The child writes without end and
+/// says what has been acknowledged.
 const CHILD: &str = "REHANG_STORE_TEST_WRITES_TO";
 
 #[test]
@@ -239,7 +242,7 @@ fn a_child_that_writes_until_it_is_killed() {
             println!("deleted {at}");
         }
         if at % 5 == 0 {
-            let queries = rehang::Matrix::new(2, vec![0.0, 1.0]).unwrap();
+            let queries = rehang_core::Matrix::new(2, vec![0.0, 1.0]).unwrap();
             store.search("new", &queries, 3, &rehang_store::Filter::default()).unwrap();
             store.flush().unwrap();
         }
@@ -266,7 +269,8 @@ fn nothing_acknowledged_is_lost_when_the_process_is_killed() {
             .spawn()
             .unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        // How many lines are waited for differs from round to round; the kill falls wherever the child is by then.
+        // How many lines are waited for differs from round to round; the kill falls wherever the child is by
+        // then.
         let wanted = 1 + round * 7 % 23;
         let mut seen = 0;
         for line in lines {
@@ -299,7 +303,7 @@ fn nothing_acknowledged_is_lost_when_the_process_is_killed() {
                 _ => assert!(natives == 0 || natives == 4, "half of {line}"),
             }
         }
-        // Whole calls only: of each five either all or (after the deletion of one) four are there.
+        // Calls are whole: of each five items either all or (after the deletion of one) four are there.
         let counts = store.counts("new").unwrap();
         assert_eq!(counts.items, counts.native + counts.lacking);
         assert!(counts.lacking <= 3 + 5 * (round as u64 + 1), "at most one call without its vectors a round");
@@ -310,7 +314,7 @@ fn item(id: &str) -> ItemWrite {
     ItemWrite::new(id, Some(id.into()), vec![NewVector::of_model("old", vec![1.0, 0.0], Provenance::Old)])
 }
 
-/// A gallery with three items and two spaces.
+/// Makes a gallery with three items and two spaces.
 fn gallery(path: &std::path::Path) -> SqliteStore {
     let store = SqliteStore::create(path).unwrap();
     store.create_space(&Space::new("old", 2, Distance::L2, false), Provenance::Old).unwrap();

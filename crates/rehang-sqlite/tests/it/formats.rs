@@ -4,22 +4,26 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rehang::Provenance;
+use rehang_core::Provenance;
 use rehang_sqlite::SqliteStore;
 use rehang_store::{Epoch, Examined, Ledger, ManualLeaseClock, Priority, Queue, QueueBand, Scan, Select};
 use rusqlite::Connection;
 
-/// A merged upgrade half-way: 60 items in all, a few native, one changed and one added plainly and not caught up with, one without
-/// a source, one failed; items in every band of the queue.
+/// Gallery of format 1: a merged upgrade half-way.
+///
+/// It has 60 items in all: a few native, one changed and one added plainly and not caught up with, one
+/// without a source, one failed, and items in every band of the queue.
 const FORMAT_1: &str = "tests/golden/format-1.db";
 
-/// The same, brought up to format 2 by the rehang of its time; an item whose id has two lines came plainly, and a worker held two items.
+/// The gallery of [`FORMAT_1`], brought up to format 2 by the rehang of its time. An item whose id has two
+/// lines came plainly, and a worker held two items.
 const FORMAT_2: &str = "tests/golden/format-2.db";
 
-/// The same, brought up to format 3 by the rehang of its time; an item that had vectors has got another label, and so lost them.
+/// The gallery of [`FORMAT_2`], brought up to format 3 by the rehang of its time. An item that had vectors
+/// has got another label, and so lost them.
 const FORMAT_3: &str = "tests/golden/format-3.db";
 
-/// The same, brought up to format 4 by the rehang of its time.
+/// The gallery of [`FORMAT_3`], brought up to format 4 by the rehang of its time.
 const FORMAT_4: &str = "tests/golden/format-4.db";
 
 fn copied(golden: &str, folder: &Path) -> PathBuf {
@@ -66,7 +70,7 @@ fn a_gallery_of_format_1_is_brought_up_when_it_is_opened() {
     assert_eq!(store.at_work("new-model").unwrap()[0].items, 1);
     assert_eq!(store.check().unwrap(), vec![]);
     store
-        .create_space(&rehang::Space::new("third", 2, rehang::Distance::L2, false), Provenance::Native)
+        .create_space(&rehang_core::Space::new("third", 2, rehang_core::Distance::L2, false), Provenance::Native)
         .unwrap();
     store.drop_space("third").unwrap();
     drop((store, sql));
@@ -87,7 +91,7 @@ fn a_gallery_of_format_2_counts_lost_leases_and_takes_ids_of_one_line() {
     assert_eq!(store.claim("new-model", Queue::All, "worker", 4, lease).unwrap().lost, 0);
     clock.pass(lease);
     assert_eq!(store.claim("new-model", Queue::All, "worker", 4, lease).unwrap().lost, 1);
-    // An id that was there stays; no other comes.
+    // An id that was there stays; no other of two lines comes.
     let sql = Connection::open(&path).unwrap();
     let insert = "INSERT INTO item (id) VALUES (?1)";
     for id in ["two\nlines of another", "two\rlines"] {
@@ -108,7 +112,7 @@ fn a_gallery_of_format_3_keeps_natives_where_the_old_vector_is_written() {
     let folder = tempfile::tempdir().unwrap();
     let path = copied(FORMAT_3, folder.path());
     assert_eq!(format(&path), 3);
-    // A process of the rehang of then has it open, with what it prepared.
+    // A process of the rehang of that time has the gallery open, with a statement that it prepared.
     let earlier = Connection::open(&path).unwrap();
     let mut put = earlier.prepare("UPDATE item SET source = ?2, revision = ?3 WHERE id = ?1").unwrap();
     let store = SqliteStore::open(&path).unwrap();
@@ -133,7 +137,8 @@ fn a_gallery_of_format_3_keeps_natives_where_the_old_vector_is_written() {
         assert_eq!((is.key, is.source_revision), (was.key, was.revision));
         assert!(is.revision > was.revision);
     }
-    // What its path names has changed; another source; another source by the process of before.
+    // The items get another content behind the same path, another source, and another source by the earlier
+    // process.
     sql.execute("UPDATE item SET revision = 0 WHERE id = ?1", [ids[0]]).unwrap();
     sql.execute("UPDATE item SET source = 'other' WHERE id = ?1", [ids[1]]).unwrap();
     let counter = "UPDATE gallery SET value = value + 1 WHERE name = 'counter' RETURNING value";
@@ -154,7 +159,7 @@ fn a_gallery_of_format_4_gives_back_what_was_paid_for() {
         let store = SqliteStore::open(&path).unwrap();
         assert_eq!(format(&path), 5);
         assert_eq!(store.check().unwrap(), vec![]);
-        // An id that no item may have any more.
+        // The item has an id that no item may have any more.
         store.delete(&["two\nlines"]).unwrap();
         let natives = store.counts("new-model").unwrap().native;
         let sql = Connection::open(&path).unwrap();
@@ -191,7 +196,7 @@ fn a_gallery_of_format_1_that_cannot_be_written_says_so() {
 fn several_may_bring_a_gallery_up_at_once_and_a_dropped_space_is_forgotten() {
     let folder = tempfile::tempdir().unwrap();
     let path = copied(FORMAT_1, folder.path());
-    // A space that a process of format 1 was dropping when it died: its tables are there, its triggers are not.
+    // A process of format 1 was dropping a space when it died: the tables are there, the triggers are not.
     let sql = Connection::open(&path).unwrap();
     let names = |kind: &str, suffix: &str| -> Vec<String> {
         let query =
@@ -222,7 +227,7 @@ fn several_may_bring_a_gallery_up_at_once_and_a_dropped_space_is_forgotten() {
     let store = SqliteStore::open(&path).unwrap();
     assert_eq!(store.check().unwrap(), vec![]);
     store
-        .create_space(&rehang::Space::new("third", 2, rehang::Distance::L2, false), Provenance::Native)
+        .create_space(&rehang_core::Space::new("third", 2, rehang_core::Distance::L2, false), Provenance::Native)
         .unwrap();
     let left: i64 = Connection::open(&path)
         .unwrap()

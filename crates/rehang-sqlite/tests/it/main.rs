@@ -1,5 +1,5 @@
-//! The embedded gallery from outside, in one program. What a loss of power leaves is tested in another one, which defines functions of
-//! the C library anew.
+//! The embedded gallery from outside, in one program. The tests of a loss of power are another program, which
+//! defines functions of the C library anew.
 
 mod faults;
 mod formats;

@@ -1,6 +1,6 @@
-//! Applications may write through plain SQL: what `docs/store.md` says about it, done to a real file.
+//! Plain SQL: applications may write through it, as `docs/store.md` says; here they do so to a real file.
 
-use rehang::{Distance, Matrix, Provenance, Space};
+use rehang_core::{Distance, Matrix, Provenance, Space};
 use rehang_sqlite::{SearchOptions, SqliteStore};
 use rehang_store::{
     Epoch, Examined, Filter, Index, Item, ItemWrite, Ledger, Priority, Scan, Select, VectorRecord,
@@ -15,7 +15,7 @@ struct Gallery {
     _folder: tempfile::TempDir,
 }
 
-/// A gallery with spaces `old` (1) and `new` (2), and a connection that knows nothing of rehang.
+/// Makes a gallery with spaces `old` (1) and `new` (2), and a connection that knows nothing of rehang.
 fn gallery() -> Gallery {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("gallery.db");
@@ -52,7 +52,7 @@ impl Gallery {
         found.into_iter().map(|found| (found.id, found.distance)).collect()
     }
 
-    /// An item with an old vector and an adapted one.
+    /// Adds an item with an old vector and an adapted one.
     fn adapted(&self, id: &str) {
         self.sql.execute("INSERT INTO item (id, source) VALUES (?1, ?1)", [id]).unwrap();
         self.insert("vector_1", id, [1.0, 0.0]);
@@ -323,7 +323,7 @@ fn an_applications_own_triggers_fire_for_every_write() {
     assert_eq!(gallery.store.write_vectors("new", None, &[write]).unwrap(), [WriteOutcome::Written]);
     assert_eq!(seen(), ["came b", "native"]);
     assert_eq!(gallery.store.check().unwrap(), vec![]);
-    // Gone again, the fast way is taken, which needs none.
+    // Without the application's triggers the fast way is taken, which needs none.
     gallery
         .sql
         .execute_batch("DROP TRIGGER own_insert; DROP TRIGGER own_update; DROP TRIGGER own_vector")
@@ -334,7 +334,8 @@ fn an_applications_own_triggers_fire_for_every_write() {
     assert_eq!((counts.items, counts.lacking, counts.native), (3, 2, 1));
 }
 
-/// Where an application has triggers of its own, those of the gallery fire for what the library writes, too.
+/// The gallery's triggers fire for what the library writes, too, where an application has triggers of its
+/// own.
 #[test]
 fn an_adapted_vector_clears_no_failure_where_triggers_fire() {
     let gallery = gallery();
@@ -346,7 +347,7 @@ fn an_adapted_vector_clears_no_failure_where_triggers_fire() {
     gallery.run("CREATE TRIGGER own AFTER INSERT ON vector_2 BEGIN SELECT 1; END").unwrap();
     let write =
         |write: VectorWrite| gallery.store.write_vectors("new", Some(Epoch::FIRST), &[write]).unwrap();
-    // The item's first vector, and another one in its place.
+    // The first vector is new to the item, the second one takes its place.
     for _ in 0..2 {
         let adapted = VectorWrite::adapted(&items[0], vec![0.0, 1.0], 1.0, Priority::ordinary(1.0));
         assert_eq!(write(adapted), [WriteOutcome::Written]);
@@ -361,14 +362,14 @@ fn an_adapted_vector_clears_no_failure_where_triggers_fire() {
     assert_eq!((listed(), gallery.store.check().unwrap()), (1, vec![]));
 }
 
-/// An application's trigger that has writes of a table ignored: `when` says which.
+/// Makes an application's trigger that ignores writes of a table: `when` says which.
 fn ignoring(gallery: &Gallery, event: &str, when: &str) {
     let sql = format!("CREATE TRIGGER quiet BEFORE {event} WHEN {when} BEGIN SELECT RAISE(IGNORE); END");
     gallery.sql.execute_batch(&sql).unwrap();
 }
 
-/// The error of a call whose write was ignored names the trigger and its table.
-fn names_the_trigger<T: std::fmt::Debug>(call: rehang::Result<T>, table: &str) {
+/// Checks that the error of a call whose write was ignored names the trigger and its table.
+fn names_the_trigger<T: std::fmt::Debug>(call: rehang_core::Result<T>, table: &str) {
     let error = call.unwrap_err();
     let said = error.to_string();
     assert!(error.is_conflict(), "{said}");
@@ -379,7 +380,7 @@ fn names_the_trigger<T: std::fmt::Debug>(call: rehang::Result<T>, table: &str) {
 #[test]
 fn a_write_that_a_trigger_ignores_fails_and_writes_nothing() {
     // (what is ignored, when, the call, the table that is named)
-    type Call = fn(&SqliteStore, &dyn Fn(&str, &str, [f32; 2]) -> ItemWrite) -> rehang::Result<()>;
+    type Call = fn(&SqliteStore, &dyn Fn(&str, &str, [f32; 2]) -> ItemWrite) -> rehang_core::Result<()>;
     let write = |id: &str, source: &str, vector: [f32; 2]| {
         ItemWrite::new(
             id,
@@ -470,7 +471,7 @@ fn triggers_of_an_application_that_let_writes_pass_are_in_nobodys_way() {
     assert!(seen >= 3);
 }
 
-/// However they go and come: with their id and source they are what they were to whoever paid for them.
+/// Items that go and come back with their id and source have their native vectors, however they go and come.
 #[test]
 fn items_that_are_written_anew_have_what_was_paid_for() {
     let gallery = gallery();
@@ -488,7 +489,7 @@ fn items_that_are_written_anew_have_what_was_paid_for() {
         ("INSERT OR REPLACE INTO item (id, source) VALUES ('a', 'a'), ('b', 'b')", true),
         ("DELETE FROM item; INSERT INTO item (id, source) VALUES ('b', 'a'), ('a', 'b')", false),
         ("DELETE FROM item; INSERT INTO item (id, source, label) VALUES ('a', 'a', 'other')", true),
-        // Another content behind the same name.
+        // A touch of the revision says that there is another content behind the same name.
         ("UPDATE item SET revision = 0 WHERE id = 'a'", false),
         ("DELETE FROM item; INSERT INTO item (id, source) VALUES ('a', 'a')", false),
     ] {
@@ -511,7 +512,7 @@ fn items_that_are_written_anew_have_what_was_paid_for() {
     let left: i64 =
         gallery.sql.query_row("SELECT count(*) FROM paid_2 WHERE kept > 0", [], |row| row.get(0)).unwrap();
     assert!(left > 0);
-    // A day later it is paid for again, and cleared away.
+    // A day later the vector has to be paid for again, and is cleared away.
     gallery.sql.execute("UPDATE paid_2 SET kept = kept - 86401", []).unwrap();
     gallery.sql.execute("DELETE FROM vector_2", []).unwrap();
     gallery.sql.execute_batch("DELETE FROM item; INSERT INTO item (id, source) VALUES ('a', 'a')").unwrap();
@@ -524,7 +525,7 @@ fn items_that_are_written_anew_have_what_was_paid_for() {
     }
     let left: i64 = gallery.sql.query_row("SELECT count(*) FROM paid_2", [], |row| row.get(0)).unwrap();
     assert_eq!(left, 0);
-    // Of more than a million that wait, those that came first go.
+    // Where more than a million vectors wait, those that came first go.
     gallery
         .sql
         .execute_batch(

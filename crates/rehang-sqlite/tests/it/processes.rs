@@ -1,4 +1,5 @@
-//! Two real processes that share a queue, one of which is killed: nothing is handed out twice but what the dead one held.
+//! Two real processes that share a queue, one of which is killed: nothing is handed out twice but what the
+//! dead one held.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
@@ -7,21 +8,22 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rehang::{Distance, Provenance, Space};
+use rehang_core::{Distance, Provenance, Space};
 use rehang_sqlite::SqliteStore;
 use rehang_store::{
     Epoch, Examined, ItemWrite, LeaseClock, Ledger, Priority, Queue, Record, SystemLeaseClock, VectorWrite,
 };
 
 const ITEMS: usize = 300;
-/// Longer than any test: a lease of a living process does not run out.
+/// Time longer than any test: a lease of a living process does not run out.
 const LEASE: Duration = Duration::from_hours(1);
 
-/// The child process works on this gallery, under this name; it is the same binary.
+/// Variable with the gallery that the child process works on, under the name in [`WORKER`]; the child is the
+/// same binary.
 const GALLERY: &str = "REHANG_STORE_TEST_WORKS_ON";
 const WORKER: &str = "REHANG_STORE_TEST_WORKER";
 
-/// The time when every lease has run out.
+/// Clock of the time when every lease has run out.
 #[derive(Debug)]
 struct Later;
 
@@ -70,7 +72,7 @@ fn start(path: &Path, worker: &str) -> Child {
         .unwrap()
 }
 
-/// What a child says that it claimed; it is killed after so many, if it gets that far.
+/// Ids that a child says it claimed; it is killed after so many, if it gets that far.
 fn claimed_by(mut child: Child, killed_after: usize) -> Vec<String> {
     let mut claimed = Vec::new();
     for line in BufReader::new(child.stdout.take().unwrap()).lines() {

@@ -1,4 +1,5 @@
-//! Random operations on the embedded gallery and on its twin in memory: whatever can be seen is equal after each.
+//! Random operations on the embedded gallery and on its twin in memory: everything that can be seen is equal
+//! after each.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use rehang_store::{Among, Examined as _, Index as _, ManualLeaseClock, Sample, S
 use rehang_store_tests::MemoryStore;
 use rehang_store_tests::histories::{Call, LEASE_S, apply, call, config, make_spaces, seen};
 
-/// What can happen to a gallery.
+/// Operation on a gallery, or accident of its files.
 #[derive(Debug, Clone)]
 enum Operation {
     Call(Call),
@@ -23,7 +24,7 @@ enum Operation {
         lose_side_files: bool,
         damage: bool,
     },
-    /// What follows is done through another handle on the file, as by another process.
+    /// Goes on through the other handle on the file, as through another process.
     OtherHandle,
 }
 
@@ -78,7 +79,7 @@ proptest! {
                 Operation::Flush => store.flush().unwrap(),
                 Operation::Call(call) => prop_assert_eq!(apply(&store, call), apply(&twin, call), "{:?}", call),
             }
-            // These two give the same numbers as well.
+            // The two stores give the same numbers as well.
             prop_assert_eq!(numbers(&store), numbers(&twin), "after {:?}", operation);
             prop_assert_eq!(seen(&store), seen(&twin), "after {:?}", operation);
             prop_assert_eq!(store.check().unwrap(), vec![]);
@@ -101,7 +102,8 @@ fn spoil_side_files(folder: &Path, damage: bool) {
     }
 }
 
-/// What these two say alike beyond what [`seen`] shows: keys and versions, and the orders of spaces, samples, errors and failures.
+/// Describes what the two stores say alike beyond what [`seen`] shows: keys and versions, and the orders of
+/// spaces, samples, errors and failures.
 fn numbers(store: &dyn Store) -> String {
     let items = store.scan(&Scan::new("old", Select::All, 100)).unwrap();
     let keys: Vec<_> = items.into_iter().map(|record| (record.item.id, record.item.key)).collect();

@@ -1,4 +1,5 @@
-//! What searches cost at every share of natives, and what the calls of a worker cost in a large gallery. In PostgreSQL.
+//! Costs of searches at every share of natives, and of the calls of a worker in a large gallery, in
+//! PostgreSQL.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use pgvector::Vector;
 use postgres::Client;
-use rehang::adapter::{Dense, InputScaling, Map, Training};
-use rehang::{Adapter, Bridge, Distance, Fusion, Matrix, Provenance, Space};
+use rehang_core::adapter::{Dense, InputScaling, Map, Training};
+use rehang_core::{Adapter, Bridge, Distance, Fusion, Matrix, Provenance, Space};
 use rehang_postgres::{PostgresStore, TableOptions};
 use rehang_store::{Filter, Index as _, Ledger, PAIRS_SEED, Queue};
 use rehang_upgrade::{Gallery, Serving, Unobserved, UpgradeSetup, set_bridge, start, switch};
@@ -31,7 +32,7 @@ fn milliseconds<T>(call: impl FnOnce() -> T) -> (f64, T) {
     (began.elapsed().as_secs_f64() * 1e3, done)
 }
 
-/// So many items are native from now on, and all others adapted.
+/// Makes so many items native, and all others adapted.
 fn make_native(items: i64) -> String {
     format!(
         "UPDATE rehang.state_2 AS s SET provenance = CASE WHEN o.at <= {items} THEN 'native' ELSE 'adapted' END
@@ -43,7 +44,8 @@ fn ids(client: &mut Client, sql: &str, query: &Vector, k: i64) -> Vec<String> {
     client.query(sql, &[query, &k]).unwrap().iter().map(|row| row.get(0)).collect()
 }
 
-/// A plain query of pgvector, `rehang.search` and the library in turns, each answer held against all vectors compared one by one.
+/// A plain query of pgvector, `rehang.search` and the library in turns, each answer held against all vectors
+/// compared one by one.
 pub fn searches(address: &str, adapter: &Adapter, rows: usize) {
     let server = Postgres::new(address.into());
     server.make("documents", rows);
@@ -101,7 +103,8 @@ pub fn searches(address: &str, adapter: &Adapter, rows: usize) {
                         all += exact.len();
                     }
                 }
-                // The graph of pgvector has a recall of its own, which no search through it can exceed by much.
+                // The graph of pgvector has a recall of its own, which no search through it can exceed by
+                // much.
                 let [recall, recall_plainly] =
                     [found as f64 / 2.0, found_plainly as f64].map(|found| found / all as f64);
                 assert!(recall >= recall_plainly - 0.02, "recall {recall}, plain {recall_plainly}");
@@ -120,7 +123,8 @@ pub fn searches(address: &str, adapter: &Adapter, rows: usize) {
     server.remove("documents");
 }
 
-/// Searches by queries of both models, by SQL and by the library in turns, each answer held against the other one's, beside `rehang.search` by
+/// Searches by queries of both models, by SQL and by the library in turns, each answer held against the other
+/// one's, beside `rehang.search` by
 /// the one model that serves.
 pub fn by_both_models(address: &str, mut adapter: Adapter, rows: usize) {
     let server = Postgres::new(address.into());
@@ -199,7 +203,8 @@ pub fn by_both_models(address: &str, mut adapter: Adapter, rows: usize) {
     server.remove("documents");
 }
 
-/// What a policy of row security costs a search: a role that sees every second row, by a plain query of the table and by `rehang.search`, each also
+/// Times a search under a policy of row security: a role that sees every second row, by a plain query of the
+/// table and by `rehang.search`, each also
 /// by the owner, who sees all. What the role finds is held against the rows it may see, compared one by one.
 pub fn policies(address: &str, adapter: &Adapter, rows: usize) {
     const K: i64 = 10;

@@ -1,4 +1,5 @@
-//! Four workers, each a process of its own, embed a whole gallery while an application writes and searches it; two of them are killed. In the end every
+//! Four workers, each a process of its own, embed a whole gallery while an application writes and searches
+//! it; two of them are killed. In the end every
 //! item has the new model's vector of the text that the application wrote last.
 
 use std::collections::BTreeMap;
@@ -7,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rehang::{Adapter, Progress, Provenance, Result, Space};
+use rehang_core::{Adapter, Progress, Provenance, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_store::{Scan, Select, Store};
 use rehang_upgrade::{
@@ -19,7 +20,7 @@ use crate::{Ends, ORDER, Server, Waits, d_new, d_old, search_rows, space, vector
 
 const WORKERS: usize = 4;
 const BATCH: usize = 256;
-/// What a dead worker held waits so long.
+/// Time that the items of a dead worker wait.
 const LEASE_MS: u64 = 5_000;
 
 pub fn among_deaths(server: &dyn Server, adapter: &Adapter, address: &str, rows: usize) {
@@ -58,7 +59,7 @@ pub fn among_deaths(server: &dyn Server, adapter: &Adapter, address: &str, rows:
         written = application.join().unwrap();
     });
     waits.print("beside four workers and two deaths");
-    // What was written while the last worker ended.
+    // Items that were written while the last worker ended.
     work(&*store, adapter, "last");
     check(&*store, rows, written);
     println!("every item has the new vector of its last text, after {written} writes of the application");
@@ -66,7 +67,7 @@ pub fn among_deaths(server: &dyn Server, adapter: &Adapter, address: &str, rows:
     assert_eq!(store.counts("new").unwrap().items, server.count());
 }
 
-/// This program again, as a worker.
+/// Starts this program again as a worker.
 fn spawn(address: &str, number: usize) -> Child {
     let program = std::env::current_exe().unwrap();
     Command::new(program).args([address, "work", &number.to_string()]).spawn().unwrap()

@@ -1,19 +1,29 @@
 //! An upgrade of a table of PostgreSQL or of a collection of Qdrant, measured:
-//! `cargo bench -p rehang-upgrade --features postgres,qdrant --bench bench_server -- ADDRESS [ROWS [fill|beside|deaths|searches|both|policies|claims|promises …]]`, with the address of an empty
+//! `cargo bench -p rehang-upgrade --features postgres,qdrant --bench bench_server -- ADDRESS [ROWS
+//! [fill|beside|deaths|searches|both|policies|claims|promises …]]`, with the address of an empty
 //! database with pgvector, or of a server of Qdrant (`http://…`). `WIDTHS=1536x3072` before it: vectors of these widths, in place of 128 and 256.
 //!
-//! 1. Filling beside what the server does bare for the same bytes, in turns, three times: bare is a binary COPY of key and vector into a
-//!    staging table and one UPDATE of the application's rows from it, without any index on the vectors and without any row of ours; in
+//! 1. Filling beside what the server does bare for the same bytes, in turns, three times: bare is a binary
+//!    COPY of key and vector into a
+//! staging table and one UPDATE of the application's rows from it, without any index on the vectors and
+//! without any row of ours; in
 //!    Qdrant updates of the new vector, 256 points a request.
-//! 2. A whole upgrade while an application writes and searches by plain SQL or plain requests: how long its calls take before, during the
+//! 2. A whole upgrade while an application writes and searches by plain SQL or plain requests: how long its
+//!    calls take before, during the
 //!    start, after the switch, during a backfill and after the rollback.
-//! 3. A backfill by one, two and four workers, each with an encoder of its own that takes 200 ms for 64 items.
-//! 4. A whole gallery embedded by four processes while the application writes and searches, two of them killed, and the end held against what it wrote.
-//! 5. `searches`, in PostgreSQL and only where it is named: searches with a handicap at every share of natives, beside a plain query of pgvector.
+//! 3. A backfill by one, two and four workers, each with an encoder of its own that takes 200 ms for 64
+//!    items.
+//! 4. A whole gallery embedded by four processes while the application writes and searches, two of them
+//!    killed, and the end held against what it wrote.
+//! 5. `searches`, in PostgreSQL and only where it is named: searches with a handicap at every share of
+//!    natives, beside a plain query of pgvector.
 //! 6. `both`, the same: searches by queries of both models, over a bridge and fused, beside those of one.
-//! 7. `policies`, the same: what row security costs a search by a role, beside a plain query under the same policy.
-//! 8. `claims`, the same: what counting, a claim of pairs and a claim of the queue cost in a large gallery of short vectors.
-//! 9. `promises`, in Qdrant and only where it is named: bare writes that promise more and more of what a fill promises.
+//! 7. `policies`, the same: what row security costs a search by a role, beside a plain query under the same
+//!    policy.
+//! 8. `claims`, the same: what counting, a claim of pairs and a claim of the queue cost in a large gallery of
+//!    short vectors.
+//! 9. `promises`, in Qdrant and only where it is named: bare writes that promise more and more of what a fill
+//!    promises.
 
 #![allow(
     clippy::print_stdout,
@@ -31,9 +41,9 @@ use std::sync::{LazyLock, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rehang::adapter::{Dense, InputScaling, Map, Uncertainty};
-use rehang::order::Policy;
-use rehang::{Adapter, Distance, Matrix, Progress, Provenance, Result, Space};
+use rehang_core::adapter::{Dense, InputScaling, Map, Uncertainty};
+use rehang_core::order::Policy;
+use rehang_core::{Adapter, Distance, Matrix, Progress, Provenance, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_store::{Epoch, Problem, Select, Store};
 use rehang_upgrade::{
@@ -86,7 +96,7 @@ trait Server: Sync {
     fn adopt(&self) -> Box<dyn Store>;
     fn check(&self) -> Vec<Problem>;
     fn release(&self);
-    /// What a thread of an application holds.
+    /// State of a thread of an application.
     fn application(&self) -> Box<dyn Application + '_>;
 }
 
@@ -194,7 +204,7 @@ fn fill_in_turns(server: &dyn Server, rows: usize) {
     println!("medians: bare {:.0}, ours {:.0} rows/s, ratio {:.2}", bare[1], ours[1], ours[1] / bare[1]);
 }
 
-/// What an application's calls took, in milliseconds.
+/// Milliseconds that an application's calls took.
 #[derive(Default)]
 struct Waits {
     writes: Mutex<Vec<f64>>,

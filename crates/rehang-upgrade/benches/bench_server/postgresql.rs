@@ -6,7 +6,7 @@ use pgvector::Vector;
 use postgres::binary_copy::BinaryCopyInWriter;
 use postgres::types::Type;
 use postgres::{Client, NoTls};
-use rehang::Provenance;
+use rehang_core::Provenance;
 use rehang_postgres::{PostgresStore, TableOptions};
 use rehang_store::{Examined, Ledger, Problem, Store};
 
@@ -119,7 +119,7 @@ impl Server for Postgres {
     }
 }
 
-/// By plain SQL.
+/// Application that writes by plain SQL.
 struct Statements(Client);
 
 impl Statements {
@@ -148,7 +148,8 @@ impl Application for Statements {
         .unwrap();
     }
 
-    /// The server knows where searches go. A switch between the two functions makes the query one of the other model, which the second
+    /// The server knows where searches go. A switch between the two functions makes the query one of the
+    /// other model, which the second
     /// refuses: the application asks again.
     fn search(&mut self, at: usize, _to_new: bool) -> usize {
         let Self(client) = self;

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rehang::Provenance;
+use rehang_core::Provenance;
 use rehang_qdrant::{CollectionOptions, QdrantAddress, QdrantStore};
 use rehang_store::{Examined, Ledger, Problem, Store};
 use serde_json::{Value, json};
@@ -40,7 +40,8 @@ impl Qdrant {
         serde_json::from_slice::<Value>(&body).unwrap()["result"].take()
     }
 
-    /// Points a second for writes that promise more and more, each step what stands before it and one thing more: what the rate of a fill goes to.
+    /// Points a second for writes that promise more and more, each step what stands before it and one thing
+    /// more: what the rate of a fill goes to.
     pub fn promises(&self, rows: usize) {
         const STEPS: [&str; 6] = [
             "vectors alone",
@@ -158,7 +159,7 @@ impl Server for Qdrant {
         self.send("POST", "documents/points/count", &json!({"exact": true}))["count"].as_u64().unwrap()
     }
 
-    /// Until no optimizer is at work.
+    /// Waits until no optimizer is at work.
     fn rest(&self, name: &str) {
         while self.send("GET", name, &Value::Null)["status"] != "green" {
             thread::sleep(Duration::from_millis(200));
@@ -194,7 +195,7 @@ impl Server for Qdrant {
     }
 }
 
-/// By plain requests.
+/// Application that writes by plain requests.
 struct Requests<'a>(&'a Qdrant);
 
 impl Application for Requests<'_> {

@@ -1,11 +1,11 @@
-//! What others do between two steps of a verb, or after it died there: applications that write, operators that call another
-//! verb, and the next upgrade of the same gallery.
+//! Tests of what others do between two steps of a verb, or after it died there: applications that write,
+//! operators that call another verb, and the next upgrade of the same gallery.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use rehang::order::Policy;
-use rehang::{Distance, Provenance, Remedy, Result, Space};
+use rehang_core::order::Policy;
+use rehang_core::{Distance, Provenance, Remedy, Result, Space};
 use rehang_sqlite::SqliteStore;
 use rehang_store::{ItemWrite, Ledger, Queue, Store};
 use rehang_store_tests::MemoryStore;
@@ -19,10 +19,10 @@ use crate::common::{self, hooked::Hooked};
 use crate::common::{D_NEW, DieAt, ManualClock, TestEncoder, World, check, fill, new_model, started};
 
 const ITEMS: usize = 60;
-/// Items of two pages of a fill.
+/// Number of items that take two pages of a fill.
 const PAGES: usize = 3000;
 
-/// Something that happens at the first visit of a place.
+/// Observer that makes something happen at the first visit of a place.
 struct At<F> {
     place: Place,
     act: F,
@@ -56,7 +56,7 @@ fn switched() -> (MemoryStore, World) {
     (store, world)
 }
 
-/// Who made the vector of an item in a space; `None` where no search of it finds the item.
+/// Returns who made the vector of an item in a space; `None` where no search of it finds the item.
 fn made_by(store: &MemoryStore, space: &str, number: usize) -> Option<Provenance> {
     let key = store.get(&[&common::id(number)]).unwrap()[0].as_ref().unwrap().key;
     store.provenances(space, &[key]).unwrap()[0]
@@ -67,7 +67,8 @@ fn what_is_written_between_the_record_of_a_finish_and_its_drop_is_kept() {
     for dies in [false, true] {
         let (store, world) = switched();
         run(&store, &world).unwrap();
-        // A changed and a new item of an application that knows of the upgrade, and of one that does not.
+        // A changed and a new item are written by an application that knows of the upgrade, and by one that
+        // does not.
         let write = || -> Result<()> {
             let gallery = common::gallery(&store);
             gallery.put(&[common::item(1, 1), common::item(ITEMS, 0)])?;
@@ -109,7 +110,7 @@ fn a_finish_that_goes_on_with_another_adapter_drops_nothing() {
     finish(&store, &world.setup(), true, &Unobserved).unwrap();
 }
 
-/// A backfill that has no adapter, as after a finish.
+/// Runs a backfill that has no adapter, as after a finish.
 fn run_without_adapter(store: &dyn Store, encoder: &TestEncoder, limits: Limits) -> Result<Summary> {
     let (scope, clock) = (BackfillScope::Gallery(None), ManualClock::default());
     backfill(&BackfillSetup { store, encoder, scope, limits, clock: &clock, worker: "later" }, &Unobserved)
@@ -138,7 +139,7 @@ fn a_run_after_the_finish_embeds_what_it_left_and_what_came_since() {
         store.delete(&[&common::id(7)]).unwrap();
         let before = store.counts("new-model").unwrap();
         assert_eq!(before.lacking, 2);
-        // Asked to pause, as before a finish.
+        // A pause is asked for, as before a finish.
         request(store, &world.old, &world.new, Request::Pause).unwrap();
         let error = run_without_adapter(store, &TestEncoder::new(), Limits::default()).unwrap_err();
         assert_eq!(error.remedy(), Some(&Remedy::ResumeBackfill), "{error}");
@@ -152,7 +153,7 @@ fn a_run_after_the_finish_embeds_what_it_left_and_what_came_since() {
         assert_eq!((after.adapted, after.lacking), (1, 0), "the item without a source");
         check(store, std::slice::from_ref(&world.adapter));
         assert_eq!(Recorded::expect(store).unwrap().record.handicap, 0.25, "of the one that is adapted");
-        // A second one finds nothing to do; and once nothing is adapted, no search looks for what is.
+        // A second run finds nothing to do; and once nothing is adapted, no search looks for adapted vectors.
         store.delete(&[&common::id(ITEMS)]).unwrap();
         let again = run_without_adapter(store, &TestEncoder::new(), Limits::default()).unwrap();
         assert_eq!((again.ending, again.done.native), (Ending::NothingLeft, 0));
@@ -171,7 +172,7 @@ fn a_finish_that_would_leave_what_a_run_embeds_is_refused_before_anything_is_dro
     for store in [&MemoryStore::new() as &dyn Store, &file] {
         let world = World::new();
         fill(store, ITEMS);
-        // One without a source, one that is nowhere found and has none either.
+        // One item has no source; another has neither a source nor a vector.
         let bare = |number| ItemWrite { source: None, ..common::item(number, 0) };
         store.put(&[bare(ITEMS), ItemWrite { vectors: vec![], ..bare(ITEMS + 1) }]).unwrap();
         begin(store, &world, &Unobserved).unwrap();
@@ -191,12 +192,12 @@ fn a_finish_that_would_leave_what_a_run_embeds_is_refused_before_anything_is_dro
         };
         let all = Leftovers { with_source: 10, failed: 0, without_source: 2, lacking: 1, only_old: 0 };
         refused(all, &["10 items with a source", "1 items have no vector", "2 items have no source"]);
-        // Found by nobody afterwards: the application wrote its source alone.
+        // An item is found by nobody after the finish where the application wrote its source alone.
         world.backfill(store, &TestEncoder::new(), Limits::default()).unwrap();
         store.put(&[ItemWrite { vectors: vec![], ..common::item(5, 1) }]).unwrap();
         refused(Leftovers { with_source: 1, lacking: 2, ..all }, &["2 items have no vector"]);
         world.backfill(store, &TestEncoder::new(), Limits::default()).unwrap();
-        // What has no source never becomes native: no reason to refuse for ever.
+        // An item without a source never becomes native: that is no reason to refuse for ever.
         finish(store, &world.setup(), false, &Unobserved).unwrap();
         assert_eq!(store.counts("new-model").unwrap().native, ITEMS as u64);
         finish(store, &world.setup(), false, &Unobserved).unwrap();
@@ -209,7 +210,7 @@ fn an_old_vector_that_nothing_can_be_made_of_is_not_dropped_without_a_yes() {
     let world = World::between(cosine("old-model", common::D_OLD), cosine("new-model", D_NEW));
     let store = MemoryStore::new();
     store.create_space(&world.old, Provenance::Old).unwrap();
-    // None has a source, and the old vector of one has no direction.
+    // None of the items has a source, and the old vector of one has no direction.
     let mut items: Vec<ItemWrite> =
         (0..5).map(|number| ItemWrite { source: None, ..common::item(number, 0) }).collect();
     items[3].vectors[0].vector.fill(0.0);
@@ -231,7 +232,7 @@ fn a_finish_that_goes_on_long_after_a_death_asks_once_more() {
     let error = finish(&store, &world.setup(), false, &Unobserved).unwrap_err();
     assert_eq!(error.remedy(), Some(&Remedy::EmbedBeforeFinish), "{error}");
     assert_eq!(store.spaces().unwrap().len(), 2);
-    // Either way helps.
+    // A run helps: then the finish goes through.
     run_without_adapter(&store, &TestEncoder::new(), Limits::default()).unwrap();
     finish(&store, &world.setup(), false, &Unobserved).unwrap();
     assert_eq!(store.spaces().unwrap().len(), 1);
@@ -255,7 +256,7 @@ fn a_start_that_is_planned_anew_meanwhile_gives_way() {
     for place in [Place::FillRead, Place::FillWritten, Place::BeforeFilled] {
         let (store, world) = (MemoryStore::new(), World::new());
         fill(&store, PAGES);
-        // It dies half-way, so that whatever the first one still does would stay.
+        // The second start dies half-way, so that anything the first one still does would stay.
         let replan = || -> Result<()> {
             begin(&store, &other, &DieAt::new(Place::FillWritten, 1)).unwrap_err();
             Ok(())
@@ -293,7 +294,7 @@ fn a_start_that_is_rolled_back_meanwhile_says_so() {
         let error = begin(&store, &world, &at(place, back)).unwrap_err();
         assert!(error.is_conflict() && error.to_string().contains("rolled back"), "{place:?}: {error}");
         assert_eq!(Recorded::expect(&store).unwrap().record.phase, Phase::Abandoned);
-        // What the message says helps. A pause is no reason to give up.
+        // Doing what the message says helps. A pause is no reason to give up.
         let pause = || request(&store, &world.old, &world.new, Request::Pause).map(drop);
         begin(&store, &world, &at(Place::BeforeFilled, pause)).unwrap();
         let record = Recorded::expect(&store).unwrap().record;
@@ -304,7 +305,7 @@ fn a_start_that_is_rolled_back_meanwhile_says_so() {
 
 #[test]
 fn a_rollback_beside_a_switch_wins() {
-    // Also where the upgrade was rolled back before, so that nothing of its record differs.
+    // The rollback wins too where the upgrade was rolled back before, so that nothing of its record differs.
     for (place, once_before) in [Place::BeforeSwitch, Place::SwitchRecorded]
         .into_iter()
         .flat_map(|place| [(place, false), (place, true)])
@@ -327,7 +328,8 @@ fn a_rollback_beside_a_switch_wins() {
 fn what_comes_while_a_switch_catches_up_is_told_from_what_it_left() {
     let (store, world) = started(ITEMS);
     let bare = |number: usize| ItemWrite { vectors: Vec::new(), ..common::item(number, 0) };
-    // One that nothing can be adapted for, one that is caught up with, and one of each that comes meanwhile.
+    // Before the switch come one item that nothing can be adapted for and one that is caught up with; one
+    // more of each comes meanwhile.
     store.put(&[bare(ITEMS), common::item(ITEMS + 1, 0)]).unwrap();
     let come = || store.put(&[bare(ITEMS + 2), common::item(ITEMS + 3, 0)]).map(drop);
     let switched = switch(&store, &world.setup(), Serving::Mixed, &at(Place::CatchUpWritten, come)).unwrap();
@@ -336,7 +338,8 @@ fn what_comes_while_a_switch_catches_up_is_told_from_what_it_left() {
 
 #[test]
 fn what_is_written_while_the_new_space_serves_is_found_whatever_the_record_says() {
-    // A rollback dies before searches go back: of an upgrade that is filled, and of one that is being filled again.
+    // A rollback dies before searches go back: the one of an upgrade that is filled, and the one of an
+    // upgrade that is being filled again.
     for refilling in [false, true] {
         let (store, mut world) = switched();
         if refilling {
@@ -354,7 +357,8 @@ fn what_is_written_while_the_new_space_serves_is_found_whatever_the_record_says(
             assert_eq!(error.remedy(), Some(&Remedy::RollBackOrFill), "{error}");
             begin(&store, &world, &Unobserved).unwrap();
         } else {
-            // Written by an application that does not know of the upgrade; a backfill could not embed it.
+            // An application that does not know of the upgrade writes an item that a backfill could not
+            // embed.
             let write = ItemWrite { source: None, ..common::item(4, 1) };
             store.put(&[write]).unwrap();
             assert_eq!(run(&store, &world).unwrap().caught_up, 1);
@@ -362,7 +366,7 @@ fn what_is_written_while_the_new_space_serves_is_found_whatever_the_record_says(
             assert_eq!(error.remedy(), Some(&Remedy::RollBackOrSwitch), "{error}");
             switch(&store, &world.setup(), Serving::Mixed, &Unobserved).unwrap();
         }
-        // What the message says helps.
+        // Doing what the message says helps.
         finish(&store, &world.setup(), true, &Unobserved).unwrap();
     }
 }
@@ -389,7 +393,7 @@ fn a_gallery_that_is_kept_adapts_nothing_for_the_next_upgrade() {
     switch(&store, &world.setup(), Serving::Mixed, &Unobserved).unwrap();
     finish(&store, &world.setup(), true, &Unobserved).unwrap();
 
-    // The widths agree, so that the adapter of before would go unnoticed.
+    // The widths agree, so that the adapter of the upgrade before would go unnoticed.
     let mut next = World::between(space("second"), space("third"));
     next.adapter.map.mixer[0].bias[3] = 0.5;
     begin(&store, &next, &Unobserved).unwrap();
@@ -417,14 +421,15 @@ fn other_world() -> World {
     World { adapter: common::other_adapter(), ..World::new() }
 }
 
-/// Planned anew by another process, in the moment between what a process has checked and what it writes.
+/// Plans the upgrade anew as another process would, in the moment between what a process has checked and what
+/// it writes.
 fn planned_anew(store: &MemoryStore) {
     begin(store, &other_world(), &Unobserved).unwrap();
 }
 
 #[test]
 fn another_plan_between_check_and_write_leaves_vectors_of_one_adapter() {
-    // A start that fills, its places in the queue, and its catching up.
+    // A start is met while it fills, and while it writes places in the queue.
     for (call, items) in [("write_vectors", PAGES), ("set_priorities", ITEMS)] {
         let (store, world) = (MemoryStore::new(), World::new());
         fill(&store, items);
@@ -437,7 +442,7 @@ fn another_plan_between_check_and_write_leaves_vectors_of_one_adapter() {
         check(&store, &[common::other_adapter()]);
         assert_eq!(store.counts("new-model").unwrap().adapted, items as u64);
     }
-    // A start that has filled, before its record says so.
+    // A start is met when it has filled, before its record says so.
     let (store, world) = (MemoryStore::new(), World::new());
     fill(&store, ITEMS);
     let plans_anew = at(Place::BeforeFilled, || {
@@ -447,7 +452,7 @@ fn another_plan_between_check_and_write_leaves_vectors_of_one_adapter() {
     let error = start(&store, &world.setup(), &plans_anew).unwrap_err();
     assert!(error.to_string().contains("planned anew"), "{error}");
     check(&store, &[common::other_adapter()]);
-    // A switch and a finish that catch up.
+    // A switch and a finish are met while they catch up.
     for verb in ["switch", "finish"] {
         let (store, world) = if verb == "switch" { started(ITEMS) } else { switched() };
         store.put(&[common::item(ITEMS, 0)]).unwrap();
@@ -460,7 +465,7 @@ fn another_plan_between_check_and_write_leaves_vectors_of_one_adapter() {
         assert!(hooked.happened() && error.to_string().contains("planned anew"), "{verb}: {error}");
         check(&store, &[common::other_adapter()]);
     }
-    // A backfill that catches up gives way and goes on with what is its own.
+    // A backfill that catches up gives way and goes on with its own work.
     let (store, world) = switched();
     store.put(&[common::item(ITEMS, 0)]).unwrap();
     let hooked = Hooked::before(&store, "write_vectors", planned_anew);
@@ -480,7 +485,7 @@ fn a_write_of_the_application_beside_another_plan_is_kept_and_adapted_by_its_map
     check(&store, &[common::other_adapter()]);
     assert_eq!(store.get(&[&write.id]).unwrap()[0].as_ref().unwrap().source, write.source);
     assert_eq!(made_by(&store, "new-model", 1), Some(Provenance::Adapted), "by the adapter of now");
-    // It is found at once, whatever happens in between.
+    // An item that is written is found at once, whatever happens in between.
     let back = |store: &MemoryStore| {
         rollback(store, &other_world().setup(), &Unobserved).unwrap();
         switch(store, &other_world().setup(), Serving::Mixed, &Unobserved).unwrap();
@@ -493,7 +498,7 @@ fn a_write_of_the_application_beside_another_plan_is_kept_and_adapted_by_its_map
 
 #[test]
 fn two_first_starts_with_two_adapters_leave_vectors_of_one() {
-    // The second one comes when the first has written its record, and when it has made the space.
+    // The second start comes when the first has written its record, or when it has made the space.
     for place in [Place::RecordWritten, Place::SpaceMade] {
         for dies_at in [None, Some(Place::RecordWritten), Some(Place::FillWritten)] {
             let (store, world) = (MemoryStore::new(), World::new());

@@ -1,9 +1,9 @@
-//! New queries in the old space, over a bridge: from when on, of whom, and until when.
+//! Tests of new queries in the old space, over a bridge: from when on, of whom, and until when.
 
 use std::sync::{Arc, Mutex};
 
-use rehang::adapter::{Dense, InputScaling, Map, Training};
-use rehang::{Bridge, Matrix, Remedy, Space};
+use rehang_core::adapter::{Dense, InputScaling, Map, Training};
+use rehang_core::{Bridge, Matrix, Remedy, Space};
 use rehang_encode::Encoder;
 use rehang_files::bridge_file::fingerprint;
 use rehang_sqlite::SqliteStore;
@@ -18,7 +18,7 @@ use crate::common::{
     D_NEW, D_OLD, World, fill, gallery, new_model, new_space, old_model, old_space, started,
 };
 
-/// What goes back from the new model's features to the old one's, but for a sign.
+/// Makes a bridge with a fixed map from the new model's features to the old one's.
 fn bridge(share: f64) -> Bridge {
     let weight =
         Matrix::from_fn(D_OLD, D_NEW, |row, column| if row == column { 1.0 - row as f32 } else { 0.25 });
@@ -41,14 +41,14 @@ fn use_bridge(store: &MemoryStore, bridge: &Bridge) {
     assert_eq!(in_use, Some(BridgeInUse { fingerprint, share: bridge.share }));
 }
 
-/// The same queries by both models.
+/// Embeds some queries by both models.
 fn queries() -> (Matrix, Matrix) {
     let texts = ["source 3 version 0", "another", "a third"];
     let rows = |model: fn(&str) -> Vec<f32>| texts.iter().flat_map(|text| model(text)).collect();
     (Matrix::new(D_OLD, rows(old_model)).unwrap(), Matrix::new(D_NEW, rows(new_model)).unwrap())
 }
 
-fn search(store: &MemoryStore, models: &[&str]) -> rehang::Result<SearchAnswer> {
+fn search(store: &MemoryStore, models: &[&str]) -> rehang_core::Result<SearchAnswer> {
     let (old, new) = queries();
     let all = [("old-model", &old), ("new-model", &new)];
     let given: Vec<_> = all.into_iter().filter(|(name, _)| models.contains(name)).collect();
@@ -101,11 +101,11 @@ fn a_gallery_that_is_open_follows_a_bridge_that_is_made_chosen_anew_and_undone()
         let answer = search().unwrap();
         let brought = bridge.queries(Some(&old), &new).unwrap();
         assert!(answer.bridged && answer.found == plainly(&store, &brought), "{share}");
-        // It stays in memory: its file is read once.
+        // The bridge stays in memory: its file is read once.
         Files::of(&store).retain(|name| name != file(&bridge)).unwrap();
         assert!(search().unwrap().bridged);
     }
-    // One whose file was lost is passed over; one that is not what it should be is said.
+    // A bridge whose file was lost is passed over; a file that is no bridge is said.
     let lost = bridge(0.25);
     use_bridge(&store, &lost);
     Files::of(&store).retain(|name| name != file(&lost)).unwrap();
@@ -202,7 +202,7 @@ fn a_bridge_lasts_from_the_pairs_to_the_switch_and_a_rollback_takes_it_away() {
     assert!(late.contains("switched"), "{late}");
     rollback(&store, &setup, &Unobserved).unwrap();
     assert!(!bridged(&store), "a rollback is to what served before the upgrade");
-    // Who wants it then says so.
+    // A person who wants the bridge then says so.
     use_bridge(&store, &bridge);
     assert!(bridged(&store));
 }

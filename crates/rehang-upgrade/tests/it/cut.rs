@@ -1,5 +1,6 @@
-//! An upgrade of a table whose connections are cut, again and again, after any number of bytes: before a statement, within an answer,
-//! between a commit and the word of it. Every call is made again until it is done, and nothing is paid for twice.
+//! Test of an upgrade of a table whose connections are cut, again and again, after any number of bytes:
+//! before a statement, within an answer, or between a commit and the word of it. Every call is made again
+//! until it is done, and nothing is paid for twice.
 #![cfg(all(unix, feature = "postgres"))]
 #![allow(clippy::print_stdout, reason = "the record of a run is what it prints")]
 
@@ -14,7 +15,7 @@ use std::thread;
 use postgres::config::Host;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use rehang::Provenance;
+use rehang_core::Provenance;
 use rehang_postgres::{PostgresStore, TableOptions};
 use rehang_store::Ledger;
 use rehang_upgrade::{
@@ -27,7 +28,7 @@ use crate::server;
 
 const ITEMS: usize = 300;
 
-/// A stream either way.
+/// Stream over TCP or over a socket of Unix.
 trait Stream: Read + Write + Send {
     fn another(&self) -> Box<dyn Stream>;
     fn close(&self);
@@ -50,10 +51,11 @@ macro_rules! stream {
 stream!(TcpStream);
 stream!(UnixStream);
 
-/// A server as it is reached through a line that breaks.
+/// Proxy before a server: a line that breaks.
 struct Proxy {
     address: String,
-    /// A connection made from now on ends after 2 KiB to `2^longest` bytes; 0 while none is cut.
+    /// Exponent of the longest connection: one that is made from now on ends after 2 KiB to `2^longest`
+    /// bytes; 0 while none is cut.
     longest: Arc<AtomicU32>,
     cuts: Arc<AtomicU64>,
 }
@@ -103,7 +105,7 @@ impl Proxy {
     }
 }
 
-/// Carries bytes one way, until the line breaks in the middle of what is carried.
+/// Carries bytes one way, until the line breaks in the middle of them.
 fn pump(
     mut from: Box<dyn Stream>,
     mut to: Box<dyn Stream>,
@@ -178,7 +180,8 @@ fn connections_that_are_cut_at_any_byte_cost_nothing() {
             assert_eq!(worker.join().unwrap().ending, Ending::ReachedFraction);
         }
     });
-    // What a claim has leased whose answer never came is this worker's to find again: there is no other.
+    // Items that a claim has leased whose answer never came are this worker's to find again: there is no
+    // other.
     assert_eq!(run("one", Until::All).ending, Ending::NothingLeft);
     assert_eq!(store.counts("new-model").unwrap().native, ITEMS as u64);
     assert_eq!(encoder.count(), ITEMS as u32, "a vector that was paid for waits for the next connection");

@@ -1,6 +1,7 @@
-//! Vectors of length 0 in a gallery whose models are compared by cosine: nothing is made of them, and their items are the next ones.
+//! Tests of vectors of length 0 in a gallery whose models are compared by cosine: nothing is made of them,
+//! and their items are the next ones.
 
-use rehang::{Distance, Provenance, Space};
+use rehang_core::{Distance, Provenance, Space};
 use rehang_store::{Ledger, NewVector, Scan, Select};
 use rehang_store_tests::MemoryStore;
 use rehang_upgrade::{Limits, Unobserved, start};
@@ -15,7 +16,7 @@ fn a_vector_without_a_direction_is_not_adapted_and_its_item_comes_first() {
     );
     let store = MemoryStore::new();
     store.create_space(&world.old, Provenance::Old).unwrap();
-    // As where the old model had no words for three texts.
+    // The old model had no words for three texts, say.
     let without = |number: usize| {
         let mut write = item(number, 0);
         write.vectors = vec![NewVector::of_model(&world.old.name, vec![0.0; D_OLD], Provenance::Old)];
@@ -36,12 +37,12 @@ fn a_vector_without_a_direction_is_not_adapted_and_its_item_comes_first() {
     world.backfill(&store, &encoder, Limits::default()).unwrap();
     assert_eq!(store.counts(&world.new.name).unwrap().native, 61);
     let source = common::new_model("source 1 version 0");
-    let queries = rehang::Matrix::new(D_NEW, source).unwrap();
+    let queries = rehang_core::Matrix::new(D_NEW, source).unwrap();
     let found = store_search(&store, &world.new.name, &queries);
     assert_eq!(found, id(1), "and are found");
 }
 
-fn store_search(store: &MemoryStore, space: &str, queries: &rehang::Matrix) -> String {
+fn store_search(store: &MemoryStore, space: &str, queries: &rehang_core::Matrix) -> String {
     use rehang_store::Index as _;
     store.search(space, queries, 1, &rehang_store::Filter::default()).unwrap()[0][0].id.clone()
 }

@@ -1,9 +1,9 @@
-//! Items with equal sources: a text is sent once, whoever else has it.
+//! Tests of items with equal sources: a text is sent once, whoever else has it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use rehang::{Matrix, Provenance};
+use rehang_core::{Matrix, Provenance};
 use rehang_encode::{Encoder, Function, HttpConfig, Watched};
 use rehang_sqlite::SqliteStore;
 use rehang_store::{ItemWrite, Ledger, NewVector, Scan, Select, Store};
@@ -15,7 +15,7 @@ use crate::common::{TestEncoder, World, check, id, item, new_model, new_space, o
 const ITEMS: usize = 300;
 const TEXTS: usize = 60;
 
-/// An item whose source is one of [`TEXTS`].
+/// Returns an item whose source is one of [`TEXTS`].
 fn copy(number: usize) -> ItemWrite {
     ItemWrite { id: id(number), ..item(number % TEXTS, 0) }
 }
@@ -43,7 +43,8 @@ fn equal_sources_are_embedded_once() {
     for store in [&MemoryStore::new() as &dyn Store, &on_disk] {
         let world = started(store);
         let encoder = encoder();
-        // Some in an earlier run, and the rest in batches that have some of them, their own copies and those of each other.
+        // Some items come in an earlier run, and the rest in batches that have some of their sources, their
+        // own copies and those of each other.
         let some = Limits { batch: 7, budget: Some(45), ..Limits::default() };
         assert_eq!(world.backfill(store, &encoder, some).unwrap().ending, Ending::SpentBudget);
         let first = encoder.count();
@@ -99,7 +100,7 @@ fn the_vector_of_an_item_that_was_written_since_is_not_taken() {
     let world = started(&store);
     let encoder = encoder();
     world.backfill(&store, &encoder, Limits { budget: Some(60), ..Limits::default() }).unwrap();
-    // By a vector of the application's own, and by another source.
+    // The items are written with a vector of the application's own, and with another source.
     let records = store.scan(&Scan::new(new_space().name, Select::Provenance(Provenance::Native), 300));
     for record in records.unwrap() {
         let number = crate::common::number(&record.item.id);
@@ -112,7 +113,8 @@ fn the_vector_of_an_item_that_was_written_since_is_not_taken() {
     check(&store, &[world.adapter]);
 }
 
-/// Copies wait for the comparison as what they are copies of does, and where the encoder is another one by then nothing of either is written.
+/// Copies wait for the comparison as their originals do. Where the encoder is another one by then, nothing of
+/// either is written.
 #[test]
 fn a_copy_is_vouched_for_as_its_original() {
     for turns_at in [usize::MAX, 30] {
@@ -135,7 +137,7 @@ fn a_copy_is_vouched_for_as_its_original() {
         check(&store, std::slice::from_ref(&world.adapter));
         if turns_at == usize::MAX {
             assert_eq!((outcome.unwrap().done.native, native(&store)), (300, 300));
-            // And the comparisons.
+            // The comparisons are sent as well.
             assert!(sent.load(Ordering::SeqCst) < TEXTS + 10, "{sent:?} were sent");
         } else {
             assert!(outcome.unwrap_err().is_conflict());

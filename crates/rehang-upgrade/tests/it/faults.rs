@@ -1,6 +1,7 @@
-//! At every named place, at several visits: die, begin again, finish. The final gallery equals the one that never died.
+//! Deaths at every named place, at several visits: die, begin again, finish. The final gallery equals the one
+//! of an upgrade that never died.
 
-use rehang::Result;
+use rehang_core::Result;
 use rehang_sqlite::SqliteStore;
 use rehang_store::Store;
 use rehang_store_tests::MemoryStore;
@@ -11,7 +12,7 @@ use crate::common::{self, DieAt, ManualClock, TestEncoder, World, check, fill, s
 const ITEMS: usize = 150;
 const BATCH: usize = 8;
 
-/// A whole upgrade, rollback and second switch included; every part may be repeated.
+/// Makes a whole upgrade, rollback and second switch included; every part may be repeated.
 fn upgrade(store: &dyn Store, world: &World, encoder: &TestEncoder, faults: &dyn Observer) -> Result<()> {
     let clock = ManualClock::default();
     let run = |until: Until| {
@@ -32,7 +33,7 @@ fn upgrade(store: &dyn Store, world: &World, encoder: &TestEncoder, faults: &dyn
     Ok(())
 }
 
-/// Items that break, so that failures are recorded too.
+/// Returns an encoder for which some items break, so that failures are recorded too.
 fn encoder() -> TestEncoder {
     let mut encoder = TestEncoder { vouches_after: 24, ..TestEncoder::new() };
     encoder.broken = vec!["source 17 version 0".into(), "source 90 version 0".into()];
@@ -65,7 +66,7 @@ fn whatever_it_dies_of_a_gallery_on_disk_ends_the_same() {
 fn die_everywhere(visits: &[u64], make: impl Fn(usize) -> Box<dyn Store>) {
     let expected = undisturbed(make(0).as_ref());
     let mut number = 0;
-    // Deaths of a refit are those of the random histories and of `refit.rs`.
+    // Deaths of a refit are tested by the random histories and in `refit.rs`.
     let is_of_refit = |place: &Place| matches!(place, Place::RefitDecided | Place::RefitRecorded);
     for &place in Place::ALL.iter().filter(|place| !is_of_refit(place)) {
         let mut deaths = 0;
@@ -83,12 +84,13 @@ fn die_everywhere(visits: &[u64], make: impl Fn(usize) -> Box<dyn Store>) {
             }
             deaths += 1;
             check(store, &[common::adapter()]);
-            // The next process: from the beginning, on the same store. What is done is not done again.
+            // The next process starts from the beginning, on the same store. Whatever is done is not done
+            // again.
             resume(store, &world, &encoder);
             check(store, &[common::adapter()]);
             assert_eq!(snapshot(store), expected, "{place:?} visit {visit}");
-            // Paid for twice: at most the batch that each of the two workers had been given, what was tried again on purpose, and one of eight
-            // that lay in documents.
+            // Three kinds of items are paid for twice at most: the batch that each of the two workers had
+            // been given, items that were tried again on purpose, and one of eight that lay in documents.
             let twice = encoder.embedded.lock().unwrap().values().filter(|count| **count > 1).count();
             assert!(
                 twice <= 2 * BATCH + 3 + (24 + 2 * BATCH) / 8,
@@ -99,8 +101,9 @@ fn die_everywhere(visits: &[u64], make: impl Fn(usize) -> Box<dyn Store>) {
     }
 }
 
-/// Goes on after a death. The application's writes of the middle are made again where they are missing: they are the
-/// application's business, and a death of ours must not lose those that were acknowledged.
+/// Completes an upgrade after a death. The application's writes of the middle are made again where they are
+/// missing: they are the application's business, and a death of ours must not lose those that were
+/// acknowledged.
 fn resume(store: &dyn Store, world: &World, encoder: &TestEncoder) {
     let done = rehang_upgrade::Recorded::read(store)
         .unwrap()

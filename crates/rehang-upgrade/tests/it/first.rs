@@ -1,4 +1,4 @@
-//! What searches return most is re-embedded first.
+//! Tests that items which searches return most are re-embedded first.
 
 use std::collections::BTreeMap;
 
@@ -8,12 +8,12 @@ use rehang_upgrade::{Limits, PutFirst, Unobserved, put_first, read_returned, sta
 
 use crate::common::{TestEncoder, World, fill, id, item, new_space, old_space, other_adapter, started};
 
-fn put(store: &MemoryStore, log: &[(usize, u64)]) -> rehang::Result<PutFirst> {
+fn put(store: &MemoryStore, log: &[(usize, u64)]) -> rehang_core::Result<PutFirst> {
     let times: BTreeMap<String, u64> = log.iter().map(|&(number, times)| (id(number), times)).collect();
     put_first(store, (&old_space(), &new_space()), &times, &Unobserved)
 }
 
-/// What a backfill of a budget embeds.
+/// Returns the sources that a backfill of a budget embeds.
 fn embedded(store: &MemoryStore, world: &World, budget: usize) -> Vec<String> {
     let encoder = TestEncoder::new();
     let limits = Limits { budget: Some(budget as u64), batch: budget, ..Limits::default() };
@@ -21,7 +21,7 @@ fn embedded(store: &MemoryStore, world: &World, budget: usize) -> Vec<String> {
     encoder.embedded.lock().unwrap().keys().cloned().collect()
 }
 
-/// σ² of items in the new space.
+/// Returns σ² of items in the new space, by id.
 fn sigma2(store: &MemoryStore) -> BTreeMap<String, f64> {
     let records = store.scan(&Scan::new("new-model", Select::All, 1000)).unwrap();
     let of =
@@ -46,7 +46,7 @@ fn items_come_by_how_often_they_were_returned_times_their_error() {
     assert_eq!(put(&store, &log).unwrap(), PutFirst { placed: 5, ..PutFirst::default() });
     let first: Vec<usize> = expected[..3].iter().map(|one| one.0).collect();
     assert_eq!(embedded(&store, &world, 3), sources(&first));
-    // What is native needs no place, and what no item has is counted.
+    // Native items need no place, and ids that no item has are counted.
     let again = put(&store, &[&log[..], &[(900, 5)]].concat()).unwrap();
     assert_eq!(again, PutFirst { placed: 2, native: 3, unknown: 1, ..PutFirst::default() });
     assert_eq!(embedded(&store, &world, 2), sources(&[expected[3].0, expected[4].0]));

@@ -1,9 +1,10 @@
-//! Followers: what comes is found within a second by the clock that they are given, and nothing but a wish or the end of the gallery ends them.
+//! Tests of followers: what comes is found within a second by the clock that they are given, and nothing but
+//! a wish or the end of the gallery ends them.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
-use rehang::{ErrorKind, Provenance, Result, Space};
+use rehang_core::{ErrorKind, Provenance, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_sqlite::SqliteStore;
 use rehang_store::{ItemWrite, Ledger, Store};
@@ -17,17 +18,17 @@ use crate::common::hooked::Hooked;
 use crate::common::{self, DieAt, ManualClock, TestEncoder, World, check, fill, started};
 
 const ITEMS: usize = 30;
-/// Within so long, by the follower's clock, is found what came.
+/// Milliseconds, by the follower's clock, within which an item that came is found.
 const FOUND_WITHIN_MS: u64 = 1000;
 
 type Act<'a> = Box<dyn FnOnce() + Send + 'a>;
 
-/// What others do at which times while a follower is at work, and when it is asked to end.
+/// Script of what others do at which times while a follower is at work, and when it is asked to end.
 struct Script<'a> {
     clock: &'a ManualClock,
     acts: Mutex<VecDeque<(u64, Act<'a>)>>,
     ends_ms: u64,
-    /// Items that are watched, and what was seen of each: when, and made by whom.
+    /// Store whose `watched` items are looked at; `seen` has what was seen of each: when, and made by whom.
     store: &'a dyn Ledger,
     watched: Vec<String>,
     seen: Mutex<Vec<(String, u64, Option<Provenance>)>>,
@@ -52,7 +53,7 @@ impl<'a> Script<'a> {
         self.at(time_ms, move || drop(store.put(&[write]).unwrap()))
     }
 
-    /// When an item was seen first with a vector by somebody, from a time on.
+    /// Returns the time when an item was first seen with a vector by somebody, from a time on.
     fn seen(&self, number: usize, from_ms: u64, by: Provenance) -> Option<u64> {
         let seen = self.seen.lock().unwrap();
         let is_it = |(id, at, made_by): &&(String, u64, Option<Provenance>)| {
@@ -104,7 +105,7 @@ fn follow(
     backfill(&BackfillSetup { store, encoder, scope, limits, clock, worker }, observer)
 }
 
-/// With an old vector and nothing to embed: it can only be adapted.
+/// Returns an item with an old vector and nothing to embed: it can only be adapted.
 fn without_source(number: usize) -> ItemWrite {
     ItemWrite { source: None, ..common::item(number, 0) }
 }
@@ -159,7 +160,7 @@ fn while_it_may_not_embed_it_goes_on_adapting() {
         .at(60_000, || ask(Request::Stop))
         .put(70_000, common::item(101, 0))
         .at(80_000, || ask(Request::Run))
-        // Searches are in the old space, where it is found.
+        // Searches are in the old space, where the item is found.
         .at(100_000, || drop(rollback(&store, &world.setup(), &Unobserved).unwrap()))
         .put(110_000, common::item(102, 0))
         .at(150_000, || drop(switch(&store, &world.setup(), Serving::Mixed, &Unobserved).unwrap()));
@@ -197,7 +198,7 @@ fn a_spent_budget_ends_its_embedding_and_nothing_else() {
     }
 }
 
-/// An encoder that does not answer for a while.
+/// Encoder that does not answer for a while.
 struct Away<'a>(TestEncoder, &'a ManualClock, std::ops::Range<u64>, Mutex<u32>);
 
 impl Encoder for Away<'_> {
@@ -271,7 +272,7 @@ fn a_second_follower_stands_by_and_takes_over_when_the_first_dies() {
     follow(&store, &world, &encoder, limits(), &clock, ("first", &dying)).unwrap_err();
     assert_eq!(follower(&store).unwrap().unwrap().worker, "first");
     assert_eq!(status(&store, 0).unwrap().follower.unwrap().worker, "first");
-    // For a minute somebody says in its place that it is there.
+    // For a minute somebody says in the dead follower's place that it is there.
     let clock = ManualClock::default();
     let mut script = Script::new(&store, &clock, 100_000).put(1000, without_source(101));
     for time in (0..60_000).step_by(2000) {
@@ -287,7 +288,7 @@ fn a_second_follower_stands_by_and_takes_over_when_the_first_dies() {
     assert!((58_000 + 4000..=58_000 + 7500).contains(&found), "at {found}");
 }
 
-/// Ends a follower when all items are native.
+/// Observer that ends a follower when all items are native.
 struct UntilAll<'a>(&'a MemoryStore);
 
 impl Observer for UntilAll<'_> {
@@ -330,10 +331,11 @@ fn an_idle_follower_asks_little() {
     follow(&store, &world, &TestEncoder::new(), limits(), &clock, ("worker", &script)).unwrap();
     let asked = asked.lock().unwrap();
     let count = |name: &str| asked.iter().filter(|call| *call == name).count();
-    // In a minute: 120 looks with two pages each, 30 words that it is there; a lease is renewed every ten seconds.
+    // In a minute there are 120 looks with two pages each, and 30 words of the follower that it is there; a
+    // lease is renewed every ten seconds.
     assert!((118..=122).contains(&(count("scan") / 2)), "{} pages", count("scan"));
     assert!((28..=32).contains(&count("set_document")), "{} writes", count("set_document"));
-    // What settles the index beside it may come to its turn late: its count is one, that of the end another.
+    // The thread that settles the index may come to its turn late: its count is one, that of the end another.
     assert!(count("counts") <= 2 && count("claim") == 0 && count("renew") <= 7, "{asked:?}");
     let others = ["scan", "set_document", "counts", "renew", "serving_and_document", "document", "release"];
     let more: Vec<_> = asked.iter().filter(|call| !others.contains(&call.as_str())).collect();

@@ -1,22 +1,24 @@
-//! Forecasts on real data, the demo's digits, while a backfill takes the worst items first: the same items ask from the first report to the last.
+//! Tests of forecasts on real data, the demo's digits, while a backfill takes the worst items first: the same
+//! items ask from the first report to the last.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use rehang::adapter::{Dense, InputScaling, Map, Training};
-use rehang::curve::{CurveOptions, MAP, Relevance, evaluate};
-use rehang::report::{Floors, MORE_QUERIES};
-use rehang::{Bridge, Distance, Matrix, Progress, Provenance, Result, Space};
+use rehang_core::adapter::{Dense, InputScaling, Map, Training};
+use rehang_core::curve::{CurveOptions, MAP, Relevance, evaluate};
+use rehang_core::report::{Floors, MORE_QUERIES};
+use rehang_core::{Bridge, Distance, Matrix, Progress, Provenance, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_files::VectorSource;
 use rehang_fit::Method;
 use rehang_sqlite::SqliteStore;
 use rehang_store::{Files, Filter, ItemWrite, Ledger, NewVector};
 use rehang_upgrade::{
-    Forecast, PairsFiles, PairsOptions, RunOptions, Serving, Unobserved, Until, Upgrade, set_bridge,
+    AutoOptions, Forecast, Next, PairsFiles, PairsOptions, Recorded, RunOptions, Serving, Step, Unobserved,
+    Until, Upgrade, set_bridge,
 };
 
-/// The demo's digits by both models; the source of an item is the number of its row.
+/// Digits of the demo by both models; the source of an item is the number of its row.
 struct Digits {
     old: Matrix,
     new: Matrix,
@@ -35,7 +37,8 @@ impl Digits {
         Self { old, new, labels, space }
     }
 
-    /// A gallery of all of them in a folder, filled by a map of so many pairs and reported on; the worst items come first in its backfill.
+    /// Makes a gallery of all digits in a folder, filled by a map of so many pairs and reported on; the worst
+    /// items come first in its backfill.
     fn begun(&self, folder: &Path, pairs: usize) -> PathBuf {
         let old = self.old_space();
         let store = SqliteStore::create(folder.join("G.db")).unwrap();
@@ -50,7 +53,7 @@ impl Digits {
         self.upgraded(folder, "path = \"G.db\"", pairs)
     }
 
-    /// The like in a table of PostgreSQL, whose shuffle is another one.
+    /// Makes a gallery like [`Digits::begun`], in a table of PostgreSQL, whose shuffle is another one.
     #[cfg(feature = "postgres")]
     fn begun_in_a_table(&self, folder: &Path, address: &str, pairs: usize) -> PathBuf {
         let mut client = crate::server::client(address);
@@ -109,7 +112,7 @@ impl Digits {
         config
     }
 
-    /// What searches by the new model find where all is native, by mAP.
+    /// Returns the mAP of searches by the new model where all is native.
     fn end(&self) -> f64 {
         let relevance = Relevance::Labels { gallery: &self.labels, queries: None };
         let options = CurveOptions { metrics: vec![MAP], ..CurveOptions::default() };
@@ -140,7 +143,7 @@ impl Encoder for Digits {
     }
 }
 
-/// That other items ask than before, in a forecast's own words.
+/// Returns the forecast's own words where other items ask than before.
 fn said(forecast: &Forecast) -> Option<String> {
     let of = forecast.findings.iter().find(|finding| finding.code == MORE_QUERIES);
     of.map(|finding| finding.seen.clone())
@@ -155,7 +158,7 @@ fn run(upgrade: &Upgrade, digits: &Digits, share: f64) -> usize {
     upgrade.run(&until, Some(digits), &Unobserved).unwrap().refits.iter().filter(|refit| refit.taken).count()
 }
 
-/// The items that a report is measured on.
+/// Returns the items that a report is measured on.
 fn asked(upgrade: &Upgrade) -> BTreeSet<String> {
     upgrade.report(&Progress::default()).unwrap().asked.into_iter().collect()
 }
@@ -192,7 +195,8 @@ fn three_machines_need_the_configuration_alone_for_a_table() {
     three_machines_take_turns(&digits, &config);
 }
 
-/// Takes the verbs of an upgrade in turn by three handles, each with its configuration in a folder of its own.
+/// Takes the verbs of an upgrade in turn by three handles, each with its configuration in a folder of its
+/// own.
 fn three_machines_take_turns(digits: &Digits, config: &Path) {
     let path = config.with_file_name("G.db");
     let text =
@@ -212,6 +216,13 @@ fn three_machines_take_turns(digits: &Digits, config: &Path) {
     held.put(&[ItemWrite::new("100007", Some("7".into()), vec![late])]).unwrap();
     assert_eq!(first.store().counts("new-model").unwrap().lacking, 0);
     assert_eq!(run(&first, digits, 0.6), 0, "and anybody runs on by it");
+    // A map that one of them fits meanwhile is nobody's until a start plans with it.
+    let in_use = Recorded::expect(first.store()).unwrap().record.adapter;
+    third.fit(Method::Procrustes, None, &Progress::default()).unwrap();
+    run(&first, digits, 0.65);
+    assert_eq!(Recorded::expect(second.store()).unwrap().record.adapter, in_use);
+    let next = third.next(&AutoOptions::default(), false).unwrap();
+    assert_eq!(next, Next::Step(Step::Start), "which is told");
 
     second.rollback().unwrap();
     let spaces = (digits.old_space(), digits.space.clone());
@@ -252,7 +263,7 @@ fn the_folder_of_an_earlier_version_is_taken_in_once() {
     let config = digits.begun(folder.path(), 200);
     let upgrade = Upgrade::open(&config).unwrap();
     let (files, before) = (Files::of(upgrade.store()), forecast(&upgrade));
-    // As that version left it.
+    // The folder is as that version left it.
     let of_before = config.with_extension("upgrade");
     fs_err::create_dir(&of_before).unwrap();
     for name in files.names().unwrap() {
@@ -268,7 +279,7 @@ fn the_folder_of_an_earlier_version_is_taken_in_once() {
     let upgrade = Upgrade::open(&config).unwrap();
     assert_eq!(forecast(&upgrade), before);
     assert!(!Files::of(upgrade.store()).has("notes.txt").unwrap());
-    // What is cleared away later does not come back from there.
+    // A file that is cleared away later does not come back from the folder.
     Files::of(upgrade.store()).retain(|_| false).unwrap();
     assert!(Upgrade::open(&config).unwrap().forecast().is_err());
 }
@@ -277,9 +288,9 @@ fn the_same_items_ask(digits: &Digits, config: &Path) {
     let upgrade = Upgrade::open(config).unwrap();
     let (before, asked_before) = (forecast(&upgrade), asked(&upgrade));
     assert!((80..120).contains(&before.items), "{before:?}");
-    // An application's floors stand beside it, and may be asked for at any time.
+    // Floors of an application stand beside the forecast, and may be asked for at any time.
     let floors = upgrade.thresholds(&[], &Progress::default()).unwrap();
-    // A file of JSON may change the last digit.
+    // JSON may change the last digit of a number.
     let read: Floors = serde_json::from_str(&serde_json::to_string(&floors).unwrap()).unwrap();
     assert_eq!(before.floors.as_ref(), Some(&read));
     assert_eq!((floors.rows.len(), floors.queries, floors.natives), (2, before.items, before.items));
@@ -288,7 +299,7 @@ fn the_same_items_ask(digits: &Digits, config: &Path) {
     assert_eq!(own.rows, floors.rows[..1]);
     assert!(upgrade.thresholds(&[f64::NAN], &Progress::default()).is_err());
     assert_eq!(run(&upgrade, digits, 0.5), 1, "a refit was taken");
-    // Of all that is native by now, a fifth would be held out.
+    // A fifth would be held out of all that is native by now.
     assert_eq!(run(&upgrade, digits, 0.95), 0);
     let refitted = forecast(&upgrade);
     assert_ne!(refitted.source, before.source, "the new map has a forecast of its own");
@@ -300,7 +311,7 @@ fn the_same_items_ask(digits: &Digits, config: &Path) {
         assert!(low <= end && end <= high, "{end} {after:?}");
         assert_eq!(said(&after), None);
     }
-    // More are drawn where somebody asks for more.
+    // More pairs are drawn where somebody asks for more.
     let more = PairsOptions { items: 1000, worth: 0.0, ..PairsOptions::default() };
     upgrade.pairs(&more, &PairsFiles::default(), Some(digits), &Unobserved).unwrap();
     assert!(asked_before.is_subset(&asked(&upgrade)) && forecast(&upgrade).items > 150);
@@ -324,7 +335,7 @@ fn where_few_ask_those_kept_for_measuring_take_over_and_it_is_said() {
     // All items are asked, in another order.
     let moved = |of: &Forecast| (of.do_nothing.unwrap() - before.do_nothing.unwrap()).abs();
     assert!(moved(&after) < 1e-9);
-    // From then on they stay, and nothing is left to say.
+    // From then on the items stay, and nothing is left to say.
     run(&upgrade, &digits, 0.95);
     upgrade.report(&Progress::default()).unwrap();
     let last = forecast(&upgrade);

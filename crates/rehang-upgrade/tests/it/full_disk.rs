@@ -1,21 +1,21 @@
-//! A file system that is really full, at every step of an upgrade: nothing of the call that met it is written, what was
-//! there stays whole and is searched on, and with room the upgrade goes on to the same end.
+//! Test on a file system that is really full, at every step of an upgrade: nothing of the call that met it is
+//! written, what was there stays whole and is searched on, and with room the upgrade goes on to the same end.
 //!
-//! It needs a small file system of its own, so it runs by hand:
+//! The test needs a small file system of its own, so it runs by hand:
 //!
 //! ```text
 //! mount -t tmpfs -o size=64m tmpfs /mnt/small
 //! REHANG_SMALL_DISK=/mnt/small cargo test --release -p rehang-upgrade --test it full_disk -- --ignored --nocapture
 //! ```
 //!
-//! What runs everywhere is a limit on the pages of the file, in the tests of the store, and one on what the files of the binary may
-//! grow to, in those of the command line.
+//! Two limits are tested everywhere: one on the pages of the file, in the tests of the store, and one on what
+//! the files of the binary may grow to, in those of the command line.
 
 #![allow(clippy::print_stdout, reason = "run by hand, it says what it does")]
 
 use std::path::{Path, PathBuf};
 
-use rehang::{Error, Matrix};
+use rehang_core::{Error, Matrix};
 use rehang_sqlite::{SearchOptions, SqliteStore};
 use rehang_store::{Examined, Filter, Index, ItemWrite, Ledger};
 use rehang_upgrade::{Limits, Serving, Unobserved, start, status, switch};
@@ -24,7 +24,7 @@ use crate::common::{self, TestEncoder, World, check};
 
 const BATCH: usize = 200;
 
-/// Takes all the room there is, and gives it back.
+/// Ballast on a file system: it takes all the room there is, and gives it back.
 struct Ballast(PathBuf);
 
 impl Ballast {
@@ -52,7 +52,7 @@ fn is_full(error: &Error) {
     println!("  {text}");
 }
 
-/// Whole, and still searched.
+/// Checks that a gallery is whole, and still searched.
 fn whole(store: &SqliteStore, items: usize, query: usize) {
     assert_eq!(store.check().unwrap(), vec![]);
     assert_eq!(store.counts("old-model").unwrap().items, items as u64);
@@ -70,10 +70,11 @@ fn a_full_file_system_costs_nothing_but_time() {
     let folder = Path::new(&folder);
     let ballast = Ballast(folder.join("ballast"));
     let path = folder.join("gallery.db");
-    // So few vectors have a graph only where one is asked for; its file meets the full disk too.
+    // The gallery has few vectors, which have a graph only where one is asked for; its file meets the full
+    // disk too.
     let options = SearchOptions { exact_max: 500, ..SearchOptions::default() };
     let store = SqliteStore::create(&path).unwrap().with_search(options);
-    store.create_space(&common::old_space(), rehang::Provenance::Old).unwrap();
+    store.create_space(&common::old_space(), rehang_core::Provenance::Old).unwrap();
     let batch = |first: usize| -> Vec<ItemWrite> {
         (first..first + BATCH).map(|number| common::item(number, 0)).collect()
     };

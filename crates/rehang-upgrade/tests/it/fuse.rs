@@ -1,12 +1,13 @@
-//! Searches while a backfill writes or an upgrade is finished: an item that becomes native between any two reads of one is found,
-//! once; what a fused search finds, by a slow twin; and what a handicap does to a ranking.
+//! Tests of searches while a backfill writes or an upgrade is finished. An item that becomes native between
+//! any two reads of a search is found, once; a fused search finds what a slow twin does; and a handicap does
+//! to a ranking what it should.
 
 use std::collections::BTreeMap;
 use std::slice::from_ref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rehang::{Distance, Fusion, Matrix, Provenance, Result, Space};
+use rehang_core::{Distance, Fusion, Matrix, Provenance, Result, Space};
 use rehang_sqlite::SqliteStore;
 use rehang_store::{
     Filter, Found, Index, Item, ItemKey, ItemWrite, Ledger, NewVector, Scan, Select, Store, VectorWrite,
@@ -18,7 +19,8 @@ use rehang_upgrade::{Gallery, Limits, Recorded, Serving, Unobserved, finish, rol
 use crate::common::{self, hooked::Hooked};
 use crate::common::{TestEncoder, World, fill, new_model, old_model};
 
-/// A store in which something happens right before the n-th read of a search (counted from 1), and its count of reads.
+/// Returns a store in which something happens right before the n-th read of a search (counted from 1), and
+/// its count of reads.
 fn before_read(
     store: &MemoryStore,
     read: u64,
@@ -33,10 +35,10 @@ fn before_read(
     (hooked, reads)
 }
 
-/// What the adapter of the half-way gallery asks for; exact in binary.
+/// Handicap that the adapter of the half-way gallery asks for; exact in binary.
 const HANDICAP: f32 = 0.25;
 
-/// A gallery that serves the new model, `budget` of its items native.
+/// Makes a gallery that serves the new model, `budget` of its items native.
 fn backfilled(items: usize, budget: u64, serving: Serving) -> (MemoryStore, World) {
     let (store, mut world) = (MemoryStore::new(), World::new());
     world.adapter.handicap = f64::from(HANDICAP);
@@ -49,7 +51,8 @@ fn backfilled(items: usize, budget: u64, serving: Serving) -> (MemoryStore, Worl
     (store, world)
 }
 
-/// A gallery of which 60 of 100 items are native. The first item that is not, of this source, becomes native before a read.
+/// Makes a gallery of which 60 of 100 items are native. The first item that is not becomes native before a
+/// read; its key and source are returned.
 fn half_way(serving: Serving, read: u64) -> (Hooked, Arc<AtomicU64>, ItemKey, String) {
     let store = backfilled(100, 60, serving).0;
     let item = first_adapted(&store);
@@ -75,7 +78,7 @@ fn an_item_that_becomes_native_meanwhile_is_found_once() {
         let (old, new) = by_both(&source);
         let both = [("old-model", &old), ("new-model", &new)];
         let found = common::gallery(&store).search(&both, 5, &Filter::default()).unwrap().found.remove(0);
-        // It is among the nearest by either model.
+        // The item is among the nearest by either model.
         let mut keys: Vec<ItemKey> = found.iter().map(|hit| hit.key).collect();
         assert!(keys.contains(&key), "before read {read}: {found:?}");
         keys.sort_unstable();
@@ -114,16 +117,16 @@ fn a_fused_search_that_a_finish_overtakes_is_one_of_what_serves_then() {
     assert!(moments >= 4, "{moments} moments");
 }
 
-/// A query as both models see it.
+/// Embeds a query by both models.
 fn by_both(source: &str) -> (Matrix, Matrix) {
     let old = Matrix::new(common::D_OLD, old_model(source)).unwrap();
     (old, Matrix::new(common::D_NEW, new_model(source)).unwrap())
 }
 
-/// Between two cosine spaces: an old vector of length 0 has no place, and nothing is made of it.
+/// Distance of two cosine spaces: an old vector of length 0 has no place there, and nothing is made of it.
 const COSINES: Distance = Distance::Cosine;
 
-/// Every item with its vectors by both spaces, judged one by one.
+/// Judges every item by its vectors in both spaces, one by one.
 fn twin(
     store: &dyn Store,
     fusion: &Fusion,
@@ -159,8 +162,9 @@ fn twin(
     found
 }
 
-/// A fused gallery half-way in any store: natives, adapted items, one that waits for its vector, one that only the new model knows, two
-/// that are the same to both models and, where cosines count, one without a direction.
+/// Makes a fused gallery half-way in any store: natives, adapted items, one that waits for its vector, one
+/// that only the new model knows, two that are the same to both models and, where cosines count, one without
+/// a direction.
 fn mixed_up(store: &dyn Store, weight: f64, distance: Distance, native: u64) -> World {
     let space = |space: Space| Space { distance, ..space };
     let mut world = World::between(space(common::old_space()), space(common::new_space()));
@@ -257,7 +261,7 @@ fn at_both_ends_it_is_the_search_of_one_space() {
     for native in [0, 100] {
         let (store, mut world) = (MemoryStore::new(), World::new());
         fill(&store, 100);
-        // Nothing is proven of what the adapter makes.
+        // A weight of 0 says that nothing is proven of what the adapter makes.
         world.adapter.fusion = world.adapter.fusion.map(|fusion| Fusion { weight: 0.0, ..fusion });
         start(&store, &world.setup(), &Unobserved).unwrap();
         switch(&store, &world.setup(), Serving::Fused, &Unobserved).unwrap();
@@ -287,7 +291,7 @@ fn a_fused_search_needs_both_queries_and_an_adapter_that_says_how() {
         let error = gallery.search(&queries, 10, &Filter::default()).unwrap_err();
         assert!(error.to_string().contains(missing), "{error}");
     }
-    // Its fusion is in the record as long as it is used, and goes with it.
+    // The fusion of the adapter is in the record as long as it is used, and goes with it.
     let fusion = || Recorded::expect(&store).unwrap().record.fusion;
     assert_eq!(fusion(), world.adapter.fusion);
     let fused = gallery.search(&[("old-model", &old), ("new-model", &new)], 10, &Filter::default()).unwrap();
@@ -427,7 +431,7 @@ fn the_next_upgrade_knows_the_handicap_of_what_the_last_one_left_adapted() {
     };
     let before = mixed();
 
-    // From the new model to a third one; what the gallery serves stays as it was.
+    // The next upgrade goes from the new model to a third one; the gallery serves as it did.
     let next =
         World::between(common::new_space(), Space::new("third-model", common::D_NEW, Distance::L2, false));
     start(&store, &next.setup(), &Unobserved).unwrap();

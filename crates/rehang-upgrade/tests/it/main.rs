@@ -1,5 +1,5 @@
-//! The tests of live upgrades from outside, as one program. Random histories (`tests/model.rs`) are a program of their own: their full
-//! disks are a limit of the whole process.
+//! Tests of live upgrades from outside, as one program. Random histories (`tests/model.rs`) are a program of
+//! their own: their full disks are a limit of the whole process.
 
 mod between;
 mod bridge;
@@ -11,7 +11,6 @@ mod faults;
 mod first;
 mod follow;
 mod forecast;
-mod formats;
 mod full_disk;
 mod fuse;
 mod models;

@@ -1,10 +1,10 @@
-//! Several models on one sample, held against nDCG by sorting.
+//! Tests of a comparison of several models on one sample, held against nDCG by sorting.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use rehang::{Distance, Matrix, Progress};
+use rehang_core::{Distance, Matrix, Progress};
 use rehang_upgrade::{CheaperBy, JudgedBy, ModelCompared, ModelsCompared, ModelsInput, compare_models};
 use serde_json::json;
 
@@ -12,7 +12,7 @@ const ITEMS: usize = 60;
 const CLASSES: usize = 6;
 const LANGUAGES: [&str; 2] = ["da", "sv"];
 
-/// The class, seen with noise of so much.
+/// Returns vectors of a model that sees each item's class with so much noise.
 fn model(width: usize, noise: f32) -> Matrix {
     let mut state = 9_u32;
     Matrix::from_fn(ITEMS, width, |row, column| {
@@ -23,11 +23,11 @@ fn model(width: usize, noise: f32) -> Matrix {
 }
 
 fn language(row: usize) -> Option<&'static str> {
-    // Some have none.
+    // Some items have no language.
     (!row.is_multiple_of(5)).then(|| LANGUAGES[usize::from(row.is_multiple_of(3))])
 }
 
-/// A folder with documents, some of no label, and tables of the models: name, keys, vectors.
+/// Makes a folder with documents, some without a label, and tables of the models: name, keys, vectors.
 fn folder(models: &[(&str, &str, Matrix)]) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| fs_err::write(folder.path().join(name), text).unwrap();
@@ -56,7 +56,7 @@ fn compare(input: &ModelsInput) -> ModelsCompared {
     compare_models(input, &Progress::default()).unwrap()
 }
 
-/// nDCG@10 of every document that has a label, in percent, by sorting.
+/// Returns nDCG@10 of every document that has a label, in percent, by sorting.
 fn twin(vectors: &Matrix) -> BTreeMap<usize, f64> {
     let discounted = |right: &mut dyn Iterator<Item = bool>| -> f64 {
         (2..=11).zip(right).filter(|(_, right)| *right).map(|(place, _)| 1.0 / f64::from(place).log2()).sum()
@@ -136,7 +136,7 @@ fn models_have_the_ndcg_that_sorting_gives_by_group_too_and_one_that_fails_hides
     assert_eq!((choice.name.as_str(), choice.best.as_str(), choice.cheaper_by), ("good", "good", None));
     let encoder: toml::Table = toml::from_str(&choice.encoder).unwrap();
     assert_eq!(encoder["encoder"]["vectors"].as_str(), Some("good.npy"));
-    // The poor one is behind beyond chance, in every group alone, too.
+    // The poor model is behind beyond chance, in every group alone, too.
     assert!(compared.models[0].measured.as_ref().unwrap().behind.unwrap().low > 0.0);
     assert_eq!(
         compared.findings.iter().map(|finding| finding.code.as_str()).collect::<Vec<_>>(),
@@ -207,7 +207,7 @@ fn without_a_judgement_there_is_agreement_with_the_first_model_and_no_choice() {
     let (first, second) = (model(8, 0.5), model(10, 0.9));
     let folder =
         folder(&[("first", "dimension = 8", first.clone()), ("second", "dimension = 10", second.clone())]);
-    // Labels that the metric is told by judge nothing.
+    // Labels that split the metric into groups judge nothing.
     let compared = compare(&ModelsInput { group: Some("label".into()), ..input(folder.path()) });
     assert_eq!((compared.judged_by, compared.metric.as_str()), (JudgedBy::FirstModel, "agreement@10"));
     assert!(compared.choice.is_none());

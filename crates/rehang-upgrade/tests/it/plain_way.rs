@@ -1,6 +1,6 @@
-//! The plain way: everything is embedded, then searches switch. Nothing is mapped.
+//! Tests of the plain way: everything is embedded, then searches switch. Nothing is mapped.
 
-use rehang::{Provenance, Result};
+use rehang_core::{Provenance, Result};
 use rehang_sqlite::SqliteStore;
 use rehang_store::{Ledger, Store};
 use rehang_store_tests::MemoryStore;
@@ -37,9 +37,9 @@ fn stores(folder: &tempfile::TempDir) -> Vec<Box<dyn Store>> {
     vec![Box::new(MemoryStore::new()), Box::new(on_disk)]
 }
 
-/// Whether a search by the new model finds an item, and first.
+/// Whether a search by the new model finds an item, and finds it first.
 fn is_found(store: &dyn Store, source: &str, number: usize) -> bool {
-    let query = rehang::Matrix::new(common::D_NEW, new_model(source)).unwrap();
+    let query = rehang_core::Matrix::new(common::D_NEW, new_model(source)).unwrap();
     let found = store
         .search(&store.serving().unwrap().unwrap(), &query, 1, &rehang_store::Filter::default())
         .unwrap();
@@ -59,7 +59,7 @@ fn everything_is_embedded_once_and_searches_switch_and_go_back_and_forth() {
         assert_eq!((started.plain, started.adapted, started.lacking), (true, 0, ITEMS as u64));
         assert_eq!(store.serving().unwrap().as_deref(), Some("old-model"));
         assert_eq!(run(store, &encoder, Some(20), &Unobserved).unwrap().ending, Ending::SpentBudget);
-        // What the application writes meanwhile is no more than another item to embed.
+        // Items that the application writes meanwhile are no more than further items to embed.
         store.put(&[item(3, 1), item(ITEMS, 0)]).unwrap();
         store.delete(&[&id(5)]).unwrap();
         assert_eq!(run(store, &encoder, None, &Unobserved).unwrap().ending, Ending::NothingLeft);
@@ -83,7 +83,7 @@ fn everything_is_embedded_once_and_searches_switch_and_go_back_and_forth() {
         assert_eq!(run(store, &encoder, None, &Unobserved).unwrap().done.native, 1);
         assert!(is_found(store, "source 7 version 1", 7));
 
-        // Searches would lose what is put back, so that comes before the switch or after a rollback.
+        // Searches would lose items that are put back, so that comes before the switch or after a rollback.
         assert!(put_back(store, &plain(&world), &Unobserved).unwrap_err().is_conflict());
         rollback(store, &plain(&world), &Unobserved).unwrap();
         assert_eq!(store.serving().unwrap().as_deref(), Some("old-model"));
@@ -119,7 +119,7 @@ fn a_write_through_the_application_is_not_adapted() {
     let (store, world) = (MemoryStore::new(), World::new());
     fill(&store, 3);
     start(&store, &plain(&world), &Unobserved).unwrap();
-    // Of an adapter that the application still has nothing is used.
+    // Nothing is used of an adapter that the application still has.
     let gallery: Gallery = common::gallery(&store);
     gallery.put(&[item(3, 0)]).unwrap();
     let counts = store.counts("new-model").unwrap();
@@ -132,7 +132,8 @@ fn a_map_and_no_map_are_told_apart() {
     fill(&store, ITEMS);
     start(&store, &plain(&world), &Unobserved).unwrap();
     run(&store, &TestEncoder::new(), Some(16), &Unobserved).unwrap();
-    // Verbs with a map refuse a plain upgrade, but for a start, which goes over to it and keeps every native vector.
+    // Verbs with a map refuse a plain upgrade. Only a start goes over to the map, and keeps every native
+    // vector.
     let error = world.backfill(&store, &TestEncoder::new(), Limits::default()).unwrap_err();
     assert!(error.is_conflict() && error.to_string().contains("plain"), "{error}");
     assert!(switch(&store, &world.setup(), Serving::Mixed, &Unobserved).unwrap_err().is_conflict());
@@ -141,7 +142,7 @@ fn a_map_and_no_map_are_told_apart() {
     let mapped = start(&store, &world.setup(), &Unobserved).unwrap();
     assert_eq!((mapped.adapted, mapped.replanned, mapped.plain), (ITEMS as u64 - 16, true, false));
     check(&store, &[common::adapter()]);
-    // The way back is closed: nothing would know the handicap of what is adapted.
+    // The way back is closed: nothing would know the handicap of the adapted vectors.
     let before = snapshot(&store);
     let error = start(&store, &plain(&world), &Unobserved).unwrap_err();
     assert!(error.is_conflict() && error.to_string().contains("44 items"), "{error}");
@@ -149,12 +150,12 @@ fn a_map_and_no_map_are_told_apart() {
     let error = run(&store, &TestEncoder::new(), None, &Unobserved).unwrap_err();
     assert!(error.is_conflict() && error.to_string().contains("by a map"), "{error}");
     world.backfill(&store, &TestEncoder::new(), Limits::default()).unwrap();
-    // With nothing adapted any more it is the same either way.
+    // With nothing adapted any more, a map and no map are the same.
     assert!(start(&store, &plain(&world), &Unobserved).unwrap().plain);
     switch(&store, &plain(&world), Serving::Mixed, &Unobserved).unwrap();
 }
 
-/// A whole plain upgrade; every part may be repeated.
+/// Makes a whole plain upgrade; every part may be repeated.
 fn upgrade(store: &dyn Store, world: &World, encoder: &TestEncoder, faults: &dyn Observer) -> Result<()> {
     start(store, &plain(world), faults)?;
     run(store, encoder, Some(24), faults)?;

@@ -1,11 +1,12 @@
-//! A map that learns while the gallery is re-embedded: asked by the rule alone, gone on with after any death, and never where it is switched off.
+//! Tests of a map that learns while the gallery is re-embedded: it is asked about by the rule alone, a refit
+//! goes on after any death, and none comes where it is switched off.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock};
 use std::thread;
 
-use rehang::finding::Finding;
-use rehang::{Adapter, Distance, Matrix, Progress, Provenance, Result, Space, Vectors, adapter};
+use rehang_core::finding::Finding;
+use rehang_core::{Adapter, Distance, Matrix, Progress, Provenance, Result, Space, Vectors, adapter};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_fit::Method;
 use rehang_sqlite::SqliteStore;
@@ -18,11 +19,11 @@ use rehang_upgrade::{
 use crate::common::{DieAt, snapshot};
 
 const ITEMS: usize = 1000;
-/// Few pairs for so many coordinates: a map of them is poor.
+/// Number of pairs, which are few for so many coordinates: a map of them is poor.
 const PAIRS: usize = 40;
 const WIDTH: usize = 16;
 
-/// A number in [−1, 1) from a text and a place.
+/// Returns a number in [−1, 1) from a text and a place.
 fn feature(text: &str, place: usize) -> f32 {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64 ^ (place as u64).wrapping_mul(0xff51_afd7_ed55_8ccd);
     for byte in text.bytes() {
@@ -33,7 +34,8 @@ fn feature(text: &str, place: usize) -> f32 {
     ((state >> 40) as f32 / (1u64 << 23) as f32) - 1.0
 }
 
-/// How long the vectors of a source are that begins with "loud".
+/// Returns the length of a source's vectors: the number behind "loud" where the source begins so,
+/// otherwise 1.
 fn loudness(source: &str) -> f32 {
     let loud = source.strip_prefix("loud ").and_then(|rest| rest.split(' ').next());
     loud.map_or(1.0, |loud| loud.parse().unwrap())
@@ -43,7 +45,7 @@ fn old_model(source: &str) -> Vec<f32> {
     (0..WIDTH).map(|place| loudness(source) * feature(source, place)).collect()
 }
 
-/// The new model: a linear map of the old one's vectors, and so much of its own.
+/// Encoder of the new model: a linear map of the old one's vectors, and so much of its own.
 struct NewModel {
     space: Space,
     own: f32,
@@ -56,7 +58,7 @@ impl NewModel {
 
     fn vector(&self, source: &str) -> Vec<f32> {
         let old = old_model(source);
-        // Of what it was not trained for, it has so much more of its own.
+        // The model has so much more of its own for sources that it was not trained for.
         let own = if source.starts_with("strange") { 8.0 * self.own } else { loudness(source) * self.own };
         let mixed = |row: usize| {
             let sum: f32 = (0..WIDTH).map(|column| feature("map", WIDTH * row + column) * old[column]).sum();
@@ -88,7 +90,8 @@ impl Encoder for NewModel {
     }
 }
 
-/// A gallery that is filled by a map of its own pairs, and switched, in a folder with its configuration.
+/// Makes a gallery that is filled by a map of its own pairs, and switched, in a folder with its
+/// configuration.
 fn begun(folder: &Path, model: &NewModel) -> PathBuf {
     begun_by(Method::Ridge, folder, model)
 }
@@ -97,7 +100,7 @@ fn begun_by(method: Method, folder: &Path, model: &NewModel) -> PathBuf {
     begun_with(PAIRS, method, folder, model)
 }
 
-/// An item with its old vector alone, as an application writes it.
+/// Returns an item with its old vector alone, as an application writes it.
 fn write_of(id: String, source: String) -> ItemWrite {
     let vectors = vec![NewVector::of_model("old-model", old_model(&source), Provenance::Old)];
     ItemWrite::new(id, Some(source), vectors)
@@ -144,18 +147,19 @@ fn map_of(upgrade: &Upgrade) -> Adapter {
     rehang_files::adapter_file::from_bytes(&bytes.unwrap(), "the map").unwrap()
 }
 
-/// Whether a map made an adapted vector and its σ²; a product of one row and that of a page may round otherwise.
+/// Whether a map made an adapted vector and its σ²; a product of one row and that of a page may round
+/// otherwise.
 fn is_of(map: &Adapter, source: &str, there: &VectorRecord) -> bool {
     let rows = Matrix::new(WIDTH, old_model(source)).unwrap();
     let old = Vectors::new(map.old.clone(), rows, "old vectors").unwrap();
     let mapped = adapter::apply(map, &old, None, &Progress::default()).unwrap();
     let (row, variance) = (mapped.vectors.matrix().row(0), mapped.variance[0]);
     let sigma2 = there.sigma2.unwrap();
-    rehang::squared_distance(&there.vector, row) < 1e-8 && (sigma2 - variance).abs() < 1e-3 * variance
+    rehang_core::squared_distance(&there.vector, row) < 1e-8 && (sigma2 - variance).abs() < 1e-3 * variance
 }
 
-/// That the map of the record is the upgrade's own, that every adapted vector is of it, and every native one of the new model. Gives the
-/// record's map.
+/// Checks that the map of the record is the upgrade's own, that it made every adapted vector, and the new
+/// model every native one. Returns the record's map.
 fn check(upgrade: &Upgrade, model: &NewModel) -> String {
     let (store, record) = (upgrade.store(), Recorded::expect(upgrade.store()).unwrap().record);
     assert_eq!((record.phase, record.refitting), (Phase::Filled, false));
@@ -199,28 +203,28 @@ fn a_map_of_few_pairs_is_fitted_again_on_what_is_native_and_the_forecast_with_it
     let [refit] = &run.refits[..] else { panic!("{:?}", run.refits) };
     assert!(refit.taken && refit.gain.fall() > 0.05, "{refit:?}");
     assert_eq!((refit.asked_at, &refit.before, refit.native), (Some(0.1), &first, 100));
-    // A fifth of all items is fitted on never, those among them that are kept for measuring.
+    // A fifth of all items is never fitted on, the items among them that are kept for measuring.
     assert!(refit.gain.items >= 30 && refit.pairs > PAIRS && refit.pairs < 100 - refit.gain.items + 1);
     assert_eq!(check(&upgrade, &model), refit.after);
     assert!(Recorded::expect(upgrade.store()).unwrap().record.epoch > epoch);
     let shown = upgrade.status(0).unwrap().refits;
     assert_eq!((shown.len(), &shown[0].after, shown[0].gain.items), (1, &refit.after, refit.gain.items));
 
-    // Once more at 40 %, of everything that is native by then.
+    // A second question comes at 40 %, and learns from everything that is native by then.
     let run = upgrade.run(&until(0.5), Some(&model), &Unobserved).unwrap();
     let [again] = &run.refits[..] else { panic!("{:?}", run.refits) };
     assert_eq!((again.asked_at, &again.before), (Some(0.4), &refit.after));
     assert!(again.gain.before < refit.gain.before && again.pairs > refit.pairs);
     let now = if again.taken { &again.after } else { &again.before };
     assert_eq!(check(&upgrade, &model), *now);
-    // Each map has a forecast of its own, and that of the one before is kept.
+    // Each map has a forecast of its own, and the forecast of the map before is kept.
     let has_report = |map: &str| Files::of(upgrade.store()).has(&format!("report-{map}.json")).unwrap();
     assert!(has_report(&refit.after) && has_report(now));
     // A person may ask at any time, and is answered by the same rule.
     let asked = upgrade.refit(&Progress::default()).unwrap();
     assert_eq!((asked.asked_at, asked.taken), (None, asked.gain.pays()));
     check(&upgrade, &model);
-    // And to the end, where nothing adapted is left to ask for.
+    // The run goes on to the end, where nothing adapted is left to ask for.
     let run = upgrade.run(&RunOptions::default(), Some(&model), &Unobserved).unwrap();
     assert_eq!((run.summary.native, run.refits), (ITEMS as u64, vec![]));
     upgrade.finish(true, &Unobserved).unwrap();
@@ -245,7 +249,7 @@ fn a_question_that_nothing_new_could_answer_is_not_asked() {
 
 #[test]
 fn a_gallery_that_an_application_holds_follows_a_refit() {
-    // So much of its own that the map before has a handicap already.
+    // The new model has so much of its own that the map before has a handicap already.
     let (folder, model) = (tempfile::tempdir().unwrap(), NewModel::with(2.0));
     let config = begun(folder.path(), &model);
     let upgrade = Upgrade::open(&config).unwrap();
@@ -265,7 +269,8 @@ fn a_gallery_that_an_application_holds_follows_a_refit() {
     let map = map_of(&upgrade);
     assert!(map != before.0 && (map.handicap - before.0.handicap).abs() > 1.0, "another handicap too");
     assert!(written("after"), "the handle from before writes by the new map");
-    // And searches by it: as one that is opened now, and as distances say that are computed one by one.
+    // The handle searches by the new map as well: like one that is opened now, and as distances say that are
+    // computed one by one.
     let found = held_searches(&held, &model);
     assert_eq!(found, held_searches(&upgrade.gallery(), &model));
     assert_ne!(found, before.1);
@@ -273,13 +278,13 @@ fn a_gallery_that_an_application_holds_follows_a_refit() {
     for (id, distance) in found {
         let item = upgrade.store().get(&[id.as_str()]).unwrap().remove(0).unwrap();
         let there = upgrade.store().vectors("new-model", &[item.key]).unwrap().remove(0).unwrap();
-        let plain = rehang::squared_distance(&query, &there.vector);
+        let plain = rehang_core::squared_distance(&query, &there.vector);
         let farther = if there.provenance == Provenance::Native { 0.0 } else { map.handicap };
         assert!((f64::from(distance) - plain - farther).abs() < 1e-3, "{id}: {distance} {plain} {farther}");
     }
 }
 
-/// The first 30 items that a gallery finds, with their distances.
+/// Returns the first 30 items that a gallery finds, with their distances.
 fn held_searches(gallery: &Gallery, model: &NewModel) -> Vec<(String, f32)> {
     let [old, new] =
         [old_model("a query"), model.vector("a query")].map(|query| Matrix::new(WIDTH, query).unwrap());
@@ -287,17 +292,18 @@ fn held_searches(gallery: &Gallery, model: &NewModel) -> Vec<(String, f32)> {
     answer.found[0].iter().map(|found| (found.id.clone(), found.distance)).collect()
 }
 
-/// A gallery that grows while the upgrade is filled, by items of another kind, and more of them than were there.
+/// A gallery grows while the upgrade is filled, by items of another kind, and more of them than were there.
 #[test]
 fn a_gallery_that_has_grown_into_something_else_is_said_to_have_drifted() {
     let (folder, model) = (tempfile::tempdir().unwrap(), NewModel::with(0.5));
-    // Enough pairs that some are held out to compare with.
+    // There are enough pairs that some are held out to compare with.
     let config = begun_with(200, Method::Ridge, folder.path(), &model);
     let upgrade = Upgrade::open(&config).unwrap();
     let strange: Vec<_> =
         (0..2 * ITEMS).map(|item| write_of(format!("s{item}"), format!("strange {item}"))).collect();
     upgrade.gallery().put(&strange).unwrap();
-    // New items are re-embedded first; what is kept for measuring is still native by the question.
+    // New items are re-embedded first; the items that are kept for measuring are still native by the
+    // question.
     let run = upgrade.run(&until(0.15), Some(&model), &Unobserved).unwrap();
     let [refit] = &run.refits[..] else { panic!("{:?}", run.refits) };
     assert_eq!((refit.asked_at, refit.items), (Some(0.1), 3 * ITEMS as u64));
@@ -311,7 +317,7 @@ fn a_gallery_that_has_grown_into_something_else_is_said_to_have_drifted() {
     assert_eq!(says("gallery-drift"), !refit.taken, "{refit:?} {shown:?}");
     let scale = if refit.taken { refit.sigma_after } else { refit.sigma_before };
     assert_eq!(says("sigma-scale"), scale.is_off());
-    // Both rest on items of either kind, as the gallery has them.
+    // Both findings rest on items of either kind, as the gallery has them.
     assert!(refit.gain.items >= 100 && scale.high > scale.low);
 }
 
@@ -344,7 +350,7 @@ fn what_a_gallery_has_grown_into_is_said_before_anything_is_paid() {
     assert_eq!(of(&upgrade.report(&quiet).unwrap().findings), None);
     let more = |item: usize| write_of(format!("more {item}"), loud(item, 2.0));
     upgrade.gallery().put(&(0..600).map(more).collect::<Vec<_>>()).unwrap();
-    // The same, one item at a time.
+    // Expected numbers are computed one item at a time.
     let map = map_of(&upgrade);
     let sigma = |source: &str| {
         let old = Matrix::new(WIDTH, old_model(source)).unwrap();
@@ -367,11 +373,11 @@ fn what_a_gallery_has_grown_into_is_said_before_anything_is_paid() {
     let mean = |of: &[f64]| of.iter().sum::<f64>() / of.len() as f64;
     let expected = [("expected_times", mean(&others) / mean(&held_out)), ("share", 1200.0 / 1600.0)];
     let drift = said().unwrap();
-    assert_eq!(drift.next, Some(rehang::Remedy::DrawPairs));
+    assert_eq!(drift.next, Some(rehang_core::Remedy::DrawPairs));
     for ((name, value), (known, expected)) in drift.evidence.iter().zip(expected) {
         assert!(name == known && (value - expected).abs() < 1e-4 * expected, "{drift:?} {expected}");
     }
-    // What it says to do.
+    // Doing what the finding says helps.
     draw();
     upgrade.fit(Method::Ridge, None, &quiet).unwrap();
     assert_eq!(said(), None);
@@ -379,7 +385,7 @@ fn what_a_gallery_has_grown_into_is_said_before_anything_is_paid() {
 
 #[test]
 fn a_map_that_nothing_could_better_stays_and_so_does_every_byte() {
-    // It learns nothing, from however many pairs.
+    // The map learns nothing, from however many pairs.
     let (folder, model) = (tempfile::tempdir().unwrap(), NewModel::with(0.5));
     let config = begun_by(Method::DoNothing, folder.path(), &model);
     let upgrade = Upgrade::open(&config).unwrap();
@@ -390,7 +396,7 @@ fn a_map_that_nothing_could_better_stays_and_so_does_every_byte() {
     assert!(!kept.taken && kept.before == first, "{kept:?}");
     assert_eq!(check(&upgrade, &model), first);
     assert_eq!(Recorded::expect(upgrade.store()).unwrap().record.epoch, epoch);
-    // It is not asked again.
+    // The question is not asked again.
     assert_eq!(upgrade.run(&until(0.6), Some(&model), &Unobserved).unwrap().refits, []);
 }
 
@@ -407,7 +413,7 @@ fn without_refits_a_run_does_what_it_did() {
             let run = upgrade.run(&asked, Some(&model), &Unobserved).unwrap();
             assert!(run.refits.is_empty() && run.findings.is_empty());
         } else {
-            // The loop alone, which knows of no refits.
+            // The loop runs alone, and knows of no refits.
             let planned = upgrade.configuration().planned(upgrade.store()).unwrap();
             let setup = rehang_upgrade::BackfillSetup {
                 store: upgrade.store(),
@@ -447,7 +453,8 @@ fn whatever_a_refit_dies_of_the_next_run_goes_on_with_it() {
         let outcome = upgrade.run(&until(0.1), Some(&model), &dying);
         assert!(outcome.is_err() && dying.died(), "{place:?}: {outcome:?}");
         drop(upgrade);
-        // Whatever is half done, no item is lost to searches, and nothing but a map's or the new model's vector stands in the space.
+        // At any such moment no item is lost to searches, and every vector in the space is of a map or of the
+        // new model.
         let upgrade = Upgrade::open(&config).unwrap();
         let counts = upgrade.store().counts("new-model").unwrap();
         assert_eq!((counts.lacking, counts.native + counts.adapted), (0, ITEMS as u64));
@@ -498,7 +505,7 @@ fn a_finish_makes_the_pages_that_a_dead_refit_left() {
     }
 }
 
-/// Lets another process act when a refit comes to a stage, once.
+/// Observer that lets another process act when a refit comes to a stage, once.
 struct AtStage<'a> {
     stage: RefitStage,
     act: &'a (dyn Fn() + Sync),
@@ -542,14 +549,14 @@ fn what_another_process_decides_ends_a_refit_and_what_is_next_goes_through() {
             let observer = AtStage::new(stage, &act);
             let run = upgrade.run(&until(0.1), Some(&model), &observer).unwrap();
             assert!(observer.acted.get().is_some(), "{stage:?}");
-            // What was decided before it ended stays, and nothing beyond.
+            // A decision from before the refit ended stays, and nothing beyond.
             let all = refits(upgrade.store(), "new-model").unwrap();
             let is_decided = stage > RefitStage::Adapting;
             assert_eq!((run.refits.len(), all.len()), (0, usize::from(is_decided)), "{stage:?} {decision}");
             let record = Recorded::expect(upgrade.store()).unwrap().record;
             assert!(is_decided || record.adapter == first);
             assert_eq!(upgrade.status(0).unwrap().refitting, None);
-            // As the advice says: nothing is in the way of a finish, or of another switch.
+            // The advice holds: nothing is in the way of a finish, or of another switch.
             if decision == "rollback" {
                 assert_eq!(upgrade.store().serving().unwrap().as_deref(), Some("old-model"));
                 upgrade.switch(Serving::Mixed, true).unwrap();
@@ -593,7 +600,7 @@ fn a_start_and_a_finish_need_not_wait_for_a_refit() {
 /// Two processes run at once: both come by the question, and one answer holds.
 #[test]
 fn of_two_workers_one_refits_and_the_other_goes_on_by_the_new_map() {
-    /// Lets both begin before either gets anywhere.
+    /// Observer that lets both begin before either gets anywhere.
     struct Together(std::sync::Barrier, std::sync::atomic::AtomicBool);
     impl Observer for &Together {
         fn reach(&self, place: Place) -> Result<()> {

@@ -1,10 +1,11 @@
-//! The loop against a real encoder thread: limits are exact, failures are listed, a wrong key ends it with what is done.
+//! Tests of the backfill loop against a real encoder thread: limits are exact, failures are listed, a wrong
+//! key ends it with what is done.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rehang::{ErrorKind, Matrix, Provenance, Remedy, Result, Space};
+use rehang_core::{ErrorKind, Matrix, Provenance, Remedy, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_store::{Filter, Ledger, ManualLeaseClock, Queue, QueueBand, Record, Scan, Select};
 use rehang_store_tests::MemoryStore;
@@ -37,7 +38,8 @@ fn fractions_and_budgets_are_met_to_the_item() {
     }
 }
 
-/// Changes the first items that are written; a while passes with each write, so that the loop looks and counts.
+/// Observer that changes the first items that are written; a while passes with each write, so that the loop
+/// looks and counts.
 struct TakeBack<'a>(&'a MemoryStore, &'a ManualClock, AtomicBool);
 
 impl Observer for TakeBack<'_> {
@@ -69,7 +71,7 @@ fn items_that_change_after_they_were_written_do_not_count() {
     assert_eq!(store.counts("new-model").unwrap().native, 100);
 }
 
-/// Counts the pages of catch-ups, each of which takes so many milliseconds.
+/// Observer that counts the pages of catch-ups, each of which takes so many milliseconds.
 struct SlowCatchUp<'a>(&'a ManualClock, u64, AtomicU64);
 
 impl Observer for SlowCatchUp<'_> {
@@ -86,7 +88,7 @@ impl Observer for SlowCatchUp<'_> {
 fn catching_up_rests_where_it_is_slow() {
     for (page_ms, passes) in [(0, 20..40), (1000, 1..5)] {
         let (store, world) = started(ITEMS);
-        // Without any vector and without a source, it lacks one at every look.
+        // An item without any vector and without a source lacks one at every look.
         let mut write = common::item(ITEMS, 0);
         (write.source, write.vectors) = (None, vec![]);
         store.put(&[write]).unwrap();
@@ -113,7 +115,7 @@ fn counting_rests_where_it_is_slow() {
                     counter.fetch_add(1, Ordering::SeqCst);
                     time.wait(Duration::from_millis(count_ms));
                 }
-                // All of them are written in two minutes.
+                // All items are written in two minutes.
                 "write_vectors" => time.wait(Duration::from_millis(600)),
                 _ => {}
             }
@@ -128,7 +130,7 @@ fn counting_rests_where_it_is_slow() {
     }
 }
 
-/// Counts what is caught up with at a time, a page of which takes a second and a half.
+/// Observer that notes how many items each catch-up adapts; a page of them takes a second and a half.
 struct CaughtUp<'a>(&'a ManualClock, Mutex<Vec<u64>>);
 
 impl Observer for CaughtUp<'_> {
@@ -165,7 +167,7 @@ fn no_run_ends_with_items_that_it_began_to_catch_up_with() {
     let (store, world) = (MemoryStore::new(), World::new());
     store.create_space(&common::old_space(), Provenance::Old).unwrap();
     start(&store, &world.setup(), &Unobserved).unwrap();
-    // Without a source there is nothing to embed, and so only one look.
+    // Items without a source have nothing to embed, and so there is only one look.
     let writes: Vec<_> =
         (0..7000).map(|number| rehang_store::ItemWrite { source: None, ..common::item(number, 0) }).collect();
     store.put(&writes).unwrap();
@@ -230,7 +232,7 @@ fn what_cannot_be_embedded_is_listed_and_stops_nothing() {
     let failed: Vec<(&str, &str)> =
         status.failures.iter().map(|failure| (failure.id.as_str(), failure.reason.as_str())).collect();
     assert_eq!(failed, [("1004", "no such file"), ("1011", "busy")]);
-    // They are not tried again until somebody says so, or the item changes.
+    // Failed items are not tried again until somebody says so, or the item changes.
     let before = encoder.count();
     world.backfill(&store, &encoder, Limits::default()).unwrap();
     assert_eq!(encoder.count(), before);
@@ -253,7 +255,7 @@ fn a_wrong_key_ends_the_run_and_keeps_what_is_done() {
 
 #[test]
 fn items_that_were_never_sent_have_not_failed() {
-    // Beside vectors, and where the call left every item untried.
+    // A call leaves items untried beside vectors, or leaves every item untried.
     for (tried, native) in [(4, 24), (0, 20)] {
         let (store, world) = started(ITEMS);
         let encoder = TestEncoder { fatal_at: Some(4), tried_before: Some(tried), ..TestEncoder::new() };
@@ -262,7 +264,7 @@ fn items_that_were_never_sent_have_not_failed() {
         assert!(error.to_string().contains("401"), "{error}");
         let counts = store.counts("new-model").unwrap();
         assert_eq!((counts.native, counts.failed), (native, 0), "no item is to blame");
-        // The next run goes on with them.
+        // The next run goes on with these items.
         let summary = world.backfill(&store, &TestEncoder::new(), limits).unwrap();
         assert_eq!((summary.done.native, summary.done.failed), (200 - native, 0));
     }
@@ -280,7 +282,7 @@ fn a_budget_of_the_encoder_that_is_spent_is_an_orderly_end() {
     assert_eq!((counts.native, counts.failed), (30, 0), "no item is to blame");
 }
 
-/// An encoder with something that happens before each of its calls.
+/// Encoder with something that happens before each of its calls.
 struct Before<'a, F>(&'a TestEncoder, F);
 
 impl<F: Fn(&[Input<'_>]) -> Result<()> + Send + Sync> Encoder for Before<'_, F> {
@@ -312,7 +314,8 @@ fn a_death_at_any_moment_costs_one_batch_a_worker() {
         let (store, world) = started(ITEMS);
         let mut encoder = TestEncoder::new();
         encoder.broken = vec!["source 4 version 0".into(), "source 60 version 0".into()];
-        // Out of the store's hands: given to the encoder, by all calls so far, and neither native nor failed.
+        // Items are out of the store's hands if they are given to the encoder, by all calls so far, and
+        // neither native nor failed.
         let (all_given, unwritten_most) = (Mutex::new(0), AtomicU64::new(0));
         let watched = Before(&encoder, |inputs: &[Input<'_>]| {
             let mut given = all_given.lock().unwrap();
@@ -330,7 +333,7 @@ fn a_death_at_any_moment_costs_one_batch_a_worker() {
     }
 }
 
-/// Rolls an upgrade back after the first batch that is written.
+/// Observer that rolls an upgrade back after the first batch that is written.
 struct RollBack<'a>(&'a MemoryStore, &'a World);
 
 impl Observer for RollBack<'_> {
@@ -354,12 +357,13 @@ fn a_rollback_ends_a_running_backfill_after_its_batches() {
     let native = store.counts("new-model").unwrap().native;
     assert!((2..=40).contains(&native), "{native} of {ITEMS}");
     assert_eq!(summary.done.native, native, "what was embedded is written");
-    // Whoever begins one on purpose while it is rolled back gets it.
+    // A backfill that is begun on purpose while the upgrade is rolled back runs to its end.
     let summary = world.backfill(&store, &TestEncoder::new(), Limits::default()).unwrap();
     assert_eq!((summary.ending, summary.native), (Ending::NothingLeft, 200));
 }
 
-/// Plans an upgrade anew with the other adapter after the first batch that is written, and writes an item then.
+/// Observer that plans an upgrade anew with the other adapter after the first batch that is written, and
+/// writes an item then.
 struct Replan<'a>(&'a MemoryStore, AtomicBool);
 
 impl Observer for Replan<'_> {
@@ -422,7 +426,7 @@ fn what_a_rollback_or_a_fill_that_died_still_needs_is_not_dropped() {
         assert!(matches!(error.kind(), ErrorKind::WrongPhase { .. }), "{error}");
         assert_eq!(error.remedy(), Some(&next), "{error}");
         assert_eq!(store.spaces().unwrap().len(), 2, "nothing was dropped");
-        // What the message says helps.
+        // Doing what the message says helps.
         if place == Place::FillRead {
             start(&store, &now.setup(), &Unobserved).unwrap();
         } else {
@@ -450,7 +454,8 @@ fn a_space_whose_making_was_interrupted_is_made_to_its_end_before_pairs_are_draw
     fill(&store, ITEMS);
     let setup = world.setup();
     begin_sampling(&store, setup.old, setup.new, setup.order, &Unobserved).unwrap();
-    // A store that lists items in turns may have died between two of them, and only making the space again goes on with it.
+    // A store that lists items in turns may have died between two of them, and only making the space again
+    // goes on with it.
     let again = common::hooked::Hooked::before(&store, "create_space", |_| {});
     begin_sampling(&again, setup.old, setup.new, setup.order, &Unobserved).unwrap();
     assert!(again.happened());
@@ -516,7 +521,7 @@ fn another_upgrade_of_the_same_gallery_is_refused() {
 #[test]
 fn another_adapter_than_the_recorded_one_is_refused() {
     let (store, mut world) = started(ITEMS);
-    // Something to catch up with, so that an adapter would be used.
+    // An item is there to catch up with, so that an adapter would be used.
     store.put(&[common::item(3, 1)]).unwrap();
     let before = common::snapshot(&store);
     world.adapter = common::other_adapter();
@@ -530,14 +535,14 @@ fn another_adapter_than_the_recorded_one_is_refused() {
         assert_eq!(error.remedy(), Some(&Remedy::PlanAnew), "{error}");
     }
     assert_eq!(common::snapshot(&store), before, "nothing was written");
-    // What the message says helps.
+    // Doing what the message says helps.
     start(&store, &world.setup(), &Unobserved).unwrap();
     switch(&store, &world.setup(), Serving::Mixed, &Unobserved).unwrap();
     world.backfill(&store, &TestEncoder::new(), Limits::default()).unwrap();
     finish(&store, &world.setup(), true, &Unobserved).unwrap();
 }
 
-/// Who comes next, by one item of budget.
+/// Returns the source of the item that comes next, by one item of budget.
 fn next_source(store: &MemoryStore, world: &World) -> String {
     let encoder = TestEncoder::new();
     world.backfill(store, &encoder, Limits { budget: Some(1), ..Limits::default() }).unwrap();
@@ -565,7 +570,7 @@ fn a_space_that_is_used_again_after_two_rollbacks_is_filled_by_the_adapter_of_no
     check(&store, &[common::other_adapter()]);
     let counts = store.counts("new-model").unwrap();
     assert_eq!((counts.native, counts.adapted), (20, 180));
-    // Now it is known whose they are.
+    // Now it is known whose the adapted vectors are.
     assert_eq!(again(&world).adapted, 0);
 }
 
@@ -576,7 +581,7 @@ fn a_changed_item_keeps_its_place_at_the_front_when_the_start_is_repeated() {
     store.put(&[common::item(150, 1)]).unwrap();
     start(&store, &world.setup(), &Unobserved).unwrap();
     assert_eq!(next_source(&store, &world), "source 150 version 1");
-    // Planned anew, it keeps it too.
+    // Planned anew, the item keeps its place too.
     store.put(&[common::item(151, 1)]).unwrap();
     let replanned = World { adapter: common::other_adapter(), ..World::new() };
     start(&store, &replanned.setup(), &Unobserved).unwrap();
@@ -594,7 +599,7 @@ fn what_is_written_during_a_start_that_dies_goes_to_the_front() {
         store.put(&[common::item(150, 1)]).unwrap();
         start(&store, &world.setup(), &Unobserved).unwrap();
         assert_eq!(next_source(&store, &world), "source 150 version 1", "{place:?}");
-        // Nobody else is there: what was in the gallery before comes in the order.
+        // Nobody else is at the front: items that were in the gallery before come in the order.
         let records = store.scan(&Scan::new("new-model", Select::WorstFirst, ITEMS)).unwrap();
         let front = records.iter().filter(|record| {
             record.state.as_ref().unwrap().priority.is_some_and(|place| place.band == QueueBand::NewOrChanged)
@@ -603,10 +608,11 @@ fn what_is_written_during_a_start_that_dies_goes_to_the_front() {
     }
 }
 
-/// Items of two pages of a fill.
+/// Number of items that take two pages of a fill.
 const PAGES: u64 = 3000;
 
-/// A gallery whose first `start` died when the first page was written, and what that page holds.
+/// Makes a gallery whose first `start` died when the first page was written, and counts the items of that
+/// page.
 fn half_filled() -> (MemoryStore, World, u64) {
     let (store, world) = (MemoryStore::new(), World::new());
     fill(&store, PAGES as usize);
@@ -641,7 +647,7 @@ fn a_record_that_does_not_say_whose_the_adapted_vectors_are_has_them_made_again(
     store.set_document("upgrade", Some(version), &record.to_string()).unwrap();
     assert_eq!(plan(&store, &world.setup()).unwrap().to_adapt, PAGES);
     assert_eq!(start(&store, &world.setup(), &Unobserved).unwrap().adapted, PAGES);
-    // From now on the record says it, in a form that a rehang that does not know refuses.
+    // From now on the record says whose they are, in a form that a rehang refuses that does not know it.
     let (_, text) = store.document("upgrade").unwrap().unwrap();
     let record: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!((&record["format"], &record["adapted_before"]), (&5.into(), &false.into()));
@@ -661,7 +667,8 @@ fn wherever_a_start_with_another_adapter_dies_no_vector_of_the_former_one_is_lef
         Place::PrioritiesWritten,
         Place::BeforeFilled,
     ] {
-        // Of a fill that died too, of a filled space, and of one that was left behind for another upgrade.
+        // The start with another adapter meets a fill that died too, a filled space, and one that was left
+        // behind for another upgrade.
         let (left, mut third) = (started(ITEMS).0, World::new());
         rollback(&left, &first.setup(), &Unobserved).unwrap();
         third.new.name = "third-model".into();
@@ -673,7 +680,7 @@ fn wherever_a_start_with_another_adapter_dies_no_vector_of_the_former_one_is_lef
             start(&store, &other, &Unobserved).unwrap();
             store.drop_space("third-model").unwrap();
             check(&store, std::slice::from_ref(&other.adapter));
-            // There and back: the first adapter is the other one now.
+            // The adapters change there and back: the first one is the other one now.
             start(&store, &first, &DieAt::new(place, 1)).unwrap_err();
             start(&store, &other, &DieAt::new(place, 1)).unwrap_err();
             start(&store, &other, &Unobserved).unwrap();
@@ -693,7 +700,7 @@ fn a_plan_changes_nothing() {
     assert_eq!(common::snapshot(&store), before);
 }
 
-/// Sums what it is told.
+/// Sums of what an observer is told.
 #[derive(Debug, Default, Clone, PartialEq)]
 struct Told {
     stages: Vec<String>,
@@ -753,7 +760,8 @@ fn an_observer_is_told_what_a_fill_a_backfill_and_an_application_do() {
     assert_eq!((told.searches, told.failed_searches, told.written, told.deleted), (3, 1, 2, 1));
 }
 
-/// The new model, a little or altogether different, behind a service that has no fingerprint or with one of its own.
+/// Makes an encoder of the new model, a little or altogether different, behind a service that has no
+/// fingerprint or with one of its own.
 fn other(by: f32, fingerprint: Option<&'static str>) -> TestEncoder {
     TestEncoder { by, fingerprint, ..TestEncoder::new() }
 }
@@ -765,7 +773,8 @@ fn two_models_never_share_a_space() {
     world.backfill(&store, &TestEncoder::new(), limits).unwrap();
     let before = common::snapshot(&store);
     let attempt = |other: &TestEncoder| world.backfill(&store, other, Limits::default());
-    // Another model, with a fingerprint and as a service; it costs the items that are compared.
+    // Another model is refused, with a fingerprint and as a service; the refusal costs the items that are
+    // compared.
     for fingerprint in [Some("another model"), None] {
         let other = other(2.0, fingerprint);
         let error = attempt(&other).unwrap_err();
@@ -774,7 +783,7 @@ fn two_models_never_share_a_space() {
         assert_eq!(other.count(), 14 + 4, "some of them are compared with themselves");
         assert_eq!(common::snapshot(&store), before, "nothing is written");
     }
-    // The same model in another precision, or exported once more, goes on.
+    // The model in another precision, or exported once more, goes on.
     for (by, fingerprint) in [(1e-4, None), (0.0, Some("the same, exported again"))] {
         let other = other(by, fingerprint);
         let limits = Limits { budget: Some(10), ..Limits::default() };
@@ -782,7 +791,7 @@ fn two_models_never_share_a_space() {
         assert_eq!(summary.done.native, 10);
         assert!((20..=26).contains(&other.count()), "{}", other.count());
     }
-    // What it is known by from now on is not compared again.
+    // A model that is known by its fingerprint from now on is not compared again.
     let known = other(0.0, Some("the same, exported again"));
     assert_eq!(attempt(&known).unwrap().done.native, 140);
     assert_eq!(known.count(), 140);
@@ -792,7 +801,7 @@ fn two_models_never_share_a_space() {
 fn natives_are_put_back_for_another_model() {
     let (store, world) = started(ITEMS);
     let (_, key) = (store.delete(&["1007"]).unwrap(), "1008");
-    // An item that only the new model has seen, without a source, and one without an old vector.
+    // Two items only the new model has seen: one has no source, the other no old vector.
     for (id, source) in [("no source", None), (key, Some("source 8 version 0"))] {
         let vectors = vec![rehang_store::NewVector::of_model(
             "new-model",
@@ -864,7 +873,7 @@ fn items_that_an_encoder_panics_at_are_found_and_listed() {
             "{failure:?}"
         );
     }
-    // One that panics at everything is no fault of the items.
+    // An encoder that panics at everything says nothing about the items.
     let (store, world) = started(ITEMS);
     let panics = Before(&encoder, |_: &[Input<'_>]| panic!("an index out of bounds, say"));
     let error = world.backfill(&store, &panics, limits).unwrap_err();
@@ -904,11 +913,11 @@ fn vectors_that_are_paid_for_are_written_whatever_else_the_store_refuses() {
     let (encoder, clock) = (TestEncoder::new(), ManualClock::default());
     let (begun, refused) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
     let (is_begun, has_refused) = (Arc::clone(&begun), Arc::clone(&refused));
-    // What a look asks for first, while all workers are at the encoder.
+    // The store refuses what a look asks for first, while all workers are at the encoder.
     let hooked = common::hooked::Hooked::new(&store, move |store, call| {
         if ["document", "serving_and_document"].contains(&call) && is_begun.load(Ordering::SeqCst) {
             has_refused.store(true, Ordering::SeqCst);
-            return Err(rehang::Error::corrupt(store.name(), "no such column"));
+            return Err(rehang_core::Error::corrupt(store.name(), "no such column"));
         }
         Ok(())
     });
@@ -928,7 +937,7 @@ fn vectors_that_are_paid_for_are_written_whatever_else_the_store_refuses() {
 
 #[test]
 fn a_vector_that_the_store_does_not_take_is_written_again_and_never_paid_for_again() {
-    // As where an application's transaction is at some items for some seconds.
+    // A transaction of the application is at some items for some seconds, say.
     let (store, world) = started(ITEMS);
     let held = AtomicU64::new(40);
     let first: Vec<_> = store.scan(&Scan::new("new-model", Select::All, 10)).unwrap();
@@ -976,13 +985,13 @@ fn one_huge_vector_fails_no_figure() {
     assert!(sigma.mean_squared_error.is_finite() && status.sigma == Some(sigma));
 }
 
-/// A process that dies at some moment: a dead one reaches nothing any more.
+/// Observer of a process that dies at some moment: a dead one reaches nothing any more.
 struct Mortal<'a>(&'a AtomicBool);
 
 impl Observer for Mortal<'_> {
     fn reach(&self, _: Place) -> Result<()> {
         if self.0.load(Ordering::SeqCst) {
-            return Err(rehang::Error::conflict("this process", "it died"));
+            return Err(rehang_core::Error::conflict("this process", "it died"));
         }
         Ok(())
     }
@@ -1020,13 +1029,13 @@ fn an_item_that_ends_its_workers_goes_alone_and_is_listed() {
         let failure = store.failures("new-model", None, 9).unwrap().remove(0);
         assert_eq!(failure.id, common::id(31));
         assert!(failure.reason.starts_with("4 workers in a row ended without a word"), "{}", failure.reason);
-        // What a death in company costs is what was in hand; one alone costs one.
+        // A death with other items in hand costs all of these; a death with one item costs one.
         let again = encoder.count() - ITEMS as u32;
         assert!(again <= 2 * 16 * workers as u32 + 3, "{again} embedded again");
     }
 }
 
-/// An application that writes whenever the encoder is asked: ascending ids, each with its old vector.
+/// Encoder beside which an application writes whenever it is asked: ascending ids, each with its old vector.
 struct Beside<'a> {
     store: &'a MemoryStore,
     encoder: TestEncoder,

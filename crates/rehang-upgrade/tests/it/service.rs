@@ -1,11 +1,12 @@
-//! What a backfill makes of an embedding service that serves nobody for a while, and of one that a single text brings down.
+//! Tests of a backfill whose embedding service serves nobody for a while, or is brought down by a single
+//! text.
 
 use std::path::Path;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use rehang::{Matrix, Provenance, Result};
+use rehang_core::{Matrix, Provenance, Result};
 use rehang_encode::{Encoder, EncoderConfig, Function, Watched, open};
 use rehang_store::{Ledger, Scan, Select};
 use rehang_store_tests::MemoryStore;
@@ -21,7 +22,7 @@ fn good(seen: &Seen) -> Reply {
     Reply::Body(good_of(seen, new_model, |_| {}))
 }
 
-/// A run of its own process: nothing of an earlier one is known to its encoder.
+/// Runs a backfill as a process of its own: nothing of an earlier one is known to its encoder.
 fn run(store: &MemoryStore, world: &World, stub: &Stub) -> Result<Summary> {
     run_with(store, world, &json!({"url": stub.url}))
 }
@@ -42,7 +43,7 @@ fn run_with(store: &MemoryStore, world: &World, more: &Value) -> Result<Summary>
 #[test]
 fn a_service_that_serves_nobody_ends_the_run_and_fails_no_item() {
     let down: [fn() -> Reply; 3] = [
-        // One that says that it is loading, 503, is waited for.
+        // A service that says that it is loading, 503, is waited for.
         || Reply::Status(502, vec![], String::new()),
         || Reply::Status(429, vec![("Retry-After", "3600".into())], String::new()),
         || Reply::Close,
@@ -58,7 +59,7 @@ fn a_service_that_serves_nobody_ends_the_run_and_fails_no_item() {
         let spent = status(&store, 0).unwrap().spent.items;
         assert!(spent >= 20, "case {at}: what was embedded is on the account, not {spent}");
         assert!(stub.seen().len() < 20, "case {at}: it is left alone, not asked {} times", stub.seen().len());
-        // Once it is well, the same run goes on with all of them.
+        // Once the service is well, the same run goes on with all items.
         let well = Stub::start(|_, seen| good(seen));
         let summary = run(&store, &world, &well).unwrap();
         assert_eq!((summary.ending, summary.native), (Ending::NothingLeft, ITEMS as u64), "case {at}");
@@ -79,7 +80,7 @@ fn a_budget_is_that_of_all_runs_together() {
     let third = run_within(&store, &world, &stub, Some(20)).unwrap();
     assert_eq!((third.ending, third.done.native), (Ending::EncoderBudgetSpent, 0));
     assert!(third.encoder_said.unwrap().contains("20 items"));
-    // Nor is anything sent to compare what is there.
+    // Nothing is sent either to compare what is there.
     let asked = stub.seen().len();
     let compared = run_with(&store, &world, &json!({"url": stub.url, "budget_items": 20})).unwrap();
     assert_eq!((compared.ending, compared.spent.items), (Ending::EncoderBudgetSpent, 0));
@@ -138,11 +139,11 @@ fn what_a_service_takes_is_learnt_once_for_all_processes() {
     let (refused, requests) = run("m");
     assert_eq!(refused, 0);
     assert!(requests <= 100_usize.div_ceil(8) + 3, "{requests}");
-    // Of another model nothing is known.
+    // Nothing is known of another model.
     assert!(run("another").0 >= 1);
 }
 
-/// What a run may cost beside its texts: two requests at its start, and a text that rides along with every 32.
+/// A run may cost two requests at its start beside its texts, and a text that rides along with every 32.
 #[test]
 fn a_good_service_costs_two_requests_and_the_riders() {
     const NATIVE: usize = 320;
@@ -152,7 +153,8 @@ fn a_good_service_costs_two_requests_and_the_riders() {
         let stub = Stub::start(|_, seen| good(seen));
         let config = json!({"kind": "http", "url": stub.url, "model": "m", "batch": batch, "concurrency": 4});
         let config: EncoderConfig = serde_json::from_value(config).unwrap();
-        // At first nothing is native. Then 16 items are embedded again and compared, with a rider of their own.
+        // At first nothing is native. Then 16 items are embedded again and compared, with a rider of their
+        // own.
         for compared in [0, 16] {
             let before = stub.seen().len();
             let encoder = open(&config, &new_space(), Path::new(".")).unwrap();
@@ -168,10 +170,10 @@ fn a_good_service_costs_two_requests_and_the_riders() {
     }
 }
 
-/// Items of a gallery whose encoder becomes another model in the middle.
+/// Number of items of a gallery whose encoder becomes another model in the middle.
 const MANY: usize = 600;
 
-/// A model that turns into another one after so many texts.
+/// Returns a model that turns into another one after so many texts.
 fn turning(after: usize) -> impl Fn(&str) -> Vec<f32> + Send + Sync + 'static {
     let seen = AtomicUsize::new(0);
     move |text: &str| {
@@ -183,7 +185,8 @@ fn turning(after: usize) -> impl Fn(&str) -> Vec<f32> + Send + Sync + 'static {
     }
 }
 
-/// A function without a fingerprint, as Python's callables and programs without a revision are.
+/// Makes an encoder of a function without a fingerprint, as Python's callables and programs without a
+/// revision are.
 fn watched(model: impl Fn(&str) -> Vec<f32> + Send + Sync + 'static) -> Watched {
     let embed = move |sources: &[&str]| {
         Matrix::new(4, sources.iter().flat_map(|source| model(source)).collect::<Vec<_>>())
@@ -191,13 +194,13 @@ fn watched(model: impl Fn(&str) -> Vec<f32> + Send + Sync + 'static) -> Watched 
     Watched::new(Box::new(Function::new(&new_space(), 8, false, None, embed)))
 }
 
-/// An endpoint that takes few texts a request.
+/// Opens an endpoint that takes few texts a request.
 fn endpoint(stub: &Stub) -> Box<dyn Encoder> {
     let config = json!({"kind": "http", "url": stub.url, "model": "m", "batch": 8, "concurrency": 2});
     open(&serde_json::from_value(config).unwrap(), &new_space(), Path::new(".")).unwrap()
 }
 
-/// How many items are native. Each is right, and every other one is adapted.
+/// Counts the native items; checks that each is right, and that every other item is adapted.
 fn right_natives(store: &MemoryStore) -> usize {
     crate::common::check(store, &[crate::common::adapter()]);
     let scan = Scan::new("new-model", Select::All, MANY).with_vectors_of("new-model");
@@ -242,8 +245,9 @@ fn an_encoder_that_becomes_another_model_leaves_nothing_wrong() {
     }
 }
 
-/// A process that dies between an answer and the comparison after it has written nothing of it to where searches look. The next one pays for the
-/// batch that was at the encoder, and for one of eight that waited, which it compares; whatever the model became meanwhile, every native is right.
+/// A process that dies between an answer and the comparison after it has written nothing of the answer to
+/// where searches look. The next process pays for the batch that was at the encoder, and for one of eight
+/// items that waited, which it compares. Whatever the model became meanwhile, every native is right.
 #[test]
 fn a_death_before_the_comparison_costs_a_batch_and_leaves_nothing_wrong() {
     const BATCH: usize = 16;
@@ -266,12 +270,13 @@ fn a_death_before_the_comparison_costs_a_batch_and_leaves_nothing_wrong() {
             let summary = world.backfill(&store, &next, limits).unwrap();
             assert_eq!((summary.ending, right_natives(&store)), (Ending::NothingLeft, MANY), "{case}");
             let sent = first + next.spent().items as usize;
-            // The riders of both processes, what the second one compares at its start, and one of eight that waited.
+            // Sent besides are the riders of both processes, what the second one compares at its start, and
+            // one of eight items that waited.
             let beside = 2 * (MANY / 128 + 2) + 16 + (128 + BATCH) / 8;
             let bound = MANY + BATCH + beside;
             println!("{case}: {first} + {} sent", sent - first);
             assert!(turns_after < MANY || sent <= bound, "{case}: {sent} sent, not {bound}");
-            // Nothing lies about.
+            // No vector is left in a document.
             for number in 0.. {
                 let Some((_, text)) = store.document(&format!("held {number} of new-model")).unwrap() else {
                     break;
@@ -282,7 +287,8 @@ fn a_death_before_the_comparison_costs_a_batch_and_leaves_nothing_wrong() {
     }
 }
 
-/// A run that cannot ask its service any more keeps what the service gave last. The next run compares that first.
+/// A run that cannot ask its service any more keeps what the service gave last. The next run compares that
+/// first.
 #[test]
 fn the_next_run_compares_what_a_service_that_was_gone_gave_last() {
     for after in [600, 50] {

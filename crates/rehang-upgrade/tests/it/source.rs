@@ -1,10 +1,10 @@
-//! Searches by texts and images: at every stage of an upgrade each query is embedded by the models that the stage needs, and by no
-//! others.
+//! Tests of searches by texts and images: at every stage of an upgrade each query is embedded by the models
+//! that the stage needs, and by no others.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use rehang::{Error, Matrix, Provenance, Result, Space};
+use rehang_core::{Error, Matrix, Provenance, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Reads, Spent};
 use rehang_store::{Filter, Index, Store};
 use rehang_store_tests::MemoryStore;
@@ -15,13 +15,13 @@ use rehang_upgrade::{
 
 use crate::common::{D_NEW, D_OLD, TestEncoder, World, fill, gallery, id, new_model, number, old_model};
 
-/// A model as a function of the source.
+/// Encoder whose model is a function of the source.
 struct Model {
     space: Space,
     embed: fn(&str) -> Vec<f32>,
     reads: Reads,
     failure: Option<ItemFailure>,
-    /// The sources it was given.
+    /// Sources that the model was given.
     read: Arc<Mutex<Vec<String>>>,
 }
 
@@ -52,7 +52,7 @@ impl Encoder for Model {
     }
 }
 
-/// Both models, and which of them were asked for.
+/// Encoders of both models, and names of the models that were asked for.
 #[derive(Default)]
 struct Models(Mutex<Vec<String>>);
 
@@ -67,7 +67,7 @@ impl Models {
         Arc::new(model(space))
     }
 
-    /// The models that were asked for since the last call.
+    /// Returns the models that were asked for since the last call.
     fn asked(&self) -> Vec<String> {
         std::mem::take(&mut self.0.lock().unwrap())
     }
@@ -79,7 +79,7 @@ fn texts() -> Vec<Query> {
     TEXTS.map(|text| Query::Text(text.into())).to_vec()
 }
 
-/// The same queries, embedded by hand.
+/// Embeds the queries of [`texts`] by hand, by both models.
 fn by_hand() -> (Matrix, Matrix) {
     let rows = |model: fn(&str) -> Vec<f32>, columns| {
         Matrix::from_fn(TEXTS.len(), columns, |row, column| model(TEXTS[row])[column])
@@ -87,7 +87,7 @@ fn by_hand() -> (Matrix, Matrix) {
     (rows(old_model, D_OLD), rows(new_model, D_NEW))
 }
 
-/// A gallery of 60 items in an upgrade that has begun.
+/// Makes a gallery of 60 items in an upgrade that has begun.
 fn begun() -> (MemoryStore, World) {
     let (store, mut world) = (MemoryStore::new(), World::new());
     world.adapter.handicap = 0.25;
@@ -101,7 +101,8 @@ fn backfilled(store: &MemoryStore, world: &World, budget: u64) {
     world.backfill(store, &TestEncoder::new(), limits).unwrap();
 }
 
-/// What is found by texts is what is found by their vectors; gives it, and the models that it took.
+/// Searches by texts, and checks that their vectors find the same. Returns the answers, and the models that
+/// these took.
 fn found(store: &MemoryStore, before: bool) -> (SearchAnswer, Option<SearchAnswer>, Vec<String>) {
     let (gallery, models) = (gallery(store), Models::default());
     let (old, new) = by_hand();
@@ -154,7 +155,7 @@ fn what_the_old_model_would_have_answered_stands_beside_it() {
     let (_, before) = gallery(&store).search_source(&texts(), &open, 5, &filter, true).unwrap();
     assert_eq!(before.unwrap().found, old_search(&filter));
 
-    // Before anything is embedded.
+    // A finished upgrade is refused before anything is embedded.
     finish(&store, &world.setup(), true, &Unobserved).unwrap();
     let models = Models::default();
     let open = |space: &Space| Ok(models.open(space));
@@ -206,7 +207,7 @@ fn hits_say_what_they_are() {
     assert_eq!(models.asked(), [""; 0]);
 }
 
-/// What a search says, with the old model changed.
+/// Returns the error of a search with the old model changed.
 fn refused(query: Query, change: impl Fn(&mut Model)) -> Error {
     let (store, _) = begun();
     let open = |space: &Space| {
@@ -241,7 +242,7 @@ fn what_cannot_be_embedded_says_which_query_and_why() {
     }
     let another = |model: &mut Model| model.space.name = "third-model".into();
     said(refused(cat(), another), ["old-model", "third-model"]);
-    // A model that gives vectors of another width than it says.
+    // A model may give vectors of another width than it says.
     let wide = refused(cat(), |model| model.embed = new_model);
     assert!(wide.is_mismatch());
     said(wide, ["a cat", "4"]);

@@ -1,15 +1,16 @@
-//! An application's own SQL searches as [`Gallery`] does, at every stage of an upgrade: over a bridge, fused, and by one model; and what it writes
-//! with an old vector alone is found in the transaction that writes it.
+//! Tests that an application's own SQL searches as [`Gallery`] does, at every stage of an upgrade: over a
+//! bridge, fused, and by one model; and that a row which it writes with an old vector alone is found in the
+//! transaction that writes it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use postgres::Client;
-use rehang::adapter::{
+use rehang_core::adapter::{
     self, Adapter, Dense, Geometry, InputScaling, KernelExpansion, Map, Training, Uncertainty,
 };
-use rehang::finding::{Finding, Severity};
-use rehang::{Bridge, Distance, Fusion, Matrix, Progress, Provenance, Remedy, Space, Vectors};
+use rehang_core::finding::{Finding, Severity};
+use rehang_core::{Bridge, Distance, Fusion, Matrix, Progress, Provenance, Remedy, Space, Vectors};
 use rehang_postgres::{PostgresStore, TableOptions};
 use rehang_store::{
     Examined, Filter, Found, Index, Ledger, Priority, QueueBand, Scan, Select, VectorRecord, VectorWrite,
@@ -25,7 +26,7 @@ use crate::server;
 
 const ITEMS: usize = 400;
 
-/// What the third model says of a source: as many numbers as the second one does, and others.
+/// Embeds a source by the third model: it gives as many numbers as the second one does, and others.
 fn third_model(source: &str) -> Vec<f32> {
     new_model(source)
         .iter()
@@ -42,7 +43,7 @@ fn vector_of(space: &str, source: &str) -> Vec<f32> {
     }
 }
 
-/// The same queries by each model: one is an item's own, one has no direction by the first model.
+/// Embeds some queries by a model: one is an item's own, one has no direction by the first model.
 fn queries(space: &str, width: usize) -> Matrix {
     let texts = ["source 3 version 0", "another", "a third", ""];
     let rows = texts.iter().flat_map(|text| {
@@ -66,13 +67,13 @@ fn bridge(old: &Space, new: &Space, share: f64, input: InputScaling) -> Bridge {
     }
 }
 
-/// A fusion of the distances of some items to a query.
+/// Makes a fusion of the distances of some items to a query.
 fn fusion(old: &Space, new: &Space, weight: f64) -> Fusion {
     let of = |space: &Space, text: &str| vector_of(&space.name, text);
     let pairs: Vec<(f64, f64)> = (0..ITEMS)
         .map(|number| {
             let (query, item) = (format!("query {}", number % 7), format!("source {number} version 0"));
-            // What the adapter makes of an old vector: it with zeros behind.
+            // The adapter makes of an old vector the vector with zeros behind.
             let mut adapted = of(old, &item);
             adapted.resize(new.dimension, 0.0);
             let by_old = old.distance.between(&of(old, &query), &of(old, &item));
@@ -94,14 +95,15 @@ fn text(vector: &[f32]) -> String {
 
 struct Place {
     address: String,
-    /// The owner's connection.
+    /// Connection of the owner.
     owner: Client,
-    /// Connections of roles that have what the documents grant: one sees all rows, the other every fifth one.
+    /// Connections of roles that have what the documents grant: `app` sees all rows, `tenant` every fifth
+    /// one.
     app: Client,
     tenant: Client,
     roles: [String; 2],
     store: PostgresStore,
-    /// The spaces that queries are there for.
+    /// Spaces that queries are there for.
     spaces: Vec<Space>,
 }
 
@@ -119,7 +121,7 @@ impl Place {
         for number in 0..ITEMS {
             let source = format!("source {number} version 0");
             let label = (number % 5).to_string();
-            // Some have no source, and stay adapted; some no old vector.
+            // Some items have no source, and stay adapted; some have no old vector.
             let body = (number % 11 != 4).then_some(&source);
             let vector = (number % 13 != 5).then(|| text(&vector_of(&old.name, &source)));
             owner.execute(&insert, &[&(1_000 + number).to_string(), &body, &label, &vector]).unwrap();
@@ -161,7 +163,7 @@ impl Place {
         self.owner.batch_execute(sql).unwrap_or_else(|error| panic!("{sql}: {error:?}"));
     }
 
-    /// Bridges that the database keeps, with their rows.
+    /// Counts the bridges that the database keeps, and their rows.
     fn kept(&mut self) -> (i64, i64) {
         let sql = "SELECT (SELECT count(*) FROM rehang.bridge),
             (SELECT count(*) FROM rehang.matrix_row WHERE fingerprint NOT IN (SELECT fingerprint FROM rehang.map))";
@@ -169,7 +171,7 @@ impl Place {
         (row.get(0), row.get(1))
     }
 
-    /// What an examination says of the bridge.
+    /// Returns what an examination says of the bridge.
     fn says_of_bridge(&self) -> Option<Finding> {
         let gallery = Location::Table(Box::new(TableLocation {
             url: Some(self.address.clone()),
@@ -197,7 +199,7 @@ impl Place {
         assert!(outcomes.len() == items && outcomes.iter().all(|outcome| *outcome == WriteOutcome::Written));
     }
 
-    /// Whether SQL and the library say the same of every query, and which models SQL asks for.
+    /// Checks that SQL and the library say the same of every query, and which models SQL asks for.
     fn agrees(&mut self, models: &[&str], what: &str) {
         let all: Vec<(String, Matrix)> = self
             .spaces
@@ -211,21 +213,41 @@ impl Place {
         let gallery = Gallery::new(Arc::new(self.store.clone()));
         let of = |name: &str| all.iter().find(|(space, _)| space == name).map(|(_, rows)| rows).unwrap();
         let known: Vec<String> = all.iter().map(|(name, _)| name.clone()).collect();
-        // What is asked for; and all that there is, also of a model that is asked for no more or not yet.
+        // Queries are given by the models that are asked for; and by all that there are, also those that are
+        // asked for no more or not yet.
         for (k, names) in [(7, &asked), (7, &known), (2 * ITEMS, &asked)] {
             let given: Vec<(&str, &Matrix)> = names.iter().map(|name| (&**name, of(name))).collect();
-            let find = |k: usize| gallery.search(&given, k, &Filter::default()).unwrap().found;
+            // A filter, though it restricts nothing, is no matter of the function: the library puts both
+            // spaces together itself.
+            let everything = Filter { provenances: Provenance::ALL.to_vec(), ..Filter::default() };
+            let find = |k: usize| gallery.search(&given, k, &everything).unwrap().found;
+            let at_once = gallery.search(&given, k, &Filter::default()).unwrap().found;
+            for (at, (at_once, expected)) in at_once.iter().zip(find(k)).enumerate() {
+                let hits = |found: &[Found]| {
+                    found
+                        .iter()
+                        .map(|hit| (hit.id.clone(), hit.distance, hit.provenance.name().to_owned()))
+                        .collect::<Vec<_>>()
+                };
+                same(&hits(at_once), &expected, &format!("{what}: query {at} by {names:?}, k {k}, at once"));
+                assert!(
+                    at_once
+                        .iter()
+                        .zip(&expected)
+                        .all(|(one, other)| one.key != other.key || one.revision == other.revision)
+                );
+            }
             for (at, (expected, mut seen)) in find(k).into_iter().zip(find(2 * ITEMS)).enumerate() {
                 let what = format!("{what}: query {at} by {names:?}, k {k}");
                 let queries: Vec<String> = names.iter().map(|name| text(of(name).row(at))).collect();
                 same(&search(&mut self.app, names, &queries, k), &expected, &what);
-                // Of the rows that it sees.
+                // The tenant finds only rows that it sees.
                 seen.retain(|hit| hit.id.parse::<usize>().unwrap() % 5 == 0);
                 seen.truncate(k);
                 same(&search(&mut self.tenant, names, &queries, k), &seen, &format!("{what}, some rows"));
             }
         }
-        // By one query, as before there were two.
+        // A search by one query goes as it went before there were two.
         let recorded = Recorded::read(&self.store).unwrap();
         let handicap = recorded.map_or(0.0, |recorded| recorded.record.handicap_of(&serving));
         let plainly =
@@ -288,7 +310,8 @@ fn world(old: Space, new: Space, weight: f64) -> World {
     world
 }
 
-/// Two upgrades of a table: the first leaves adapted vectors in what is the old space of the second one, which lies in a table of ours.
+/// Takes a table through two upgrades. The first leaves adapted vectors in what is the old space of the
+/// second one, which lies in a table of ours.
 fn goes_through_two_upgrades(server: &server::Server, distance: Distance) {
     let space = |name: &str, width| Space::new(name, width, distance, false);
     let [old, new, third] =
@@ -308,7 +331,8 @@ fn goes_through_two_upgrades(server: &server::Server, distance: Distance) {
         assert_eq!(place.kept(), (1, old.dimension as i64));
         place.agrees(&both, "half a bridge");
         if place.spaces.len() == 2 {
-            // An operator deletes a part of it, or all: searches by SQL go as they went before, and an examination says it.
+            // An operator deletes a part of the bridge, or all of it: searches by SQL go as they went before,
+            // and an examination says it.
             for lost in ["DELETE FROM rehang.matrix_row WHERE at = 1", "DELETE FROM rehang.bridge"] {
                 assert_eq!(place.says_of_bridge(), None);
                 place.sql(lost);
@@ -319,7 +343,7 @@ fn goes_through_two_upgrades(server: &server::Server, distance: Distance) {
                 place.agrees(&both, "half a bridge, kept anew");
             }
         }
-        // One that was kept and not recorded, as where the process died in between.
+        // A bridge is kept and not recorded, as where the process died in between.
         let whole = bridge(&old, &new, 1.0, InputScaling::AsIs);
         let fingerprint = rehang_files::bridge_file::fingerprint(&whole).unwrap();
         place.store.keep_bridge(Some((&fingerprint, &whole))).unwrap();
@@ -338,7 +362,8 @@ fn goes_through_two_upgrades(server: &server::Server, distance: Distance) {
         switch(&place.store, &setup, Serving::Fused, &Unobserved).unwrap();
         place.agrees(&both, "fused");
         place.backfill(&new.name, 90);
-        // What has come since: an item without a vector, one with an old vector alone, one with a new one alone.
+        // Three rows have come since: one without a vector, one with an old vector alone, one with a new one
+        // alone.
         let by = |space: &Space, version: usize| {
             text(&vector_of(&space.name, &format!("source {version} version 1")))
         };
@@ -404,7 +429,7 @@ fn what_sql_is_not_given_is_named() {
     assert!(said.contains("2 models and 1 queries"), "{said}");
     let said = place.refusal(&["old-model", "new-model"], &[by_new, by_new]);
     assert!(said.contains("by the model \"old-model\" has 4"), "{said}");
-    // Who may search may not say what searches go by.
+    // A role that may search may not change what searches go by.
     for sql in [
         "DELETE FROM rehang.bridge",
         "UPDATE rehang.matrix_row SET bias = 1",
@@ -422,7 +447,7 @@ fn what_sql_is_not_given_is_named() {
     place.end();
 }
 
-/// A row of the matrix that fits on no page of the server.
+/// A row of the bridge's matrix may fit on no page of the server.
 #[test]
 fn a_bridge_may_be_wide() {
     let Some(server) = server::server() else { return };
@@ -485,7 +510,8 @@ fn a_fused_distance_is_that_of_the_library() {
     place.end();
 }
 
-/// Maps that SQL applies, between spaces of a distance: one layer or two, or kernels around more centres than a row of coefficients has, with each geometry.
+/// Returns maps that SQL applies, between spaces of a distance: one layer or two, or kernels around more
+/// centres than a row of coefficients has, with each geometry.
 fn maps(distance: Distance) -> Vec<Adapter> {
     let layer = |rows: usize, columns: usize, shift: f32| Dense {
         weight: Matrix::from_fn(rows, columns, |row, column| ((row * 7 + column * 5) % 9) as f32 / 4.0 - 1.0),
@@ -548,7 +574,7 @@ impl Place {
         self.store.vectors("new-model", &[key]).unwrap().pop().unwrap()
     }
 
-    /// Whether an item has the adapted vector of an old one, at the front of the queue.
+    /// Checks that an item has the adapted vector of an old one, at the front of the queue.
     fn is_adapted(&self, id: usize, adapter: &Adapter, old: &[f32], what: &str) {
         let found = self.new_vector(id).unwrap_or_else(|| panic!("{what}: {id} lacks a vector"));
         let expected = applied(adapter, old);
@@ -595,7 +621,8 @@ fn a_row_with_an_old_vector_alone_is_found_in_the_transaction_that_writes_it() {
             row
         };
         assert_eq!((&*row[0].0, &*row[0].2), ("3001", "adapted"), "{what}");
-        // An update of the old vector adapts anew; one of the source alone leaves none; a native one stays with its source.
+        // An update of the old vector adapts anew; one of the source alone leaves none; a native one stays
+        // with its source.
         place.sql("UPDATE notes SET embedding = '[1, 1, 1]' WHERE id = '3000'");
         place.is_adapted(3000, &adapter, &[1.0, 1.0, 1.0], &what);
         place.sql("UPDATE notes SET body = 'other' WHERE id = '3000'");
@@ -610,13 +637,14 @@ fn a_row_with_an_old_vector_alone_is_found_in_the_transaction_that_writes_it() {
             (Provenance::Native, vec![0.0, 0.0, 1.0, 0.0]),
             "{what}"
         );
-        // A vector without a direction, and none.
+        // One row has a vector without a direction, and one has none.
         place.sql("INSERT INTO notes VALUES ('3002', 'x', '0', '[0, 0, 0]'), ('3003', 'x', '0', NULL)");
         if distance == Distance::Cosine {
             assert_eq!(place.new_vector(3002), None, "{what}");
         }
         assert_eq!(place.new_vector(3003), None, "{what}");
-        // Another plan replaces the map; what is rolled back has none, and what goes to the new space again has it again.
+        // Another plan replaces the map. A rollback takes the map away, and a switch back to the new space
+        // brings it back.
         let mut other = world.clone();
         other.adapter.map.mixer[0].bias[1] += 0.5;
         start(&place.store, &other.setup(), &Unobserved).unwrap();
@@ -631,7 +659,7 @@ fn a_row_with_an_old_vector_alone_is_found_in_the_transaction_that_writes_it() {
         place.is_adapted(3005, &other.adapter, &by_old, &what);
         insert(&mut place, 3006, &by_old);
         place.is_adapted(3006, &other.adapter, &by_old, &what);
-        // After the old space is gone, its column gets old vectors still.
+        // After the old space is gone, its column still gets old vectors.
         finish(&place.store, &other.setup(), true, &Unobserved).unwrap();
         insert(&mut place, 3007, &by_old);
         place.is_adapted(3007, &other.adapter, &by_old, &what);
@@ -641,7 +669,7 @@ fn a_row_with_an_old_vector_alone_is_found_in_the_transaction_that_writes_it() {
     }
 }
 
-/// What keeps us from adapting keeps nobody from writing.
+/// A hindrance that keeps us from adapting keeps nobody from writing.
 #[test]
 fn a_row_that_cannot_be_adapted_is_written_and_waits() {
     let Some(server) = server::server() else { return };
@@ -716,7 +744,7 @@ fn a_search_by_both_models_meets_a_switch_and_a_rollback() {
             }
             switch(&place.store, &setup, serving, &Unobserved).unwrap();
             rollback(&place.store, &setup, &Unobserved).unwrap();
-            // So that each round has searches beside it.
+            // Each round has searches beside it.
             let before = searched.load(Ordering::Relaxed);
             while searched.load(Ordering::Relaxed) == before && !searching.is_finished() {
                 std::thread::yield_now();
@@ -724,41 +752,5 @@ fn a_search_by_both_models_meets_a_switch_and_a_rollback() {
         }
         done.store(true, Ordering::Relaxed);
     });
-    place.end();
-}
-
-/// An earlier version had no map in the database, and a table of bridges alone.
-#[test]
-fn what_an_earlier_version_made_is_taken_along() {
-    let Some(server) = server::server() else { return };
-    let adapter = maps(Distance::L2).remove(0);
-    let world = world_of(&adapter);
-    let mut place = Place::new(server, &world.old);
-    place.spaces.push(world.new.clone());
-    start(&place.store, &world.setup(), &Unobserved).unwrap();
-    let half = bridge(&world.old, &world.new, 0.375, InputScaling::UnitLength);
-    set_bridge(&place.store, &world.old, &world.new, Some(&half)).unwrap();
-    place.sql(
-        "CREATE TABLE rehang.bridge_row (gallery int NOT NULL, fingerprint text NOT NULL, at int NOT NULL, weight vector NOT NULL, bias real NOT NULL,
-             PRIMARY KEY (gallery, fingerprint, at), FOREIGN KEY (gallery, fingerprint) REFERENCES rehang.bridge ON DELETE CASCADE);
-         INSERT INTO rehang.bridge_row SELECT w.gallery, w.fingerprint, w.at, w.weight, w.bias FROM rehang.matrix_row AS w JOIN rehang.bridge USING (fingerprint);
-         DROP TABLE rehang.map, rehang.matrix_row",
-    );
-    let insert = "INSERT INTO notes VALUES ('3000', 'source', '0', '[1, 2, 3]')";
-    place.sql(insert);
-    assert_eq!(place.new_vector(3000), None);
-    let mut other = world.clone();
-    other.adapter.map.mixer[0].bias[0] += 0.25;
-    let started = start(&place.store, &other.setup(), &Unobserved).unwrap();
-    assert!(
-        started.findings.iter().any(|finding| finding.to_string().contains("adopting the table once more"))
-    );
-    PostgresStore::adopt(&place.address, place.store.table(), Some("old-model"), &|_, _| true).unwrap();
-    place.agrees(&["old-model", "new-model"], "adopted once more");
-    place.sql(&insert.replace("3000", "3001"));
-    assert_eq!(place.new_vector(3001), None, "no map is kept yet");
-    switch(&place.store, &other.setup(), Serving::Mixed, &Unobserved).unwrap();
-    place.sql(&insert.replace("3000", "3002"));
-    place.is_adapted(3002, &other.adapter, &[1.0, 2.0, 3.0], "kept by a switch");
     place.end();
 }

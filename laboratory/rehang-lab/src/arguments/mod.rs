@@ -1,4 +1,4 @@
-//! What can be said on the laboratory's command line. Parsing only: nothing here opens a file.
+//! Arguments and options of the laboratory's command line. Parsing only: nothing here opens a file.
 
 #![allow(
     rustdoc::broken_intra_doc_links,
@@ -16,13 +16,14 @@ use rehang_cli::arguments;
 use evaluate::EvaluateCommand;
 use train::{CompareArguments, EmbedArguments, ExportArguments, TrainArguments};
 
-/// Train encoders that are compatible with an old model, compare methods of papers, and repeat the studies of this repository.
+/// Train encoders that are compatible with an old model, compare methods of papers, and repeat the studies of
+/// this repository.
 ///
 /// A verb that is not listed here is one of `rehang`: `rehang-lab fit` is `rehang fit`.
 #[derive(Debug, Parser)]
 #[command(name = "rehang-lab", version, propagate_version = true, max_term_width = 110)]
 pub struct LabArguments {
-    /// What to do.
+    /// Verb to carry out.
     #[command(subcommand)]
     pub command: LabCommand,
 
@@ -39,7 +40,8 @@ pub struct LabArguments {
 #[derive(Debug, Subcommand)]
 #[allow(clippy::large_enum_variant, reason = "there is one of it in a process")]
 pub enum LabCommand {
-    /// Train an encoder, by itself or compatible with an old model's gallery: plain, bct, ract, dmu, l2, lwf, …
+    /// Train an encoder, by itself or compatible with an old model's gallery: plain, bct, ract, dmu, l2, lwf,
+    /// …
     Train(TrainArguments),
     /// Train and compare compatible methods and adapters over seeds and orders; writes one report.
     Compare(CompareArguments),
@@ -60,23 +62,26 @@ pub enum LabCommand {
 arguments! {
     /// Options of `rehang-lab study`.
     StudyArguments {
-        /// Which study.
+        /// Study to repeat.
         study: StudyName = [value_enum],
-        /// What stands behind its name.
+        /// Words of the study, which stand behind its name.
         rest: Vec<String> = [value_name = "WORD"],
     }
 }
 
-/// The studies; what each takes stands in front of what it measures.
+/// Studies; each says in brackets what it takes, and then what it measures.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub enum StudyName {
     /// `[FOLDER]`: which order closes the gap between groups that the old model saw unevenly.
     Bias,
-    /// `[SPLITS [FOLDER [SET…]]]`: what an untouched gallery gives to bridged queries and to both models' scores together.
+    /// `[SPLITS [FOLDER [SET…]]]`: what an untouched gallery gives to bridged queries and to both models'
+    /// scores together.
     Bridge,
-    /// Trains the two encoders of the demo, and writes what in `demo/` is not taken from scikit-learn by `scripts/extract-digits.py`.
+    /// Trains the two encoders of the demo, and writes what in `demo/` is not taken from scikit-learn by
+    /// `scripts/extract-digits.py`.
     DemoData,
-    /// `[METHOD [FOLDER [SET…]]]`: how far σ² is off, in galleries that are what the pairs were drawn from and in others.
+    /// `[METHOD [FOLDER [SET…]]]`: how far σ² is off, in galleries that are what the pairs were drawn from
+    /// and in others.
     Drift,
     /// `[SPLITS [FOLDER [SET…]]]`: forecasts of whole galleries against their truth.
     Forecast,
@@ -86,9 +91,12 @@ pub enum StudyName {
     Identify,
     /// `[FOLDER] [SET…]`: what more pairs are expected to bring against what they brought.
     Learning,
+    /// `[FOLDER [SET…]]`: from how many pairs on a residual network serves better than kernel ridge.
+    Networks,
     /// `[SPLITS [FOLDER [SET…]]]`: whether the order that held-out pairs choose is right.
     Orders,
-    /// `[pages | units [SET…] | side | studies [NAME…]]`: the papers' tables made here, what is missing of them, and the pages of results.
+    /// `[pages | units [SET…] | side | studies [NAME…]]`: the papers' tables made here, what is missing of
+    /// them, and the pages of results.
     Papers,
     /// `[METHOD [FOLDER [SET…]]]`: what it is worth to fit the map again while a gallery is re-embedded.
     Refit,

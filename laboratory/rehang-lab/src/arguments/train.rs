@@ -1,9 +1,9 @@
-//! What can be said behind `rehang-lab train`, `compare`, `embed` and `export`.
+//! Arguments of `rehang-lab train`, `compare`, `embed` and `export`.
 
 use std::path::PathBuf;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use rehang::Result;
+use rehang_core::Result;
 use rehang_cli::{arguments, options};
 use rehang_train::{CompareFiles, DataPart, EmbedFiles, TrainFiles};
 
@@ -12,14 +12,16 @@ arguments! {
     TrainArguments => TrainFiles {
         /// plain, bct, ract, dmu, l2, lwf, focal-distillation, regression, ract-on-bct or both-heads.
         method: String = [],
-        /// The configuration: [data], [allocation], [encoder], [head], [augmentation], [sampler], [old], [method], [training],
-        /// [output] (laboratory/docs/training.md).
+        /// The configuration: [data], [allocation], [encoder], [head], [augmentation], [sampler], [old],
+        /// [method], [training], [output] (laboratory/docs/training.md).
         config: PathBuf = [],
         /// The encoder file to write [default: output.encoder of the configuration].
         output: Option<PathBuf> = [short, long, value_name = "FILE"],
-        /// The adapter file to write, for methods that train one (dmu) [default: output.adapter of the configuration].
+        /// The adapter file to write, for methods that train one (dmu) [default: output.adapter of the
+        /// configuration].
         adapter: Option<PathBuf> = [long, value_name = "FILE"],
-        /// Seed of initial weights, batches and variations [default: training.seed of the configuration, or 0].
+        /// Seed of initial weights, batches and variations [default: training.seed of the configuration, or
+        /// 0].
         seed: Option<u64> = [long],
         /// Epochs [default: training.epochs of the configuration, or 30].
         epochs: Option<usize> = [long, value_name = "N"],
@@ -41,7 +43,7 @@ arguments! {
         encoder: PathBuf = [],
         /// The configuration whose [data] and [allocation] say what is embedded.
         config: PathBuf = [],
-        /// Which part of the allocation.
+        /// Part of the allocation to embed.
         part: DataPart = [long, value_parser = part(), default_value = "all"],
         /// The vectors to write: .npy, .parquet, .fvecs or .safetensors.
         output: PathBuf = [short, long, value_name = "FILE"],
@@ -59,7 +61,7 @@ arguments! {
 }
 
 impl EmbedArguments {
-    /// What is embedded, as the library takes it.
+    /// Gives the files of an embedding, as the library takes them.
     pub fn files(&self) -> Result<EmbedFiles> {
         Ok(options!(EmbedFiles { encoder, config, output, labels } from self, part: self.part))
     }

@@ -1,6 +1,6 @@
 //! `rehang-lab compare`: a whole study, and its report.
 
-use rehang::Result;
+use rehang_core::Result;
 use rehang_cli::arguments::library::Argument;
 use rehang_cli::shared::{Exit, say, with_bar};
 use rehang_files::AtomicFile;
@@ -10,7 +10,7 @@ use serde_json::json;
 use super::train::say_refused;
 use crate::arguments::train::CompareArguments;
 
-/// Trains, fits, measures, and writes the report.
+/// Trains, fits and measures a study, and writes its report.
 pub fn run(arguments: &CompareArguments, json: bool) -> Result<Exit> {
     let files: CompareFiles = arguments.value()?;
     let (comparison, refused) = with_bar(|progress| compare_files(&files, progress))?;

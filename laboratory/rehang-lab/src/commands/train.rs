@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use rehang::Result;
+use rehang_core::Result;
 use rehang_cli::arguments::library::Argument;
 use rehang_cli::shared::{Exit, say, say_findings, with_bar};
 use rehang_train::encoder::Shape;
@@ -25,7 +25,7 @@ pub fn run(arguments: &TrainArguments, json: bool) -> Result<Exit> {
     Exit::done_if(is_whole).print(json, &answer, &text(&answer))
 }
 
-/// Vectors of a part of the data.
+/// Writes vectors of a part of the data.
 pub fn embed(arguments: &EmbedArguments, json: bool) -> Result<Exit> {
     let files = arguments.files()?;
     let answer = with_bar(|progress| embed_files(&files, progress))?;
@@ -34,7 +34,7 @@ pub fn embed(arguments: &EmbedArguments, json: bool) -> Result<Exit> {
     Exit::done_if(answer.refused.is_empty()).print(json, &answer, &text)
 }
 
-/// The encoder as an ONNX file.
+/// Writes the encoder as an ONNX file.
 pub fn export(arguments: &ExportArguments, json: bool) -> Result<Exit> {
     let answer = export_onnx(&arguments.file, &arguments.output)?;
     let input = match answer.input {
@@ -48,7 +48,7 @@ pub fn export(arguments: &ExportArguments, json: bool) -> Result<Exit> {
     Exit::Done.print(json, &answer, &text)
 }
 
-/// Lists what could not be read.
+/// Lists images that could not be read, on stderr: the first ten.
 pub fn say_refused(refused: &[Refusal]) {
     for refusal in refused.iter().take(10) {
         say(&format!("Left out: {}: {}.", refusal.what, refusal.why.trim_end_matches('.')));

@@ -1,20 +1,21 @@
-//! `cargo lab study bias [FOLDER]`: the bias study of `laboratory/docs/results.md`, after FastFill §5.3 and appendix F.
+//! `cargo lab study bias [FOLDER]`: the bias study of `laboratory/docs/results.md`, after FastFill §5.3 and
+//! appendix F.
 //!
-//! The old model saw every class of three alphabets and every tenth class of three others; the new model saw all classes of
-//! both. The gap is the difference in top-1 between the favoured and the neglected alphabets. A good order closes it early,
-//! because it re-embeds first what the old model knew badly. Some alphabets are harder than others, so each study is made
-//! twice, with favour and neglect exchanged, and the gap is the mean of both: what remains is made by the training set.
-//! Three seeds; everything is trained here.
+//! The old model saw every class of three alphabets and every tenth class of three others; the new model saw
+//! all classes of both. The gap is the difference in top-1 between the favoured and the neglected alphabets.
+//! A good order closes it early, because it re-embeds first what the old model knew badly. Some alphabets are
+//! harder than others, so each study is made twice, with favour and neglect exchanged, and the gap is the
+//! mean of both: what remains is made by the training set. Three seeds; everything is trained here.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use rehang::adapter::true_errors;
-use rehang::curve::{CurveInput, CurveOptions, Relevance, TOP1, curve};
-use rehang::order::{OrderInput, Policy, order};
-use rehang::statistics::mean_sd;
-use rehang::{Distance, Error, Pairs, Progress, Result, adapter};
+use rehang_core::adapter::true_errors;
+use rehang_core::curve::{CurveInput, CurveOptions, Relevance, TOP1, curve};
+use rehang_core::order::{OrderInput, Policy, order};
+use rehang_core::statistics::mean_sd;
+use rehang_core::{Distance, Error, Pairs, Progress, Result, adapter};
 use rehang_fit::{FitParameters, NetworkOptions, fit_adapter};
 use rehang_train::compatible::{HeadForm, TrainingMethod, TrainingParameters, TrainingSet, train};
 use rehang_train::encoder::{EncoderArchitecture, TrainedEncoder};
@@ -26,34 +27,37 @@ use serde::{Deserialize, Serialize};
 const TABLE: &str = "laboratory/bench/runs/bias/bias.md";
 const GAPS: &str = "laboratory/bench/runs/bias/gaps.jsonl";
 const SEEDS: u64 = 3;
-/// Of the six alphabets that both models see, in the order of the alphabet, so many are one group.
+/// Number of alphabets in one group, of the six that both models see, in the order of the alphabet.
 const FAVOURED: usize = 3;
 const ADAPTERS: [rehang_fit::Method; 2] =
     [rehang_fit::Method::Procrustes, rehang_fit::Method::FastfillReference];
 const ORDERS: [Policy; 5] =
     [Policy::Random, Policy::Sigma, Policy::Entropy, Policy::Coverage, Policy::Oracle];
 
-/// Of ten classes of the neglected alphabets, the old model saw one (FastFill: 50 identities against 500).
+/// Number of classes of the neglected alphabets of which the old model saw one (FastFill: 50 identities
+/// against 500).
 const ONE_CLASS_OF: usize = 10;
 /// Percentages re-embedded at which the gap is shown.
 const SHOWN: [usize; 5] = [0, 10, 25, 50, 100];
 /// The gap counts as closed where it is this many points or less above the new model's.
 const CLOSE: f64 = 1.0;
 
-/// One adapter in one order with one seed and one choice of favoured alphabets.
+/// Result of one adapter in one order with one seed and one choice of favoured alphabets.
 struct Line {
     adapter: &'static str,
     order: &'static str,
-    /// The gap of the old model alone, in points.
+    /// Gap of the old model alone, in points.
     today: f64,
-    /// The gap in points at 0, 1, …, 100 percent re-embedded.
+    /// Gap in points at 0, 1, …, 100 percent re-embedded.
     gaps: Vec<f64>,
-    /// Percent of the neglected among the first 10, 25 and 50 percent of the order, less their share of the gallery.
+    /// Percent of the neglected among the first 10, 25 and 50 percent of the order, less their share of the
+    /// gallery.
     shares: [f64; 3],
     area: f64,
 }
 
-/// The mean gap of an adapter in an order, in points: of the old model alone, and at 0, 1, …, 100 percent re-embedded.
+/// Mean gap of an adapter in an order, in points: of the old model alone, and at 0, 1, …, 100 percent
+/// re-embedded.
 #[derive(Serialize, Deserialize)]
 pub struct Gaps {
     pub adapter: String,
@@ -89,7 +93,7 @@ pub fn run(folder: &str) -> Result<()> {
     Ok(())
 }
 
-/// The alphabet of every class.
+/// Reads the alphabet of every class.
 fn alphabets(path: &Path) -> Result<Vec<String>> {
     #[derive(serde::Deserialize)]
     struct Classes {
@@ -107,7 +111,7 @@ fn one_seed(examples: &Examples, alphabets: &[String], names: &[&str], seed: u64
     let drawn = AllocationParameters { seed, test: 0.3, ..AllocationParameters::of_classes(lists) };
     debug_assert_eq!(drawn.kind, AllocationKind::Classes);
     let allocation = Allocation::draw(examples, &drawn)?;
-    // The names of classes are their numbers in the data, so a label is the place in the list of alphabets.
+    // Names of classes are their numbers in the data, so a name is the place in the list of alphabets.
     let number = |row: usize| -> usize {
         let name = &examples.classes[examples.labels[row] as usize];
         name.parse().unwrap_or(examples.labels[row] as usize)
@@ -154,13 +158,13 @@ fn one_seed(examples: &Examples, alphabets: &[String], names: &[&str], seed: u64
         let groups: Vec<i64> = test.iter().map(|&row| i64::from(!is_favoured(row))).collect();
         let percent = |neglected: usize, of: usize| 100.0 * neglected as f64 / of as f64;
         let neglected = percent(groups.iter().filter(|&&group| group == 1).count(), test.len());
-        let measure = |native: &rehang::Matrix, adapted: &rehang::Matrix, order: &[usize]| {
+        let measure = |native: &rehang_core::Matrix, adapted: &rehang_core::Matrix, order: &[usize]| {
             let relevance = Relevance::Labels { gallery: &test_labels, queries: None };
             let input = CurveInput::new(native, adapted, order, relevance, Distance::Cosine);
             let input = CurveInput { groups: Some(&groups), ..input };
             curve(&input, &CurveOptions::default(), &progress)
         };
-        let gap = |curve: &rehang::curve::Curve, cut: usize| {
+        let gap = |curve: &rehang_core::curve::Curve, cut: usize| {
             let top1 = |group: usize| curve.groups[group].top1.values()[cut];
             top1(0) - top1(1)
         };
@@ -202,7 +206,7 @@ fn one_seed(examples: &Examples, alphabets: &[String], names: &[&str], seed: u64
     Ok(lines)
 }
 
-/// Every adapter in every order, for the picture: to two decimals.
+/// Gives the gaps of every adapter in every order, for the picture: to two decimals.
 fn gaps(lines: &[Line]) -> Vec<Gaps> {
     let rounded = |value: f64| (100.0 * value).round() / 100.0;
     let pairs =
@@ -220,7 +224,7 @@ fn gaps(lines: &[Line]) -> Vec<Gaps> {
         .collect()
 }
 
-/// The first percentage from which on the mean gap stays close to that of the new model.
+/// Finds the first percentage from which on the mean gap stays close to that of the new model.
 fn closed(lines: &[&Line]) -> usize {
     let mean = |at: usize| lines.iter().map(|line| line.gaps[at]).sum::<f64>() / lines.len() as f64;
     (0..=100).rev().take_while(|&at| mean(at) <= mean(100) + CLOSE).last().unwrap_or(100)

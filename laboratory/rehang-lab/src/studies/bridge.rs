@@ -1,16 +1,15 @@
-//! `cargo lab study bridge [SPLITS [FOLDER [SET…]]]`: what an old gallery gives to bridged queries, beside what it gives today, what both models'
-//! scores together give, and what the switch gives.
-//!
-//! Each split draws other pairs. Everything is chosen on them; what is measured are galleries that the choice has not seen. All vectors are
-//! compared by their cosine.
+//! `cargo lab study bridge [SPLITS [FOLDER [SET…]]]`: what an old gallery gives to bridged queries, beside
+//! what it gives today, what both models' scores together give, and what the switch gives. Each split draws
+//! other pairs. Everything is chosen on them; measured are galleries that the choice has not seen. All
+//! vectors are compared by their cosine. compared by their cosine.
 
-use rehang::adapter;
-use rehang::curve::{
+use rehang_core::adapter;
+use rehang_core::curve::{
     ByMetric, CurveInput, CurveOptions, Distances, MAP, Metric, QueryRanks, Relevance, TOP1, curve, evaluate,
     evaluate_leave_one_out, nearest,
 };
-use rehang::statistics::mean_sd;
-use rehang::{Adapter, Distance, Error, Matrix, Pairs, Progress, Result, Vectors};
+use rehang_core::statistics::mean_sd;
+use rehang_core::{Adapter, Distance, Error, Matrix, Pairs, Progress, Result, Vectors};
 use rehang_fit::closed_form::ridge;
 use rehang_fit::folds::{folds, hold_out};
 use rehang_fit::pseudo_classes::pseudo_classes;
@@ -22,14 +21,14 @@ use rehang_fit::{
 use crate::studies::papers::units::SETS;
 use crate::studies::regret::{Ground, JUDGED, asked, judged, labelled};
 
-/// Pairs of a split, of a set that has more; of one that has fewer, this part.
+/// Number of pairs of a split; of a set that has fewer, this part of its pairs.
 const PAIRS: usize = 2000;
 const PART: f64 = 0.8;
-/// How often something is held out to choose the weight of both scores.
+/// Number of times that pairs are held out to choose the weight of both scores.
 const HELD_OUT: u64 = 3;
 const DEPTH: usize = 10;
 
-/// What is served, in the order of the table.
+/// Ways of serving, in the order of the table.
 const SERVED: [&str; 7] = [
     "bridge",
     "bridge by mAP alone",
@@ -39,21 +38,22 @@ const SERVED: [&str; 7] = [
     "switch",
     "new model",
 ];
-/// Places of these.
+/// Places of four ways in [`SERVED`].
 const BRIDGE: usize = 0;
 const FUSED: usize = 3;
 const SWITCH: usize = 5;
 const NEW_MODEL: usize = 6;
 
-/// What one way of serving gains over doing nothing in one gallery, by one split: of each metric the mean and half of its 95 % interval.
+/// Gains of one way of serving over doing nothing in one gallery, by one split: the mean of each metric, and
+/// half of its 95 % interval.
 type Gains = Vec<(f64, f64)>;
 
-/// One gallery with one kind of knowledge.
+/// Results of one gallery with one kind of knowledge.
 struct Row {
     name: String,
     chosen: Vec<String>,
     today: Vec<f64>,
-    /// By way of serving, then by split.
+    /// Gains by way of serving, then by split.
     gains: Vec<Vec<Gains>>,
 }
 
@@ -84,7 +84,8 @@ pub fn run(arguments: &[&str]) -> Result<()> {
         }
     }
     print(&rows);
-    // Who knows nothing of pairs but what the new model finds goes where that goes.
+    // A fit without labels knows nothing of pairs but what the new model finds, so fused search goes where
+    // the new model goes: it is held against both.
     let fused = below_both(&rows, FUSED);
     println!(
         "\nfused search: beyond its interval below doing nothing and the new model in {} galleries.",
@@ -103,7 +104,7 @@ pub fn cosine(of: &Vectors) -> Result<Vectors> {
     Vectors::measured(&of.space().name, Distance::Cosine, of.matrix().clone(), "vectors")
 }
 
-/// The pairs of a split. Judgements name pairs by their place, so that all of them stay where there are any.
+/// Draws the pairs of a split. Judgements name pairs by their place, so all pairs stay where there are any.
 pub fn drawn(pairs: &Pairs, with_labels: bool, queries: Option<&FitQueries>, split: u64) -> Result<Pairs> {
     let is_judged = queries.is_some_and(|queries| queries.qrels.is_some());
     let count = if is_judged { pairs.len() } else { PAIRS.min((PART * pairs.len() as f64) as usize) };
@@ -125,7 +126,7 @@ fn options_for(relevance: Relevance<'_>) -> CurveOptions {
     CurveOptions { metrics, ..CurveOptions::default() }
 }
 
-/// What queries find: those of the ground, or its own items, each leaving itself out.
+/// Ranks what queries find: the ground's own queries, or its items, each leaving itself out.
 fn found(gallery: &Matrix, queries: &Matrix, relevance: Relevance<'_>, own: bool) -> Result<QueryRanks> {
     let options = options_for(relevance);
     let quiet = Progress::default();
@@ -137,7 +138,8 @@ fn found(gallery: &Matrix, queries: &Matrix, relevance: Relevance<'_>, own: bool
     Ok(evaluation.per_query)
 }
 
-/// What fused searches find while nothing is native, by the fusion that a fit has chosen: every query's own values.
+/// Measures what fused searches find while nothing is native, by the fusion that a fit has chosen: the values
+/// of every query.
 fn fused(ground: &Ground, adapter: &Adapter, relevance: Relevance<'_>) -> Result<ByMetric<Vec<f64>>> {
     let quiet = Progress::default();
     let (old, new) = (cosine(&ground.old)?, cosine(&ground.new)?);
@@ -170,7 +172,7 @@ fn unit(of: &Matrix) -> Matrix {
     unit
 }
 
-/// Vectors whose inner products are `(1 − w) cos(old, old) + w cos(new, new)`.
+/// Makes vectors whose inner products are `(1 − w) cos(old, old) + w cos(new, new)`.
 fn both(old: &Matrix, new: &Matrix, weight: f64) -> Matrix {
     let (old, new) = (unit(old), unit(new));
     let (d_old, of) = (old.columns(), [(1.0 - weight).sqrt() as f32, weight.sqrt() as f32]);
@@ -179,7 +181,8 @@ fn both(old: &Matrix, new: &Matrix, weight: f64) -> Matrix {
     })
 }
 
-/// The weight of both scores with the largest least gain, of known and left-out items, and of mAP and top-1 where there are labels.
+/// Chooses the weight of both scores whose least gain is largest, over known and left-out items, and over mAP
+/// and top-1 where there are labels.
 fn fusion_weight(pairs: &Pairs) -> Result<f64> {
     let weights: Vec<f64> = (0..=10).map(|tenth| f64::from(tenth) / 10.0).collect();
     let quiet = Progress::default();
@@ -230,7 +233,7 @@ fn mean(values: &[f64]) -> f64 {
     mean_sd(values).map_or(f64::NAN, |spread| spread.mean)
 }
 
-/// One split of every gallery of a set.
+/// Measures one split of every gallery of a set.
 fn measure(pairs: &Pairs, queries: Option<&FitQueries>, grounds: &[Ground], rows: &mut [Row]) -> Result<()> {
     let quiet = Progress::default();
     let parameters = FitParameters { queries: queries.cloned(), ..FitParameters::default() };
@@ -241,7 +244,7 @@ fn measure(pairs: &Pairs, queries: Option<&FitQueries>, grounds: &[Ground], rows
     let chosen_weight = served.fusion.as_ref().map_or(0.0, |fusion| fusion.weight);
     let forward = ridge::fit(pairs, &quiet)?.map;
     let rows_of_choice = choice.as_ref().map_or(&[][..], |choice| &choice.rows);
-    // By the criterion alone: what guarding first results costs and saves.
+    // The bridge by the criterion alone shows what guarding first results costs and saves.
     let criterion = choice.as_ref().map(|choice| choice.criterion.clone()).unwrap_or_default();
     let low = |row: &BridgeRow| {
         let own = row.gains.iter().filter(|of| of.metric == criterion);
@@ -303,14 +306,16 @@ fn measure(pairs: &Pairs, queries: Option<&FitQueries>, grounds: &[Ground], rows
     Ok(())
 }
 
-/// Galleries in which a way of serving is below doing nothing beyond its interval, by any split and metric.
+/// Names galleries in which a way of serving is below doing nothing beyond its interval, by any split and
+/// metric.
 fn below(rows: &[Row], served: usize) -> Vec<String> {
     let of_row =
         |row: &&Row| row.gains[served].iter().flat_map(|of| of.iter()).any(|(gain, half)| *gain < -half);
     rows.iter().filter(of_row).map(|row| row.name.clone()).collect()
 }
 
-/// The same, below the new model alone as well.
+/// Names galleries in which a way of serving is below doing nothing and below the new model, beyond its
+/// interval.
 fn below_both(rows: &[Row], served: usize) -> Vec<String> {
     let of_row = |row: &&Row| {
         let both = row.gains[served].iter().flatten().zip(row.gains[NEW_MODEL].iter().flatten());

@@ -1,13 +1,14 @@
-//! Trains the two encoders of the demo on the UCI digits and embeds every image with both.
+//! Demo data: trains the two encoders of the demo on the UCI digits and embeds every image with both.
 //!
-//! The old encoder is what a gallery of some years ago would have: it sees the image at a quarter of its pixels, has
-//! few units, and learned five of the ten digits. The new one sees every pixel and learned all ten. Both learn only
-//! from the images with role 0; the gallery of the demo is made of images with role 1, which neither has seen.
+//! The old encoder is what a gallery of some years ago would have: it sees the image at a quarter of its
+//! pixels, has few units, and learned five of the ten digits. The new one sees every pixel and learned all
+//! ten. Both learn only from the images with role 0. The gallery of the demo is made of images with role 1,
+//! which neither has seen.
 
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use rehang::{Matrix, Result};
+use rehang_core::{Matrix, Result};
 use rehang_files::onnx::{Attribute, Network};
 use rehang_files::{AtomicFile, VectorSource};
 use rehang_fit::objectives::cross_entropy::cross_entropy_row;
@@ -20,10 +21,10 @@ const OLD_CLASSES: usize = 5;
 const CLASSES: usize = 10;
 const SEED: u64 = 7;
 
-/// One layer: weight `[outputs, inputs]` and bias.
+/// Layer: weight `[outputs, inputs]` and bias.
 type Layer = (Matrix, Vec<f32>);
 
-/// An encoder `x → relu(W₂ relu(W₁ x + b₁) + b₂)` with a linear head on top.
+/// Encoder `x → relu(W₂ relu(W₁ x + b₁) + b₂)` with a linear head on top.
 struct Encoder {
     hidden: Layer,
     vector: Layer,
@@ -65,8 +66,8 @@ pub fn run() -> Result<()> {
     Ok(())
 }
 
-/// The encoder as a network from images `[batch, 1, 8, 8]` (pixels from 0 to 1) to vectors; it sees means of blocks of
-/// `block` x `block` pixels.
+/// Writes the encoder as a network from images `[batch, 1, 8, 8]` (pixels from 0 to 1) to vectors; it sees
+/// means of blocks of `block` x `block` pixels.
 fn to_onnx(encoder: &Encoder, block: i64) -> Vec<u8> {
     let mut network = Network::new("encoder");
     network.input("pixels", &[1, 8, 8]);
@@ -88,7 +89,7 @@ fn pick(labels: &[i64], rows: &[usize]) -> Vec<i64> {
     rows.iter().map(|&row| labels[row]).collect()
 }
 
-/// Full-batch gradient descent with momentum on the cross-entropy of the head.
+/// Trains an encoder by full-batch gradient descent with momentum on the cross-entropy of the head.
 fn train(
     inputs: &Matrix,
     labels: &[i64],
@@ -144,9 +145,10 @@ fn train(
     Ok(Encoder { hidden: layer(0)?, vector: layer(1)?, head: layer(2)? })
 }
 
-/// The embedding of every input: `[n, outputs]`.
+/// Embeds every input: `[n, outputs]`.
 ///
-/// The head reads it through a ReLU, and so does the gallery: penultimate features, as models ship them.
+/// The head reads the embedding through a ReLU, and so does the gallery: penultimate features, as models ship
+/// them.
 fn embed(encoder: &Encoder, inputs: &Matrix) -> Matrix {
     let through = |(weight, bias): &Layer, inputs: &Matrix| {
         Matrix::from_fn(inputs.rows(), weight.rows(), |row, unit| {

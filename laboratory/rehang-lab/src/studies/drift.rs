@@ -1,27 +1,29 @@
-//! `cargo lab study drift [METHOD [FOLDER [SET…]]]`: errors of adapted vectors against σ² and against held-out pairs, where a gallery is what the pairs were drawn from and where not.
+//! `cargo lab study drift [METHOD [FOLDER [SET…]]]`: errors of adapted vectors against σ² and against
+//! held-out pairs, in galleries that the pairs were drawn from and in others.
 //!
-//! Pairs are drawn from the training part of a set, of all classes or of every second one. Natives that are kept for measuring are drawn from
-//! the rest of the training part (the same gallery), from items of the same classes that came later, from the classes that were left out, and from
-//! classes of the future. So the rule that says that a gallery has drifted is held against what it should say, and beside it what can be said
+//! Pairs are drawn from the training part of a set, of all classes or of every second one. Natives that are
+//! kept for measuring are drawn from the rest of the training part (the same gallery), from items of the same
+//! classes that came later, from the classes that were left out, and from classes of the future. So the rule
+//! that says that a gallery has drifted is held against what it should say. Beside it stands what can be said
 //! before anything is embedded: by σ², and by the distance to the nearest pair.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use rehang::adapter::{self, true_errors};
-use rehang::order::distances_to_nearest;
-use rehang::{Adapter, Error, Progress, Result, Vectors};
+use rehang_core::adapter::{self, true_errors};
+use rehang_core::order::distances_to_nearest;
+use rehang_core::{Adapter, Error, Progress, Result, Vectors};
 use rehang_fit::Method;
 use rehang_fit::refit::{MeanError, SigmaScale};
 
 use crate::studies::papers::units::{SETS, Set};
 use crate::studies::refit::{fit, shuffled};
 
-/// Pairs, a fifth of which is held out, and natives that are kept for measuring.
+/// Numbers of pairs, a fifth of which is held out, and of natives that are kept for measuring.
 const SIZES: [(usize, usize); 3] = [(500, 200), (1000, 200), (2000, 500)];
-/// Old vectors that are looked at, at most, where nothing is embedded.
+/// Number of old vectors that are looked at, at most, where nothing is embedded.
 const LOOKED_AT: usize = 2000;
-/// Draws of each.
+/// Number of draws of each size.
 const DRAWS: u64 = 10;
 
 /// Prints what each kind of gallery gave, over all sets and draws.
@@ -122,7 +124,7 @@ pub fn run(arguments: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// The 5 %, the median and the 95 % of what draws say.
+/// Gives the 5 %, the median and the 95 % of a number over the draws.
 fn three(draws: &[Drawn], of: &dyn Fn(&Drawn) -> f64) -> String {
     let mut values: Vec<f64> = draws.iter().map(of).collect();
     values.sort_unstable_by(f64::total_cmp);
@@ -130,13 +132,13 @@ fn three(draws: &[Drawn], of: &dyn Fn(&Drawn) -> f64) -> String {
     format!("{:.2} | {:.2} | {:.2}", at(0.05), at(0.5), at(0.95))
 }
 
-/// Of how many draws something is so, in percent.
+/// Share of draws of which a statement is true, in percent.
 fn share(draws: &[Drawn], is: &dyn Fn(&Drawn) -> bool) -> f64 {
     100.0 * draws.iter().filter(|draw| is(draw)).count() as f64 / draws.len() as f64
 }
 
-/// Means over items that the map was not fitted on, of what is known of them without a new vector: σ², and the distance to the nearest pair
-/// that it was fitted on.
+/// Computes means over items that the map was not fitted on, of what is known without a new vector: σ², and
+/// the distance to the nearest pair that the map was fitted on.
 fn unpaid(adapter: &Adapter, fitted: &Vectors, items: &Vectors) -> Result<[MeanError; 2]> {
     let applied = adapter::apply(adapter, items, None, &Progress::default())?;
     let sigma: Vec<f64> = applied.variance.iter().map(|&value| f64::from(value)).collect();
@@ -150,20 +152,20 @@ fn unpaid(adapter: &Adapter, fitted: &Vectors, items: &Vectors) -> Result<[MeanE
     Ok([MeanError::of(&sigma).ok_or_else(few)?, MeanError::of(&apart).ok_or_else(few)?])
 }
 
-/// One draw of pairs and natives.
+/// Numbers of one draw of pairs and natives.
 struct Drawn {
-    /// Of held-out pairs.
+    /// Mean error of held-out pairs.
     expected: MeanError,
-    /// Of natives.
+    /// Mean error of natives.
     error: MeanError,
     scale: SigmaScale,
-    /// Of held-out pairs, by [`unpaid`].
+    /// Means of held-out pairs, by [`unpaid`].
     of_pairs: [MeanError; 2],
-    /// Of items that are none.
+    /// Means of items that are no pairs, by [`unpaid`].
     of_gallery: [MeanError; 2],
 }
 
-/// `None` of too few items.
+/// Measures the mean error of a map's adapted vectors, and the scale of σ²; `None` of too few items.
 fn measured(adapter: &Adapter, old: &Vectors, new: &Vectors) -> Result<Option<(MeanError, SigmaScale)>> {
     let applied = adapter::apply(adapter, old, None, &Progress::default())?;
     let sigma: Vec<f64> = applied.variance.iter().map(|&value| f64::from(value)).collect();

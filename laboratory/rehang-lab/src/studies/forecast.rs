@@ -1,21 +1,23 @@
-//! `cargo lab study forecast [SPLITS [FOLDER [SET…]]]`: what a forecast of the whole gallery promises, against what is true of it.
+//! `cargo lab study forecast [SPLITS [FOLDER [SET…]]]`: forecasts of the whole gallery, against what is true
+//! of it.
 //!
-//! A part of a set is a gallery whose new vectors are all known. Of a random sample of them a forecast is made, and beside it today's: the curve among
-//! the sample's own items. Truth is the exact curve of all items. Of the documents with judged queries each sample is asked by half of the queries, and the truth by all.
+//! A part of a set is a gallery whose new vectors are all known. A forecast is made from a random sample of
+//! its items, and beside it today's: the curve among the sample's own items. Truth is the exact curve of all
+//! items. Of the set with judged queries, each sample is asked by half of the queries, and the truth by all.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use rand::rand_core::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use rehang::adapter;
-use rehang::curve::{
+use rehang_core::adapter;
+use rehang_core::curve::{
     ByMetric, Curve, CurveInput, CurveOptions, DoNothing, ENOUGH, ForecastInput, ForecastQueries, MAP,
     Metric, Relevance, TOP1, curve, forecast,
 };
-use rehang::order::{OrderInput, Policy, order};
-use rehang::statistics::Interval;
-use rehang::{Distance, Matrix, Pairs, Progress, Result, Vectors};
+use rehang_core::order::{OrderInput, Policy, order};
+use rehang_core::statistics::Interval;
+use rehang_core::{Distance, Matrix, Pairs, Progress, Result, Vectors};
 use rehang_fit::{FitParameters, Method, NetworkOptions, fit_adapter};
 use rehang_upgrade::Until;
 
@@ -23,29 +25,29 @@ use crate::studies::papers::units::{Part, Set};
 use crate::studies::regret::{JUDGED, JUDGED_PAIRS, JudgedSet, asked};
 
 const SETS: [&str; 5] = ["img_omniglot", "img_caltech101", "text_clinc150", "text_banking77", "toy_digits"];
-/// Pairs that the map is fitted on.
+/// Number of pairs that the map is fitted on.
 const PAIRS: usize = 2000;
 const SAMPLES: [usize; 3] = [200, 500, 1000];
-/// A sample is at most this part of its gallery, in percent.
+/// Largest part of its gallery that a sample is, in percent.
 const PART_MAX: usize = 60;
-/// Points of the forecast that are compared.
+/// Points of the forecast that are compared, each with its name.
 const POINTS: [(usize, &str); 5] = [(0, "switch"), (5, "25 %"), (10, "50 %"), (15, "75 %"), (20, "end")];
 const DEPTH: usize = 10;
-/// Of the intervals of a part, in percent, hold the truth at least.
+/// Share of a part's intervals that have to hold the truth, in percent.
 const PART_MIN: f64 = 85.0;
-/// Resamples of today's intervals.
+/// Number of resamples of today's intervals.
 const RESAMPLES: usize = 200;
 
-/// What was promised of one number, by one split of one part.
+/// Promise of one number, by one split of one part, beside the truth.
 struct Promise {
     part: String,
-    /// Above the truth, in points.
+    /// Difference from the truth, in points; positive where the promise is above it.
     off: f64,
     half: f64,
     is_inside: bool,
 }
 
-/// Promises by what they are of, the sample's size first.
+/// Promises by sample size and by what they are of: those of the forecast, then today's.
 type Promises = BTreeMap<(usize, String), [Vec<Promise>; 2]>;
 
 /// Notes what was promised: `which` is 0 for the forecast and 1 for today's.
@@ -64,11 +66,12 @@ fn promise(
     });
 }
 
-/// A share that was promised to be enough.
+/// Share that was promised to be enough, beside the truth.
 struct Enough {
     off: f64,
     is_inside: bool,
-    /// A run that ends at the upper end of the range, as `--until "98% of new"` does, has less than that.
+    /// Whether a run that ends at the upper end of the range, as `--until "98% of new"` does, has less than
+    /// [`ENOUGH`] of the quality at the end.
     is_short: bool,
 }
 
@@ -104,7 +107,7 @@ pub fn run(arguments: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Forecasts of the documents that are no pairs, by judgements.
+/// Forecasts a gallery of the documents that are no pairs, by judgements.
 fn judged(folder: &Path, splits: u64, promises: &mut Promises) -> Result<()> {
     eprintln!("{JUDGED} …");
     let set = JudgedSet::read(folder)?;
@@ -123,7 +126,7 @@ fn judged(folder: &Path, splits: u64, promises: &mut Promises) -> Result<()> {
     let input = OrderInput { items, sigma: Some(&sigma), vectors: Some(adapted), ..OrderInput::default() };
     let asked: Vec<usize> = (0..set.queries[0].rows()).collect();
     let metric = Metric::ndcg_at(DEPTH);
-    // The exact curve of some documents by some queries.
+    // Exact curve of some documents by some queries.
     let curve_of = |rows: &[usize], order: &[usize], asked: &[usize], kept_cuts: usize| -> Result<Curve> {
         let documents: Vec<usize> = rows.iter().map(|&row| rest[row]).collect();
         let qrels = set.among(&documents, asked)?;
@@ -187,7 +190,7 @@ fn shuffled(items: usize, seed: u64) -> Vec<usize> {
     keyed.into_iter().map(|(_, item)| item).collect()
 }
 
-/// The order that a permutation of all items has on a sample: rows of the sample.
+/// Gives the order that a permutation of all items has on a sample, as rows of the sample.
 fn in_order(sample: &[usize], permutation: &[usize]) -> Vec<usize> {
     let mut place = vec![0; permutation.len()];
     for (at, &item) in permutation.iter().enumerate() {
@@ -198,7 +201,7 @@ fn in_order(sample: &[usize], permutation: &[usize]) -> Vec<usize> {
     rows
 }
 
-/// A gallery whose truth is known.
+/// Gallery whose truth is known.
 struct Whole<'a> {
     name: String,
     old: &'a Matrix,
@@ -206,10 +209,10 @@ struct Whole<'a> {
     adapted: Matrix,
     labels: &'a [i64],
     handicap: f64,
-    distances: [rehang::Distance; 2],
-    /// Each order, with its permutation and its curve.
+    distances: [rehang_core::Distance; 2],
+    /// Orders, each with its permutation and its curve.
     orders: Vec<(&'static str, Vec<usize>, Curve)>,
-    /// Agreement in a random order, and today's.
+    /// Agreement along a random order; below it today's.
     agreement_line: Vec<f64>,
     agreement_today: f64,
 }
@@ -219,7 +222,7 @@ fn by_label(labels: &[i64]) -> Relevance<'_> {
 }
 
 impl<'a> Whole<'a> {
-    fn new(set: &str, part: &'a Part, fitted: &rehang::Adapter) -> Result<Self> {
+    fn new(set: &str, part: &'a Part, fitted: &rehang_core::Adapter) -> Result<Self> {
         let adapted = adapter::apply(fitted, &part.old, None, &Progress::default())?;
         let sigma: Vec<f64> = adapted.variance.iter().map(|&value| f64::from(value)).collect();
         let mut whole = Self {
@@ -252,7 +255,7 @@ impl<'a> Whole<'a> {
         Ok(whole)
     }
 
-    /// The exact curve of some of the items, in an order of these.
+    /// Computes the exact curve of some of the items, in an order of these.
     fn curve(
         &self,
         rows: &[usize],
@@ -269,7 +272,7 @@ impl<'a> Whole<'a> {
         curve(&input, &CurveOptions { kept_cuts, ..CurveOptions::default() }, &Progress::default())
     }
 
-    /// Forecasts of one sample, whole and as today.
+    /// Forecasts from one sample: the whole gallery, and as today.
     fn split(
         &self,
         size: usize,
@@ -333,7 +336,7 @@ impl<'a> Whole<'a> {
         let name = |what: &str| format!("{metric}, {what}");
         let band = alone.bands(RESAMPLES, 0.95, split)?;
         let last = self.agreement_line.len() - 1;
-        // The end agrees with itself.
+        // Agreement of the new model with itself, at the end, needs no comparison.
         for (number, (point, said)) in POINTS.into_iter().take(4).enumerate() {
             let truth = self.agreement_line[point * last / (made.shares.len() - 1)];
             promise(name(&format!("{number} {said}")), 0, of.at[point], truth);
@@ -349,7 +352,7 @@ impl<'a> Whole<'a> {
     }
 }
 
-/// The parts of which fewer intervals hold the truth than [`PART_MIN`].
+/// Prints the parts of which fewer intervals hold the truth than [`PART_MIN`].
 fn print_parts(promises: &Promises) {
     println!("\n| n | of | part | covered, % | off | its spread | half-width |");
     println!("|--:|---|---|--:|--:|--:|--:|");

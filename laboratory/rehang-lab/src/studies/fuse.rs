@@ -1,15 +1,17 @@
-//! `cargo lab study fuse [FOLDER] [SET…]`: what searches find at every stage of a live upgrade, in four ways of serving.
+//! `cargo lab study fuse [FOLDER] [SET…]`: what searches find at every stage of a live upgrade, in four ways
+//! of serving.
 //!
-//! Doing nothing: the old query over old vectors. A bridge: both queries over old vectors, before the switch. Mixed: the new query over
-//! native and adapted vectors. Fused: native vectors by the new query, all others by both. Some of the gallery's own items are the queries,
-//! each leaves itself out; all vectors are compared by their cosine.
+//! Doing nothing: the old query over old vectors. A bridge: both queries over old vectors, before the switch.
+//! Mixed: the new query over native and adapted vectors. Fused: native vectors by the new query, all others
+//! by both. Some of the gallery's own items are the queries, and each leaves itself out. All vectors are
+//! compared by their cosine.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rehang::order::Policy;
-use rehang::statistics::mean_sd;
-use rehang::{Bridge, Distance, Error, Matrix, Pairs, Progress, Provenance, Result, Vectors};
+use rehang_core::order::Policy;
+use rehang_core::statistics::mean_sd;
+use rehang_core::{Bridge, Distance, Error, Matrix, Pairs, Progress, Provenance, Result, Vectors};
 use rehang_fit::{FitParameters, Method, NetworkOptions, fit_adapter, fit_bridge};
 use rehang_store::{
     Filter, Found, ItemWrite, Ledger, NewVector, Record, Scan, Select, VectorWrite, WriteOutcome,
@@ -22,16 +24,16 @@ use crate::studies::papers::units::{Part, SETS, Set};
 
 const STAGES: [f64; 9] = [0.0, 0.02, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0];
 const DEPTH: usize = 10;
-/// Items that ask, at most: evenly spaced ones.
+/// Number of items that ask, at most: evenly spaced ones.
 const QUERIES: usize = 600;
 const WAYS: [&str; 4] = ["do nothing", "bridge", "mixed", "fused"];
-/// Of these ways, those before the switch.
+/// Ways of serving before the switch, of [`WAYS`].
 const BEFORE: [&str; 2] = ["do nothing", "bridge"];
 
-/// Of every query top-1 and precision@10, in percent.
+/// Quality of every query: top-1 and precision@10, in percent.
 type Quality = Vec<[f64; 2]>;
 
-/// Of one gallery and adapter, by way of serving and stage.
+/// Qualities of one gallery and adapter, by way of serving and stage.
 struct Row {
     found: Vec<Vec<Quality>>,
 }
@@ -66,7 +68,7 @@ fn cosine(of: &Vectors) -> Result<Vectors> {
     Vectors::measured(&of.space().name, Distance::Cosine, of.matrix().clone(), "vectors")
 }
 
-fn stages(set: &str, part: &Part, adapter: &rehang::Adapter, bridge: Option<&Bridge>) -> Result<Row> {
+fn stages(set: &str, part: &Part, adapter: &rehang_core::Adapter, bridge: Option<&Bridge>) -> Result<Row> {
     let (old, new) = (&adapter.old, &adapter.new);
     let order = OrderSettings { policy: Policy::Coverage, seed: 0 };
     let setup = UpgradeSetup { old, new, adapter: Some(adapter), order };
@@ -83,7 +85,7 @@ fn stages(set: &str, part: &Part, adapter: &rehang::Adapter, bridge: Option<&Bri
             if let Some(bridge) = bridge.filter(|_| way == "bridge") {
                 set_bridge(&store, old, new, Some(bridge))?;
             }
-            // It stays as it is.
+            // The old vectors stay as they are, so every stage is the same.
             found = vec![quality(&store, adapter, part)?; STAGES.len()];
         } else {
             let serving = if way == "fused" { Serving::Fused } else { Serving::Mixed };
@@ -112,8 +114,8 @@ fn stages(set: &str, part: &Part, adapter: &rehang::Adapter, bridge: Option<&Bri
     Ok(row)
 }
 
-/// A gallery of the part's items with their old vectors.
-fn gallery(part: &Part, adapter: &rehang::Adapter) -> Result<MemoryStore> {
+/// Makes a gallery of the part's items with their old vectors.
+fn gallery(part: &Part, adapter: &rehang_core::Adapter) -> Result<MemoryStore> {
     let store = MemoryStore::new();
     store.create_space(&adapter.old, Provenance::Old)?;
     let writes: Vec<ItemWrite> = (0..part.old.len())
@@ -133,7 +135,8 @@ fn gallery(part: &Part, adapter: &rehang::Adapter) -> Result<MemoryStore> {
     Ok(store)
 }
 
-/// Makes the next items native, worst first: what the table knows is written as an encoder's answer would be.
+/// Makes the next items native, worst first: new vectors that the part knows are written as an encoder's
+/// answers would be.
 fn backfill(store: &MemoryStore, space: &str, part: &Part, items: usize) -> Result<usize> {
     if items == 0 {
         return Ok(0);
@@ -150,8 +153,8 @@ fn backfill(store: &MemoryStore, space: &str, part: &Part, items: usize) -> Resu
     Ok(outcomes.iter().filter(|outcome| **outcome == WriteOutcome::Written).count())
 }
 
-/// Top-1 and precision@10 by label of every query, each item leaving itself out.
-fn quality(store: &MemoryStore, adapter: &rehang::Adapter, part: &Part) -> Result<Quality> {
+/// Measures top-1 and precision@10 by label of every query, each item leaving itself out.
+fn quality(store: &MemoryStore, adapter: &rehang_core::Adapter, part: &Part) -> Result<Quality> {
     let rows: Vec<usize> = (0..part.old.len()).step_by(part.old.len().div_ceil(QUERIES)).collect();
     let (old, new): (&Matrix, &Matrix) = (&part.old.matrix().select(&rows), &part.new.matrix().select(&rows));
     let gallery = Gallery::new(Arc::new(store.clone()));
@@ -175,7 +178,8 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
     mean_sd(&values.collect::<Vec<_>>()).map_or(f64::NAN, |spread| spread.mean)
 }
 
-/// Differences of fused searches from each other way: their mean over galleries and adapters, and where they are beyond their own interval.
+/// Prints differences of fused searches from each other way: their mean over galleries and adapters, and
+/// where they are beyond their own interval.
 fn summary(rows: &[Row]) {
     let (last, end) = (WAYS.len() - 1, STAGES.len() - 1);
     println!("\n| fused against | metric | {} | better beyond its interval | worse | worst |", {

@@ -1,8 +1,12 @@
-//! `cargo lab study identify [FOLDER [REAL]]`: random mixtures of models' vectors, found or rightly not found.
+//! `cargo lab study identify [FOLDER [REAL]]`: random mixtures of models' vectors, found or rightly not
+//! found.
 //!
-//! The first table has what one model's vectors are beside another's, and the two after it the numbers that say from where on vectors are near or related. Then come models that may have made the vectors: each
-//! case mixes a share of one thing into the vectors of a model, and a provider may have changed all of them. The last three have the vectors alone, and the numbers that say from where on they are of two models. Vectors of `scripts/real-pairs.py` and
-//! `scripts/real-providers.py` are taken from REAL where they are there.
+//! The first table compares one model's vectors with another's. The two after it hold the numbers that say
+//! from where on vectors are near or related. Then come models that may have made the vectors: each case
+//! mixes a share of one thing into the vectors of a model, and a provider may have changed all of them. The
+//! last three tables have the vectors alone, and the numbers that say from where on they are of two models.
+//! Vectors of `scripts/real-pairs.py` and `scripts/real-providers.py` are taken from REAL where they are
+//! there.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,40 +14,43 @@ use std::path::{Path, PathBuf};
 use half::f16;
 use rand::rand_core::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use rehang::{Distance, Error, Matrix, Progress, Result, difference};
+use rehang_core::{Distance, Error, Matrix, Progress, Result, difference};
 use rehang_evaluate::{Candidate, Maker, Nearness, Origin, identify_vectors, nearness};
 use rehang_files::{VectorSource, read_labels, read_matrix};
 use rehang_fit::kinship_of_any;
 
 const CASES: usize = 1000;
-/// Vectors of a mixture.
+/// Number of vectors of a mixture.
 const ITEMS: usize = 200;
-/// One case of so many is of one model alone.
+/// Number of cases of which one is of one model alone.
 const SOUND: u64 = 5;
-/// The share of all cases that has to be right.
+/// Share of all cases that has to be right.
 const RIGHT_MIN: f64 = 0.99;
-/// Vectors of a gallery that is looked at without models, and shares of the smaller kind.
+/// Number of vectors of a gallery that is looked at without models, and shares of the smaller kind, in
+/// percent.
 const ALONE: usize = 1500;
 const SHARES: [usize; 4] = [0, 50, 8, 3];
 const DRAWS: u64 = 2;
-/// What [`Nearness`] may be, at most, for a vector to be related and to be near.
+/// Thresholds of [`Nearness`] that are tried: the most that it may be for a vector to be related, and to be
+/// near.
 const NEARER: [f64; 5] = [0.0, 0.01, 0.02, 0.05, 0.1];
 const TIMES: [f64; 7] = [0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8];
-/// What the kinship of two kinds may be at most, and that of each by itself at least, for them to be two models'.
+/// Thresholds of kinship that are tried: the most between two kinds, and the least within each, for the kinds
+/// to be of two models.
 const ACROSS: [f64; 5] = [0.05, 0.1, 0.15, 0.2, 0.25];
 const WITHIN: [f64; 4] = [0.0, 0.1, 0.2, 0.3];
-/// Kinds are told where so many percent of the vectors are.
+/// Percent of the vectors that have to be told right for the kinds to count as told.
 const TOLD_MIN: f64 = 90.0;
-/// What of the providers' vectors is not looked at alone: more of the same.
+/// Vectors of providers that are not looked at alone, since they are more of the same.
 const PROVIDED: [&str; 3] = ["L6 in 8 bits", "L6, prompt 1", "E5, passage"];
 
-/// Models' vectors of one set's items, row by row.
+/// Set of items with the vectors of several models, row by row.
 struct Set {
     name: String,
     models: Vec<(String, Matrix)>,
 }
 
-/// Prints both tables; fails where fewer cases are right than have to be.
+/// Prints all tables; fails where fewer cases are right than have to be.
 pub fn run(arguments: &[&str]) -> Result<()> {
     let folder = PathBuf::from(arguments.first().copied().unwrap_or("../shared/data"));
     let real = PathBuf::from(arguments.get(1).copied().unwrap_or("target/real"));
@@ -54,7 +61,7 @@ pub fn run(arguments: &[&str]) -> Result<()> {
     without_models(&sets)
 }
 
-/// What one model's vectors are beside another's of the same items.
+/// Prints how one model's vectors stand to another's of the same items.
 fn one_by_one(sets: &[Set]) -> Result<()> {
     println!(
         "| set | vectors of | model | its own | nearly | related | none | difference: least, middle, most |\n|---|---|---|--:|--:|--:|--:|--:|"
@@ -93,7 +100,7 @@ fn one_by_one(sets: &[Set]) -> Result<()> {
     Ok(())
 }
 
-/// The sets, without those whose models another one has too, with providers'.
+/// Leaves out sets whose models another set has too, beside those of providers.
 fn once(sets: &[Set]) -> impl Iterator<Item = &Set> {
     let provided = |set: &Set| format!("{}, providers", set.name);
     sets.iter().filter(move |set| sets.iter().all(|other| other.name != provided(set)))
@@ -104,7 +111,7 @@ fn is_counts(set: &Set, name: &str) -> bool {
     !set.name.starts_with("img_") && ["old", "mid"].contains(&name)
 }
 
-/// What two models of one set have to do with each other.
+/// Says how two models of one set are related.
 fn relation(set: &Set, one: &str, other: &str) -> &'static str {
     let family =
         |name: &str| !set.name.starts_with("img_") && ["L3", "L6"].contains(&model_of(name).as_str());
@@ -128,13 +135,13 @@ fn sorted(mut values: Vec<f64>) -> Vec<f64> {
     values
 }
 
-/// The values at some parts of the way from the least to the most.
+/// Gives the values at some parts of the way from the least to the most.
 fn at(values: &[f64], parts: &[f64], digits: usize) -> String {
     let of = |part: &f64| format!("{:.digits$}", values[(part * (values.len() - 1) as f64).round() as usize]);
     parts.iter().map(of).collect::<Vec<_>>().join(", ")
 }
 
-/// What [`Nearness`] is between models, and what other thresholds would say.
+/// Prints the [`Nearness`] of models to each other, and what other thresholds would say.
 fn near_and_related(sets: &[Set]) -> Result<()> {
     let mut found: BTreeMap<&'static str, Vec<Nearness>> = BTreeMap::new();
     for set in once(sets) {
@@ -249,14 +256,15 @@ fn sets(folder: &Path, real: &Path) -> Result<Vec<Set>> {
     Ok(sets)
 }
 
-/// Whether two names are of one model, up to what providers change: the set's `new` is MiniLM-L6 in single precision.
+/// Whether two names are of one model, up to what providers change: the set's `new` is MiniLM-L6 in single
+/// precision.
 fn is_one(a: &str, b: &str) -> bool {
     let of =
         |name: &str| if name == "new" || name == "L6 in 8 bits" { "L6".to_owned() } else { name.to_owned() };
     of(a) == of(b)
 }
 
-/// The model behind a name, whatever its provider and its prompt.
+/// Names the model behind a name, whatever its provider and its prompt.
 fn model_of(name: &str) -> String {
     let name = name.split(',').next().unwrap_or(name);
     if name == "new" || name == "L6 in 8 bits" { "L6".into() } else { name.into() }
@@ -285,7 +293,7 @@ struct Count {
     wrong: usize,
 }
 
-/// A provider's change of all vectors.
+/// Changes all vectors as a provider may, in one of several ways; names the way.
 fn changed(matrix: &Matrix, how: usize) -> (&'static str, Matrix) {
     let width = matrix.columns();
     let cut = |width: usize| Matrix::from_fn(matrix.rows(), width, |row, column| matrix.row(row)[column]);
@@ -329,7 +337,8 @@ fn with_models(sets: &[Set]) -> Result<()> {
         let is_sound = random.next_u64().is_multiple_of(SOUND);
         let share = if is_sound { 0.0 } else { 50_f64.powf(unit(&mut random)) / 100.0 };
         let count = ((share * ITEMS as f64).round() as usize).max(usize::from(!is_sound));
-        // What is mixed in: another model of at least this width, cut to it; a rotation; a prompt, as a shift of all and noise of each.
+        // Mixed in is another model of at least this width, cut to it; a rotation; or a prompt, as a shift of
+        // all and noise of each.
         let others: Vec<usize> = (0..set.models.len())
             .filter(|&model| {
                 set.models[model].1.columns() >= width && !is_one(&set.models[model].0, &set.models[first].0)
@@ -373,7 +382,8 @@ fn with_models(sets: &[Set]) -> Result<()> {
             if is_other[row] { other.row(row)[column] } else { own.row(row)[column] }
         });
         let (change, mixed) = changed(&mixed, below(&mut random, 6));
-        // The model is known, in the half of the cases by another provider where the set has one; what is mixed in is known or not.
+        // The model is known, in half of the cases by another provider where the set has one; what is mixed
+        // in is known or not.
         let by = (0..set.models.len())
             .find(|&model| model != first && is_one(&set.models[model].0, &set.models[first].0))
             .filter(|_| random.next_u64().is_multiple_of(2))
@@ -392,7 +402,7 @@ fn with_models(sets: &[Set]) -> Result<()> {
             })
             .collect();
         let found = identify_vectors(&mixed, &candidates)?;
-        let has_direction = |matrix: &Matrix, row: usize| rehang::norm(matrix.row(row)) > 0.0;
+        let has_direction = |matrix: &Matrix, row: usize| rehang_core::norm(matrix.row(row)) > 0.0;
         let seen = (0..ITEMS).filter(|&row| is_other[row] && has_direction(&mixed, row)).count();
         let expected = if seen > 0 { Origin::Mixed } else { Origin::OneModel };
         let is_right_maker = |row: usize| match (is_other[row], found.makers[row]) {
@@ -434,7 +444,7 @@ fn with_models(sets: &[Set]) -> Result<()> {
     Ok(())
 }
 
-/// What was seen of one draw without models.
+/// Result of one draw without models.
 struct Drawn {
     across: f64,
     within: f64,
@@ -470,7 +480,7 @@ fn without_models(sets: &[Set]) -> Result<()> {
                         };
                         let is_right = |place: &usize| kinds.small[*place] == is_other(*place);
                         let right = (0..rows.len()).filter(is_right).count();
-                        // Of two halves either may be called the smaller one.
+                        // Either of two halves may be called the smaller one.
                         let right = if share == 50 { right.max(rows.len() - right) } else { right };
                         let told = 100.0 * right as f64 / rows.len() as f64;
                         if kinds.is_of_two() {
@@ -505,7 +515,7 @@ fn without_models(sets: &[Set]) -> Result<()> {
     Ok(())
 }
 
-/// What the kinship of kinds is, and what other thresholds would find.
+/// Prints the kinship of kinds, and what other thresholds would find.
 fn of_two_models(seen: &BTreeMap<(&'static str, usize), Vec<Drawn>>) {
     println!(
         "\n| mixed in | share, % | draws | told | across: least, middle, most | within: least, middle, most |\n|---|--:|--:|--:|--:|--:|"

@@ -1,9 +1,10 @@
-//! `cargo lab study learning [FOLDER] [SET…]`: what the learning curve promises of twice as many pairs, against what they brought.
+//! `cargo lab study learning [FOLDER] [SET…]`: what the learning curve promises of twice as many pairs,
+//! against what they brought.
 
 use std::path::{Path, PathBuf};
 
-use rehang::statistics::mean_sd;
-use rehang::{Distance, Pairs, Progress, Result, Vectors};
+use rehang_core::statistics::mean_sd;
+use rehang_core::{Distance, Pairs, Progress, Result, Vectors};
 use rehang_files::VectorSource;
 use rehang_fit::folds::folds;
 use rehang_fit::{LearningCurve, learning_curve};
@@ -13,7 +14,7 @@ use crate::studies::regret::JUDGED;
 
 const SETS: [&str; 6] =
     ["toy_digits", "img_omniglot", "img_caltech101", "text_clinc150", "text_banking77", JUDGED];
-/// Samples, as `rehang upgrade pairs` draws them.
+/// Sizes of samples, as `rehang upgrade pairs` draws them.
 const SAMPLES: [usize; 5] = [250, 500, 1000, 2000, 4000];
 
 /// Prints one line a set and sample, and what all steps were promised and brought.
@@ -56,7 +57,7 @@ pub fn run(arguments: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// The documents of the set with judged queries, without labels.
+/// Reads the documents of the set with judged queries, as pairs without labels.
 fn documents(folder: &Path) -> Result<Pairs> {
     let vectors = |model: &str| {
         let source = VectorSource::path(folder.join(JUDGED).join(format!("docs_{model}.npy")));

@@ -1,5 +1,6 @@
-//! Studies: what the methods of papers and rehang's own choices are worth, measured on real vectors. They read `../shared/data`, seen from
-//! the root of the repository, and write the records and pages of the laboratory.
+//! Studies: what the methods of papers and rehang's own choices are worth, measured on real vectors. They
+//! read `../shared/data`, seen from the root of the repository, and write the records and pages of the
+//! laboratory.
 
 mod bias;
 mod bridge;
@@ -9,20 +10,21 @@ mod forecast;
 mod fuse;
 mod identify;
 mod learning;
+mod networks;
 mod orders;
 mod papers;
 mod records;
 mod refit;
 mod regret;
 
-use rehang::Result;
+use rehang_core::Result;
 
 use crate::arguments::StudyName;
 
-/// Where the real galleries lie, unless another folder is named.
+/// Folder of the real galleries, unless another one is named.
 const DATA: &str = "../shared/data";
 
-/// Repeats a study with what stands behind its name.
+/// Repeats a study with the words behind its name.
 pub fn run(study: StudyName, rest: &[&str]) -> Result<()> {
     match study {
         StudyName::Bias => bias::run(rest.first().unwrap_or(&DATA)),
@@ -33,6 +35,7 @@ pub fn run(study: StudyName, rest: &[&str]) -> Result<()> {
         StudyName::Fuse => fuse::run(rest),
         StudyName::Identify => identify::run(rest),
         StudyName::Learning => learning::run(rest),
+        StudyName::Networks => networks::run(rest),
         StudyName::Orders => orders::run(rest),
         StudyName::Papers => papers::run(rest),
         StudyName::Refit => refit::run(rest),

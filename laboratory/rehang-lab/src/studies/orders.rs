@@ -1,15 +1,17 @@
-//! `cargo lab study orders [SPLITS [FOLDER [SET…]]]`: whether the order that held-out pairs choose for a metric is right for galleries that they have not seen.
+//! `cargo lab study orders [SPLITS [FOLDER [SET…]]]`: whether the order that held-out pairs choose for a
+//! metric is right for galleries that they have not seen.
 //!
-//! Each split draws other pairs, and a half of each part as its gallery; the other half asks. *Even*: each item once. *Zipf*: as many queries, those of a class
-//! by 1/rank, in a random ranking of the classes. An adapter of all drawn pairs serves with its handicap. `rehang_fit::choose_order` sees the pairs alone.
+//! Each split draws other pairs, and a half of each part as its gallery; the other half asks. *Even*: each
+//! item asks once. *Zipf*: as many queries, those of a class by 1/rank, in a random ranking of the classes.
+//! An adapter of all drawn pairs serves with its handicap. `rehang_fit::choose_order` sees the pairs alone.
 
 use std::collections::BTreeMap;
 
-use rehang::adapter::apply;
-use rehang::curve::{CurveInput, CurveOptions, MAP, Metric, Relevance, TOP1, curve};
-use rehang::order::{OrderInput, Policy, order};
-use rehang::statistics::mean_sd;
-use rehang::{Adapter, Error, Pairs, Progress, Result};
+use rehang_core::adapter::apply;
+use rehang_core::curve::{CurveInput, CurveOptions, MAP, Metric, Relevance, TOP1, curve};
+use rehang_core::order::{OrderInput, Policy, order};
+use rehang_core::statistics::mean_sd;
+use rehang_core::{Adapter, Error, Pairs, Progress, Result};
 use rehang_fit::folds::folds;
 use rehang_fit::{FitParameters, Method, ORDERS, choose_order};
 
@@ -21,17 +23,19 @@ use crate::studies::regret::{Ground, asked, labelled};
 const METHOD: Method = Method::KernelRidge;
 const METRICS: [Metric; 2] = [MAP, TOP1];
 const LOADS: [&str; 2] = ["even", "zipf"];
-/// Student's t for 95 % of five splits, and what more have about.
+/// Student's t for 95 % of two to six splits; more splits have about 1.96.
 const T: [f64; 5] = [12.706, 4.303, 3.182, 2.776, 2.571];
 
-/// The areas of one part under one load, by split: of the order that was chosen for each metric its place in [`ORDERS`], and the areas of all by metric.
+/// Areas of one part under one load, by split: the place in [`ORDERS`] of the order that was chosen for each
+/// metric, and the areas of all orders by metric.
 #[derive(Default)]
 struct Row {
     chosen: Vec<[usize; 2]>,
     areas: Vec<[[f64; 3]; 2]>,
 }
 
-/// Prints which order was chosen and what it gains over each, and fails where it is below one in more than one of twenty.
+/// Prints which order was chosen and what it gains over each; fails where it is below another one in more
+/// than one of twenty cases.
 pub fn run(arguments: &[&str]) -> Result<()> {
     let (splits, folder, sets) = asked(arguments, 5, &SETS)?;
     let mut rows: BTreeMap<(String, &str), Row> = BTreeMap::new();
@@ -61,7 +65,7 @@ pub fn run(arguments: &[&str]) -> Result<()> {
     print(&rows)
 }
 
-/// The rows of a part that ask: each once, or by 1/rank of their class, in turns.
+/// Gives the rows of a part that ask: each once, or by 1/rank of their class, in turns.
 fn asking(rows: &[usize], labels: &[i64], load: &str, seed: u64) -> Vec<usize> {
     let mut classes: BTreeMap<i64, Vec<usize>> = BTreeMap::new();
     for &row in rows {
@@ -80,7 +84,7 @@ fn asking(rows: &[usize], labels: &[i64], load: &str, seed: u64) -> Vec<usize> {
     classes.values().zip(&rank).flat_map(of_class).collect()
 }
 
-/// The areas of each of [`ORDERS`], by metric.
+/// Measures the areas of each of [`ORDERS`], by metric.
 fn measure(adapter: &Adapter, ground: &Ground, load: &str, seed: u64) -> Result<[[f64; 3]; 2]> {
     let quiet = Progress::default();
     let half = folds(ground.labels.len(), 2, seed);
@@ -172,7 +176,7 @@ fn print(rows: &BTreeMap<(String, &str), Row>) -> Result<()> {
     let said: Vec<String> =
         names.iter().zip(below).map(|(name, below)| format!("{name} in {below}")).collect();
     println!("\nBeyond the interval of the splits the chosen order is below {} of {count}.", said.join(", "));
-    // Of so many intervals of 95 % one in forty is above 0 by chance.
+    // One in forty of these 95 % intervals is above 0 by chance.
     if below.iter().any(|&below| below * 20 > count) {
         return Err(Error::corrupt("a chosen order", format!("it is below another in {below:?} of {count}")));
     }

@@ -2,12 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use rehang_files::{AtomicFile, read_lines};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// The rows of a record; none where there is no file yet.
+/// Reads the rows of a record; none where there is no file yet.
 pub fn read<T: DeserializeOwned>(path: &Path) -> Result<Vec<T>> {
     if !path.exists() {
         return Ok(Vec::new());
@@ -17,7 +17,7 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> Result<Vec<T>> {
     read_lines(path)?.iter().filter(|line| !line.trim().is_empty()).map(parsed).collect()
 }
 
-/// Rows as the lines of a record.
+/// Writes rows as the lines of a record.
 pub fn lines(rows: &[impl Serialize]) -> Result<String> {
     let line = |row| serde_json::to_string(row).map_err(|error| Error::corrupt("a record", error));
     rows.iter().map(|row| Ok(line(row)? + "\n")).collect()
@@ -35,7 +35,7 @@ pub fn create_folder_of(path: &str) -> Result<()> {
     fs_err::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))
 }
 
-/// The root of the repository.
+/// Root of the repository.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap_or(Path::new(".")).to_path_buf()
 }

@@ -1,25 +1,28 @@
-//! `cargo lab study refit [METHOD [FOLDER [SET…]]]`: what it is worth to fit the map again while a gallery is re-embedded.
+//! `cargo lab study refit [METHOD [FOLDER [SET…]]]`: what it is worth to fit the map again while a gallery is
+//! re-embedded.
 //!
-//! A part of a set is a gallery whose new vectors are all known. It is re-embedded in an order twice: with the map of its pairs to the end, and
-//! with a map that is fitted again at the shares where a run asks, if the rule says so. Each item that a run keeps for measuring is
-//! re-embedded first and fitted on never, and so is a fifth of all items, as of pairs. At every question both maps are followed to the end,
-//! so that the rule is held against what it was right or wrong about.
+//! A part of a set is a gallery whose new vectors are all known. It is re-embedded in an order twice: with
+//! the map of its pairs to the end, and with a map that is fitted again at the shares where a run asks, if
+//! the rule says so. Items that a run keeps for measuring are re-embedded first. A fifth of all items, these
+//! among them, is never fitted on, as of pairs. At every question both maps are followed to the end, so that
+//! the rule is held against what it was right or wrong about.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use rehang::adapter::{self, true_errors};
-use rehang::curve::{Curve, CurveInput, CurveOptions, MAP, Relevance, TOP1, curve};
-use rehang::order::{OrderInput, Policy, order};
-use rehang::statistics::mean_sd;
-use rehang::{Adapter, Matrix, Pairs, Progress, Result, Vectors};
+use rehang_core::adapter::{self, true_errors};
+use rehang_core::curve::{Curve, CurveInput, CurveOptions, MAP, Relevance, TOP1, curve};
+use rehang_core::order::{OrderInput, Policy, order};
+use rehang_core::statistics::mean_sd;
+use rehang_core::{Adapter, Matrix, Pairs, Progress, Result, Vectors};
 use rehang_fit::refit::{ASKED_AT, RefitGain, kept_for_measuring};
 use rehang_fit::{FitParameters, Method, NetworkOptions, fit_adapter};
 
 use crate::studies::papers::units::{Part, SETS, Set};
 
 const POLICIES: [Policy; 3] = [Policy::Random, Policy::Sigma, Policy::Coverage];
-/// Pairs that the first map is fitted on, of all classes or of every second one.
+/// Choices of pairs that the first map is fitted on: a name, how many, and 1 for all classes or 2 for every
+/// second one.
 const FIRST: [(&str, usize, i64); 3] =
     [("2,000 pairs", 2000, 1), ("500 pairs", 500, 1), ("half the classes", 2000, 2)];
 /// Points of area below which a decision made no difference.
@@ -28,28 +31,29 @@ const NOTHING: f64 = 0.1;
 /// mAP and top-1, in points.
 type Points = [f64; 2];
 
-/// One question: whether to take the map that was fitted again.
+/// Question whether to take the map that was fitted again, and what the answer was worth.
 struct Asked {
     first: &'static str,
     gain: RefitGain,
-    /// What the rest of the area gains, from the question to the end.
+    /// Gain of the rest of the area, from the question to the end.
     worth: Points,
-    /// What it gains where a fifth more of the natives are fitted on: all that are not kept for measuring.
+    /// Gain of the rest of the area where a fifth more of the natives are fitted on: all that are not kept
+    /// for measuring.
     with_all: Option<Points>,
 }
 
-/// One gallery in one order.
+/// Areas of one gallery in one order.
 struct Way {
     first: &'static str,
     part: &'static str,
     policy: Policy,
     without: Points,
     with: Points,
-    /// What is kept comes first, and the map stays.
+    /// Area where the items kept for measuring come first, and the map stays.
     kept_first: Points,
-    /// As with refits, but with the handicap of the first map to the end.
+    /// Area with refits, but with the handicap of the first map to the end.
     first_handicap: Points,
-    /// As with refits, but in the order of the first map to the end.
+    /// Area with refits, but in the order of the first map to the end.
     first_order: Points,
     taken: usize,
 }
@@ -102,7 +106,7 @@ pub fn run(arguments: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// The first pairs of a random order, of every so many classes.
+/// Draws the first pairs of a random order, of every `every`-th class.
 fn first_pairs(pairs: &Pairs, count: usize, every: i64) -> Pairs {
     let is_in = |row: usize| pairs.labels().is_none_or(|labels| labels[row].rem_euclid(every) == 0);
     let rows: Vec<usize> =
@@ -120,7 +124,7 @@ pub(crate) fn fit(pairs: &Pairs, method: Method) -> Result<Adapter> {
     Ok(fit_adapter(pairs, None, &parameters, &NetworkOptions::default(), &Progress::default())?.adapter)
 }
 
-/// A gallery, and what its first map was fitted on.
+/// Gallery, and what its first map was fitted on.
 struct Study<'a> {
     part: &'a Part,
     pairs: &'a Pairs,
@@ -128,7 +132,7 @@ struct Study<'a> {
     policy: Policy,
 }
 
-/// A map on all items of a gallery.
+/// Result of a map on all items of a gallery.
 struct Mapped {
     adapted: Matrix,
     sigma: Vec<f64>,
@@ -152,7 +156,7 @@ impl Study<'_> {
         })
     }
 
-    /// What is native already, then the rest in the order that a map gives it.
+    /// Orders the gallery: native items first, then the rest in the order that a map gives it.
     fn ordered(&self, natives: &[usize], mapped: &Mapped) -> Result<Vec<usize>> {
         let mut is_native = vec![false; self.items()];
         for &item in natives {
@@ -178,7 +182,7 @@ impl Study<'_> {
         curve(&CurveInput { handicap, ..input }, &CurveOptions::default(), &Progress::default())
     }
 
-    /// The pairs and those natives that may be fitted on.
+    /// Joins the pairs with those natives that may be fitted on.
     fn pairs_with(&self, natives: &[usize]) -> Result<Pairs> {
         let joined = |first: &Vectors, more: &Vectors| {
             let mut values = first.matrix().as_slice().to_vec();
@@ -202,7 +206,7 @@ impl Study<'_> {
         };
         let random = shuffled(items, 11);
         let kept = &random[..kept_for_measuring(items)];
-        // A fifth of all, those that are kept among them, is fitted on never.
+        // A fifth of all items, with those kept for measuring among them, is never fitted on.
         let mut is_held_out = vec![false; items];
         for &item in &random[..items / 5] {
             is_held_out[item] = true;
@@ -215,7 +219,7 @@ impl Study<'_> {
         let mut line = self.curve(&mapped.adapted, mapped.handicap, &order)?;
         let kept_first = of(&line, 0, items).map(|sum| sum / items as f64);
         let first_order = order.clone();
-        // With the handicap of the first map, and in its order.
+        // Other lines take the handicap of the first map, or its order.
         let mut others = [line.clone(), line.clone()];
         let (mut sums, mut sums_of_others) = ([0.0; 2], [[0.0; 2]; 2]);
         let (mut from, mut taken, mut asked) = (0, 0, Vec::new());
@@ -271,8 +275,9 @@ impl Study<'_> {
         Ok((way, asked))
     }
 
-    /// Searches at the first question, by how far the pages of the new map are and by whose handicap: none is made anew, half is with the
-    /// old handicap, half with the new one, all is. Nothing where both maps are served with the same.
+    /// Measures searches at the first question, by how far the pages of the new map are and by whose
+    /// handicap: none is made anew, half is with the old handicap, half with the new one, all is. Nothing
+    /// where both maps are served with the same handicap.
     fn between(&self, adapter: &Adapter) -> Result<Option<[Points; 4]>> {
         let mapped = self.map(adapter)?;
         let order = self.ordered(&[], &mapped)?;

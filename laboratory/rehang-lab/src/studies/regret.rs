@@ -1,20 +1,22 @@
-//! `cargo lab study regret [FOLDER] [SET…]`: what `auto`'s choice costs against the best candidate that it had.
+//! `cargo lab study regret [FOLDER] [SET…]`: what `auto`'s choice costs against the best candidate that it
+//! had.
 //!
-//! Every method that `auto` compared is fitted on the training pairs by itself, knowing what `auto` knew, and served to the test parts,
-//! which no fit has seen, with its own handicap in the default order; their labels (or judgements) say what it is worth. The regret of
-//! a choice is the area of the best of them less the area of the chosen one, in points of mAP (of nDCG@10 where there are judgements).
-//! What is in the record is not measured again; `table` in place of a set only writes the table. `scripts/real-pairs.py` makes sets of
+//! Every method that `auto` compared is fitted on the training pairs by itself, knowing what `auto` knew, and
+//! served to the test parts, which no fit has seen, with its own handicap in the default order; their labels
+//! (or judgements) say what it is worth. The regret of a choice is the area of the best of them less the area
+//! of the chosen one, in points of mAP (of nDCG@10 where there are judgements). What is in the record is not
+//! measured again; `table` in place of a set only writes the table. `scripts/real-pairs.py` makes sets of
 //! real encoders.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use rehang::adapter;
-use rehang::curve::{CurveInput, CurveOptions, Metric, Qrels, Relevance, curve};
-use rehang::order::{OrderInput, Policy, order};
-use rehang::statistics::mean_sd;
-use rehang::{Adapter, Distance, Error, Matrix, Pairs, Progress, Result, Vectors};
+use rehang_core::adapter;
+use rehang_core::curve::{CurveInput, CurveOptions, Metric, Qrels, Relevance, curve};
+use rehang_core::order::{OrderInput, Policy, order};
+use rehang_core::statistics::mean_sd;
+use rehang_core::{Adapter, Distance, Error, Matrix, Pairs, Progress, Result, Vectors};
 use rehang_files::VectorSource;
 use rehang_files::qrels::read_qrels;
 use rehang_fit::{FitParameters, FitQueries, Method, NetworkOptions, Selection, fit_adapter};
@@ -25,29 +27,29 @@ use crate::studies::records;
 
 const RECORD: &str = "laboratory/bench/runs/regret/regret.jsonl";
 const PAGE: &str = "laboratory/docs/choice.md";
-/// The line of the page that the table stands below.
+/// Line of the page that the table stands below.
 const MARK: &str = "<!-- made by `cargo lab study regret` -->\n";
-/// A set of documents with judged queries.
+/// Name of the set of documents with judged queries.
 pub const JUDGED: &str = "ir_cisi";
-/// Documents of it that are pairs; the others are the test part.
+/// Number of its documents that are pairs; the others are the test part.
 pub const JUDGED_PAIRS: usize = 700;
-/// The digits with other classes unseen each time, by `scripts/digits-draws.py`. Two classes of ten decide which map is best in one draw, so
-/// the mean over all says what the choice costs on the digits.
+/// Sets of the digits with other classes unseen each time, by `scripts/digits-draws.py`. Two classes of ten
+/// decide which map is best in one draw, so the mean over all says what the choice costs on the digits.
 const DRAWS: [&str; 4] = ["toy_digits", "digits_56", "digits_69", "digits_78"];
 const AUTO: &str = "auto";
-/// Each model for itself, gallery and queries: what an area is held against.
+/// Rows of each model for itself, gallery and queries, which an area is held against.
 const MODELS: [&str; 2] = ["old model", "new model"];
 
-/// One candidate, or one choice, on one part.
+/// Result of one candidate, or of one choice, on one part.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Row {
     set: String,
     part: String,
-    /// What the fit knew: `labels`, `nothing`, `queries` or `judgements`.
+    /// Knowledge of the fit: `labels`, `nothing`, `queries` or `judgements`.
     known: String,
-    /// `auto`, or a candidate.
+    /// Method that was asked for: `auto`, or a candidate.
     asked: String,
-    /// The method that was kept.
+    /// Method that was kept.
     method: String,
     geometry: String,
     handicap: f64,
@@ -56,25 +58,26 @@ struct Row {
     seconds: f64,
 }
 
-/// A test part, and what is right on it.
+/// Test part, and what is right on it.
 pub struct Ground {
     pub name: String,
     pub old: Vectors,
     pub new: Vectors,
-    /// By the old model and by the new one.
+    /// Queries by the old model and by the new one.
     pub queries: Option<[Matrix; 2]>,
     pub labels: Vec<i64>,
     pub qrels: Option<Qrels>,
 }
 
-/// A set: pairs, test parts, and what `auto` may know of them.
+/// Set: pairs, test parts, and what `auto` may know of them.
 pub struct Study {
     pub pairs: Pairs,
     pub grounds: Vec<Ground>,
     pub knowns: Vec<(&'static str, bool, Option<FitQueries>)>,
 }
 
-/// What a study is asked, `[SPLITS [FOLDER [SET…]]]`: how many splits, where the sets lie, and which of them.
+/// Reads the arguments of a study, `[SPLITS [FOLDER [SET…]]]`: how many splits, where the sets lie, and which
+/// of them.
 pub fn asked<'a>(
     arguments: &[&'a str],
     splits: u64,
@@ -126,13 +129,13 @@ pub fn labelled(folder: &Path, set: &str) -> Result<Study> {
     Ok(Study { pairs: data.pairs, grounds: grounds.collect(), knowns })
 }
 
-/// A set of documents with judged queries, as it lies in its folder.
+/// Set of documents with judged queries, as it lies in its folder.
 pub struct JudgedSet {
     /// Documents by the old model and by the new one.
     pub documents: [Matrix; 2],
-    /// Queries likewise.
+    /// Queries by the old model and by the new one.
     pub queries: [Matrix; 2],
-    /// Of each query, documents with their gains.
+    /// Documents with their gains, of each query.
     judgements: Vec<Vec<(usize, f64)>>,
 }
 
@@ -149,7 +152,7 @@ impl JudgedSet {
         })
     }
 
-    /// The judgements of some queries on a gallery of some documents, both in the order given.
+    /// Gives the judgements of some queries on a gallery of some documents, both in the order given.
     pub fn among(&self, documents: &[usize], queries: &[usize]) -> Result<Qrels> {
         let place = |item: usize| documents.iter().position(|&document| document == item);
         let of_query = |&query: &usize| {
@@ -159,7 +162,8 @@ impl JudgedSet {
     }
 }
 
-/// Every second document is a pair, the others are the test part; so are the queries dealt out.
+/// Reads the judged set: every second document is a pair, the others are the test part, and queries are dealt
+/// out likewise.
 pub fn judged(folder: &Path) -> Result<Study> {
     let set = JudgedSet::read(folder)?;
     let ([old, new], [queries_old, queries_new]) = (&set.documents, &set.queries);
@@ -234,8 +238,8 @@ fn measure(set: &str, study: &Study, rows: &mut Vec<Row>) -> Result<()> {
                 queries: queries.clone(),
                 ..FitParameters::default()
             };
-            let fitted =
-                fit_adapter(&pairs, None, &parameters, &NetworkOptions::default(), &Progress::default())?;
+            let options = NetworkOptions { networks: true, ..NetworkOptions::default() };
+            let fitted = fit_adapter(&pairs, None, &parameters, &options, &Progress::default())?;
             let seconds = started.elapsed().as_secs_f64();
             if method == Method::Auto {
                 let compared = fitted.selection.iter().flat_map(|selection| &selection.rows);
@@ -271,14 +275,14 @@ fn write_rows(rows: &[Row]) -> Result<()> {
     records::write(RECORD, &records::lines(rows)?)
 }
 
-/// The geometry that was kept.
+/// Names the geometry that was kept.
 fn geometry(selection: Option<&Selection>) -> String {
     let kind = selection.and_then(|selection| selection.rows[selection.kept?].geometry);
     kind.map_or("raw", rehang_fit::geometry::GeometryKind::name).into()
 }
 
 /// The start and the area of an adapter on a part, as it is served.
-fn served(adapter: &Adapter, ground: &Ground) -> Result<(f64, f64)> {
+pub fn served(adapter: &Adapter, ground: &Ground) -> Result<(f64, f64)> {
     let progress = Progress::default();
     let adapted = adapter::apply(adapter, &ground.old, None, &progress)?;
     let variance: Vec<f64> = adapted.variance.iter().map(|&value| f64::from(value)).collect();
@@ -294,7 +298,8 @@ fn served(adapter: &Adapter, ground: &Ground) -> Result<(f64, f64)> {
     measured(galleries, 1, &permutation, adapter.handicap, ground)
 }
 
-/// The start and the area of the way from adapted vectors to native ones, searched by the queries of a model.
+/// Measures the start and the area of the way from adapted vectors to native ones, searched by the queries of
+/// a model.
 fn measured(
     [native, adapted]: [&Matrix; 2],
     model: usize,
@@ -305,7 +310,7 @@ fn measured(
     let progress = Progress::default();
     let (relevance, metric) = match &ground.qrels {
         Some(qrels) => (Relevance::Judgements(qrels), Metric::ndcg_at(10)),
-        None => (Relevance::Labels { gallery: &ground.labels, queries: None }, rehang::curve::MAP),
+        None => (Relevance::Labels { gallery: &ground.labels, queries: None }, rehang_core::curve::MAP),
     };
     let input = CurveInput {
         queries: ground.queries.as_ref().map(|queries| &queries[model]),
@@ -316,7 +321,8 @@ fn measured(
     Ok((made.lines[metric].start(), made.lines[metric].area()))
 }
 
-/// The parts of a set that were measured, and with several both of them: one map has to serve them all.
+/// Lists the parts of a set that were measured, each alone, and with several also all together: one map has
+/// to serve them all.
 fn parts<'r>(rows: &'r [Row], set: &str) -> Vec<Vec<&'r str>> {
     let mut names: Vec<&str> = Vec::new();
     for row in rows.iter().filter(|row| row.set == set) {
@@ -328,7 +334,8 @@ fn parts<'r>(rows: &'r [Row], set: &str) -> Vec<Vec<&'r str>> {
     each.chain((names.len() > 1).then(|| names.clone())).collect()
 }
 
-/// The mean area over parts of what was asked for, knowing `known`; `None` where that was not measured on all of them.
+/// Gives the mean area over parts of the method that was asked for, knowing `known`; `None` where that was
+/// not measured on all of them.
 fn area(rows: &[Row], set: &str, parts: &[&str], known: &str, asked: &str) -> Option<f64> {
     let is_meant = |row: &&Row| {
         row.set == set && row.known == known && row.asked == asked && parts.contains(&row.part.as_str())
@@ -337,7 +344,8 @@ fn area(rows: &[Row], set: &str, parts: &[&str], known: &str, asked: &str) -> Op
     (areas.len() == parts.len()).then(|| areas.iter().sum::<f64>() / areas.len() as f64)
 }
 
-/// A line of the table: the parts of a set, or of several sets that are one question, and what was chosen there.
+/// Line of the table: the parts of a set, or of several sets that are one question, and what was chosen
+/// there.
 struct Line<'r> {
     sets: Vec<&'r str>,
     parts: Vec<&'r str>,
@@ -368,7 +376,7 @@ fn lines(rows: &[Row]) -> Vec<Line<'_>> {
     lines
 }
 
-/// One line a set, part and knowledge; below, every candidate.
+/// Makes the table of one line a set, part and knowledge; below, every candidate.
 fn table(rows: &[Row]) -> String {
     let mut text = String::from(
         "| set | part | known | its choice | area | best candidate | area | regret |\n|---|---|---|---|--:|---|--:|--:|\n",
@@ -380,7 +388,7 @@ fn table(rows: &[Row]) -> String {
         }
     }
     for line in lines(rows) {
-        // One a set.
+        // Every set has one area.
         let areas = |asked: &str| {
             let of_set = |set: &&str| area(rows, set, &line.parts, line.known, asked);
             line.sets.iter().map(of_set).collect::<Option<Vec<f64>>>()

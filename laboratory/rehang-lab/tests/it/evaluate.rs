@@ -1,7 +1,7 @@
-//! `rehang-lab evaluate`: on the demo's real vectors against `rehang curve`, on small files against numbers made by hand, and with
-//! bad input of every kind.
+//! `rehang-lab evaluate`: on the demo's real vectors against `rehang curve`, on small files against numbers
+//! made by hand, and with bad input of every kind.
 
-use rehang::{Adapter, Distance, Matrix, Space};
+use rehang_core::{Adapter, Distance, Matrix, Space};
 use rehang_files::{VectorSource, read_matrix};
 use serde_json::{Value, json};
 
@@ -113,7 +113,7 @@ fn separate_queries_widths_and_judgements() {
     assert_eq!(labelled["width_rules"], json!([["same", "zero-padded"], ["first-coordinates", "same"]]));
     assert_eq!(labelled["queries"]["without_positives"], 1);
     assert!(labelled["metrics"]["map"]["pairs"][0].get("absolute_gain_interval").is_none());
-    // The same right answers as judgements.
+    // The right answers are given once more as judgements.
     let ids = |count: usize, letter: char| (0..count).map(|id| format!("{letter}{id}\n")).collect::<String>();
     place.write_bytes("ids.txt", ids(30, 'i').as_bytes());
     place.write_bytes("q-ids.txt", ids(8, 'q').as_bytes());
@@ -168,7 +168,8 @@ fn items_that_join_later_and_one_share_for_each_upgrade() {
 const METADATA: &str = "TEMPLATE_ID,SUBJECT_ID,FILENAME,MEDIA_ID\n\
     1,70,a.jpg,\n1,70,b.jpg,\n2,70,c.jpg,\n3,80,d.jpg,\n4,80,e.jpg,\n5,90,f.jpg,\n";
 
-/// Three persons: 70 along x, 80 along y, 90 the other way. The old model takes template 2 (person 70) for person 80.
+/// Writes three persons: 70 along x, 80 along y, 90 the other way. The old model takes template 2 (person 70)
+/// for person 80.
 fn faces(place: &Place) {
     let new = [[1.0, 0.1], [1.0, -0.1], [2.0, 0.0], [0.0, 1.0], [0.1, 1.0], [-1.0, 0.3]];
     let old = [[1.0, 0.1], [1.0, -0.1], [0.2, 1.0], [0.0, 1.0], [0.1, 1.0], [-1.0, 0.3]];
@@ -191,9 +192,9 @@ fn verification_gives_the_numbers_made_by_hand() {
                    --far 0.2 0.01";
     let result = run(&place, command);
     assert_eq!((&result["genuine"], &result["impostors"]), (&json!(2), &json!(5)));
-    // One impostor of five may pass, so the second best one decides. To the old model pairs 2,3 and 2,4 look alike (0.98 and
-    // 0.995): of its genuine pairs 3,4 (0.995) is above 0.98, and 1,2 (0.196) is not. Elsewhere 0.995 or 0.0995 decides, and
-    // both are above.
+    // One impostor of five may pass, so the second best one decides. To the old model pairs 2,3 and 2,4 look
+    // alike (0.98 and 0.995): of its genuine pairs 3,4 (0.995) is above 0.98, and 1,2 (0.196) is not.
+    // Elsewhere 0.995 or 0.0995 decides, and both are above.
     let rates = result["rates"].as_array().unwrap();
     assert_eq!(rates[0]["tar"]["matrix"], json!([[50.0, 100.0], [100.0, 100.0]]));
     assert_eq!(rates[0]["tar"]["pairs"][0]["criterion_met"], true);
@@ -225,8 +226,8 @@ fn identification_gives_the_numbers_made_by_hand() {
     let command = "evaluate identification --models old=old.npy new=new.npy --metadata faces.csv --gallery gallery.csv \
                    --probes probes.csv --fpir 1 0.1";
     let result = run(&place, command);
-    // The persons of probes 2 and 4 are enrolled, that of probe 5 is not. By the old model probe 2 is nearest to person 80, who is somebody
-    // else; the new model finds the right person for both.
+    // The persons of probes 2 and 4 are enrolled, that of probe 5 is not. By the old model probe 2 is nearest
+    // to person 80, who is somebody else; the new model finds the right person for both.
     for metric in ["rank-1", "TPIR@FPIR=1"] {
         assert_eq!(result["metrics"][metric]["matrix"], json!([[50.0, 50.0], [100.0, 100.0]]), "{metric}");
     }

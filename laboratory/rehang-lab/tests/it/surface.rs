@@ -1,4 +1,4 @@
-//! What the program does with a line that is none of its own verbs.
+//! Lines whose verb is none of the program's own.
 
 use serde_json::Value;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::process::Output;
 
-use rehang::{Distance, Matrix, Space};
+use rehang_core::{Distance, Matrix, Space};
 use rehang_encode::{EncoderConfig, Input};
 use rehang_files::VectorSource;
 use serde_json::{Value, json};
@@ -81,7 +81,7 @@ fn a_compatible_model_from_its_configuration_to_the_gallery() {
     assert_eq!((&dmu["seed"], dmu["history"].as_array().unwrap().len()), (&json!(1), 2));
     assert!(dmu["adapter"].as_str().unwrap().ends_with("psi.safetensors"));
 
-    // The same once more is the same file; another seed is another one.
+    // A second training gives an equal file; another seed gives another one.
     let bytes = |name: &str| fs_err::read(place.path(name)).unwrap();
     json_of(&place, "train bct new.toml -o again.safetensors");
     assert!(bytes("again.safetensors") == bytes("bct.safetensors"));
@@ -118,7 +118,7 @@ fn a_compatible_model_from_its_configuration_to_the_gallery() {
     json_of(&place, "transform psi.safetensors old.npy -o adapted.npy --sigma sigma.npy");
     let items = matrix(&place, "old.npy").rows();
     assert_eq!(matrix(&place, "adapted.npy").rows(), items);
-    // It starts a live upgrade too, whose backfill ends at the new encoder's own vectors.
+    // The encoder starts a live upgrade too, whose backfill ends at the new encoder's own vectors.
     let lines: Vec<String> = (0..items)
         .map(|item| json!({"id": item.to_string(), "source": item.to_string()}).to_string())
         .collect();
@@ -433,7 +433,7 @@ fn a_chain_of_upgrades_has_one_allocation_for_each_step() {
         json_of(&place, &format!("train plain {name}.toml -o {name}.safetensors"));
         serde_json::from_slice::<Value>(&fs_err::read(place.path(&format!("{name}.json"))).unwrap()).unwrap()
     });
-    // Who came second in the first step comes first in the second one, with all that it saw.
+    // The new model of the first step is the old model of the second one, with all that it saw.
     assert_eq!(splits[0]["new"], splits[1]["old"]);
     assert_eq!(splits[0]["test"], splits[1]["test"]);
     assert!(splits[0]["old"].as_array().unwrap().len() < splits[0]["new"].as_array().unwrap().len());
@@ -457,8 +457,8 @@ fn a_chain_of_upgrades_has_one_allocation_for_each_step() {
     }
 }
 
-/// What is wrong, the configuration (after the digits' `[data]`, unless it has its own), the command, and what must be
-/// said.
+/// Bad input: what is wrong, the configuration (after the digits' `[data]`, unless it has its own), the
+/// command, and what must be said.
 struct Case {
     why: &'static str,
     config: &'static str,

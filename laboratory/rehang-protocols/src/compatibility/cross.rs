@@ -1,29 +1,29 @@
-//! The cross matrix of retrieval metrics: every model's queries in every model's gallery.
+//! Cross matrix of retrieval metrics: every model's queries in every model's gallery.
 
 use serde::Serialize;
 
-use rehang::curve::{
+use rehang_core::curve::{
     CurveOptions, Evaluation, Metric, QueryCount, Relevance, evaluate, evaluate_leave_one_out,
 };
-use rehang::{Distance, Progress, Result};
+use rehang_core::{Distance, Progress, Result};
 
 use super::matrix::CrossMatrix;
 use super::model::{Model, check_models};
 
-/// What a cross matrix is computed from.
+/// Input of a cross matrix: models, right answers, distance and metrics.
 #[derive(Debug, Clone, Copy)]
 pub struct CrossInput<'a> {
-    /// The models, oldest first; all of the same items and queries in the same order.
+    /// Models, oldest first; all of the same items and queries in the same order.
     pub models: &'a [Model<'a>],
-    /// What is a right answer.
+    /// Right answers to each query.
     pub relevance: Relevance<'a>,
-    /// How vectors are compared, in every gallery.
+    /// Distance by which vectors are compared, in every gallery.
     pub distance: Distance,
     /// Metrics of the first ranks, beside top-1, top-5 and mAP.
     pub metrics: &'a [Metric],
 }
 
-/// How queries were made to fit a gallery of another width.
+/// Way in which queries were made to fit a gallery of another width.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WidthRule {
@@ -36,7 +36,7 @@ pub enum WidthRule {
 }
 
 impl WidthRule {
-    /// The rule for queries and a gallery of these widths.
+    /// Finds the rule for queries and a gallery of these widths.
     pub fn of(query_width: usize, gallery_width: usize) -> Self {
         match query_width.cmp(&gallery_width) {
             std::cmp::Ordering::Equal => Self::Same,
@@ -46,28 +46,28 @@ impl WidthRule {
     }
 }
 
-/// One model's queries in one model's gallery.
+/// Result of one model's queries in one model's gallery.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Cell {
     /// The metrics.
     pub evaluation: Evaluation,
-    /// How the widths were brought together.
+    /// Way in which the widths were brought together.
     pub width_rule: WidthRule,
 }
 
-/// Every model's queries in every model's gallery.
+/// Results of every model's queries in every model's gallery.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CrossEvaluation {
     /// The models' names.
     pub names: Vec<String>,
-    /// Queries counted and left out; the same in every cell, since the right answers are.
+    /// Queries counted and left out; equal in every cell, since the right answers are.
     pub queries: QueryCount,
     /// `cells[i][j]`: queries by model i, gallery by model j.
     pub cells: Vec<Vec<Cell>>,
 }
 
 impl CrossEvaluation {
-    /// The cross matrix of one metric; NaN where it was not measured.
+    /// Makes the cross matrix of one metric; NaN where it was not measured.
     pub fn matrix(&self, metric: Metric) -> CrossMatrix {
         let value = |cell: &Cell| cell.evaluation.values.get(metric).copied().unwrap_or(f64::NAN);
         CrossMatrix {
@@ -76,26 +76,26 @@ impl CrossEvaluation {
         }
     }
 
-    /// The metrics that were measured.
+    /// Lists the metrics that were measured.
     pub fn metrics(&self) -> impl Iterator<Item = Metric> {
         self.cells.iter().flatten().take(1).flat_map(|cell| cell.evaluation.values.metrics())
     }
 
-    /// One metric of every counted query, in percent: what [`super::paired_difference`] compares. Empty where it was not
-    /// measured.
+    /// Gives one metric of every counted query, in percent, as [`super::paired_difference`] compares them.
+    /// Empty where it was not measured.
     pub fn per_query(&self, query: usize, gallery: usize, metric: Metric) -> &[f64] {
         self.cells[query][gallery].evaluation.per_query.values.get(metric).map_or(&[], Vec::as_slice)
     }
 }
 
-/// Evaluates every model's queries in every model's gallery; metrics and ties as in [`rehang::curve`].
+/// Evaluates every model's queries in every model's gallery; metrics and ties as in [`rehang_core::curve`].
 ///
 /// Queries and galleries of different widths are brought together as [the module](super) says.
 ///
 /// ```
 /// use rehang_protocols::compatibility::{CrossInput, Model, WidthRule, cross_evaluate};
-/// use rehang::curve::{MAP, Relevance, TOP1};
-/// use rehang::{Distance, Matrix, Progress};
+/// use rehang_core::curve::{MAP, Relevance, TOP1};
+/// use rehang_core::{Distance, Matrix, Progress};
 ///
 /// // The old model puts items 1 and 2 the wrong way round; the new one, which has one more coordinate, does not.
 /// let old = Matrix::new(1, vec![0.0, 5.0, 1.0, 6.0])?;
@@ -120,13 +120,14 @@ impl CrossEvaluation {
 /// // queries in the new gallery: the two ends find their class, the two in the middle each other.
 /// let top1 = cross.matrix(TOP1);
 /// assert_eq!(top1.values, [[0.0, 50.0], [0.0, 100.0]]);
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 ///
 /// # Errors
 ///
-/// No models, or two of one name; vectors that are empty, hold NaN or differ in number; some models with queries of their
-/// own and some without; labels or judgements that do not fit; no query with a right answer; cancelled.
+/// No models, or two of one name; vectors that are empty, hold NaN or differ in number; some models with
+/// queries of their own and some without; labels or judgements that do not fit; no query with a right answer;
+/// cancelled.
 pub fn cross_evaluate(input: &CrossInput<'_>, progress: &Progress) -> Result<CrossEvaluation> {
     check_models(input.models.iter().copied())?;
     let options = CurveOptions { metrics: input.metrics.to_vec(), ..CurveOptions::default() };

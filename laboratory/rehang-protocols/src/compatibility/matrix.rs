@@ -1,14 +1,14 @@
-//! The cross matrix of one metric, and what it says about every pair of models.
+//! Cross matrix of one metric, and what it says about every pair of models.
 
-use rehang::Result;
-use rehang::check::expect_count;
-use rehang::gains::{absolute_gain, criterion_met, gain_down, gain_up, update_gain};
-use rehang::statistics::{Interval, bootstrap_means};
+use rehang_core::Result;
+use rehang_core::check::expect_count;
+use rehang_core::gains::{absolute_gain, criterion_met, gain_down, gain_up, update_gain};
+use rehang_core::statistics::{Interval, bootstrap_means};
 use serde::Serialize;
 
 use super::model::check_names;
 
-/// `M(i, j)` of one metric, in percent, for queries by model i and gallery by model j.
+/// Cross matrix: `M(i, j)` of one metric, in percent, for queries by model i and gallery by model j.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CrossMatrix {
     /// The models' names, oldest first.
@@ -17,14 +17,15 @@ pub struct CrossMatrix {
     pub values: Vec<Vec<f64>>,
 }
 
-/// An old and a new model, and everything that the papers say about the pair.
+/// Pair of an old and a new model, with everything that the papers say about it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Compatibility {
-    /// The old model.
+    /// Name of the old model.
     pub old: String,
-    /// The new model.
+    /// Name of the new model.
     pub new: String,
-    /// The model whose own gallery is the whole of Δ↓, and of Γ where the new model's own is no better.
+    /// Name of the model whose own gallery is the whole of Δ↓, and of Γ where the new model's own is no
+    /// better.
     pub best: String,
     /// `M(old, old)`: today.
     pub old_old: f64,
@@ -34,7 +35,7 @@ pub struct Compatibility {
     pub new_new: f64,
     /// `M(new*, new*)`.
     pub best_best: f64,
-    /// BCT eq. 2.
+    /// Whether BCT eq. 2 holds: `M(new, old) > M(old, old)`.
     pub criterion_met: bool,
     /// Γ, BCT eq. 9, in percent.
     pub update_gain: Option<f64>,
@@ -51,7 +52,8 @@ impl CrossMatrix {
     ///
     /// # Errors
     ///
-    /// Those of `value`; [`ErrorKind::Empty`](rehang::ErrorKind::Empty) for no models, [`ErrorKind::Duplicate`](rehang::ErrorKind::Duplicate) for two of one name.
+    /// Those of `value`; [`ErrorKind::Empty`](rehang_core::ErrorKind::Empty) for no models,
+    /// [`ErrorKind::Duplicate`](rehang_core::ErrorKind::Duplicate) for two of one name.
     pub fn from_fn(names: &[String], mut value: impl FnMut(usize, usize) -> Result<f64>) -> Result<Self> {
         check_names(names.iter().map(String::as_str))?;
         let values = (0..names.len())
@@ -60,8 +62,9 @@ impl CrossMatrix {
         Ok(Self { names: names.to_vec(), values })
     }
 
-    /// What the matrix says about replacing model `old` by model `new`, where `best` is the independent model; without it
-    /// the new model is its own best, and Δ↓ is left out. The whole of Γ is the better of the two, as BCT's (9) asks for the best of any variant.
+    /// Says what replacing model `old` by model `new` gains, where `best` is the independent model. Without
+    /// `best` the new model is its own best, and Δ↓ is left out. The whole of Γ is the better of the two, as
+    /// BCT's (9) asks for the best of any variant.
     ///
     /// ```
     /// use rehang_protocols::compatibility::CrossMatrix;
@@ -75,7 +78,7 @@ impl CrossMatrix {
     /// assert_eq!(format!("{:.2}", pair.update_gain.unwrap()), "64.77");
     /// // Independently trained models cannot be compared at all.
     /// assert!(!matrix.compatibility(0, 2, None).criterion_met);
-    /// # Ok::<(), rehang::Error>(())
+    /// # Ok::<(), rehang_core::Error>(())
     /// ```
     ///
     /// # Panics
@@ -94,7 +97,8 @@ impl CrossMatrix {
             new_new,
             best_best,
             criterion_met: criterion_met(new_old, old_old),
-            // M(new*) is the best of any variant (BCT 9): the new model may be better than the one trained with no regard to the old.
+            // The best of any variant counts (BCT 9): the new model may be better than the one trained with
+            // no regard to the old.
             update_gain: update_gain(new_old, old_old, best_best.max(new_new)),
             absolute_gain: absolute_gain(new_old, old_old),
             gain_up: gain_up(new_old, old_old),
@@ -102,8 +106,9 @@ impl CrossMatrix {
         }
     }
 
-    /// Every pair of an earlier and a later model, in the order of the names, with [`CrossMatrix::compatibility`]. The best
-    /// model is no upgrade itself: it stands in no pair, unless there are only two models.
+    /// Lists every pair of an earlier and a later model, in the order of the names, with
+    /// [`CrossMatrix::compatibility`]. The best model is no upgrade itself: it stands in no pair, unless
+    /// there are only two models.
     pub fn pairs(&self, best: Option<usize>) -> Vec<Compatibility> {
         let models: Vec<usize> =
             (0..self.names.len()).filter(|&model| self.names.len() <= 2 || Some(model) != best).collect();
@@ -115,14 +120,16 @@ impl CrossMatrix {
     }
 }
 
-/// A bootstrap interval, over queries, of the difference of two means over the same queries: `after − before`.
+/// Draws a bootstrap interval, over queries, of the difference of two means over the same queries:
+/// `after − before`.
 ///
-/// Each query is drawn with both of its values, so what the two models find equally hard does not widen the interval. An
-/// interval that holds 0 says that the difference may be chance.
+/// Each query is drawn with both of its values, so what the two models find equally hard does not widen the
+/// interval. An interval that holds 0 says that the difference may be chance.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::CountMismatch`](rehang::ErrorKind::CountMismatch) where the two are not of the same queries; those of [`bootstrap_means`].
+/// [`ErrorKind::CountMismatch`](rehang_core::ErrorKind::CountMismatch) where the two are not of the same queries;
+/// those of [`bootstrap_means`].
 pub fn paired_difference(
     after: &[f64],
     before: &[f64],

@@ -1,17 +1,18 @@
-//! One model's vectors, and checks of several models together.
+//! Vectors of one model, and checks of several models together.
 
-use rehang::check::expect_count;
-use rehang::curve::check_vectors;
-use rehang::{Error, ErrorKind, Matrix, Result};
+use rehang_core::check::expect_count;
+use rehang_core::curve::check_vectors;
+use rehang_core::{Error, ErrorKind, Matrix, Result};
 
-/// One model's vectors of the items and of the queries.
+/// Vectors of the items and of the queries by one model.
 #[derive(Debug, Clone, Copy)]
 pub struct Model<'a> {
-    /// Its name.
+    /// Name of the model.
     pub name: &'a str,
-    /// The gallery's items, `[n, d]`.
+    /// Vectors of the gallery's items, `[n, d]`.
     pub gallery: &'a Matrix,
-    /// The queries, `[m, d]`; `None` where the gallery is its own query set and each query leaves itself out.
+    /// Vectors of the queries, `[m, d]`; `None` where the gallery is its own query set and each query leaves
+    /// itself out.
     pub queries: Option<&'a Matrix>,
 }
 

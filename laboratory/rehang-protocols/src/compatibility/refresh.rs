@@ -1,44 +1,47 @@
-//! The hot refresh: compatible queries at once, the gallery backfilled behind them.
+//! Hot refresh: compatible queries at once, the gallery backfilled behind them.
 
-use rehang::curve::{Curve, CurveInput, CurveOptions, DoNothing, Relevance, curve};
-use rehang::{Distance, Error, ErrorKind, Progress, Result};
+use rehang_core::curve::{Curve, CurveInput, CurveOptions, DoNothing, Relevance, curve};
+use rehang_core::{Distance, Error, ErrorKind, Progress, Result};
 
 use super::model::Model;
 
-/// What a hot refresh is computed from.
+/// Input of a hot refresh: both models, right answers, distance and orders.
 #[derive(Debug, Clone, Copy)]
 pub struct RefreshInput<'a> {
-    /// The model that the gallery is still embedded by. Its queries, where there are any, draw the do-nothing line.
+    /// Model that the gallery is still embedded by. Its queries, where there are any, draw the do-nothing
+    /// line.
     pub old: Model<'a>,
-    /// The compatible model that queries have already moved to.
+    /// Compatible model that queries have already moved to.
     pub new: Model<'a>,
-    /// What is a right answer.
+    /// Right answers to each query.
     pub relevance: Relevance<'a>,
-    /// How vectors are compared.
+    /// Distance by which vectors are compared.
     pub distance: Distance,
-    /// The orders of backfill to follow, by name; each a permutation of the items.
+    /// Orders of backfill to follow, by name; each a permutation of the items.
     pub orders: &'a [(&'a str, &'a [usize])],
 }
 
-/// A hot refresh in one order.
+/// Result of a hot refresh in one order.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Refresh {
-    /// The order's name.
+    /// Name of the order.
     pub order: String,
-    /// Every metric at every fraction. `flips` hold NFR@1 and NFR@5 (and `flips_at` NFR@k) against the old gallery with
-    /// the new queries, as RACT's eq. 12 is used in its figures; `do_nothing.flips` against the old queries.
+    /// Curve of every metric at every fraction. `flips` hold NFR@1 and NFR@5 (and `flips_at` NFR@k) against
+    /// the old gallery with the new queries, as RACT's eq. 12 is used in its figures; `do_nothing.flips`
+    /// against the old queries.
     pub curve: Curve,
 }
 
-/// Follows mAP, mAP@k, top-k and the negative flip rate along a hot refresh, in every order given (RACT §5.2).
+/// Follows mAP, mAP@k, top-k and the negative flip rate along a hot refresh, in every order given (RACT
+/// §5.2).
 ///
-/// At fraction α the first `⌊α·n⌋` items of an order carry new vectors and all others old ones, as they are: a compatible
-/// model needs no adapter. For different widths see [the module](super).
+/// At fraction α the first `⌊α·n⌋` items of an order carry new vectors and all others old ones, as they are:
+/// a compatible model needs no adapter. For different widths see [the module](super).
 ///
 /// ```
 /// use rehang_protocols::compatibility::{Model, RefreshInput, hot_refresh};
-/// use rehang::curve::{CurveOptions, Relevance, TOP1};
-/// use rehang::{Distance, Matrix, Progress};
+/// use rehang_core::curve::{CurveOptions, Relevance, TOP1};
+/// use rehang_core::{Distance, Matrix, Progress};
 ///
 /// // Four items on a line, two of each class; the old model swaps the ones in the middle.
 /// let old = Matrix::new(1, vec![0.0, 5.0, 1.0, 6.0])?;
@@ -55,13 +58,13 @@ pub struct Refresh {
 /// assert_eq!(refreshes[0].curve.lines[TOP1].values(), [0.0, 50.0, 100.0, 100.0, 100.0]);
 /// assert_eq!(refreshes[1].curve.lines[TOP1].values(), [0.0, 0.0, 0.0, 50.0, 100.0]);
 /// assert_eq!(refreshes[0].curve.flips[TOP1].rate.values(), [0.0; 5]);
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 ///
 /// # Errors
 ///
-/// As [`curve()`]; [`ErrorKind::Empty`] for no orders; [`ErrorKind::MissingInput`] where only one model has queries of its
-/// own.
+/// As [`curve()`]; [`ErrorKind::Empty`] for no orders; [`ErrorKind::MissingInput`] where only one model has
+/// queries of its own.
 pub fn hot_refresh(
     input: &RefreshInput<'_>,
     options: &CurveOptions,

@@ -1,101 +1,105 @@
-//! Several upgrades, one after the other, with and without backfills.
+//! Sequences of upgrades, one after the other, with and without backfills.
 
 use serde::Serialize;
 
-use rehang::adapter::{Adapter, apply};
-use rehang::check::{check_permutation, expect_count, expect_width};
-use rehang::curve::{
+use rehang_core::adapter::{Adapter, apply};
+use rehang_core::check::{check_permutation, expect_count, expect_width};
+use rehang_core::curve::{
     ByMetric, Curve, CurveInput, CurveOptions, Evaluation, MAP, Metric, Qrels, QueryCount, Relevance, curve,
     evaluate, evaluate_leave_one_out,
 };
-use rehang::{Distance, Error, ErrorKind, Matrix, Progress, Result, Vectors};
+use rehang_core::{Distance, Error, ErrorKind, Matrix, Progress, Result, Vectors};
 
 use super::model::{Model, check_models};
-use rehang::gains::gain_up;
+use rehang_core::gains::gain_up;
 
-/// One model of a sequence, and the backfill that it gets before the next one arrives.
+/// Step of a sequence: one model, and the backfill that it gets before the next one arrives.
 #[derive(Debug, Clone, Copy)]
 pub struct UpgradeStep<'a> {
-    /// The model's vectors of ALL items, also of those that join later, and of all queries.
+    /// Vectors by the model of ALL items, also of those that join later, and of all queries.
     pub model: Model<'a>,
-    /// The order in which this step backfills: a permutation of all n items. Items that have not joined, or joined in this
-    /// very step, are passed over. Of the first step it is not used.
+    /// Order in which this step backfills: a permutation of all n items. Items that have not joined, or
+    /// joined in this very step, are passed over. The first step does not use it.
     pub order: &'a [usize],
-    /// Which share of the items that are not yet by this model is backfilled before the next step, 0 to 1. Of the first
-    /// step it is not used.
+    /// Share of the items that are not yet by this model that is backfilled before the next step, 0 to 1. The
+    /// first step does not use it.
     pub backfilled: f64,
-    /// ψ from the space of the model before to this one's, where there is one: every older vector goes through it at the moment when
-    /// queries move to this model. Of the first step it is not used.
+    /// Adapter ψ from the space of the model before to this one's, where there is one. Every older vector
+    /// goes through it at the moment when queries move to this model. The first step does not use it.
     pub adapter: Option<&'a Adapter>,
 }
 
-/// What a sequence is computed from.
+/// Input of a sequence: its steps, who joins when, right answers, distance and metrics.
 #[derive(Debug, Clone, Copy)]
 pub struct SequenceInput<'a> {
-    /// The models, oldest first. The first one embeds the gallery as it is in the beginning.
+    /// Steps, oldest model first. The first model embeds the gallery as it is in the beginning.
     pub steps: &'a [UpgradeStep<'a>],
-    /// The step (counted from 0) at which each item joins the gallery, `[n]`; `None` where all are there from the beginning.
+    /// Number of the step, counted from 0, at which each item joins the gallery, `[n]`; `None` where all are
+    /// there from the beginning.
     pub joined_at: Option<&'a [usize]>,
-    /// What is a right answer.
+    /// Right answers to each query.
     pub relevance: Relevance<'a>,
-    /// How vectors are compared.
+    /// Distance by which vectors are compared.
     pub distance: Distance,
     /// Metrics of the first ranks, beside top-1, top-5 and mAP.
     pub metrics: &'a [Metric],
 }
 
-/// One step of a sequence.
+/// Results of one step of a sequence.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SequenceStep {
-    /// The model of the queries.
+    /// Name of the model of the queries.
     pub model: String,
-    /// Items in the gallery.
+    /// Number of items in the gallery.
     pub items: usize,
     /// Queries counted and left out, of the gallery as it is at this step.
     pub queries: QueryCount,
-    /// Nothing is ever backfilled: every item keeps the vector with which it joined. Metrics in percent, as all here.
+    /// Metrics where nothing is ever backfilled: every item keeps the vector with which it joined. In
+    /// percent, as all metrics here.
     pub no_refresh: ByMetric<f64>,
-    /// The backfilled gallery at the moment when queries move to this model.
+    /// Metrics of the backfilled gallery at the moment when queries move to this model.
     pub hot_start: ByMetric<f64>,
-    /// The same gallery when the step's backfill is done.
+    /// Metrics of the backfilled gallery when the step's backfill is done.
     pub hot_end: ByMetric<f64>,
-    /// Every item by this model: the bound of this step.
+    /// Metrics of the gallery with every item by this model, which is the bound of this step.
     pub full: ByMetric<f64>,
-    /// Items that the step backfilled.
+    /// Number of items that the step backfilled.
     pub backfilled: usize,
-    /// Items by this model when the step is done, those that joined with it included.
+    /// Number of items by this model when the step is done, those that joined with it included.
     pub native: usize,
     /// Δ↑ of mAP of `no_refresh` over the first step's (DMU table 6), in percent.
     pub no_refresh_gain_up: Option<f64>,
     /// Δ↑ of mAP of `hot_end` over the first step's, in percent.
     pub hot_gain_up: Option<f64>,
-    /// Every metric from `hot_start` through `hot_end` and on to `full`; cut [`SequenceStep::backfilled`] is `hot_end`.
-    /// `None` where every item is by this model from the start of the step.
+    /// Curve of every metric from `hot_start` through `hot_end` and on to `full`; cut
+    /// [`SequenceStep::backfilled`] is `hot_end`. `None` where every item is by this model from the start of
+    /// the step.
     #[serde(skip)]
     pub curve: Option<Curve>,
 }
 
 /// Follows a gallery through several models: no-refresh against hot-refresh (RACT §5.4, DMU table 6).
 ///
-/// Let `φ_0 … φ_T` be the models. At step t all queries are by `φ_t`, and the gallery holds the items that have joined by
-/// then. Item x is embedded
+/// Let `φ_0 … φ_T` be the models. At step t all queries are by `φ_t`, and the gallery holds the items that
+/// have joined by then. Item x is embedded
 ///
 /// - in the **no-refresh** gallery by the model of the step at which x joined, for ever;
-/// - in the **hot-refresh** gallery the same way when it joins; then step t (t ≥ 1) takes the c items that are not by
-///   `φ_t`, in its order, and embeds the first `⌊f_t·c⌋` of them by `φ_t`. What it does not reach keeps its older vector,
-///   which may be several models old, for the next steps.
+/// - in the **hot-refresh** gallery the same way when it joins; then step t (t ≥ 1) takes the c items that
+///   are not by `φ_t`, in its order, and embeds the first `⌊f_t·c⌋` of them by `φ_t`. What it does not reach
+///   keeps its older vector, which may be several models old, for the next steps.
 ///
-/// With adapters (DMU table 6) a vector that is by an older model goes through `ψ_t` when step t begins, in both galleries: one of `φ_0`
-/// stands at step 2 as `ψ_2(ψ_1(φ_0(x)))`.
+/// With adapters (DMU table 6) a vector that is by an older model goes through `ψ_t` when step t begins, in
+/// both galleries: one of `φ_0` stands at step 2 as `ψ_2(ψ_1(φ_0(x)))`.
 ///
-/// With all fractions 0 the two are the same; with all fractions 1 the hot-refresh gallery ends every step at the bound
-/// `M(φ_t, φ_t)`. Where the gallery is its own query set, the queries of a step are the items that have joined. Different
-/// widths are brought together as [the module](super) says for mixed galleries, in the widest width of all models.
+/// With all fractions 0 the two are the same; with all fractions 1 the hot-refresh gallery ends every step at
+/// the bound `M(φ_t, φ_t)`. Where the gallery is its own query set, the queries of a step are the items that
+/// have joined. Different widths are brought together as [the module](super) says for mixed galleries, in the
+/// widest width of all models.
 ///
 /// ```
 /// use rehang_protocols::compatibility::{Model, SequenceInput, UpgradeStep, upgrade_sequence};
-/// use rehang::curve::{Relevance, TOP1};
-/// use rehang::{Distance, Matrix, Progress};
+/// use rehang_core::curve::{Relevance, TOP1};
+/// use rehang_core::{Distance, Matrix, Progress};
 ///
 /// let old = Matrix::new(1, vec![0.0, 5.0, 1.0, 6.0])?;
 /// let new = Matrix::new(1, vec![0.0, 1.0, 5.0, 6.0])?;
@@ -118,15 +122,15 @@ pub struct SequenceStep {
 /// assert_eq!((second.backfilled, second.native), (2, 2));
 /// assert_eq!((second.no_refresh[TOP1], second.hot_start[TOP1], second.hot_end[TOP1]), (0.0, 0.0, 100.0));
 /// assert_eq!(second.full[TOP1], 100.0);
-/// # Ok::<(), rehang::Error>(())
+/// # Ok::<(), rehang_core::Error>(())
 /// ```
 ///
 /// # Errors
 ///
-/// No steps, or two models of one name; vectors that are empty, hold NaN or differ in number; an order that is no
-/// permutation; a fraction outside 0 to 1; an item that joins at a step that does not exist; no item in the first gallery;
-/// a step without a query that has a right answer; an adapter that is not as wide as the models on its two sides, and what
-/// [`apply`] says; cancelled.
+/// No steps, or two models of one name; vectors that are empty, hold NaN or differ in number; an order that
+/// is no permutation; a fraction outside 0 to 1; an item that joins at a step that does not exist; no item in
+/// the first gallery; a step without a query that has a right answer; an adapter that is not as wide as the
+/// models on its two sides, and what [`apply`] says; cancelled.
 pub fn upgrade_sequence(input: &SequenceInput<'_>, progress: &Progress) -> Result<Vec<SequenceStep>> {
     let ground = Ground::new(input)?;
     let options = CurveOptions { metrics: input.metrics.to_vec(), ..CurveOptions::default() };
@@ -155,7 +159,8 @@ pub fn upgrade_sequence(input: &SequenceInput<'_>, progress: &Progress) -> Resul
         let evaluate_state =
             |gallery: &Matrix| view.evaluate(&gallery.select(&members), &options, progress).map_err(in_step);
         let no_refresh = evaluate_state(&first_seen)?;
-        // The items that this step may backfill, in its order, come first; the curve's order goes on with the rest.
+        // The items that this step may backfill, in its order, come first; the curve's order goes on with the
+        // rest.
         let waiting: Vec<usize> = if number == 0 {
             Vec::new()
         } else {
@@ -228,7 +233,7 @@ fn send_through(adapter: &Adapter, gallery: &mut Matrix, rows: &[usize], progres
     Ok(())
 }
 
-/// The checked whole.
+/// Sizes of a sequence whose input was checked.
 struct Ground<'a> {
     items: usize,
     width: usize,
@@ -282,14 +287,14 @@ impl<'a> Ground<'a> {
 struct View<'a> {
     distance: Distance,
     leave_one_out: bool,
-    /// Query vectors of the step's model in the gallery's width.
+    /// Vectors of the queries by the step's model, in the gallery's width.
     queries: Matrix,
     right: Right<'a>,
 }
 
-/// What is a right answer among the items that have joined.
+/// Right answers among the items that have joined.
 enum Right<'a> {
-    /// Labels of these items, and of separate queries.
+    /// Labels of the items that have joined, and of separate queries.
     Labels(Vec<i64>, Option<&'a [i64]>),
     Judgements(Qrels),
 }

@@ -6,31 +6,32 @@ use std::path::PathBuf;
 use crate::identification::{Identification, IdentificationInput, identification as identify_probes};
 use crate::templates::{self, Templates};
 use crate::verification::{OperatingPoint, Verification, verification};
-use rehang::check::expect_count;
-use rehang::finding::Finding;
-use rehang::report::InputRecord;
-use rehang::{Error, Matrix, Progress, Result};
+use rehang_core::check::expect_count;
+use rehang_core::finding::Finding;
+use rehang_core::report::InputRecord;
+use rehang_core::{Error, Matrix, Progress, Result};
 use rehang_files::lists::{self, FaceList};
 use rehang_files::{InputReader, NamedFile, VectorSource};
 use serde::Serialize;
 
 use super::models::{Models, Table};
 
-/// Face images by several models, and who they are.
+/// Files of face images by several models, and of who they are.
 #[derive(Debug, Clone)]
 pub struct FaceFiles {
-    /// Every model's vectors of the same images, oldest first.
+    /// Vectors of the same images by every model, oldest first.
     pub models: Vec<NamedFile>,
-    /// The model whose own search is the best to be had with a full backfill.
+    /// Name of the model whose own search is the best to be had with a full backfill.
     pub best: Option<String>,
-    /// Face metadata: tables with the columns TEMPLATE_ID, SUBJECT_ID and, if there, MEDIA_ID (or SIGHTING_ID) and FILENAME.
+    /// Face metadata: tables with the columns TEMPLATE_ID, SUBJECT_ID and, if there, MEDIA_ID (or
+    /// SIGHTING_ID) and FILENAME.
     pub metadata: Vec<PathBuf>,
     /// File name of every row of the vectors; rows are in the order of the metadata without it.
     pub names: Option<VectorSource>,
 }
 
 impl FaceFiles {
-    /// The models, whose faces the images show, and every model's templates.
+    /// Reads the models, the persons on the images, and every model's templates.
     fn read(&self) -> Result<(Models, FaceList, Vec<Templates>)> {
         let read = |source| {
             rehang_files::read_ids(source)?.ok_or_else(|| Error::missing("a column of file names", source))
@@ -57,44 +58,46 @@ impl FaceFiles {
     }
 }
 
-/// 1:1 verification for every pair of models.
+/// Answer of a 1:1 verification for every pair of models.
 #[derive(Debug, Clone, Serialize)]
 pub struct VerificationAnswer {
-    /// The models' names, oldest first.
+    /// Names of the models, oldest first.
     pub models: Vec<String>,
-    /// Templates.
+    /// Number of templates.
     pub templates: usize,
-    /// Images that they are made of.
+    /// Number of images that the templates are made of.
     pub images: usize,
-    /// Pairs that are verified.
+    /// Number of pairs that are verified.
     #[serde(skip)]
     pub pairs: usize,
-    /// Pairs of the same person.
+    /// Number of pairs of the same person.
     pub genuine: usize,
-    /// Pairs of different persons.
+    /// Number of pairs of different persons.
     pub impostors: usize,
-    /// One a false acceptance rate.
+    /// Results at each false acceptance rate.
     pub rates: Vec<VerificationRate>,
-    /// The files that were read.
+    /// Files that were read.
     pub inputs: Vec<InputRecord>,
-    /// What the reader should know.
+    /// Findings that the reader should know.
     #[serde(skip)]
     pub findings: Vec<Finding>,
 }
 
-/// The true acceptance rates at one false acceptance rate.
+/// True acceptance rates at one false acceptance rate.
 #[derive(Debug, Clone, Serialize)]
 pub struct VerificationRate {
-    /// The false acceptance rate.
+    /// False acceptance rate.
     pub far: f64,
-    /// TAR@FAR, first template by row and second by column; `None` where there are too few impostors for this rate.
+    /// TAR@FAR, first template by row and second by column; `None` where there are too few impostors for this
+    /// rate.
     pub tar: Option<Table>,
-    /// The operating points, `[first][second]`; `None` with `tar`.
+    /// Operating points, `[first][second]`; `None` with `tar`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub points: Option<Vec<Vec<OperatingPoint>>>,
 }
 
-/// TAR@FAR of a list of template pairs, for every pair of models. `rates` are false acceptance rates, 0 to 1.
+/// Computes TAR@FAR of a list of template pairs, for every pair of models. `rates` are false acceptance
+/// rates, 0 to 1.
 ///
 /// # Errors
 ///
@@ -129,64 +132,65 @@ pub fn verify(files: &FaceFiles, pairs: &PathBuf, rates: &[f64]) -> Result<Verif
     })
 }
 
-/// 1:N search for every pair of models.
+/// Answer of a 1:N search for every pair of models.
 #[derive(Debug, Clone, Serialize)]
 pub struct IdentificationAnswer {
-    /// The models' names, oldest first.
+    /// Names of the models, oldest first.
     pub models: Vec<String>,
-    /// Templates.
+    /// Number of templates.
     pub templates: usize,
-    /// Templates that search.
+    /// Number of templates that search.
     pub probes: usize,
-    /// How many candidates a search returns.
+    /// Number of candidates that a search returns.
     pub candidates: usize,
-    /// `TPIR@FPIR=…` for each rate, `rank-1` and `rank-5`, means over the galleries; `None` where a rate is undefined.
+    /// Tables `TPIR@FPIR=…` for each rate, `rank-1` and `rank-5`, means over the galleries; `None` where a
+    /// rate is undefined.
     pub metrics: BTreeMap<String, Option<Table>>,
-    /// The results in each gallery.
+    /// Results in each gallery.
     pub galleries: Vec<GalleryResults>,
-    /// The files that were read.
+    /// Files that were read.
     pub inputs: Vec<InputRecord>,
-    /// What the reader should know.
+    /// Findings that the reader should know.
     #[serde(skip)]
     pub findings: Vec<Finding>,
 }
 
-/// The results in one gallery.
+/// Results in one gallery.
 #[derive(Debug, Clone, Serialize)]
 pub struct GalleryResults {
-    /// The list of enrolled templates.
+    /// Path of the list of enrolled templates.
     pub path: String,
-    /// How many are enrolled.
+    /// Number of enrolled templates.
     #[serde(skip)]
     pub enrolled: usize,
-    /// The results, `[asking][asked]`.
+    /// Results of each pair of models, `[asking][asked]`.
     pub results: Vec<Vec<Identification>>,
 }
 
-/// How an identification goes.
+/// Settings of an identification.
 #[derive(Debug, Clone)]
 pub struct IdentificationFiles {
     /// Lists of enrolled templates. Each gallery is searched on its own, and the mean counts.
     pub gallery: Vec<PathBuf>,
-    /// The list of templates that search; those whose subject is not enrolled are the false positives.
+    /// List of templates that search; those whose subject is not enrolled are the false positives.
     pub probes: PathBuf,
     /// False positive identification rates, 0 to 1.
     pub fpir: Vec<f64>,
-    /// How many candidates a search returns, 1 or more.
+    /// Number of candidates that a search returns, 1 or more.
     pub candidates: usize,
 }
 
-/// The name of TPIR at a false positive identification rate, as in [`IdentificationAnswer::metrics`].
+/// Names TPIR at a false positive identification rate, as in [`IdentificationAnswer::metrics`].
 pub fn tpir_name(fpir: f64) -> String {
     format!("TPIR@FPIR={fpir}")
 }
 
-/// TPIR@FPIR, rank-1 and rank-5 for every pair of models.
+/// Computes TPIR@FPIR, rank-1 and rank-5 for every pair of models.
 ///
 /// # Errors
 ///
-/// What is wrong with a file, or between two, names them; [`InvalidOption`](rehang::ErrorKind::InvalidOption) for 0 candidates;
-/// as [`identification`](crate::identification::identification).
+/// What is wrong with a file, or between two, names them; [`InvalidOption`](rehang_core::ErrorKind::InvalidOption)
+/// for 0 candidates; as [`identification`](crate::identification::identification).
 pub fn identify(
     files: &FaceFiles,
     how: &IdentificationFiles,

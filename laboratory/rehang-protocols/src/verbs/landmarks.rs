@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::landmarks::{LandmarkSetup, PRECISION_DEPTHS, RevisitedSetup, retrieval, revisited};
-use rehang::check::expect_count;
-use rehang::curve::{MAP, Metric, QueryCount};
-use rehang::finding::Finding;
-use rehang::report::InputRecord;
-use rehang::{Distance, Error, Matrix, Progress, Result};
+use rehang_core::check::expect_count;
+use rehang_core::curve::{MAP, Metric, QueryCount};
+use rehang_core::finding::Finding;
+use rehang_core::report::InputRecord;
+use rehang_core::{Distance, Error, Matrix, Progress, Result};
 use rehang_files::join::MissingPolicy;
 use rehang_files::lists::{GroundTruth, read_landmark_solution, read_revisited, rows_by_name};
 use rehang_files::{InputReader, NamedFile, VectorSource};
@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use super::models::{Models, Table};
 
-/// Landmarks by several models, and what is the right answer.
+/// Files of landmarks by several models, and of the right answers.
 ///
 /// | Field | Default | Range |
 /// |---|---|---|
@@ -25,59 +25,59 @@ use super::models::{Models, Table};
 /// | `k` | 100 | 1 or more |
 #[derive(Debug, Clone)]
 pub struct LandmarkFiles {
-    /// Every model's vectors of the same index, oldest first.
+    /// Vectors of the same index by every model, oldest first.
     pub models: Vec<NamedFile>,
-    /// The model whose own search is the best to be had with a full backfill.
+    /// Name of the model whose own search is the best to be had with a full backfill.
     pub best: Option<String>,
-    /// Every model's vectors of the queries.
+    /// Vectors of the queries by every model.
     pub queries: Vec<NamedFile>,
-    /// What is right.
+    /// Right answers.
     pub truth: LandmarkTruth,
     /// Ids of the index's rows.
     pub ids: Option<VectorSource>,
     /// Ids of the queries' rows.
     pub query_ids: Option<VectorSource>,
-    /// The distance in every gallery.
+    /// Distance in every gallery.
     pub distance: Distance,
 }
 
-/// Where right answers stand.
+/// File of right answers, by benchmark.
 #[derive(Debug, Clone)]
 pub enum LandmarkTruth {
     /// Google Landmarks v2; needs `ids` and `query_ids`.
     Solution {
-        /// A table with id, images and perhaps Usage.
+        /// Table with id, images and perhaps Usage.
         file: PathBuf,
-        /// The only usage whose queries count.
+        /// Usage whose queries alone count.
         usage: Option<String>,
         /// Whether ids that have no vectors are passed over; otherwise they are an error.
         keep_common: bool,
         /// Cut-off of mAP@k.
         k: usize,
     },
-    /// Revisited Oxford or Paris: JSON with queries, gallery, and easy, hard and junk images of each query. Ids are needed only
-    /// where rows stand in another order.
+    /// Revisited Oxford or Paris: JSON with queries, gallery, and easy, hard and junk images of each query.
+    /// Ids are needed only where rows stand in another order.
     Revisited(PathBuf),
 }
 
-/// Landmark retrieval for every pair of models.
+/// Answer of landmark retrieval for every pair of models.
 #[derive(Debug, Clone, Serialize)]
 pub struct LandmarkAnswer {
-    /// The models' names, oldest first.
+    /// Names of the models, oldest first.
     pub models: Vec<String>,
-    /// The distance.
+    /// Distance in every gallery.
     pub distance: Distance,
-    /// What was measured.
+    /// Measured metrics.
     #[serde(flatten)]
     pub measured: MeasuredLandmarks,
-    /// The files that were read.
+    /// Files that were read.
     pub inputs: Vec<InputRecord>,
-    /// What the reader should know.
+    /// Findings that the reader should know.
     #[serde(skip)]
     pub findings: Vec<Finding>,
 }
 
-/// What was measured, by protocol.
+/// Metrics that were measured, by benchmark.
 #[derive(Debug, Clone, Serialize)]
 #[serde(untagged)]
 pub enum MeasuredLandmarks {
@@ -90,7 +90,7 @@ pub enum MeasuredLandmarks {
         /// Queries in all, and items of the index.
         #[serde(skip)]
         of: (usize, usize),
-        /// `map_at` and `map`.
+        /// Tables `map_at` and `map`.
         metrics: BTreeMap<String, Table>,
     },
     /// Revisited Oxford or Paris.
@@ -98,33 +98,34 @@ pub enum MeasuredLandmarks {
         /// Queries in all, and items of the gallery.
         #[serde(skip)]
         of: (usize, usize),
-        /// Easy, medium and hard.
+        /// Results in the setups easy, medium and hard.
         setups: BTreeMap<&'static str, SetupMetrics>,
     },
 }
 
-/// One setup of revisited Oxford or Paris.
+/// Results in one setup of revisited Oxford or Paris.
 #[derive(Debug, Clone, Serialize)]
 pub struct SetupMetrics {
     /// Queries counted and left out.
     pub queries: QueryCount,
-    /// `map`, `map_at_10` and `precision_at_…`; none where no query counts.
+    /// Tables `map`, `map_at_10` and `precision_at_…`; none where no query counts.
     #[serde(flatten)]
     pub metrics: BTreeMap<String, Table>,
 }
 
-/// The models, read.
+/// Models and queries that were read.
 struct Ground {
     models: Models,
     queries: Vec<Matrix>,
 }
 
-/// Landmark retrieval for every pair of models.
+/// Measures landmark retrieval for every pair of models.
 ///
 /// # Errors
 ///
-/// What is wrong with a file, or between two, names them; [`MissingInput`](rehang::ErrorKind::MissingInput) for queries or ids
-/// that the truth needs; [`InvalidOption`](rehang::ErrorKind::InvalidOption) for k = 0 and a usage that no query has.
+/// What is wrong with a file, or between two, names them; [`MissingInput`](rehang_core::ErrorKind::MissingInput)
+/// for queries or ids that the truth needs; [`InvalidOption`](rehang_core::ErrorKind::InvalidOption) for k = 0 and
+/// a usage that no query has.
 pub fn landmarks(files: &LandmarkFiles, progress: &Progress) -> Result<LandmarkAnswer> {
     if matches!(files.truth, LandmarkTruth::Solution { k: 0, .. }) {
         return Err(Error::option("k", 0, "1 or more"));
@@ -159,7 +160,7 @@ impl Ground {
         self.models.table(|asking, asked| value(&results[asking][asked]))
     }
 
-    /// The ids of the index, or of the queries, where a file of them is given.
+    /// Reads the ids of the index, or of the queries, where a file of them is given.
     fn ids(&mut self, parameter: &str, source: Option<&VectorSource>) -> Result<Option<Vec<String>>> {
         let Some(source) = source else { return Ok(None) };
         let ids = self.models.inputs.ids(parameter, std::slice::from_ref(source))?;

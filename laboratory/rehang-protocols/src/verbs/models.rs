@@ -1,24 +1,24 @@
-//! Several models' vectors of the same items, by name, and tables of every model against every model.
+//! Models' vectors of the same items, by name, and tables of every model against every model.
 
 use crate::compatibility::{Compatibility, CrossMatrix};
-use rehang::statistics::Interval;
-use rehang::{Error, Matrix, Result};
+use rehang_core::statistics::Interval;
+use rehang_core::{Error, Matrix, Result};
 use rehang_files::{InputReader, NamedFile, expect_distinct};
 use serde::ser::{Serialize, Serializer};
 use serde_json::{Value, json};
 
-/// The models' names and vectors, in the order given.
+/// Names and vectors of models, in the order given.
 pub(crate) struct Models {
-    /// What was read for the comparison so far.
+    /// Reader that knows what was read for the comparison so far.
     pub inputs: InputReader,
     pub names: Vec<String>,
     pub vectors: Vec<Matrix>,
-    /// The number of the best model, where one is named.
+    /// Place of the best model, where one is named.
     best: Option<usize>,
 }
 
 impl Models {
-    /// Reads the vectors, once a name; `best` names the model whose own search is the best to be had.
+    /// Reads the vectors, each name once; `best` names the model whose own search is the best to be had.
     pub fn read(
         role: &str,
         files: &[NamedFile],
@@ -41,13 +41,13 @@ impl Models {
         Ok(models)
     }
 
-    /// The number of a model.
+    /// Finds the place of a model among the names.
     pub fn place(&self, parameter: &str, name: &str) -> Result<usize> {
         let place = self.names.iter().position(|other| other == name);
         place.ok_or_else(|| Error::option(parameter, name, format!("a model: {}", self.names.join(", "))))
     }
 
-    /// Query vectors for these models, in their order; `None` where none are given.
+    /// Reads query vectors for these models, in their order; `None` where none are given.
     pub fn queries(&mut self, files: &[NamedFile]) -> Result<Option<Vec<Matrix>>> {
         if files.is_empty() {
             return Ok(None);
@@ -68,19 +68,19 @@ impl Models {
             .map(Some)
     }
 
-    /// A value for every model's queries in every model's gallery: `[asking][asked]`.
+    /// Computes a value for every model's queries in every model's gallery: `[asking][asked]`.
     pub fn every_pair<T>(&self, value: impl Fn(usize, usize) -> Result<T>) -> Result<Vec<Vec<T>>> {
         let models = self.names.len();
         (0..models).map(|asking| (0..models).map(|asked| value(asking, asked)).collect()).collect()
     }
 
-    /// A metric of every such value as a table.
+    /// Makes a table of a metric for every pair of models.
     pub fn table(&self, value: impl Fn(usize, usize) -> f64) -> Result<Table> {
         let matrix = CrossMatrix::from_fn(&self.names, |asking, asked| Ok(value(asking, asked)))?;
         self.table_of(matrix, |_| Ok(Vec::new()))
     }
 
-    /// A matrix as a table; `intervals` gives those of the pairs' absolute gains, or nothing.
+    /// Makes a table of a matrix; `intervals` gives those of the pairs' absolute gains, or nothing.
     pub fn table_of(
         &self,
         matrix: CrossMatrix,
@@ -91,18 +91,19 @@ impl Models {
     }
 }
 
-/// One metric for every model against every model, and what it says about every pair of an older and a newer one.
+/// Table of one metric for every model against every model, and what it says about every pair of an older and
+/// a newer one.
 #[derive(Debug, Clone)]
 pub struct Table {
-    /// The metric.
+    /// Matrix of the metric.
     pub matrix: CrossMatrix,
-    /// The criterion and the gains of every pair.
+    /// Criterion and gains of every pair.
     pub pairs: Vec<Compatibility>,
     /// Intervals of the pairs' absolute gains, or nothing.
     pub intervals: Vec<Interval>,
 }
 
-/// As `{matrix, pairs}`, where a pair has its `absolute_gain_interval` if that was drawn.
+/// Serialises as `{matrix, pairs}`, where a pair has its `absolute_gain_interval` if that was drawn.
 impl Serialize for Table {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         let pair = |(place, pair): (usize, &Compatibility)| {

@@ -1,4 +1,4 @@
-//! Compatible models on a labelled gallery: cross matrix, hot refresh, upgrades in a row.
+//! Retrieval by compatible models on a labelled gallery: cross matrix, hot refresh, upgrades in a row.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -7,19 +7,19 @@ use crate::compatibility::{
     Compatibility, CrossEvaluation, CrossInput, Model, RefreshInput, SequenceInput, SequenceStep,
     UpgradeStep, WidthRule, cross_evaluate, hot_refresh, paired_difference, upgrade_sequence,
 };
-use rehang::curve::{CurveOptions, Line, Metric, QueryCount, Relevance, TOP1, TOP5, grid_cuts};
-use rehang::finding::Finding;
-use rehang::order::{OrderInput, Policy, order};
-use rehang::report::InputRecord;
-use rehang::statistics::Interval;
-use rehang::{Adapter, Distance, Error, Matrix, Progress, Result};
+use rehang_core::curve::{CurveOptions, Line, Metric, QueryCount, Relevance, TOP1, TOP5, grid_cuts};
+use rehang_core::finding::Finding;
+use rehang_core::order::{OrderInput, Policy, order};
+use rehang_core::report::InputRecord;
+use rehang_core::statistics::Interval;
+use rehang_core::{Adapter, Distance, Error, Matrix, Progress, Result};
 use rehang_files::{InputReader, Join, NamedFile, Names, RowSelection, VectorSource, expect_distinct};
 use serde::Serialize;
 
 use super::models::{Models, Table};
 use rehang_evaluate::{AnswerFiles, Answers, LEVEL, check_grid};
 
-/// The models' vectors, right answers, and how vectors are compared.
+/// Files of models' vectors and right answers, and how vectors are compared.
 ///
 /// | Field | Default | Range |
 /// |---|---|---|
@@ -27,11 +27,12 @@ use rehang_evaluate::{AnswerFiles, Answers, LEVEL, check_grid};
 /// | `k` | 10 | 1 or more |
 #[derive(Debug, Clone)]
 pub struct ModelFiles {
-    /// Every model's vectors of the same items in the same order, oldest first.
+    /// Vectors of the same items by every model in the same order, oldest first.
     pub models: Vec<NamedFile>,
     /// Class labels of the items: an item of the query's class is a right answer.
     pub labels: Option<VectorSource>,
-    /// Every model's vectors of separate queries; the gallery itself without them, each item leaving itself out.
+    /// Vectors of separate queries by every model; the gallery itself without them, each item leaving itself
+    /// out.
     pub queries: Vec<NamedFile>,
     /// Class labels of the queries.
     pub query_labels: Option<VectorSource>,
@@ -41,16 +42,17 @@ pub struct ModelFiles {
     pub ids: Option<VectorSource>,
     /// Ids of the queries.
     pub query_ids: Option<VectorSource>,
-    /// Which rows of the models' vectors, of `labels` and of `ids` take part.
+    /// Rows of the models' vectors, of `labels` and of `ids` that take part.
     pub rows: Option<RowSelection>,
-    /// The distance in every gallery. Where widths differ, a query is cut or filled up with zeros to fit the gallery.
+    /// Distance in every gallery. Where widths differ, a query is cut or filled up with zeros to fit the
+    /// gallery.
     pub distance: Distance,
     /// Cut-off of mAP@k and NFR@k.
     pub k: usize,
 }
 
 impl ModelFiles {
-    /// Models and class labels.
+    /// Takes models and class labels; everything else is left at its default.
     pub fn new(models: Vec<NamedFile>, labels: VectorSource) -> Self {
         Self {
             models,
@@ -67,7 +69,7 @@ impl ModelFiles {
     }
 }
 
-/// [`ModelFiles`], read.
+/// Models, queries and right answers of [`ModelFiles`], read.
 struct Ground {
     models: Models,
     queries: Option<Vec<Matrix>>,
@@ -112,7 +114,7 @@ impl Ground {
             .ok_or_else(|| Error::missing("`labels` or `qrels`", "a comparison of models"))
     }
 
-    /// Everything that can be measured with these right answers.
+    /// Lists every metric that can be measured with these right answers.
     fn metrics(&self, k: usize) -> Result<Vec<Metric>> {
         Ok(Metric::measurable(self.relevance()?, k))
     }
@@ -128,7 +130,7 @@ impl Ground {
         }
     }
 
-    /// Orders by name, each a permutation; a random one where none are given.
+    /// Reads orders by name, each a permutation; a random one where none are given.
     fn orders(&self, files: &[NamedFile], seed: u64) -> Result<Vec<(String, Vec<usize>)>> {
         let items = self.models.vectors[0].rows();
         if files.is_empty() {
@@ -140,43 +142,44 @@ impl Ground {
     }
 }
 
-/// What every comparison of models says of itself.
+/// Circumstances that every comparison of models tells: models, queries, distance and files.
 #[derive(Debug, Clone, Serialize)]
 pub struct MeasuredOn {
-    /// The models' names, oldest first.
+    /// Names of the models, oldest first.
     pub models: Vec<String>,
     /// Queries counted and left out.
     pub queries: QueryCount,
-    /// The distance.
+    /// Distance in every gallery.
     pub distance: Distance,
     /// Cut-off of mAP@k and NFR@k.
     pub k: usize,
-    /// The files that were read.
+    /// Files that were read.
     pub inputs: Vec<InputRecord>,
-    /// What the reader should know.
+    /// Findings that the reader should know.
     #[serde(skip)]
     pub findings: Vec<Finding>,
 }
 
-/// The cross matrices of retrieval metrics.
+/// Answer with the cross matrices of retrieval metrics.
 #[derive(Debug, Clone, Serialize)]
 pub struct CrossAnswer {
-    /// What was measured.
+    /// Circumstances of the measurement.
     #[serde(flatten)]
     pub on: MeasuredOn,
-    /// How queries were made to fit galleries of other widths, `[asking][asked]`.
+    /// Ways in which queries were made to fit galleries of other widths, `[asking][asked]`.
     pub width_rules: Vec<Vec<WidthRule>>,
-    /// `top1`, `top5`, `map`, `map_at` and what else can be measured, by [`Metric::key`].
+    /// Tables `top1`, `top5`, `map`, `map_at` and what else can be measured, by [`Metric::key`].
     pub metrics: BTreeMap<String, Table>,
 }
 
-/// Every model's queries in every model's gallery. `best` names the model whose own search is the best to be had with a full
-/// backfill; `bootstrap` samples of the queries give intervals of the gains, 0 none.
+/// Measures every model's queries in every model's gallery. `best` names the model whose own search is the
+/// best to be had with a full backfill; `bootstrap` samples of the queries give intervals of the gains, 0
+/// none.
 ///
 /// # Errors
 ///
-/// What is wrong with a file, or between two, names them; [`InvalidOption`](rehang::ErrorKind::InvalidOption) for names that no
-/// model has.
+/// What is wrong with a file, or between two, names them; [`InvalidOption`](rehang_core::ErrorKind::InvalidOption)
+/// for names that no model has.
 pub fn cross(
     files: &ModelFiles,
     best: Option<&String>,
@@ -202,7 +205,7 @@ pub fn cross(
     Ok(CrossAnswer { on: ground.measured(result.queries, files.k), width_rules, metrics })
 }
 
-/// Intervals of the absolute gain of every pair, by queries drawn with both values.
+/// Draws intervals of the absolute gain of every pair, by queries drawn with both values.
 fn intervals(
     result: &CrossEvaluation,
     metric: Metric,
@@ -221,50 +224,52 @@ fn intervals(
     pairs.iter().map(interval).collect()
 }
 
-/// A hot refresh in every order.
+/// Answer of a hot refresh in every order.
 #[derive(Debug, Clone, Serialize)]
 pub struct RefreshAnswer {
-    /// What was measured.
+    /// Circumstances of the measurement.
     #[serde(flatten)]
     pub on: MeasuredOn,
-    /// Items of the gallery.
+    /// Number of items of the gallery.
     #[serde(skip)]
     pub items: usize,
     /// Quality of the old model alone, by [`Metric::key`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub do_nothing: Option<BTreeMap<String, f64>>,
-    /// The refresh in each order.
+    /// Results of the refresh in each order.
     pub orders: Vec<RefreshInOrder>,
 }
 
-/// A hot refresh in one order.
+/// Result of a hot refresh in one order.
 #[derive(Debug, Clone, Serialize)]
 pub struct RefreshInOrder {
-    /// The order's name.
+    /// Name of the order.
     pub order: String,
-    /// Items that are replaced at each point.
+    /// Number of items that are replaced at each point.
     pub cuts: Vec<usize>,
-    /// `top1`, `map`, `map_at` and what else can be measured, by [`Metric::key`]; `nfr1`, `nfr5` and `nfr_at`.
+    /// Lines `top1`, `map`, `map_at` and what else can be measured, by [`Metric::key`]; `nfr1`, `nfr5` and
+    /// `nfr_at`.
     pub metrics: BTreeMap<String, RefreshLine>,
 }
 
-/// A metric along a hot refresh.
+/// Line of a metric along a hot refresh.
 #[derive(Debug, Clone, Serialize)]
 pub struct RefreshLine {
-    /// Its value at each point.
+    /// Value of the metric at each point.
     pub values: Vec<f64>,
-    /// Its mean over all fractions.
+    /// Mean of the metric over all fractions.
     pub area: f64,
 }
 
 /// Follows a hot refresh: queries by the new model, the gallery replaced item by item, without an adapter.
 ///
-/// `files.models` are two, the old one first; `orders` are files of orders by name, one random order by `seed` without any;
-/// values are given at `grid` points.
+/// `files.models` are two, the old one first; `orders` are files of orders by name, one random order by
+/// `seed` without any; values are given at `grid` points.
 ///
 /// # Errors
 ///
-/// As [`cross`]; [`InvalidOption`](rehang::ErrorKind::InvalidOption) for another number of models and for a grid below 2.
+/// As [`cross`]; [`InvalidOption`](rehang_core::ErrorKind::InvalidOption) for another number of models and for a
+/// grid below 2.
 pub fn refresh(
     files: &ModelFiles,
     orders: &[NamedFile],
@@ -291,10 +296,10 @@ pub fn refresh(
         let values = today.evaluation.values.iter();
         values.map(|(metric, &value)| (metric.key(), value)).collect()
     });
-    let in_order = |(order, curve): (&String, &rehang::curve::Curve)| {
+    let in_order = |(order, curve): (&String, &rehang_core::curve::Curve)| {
         let flips = [("nfr1", TOP1), ("nfr5", TOP5), ("nfr_at", Metric::top(files.k))];
         let flips = flips.map(|(key, metric)| (key.to_owned(), &curve.flips[metric].rate));
-        // Top-5 is in its flips.
+        // Top-5 is measured for its flips only.
         let measured = curve.lines.iter().filter(|&(metric, _)| metric != TOP5);
         let lines = measured.map(|(metric, line)| (metric.key(), line)).chain(flips);
         let metrics = lines.map(|(id, line): (String, &Line)| {
@@ -307,25 +312,25 @@ pub fn refresh(
     Ok(RefreshAnswer { on: ground.measured(queries, files.k), items, do_nothing, orders })
 }
 
-/// How several upgrades in a row go.
+/// Settings of several upgrades in a row.
 ///
 /// | Field | Default | Range |
 /// |---|---|---|
 /// | `backfilled` | everything | 0 to 1 each; one for all upgrades, or one for each |
 /// | `orders` | one random order by `seed` for all | one for each model but the first |
-/// | `adapters` | older vectors stay as they are | into any model's space but the first one's, from the one before |
+/// | `adapters` | older vectors stay as is | into any model's space but the first, from the one before |
 /// | `joined` | all with the first model | 0 for the first model, 1 for the second, … |
 #[derive(Debug, Clone)]
 pub struct SequenceFiles {
-    /// Which share of the older vectors each upgrade backfills before the next one.
+    /// Share of the older vectors that each upgrade backfills before the next one.
     pub backfilled: Vec<f64>,
-    /// The order of backfill of each model's upgrade, by the model's name.
+    /// Order of backfill of each model's upgrade, by the model's name.
     pub orders: Vec<NamedFile>,
-    /// The adapter into a model's space, by the model's name: older vectors go through it when that model comes.
+    /// Adapter into a model's space, by the model's name: older vectors go through it when that model comes.
     pub adapters: Vec<NamedFile>,
     /// Seed of the random order.
     pub seed: u64,
-    /// For each item the model with which it joins the gallery.
+    /// Model with which each item joins the gallery, by its place.
     pub joined: Option<VectorSource>,
 }
 
@@ -335,13 +340,13 @@ impl Default for SequenceFiles {
     }
 }
 
-/// Several upgrades in a row.
+/// Answer of several upgrades in a row.
 #[derive(Debug, Clone, Serialize)]
 pub struct SequenceAnswer {
-    /// What was measured.
+    /// Circumstances of the measurement.
     #[serde(flatten)]
     pub on: MeasuredOn,
-    /// The gallery after each model came.
+    /// Results of the gallery after each model came.
     pub steps: Vec<SequenceStep>,
 }
 
@@ -349,7 +354,8 @@ pub struct SequenceAnswer {
 ///
 /// # Errors
 ///
-/// As [`cross`]; [`InvalidOption`](rehang::ErrorKind::InvalidOption) for shares, orders or `joined` that do not fit the models.
+/// As [`cross`]; [`InvalidOption`](rehang_core::ErrorKind::InvalidOption) for shares, orders or `joined` that do
+/// not fit the models.
 pub fn sequence(files: &ModelFiles, how: &SequenceFiles, progress: &Progress) -> Result<SequenceAnswer> {
     let mut ground = Ground::read(files, None)?;
     let mut joined = None;

@@ -1,8 +1,8 @@
 //! The cross matrix, hot refreshes and sequences of upgrades against twins that sort whole rankings.
 
 use proptest::prelude::*;
-use rehang::curve::{CurveOptions, MAP, Metric, Qrels, Relevance, TOP1, TOP5};
-use rehang::{Adapter, Distance, Matrix, Progress, Space};
+use rehang_core::curve::{CurveOptions, MAP, Metric, Qrels, Relevance, TOP1, TOP5};
+use rehang_core::{Adapter, Distance, Matrix, Progress, Space};
 use rehang_protocols::compatibility::{
     CrossInput, CrossMatrix, Model, RefreshInput, SequenceInput, UpgradeStep, WidthRule, cross_evaluate,
     hot_refresh, paired_difference, upgrade_sequence,
@@ -23,10 +23,11 @@ fn distance(q: &[f32], g: &[f32], kind: Distance) -> f64 {
     }
 }
 
-/// Top-1, top-5, mAP, mAP@DEPTH in percent of the queries that have a right answer; `None` where there are none.
+/// Computes top-1, top-5, mAP, mAP@DEPTH in percent of the queries that have a right answer; `None` where
+/// there are none.
 ///
-/// `gallery[i]` is item `i`'s vector, or nothing where it has not joined; query q leaves item `own(q)` out. Beside a narrower vector a
-/// query is cut.
+/// `gallery[i]` is item `i`'s vector, or nothing where it has not joined; query q leaves item `own(q)` out.
+/// Beside a narrower vector a query is cut.
 fn twin(
     queries: &[Vec<f32>],
     gallery: &[Option<Vec<f32>>],
@@ -68,7 +69,7 @@ fn twin(
     (!rows.is_empty()).then(|| [0, 1, 2, 3].map(mean))
 }
 
-/// The rows of a matrix at a width.
+/// Gives the rows of a matrix at a width.
 fn rows(matrix: &Matrix, width: usize) -> Vec<Vec<f32>> {
     (0..matrix.rows())
         .map(|row| {
@@ -83,7 +84,7 @@ fn near(left: f64, right: f64) -> bool {
     (left - right).abs() < 1e-9
 }
 
-/// Small whole coordinates, so that distances tie all the time.
+/// Draws small whole coordinates, so that distances tie all the time.
 fn matrix(rows: usize, columns: usize) -> impl Strategy<Value = Matrix> {
     prop::collection::vec(-2_i8..3, rows * columns)
         .prop_map(move |data| Matrix::new(columns, data.into_iter().map(f32::from).collect()).unwrap())
@@ -92,7 +93,7 @@ fn matrix(rows: usize, columns: usize) -> impl Strategy<Value = Matrix> {
 #[derive(Debug, Clone)]
 struct Case {
     galleries: Vec<Matrix>,
-    /// None: leave one out.
+    /// Vectors of separate queries; `None` where each item asks and leaves itself out.
     queries: Option<Vec<Matrix>>,
     labels: Vec<i64>,
     query_labels: Vec<i64>,
@@ -128,7 +129,7 @@ impl Case {
         self.queries.as_ref().map_or(&self.galleries[number], |queries| &queries[number])
     }
 
-    /// The labels again, as judgements.
+    /// Gives the labels again, as judgements.
     fn qrels(&self) -> Qrels {
         let judged = |query: usize| {
             (0..self.labels.len()).filter(|&item| self.right(query, item)).map(|item| (item, 1.0)).collect()
@@ -297,7 +298,7 @@ proptest! {
         let width = case.galleries.iter().map(Matrix::columns).max().unwrap();
         let vectors: Vec<Vec<Vec<f32>>> = case.galleries.iter().map(|gallery| rows(gallery, width)).collect();
         let right = |query: usize, item: usize| case.right(query, item);
-        // Which model each item is by, in the two galleries.
+        // Model that each item is by, in the two galleries.
         let mut hot: Vec<Option<usize>> = vec![None; items];
         let mut kept: Vec<Option<usize>> = vec![None; items];
         for number in 0..3 {
@@ -360,7 +361,8 @@ fn pairs_leave_the_paragon_out() {
     assert!(CrossMatrix::from_fn(&["a", "a"].map(String::from), |_, _| Ok(0.0)).is_err());
 }
 
-/// BCT (9): M(new*) is the best of any variant of the new model; a compatible one may be better than the independent one.
+/// BCT (9): M(new*) is the best of any variant of the new model; a compatible one may be better than the
+/// independent one.
 #[test]
 fn the_whole_of_an_update_gain_is_the_new_model_where_it_is_better_than_the_paragon() {
     let names = ["old", "compatible", "paragon"].map(String::from);
@@ -440,8 +442,8 @@ fn widths_are_brought_together_without_a_copy_where_they_agree() {
     assert_eq!(matrix.at_width(5).at_width(3).as_slice(), matrix.as_slice());
 }
 
-/// Three models on a line whose numbers mean different things; each adapter translates. What is not backfilled is as good as new then, and
-/// without the adapters it is not.
+/// Three models on a line give their numbers different meanings, and each adapter translates. With adapters,
+/// items that are not backfilled are as good as new; without them they are not.
 #[test]
 fn a_gallery_goes_through_one_adapter_after_the_other() {
     let of = |factor: f32, offset: f32| Matrix::from_fn(40, 1, |row, _| factor * row as f32 + offset);

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rehang::Progress;
+use rehang_core::Progress;
 use rehang_files::{NamedFile, RowSelection, VectorSource};
 use rehang_protocols::{ModelFiles, cross};
 

@@ -1,8 +1,9 @@
-//! Face and landmark protocols against hand-computed examples and twins that try every threshold and sort every ranking.
+//! Face and landmark protocols against hand-computed examples and twins that try every threshold and sort
+//! every ranking.
 
 use proptest::prelude::*;
-use rehang::curve::Metric;
-use rehang::{Distance, ErrorKind, Matrix, Progress};
+use rehang_core::curve::Metric;
+use rehang_core::{Distance, ErrorKind, Matrix, Progress};
 use rehang_files::lists::{GroundTruth, TemplateItem};
 use rehang_protocols::identification::{IdentificationInput, identification};
 use rehang_protocols::landmarks::{LandmarkSetup, retrieval, revisited};
@@ -28,7 +29,8 @@ fn matrix(rows: usize, columns: usize) -> impl Strategy<Value = Matrix> {
         .prop_map(move |data| Matrix::new(columns, data.into_iter().map(f32::from).collect()).unwrap())
 }
 
-/// TAR by trying every threshold: the most genuine pairs that any rule "score > t" accepts while it keeps the rate.
+/// TAR by trying every threshold: the most genuine pairs that any rule "score > t" accepts while it keeps the
+/// rate.
 fn tar_twin(scores: &[f64], genuine: &[bool], rate: f64) -> Option<f64> {
     let total = |wanted: bool| genuine.iter().filter(|&&same| same == wanted).count() as f64;
     if 1.0 / total(false) > rate {
@@ -189,7 +191,7 @@ proptest! {
         (gallery, queries, kinds) in (1_usize..9, 1_usize..4, 1_usize..3).prop_flat_map(|(n, m, width)| (
             matrix(n, width),
             matrix(m, width),
-            // Of every image and query: nothing, easy, hard or junk.
+            // Kind of every image for every query: nothing, easy, hard or junk.
             prop::collection::vec(prop::collection::vec(0_u8..4, n), m),
         )),
     ) {

@@ -1,7 +1,7 @@
-//! ψ, the forward-adaptive head of DMU, as an ordinary adapter.
+//! Adapter ψ, the forward-adaptive head of DMU, as an ordinary adapter.
 
-use rehang::adapter::{Adapter, Dense, InputScaling, InputStatistics, Map, RowSketch, Training};
-use rehang::{Distance, Error, Matrix, Pairs, Progress, Result, Space, Vectors};
+use rehang_core::adapter::{Adapter, Dense, InputScaling, InputStatistics, Map, RowSketch, Training};
+use rehang_core::{Distance, Error, Matrix, Pairs, Progress, Result, Space, Vectors};
 use rehang_fit::geometry::{self, GeometryKind};
 use rehang_fit::network::{State, fold_normalisation};
 use rehang_fit::uncertainty_fit::{self, Evidence};
@@ -9,13 +9,15 @@ use rehang_fit::uncertainty_fit::{self, Evidence};
 use super::old::OldModel;
 use crate::encoder::{EncoderArchitecture, Graph, Operation, Shape, TrainedEncoder};
 
-/// ψ's operations: dense layers with BatchNorm and ReLU, and a last dense layer (DMU: three hidden layers of 1024).
+/// Makes ψ's operations: dense layers with BatchNorm and ReLU, and a last dense layer (DMU: three hidden
+/// layers of 1024).
 pub(crate) fn adapter_graph(d_old: usize, hidden: &[usize], d_new: usize) -> Result<Graph> {
     let mlp = EncoderArchitecture::Mlp { hidden: hidden.to_vec(), outputs: d_new };
     mlp.graph(Shape { channels: d_old, height: 1, width: 1 })
 }
 
-/// The trained ψ with BatchNorm folded in, the new space's geometry and a σ² learned from the training rows.
+/// Makes an adapter of the trained ψ, with BatchNorm folded in, the new space's geometry and a σ² learned
+/// from the training rows.
 ///
 /// ψ was trained on these very rows, so its σ² is optimistic in size; its order is what it is for.
 pub(crate) fn adapter(
@@ -58,7 +60,8 @@ pub(crate) fn adapter(
     Ok(adapter)
 }
 
-/// Dense layers of a graph that is nothing else, BatchNorm with its running statistics folded into them.
+/// Gives the dense layers of a graph that is nothing else, BatchNorm with its running statistics folded into
+/// them.
 fn folded(graph: &Graph, state: &State) -> Result<Vec<Dense>> {
     let numbers = |parameter: usize| &state.parameters[graph.parameters[parameter].range.clone()];
     let mut layers: Vec<Dense> = Vec::new();

@@ -1,13 +1,13 @@
-//! The state of a training as a file, to go on from.
+//! Checkpoint: the state of a training as a file, to go on from.
 //!
-//! A file of named tensors whose metadata hold `identity`, a line that names everything the training depends on; a
-//! checkpoint is only taken up by the training whose identity is the same. It is written under a temporary name, synced
-//! and renamed: `path` always holds a whole one, that of the last whole epoch.
+//! A file of named tensors whose metadata hold `identity`, a line that names everything the training depends
+//! on. A checkpoint is only taken up by the training whose identity is the same. It is written under a
+//! temporary name, synced and renamed: `path` always holds a whole one, of the last whole epoch.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use rehang::{Error, Matrix, Result};
+use rehang_core::{Error, Matrix, Result};
 use rehang_files::AtomicFile;
 use rehang_files::tensors::{self, Detail, FileKind, Metadata, Tensor, json, parse, parse_json, text};
 use serde::{Deserialize, Serialize};
@@ -18,8 +18,8 @@ use super::trainer::{EpochSummary, TrainingParameters, TrainingSet};
 const KIND: FileKind =
     FileKind { format: "rehang-training", thing: "a checkpoint of a training", version: 1 };
 
-/// An epoch with its numbers as text: JSON's own numbers may come back a rounding apart, and a training that goes on must
-/// be the very one that was stopped.
+/// Epoch with its numbers as text: JSON's own numbers may come back a rounding apart, and a training that
+/// goes on must be the very one that was stopped.
 #[derive(Serialize, Deserialize)]
 struct EpochText {
     loss: String,
@@ -60,10 +60,10 @@ impl EpochText {
     }
 }
 
-/// What was read.
+/// State of a training that was read from a file.
 pub(crate) struct Checkpoint {
     pub history: Vec<EpochSummary>,
-    /// Steps of the whole training, which are those that the optimiser counts.
+    /// Number of steps of the whole training, as the optimiser counts them.
     pub steps: u64,
     pub tensors: BTreeMap<String, Tensor<'static>>,
 }

@@ -1,7 +1,7 @@
 //! Classification heads while they train: logits with a margin on the true class, and cross-entropy.
 //!
-//! With a vector `v`, weights `w_k` and bias `b_k` of class `k`, cosines `c_k = ⟨v/‖v‖, w_k/‖w_k‖⟩`, scale `s`, margin `m`
-//! and the true class `y`:
+//! With a vector `v`, weights `w_k` and bias `b_k` of class `k`, cosines `c_k = ⟨v/‖v‖, w_k/‖w_k‖⟩`, scale
+//! `s`, margin `m` and the true class `y`:
 //!
 //! ```text
 //! softmax              z_k = ⟨v, w_k⟩ + b_k
@@ -17,7 +17,7 @@
 //! Beyond `π − m` ArcFace's cosine would rise again; there, as is usual, `z_y = s·(c_y − m·sin m)`.
 
 use rayon::prelude::*;
-use rehang::{Error, Head, HeadKind, Matrix, Result, norm};
+use rehang_core::{Error, Head, HeadKind, Matrix, Result, norm};
 use rehang_fit::network::column_sums;
 use rehang_fit::objectives::arcface::with_margin;
 use rehang_fit::objectives::cross_entropy::cross_entropy_row;
@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 
 use super::rows::{Unit, as_wide_as, products, weighted_sums, weighted_sums_down};
 
-/// How a head makes logits.
+/// Form of a head's logits.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "form", deny_unknown_fields)]
 pub enum HeadForm {
@@ -78,7 +78,7 @@ impl HeadForm {
         self.scale().is_some()
     }
 
-    /// The factor of its cosines, where logits are made of cosines.
+    /// Gives the factor of the cosines, where logits are made of cosines.
     fn scale(self) -> Option<f32> {
         match self {
             Self::Softmax => None,
@@ -88,7 +88,7 @@ impl HeadForm {
         }
     }
 
-    /// What stands for the true class's cosine, and its derivative with respect to that cosine.
+    /// Gives what stands for the true class's cosine, and its derivative with respect to that cosine.
     fn with_margin(self, cosine: f32) -> (f32, f32) {
         match self {
             Self::Softmax | Self::NormalisedSoftmax { .. } => (cosine, 1.0),
@@ -97,14 +97,15 @@ impl HeadForm {
         }
     }
 
-    /// Fails where nothing could be learned with such a head: a scale that is not a finite number above 0, or a margin that
-    /// is not a finite number from 0 on, for `ArcFace` below 1.6 (about a right angle). A margin of 0 is none.
+    /// Fails where nothing could be learned with such a head: a scale that is not a finite number above 0, or
+    /// a margin that is not a finite number from 0 on, for `ArcFace` below 1.6 (about a right angle). A
+    /// margin of 0 is none.
     ///
     /// `table` is how the error calls the head: `head` or `old.head`.
     ///
     /// # Errors
     ///
-    /// [`rehang::ErrorKind::InvalidOption`].
+    /// [`rehang_core::ErrorKind::InvalidOption`].
     pub fn check(self, table: &str) -> Result<()> {
         let usual = (f32::INFINITY, "a finite number, 0 or more");
         let (scale, margin, (limit, rule)) = match self {
@@ -125,36 +126,37 @@ impl HeadForm {
     }
 }
 
-/// A head's numbers while objectives are evaluated.
+/// Numbers of a head while objectives are evaluated.
 #[derive(Debug, Clone)]
 pub(crate) struct HeadWeights {
-    /// `[classes, d]`.
+    /// Weights, `[classes, d]`.
     pub weight: Matrix,
-    /// `[classes]`; zeros for heads of cosines.
+    /// Biases, `[classes]`; zeros for heads of cosines.
     pub bias: Vec<f32>,
     pub form: HeadForm,
-    /// Numbers of the classes that the head is taught, ascending. All others, which only the old head knows, take no part in
-    /// its losses: nothing would ever draw their weights to anything (RACT equation 7 sums over the classes of the new training
-    /// set).
+    /// Numbers of the classes that the head is taught, ascending. All others, which only the old head knows,
+    /// take no part in its losses: nothing would ever draw their weights to anything (RACT equation 7 sums
+    /// over the classes of the new training set).
     pub taught: Vec<usize>,
 }
 
-/// The derivative with respect to a head.
+/// Derivative with respect to a head.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct HeadGradient {
-    /// `[classes, d]`.
+    /// Derivative with respect to the weights, `[classes, d]`.
     pub weight: Matrix,
-    /// `[classes]`; zeros for heads of cosines.
+    /// Derivative with respect to the biases, `[classes]`; zeros for heads of cosines.
     pub bias: Vec<f32>,
 }
 
 impl HeadWeights {
-    /// A head all of whose classes take part.
+    /// Takes a head all of whose classes take part.
     pub(crate) fn new(weight: Matrix, bias: Vec<f32>, form: HeadForm) -> Self {
         Self { taught: (0..weight.rows()).collect(), weight, bias, form }
     }
 
-    /// The same head with bare inner products for logits: cosines without their scale, or products without a bias.
+    /// Gives a copy of the head with bare inner products for logits: cosines without their scale, or products
+    /// without a bias.
     pub(crate) fn bare(&self) -> Self {
         let form = if self.form.is_cosine() { HeadForm::NormalisedSoftmax { scale: 1.0 } } else { self.form };
         Self { form, bias: vec![0.0; self.bias.len()], ..self.clone() }
@@ -170,12 +172,13 @@ impl HeadWeights {
         label < self.classes()
     }
 
-    /// What the head says of vectors whose class is not known: logits without a margin.
+    /// Computes the head's logits of vectors whose class is not known, without a margin.
     pub(crate) fn pass(&self, vectors: &Matrix) -> HeadPass<'_> {
         self.pass_with_margin(vectors, &[])
     }
 
-    /// As [`HeadWeights::pass`] with the margin on each row's true class; rows of a class that the head does not know get none.
+    /// Computes the head's logits as [`HeadWeights::pass`] does, but with the margin on each row's true
+    /// class. Rows of a class that the head does not know get none.
     pub(crate) fn pass_with_margin(&self, vectors: &Matrix, labels: &[usize]) -> HeadPass<'_> {
         let width = vectors.columns();
         let vectors = as_wide_as(vectors, self.weight.columns());
@@ -202,7 +205,7 @@ impl HeadWeights {
         HeadPass { head: self, logits, width, read: Read::Cosines { vectors, weights, labels, true_slopes } }
     }
 
-    /// Rows whose largest logit, among the classes that the head is taught, is the true class's.
+    /// Counts rows whose largest logit, among the classes that the head is taught, is the true class's.
     pub(crate) fn right(&self, vectors: &Matrix, labels: &[usize]) -> usize {
         let pass = self.pass(vectors);
         let is_right = |(row, &label): (usize, &usize)| {
@@ -213,28 +216,28 @@ impl HeadWeights {
     }
 }
 
-/// What a head said of a batch, and the way back from its logits.
+/// Logits of a batch by a head, and the way back from them to derivatives.
 pub(crate) struct HeadPass<'a> {
     head: &'a HeadWeights,
-    /// `[B, classes]`.
+    /// Logits, `[B, classes]`.
     pub logits: Matrix,
-    /// Coordinates of the vectors as they came.
+    /// Number of coordinates of the vectors as they came.
     width: usize,
     read: Read,
 }
 
-/// What the logits were made of.
+/// Numbers that the logits were made of.
 enum Read {
-    /// The vectors, as wide as the weights.
+    /// Products with the vectors, which are as wide as the weights.
     Products { vectors: Matrix },
-    /// Both at length 1. `true_slopes` are the derivatives of each row's cosine under its margin; there are none, and no labels,
-    /// where no margin is taken.
+    /// Cosines of vectors and weights, both at length 1. `true_slopes` are the derivatives of each row's
+    /// cosine under its margin; there are none, and no labels, where no margin is taken.
     Cosines { vectors: Unit, weights: Unit, labels: Vec<usize>, true_slopes: Vec<f32> },
 }
 
 impl HeadPass<'_> {
-    /// `Σ weight·L` over the rows and its derivative with respect to the logits. A row of a class that the head is not taught
-    /// counts nothing.
+    /// Computes `Σ weight·L` over the rows and its derivative with respect to the logits. A row of a class
+    /// that the head is not taught counts nothing.
     ///
     /// `weights` is `[B]`, `smoothing` ε.
     pub(crate) fn cross_entropy(&self, labels: &[usize], smoothing: f32, weights: &[f32]) -> (f64, Matrix) {
@@ -261,7 +264,7 @@ impl HeadPass<'_> {
         (values.into_iter().sum(), slopes)
     }
 
-    /// The derivative with respect to the vectors, from that with respect to the logits.
+    /// Computes the derivative with respect to the vectors, from that with respect to the logits.
     pub(crate) fn to_vectors(&self, slopes: &Matrix) -> Matrix {
         let gradient = match &self.read {
             Read::Products { .. } => weighted_sums(slopes, &self.head.weight),
@@ -272,7 +275,7 @@ impl HeadPass<'_> {
         as_wide_as(&gradient, self.width)
     }
 
-    /// The derivative with respect to the head, from that with respect to the logits.
+    /// Computes the derivative with respect to the head, from that with respect to the logits.
     pub(crate) fn to_head(&self, slopes: &Matrix) -> HeadGradient {
         match &self.read {
             Read::Products { vectors } => {
@@ -287,7 +290,8 @@ impl HeadPass<'_> {
         }
     }
 
-    /// The derivative with respect to the cosines: logits are these times the scale, but for the margin.
+    /// Computes the derivative with respect to the cosines: logits are these times the scale, but for the
+    /// margin.
     fn to_cosines(&self, slopes: &Matrix) -> Matrix {
         let scale = self.head.form.scale().unwrap_or(1.0);
         let mut cosines = slopes.clone();
@@ -303,9 +307,10 @@ impl HeadPass<'_> {
     }
 }
 
-/// An old head with a weight for every class that it does not know: the mean of the class's old vectors, each scaled to
-/// length 1 (BCT §2.5, "synthesised classifier weights"). Under a softmax head the mean is scaled to the mean length of
-/// the head's own weights, so that logits of old and of synthesised classes are of one size; its bias is the head's mean.
+/// Makes an old head with a weight for every class that it does not know: the mean of the class's old
+/// vectors, each scaled to length 1 (BCT §2.5, "synthesised classifier weights"). Under a softmax head the
+/// mean is scaled to the mean length of the head's own weights, so that logits of old and of synthesised
+/// classes are of one size; its bias is the head's mean.
 ///
 /// `old` `[n, d_old]`, `labels` `[n]`; classes are numbered as the new model's.
 pub(crate) fn synthesised(head: &Head, old: &Matrix, labels: &[usize], classes: usize) -> Result<Head> {

@@ -8,17 +8,18 @@
 //! | `dmu` | L_cls + λ·L_SBC + λ_FA·L_FA (DMU 8) | old head and vectors |
 //! | `l2` | L_cls + λ·L_l2 (BCT 3) | old vectors |
 //! | `lwf` | L_cls + λ·L_distillation (Learning without Forgetting) | old head and vectors |
-//! | `focal-distillation` | L_cls + λ·L_influence·(where `influence` is on) + λ·L_focal | old head and vectors |
+//! | `focal-distillation` | L_cls + λ·L_influence (if `influence` is on) + λ·L_focal | old head and vectors |
 //! | `regression` | L_cls + λ·L_regression (DMU 14) | old vectors |
-//! | `ract-on-bct` | L_cls + L_influence + λ·L_ra-comp (RACT 6 on top of BCT 8, RACT A.5) | old head and vectors |
+//! | `ract-on-bct` | L_cls + L_influence + λ·L_ra-comp (RACT 6 on BCT 8, RACT A.5) | old head and vectors |
 //! | `both-heads` | L_cls + λ·L_both-heads (OpenCompatible) | old head |
 //!
-//! `dmu`, `ract-on-bct`, `both-heads`, `bct` as it is by default and `focal-distillation` for its influence loss give the old head a
-//! synthesised weight for every class that it does not know (the mean old vector, BCT §2.5), for which the old model is run once over
-//! the training set; K of their formulas is then the whole batch. What `focal-distillation` distils is the old head as it is. `bct` on the old training set synthesises nothing: its old head
-//! is the one that the old model was trained with.
+//! `dmu`, `ract-on-bct`, `both-heads`, `bct` as it is by default and `focal-distillation` for its influence
+//! loss give the old head a synthesised weight for every class that it does not know (the mean old vector,
+//! BCT §2.5). For that the old model is run once over the training set; K of their formulas is then the whole
+//! batch. `focal-distillation` distils the old head as it is. `bct` on the old training set synthesises
+//! nothing: its old head is the one that the old model was trained with.
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 use super::heads::HeadWeights;
@@ -35,8 +36,8 @@ use super::objectives::selective::{RowWeighting, SelectionLogits, selective};
 use super::objectives::triplet::triplet;
 use super::objectives::vector_distance::vector_distance;
 
-/// A method with its options. In a configuration file the options stand in the table `[method]`; the name comes from
-/// the command.
+/// Method with its options. In a configuration file the options stand in the table `[method]`; the name comes
+/// from the command.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "name", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum TrainingMethod {
@@ -44,38 +45,38 @@ pub enum TrainingMethod {
     Plain {},
     /// Backward-compatible training (Shen et al. 2020).
     Bct {
-        /// λ.
+        /// Weight λ of the influence loss.
         #[serde(default = "one")]
         weight: f32,
-        /// What becomes of classes that the old head does not know.
+        /// Treatment of classes that the old head does not know.
         #[serde(default)]
         new_classes: NewClasses,
-        /// Which rows the influence loss is taken on.
+        /// Rows that the influence loss is taken on.
         #[serde(default, skip_serializing_if = "is_usual")]
         influence_set: InfluenceSet,
     },
     /// Regression-alleviating compatible training (Zhang et al. 2022).
     Ract {
-        /// λ.
+        /// Weight λ of RACT's loss.
         #[serde(default = "one")]
         weight: f32,
-        /// The loss.
+        /// Form of the loss.
         #[serde(default)]
         form: RactForm,
-        /// τ.
+        /// Temperature τ.
         #[serde(default = "usual_temperature")]
         temperature: f32,
-        /// τ of new-to-new negatives; the same as `temperature` where it is not given.
+        /// Temperature τ of new-to-new negatives; that of all where it is not given.
         temperature_new: Option<f32>,
-        /// η of the split form.
+        /// Weight η of the split form.
         #[serde(default = "one")]
         eta: f32,
-        /// How many negatives of each kind count, the nearest ones; all where it is not given.
+        /// Number of negatives of each kind that count, the nearest ones; all where it is not given.
         hardest: Option<usize>,
-        /// m of the triplet forms.
+        /// Margin m of the triplet forms.
         #[serde(default = "usual_margin")]
         margin: f32,
-        /// Whose old vector is a row's positive.
+        /// Row whose old vector is a row's positive.
         #[serde(default, skip_serializing_if = "is_usual")]
         positives: Positives,
     },
@@ -87,34 +88,35 @@ pub enum TrainingMethod {
         /// Weight of the forward-adaptive loss; 0 trains no ψ.
         #[serde(default = "one")]
         forward_weight: f32,
-        /// How rows are weighed.
+        /// Way in which rows are weighed.
         #[serde(default)]
         selection: RowWeighting,
-        /// What the probabilities that rows are weighed by are made of.
+        /// Logits of the probabilities that rows are weighed by.
         #[serde(default, skip_serializing_if = "is_usual")]
         logits: SelectionLogits,
-        /// s of a λ that is sharper than the printed one; as printed where it is not given.
+        /// Sharpness s of a λ that is sharper than the printed one; as printed where it is not given.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         sharpness: Option<f32>,
-        /// Units of each of ψ's three hidden layers.
+        /// Number of units of each of ψ's three hidden layers.
         #[serde(default = "usual_hidden")]
         hidden: usize,
-        /// Rows of ψ's own batches (the paper's are twice the encoder's); the encoder's batches where it is not given.
+        /// Number of rows of ψ's own batches (the paper's are twice the encoder's); the encoder's batches
+        /// where it is not given.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         adapter_batch: Option<usize>,
     },
-    /// New vectors where the old ones are.
+    /// Draws new vectors to where the old ones are.
     L2 {
-        /// λ.
+        /// Weight λ of the distance.
         #[serde(default = "one")]
         weight: f32,
     },
     /// Learning without Forgetting (Li and Hoiem 2016).
     Lwf {
-        /// λ.
+        /// Weight λ of the distillation.
         #[serde(default = "one")]
         weight: f32,
-        /// T.
+        /// Temperature T.
         #[serde(default = "usual_distillation")]
         temperature: f32,
     },
@@ -123,79 +125,81 @@ pub enum TrainingMethod {
         /// Whether vectors or probabilities are distilled.
         #[serde(default)]
         form: FocalForm,
-        /// λ.
+        /// Weight λ of the focal loss.
         #[serde(default = "one")]
         weight: f32,
-        /// α.
+        /// Weight α of every row.
         #[serde(default = "one")]
         base: f32,
-        /// β.
+        /// Further weight β of rows that the old model has right.
         #[serde(default = "usual_focus")]
         focus: f32,
-        /// T of probabilities.
+        /// Temperature T of probabilities.
         #[serde(default = "usual_focal_temperature")]
         temperature: f32,
         /// Whether BCT's influence loss stands beside it; probabilities alone make nothing compatible.
         #[serde(default = "yes")]
         influence: bool,
     },
-    /// New vectors point where the old ones point (DMU's regression variant).
+    /// Draws new vectors to point where the old ones point (DMU's regression variant).
     Regression {
-        /// λ.
+        /// Weight λ of the regression.
         #[serde(default = "one")]
         weight: f32,
-        /// How rows are weighed, where the old head knows their classes.
+        /// Way in which rows are weighed, where the old head knows their classes.
         #[serde(default)]
         selection: RowWeighting,
-        /// Units of each of ψ's three hidden layers; no ψ where it is not given.
+        /// Number of units of each of ψ's three hidden layers; no ψ where it is not given.
         hidden: Option<usize>,
-        /// Whether φ_new is but a target where ψ is trained; (14) as it is printed draws the encoder to ψ's vectors as well.
+        /// Whether φ_new is only a target where ψ is trained; (14) as it is printed draws the encoder to ψ's
+        /// vectors as well.
         #[serde(default)]
         stop_gradient: bool,
     },
     /// RACT's loss (6) on top of BCT's (Zhang et al. 2022, A.5).
     RactOnBct {
-        /// λ.
+        /// Weight λ of RACT's loss.
         #[serde(default = "one")]
         weight: f32,
-        /// τ.
+        /// Temperature τ.
         #[serde(default = "usual_temperature")]
         temperature: f32,
-        /// τ of new-to-new negatives; the same as `temperature` where it is not given.
+        /// Temperature τ of new-to-new negatives; that of all where it is not given.
         temperature_new: Option<f32>,
-        /// How many negatives of each kind count, the nearest ones; all where it is not given.
+        /// Number of negatives of each kind that count, the nearest ones; all where it is not given.
         hardest: Option<usize>,
     },
     /// The old head's class against all classes of both heads, as OpenCompatible combines RACT with a head.
     BothHeads {
-        /// λ.
+        /// Weight λ of the loss over both heads.
         #[serde(default = "one")]
         weight: f32,
     },
 }
 
-/// Whose old vector is the positive of a row in RACT's contrast.
+/// Row whose old vector is the positive of a row in RACT's contrast.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Positives {
-    /// The row's own (RACT: instance discrimination).
+    /// Old vector of the row itself (RACT: instance discrimination).
     #[default]
     Own,
-    /// Another row's of its class, drawn anew for each batch, or its own where it is the only one (RACT table 6: a pre-sampler).
+    /// Old vector of another row of its class, drawn anew for each batch, or its own where it is the only one
+    /// (RACT table 6: a pre-sampler).
     Class,
 }
 
-/// What BCT does with classes that the old head does not know.
+/// Treatment of classes that the old head does not know, by BCT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NewClasses {
     /// The influence loss leaves them out: it is taken on what the old training set would hold.
     LeaveOut,
-    /// The old head gets the mean old vector of each as its weight; none is made where the influence loss is taken on the
-    /// old training set ([`InfluenceSet::Old`]), which has no row of them.
+    /// The old head gets the mean old vector of each as its weight; none is made where the influence loss is
+    /// taken on the old training set ([`InfluenceSet::Old`]), which has no row of them.
     #[default]
     Synthesised,
-    /// What the old head says of the old vector is distilled.
+    /// Distillation: the new vector of such a row learns what the old head says of its old vector.
     Distillation,
 }
 
@@ -206,12 +210,12 @@ pub enum InfluenceSet {
     /// The new model's: every row of a batch (the second choice of BCT, sections 2.4 and 2.5).
     #[default]
     New,
-    /// The old model's: those rows of a batch that the old model was trained on as well, by the old head's own classes alone
-    /// (the first choice of BCT, sections 2.4 and 2.5: its basic form).
+    /// The old model's: those rows of a batch that the old model was trained on as well, by the old head's
+    /// own classes alone (the first choice of BCT, sections 2.4 and 2.5: its basic form).
     Old,
 }
 
-/// RACT's forms.
+/// Forms of RACT's loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RactForm {
@@ -220,16 +224,16 @@ pub enum RactForm {
     Contrastive,
     /// New-to-old negatives alone (5).
     Vanilla,
-    /// Both apart (13).
+    /// New-to-old and new-to-new negatives, each in a loss of its own (13).
     Split,
-    /// Triplets of both (15).
+    /// Triplets of new-to-old and of new-to-new negatives (15).
     Triplet,
     /// Triplets of new-to-old negatives (14).
     VanillaTriplet,
 }
 
 impl RactForm {
-    /// Options of the method that the form does not look at.
+    /// Lists options of the method that the form does not look at.
     fn ignores(self) -> &'static [&'static str] {
         match self {
             Self::Contrastive => &["eta", "margin"],
@@ -240,7 +244,8 @@ impl RactForm {
     }
 }
 
-/// Whether an option need not be written: encoders then say the same of themselves as before it was there.
+/// Whether an option need not be written. Without it, encoders say of themselves what they said before the
+/// option existed.
 fn is_usual<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
@@ -273,24 +278,26 @@ fn usual_focus() -> f32 {
     5.0
 }
 
-/// That of the authors' code: so hot that logits are matched, each by its share of the classes (at 2 the old model rules).
+/// Temperature of the authors' code: so hot that logits are matched, each by its share of the classes (at 2
+/// the old model rules).
 fn usual_focal_temperature() -> f32 {
     100.0
 }
 
-/// The old model's frozen head.
+/// Frozen head of the old model.
 pub(crate) struct OldHeads {
-    /// As the old model was trained with it.
+    /// Head as the old model was trained with it.
     pub own: HeadWeights,
-    /// With the weights that were synthesised for classes that it does not know, where [`TrainingMethod::synthesises`] says so.
+    /// Head with the weights that were synthesised for classes that it does not know, where
+    /// [`TrainingMethod::synthesises`] says so.
     pub whole: HeadWeights,
 }
 
-/// What a method is made of, ready to be evaluated: weights and objectives.
+/// Weights and objectives that a method is made of, ready to be evaluated.
 pub(crate) type Terms = Vec<(f32, Objective)>;
 
 impl TrainingMethod {
-    /// Every name, in the order of the documentation.
+    /// Names of all methods, in the order of the documentation.
     pub const NAMES: [&'static str; 10] = [
         "plain",
         "bct",
@@ -305,7 +312,7 @@ impl TrainingMethod {
     ];
 
     /// A method by name with the options of a table, or with the defaults.
-    ///
+    /// Makes a method by name with the options of a table, or with the defaults.
     /// ```
     /// use rehang_train::compatible::TrainingMethod;
     ///
@@ -313,19 +320,19 @@ impl TrainingMethod {
     /// assert!(matches!(TrainingMethod::named("bct", "weight = 0.5")?, TrainingMethod::Bct { weight, .. } if weight == 0.5));
     /// assert!(TrainingMethod::named("bct", "wieght = 0.5").unwrap_err().to_string().contains("wieght"));
     /// assert!(TrainingMethod::named("bcd", "").is_err());
-    /// # Ok::<(), rehang::Error>(())
+    /// # Ok::<(), rehang_core::Error>(())
     /// ```
     ///
     /// # Errors
     ///
-    /// [`rehang::ErrorKind::InvalidOption`] for an unknown name, an unknown option, or a value out of range.
+    /// [`rehang_core::ErrorKind::InvalidOption`] for an unknown name, an unknown option, or a value out of range.
     pub fn named(name: &str, options: &str) -> Result<Self> {
         let table: toml::Table = toml::from_str(options)
             .map_err(|error| Error::option("method", options, format!("a TOML table ({error})")))?;
         Self::from_table(name, table)
     }
 
-    /// A method by name with the options of a table.
+    /// Makes a method by name with the options of a table.
     ///
     /// # Errors
     ///
@@ -347,7 +354,8 @@ impl TrainingMethod {
         }
     }
 
-    /// Options that have no effect beside the others, and why. They are refused, since a user who gives one expects an effect.
+    /// Lists options that have no effect beside the others, and why. They are refused, since a user who gives
+    /// one expects an effect.
     fn ignores(&self) -> (&'static [&'static str], &'static str) {
         match self {
             Self::Ract { form, .. } => (form.ignores(), "this form of ract does not look at it"),
@@ -369,7 +377,7 @@ impl TrainingMethod {
         }
     }
 
-    /// The name.
+    /// Gives the method's name.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Plain {} => "plain",
@@ -385,12 +393,12 @@ impl TrainingMethod {
         }
     }
 
-    /// Whether it needs an old model at all.
+    /// Whether the method needs an old model at all.
     pub fn needs_old(&self) -> bool {
         !matches!(self, Self::Plain {})
     }
 
-    /// Whether it needs the old head.
+    /// Whether the method needs the old head.
     pub fn needs_old_head(&self) -> bool {
         matches!(
             self,
@@ -403,7 +411,7 @@ impl TrainingMethod {
         )
     }
 
-    /// Whether every batch needs the old vectors.
+    /// Whether every batch of the method needs the old vectors.
     pub fn needs_old_vectors(&self) -> bool {
         match self {
             Self::Plain {} | Self::BothHeads { .. } => false,
@@ -415,8 +423,8 @@ impl TrainingMethod {
     /// Whether the old head gets synthesised weights for classes that it does not know.
     pub fn synthesises(&self) -> bool {
         match self {
-            // A synthesised class would be one more negative of the old training set's rows, which BCT's basic form does not
-            // have.
+            // A synthesised class would be one more negative of the old training set's rows, which BCT's
+            // basic form does not have.
             Self::Bct { new_classes, influence_set, .. } => {
                 (*new_classes, *influence_set) == (NewClasses::Synthesised, InfluenceSet::New)
             }
@@ -431,8 +439,8 @@ impl TrainingMethod {
         matches!(self, Self::Ract { positives: Positives::Class, .. })
     }
 
-    /// Which of the losses it is that have stood under its name and options; `None` for the first one. An encoder that is kept was trained
-    /// by one of them.
+    /// Number of the method's loss, among those that have stood under its name and options; `None` for the
+    /// first one. An encoder that is kept was trained by one of them.
     pub(crate) fn loss_revision(&self) -> Option<u32> {
         let changed = matches!(
             self,
@@ -444,12 +452,13 @@ impl TrainingMethod {
         changed.then_some(2)
     }
 
-    /// Whether it has to be known which rows the old model was trained on.
+    /// Whether the method has to know which rows the old model was trained on.
     pub fn needs_old_rows(&self) -> bool {
         matches!(self, Self::Bct { influence_set: InfluenceSet::Old, .. })
     }
 
-    /// Units of ψ's hidden layers, where it trains one: three blocks of dense layer, BatchNorm, ReLU (DMU).
+    /// Number of units of ψ's hidden layers, where the method trains one: three blocks of dense layer,
+    /// BatchNorm, ReLU (DMU).
     pub fn adapter_hidden(&self) -> Option<Vec<usize>> {
         match *self {
             Self::Dmu { forward_weight, hidden, .. } if forward_weight > 0.0 => Some(vec![hidden; 3]),
@@ -458,7 +467,7 @@ impl TrainingMethod {
         }
     }
 
-    /// Rows of ψ's own batches, where it has its own.
+    /// Number of rows of ψ's own batches, where the method has them.
     pub(crate) fn adapter_batch(&self) -> Option<usize> {
         match *self {
             Self::Dmu { adapter_batch, .. } => adapter_batch,
@@ -511,7 +520,7 @@ impl TrainingMethod {
         }
     }
 
-    /// The objectives.
+    /// Makes the objectives with their weights.
     pub(crate) fn terms(&self, smoothing: f32, old: Option<&OldHeads>) -> Result<Terms> {
         let heads =
             || old.ok_or_else(|| Error::missing("the old model's head", format!("train {}", self.name())));
@@ -584,7 +593,7 @@ fn check_contrast(temperature: f32, temperature_new: Option<f32>, hardest: Optio
     Ok(())
 }
 
-/// Why no batch has fewer.
+/// Reason why no batch has fewer rows.
 pub(crate) const TWO_ROWS: &str = "at least 2: BatchNorm compares the rows of a batch";
 
 fn expect_units(units: usize) -> Result<()> {
@@ -597,7 +606,7 @@ mod tests {
 
     #[test]
     fn every_method_is_made_of_what_its_table_says() {
-        let weight = rehang::Matrix::new(2, vec![1.0, 0.0, 0.0, 1.0]).unwrap();
+        let weight = rehang_core::Matrix::new(2, vec![1.0, 0.0, 0.0, 1.0]).unwrap();
         let head = HeadWeights::new(weight, vec![0.0, 0.0], super::super::HeadForm::default());
         let head = OldHeads { own: head.clone(), whole: head };
         let names = |name: &str, options: &str| -> Vec<&'static str> {
@@ -626,7 +635,7 @@ mod tests {
         }
     }
 
-    /// Yan et al. distil what the old model says; a class that it does not know is none of its words.
+    /// Yan et al. distil what the old model says, which says nothing of a class that it does not know.
     #[test]
     fn what_is_distilled_is_the_old_head_as_it_is() {
         use super::super::objectives::tests::{Plain, frozen};

@@ -1,8 +1,8 @@
 //! Compatible training: a new encoder whose vectors can be searched against the old gallery at once.
 //!
-//! A [`TrainingMethod`] is a weighted list of objectives (one file each in `objectives`); [`train`] runs it. What is trained on is
-//! [`crate::examples`], what comes out is an [`crate::encoder::TrainedEncoder`] and, where the method trains one (DMU), the map ψ
-//! as an ordinary adapter.
+//! A [`TrainingMethod`] is a weighted list of objectives (one file each in `objectives`); [`train`] runs it.
+//! It trains on [`crate::examples`]. Out come a [`crate::encoder::TrainedEncoder`] and, where the method
+//! trains one (DMU), the map ψ as an ordinary adapter.
 
 mod adapter;
 mod checkpoint;

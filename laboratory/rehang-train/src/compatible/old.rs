@@ -1,7 +1,7 @@
-//! The old model, as compatible training sees it: vectors and a frozen head. Nothing of it is ever changed.
+//! Old model, as compatible training sees it: vectors and a frozen head. Nothing of it is ever changed.
 
-use rehang::check::{expect_count, expect_width};
-use rehang::{Error, Head, Matrix, Progress, Result};
+use rehang_core::check::{expect_count, expect_width};
+use rehang_core::{Error, Head, Matrix, Progress, Result};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::heads::HeadForm;
@@ -11,41 +11,41 @@ use crate::examples::Examples;
 /// An old model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OldModel {
-    /// Its name.
+    /// Name of the old model.
     pub model: String,
-    /// Where its vectors come from.
+    /// Source of its vectors.
     pub source: OldSource,
-    /// Its head, where it is known.
+    /// Head of the old model, where it is known.
     pub head: Option<OldHead>,
 }
 
-/// Where the old model's vectors come from.
+/// Source of the old model's vectors.
 #[derive(Debug, Clone, PartialEq)]
 pub enum OldSource {
-    /// It is run.
+    /// Encoder that is run.
     Encoder {
         /// The encoder.
         encoder: Box<TrainedEncoder>,
-        /// Whether it is run once, on inputs without variation, and its vectors are kept.
+        /// Whether the encoder is run once, on inputs without variation, and its vectors are kept.
         cached: bool,
     },
-    /// They were computed before: row for row those of the examples, `[n, d_old]`.
+    /// Vectors that were computed before: row for row those of the examples, `[n, d_old]`.
     Vectors(Matrix),
 }
 
-/// The old model's frozen head.
+/// Frozen head of the old model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OldHead {
     /// Weight and bias.
     pub head: Head,
-    /// How it makes logits.
+    /// Form of its logits.
     pub form: HeadForm,
     /// Name of every class.
     pub classes: Vec<String>,
 }
 
 impl OldModel {
-    /// An encoder as the old model, with its own head.
+    /// Takes an encoder as the old model, with its own head.
     pub fn of(encoder: TrainedEncoder, cached: bool) -> Self {
         let head =
             OldHead { head: encoder.head.clone(), form: encoder.form, classes: encoder.classes.clone() };
@@ -56,7 +56,7 @@ impl OldModel {
         }
     }
 
-    /// Coordinates of its vectors.
+    /// Number of coordinates of the old vectors.
     pub fn dimension(&self) -> usize {
         match &self.source {
             OldSource::Encoder { encoder, .. } => encoder.architecture.outputs(),
@@ -64,16 +64,17 @@ impl OldModel {
         }
     }
 
-    /// Whether its vectors are the same in every epoch.
+    /// Whether the old vectors are the same in every epoch.
     pub fn is_fixed(&self) -> bool {
         matches!(&self.source, OldSource::Vectors(_) | OldSource::Encoder { cached: true, .. })
     }
 
-    /// What tells it from every other old model: its vectors or its encoder, and its head.
+    /// Fingerprint that tells the old model from every other one: of its vectors or its encoder, and of its
+    /// head.
     ///
     /// # Errors
     ///
-    /// [`rehang::ErrorKind::Corrupt`] for an encoder that cannot be written.
+    /// [`rehang_core::ErrorKind::Corrupt`] for an encoder that cannot be written.
     pub fn fingerprint(&self) -> Result<String> {
         let source = match &self.source {
             OldSource::Vectors(vectors) => vectors.fingerprint(),
@@ -94,7 +95,7 @@ impl OldModel {
         Ok(format!("{source}/{head}"))
     }
 
-    /// Its vectors of some examples, `[rows, d_old]`, without variation.
+    /// Gives the old vectors of some examples, `[rows, d_old]`, without variation.
     pub(crate) fn vectors(&self, examples: &Examples, rows: &[usize], progress: &Progress) -> Result<Matrix> {
         match &self.source {
             OldSource::Vectors(vectors) => Ok(vectors.select(rows)),
@@ -102,7 +103,7 @@ impl OldModel {
         }
     }
 
-    /// Fails where it does not go with the examples, or with its own head.
+    /// Fails where the old model does not go with the examples, or with its own head.
     pub(crate) fn check(&self, examples: &Examples) -> Result<()> {
         match &self.source {
             OldSource::Encoder { encoder, .. } => expect_shape(encoder.input, &examples.inputs)?,

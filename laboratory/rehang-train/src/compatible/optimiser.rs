@@ -3,7 +3,7 @@
 use rehang_fit::adam::{Adam, Group, WeightDecay};
 use serde::{Deserialize, Serialize};
 
-/// Which optimiser.
+/// Kind of optimiser.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "kind", deny_unknown_fields)]
 pub enum OptimiserKind {
@@ -21,7 +21,7 @@ fn usual_momentum() -> f32 {
     0.9
 }
 
-/// How the rate goes over the epochs, after a linear warm-up.
+/// Course of the learning rate over the epochs, after a linear warm-up.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "kind", deny_unknown_fields)]
 pub enum RateSchedule {
@@ -29,13 +29,13 @@ pub enum RateSchedule {
     Cosine {},
     /// The rate times `factor` at each of the epochs (RACT: 30 and 60 of 90, a tenth; BCT: 8, 12, 14 of 16).
     Steps {
-        /// Epochs at which it falls, counted from 0.
+        /// Epochs at which the rate falls, counted from 0.
         at: Vec<usize>,
-        /// What it is multiplied by, above 0.
+        /// Factor that the rate is multiplied by, above 0.
         #[serde(default = "a_tenth")]
         factor: f64,
     },
-    /// The same all the time.
+    /// Constant rate.
     Constant {},
 }
 
@@ -44,7 +44,7 @@ fn a_tenth() -> f64 {
 }
 
 impl RateSchedule {
-    /// The rate of a step; `time` is measured in epochs and fractions of them.
+    /// Computes the rate of a step; `time` is measured in epochs and fractions of them.
     ///
     /// ```
     /// use rehang_train::compatible::RateSchedule;
@@ -72,7 +72,7 @@ impl RateSchedule {
     }
 }
 
-/// The running state of an optimiser on one part of a model.
+/// Running state of an optimiser on one part of a model.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Moments {
     Sgd { momentum: f32, velocity: Vec<f32> },
@@ -87,7 +87,7 @@ impl Moments {
         }
     }
 
-    /// One step on all parameters of the part; decay is added to the gradient of every one of them.
+    /// Takes one step on all parameters of the part; decay is added to the gradient of every one of them.
     pub(crate) fn step(&mut self, parameters: &mut [f32], gradient: &[f32], rate: f64, decay: f32) {
         match self {
             Self::Sgd { momentum, velocity } => {
@@ -106,7 +106,7 @@ impl Moments {
         }
     }
 
-    /// The running vectors, one or two.
+    /// Gives the running vectors, one or two.
     pub(crate) fn vectors(&mut self) -> Vec<&mut Vec<f32>> {
         match self {
             Self::Sgd { velocity, .. } => vec![velocity],
@@ -114,7 +114,7 @@ impl Moments {
         }
     }
 
-    /// How many steps are counted, where the optimiser counts them.
+    /// Gives the number of steps that are counted, where the optimiser counts them.
     pub(crate) fn steps(&mut self) -> Option<&mut u64> {
         match self {
             Self::Sgd { .. } => None,
@@ -127,8 +127,8 @@ impl Moments {
 mod tests {
     use super::*;
 
-    /// Numbers of PyTorch 2.15: `SGD([w], lr=0.1, momentum=0.9, weight_decay=0.01)` from (1, −2) with gradients (0.5, −1),
-    /// (0.25, 3): velocities 0.51, −1.02 and 0.7185…, 2.0613….
+    /// Numbers of PyTorch 2.15: `SGD([w], lr=0.1, momentum=0.9, weight_decay=0.01)` from (1, −2) with
+    /// gradients (0.5, −1), (0.25, 3): velocities 0.51, −1.02 and 0.7185…, 2.0613….
     #[test]
     fn momentum_steps_as_pytorch_does() {
         let mut moments = Moments::new(OptimiserKind::Sgd { momentum: 0.9 }, 2);

@@ -1,11 +1,12 @@
-//! Rows of vectors as heads and objectives read them: as wide as others, at length 1, multiplied with each other; each with
-//! its way back for derivatives.
+//! Rows of vectors as heads and objectives read them: as wide as others, at length 1, multiplied with each
+//! other; each with its way back for derivatives.
 
-use rehang::Matrix;
+use rehang_core::Matrix;
 use rehang_fit::network::product::{self, Window};
 use rehang_fit::objectives::unit::{through_unit, unit_rows};
 
-/// The first `width` coordinates of every row, or the row and zeros. It is its own way back.
+/// Gives the first `width` coordinates of every row, or the row and zeros. The way back is the function
+/// itself.
 pub(crate) fn as_wide_as(rows: &Matrix, width: usize) -> Matrix {
     if rows.columns() == width {
         return rows.clone();
@@ -20,9 +21,9 @@ pub(crate) fn as_wide_as(rows: &Matrix, width: usize) -> Matrix {
 
 /// Rows at length 1; a zero row stays zero and passes no derivative.
 pub(crate) struct Unit {
-    /// `[n, d]`.
+    /// Unit rows, `[n, d]`.
     pub rows: Matrix,
-    /// How long the rows were.
+    /// Lengths that the rows had.
     lengths: Vec<f32>,
 }
 
@@ -34,7 +35,8 @@ impl Unit {
         Self { rows: unit, lengths }
     }
 
-    /// The derivative with respect to the rows as they were, from that with respect to the rows at length 1.
+    /// Computes the derivative with respect to the rows as they were, from that with respect to the rows at
+    /// length 1.
     pub(crate) fn backward(&self, slopes: &Matrix) -> Matrix {
         let (n, d) = (self.rows.rows(), self.rows.columns());
         let mut gradient = Matrix::zeros(n, d);
@@ -43,7 +45,8 @@ impl Unit {
     }
 }
 
-/// The scalar product of every row with every row of another matrix: `left [n, d] · right [m, d]ᵀ = [n, m]`.
+/// Computes the scalar product of every row with every row of another matrix:
+/// `left [n, d] · right [m, d]ᵀ = [n, m]`.
 pub(crate) fn products(left: &Matrix, right: &Matrix) -> Matrix {
     let (n, m) = (left.rows(), right.rows());
     let mut out = Matrix::zeros(n, m);
@@ -52,7 +55,7 @@ pub(crate) fn products(left: &Matrix, right: &Matrix) -> Matrix {
     out
 }
 
-/// Sums of rows, each times its weight: `weights [n, m] · rows [m, d] = [n, d]`.
+/// Computes sums of rows, each times its weight: `weights [n, m] · rows [m, d] = [n, d]`.
 pub(crate) fn weighted_sums(weights: &Matrix, rows: &Matrix) -> Matrix {
     let (n, d) = (weights.rows(), rows.columns());
     let mut out = Matrix::zeros(n, d);
@@ -62,7 +65,8 @@ pub(crate) fn weighted_sums(weights: &Matrix, rows: &Matrix) -> Matrix {
     out
 }
 
-/// As [`weighted_sums`] with the weights the other way round: `weights [n, m]ᵀ · rows [n, d] = [m, d]`.
+/// Computes sums of rows with the weights the other way round than [`weighted_sums`]:
+/// `weights [n, m]ᵀ · rows [n, d] = [m, d]`.
 pub(crate) fn weighted_sums_down(weights: &Matrix, rows: &Matrix) -> Matrix {
     let (m, d) = (weights.columns(), rows.columns());
     let mut out = Matrix::zeros(m, d);
@@ -79,18 +83,18 @@ pub(crate) fn weighted_sums_down(weights: &Matrix, rows: &Matrix) -> Matrix {
     out
 }
 
-/// The scalar product of two rows, summed in `f64`.
+/// Computes the scalar product of two rows, summed in `f64`.
 pub(crate) fn dot(left: &[f32], right: &[f32]) -> f64 {
     left.iter().zip(right).map(|(&left, &right)| f64::from(left) * f64::from(right)).sum()
 }
 
-/// log Σ exp, without overflow.
+/// Computes log Σ exp, without overflow.
 pub(crate) fn log_sum_exp(values: impl Iterator<Item = f64> + Clone) -> f64 {
     let largest = values.clone().fold(f64::NEG_INFINITY, f64::max);
     largest + values.map(|value| (value - largest).exp()).sum::<f64>().ln()
 }
 
-/// log softmax: what every number is below log Σ exp.
+/// Computes log softmax: how far every number is below log Σ exp.
 pub(crate) fn log_softmax(logits: impl Iterator<Item = f64> + Clone) -> Vec<f64> {
     let total = log_sum_exp(logits.clone());
     logits.map(|logit| logit - total).collect()

@@ -1,11 +1,12 @@
-//! Whole trainings, small ones: methods and encoders, threads, checkpoints, bad input, and what compatibility buys.
+//! Whole trainings, small ones: methods and encoders, threads, checkpoints, bad input, and what compatibility
+//! buys.
 
 use std::path::Path;
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use rehang::adapter::{Adapter, Training};
-use rehang::{Distance, ErrorKind, Head, HeadKind, Matrix, Progress, Result, Space, Vectors};
+use rehang_core::adapter::{Adapter, Training};
+use rehang_core::{Distance, ErrorKind, Head, HeadKind, Matrix, Progress, Result, Space, Vectors};
 
 use super::adapter::{adapter, adapter_graph};
 use super::trainer::{OwnBatches, PSI_IS_LOST, train_until, unless_diverged};
@@ -17,7 +18,7 @@ use crate::finite_differences::numbers;
 
 const SIDE: usize = 8;
 
-/// Grey 8 × 8 images: every class is a pattern of its own, every image that pattern under noise.
+/// Makes grey 8 × 8 images: every class is a pattern of its own, every image that pattern under noise.
 fn images(classes: usize, items: usize, noise: f32) -> Examples {
     let mut generator = ChaCha8Rng::seed_from_u64(17);
     let patterns: Vec<Vec<f32>> = (0..classes)
@@ -33,7 +34,7 @@ fn images(classes: usize, items: usize, noise: f32) -> Examples {
     Examples::new(inputs, labels, (0..classes).map(|class| format!("class {class}")).collect()).unwrap()
 }
 
-/// The rows of the first `classes` classes.
+/// Lists the rows of the first `classes` classes.
 fn rows_of(examples: &Examples, classes: u32) -> Vec<usize> {
     (0..examples.len()).filter(|&row| examples.labels[row] < classes).collect()
 }
@@ -63,13 +64,13 @@ fn run(
     old: Option<&OldModel>,
     parameters: &TrainingParameters,
 ) -> Result<Trained> {
-    // As `old_model` says.
+    // The old model is trained on these rows, as `old_model` says.
     let old_rows = old.map(|_| rows_of(examples, 2));
     let set = TrainingSet { examples, rows, old_rows: old_rows.as_deref() };
     train(set, old, parameters, &Progress::default())
 }
 
-/// An old model that was trained on the first two classes.
+/// Trains an old model on the first two classes.
 fn old_model(examples: &Examples, cached: bool) -> OldModel {
     let parameters = TrainingParameters { model: "old".into(), seed: 5, ..quick("plain", "", mlp(6)) };
     OldModel::of(run(examples, &rows_of(examples, 2), None, &parameters).unwrap().encoder, cached)
@@ -79,7 +80,7 @@ fn all(examples: &Examples) -> Vec<usize> {
     (0..examples.len()).collect()
 }
 
-/// DMU with everything that is drawn at random: variations, two views, ψ with batches of its own.
+/// Makes DMU with everything that is drawn at random: variations, two views, ψ with batches of its own.
 fn busy() -> TrainingParameters {
     let options = "hidden = 12\nadapter_batch = 14";
     let mut parameters = quick("dmu", options, EncoderArchitecture::CnnSmall { width: 4, outputs: 10 });
@@ -135,7 +136,7 @@ fn a_training_that_was_stopped_goes_on_to_the_same_encoder() {
         assert_eq!(resumed.history, whole.history, "{name}");
         assert!(resumed.encoder == whole.encoder, "{name}: the resumed training gives another encoder");
         assert!(resumed.adapter == whole.adapter, "{name}: the resumed training gives another adapter");
-        // A finished one is taken up as it is: not a single row is trained on again.
+        // A training that is finished is taken up as it is: not a single row is trained on again.
         let bytes = fs_err::read(&path).unwrap();
         assert!(run(&examples, &rows, Some(&old), &kept).unwrap() == whole);
         assert!(fs_err::read(&path).unwrap() == bytes);
@@ -205,7 +206,7 @@ fn a_loss_that_leaves_the_finite_numbers_ends_with_its_step_and_the_last_good_ch
     assert!(matches!(error.kind(), ErrorKind::Diverged { .. }), "{error}");
 }
 
-/// Every method with one or two sets of options.
+/// Lists every method with one or two sets of options.
 fn every_method() -> Vec<(&'static str, &'static str)> {
     let mut methods: Vec<(&str, &str)> = TrainingMethod::NAMES
         .iter()
@@ -321,7 +322,8 @@ fn the_old_model_stays_as_it_is_and_may_be_run_or_remembered() {
         let parameters = quick(name, if name == "dmu" { "hidden = 8" } else { "" }, mlp(7));
         let weights =
             |old: &OldModel| run(&examples, &rows, Some(old), &parameters).unwrap().encoder.state.parameters;
-        // Without variations an old encoder that was touched, or that used the batch's statistics, would differ here.
+        // Without variations an old encoder that was touched, or that used the batch's statistics, would
+        // differ here.
         let of_live = weights(&live);
         let size = of_live.iter().fold(0.0_f32, |size, value| size.max(value.abs()));
         for other in [weights(&cached), weights(&remembered)] {
@@ -429,7 +431,7 @@ fn odd_sets_are_trained_on_with_a_warning() {
     let warnings = |examples: &Examples, rows: &[usize], old: &OldModel, method: &str| {
         let parameters = quick(method, "", mlp(6));
         let said = run(examples, rows, Some(old), &parameters).unwrap().warnings;
-        // The same are known without the training.
+        // Warnings of a training are known without the training, too.
         let set = TrainingSet { examples, rows, old_rows: None };
         assert_eq!(training_warnings(set, Some(old), &parameters).unwrap(), said);
         said
@@ -508,7 +510,7 @@ fn the_adapter_of_a_trained_head_gives_what_its_own_passes_give() {
     let mut own = Passes::new(&graph);
     let direct = own.forward(&mut state, vectors.as_slice(), rows, Mode::Evaluation).unwrap();
     let vectors = Vectors::new(Space::new("old", d_old, Distance::Cosine, false), vectors, "old").unwrap();
-    let applied = rehang::adapter::apply(&psi, &vectors, None, &progress).unwrap();
+    let applied = rehang_core::adapter::apply(&psi, &vectors, None, &progress).unwrap();
     for row in 0..rows {
         // The adapter also gives vectors the new space's mean length, which cosines do not see.
         let unit = |row: &[f32]| -> Vec<f32> {
@@ -544,7 +546,7 @@ fn the_adapter_of_a_trained_head_gives_what_its_own_passes_give() {
     assert!(rehang_files::adapter_file::load(&path).unwrap() == psi);
 }
 
-/// Share of items whose nearest other item of the gallery, by cosine, is of their class.
+/// Computes the share of items whose nearest other item of the gallery, by cosine, is of their class.
 fn top_1(queries: &Matrix, gallery: &Matrix, labels: &[u32]) -> f64 {
     let width = queries.columns().min(gallery.columns());
     let cosine = |query: usize, item: usize| -> f64 {
@@ -593,7 +595,7 @@ fn a_compatible_model_searches_the_old_gallery_and_an_independent_one_does_not()
         if let Some(psi) = &trained.adapter {
             let space = encoder_of(&old).space();
             let vectors_old = Vectors::new(space, gallery.clone(), "old").unwrap();
-            let adapted = rehang::adapter::apply(psi, &vectors_old, None, &Progress::default()).unwrap();
+            let adapted = rehang_core::adapter::apply(psi, &vectors_old, None, &Progress::default()).unwrap();
             let forward = top_1(&vectors, adapted.vectors.matrix(), &examples.labels);
             assert!(forward > independent + 0.2, "{method} through ψ: {forward}");
         }
@@ -646,7 +648,7 @@ fn initial_weights_are_told_apart_by_what_they_are_and_not_by_where_they_lie() {
     fs_err::copy(at("start"), at("moved")).unwrap();
     let set = TrainingSet { examples: &examples, rows: &rows, old_rows: None };
     assert!(train_until(set, None, &from("start"), 1, &Progress::default()).unwrap_err().is_cancelled());
-    // The same weights at another place: the training goes on, and what comes out is of both.
+    // Equal weights lie at another place: the training goes on, and what comes out is of both places.
     let trained = run(&examples, &rows, None, &from("moved")).unwrap().encoder;
     assert!(is_of(&trained, &from("start")) && is_of(&trained, &from("moved")));
     assert!(!is_of(&trained, &plain(0)));
@@ -699,12 +701,12 @@ fn the_influence_loss_on_the_old_training_set_needs_to_know_it() {
     assert!(error.to_string().contains("influence_set"), "{error}");
     let error = trained(&rows, Some(&[rows.len()])).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::NotFound { .. }), "{error}");
-    // Which rows it is taken on makes a difference.
+    // The rows that the influence loss is taken on make a difference.
     let weights = |old_rows: &[usize]| trained(&rows, Some(old_rows)).unwrap().encoder.state.parameters;
     let of_all = weights(&old_rows);
     assert!(of_all != weights(&old_rows[..old_rows.len() / 2]));
-    // No class is synthesised for the others: they would be negatives. The old head knows no other rows here, so that is the
-    // same as leaving the others out.
+    // No class is synthesised for the others: they would be negatives. The old head knows no other rows here,
+    // so that is the same as leaving the others out.
     let left_out = quick("bct", "new_classes = 'leave-out'", mlp(6));
     assert!(run(&examples, &rows, Some(&old), &left_out).unwrap().encoder.state.parameters == of_all);
 }
@@ -730,7 +732,8 @@ fn progress_counts_the_rows_that_batches_really_hold() {
     }
 }
 
-/// ψ follows φ_new and nothing flows back: then the encoder is the very one that is trained without ψ, however long ψ's gradient is.
+/// Gradients of ψ stay out of the encoder where ψ follows φ_new and nothing flows back. So the encoder is the
+/// very one that is trained without ψ, however long ψ's gradient is.
 #[test]
 fn the_gradient_of_psi_does_not_shorten_the_steps_of_the_encoder() {
     let examples = images(4, 10, 60.0);

@@ -1,4 +1,4 @@
-//! The one loop that trains an encoder, whatever the method.
+//! Loop that trains an encoder, whatever the method.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
-use rehang::adapter::{Adapter, Training};
-use rehang::{Error, ErrorKind, Head, Matrix, Progress, Result};
+use rehang_core::adapter::{Adapter, Training};
+use rehang_core::{Error, ErrorKind, Head, Matrix, Progress, Result};
 use rehang_files::tensors::{self, Detail};
 use rehang_fit::network::{State, draw_uniform};
 use serde::{Deserialize, Serialize};
@@ -28,10 +28,10 @@ use crate::examples::{
     Augmentation, Augmenter, Examples, LastBatch, Normalisation, Sampler, SamplerParameters, Sisters,
 };
 
-/// Rows that a trained encoder is tried on.
+/// Number of rows that a trained encoder is tried on.
 const CHECKED_ROWS: usize = 64;
 
-/// What is trained on.
+/// Examples and rows of them that a training learns from.
 #[derive(Debug, Clone, Copy)]
 pub struct TrainingSet<'a> {
     /// All examples.
@@ -42,56 +42,59 @@ pub struct TrainingSet<'a> {
     pub old_rows: Option<&'a [usize]>,
 }
 
-/// How an encoder is trained.
+/// Parameters of a training.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TrainingParameters {
-    /// What the new model is called.
+    /// Name of the new model.
     pub model: String,
     /// The encoder.
     pub architecture: EncoderArchitecture,
-    /// How the new head makes logits.
+    /// Form of the new head's logits.
     pub head: HeadForm,
     /// Label smoothing of the new head's loss.
     pub label_smoothing: f32,
     /// The method.
     pub method: TrainingMethod,
-    /// How rows become batches.
+    /// Way in which rows become batches.
     pub sampler: SamplerParameters,
-    /// How rows are varied.
+    /// Way in which rows are varied.
     pub augmentation: Augmentation,
-    /// 1: the old model sees the very input that the new one sees; 2: another variation of the same row (RACT,
-    /// algorithm 1). Noise and dropout of features come after each model's own normalisation: with 1 both models get the
-    /// same draw, each in its own units, which is not the very same input.
+    /// Number of views. 1: the old model sees the very input that the new one sees; 2: another variation of
+    /// the same row (RACT, algorithm 1). Noise and dropout of features come after each model's own
+    /// normalisation: with 1 both models get the same draw, each in its own units, which is not the very same
+    /// input.
     pub views: usize,
-    /// Epochs.
+    /// Number of epochs.
     pub epochs: usize,
     /// The optimiser.
     pub optimiser: OptimiserKind,
     /// Largest learning rate.
     pub rate: f64,
-    /// How the rate goes.
+    /// Course of the rate.
     pub schedule: RateSchedule,
-    /// Epochs of linear warm-up.
+    /// Number of epochs of linear warm-up.
     pub warm_up_epochs: f64,
-    /// Weight decay: this times its value is added to the gradient of every parameter but the new head's bias.
+    /// Weight decay: this times its value is added to the gradient of every parameter but the new head's
+    /// bias.
     pub weight_decay: f32,
-    /// Longest gradient, of encoder and head together and of ψ by itself; a longer one is scaled down to it. None where it is not
-    /// given.
+    /// Length of the longest gradient, of encoder and head together and of ψ by itself; a longer one is
+    /// scaled down to it. `None` for no limit.
     pub gradient_clip: Option<f64>,
-    /// Draws initial weights, batches and variations.
+    /// Seed that draws initial weights, batches and variations.
     pub seed: u64,
-    /// Weights to begin with: a file of rehang, or of another framework with torchvision's names. What it holds tells one
-    /// training from another, wherever it lies.
+    /// File of weights to begin with, of rehang, or of another framework with torchvision's names. Its
+    /// content, wherever it lies, tells one training from another.
     #[serde(skip)]
     pub initial: Option<PathBuf>,
-    /// Where the training's state is kept after each epoch, and taken up again.
+    /// File in which the training's state is kept after each epoch, and taken up again.
     #[serde(skip)]
     pub checkpoint: Option<PathBuf>,
 }
 
 impl TrainingParameters {
-    /// Usual choices for a method: SGD with momentum 0.9, rate 0.05 on half a cosine after one epoch of warm-up, decay
-    /// 1e-4 (DMU's recipe at a rate for small sets), 30 epochs of shuffled batches of 64.
+    /// Takes the usual choices for a method: SGD with momentum 0.9, rate 0.05 on half a cosine after one
+    /// epoch of warm-up, decay 1e-4 (DMU's recipe at a rate for small sets), 30 epochs of shuffled batches of
+    /// 64.
     pub fn new(model: impl Into<String>, architecture: EncoderArchitecture, method: TrainingMethod) -> Self {
         Self {
             model: model.into(),
@@ -144,14 +147,14 @@ impl TrainingParameters {
     }
 }
 
-/// One epoch of a training.
+/// Numbers of one epoch of a training.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EpochSummary {
     /// Mean loss over its rows.
     pub loss: f64,
     /// Mean value of every term, by name, without its weight.
     pub terms: Vec<(String, f64)>,
-    /// What terms say of their batches, by name: means over the epoch.
+    /// Measures that terms tell of their batches, by name: means over the epoch.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub measures: Vec<(String, f64)>,
     /// Percent of its rows whose class the new head gave first.
@@ -160,39 +163,40 @@ pub struct EpochSummary {
     pub rate: f64,
 }
 
-/// What came out.
+/// Result of a training.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trained {
     /// The encoder.
     pub encoder: TrainedEncoder,
-    /// ψ as an adapter from old vectors to the new space, where the method trains one and it stayed finite.
+    /// Adapter ψ from old vectors to the new space, where the method trains one and it stayed finite.
     pub adapter: Option<Adapter>,
-    /// Every epoch.
+    /// Numbers of every epoch.
     pub history: Vec<EpochSummary>,
-    /// What was odd about the inputs, one sentence each.
+    /// Warnings of what was odd about the inputs, one sentence each.
     pub warnings: Vec<String>,
 }
 
 /// Trains an encoder.
 ///
-/// Classes are numbered as the old head's come, then the set's other ones in its own order, so that one number means one
-/// class in both heads. Classes that only the old head knows are not taught: the encoder's head does not have them.
+/// Classes are numbered as the old head's come, then the set's other ones in its own order, so that one
+/// number means one class in both heads. Classes that only the old head knows are not taught: the encoder's
+/// head does not have them.
 ///
 /// The same inputs and seed give the same encoder, bit by bit, for any number of threads.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::InvalidOption`] for parameters out of range, an encoder that does not take the inputs or a checkpoint of
-/// another training; [`ErrorKind::MissingInput`] for an old model, head or rows that the method needs;
-/// [`ErrorKind::WidthMismatch`] for an old
-/// head that is not as wide as the old vectors; [`ErrorKind::CountMismatch`] for old vectors that are not one a row;
-/// [`ErrorKind::NotFound`] and [`ErrorKind::Duplicate`] for rows that are not there or come twice, and for an old head's class
-/// that is named twice; [`ErrorKind::Corrupt`] for sets that cannot be trained on, and for damaged initial weights and
-/// checkpoints; [`ErrorKind::Io`] for such files;
-/// [`ErrorKind::NotFinite`] for NaN in the examples or the old vectors, and for an encoder, old or trained, some of whose
-/// vectors are not finite; [`ErrorKind::Diverged`] with the step at which the loss left the finite numbers: the checkpoint of
-/// the last whole epoch is kept; [`ErrorKind::Cancelled`]. A ψ that leaves the finite numbers is no error: the encoder is
-/// finished, so it comes without the adapter and with a warning.
+/// [`ErrorKind::InvalidOption`] for parameters out of range, an encoder that does not take the inputs or a
+/// checkpoint of another training; [`ErrorKind::MissingInput`] for an old model, head or rows that the method
+/// needs; [`ErrorKind::WidthMismatch`] for an old head that is not as wide as the old vectors;
+/// [`ErrorKind::CountMismatch`] for old vectors that are not one a row; [`ErrorKind::NotFound`] and
+/// [`ErrorKind::Duplicate`] for rows that are not there or come twice, and for an old head's class that is
+/// named twice; [`ErrorKind::Corrupt`] for sets that cannot be trained on, and for damaged initial weights
+/// and checkpoints; [`ErrorKind::Io`] for such files; [`ErrorKind::NotFinite`] for NaN in the examples or the
+/// old vectors, and for an encoder, old or trained, some of whose vectors are not finite;
+/// [`ErrorKind::Diverged`] with the step at which the loss left the finite numbers: the checkpoint of the
+/// last whole epoch is kept; [`ErrorKind::Cancelled`]. A ψ that leaves the finite numbers is no error: the
+/// encoder is finished, so it comes without the adapter and with a warning.
 pub fn train(
     set: TrainingSet<'_>,
     old: Option<&OldModel>,
@@ -202,7 +206,8 @@ pub fn train(
     train_until(set, old, parameters, parameters.epochs, progress)
 }
 
-/// As [`train`], but ends as if it were cancelled once so many epochs are done; the state is in the checkpoint then.
+/// Trains as [`train`] does, but ends as if it were cancelled once so many epochs are done; the state is in
+/// the checkpoint then.
 pub(super) fn train_until(
     set: TrainingSet<'_>,
     old: Option<&OldModel>,
@@ -239,8 +244,9 @@ pub(super) fn train_until(
     }
     let augmenter = run.augmenter.evaluation();
     {
-        // Running statistics lag behind the weights: after steps that were far too long the loss may still be finite and
-        // the encoder useless. A look at some rows shows it now and not when a gallery is embedded.
+        // Running statistics lag behind the weights: after steps that were far too long the loss may still be
+        // finite and the encoder useless. A look at some rows shows it now and not when a gallery is
+        // embedded.
         let (passes, state) = (&mut model.encoder.passes, &mut model.encoder.state);
         let some = &rows[..rows.len().min(CHECKED_ROWS)];
         embed_rows(passes, state, &augmenter, &examples.inputs, some, &Progress::default()).map_err(
@@ -269,7 +275,8 @@ pub(super) fn train_until(
         ..Training::default()
     };
     let weight = Matrix::new(parameters.architecture.outputs(), model.head.parameters.clone())?;
-    // What only the old head knows was not learned; an encoder that named it would have the next upgrade trust it.
+    // Classes that only the old head knows were not learned. An encoder that named them would have the next
+    // upgrade trust it.
     let taught = numbering.taught();
     let bias = taught.iter().map(|&class| model.bias.parameters[class]).collect();
     let encoder = TrainedEncoder {
@@ -299,7 +306,7 @@ pub(super) fn train_until(
     Ok(Trained { encoder, adapter, history, warnings })
 }
 
-/// A result, or nothing where it left the finite numbers: `warning` says so of the error.
+/// Gives a result, or nothing where it left the finite numbers: `warning` says so of the error.
 pub(crate) fn unless_diverged<T>(
     result: Result<T>,
     warnings: &mut Vec<String>,
@@ -315,11 +322,12 @@ pub(crate) fn unless_diverged<T>(
     }
 }
 
-/// What is said of a ψ that left the finite numbers.
+/// Warning of a ψ that left the finite numbers.
 pub(super) const PSI_IS_LOST: &str = "the adapter ψ left the finite numbers and is not kept; the encoder is finished and does without it; for ψ train again with \
      a lower rate, or set gradient_clip";
 
-/// What [`Trained::warnings`] says of a training, without doing it: an encoder that is kept was trained on doubtful data still.
+/// Gives the [`Trained::warnings`] of a training, without doing it: an encoder that is kept was trained on
+/// doubtful data still.
 pub(crate) fn warnings(
     set: TrainingSet<'_>,
     old: Option<&OldModel>,
@@ -353,7 +361,7 @@ fn warnings_of(
     Ok(warnings)
 }
 
-/// What was asked for and does nothing, or is easily mistaken; one sentence each.
+/// Warns of options that do nothing, or are easily mistaken; one sentence each.
 fn idle_options(old: &OldModel, parameters: &TrainingParameters) -> Vec<String> {
     let mut sentences = Vec::new();
     if parameters.views == 2 && !parameters.method.needs_old_vectors() {
@@ -378,36 +386,38 @@ fn idle_options(old: &OldModel, parameters: &TrainingParameters) -> Vec<String> 
     sentences
 }
 
-/// Parameters by name, as they stand in artefacts.
+/// Writes parameters by name, as they stand in artefacts.
 fn describe(parameters: &TrainingParameters) -> Result<BTreeMap<String, String>> {
     let whole = serde_json::to_value(parameters).map_err(|error| Error::corrupt("parameters", error))?;
     let mut fields = whole.as_object().cloned().unwrap_or_default();
-    // Files of before ψ's gradient was cut by itself do not say so.
+    // Files that were written before ψ's gradient was cut by itself do not say so.
     if parameters.gradient_clip.is_some() && parameters.method.adapter_hidden().is_some() {
         fields.insert("adapter_gradient".into(), "cut by itself".into());
     }
-    // Nor those of before a method's loss was another one.
+    // Files that were written before a method's loss changed do not name a loss either.
     if let Some(loss) = parameters.method.loss_revision() {
         fields.insert("loss".into(), loss.into());
     }
     Ok(fields.into_iter().map(|(name, value)| (name, value.to_string())).collect())
 }
 
-/// A file of weights to begin with, and what tells its content from that of every other one.
+/// Reads a file of weights to begin with, and its fingerprint, which tells its content from that of every
+/// other file.
 fn initial_file(path: &Path) -> Result<(Vec<u8>, String)> {
     let bytes = fs_err::read(path).map_err(|error| Error::io("read", path, &error))?;
     let fingerprint = format!("{:016x}", xxh3_64(&bytes));
     Ok((bytes, fingerprint))
 }
 
-/// Which number every class has.
+/// Numbers of all classes.
 struct Numbering {
     classes: Vec<String>,
-    /// Number of every example's class; those that are not trained on may have one that stands for nothing.
+    /// Number of every example's class; examples that are not trained on may have one that stands for
+    /// nothing.
     labels: Vec<usize>,
-    /// Whether a class has rows that are trained on; the others are the old head's alone.
+    /// Whether a class has rows that are trained on; classes without are the old head's alone.
     is_taught: Vec<bool>,
-    /// How many of the trained classes the old head knows.
+    /// Number of trained classes that the old head knows.
     shared: usize,
 }
 
@@ -445,7 +455,7 @@ impl Numbering {
         Ok(Self { classes, labels, is_taught, shared })
     }
 
-    /// Numbers of the classes that are trained on.
+    /// Lists the numbers of the classes that are trained on.
     fn taught(&self) -> Vec<usize> {
         (0..self.classes.len()).filter(|&class| self.is_taught[class]).collect()
     }
@@ -461,7 +471,7 @@ impl Numbering {
     }
 }
 
-/// One part of what is trained: its numbers and the optimiser's.
+/// Part of what is trained: its numbers and the optimiser's.
 struct TrainedPart {
     parameters: Vec<f32>,
     moments: Moments,
@@ -477,7 +487,7 @@ impl TrainedPart {
     }
 }
 
-/// Vectors of a part and of its optimiser, called as in a checkpoint.
+/// Names the vectors of a part and of its optimiser as a checkpoint does.
 fn named<'a>(
     part: &'static str,
     vectors: Vec<(&'static str, &'a mut Vec<f32>)>,
@@ -488,7 +498,7 @@ fn named<'a>(
     own.chain(moments.map(move |(number, vector)| (format!("{part}.moments.{number}"), vector)))
 }
 
-/// A network that is trained: what it computes, how, with which numbers.
+/// Network that is trained: what it computes, how, with which numbers.
 struct Network {
     graph: Graph,
     passes: Passes,
@@ -513,13 +523,13 @@ impl Network {
     }
 }
 
-/// Everything that is trained.
+/// Model: everything that is trained.
 struct Model {
     encoder: Network,
     head: TrainedPart,
     bias: TrainedPart,
     adapter: Option<Network>,
-    /// Fingerprint of the file whose weights it began with.
+    /// Fingerprint of the file whose weights the encoder began with.
     initial: Option<String>,
 }
 
@@ -563,7 +573,7 @@ impl Model {
         })
     }
 
-    /// All that a checkpoint holds.
+    /// Gives all vectors that a checkpoint holds.
     fn vectors(&mut self) -> impl Iterator<Item = (String, &mut Vec<f32>)> {
         let adapter = self.adapter.iter_mut().flat_map(|adapter| adapter.vectors("adapter"));
         let parts = self.head.vectors("head").chain(self.bias.vectors("bias"));
@@ -593,36 +603,38 @@ impl Model {
     }
 }
 
-/// A training under way.
+/// Training under way.
 struct Run<'a> {
     set: TrainingSet<'a>,
     old: Option<&'a OldModel>,
-    /// The old model's vectors of the set's rows, where they are the same in every epoch.
+    /// Old vectors of the set's rows, where they are the same in every epoch.
     old_vectors: Option<Matrix>,
-    /// For every example the row of `old_vectors` that is its own.
+    /// Row of `old_vectors` that belongs to each example.
     old_places: Vec<usize>,
-    /// For every example whether the old model was trained on it.
+    /// Whether the old model was trained on each example.
     of_old: Vec<bool>,
-    /// The old encoder, where it embeds every batch anew, varied as it is: its passes, its parameters, and how it varies inputs.
+    /// Old encoder, where it embeds every batch anew, varied as it is: its passes, its parameters, and how it
+    /// varies inputs.
     old_encoder: Option<(Passes, State, Augmenter)>,
     numbering: &'a Numbering,
     parameters: &'a TrainingParameters,
     terms: Terms,
     augmenter: Augmenter,
     sampler: Sampler,
-    /// Draws ψ's batches, where it has its own.
+    /// Sampler of ψ's batches, where it has its own.
     adapter_batches: Option<OwnBatches>,
-    /// Draws other rows of the classes, where the method takes its positives so.
+    /// Sampler of other rows of the classes, where the method takes its positives so.
     sisters: Option<Sisters>,
     identity: String,
     history: Vec<EpochSummary>,
     steps: u64,
 }
 
-/// Batches that are drawn for ψ alone: it goes through the rows at its own pace, one batch a step of the encoder.
+/// Batches that are drawn for ψ alone: it goes through the rows at its own pace, one batch a step of the
+/// encoder.
 pub(super) struct OwnBatches {
     sampler: Sampler,
-    /// The epoch of ψ's own whose batches these are.
+    /// Epoch of ψ's own whose batches these are.
     epoch: usize,
     batches: Vec<Vec<usize>>,
 }
@@ -638,8 +650,8 @@ impl OwnBatches {
         Ok(Self { epoch: 0, batches: sampler.batches(0), sampler })
     }
 
-    /// The batch of a step and the epoch of ψ's own in which it stands: a function of the step, so that a training that is resumed goes on
-    /// with it.
+    /// Gives the batch of a step and the epoch of ψ's own in which it stands. They depend on the step alone,
+    /// so that a training that is resumed goes on with them.
     pub(super) fn of_step(&mut self, step: u64) -> (usize, &[usize]) {
         let (step, count) = (step as usize, self.batches.len());
         let epoch = step / count;
@@ -650,7 +662,7 @@ impl OwnBatches {
     }
 }
 
-/// What one step says.
+/// Numbers of one step.
 struct Step {
     loss: f64,
     terms: Vec<f64>,
@@ -776,14 +788,15 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// All epochs that are left up to `last`.
+    /// Trains all epochs that are left up to `last`.
     fn finish(&mut self, model: &mut Model, last: usize, progress: &Progress) -> Result<()> {
         let epochs = self.parameters.epochs;
-        // Balanced batches fill classes up, and last ones may be dropped; how many rows that makes is the same in every
-        // epoch, whatever is drawn.
+        // Balanced batches fill classes up, and last ones may be dropped; how many rows that makes is the
+        // same in every epoch, whatever is drawn.
         let batches = self.sampler.batches(0);
         let rows = batches.iter().filter(|rows| is_trained_on(rows)).map(Vec::len).sum::<usize>() as u64;
-        // Epochs of an earlier run took none of this run's time: counted as done they would make a rate that is far too high.
+        // Epochs of an earlier run took none of this run's time: counted as done they would make a rate that
+        // is far too high.
         let left = epochs.saturating_sub(self.history.len()) as u64;
         progress.begin(format!("training {}", self.parameters.model), "items", left * rows);
         for epoch in self.history.len()..last {
@@ -941,7 +954,7 @@ impl<'a> Run<'a> {
         ErrorKind::Diverged { what: what.into(), step: self.steps as usize }.into()
     }
 
-    /// Old vectors of a batch, where the method needs them.
+    /// Gives the old vectors of a batch, where the method needs them.
     fn old_batch(&mut self, epoch: usize, rows: &[usize]) -> Result<Option<Matrix>> {
         let Some(old) = self.old.filter(|_| self.parameters.method.needs_old_vectors()) else {
             return Ok(None);
@@ -957,7 +970,8 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Scales the parts of a gradient down to a length, where they are longer together; gives the length that they had.
+/// Scales the parts of a gradient down to a length, where they are longer together; gives the length that
+/// they had.
 fn cut(parts: &mut [&mut Vec<f32>], limit: Option<f64>) -> f64 {
     let squares = |values: &[f32]| values.iter().map(|&value| f64::from(value).powi(2)).sum::<f64>();
     let length = parts.iter().map(|values| squares(values)).sum::<f64>().sqrt();
@@ -970,15 +984,15 @@ fn cut(parts: &mut [&mut Vec<f32>], limit: Option<f64>) -> f64 {
     length
 }
 
-/// Whether a batch makes a step: `BatchNorm` over a single row of a vector is undefined, so such a remainder waits for another
-/// epoch.
+/// Whether a batch makes a step: `BatchNorm` over a single row of a vector is undefined, so such a remainder
+/// waits for another epoch.
 fn is_trained_on(rows: &[usize]) -> bool {
     rows.len() > 1
 }
 
 impl TrainedEncoder {
-    /// Whether it was trained with these very parameters on these very examples, from these very initial weights,
-    /// beside this very old model.
+    /// Whether the encoder was trained with these very parameters on these very examples, from these very
+    /// initial weights, beside this very old model.
     ///
     /// # Errors
     ///
@@ -992,7 +1006,8 @@ impl TrainedEncoder {
         let old = old.filter(|_| parameters.method.needs_old());
         let initial = parameters.initial.as_deref().map(initial_file).transpose()?;
         let mut written = self.training.hyper_parameters.clone();
-        // Older files give the path of the initial weights here, or null. What lay at that path cannot be known any more.
+        // Older files give the path of the initial weights here, or null. The content that lay at that path
+        // cannot be known any more.
         if written.get("initial").is_some_and(|path| path == "null") {
             written.remove("initial");
         }

@@ -1,6 +1,6 @@
-//! The encoders there are, and the graph of each.
+//! Architectures of encoders, and the graph of each.
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 use super::graph::{Graph, Shape, Sliding};
@@ -12,17 +12,17 @@ use crate::examples::SIDE_MAX;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "kind", deny_unknown_fields)]
 pub enum EncoderArchitecture {
-    /// Dense layers with BatchNorm and ReLU between them, on given feature vectors: `hidden` may be empty, which is a
-    /// linear map.
+    /// Dense layers with BatchNorm and ReLU between them, on given feature vectors: `hidden` may be empty,
+    /// which is a linear map.
     Mlp {
-        /// Units of every hidden layer.
+        /// Number of units of every hidden layer.
         #[serde(default)]
         hidden: Vec<usize>,
         /// Coordinates of the vector.
         outputs: usize,
     },
-    /// Three 3 × 3 convolutions with `width`, 2·`width`, 4·`width` channels, each with BatchNorm, ReLU and a 2 × 2
-    /// maximum; then a dense layer on all that is left.
+    /// Three 3 × 3 convolutions with `width`, 2·`width`, 4·`width` channels, each with BatchNorm, ReLU and a
+    /// 2 × 2 maximum; then a dense layer on all that is left.
     CnnSmall {
         /// Channels of the first convolution.
         #[serde(default = "default_width")]
@@ -38,14 +38,14 @@ pub enum EncoderArchitecture {
     Resnet101(Resnet),
 }
 
-/// What a ResNet of any depth has to choose.
+/// Choices that a ResNet of any depth has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Resnet {
-    /// How the image is entered.
+    /// Entrance of the image.
     #[serde(default)]
     pub stem: Stem,
-    /// How planes become a vector.
+    /// Way in which planes become a vector.
     #[serde(default)]
     pub pooling: ImagePooling,
     /// Coordinates of the vector: a dense layer stands on the pooled planes.
@@ -56,7 +56,7 @@ fn default_width() -> usize {
     32
 }
 
-/// How a ResNet enters an image.
+/// Entrance of an image into a ResNet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Stem {
@@ -67,7 +67,7 @@ pub enum Stem {
     Imagenet,
 }
 
-/// How a ResNet's last planes become a vector.
+/// Way in which a ResNet's last planes become a vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ImagePooling {
@@ -87,7 +87,8 @@ impl EncoderArchitecture {
         }
     }
 
-    /// Its name in a configuration, with what tells it from others of the kind: `"cnn-small of width 16"`.
+    /// Names the architecture as in a configuration, with what tells it from others of the kind:
+    /// `"cnn-small of width 16"`.
     pub fn name(&self) -> String {
         match self {
             Self::Mlp { hidden, .. } if hidden.is_empty() => "a linear map".into(),
@@ -102,7 +103,7 @@ impl EncoderArchitecture {
         }
     }
 
-    /// The graph for inputs of a shape.
+    /// Makes the graph for inputs of a shape.
     ///
     /// ```
     /// use rehang_train::encoder::{EncoderArchitecture, ImagePooling, Resnet, Shape, Stem};
@@ -113,13 +114,13 @@ impl EncoderArchitecture {
     /// let graph = encoder.graph(shape)?;
     /// // The well-known 11,173,962 of CIFAR-10's ResNet-18, less its 10-class head, more this one's 128 outputs.
     /// assert_eq!(graph.parameter_count(), 11_173_962 - 5_130 + 513 * 128);
-    /// # Ok::<(), rehang::Error>(())
+    /// # Ok::<(), rehang_core::Error>(())
     /// ```
     ///
     /// # Errors
     ///
-    /// Widths of zero, feature vectors for an encoder of images, images too small for the pooling; images and widths that are
-    /// too large for any memory.
+    /// Widths of zero, feature vectors for an encoder of images, images too small for the pooling; images and
+    /// widths that are too large for any memory.
     pub fn graph(&self, input: Shape) -> Result<Graph> {
         if input.size() == 0 || self.outputs() == 0 {
             return Err(Error::option("encoder", format!("{self:?}"), "inputs and outputs of at least 1"));
@@ -183,7 +184,7 @@ fn at_least(input: Shape, side: usize, kind: &str) -> Result<()> {
     ))
 }
 
-/// The two residual blocks of He et al. 2015, figure 5.
+/// Residual blocks of He et al. 2015, figure 5.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Block {
     /// Two 3 × 3 convolutions.

@@ -1,10 +1,10 @@
-//! An encoder as an ONNX file, for any runtime.
+//! ONNX files of encoders, for any runtime.
 //!
-//! The input is called `pixels` `[batch, channels, height, width]` and holds pixels from 0 to 1 (or `features`
-//! `[batch, coordinates]` as they are); the encoder's own normalisation is part of the file. The output is called
-//! `vector` `[batch, d]`.
+//! The input is called `pixels` `[batch, channels, height, width]` and holds pixels from 0 to 1 (or
+//! `features` `[batch, coordinates]` as they are); the encoder's own normalisation is part of the file. The
+//! output is called `vector` `[batch, d]`.
 
-use rehang::{Matrix, Result};
+use rehang_core::{Matrix, Result};
 use rehang_files::onnx::{Attribute, Network};
 use rehang_fit::network::VARIANCE_EPSILON;
 
@@ -12,7 +12,7 @@ use super::graph::{GENERALISED_MEAN_MINIMUM, GraphNode, Operation, Sliding};
 use super::{Graph, TrainedEncoder};
 
 impl TrainedEncoder {
-    /// The bytes of an ONNX file (operator set 17).
+    /// Writes the bytes of an ONNX file (operator set 17).
     ///
     /// # Errors
     ///

@@ -1,10 +1,10 @@
-//! A trained encoder: what it computes, with what numbers, on what inputs; as a value and as a file.
+//! Trained encoder: what it computes, with what numbers, on what inputs; as a value and as a file.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use rehang::adapter::Training;
-use rehang::{Distance, Error, Head, HeadKind, Matrix, Progress, Result, Space, Vectors};
+use rehang_core::adapter::Training;
+use rehang_core::{Distance, Error, Head, HeadKind, Matrix, Progress, Result, Space, Vectors};
 use rehang_files::AtomicFile;
 use rehang_files::tensors::{self, Detail, FileKind, Metadata, Tensor, json, parse, parse_json, text};
 use rehang_fit::network::State;
@@ -13,45 +13,46 @@ use super::{EncoderArchitecture, Graph, Mode, Passes, Shape};
 use crate::compatible::HeadForm;
 use crate::examples::{Augmentation, Augmenter, ExampleInputs, Normalisation};
 
-/// What every encoder file says it is.
+/// Format that every encoder file names.
 const KIND: FileKind = FileKind { format: "rehang-encoder", thing: "an encoder", version: 1 };
 
-/// Rows that are embedded together.
+/// Number of rows that are embedded together.
 const BATCH: usize = 128;
 
 /// An encoder with its classification head.
 ///
-/// Its file is safetensors with metadata (`laboratory/docs/formats.md`): parameters are called as PyTorch's torchvision calls them
-/// (`conv1.weight`, `layer1.0.bn1.running_mean`, `fc.bias`), the head `head.weight` and `head.bias`.
+/// Its file is safetensors with metadata (`laboratory/docs/formats.md`): parameters are called as PyTorch's
+/// torchvision calls them (`conv1.weight`, `layer1.0.bn1.running_mean`, `fc.bias`), the head `head.weight`
+/// and `head.bias`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TrainedEncoder {
-    /// The model's name: what its space is called.
+    /// Name of the model and of its space.
     pub model: String,
-    /// What it computes.
+    /// Architecture, which says what the encoder computes.
     pub architecture: EncoderArchitecture,
     /// Shape of one input.
     pub input: Shape,
-    /// What is done to inputs first.
+    /// Normalisation that inputs pass first.
     pub normalisation: Normalisation,
     /// Parameters and running statistics.
     pub(crate) state: State,
     /// The head that it was trained with, `[classes, d]`.
     pub head: Head,
-    /// How that head makes logits.
+    /// Form of that head's logits.
     pub form: HeadForm,
     /// Name of every class of the head.
     pub classes: Vec<String>,
-    /// How it was trained; `pairs` counts the rows it saw.
+    /// Record of its training; `pairs` counts the rows that it saw.
     pub training: Training,
 }
 
 impl TrainedEncoder {
-    /// The space of its vectors: as they come out, compared by cosine.
+    /// Space of the encoder's vectors: as they come out, compared by cosine.
     pub fn space(&self) -> Space {
         Space::new(self.model.clone(), self.architecture.outputs(), Distance::Cosine, false)
     }
 
-    /// Its operations.
+    /// Makes the graph of the encoder's operations.
     ///
     /// # Errors
     ///
@@ -60,12 +61,12 @@ impl TrainedEncoder {
         self.architecture.graph(self.input)
     }
 
-    /// Vectors of inputs, `[n, …] → [n, d]`, without any augmentation.
+    /// Embeds inputs, `[n, …] → [n, d]`, without any augmentation.
     ///
     /// # Errors
     ///
-    /// [`rehang::ErrorKind::WidthMismatch`] for inputs of another shape, [`rehang::ErrorKind::NotFinite`] for vectors that left the
-    /// finite numbers, [`rehang::ErrorKind::Cancelled`].
+    /// [`rehang_core::ErrorKind::WidthMismatch`] for inputs of another shape, [`rehang_core::ErrorKind::NotFinite`] for
+    /// vectors that left the finite numbers, [`rehang_core::ErrorKind::Cancelled`].
     pub fn embed(&self, inputs: &ExampleInputs, progress: &Progress) -> Result<Vectors> {
         let rows: Vec<usize> = (0..inputs.len()).collect();
         progress.begin("embedding", "items", rows.len() as u64);
@@ -73,7 +74,7 @@ impl TrainedEncoder {
         Vectors::new(self.space(), vectors, &self.model)
     }
 
-    /// Vectors of some rows, in their order, without any augmentation; counts them as done.
+    /// Embeds some rows, in their order, without any augmentation; counts them as done.
     pub(crate) fn vectors_of(
         &self,
         inputs: &ExampleInputs,
@@ -86,7 +87,7 @@ impl TrainedEncoder {
         embed_rows(&mut passes, &mut self.state.clone(), &augmenter, inputs, rows, progress)
     }
 
-    /// The encoder as the bytes of its file: the same encoder gives the same bytes.
+    /// Writes the encoder as the bytes of its file: the same encoder gives the same bytes.
     ///
     /// # Errors
     ///
@@ -123,11 +124,12 @@ impl TrainedEncoder {
         tensors::write(&KIND, metadata, &tensors)
     }
 
-    /// The encoder in the bytes of a file; `what` names it in errors.
+    /// Reads the encoder in the bytes of a file; `what` names it in errors.
     ///
     /// # Errors
     ///
-    /// [`rehang::ErrorKind::Corrupt`] for anything that is not a whole, undamaged encoder file of a version known here.
+    /// [`rehang_core::ErrorKind::Corrupt`] for anything that is not a whole, undamaged encoder file of a version
+    /// known here.
     pub fn from_bytes(bytes: &[u8], what: &str) -> Result<Self> {
         assemble(bytes).map_err(|detail| Error::corrupt(what, detail))
     }
@@ -136,7 +138,7 @@ impl TrainedEncoder {
     ///
     /// # Errors
     ///
-    /// As [`TrainedEncoder::to_bytes`]; [`rehang::ErrorKind::Io`].
+    /// As [`TrainedEncoder::to_bytes`]; [`rehang_core::ErrorKind::Io`].
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         AtomicFile::write(path, &self.to_bytes()?)
     }
@@ -145,7 +147,7 @@ impl TrainedEncoder {
     ///
     /// # Errors
     ///
-    /// As [`TrainedEncoder::from_bytes`]; [`rehang::ErrorKind::Io`].
+    /// As [`TrainedEncoder::from_bytes`]; [`rehang_core::ErrorKind::Io`].
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let bytes = fs_err::read(path).map_err(|error| Error::io("read", path, &error))?;
@@ -153,7 +155,7 @@ impl TrainedEncoder {
     }
 }
 
-/// Vectors of some rows, in their order; counts them as done.
+/// Embeds some rows, in their order; counts them as done.
 pub(crate) fn embed_rows(
     passes: &mut Passes,
     state: &mut State,
@@ -202,7 +204,7 @@ pub(crate) fn shape_of(inputs: &ExampleInputs) -> Shape {
     }
 }
 
-/// Parameters and running statistics as named tensors.
+/// Gives parameters and running statistics as named tensors.
 pub(crate) fn weights<'a>(graph: &Graph, state: &'a State) -> Vec<Tensor<'a>> {
     let parameters = graph.parameters.iter().map(|parameter| Tensor {
         name: parameter.name.clone(),
@@ -303,7 +305,7 @@ fn assemble(bytes: &[u8]) -> Result<TrainedEncoder, Detail> {
 }
 
 impl HeadForm {
-    /// The core's word for it: a normalised softmax is a CosFace without a margin there.
+    /// Gives the core's word for the form: a normalised softmax is a CosFace without a margin there.
     pub fn core(self) -> HeadKind {
         match self {
             Self::Softmax => HeadKind::Softmax,

@@ -1,8 +1,9 @@
-//! An encoder as a list of operations: the one description that is trained, embedded with, written to a file and
-//! exported.
+//! Graph of an encoder, a list of operations: the one description that is trained, embedded with, written to
+//! a file and exported.
 //!
-//! Node 0 is the input. Every other node reads nodes before it, and the last node is the vector. Parameters are named
-//! ranges of one flat vector, so that an optimiser is one pass, a checkpoint is a copy, and a file is a list of names.
+//! Node 0 is the input. Every other node reads nodes before it, and the last node is the vector. Parameters
+//! are named ranges of one flat vector, so that an optimiser is one pass, a checkpoint is a copy, and a file
+//! is a list of names.
 
 use std::ops::Range;
 
@@ -10,41 +11,42 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rehang_fit::network::{State, draw_uniform};
 
-/// The shape of one row at a node: `channels` planes of `height` × `width` numbers (a vector has 1 × 1 planes).
+/// Shape of one row at a node: `channels` planes of `height` × `width` numbers (a vector has 1 × 1 planes).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
-    /// Planes, or coordinates of a vector.
+    /// Number of planes, or of coordinates of a vector.
     pub channels: usize,
-    /// Rows of a plane.
+    /// Number of rows of a plane.
     pub height: usize,
-    /// Columns of a plane.
+    /// Number of columns of a plane.
     pub width: usize,
 }
 
 impl Shape {
-    /// Numbers of one row; the largest there is where they cannot be counted.
+    /// Counts the numbers of one row; the largest count there is where they are more.
     pub fn size(self) -> usize {
         product(&[self.channels, self.height, self.width])
     }
 }
 
-/// One parameter: its name in files, its shape there, and where it lies in the flat vector.
+/// Parameter: its name in files, its shape there, and where it lies in the flat vector.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parameter {
     /// Name, such as `layer1.0.conv1.weight`.
     pub name: String,
     /// Shape in files; a convolution's is `[outputs, inputs, height, width]`.
     pub shape: Vec<usize>,
-    /// Where it lies.
+    /// Place in the flat vector.
     pub range: Range<usize>,
-    /// What it is, which decides how it starts.
+    /// Role, which decides how the parameter starts.
     pub role: Role,
 }
 
-/// What a parameter is. Weight decay is the same for all of them.
+/// Role of a parameter. Weight decay is the same for all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// Weight of a convolution; starts normal with variance `2/(outputs·height·width)` (He et al. 2015, fan-out).
+    /// Weight of a convolution; starts normal with variance `2/(outputs·height·width)` (He et al. 2015,
+    /// fan-out).
     Convolution,
     /// Weight of a dense layer with so many inputs; starts uniform in ±1/√inputs.
     Dense,
@@ -64,11 +66,11 @@ pub enum Role {
 pub struct Statistics {
     /// Name, such as `layer1.0.bn1`; files hold `….running_mean` and `….running_var`.
     pub name: String,
-    /// Where it lies in both vectors.
+    /// Place in both vectors.
     pub range: Range<usize>,
 }
 
-/// How a square window moves over planes.
+/// Way in which a square window moves over planes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sliding {
     /// Side of the window.
@@ -80,47 +82,47 @@ pub struct Sliding {
 }
 
 impl Sliding {
-    /// Windows along `length` numbers.
+    /// Counts the windows along `length` numbers.
     pub fn count(self, length: usize) -> usize {
         (length + 2 * self.padding - self.side) / self.stride + 1
     }
 }
 
-/// A node but for its shape: what it does with the node that it reads.
+/// Node without its shape: what it does with the node that it reads.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GraphNode {
     /// Node that is read; of no meaning for the input.
     pub input: usize,
-    /// What is done with it.
+    /// Operation on the node that is read.
     pub operation: Operation,
 }
 
-/// What a node does; numbers of nodes, parameters and statistics are places in their lists.
+/// Operation of a node; numbers of nodes, parameters and statistics are places in their lists.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Operation {
     /// The input as it is.
     Input,
     /// Cross-correlation without bias.
     Convolution {
-        /// Weight `[outputs, inputs, side, side]`.
+        /// Place of the weight `[outputs, inputs, side, side]`.
         weight: usize,
-        /// The window.
+        /// Window of the convolution.
         window: Sliding,
     },
     /// BatchNorm over rows and positions: `γ·(x − μ)/√(var + 1e-5) + β`.
     Normalisation {
-        /// γ.
+        /// Place of γ.
         scale: usize,
-        /// β.
+        /// Place of β.
         shift: usize,
-        /// Running μ and var.
+        /// Place of the running μ and var.
         statistics: usize,
     },
-    /// max(x, 0).
+    /// Rectified value, max(x, 0).
     Relu,
     /// Sum with another node of the same shape.
     Sum {
-        /// The other node.
+        /// Second summand.
         other: usize,
     },
     /// Largest number of every window.
@@ -134,17 +136,17 @@ pub enum Operation {
     GeneralisedMeanPool,
     /// Planes as one vector: `[c, h, w] → [c·h·w]`.
     Flatten,
-    /// `W x + b` on vectors, W `[outputs, inputs]`.
+    /// Dense layer `W x + b` on vectors, W `[outputs, inputs]`.
     Dense {
-        /// W.
+        /// Place of W.
         weight: usize,
-        /// b.
+        /// Place of b.
         bias: usize,
     },
 }
 
 impl GraphNode {
-    /// The nodes that it reads.
+    /// Lists the nodes that are read.
     pub fn inputs(&self) -> impl Iterator<Item = usize> {
         let (first, second) = match self.operation {
             Operation::Input => (None, None),
@@ -155,10 +157,11 @@ impl GraphNode {
     }
 }
 
-/// Numbers below this count as it in [`Operation::GeneralisedMeanPool`], so that its root has a finite slope.
+/// Number that smaller ones count as in [`Operation::GeneralisedMeanPool`], so that its root has a finite
+/// slope.
 pub const GENERALISED_MEAN_MINIMUM: f32 = 1e-6;
 
-/// An encoder: what it computes, and what its parameters are called.
+/// Encoder: what it computes, and what its parameters are called.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Graph {
     /// Nodes in the order of their work; node 0 is the input, the last one the vector.
@@ -172,7 +175,7 @@ pub struct Graph {
 }
 
 impl Graph {
-    /// A graph that is nothing but its input.
+    /// Makes a graph that is nothing but its input.
     pub fn new(input: Shape) -> Self {
         Self {
             nodes: vec![GraphNode { input: 0, operation: Operation::Input }],
@@ -205,7 +208,7 @@ impl Graph {
         self.parameters.last().map_or(0, |parameter| parameter.range.end)
     }
 
-    /// Numbers in each of the two vectors of running statistics.
+    /// Counts the numbers in each of the two vectors of running statistics.
     pub fn statistics_count(&self) -> usize {
         self.statistics.last().map_or(0, |statistics| statistics.range.end)
     }
@@ -283,8 +286,8 @@ impl Graph {
         self.node(input, Operation::Dense { weight, bias }, shape)
     }
 
-    /// Parameters and running statistics at the start of a training, drawn from ChaCha8 with the given seed; see
-    /// [`Role`] for how each starts. Running means start at 0, running variances at 1.
+    /// Draws parameters and running statistics for the start of a training, from ChaCha8 with the given seed;
+    /// [`Role`] says how each starts. Running means start at 0, running variances at 1.
     pub fn initial(&self, seed: u64) -> State {
         let mut generator = ChaCha8Rng::seed_from_u64(seed);
         let mut parameters = vec![0.0; self.parameter_count()];
@@ -311,7 +314,7 @@ impl Graph {
         }
     }
 
-    /// The nodes that read each node, once for every time.
+    /// Lists the nodes that read each node, once for every time.
     pub(crate) fn readers(&self) -> Vec<Vec<usize>> {
         let mut readers = vec![Vec::new(); self.nodes.len()];
         for (number, node) in self.nodes.iter().enumerate() {
@@ -334,12 +337,13 @@ impl Graph {
     }
 }
 
-/// The product of sizes; the largest number there is where it is beyond that, which no tensor and no memory holds.
+/// Multiplies sizes; gives the largest number there is where the product is beyond that, which no tensor and
+/// no memory holds.
 fn product(sizes: &[usize]) -> usize {
     sizes.iter().copied().fold(1, usize::saturating_mul)
 }
 
-/// A standard normal number (Box and Muller 1958).
+/// Draws a standard normal number (Box and Muller 1958).
 pub(crate) fn normal(generator: &mut ChaCha8Rng) -> f64 {
     let radius = (-2.0 * (1.0 - generator.random::<f64>()).ln()).sqrt();
     radius * (std::f64::consts::TAU * generator.random::<f64>()).cos()

@@ -1,7 +1,7 @@
 //! Encoders: from images or feature vectors to vectors of a space.
 //!
-//! An [`EncoderArchitecture`] names an encoder; its [`Graph`] is the list of operations that everything else reads: the
-//! [`Passes`], the files, the export.
+//! An [`EncoderArchitecture`] names an encoder; its [`Graph`] is the list of operations that everything else
+//! reads: the [`Passes`], the files, the export.
 
 mod architecture;
 mod export;

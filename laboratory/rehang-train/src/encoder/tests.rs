@@ -2,8 +2,8 @@
 
 mod interchange;
 
-use rehang::adapter::Training;
-use rehang::{Head, HeadKind, Matrix, Progress};
+use rehang_core::adapter::Training;
+use rehang_core::{Head, HeadKind, Matrix, Progress};
 use rehang_files::tensors::{self, FileKind};
 
 use super::*;
@@ -91,7 +91,7 @@ fn a_file_that_claims_more_than_it_holds_is_refused() {
     ] {
         let mut metadata = metadata.clone();
         metadata.insert(key.into(), claim.into());
-        // The check sum is right: made by another program, or by a defect.
+        // The check sum is right, as where another program, or a defect, made the file.
         let bytes = tensors::write(&kind, metadata, &tensors).unwrap();
         let error = TrainedEncoder::from_bytes(&bytes, "file").unwrap_err();
         assert!(error.is_corrupt() && error.to_string().contains(reason), "{claim}: {error}");

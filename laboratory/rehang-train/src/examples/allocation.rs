@@ -1,29 +1,31 @@
-//! Which rows the old and the new model are trained on, and which neither sees.
+//! Allocation of rows: which the old and the new model are trained on, and which neither sees.
 
 use std::path::{Path, PathBuf};
 
 use rand::seq::SliceRandom;
-use rehang::check::expect_count;
-use rehang::{Error, Result};
+use rehang_core::check::expect_count;
+use rehang_core::{Error, Result};
 use rehang_files::{AtomicFile, VectorSource, read_labels};
 use serde::{Deserialize, Serialize};
 
 use super::dataset::Examples;
 use super::draws::{Purpose, generator};
 
-/// What an allocation file says it is.
+/// Format that every allocation file names.
 const FORMAT: &str = "rehang-allocation";
 
-/// The version of the format that is written and read.
+/// Version of the format that is written and read.
 const VERSION: u32 = 1;
 
-/// How training data are divided between the old and the new model.
+/// Way in which training data are divided between the old and the new model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AllocationKind {
-    /// The gallery grew: old sees a share of the rows of every class, as with [`AllocationKind::OpenData`], new all rows.
+    /// The gallery grew: old sees a share of the rows of every class, as with [`AllocationKind::OpenData`],
+    /// new all rows.
     Expansion,
-    /// Data of one time were replaced by data of another: old sees a share of the rows of every class, new the rest.
+    /// Data of one time were replaced by data of another: old sees a share of the rows of every class, new
+    /// the rest.
     OpenData,
     /// The world changed: old sees a share of the classes, drawn at random, new the other classes.
     OpenClass,
@@ -33,12 +35,12 @@ pub enum AllocationKind {
     Classes,
 }
 
-/// How an allocation is drawn.
+/// Parameters by which an allocation is drawn.
 ///
 /// | Name | Default | Purpose | Range |
 /// |---|---|---|---|
 /// | `kind` | | how rows are divided | see [`AllocationKind`] |
-/// | `share` | | what of it the old model sees; not with `classes` | above 0, below 1; 1 only for the kinds in which new sees all |
+/// | `share` | | share that old sees, not with `classes` | above 0, below 1 (1 where new sees all) |
 /// | `seed` | 0 | draws classes and rows | |
 /// | `test` | 0.1 | share of every seen class that is held out for the test | 0 to below 1 |
 /// | `test_rows` | none | a file of row numbers that are the test instead | |
@@ -47,24 +49,25 @@ pub enum AllocationKind {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AllocationParameters {
-    /// How rows are divided.
+    /// Way in which rows are divided.
     pub kind: AllocationKind,
-    /// What of it the old model sees; `None` only where classes are listed.
+    /// Share of rows or classes that the old model sees; `None` only where classes are listed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<f64>,
-    /// Draws classes and rows.
+    /// Seed that draws classes and rows.
     #[serde(default)]
     pub seed: u64,
-    /// Share of the rows of every seen class that is held out for the test, at least one row of a class of two.
+    /// Share of the rows of every seen class that is held out for the test, at least one row of a class of
+    /// two.
     #[serde(default = "a_tenth")]
     pub test: f64,
-    /// A file of row numbers, one a row, that are the test instead of a share.
+    /// File of row numbers, one a row, that are the test instead of a share.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub test_rows: Option<PathBuf>,
     /// Share of the classes that neither model sees, drawn at random.
     #[serde(default)]
     pub unseen: f64,
-    /// The lists, where classes are listed.
+    /// Lists of classes, where they are listed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub classes: Option<ClassLists>,
 }
@@ -93,35 +96,36 @@ pub struct ClassLists {
     pub unseen: Option<Vec<String>>,
 }
 
-/// Who sees which rows. Old and new model are trained from one file of it, so that the test is new to both.
+/// Allocation: who sees which rows. Old and new model are trained from one file of it, so that the test is
+/// new to both.
 ///
-/// Each list of rows is increasing. `test` and `unseen` share no row with each other, nor with `old` or `new`; `old` and
-/// `new` may share rows, as their kind says.
+/// Each list of rows is increasing. `test` and `unseen` share no row with each other, nor with `old` or
+/// `new`; `old` and `new` may share rows, as their kind says.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Allocation {
     format: String,
     version: u32,
-    /// What it was drawn from.
+    /// Parameters that it was drawn from.
     pub parameters: AllocationParameters,
-    /// The share that the new model sees, where the allocation is one step of a chain.
+    /// Share that the new model sees, where the allocation is one step of a chain.
     pub new_share: Option<f64>,
-    /// Rows of the data.
+    /// Number of rows of the data.
     pub rows: usize,
-    /// [`Examples::fingerprint`] of the data.
+    /// Fingerprint of the data, by [`Examples::fingerprint`].
     pub fingerprint: String,
     /// Rows that the old model is trained on.
     pub old: Vec<usize>,
     /// Rows that the new model is trained on.
     pub new: Vec<usize>,
-    /// Rows of seen classes that are held out from both.
+    /// Rows of seen classes that are held out from both models.
     pub test: Vec<usize>,
-    /// All rows of the classes that neither model sees.
+    /// Rows of the classes that neither model sees, all of them.
     pub unseen: Vec<usize>,
 }
 
 impl AllocationParameters {
-    /// Parameters with the defaults above.
+    /// Takes a kind and a share, and the defaults above.
     pub fn new(kind: AllocationKind, share: f64) -> Self {
         Self {
             kind,
@@ -134,7 +138,7 @@ impl AllocationParameters {
         }
     }
 
-    /// Parameters with listed classes, and the defaults above.
+    /// Takes listed classes, and the defaults above.
     pub fn of_classes(lists: ClassLists) -> Self {
         Self { share: None, classes: Some(lists), ..Self::new(AllocationKind::Classes, 0.5) }
     }
@@ -170,18 +174,19 @@ impl AllocationParameters {
 }
 
 impl Allocation {
-    /// Draws who sees which rows.
+    /// Draws an allocation: who sees which rows.
     ///
-    /// First the unseen classes are set aside, then the test rows, then the rest is divided. The first two do not
-    /// depend on the kind and the share, and a larger share holds every row of a smaller one, so allocations of one seed
-    /// can be compared. A share of rows or classes is rounded to the nearest number, but leaves at least one on either
-    /// side.
+    /// First the unseen classes are set aside, then the test rows, then the rest is divided. Unseen classes
+    /// and test rows do not depend on the kind and the share, and a larger share holds every row of a smaller
+    /// one, so allocations of one seed can be compared. A share of rows or classes is rounded to the nearest
+    /// number, but leaves at least one on either side.
     ///
     /// # Errors
     ///
-    /// [`rehang::ErrorKind::InvalidOption`] and [`rehang::ErrorKind::MissingInput`] for parameters out of range, and for test rows of a class
-    /// that no list names; [`rehang::ErrorKind::NotFound`] for a listed class that is not there; [`rehang::ErrorKind::Empty`] where a model
-    /// would see nothing; as [`Examples::check_trainable`].
+    /// [`rehang_core::ErrorKind::InvalidOption`] and [`rehang_core::ErrorKind::MissingInput`] for parameters out of
+    /// range, and for test rows of a class that no list names; [`rehang_core::ErrorKind::NotFound`] for a listed
+    /// class that is not there; [`rehang_core::ErrorKind::Empty`] where a model would see nothing; as
+    /// [`Examples::check_trainable`].
     pub fn draw(examples: &Examples, parameters: &AllocationParameters) -> Result<Self> {
         parameters.check()?;
         let division = Division::new(examples, parameters)?;
@@ -201,15 +206,17 @@ impl Allocation {
         division.finish(examples, parameters.clone(), None, old, new)
     }
 
-    /// A step in a sequence of models, each trained on more than the last: from a model that was trained on `parameters.share` to one that is
-    /// trained on `new_share`. With shares of 0.3, 0.6, 0.8 and 1 there are three steps.
+    /// Draws a step in a sequence of models, each trained on more than the last: from a model that was
+    /// trained on `parameters.share` to one that is trained on `new_share`. With shares of 0.3, 0.6, 0.8 and
+    /// 1 there are three steps.
     ///
-    /// Every model sees all that the one before it saw, also where a single step of this kind would divide the rows, and
-    /// all steps of one seed have one test.
+    /// Every model sees all that the one before it saw, also where a single step of this kind would divide
+    /// the rows, and all steps of one seed have one test.
     ///
     /// # Errors
     ///
-    /// As [`Allocation::draw`]; missing input without a share; [`rehang::ErrorKind::InvalidOption`] for a `new_share` that is not larger.
+    /// As [`Allocation::draw`]; missing input without a share; [`rehang_core::ErrorKind::InvalidOption`] for a
+    /// `new_share` that is not larger.
     pub fn step(examples: &Examples, parameters: &AllocationParameters, new_share: f64) -> Result<Self> {
         if parameters.kind == AllocationKind::Classes {
             return Err(Error::option("kind", "classes", "a kind with shares, for a sequence of models"));
@@ -230,7 +237,7 @@ impl Allocation {
     ///
     /// # Errors
     ///
-    /// [`rehang::ErrorKind::Io`].
+    /// [`rehang_core::ErrorKind::Io`].
     pub fn write(&self, path: impl AsRef<Path>) -> Result<()> {
         let mut bytes = serde_json::to_vec(self).map_err(|error| Error::corrupt("the allocation", error))?;
         bytes.push(b'\n');
@@ -241,9 +248,9 @@ impl Allocation {
     ///
     /// # Errors
     ///
-    /// [`rehang::ErrorKind::Io`]; [`rehang::ErrorKind::Corrupt`] for a file that is no allocation, or one whose lists contradict what
-    /// an [`Allocation`] is; [`rehang::ErrorKind::CountMismatch`] for data of another length; [`rehang::ErrorKind::Conflict`] for other
-    /// data of the same length.
+    /// [`rehang_core::ErrorKind::Io`]; [`rehang_core::ErrorKind::Corrupt`] for a file that is no allocation, or one
+    /// whose lists contradict what an [`Allocation`] is; [`rehang_core::ErrorKind::CountMismatch`] for data of
+    /// another length; [`rehang_core::ErrorKind::Conflict`] for other data of the same length.
     pub fn read(path: impl AsRef<Path>, examples: &Examples) -> Result<Self> {
         let path = path.as_ref();
         let corrupt = |detail: String| Error::corrupt(path.display(), detail);
@@ -277,7 +284,7 @@ impl Allocation {
         Ok(allocation)
     }
 
-    /// What contradicts the definition of an allocation, if anything.
+    /// Fails with what contradicts the definition of an allocation.
     pub(super) fn check(&self) -> Result<(), String> {
         let lists = [("old", &self.old), ("new", &self.new), ("test", &self.test), ("unseen", &self.unseen)];
         let mut marks = vec![0_u8; self.rows];
@@ -301,20 +308,20 @@ impl Allocation {
     }
 }
 
-/// The start of the file, read by itself so that another version is named as such.
+/// Start of the file, read by itself so that another version is named as such.
 #[derive(Deserialize)]
 struct Header {
     format: String,
     version: u32,
 }
 
-/// What is the same for every share: who is held out, and in which order the rest is handed out.
+/// Division that is the same for every share: who is held out, and in which order the rest is handed out.
 struct Division {
     kind: AllocationKind,
     test: Vec<usize>,
     unseen: Vec<usize>,
-    /// Rows that may be trained on, one part a class. Each kind hands out either the first of the rows of every part, or the
-    /// first parts as a whole.
+    /// Rows that may be trained on, one part a class. Each kind hands out either the first of the rows of
+    /// every part, or the first parts as a whole.
     parts: Vec<Vec<usize>>,
 }
 
@@ -387,7 +394,7 @@ impl Division {
         Ok(Self { kind: parameters.kind, test, unseen, parts })
     }
 
-    /// The rows that a model of this share sees, increasing.
+    /// Lists the rows that a model of this share sees, increasing.
     fn stage(&self, share: f64) -> Vec<usize> {
         let mut rows: Vec<usize> = match self.kind {
             AllocationKind::Expansion | AllocationKind::OpenData => {
@@ -401,7 +408,7 @@ impl Division {
         rows
     }
 
-    /// The rows of the listed classes that may be trained on.
+    /// Lists the rows of the listed classes that may be trained on, for the old and for the new model.
     fn listed(
         &self,
         examples: &Examples,
@@ -450,7 +457,7 @@ impl Division {
 }
 
 impl ClassLists {
-    /// What becomes of every class.
+    /// Finds the role of every class.
     fn roles(&self, examples: &Examples) -> Result<Vec<Role>> {
         let rest = if self.unseen.is_some() { Role::Unused } else { Role::Unseen };
         let mut roles = vec![rest; examples.classes.len()];
@@ -473,18 +480,18 @@ impl ClassLists {
     }
 }
 
-/// What becomes of a class.
+/// Role of a class in an allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Role {
-    /// One of the models or both are trained on it, and a part of it is the test.
+    /// Class that one of the models or both are trained on; a part of it is the test.
     Seen,
-    /// Held out as a whole.
+    /// Class that is held out as a whole.
     Unseen,
-    /// In no list of a configuration that lists the unseen classes too.
+    /// Class in no list, where a configuration lists the unseen classes too.
     Unused,
 }
 
-/// The numbers of the classes that the entries of a list stand for.
+/// Finds the numbers of the classes that the entries of a list stand for.
 fn numbers(entries: &[String], list: &str, examples: &Examples) -> Result<Vec<usize>> {
     let count = examples.classes.len();
     let mut numbers = Vec::new();
@@ -511,7 +518,7 @@ fn numbers(entries: &[String], list: &str, examples: &Examples) -> Result<Vec<us
     Ok(numbers)
 }
 
-/// Row numbers of a file, each at most once.
+/// Reads row numbers of a file, each at most once.
 fn read_rows(path: &Path, rows: usize) -> Result<Vec<usize>> {
     let source = path.to_str().map_or_else(|| Ok(VectorSource::path(path)), VectorSource::parse)?;
     read_labels(&source)?
@@ -527,7 +534,8 @@ fn read_rows(path: &Path, rows: usize) -> Result<Vec<usize>> {
         .collect()
 }
 
-/// How many of `count` a share is: the nearest number, at least 1, and one less than all unless the share is 1.
+/// Counts how many of `count` a share is: the nearest number, at least 1, and one less than all unless the
+/// share is 1.
 fn part(count: usize, share: f64) -> usize {
     if share >= 1.0 || count < 2 {
         return if share >= 0.5 { count } else { 0 };
@@ -542,7 +550,7 @@ fn check_share(name: &str, share: f64) -> Result<()> {
     Err(Error::option(name, share, "a number above 0 and at most 1"))
 }
 
-/// The increasing rows of `all` that are not among the increasing rows of `taken`.
+/// Lists the increasing rows of `all` that are not among the increasing rows of `taken`.
 fn without(all: &[usize], taken: &[usize]) -> Vec<usize> {
     all.iter().copied().filter(|row| taken.binary_search(row).is_err()).collect()
 }

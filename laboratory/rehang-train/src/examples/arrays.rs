@@ -4,8 +4,8 @@ use std::fmt::Display;
 use std::io::Read;
 use std::path::Path;
 
-use rehang::check::expect_count;
-use rehang::{Error, Result};
+use rehang_core::check::expect_count;
+use rehang_core::{Error, Result};
 use rehang_files::{
     Array, ArrayNumbers, LabelValues, VectorSource, array_from_bytes, read_array, read_label_values,
 };
@@ -14,7 +14,7 @@ use zip::ZipArchive;
 
 use super::dataset::{ExampleInputs, Examples, Images, check_size, shown};
 
-/// Where the channels of an image stand.
+/// Place of the channels among the sides of an array of images.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ArrayLayout {
@@ -32,7 +32,7 @@ const LABEL_ENTRIES: [&str; 6] = ["labels", "label", "y_train", "y", "target", "
 /// Deflate makes at most 1032 bytes out of one; a claim above that is damage or an attack on the memory.
 const GROWTH_MAX: u64 = 1040;
 
-/// Images and labels; see [`super::ExamplesSource::Arrays`].
+/// Reads images and labels; see [`super::ExamplesSource::Arrays`].
 pub(super) fn read_images(
     images: &Path,
     labels: &Path,
@@ -80,7 +80,7 @@ pub(super) fn read_images(
     Ok(Examples { inputs: ExampleInputs::Images(images), labels, classes, refused: Vec::new() })
 }
 
-/// Vectors and labels; see [`super::ExamplesSource::Features`].
+/// Reads vectors and labels; see [`super::ExamplesSource::Features`].
 pub(super) fn read_features(vectors: &Path, labels: &Path) -> Result<Examples> {
     let source = source(vectors)?;
     let features = if is_archive(&source.path) {
@@ -93,7 +93,7 @@ pub(super) fn read_features(vectors: &Path, labels: &Path) -> Result<Examples> {
     Ok(Examples { inputs: ExampleInputs::Features(features), labels, classes, refused: Vec::new() })
 }
 
-/// Class numbers and names out of whole numbers: classes are numbered in the order of theirs.
+/// Makes class numbers and names out of whole numbers: classes are numbered in the order of theirs.
 pub(super) fn numbered(labels: &[i64], what: &dyn Display) -> Result<(Vec<u32>, Vec<String>)> {
     if let Some(row) = labels.iter().position(|&label| label < 0) {
         return Err(Error::corrupt(
@@ -108,7 +108,7 @@ pub(super) fn numbered(labels: &[i64], what: &dyn Display) -> Result<(Vec<u32>, 
     Ok((labels, classes.iter().map(ToString::to_string).collect()))
 }
 
-/// Class numbers in the order of the values, and the value of every class.
+/// Gives class numbers in the order of the values, and the value of every class.
 pub(super) fn in_order<T: Ord + Clone>(values: &[T]) -> (Vec<u32>, Vec<T>) {
     let mut classes = values.to_vec();
     classes.sort_unstable();
@@ -118,7 +118,7 @@ pub(super) fn in_order<T: Ord + Clone>(values: &[T]) -> (Vec<u32>, Vec<T>) {
     (labels, classes)
 }
 
-/// The labels of `rows` rows of another file.
+/// Reads the labels of `rows` rows of another file.
 fn read_classes(path: &Path, rows: usize, inputs: &Path) -> Result<(Vec<u32>, Vec<String>)> {
     let source = source(path)?;
     let values = if is_archive(&source.path) {
@@ -147,7 +147,7 @@ fn read_classes(path: &Path, rows: usize, inputs: &Path) -> Result<(Vec<u32>, Ve
     Ok((labels, classes))
 }
 
-/// Rows, height and width, channels, and where the channels stand.
+/// Finds rows, height and width, channels, and where the channels stand.
 fn image_shape(
     shape: &[usize],
     layout: Option<ArrayLayout>,
@@ -184,7 +184,7 @@ fn image_shape(
     }
 }
 
-/// Numbers as bytes, each `value · scale`, rounded.
+/// Turns numbers into bytes, each `value · scale`, rounded.
 fn bytes(
     numbers: ArrayNumbers,
     scale: Option<f64>,
@@ -219,7 +219,7 @@ fn bytes(
     }
 }
 
-/// The array of a `.npy` file or of an entry of an archive.
+/// Reads the array of a `.npy` file or of an entry of an archive.
 fn array(path: &Path, names: &[&str]) -> Result<Array> {
     let source = source(path)?;
     if is_archive(&source.path) {
@@ -231,7 +231,7 @@ fn array(path: &Path, names: &[&str]) -> Result<Array> {
     read_array(&source.path)
 }
 
-/// A path and the entry that may be named behind a `#`. A path that is not text cannot name one.
+/// Splits a path from the entry that may be named behind a `#`. A path that is not text cannot name one.
 fn source(path: &Path) -> Result<VectorSource> {
     path.to_str().map_or_else(|| Ok(VectorSource::path(path)), VectorSource::parse)
 }
@@ -240,7 +240,8 @@ fn is_archive(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("npz"))
 }
 
-/// An entry of an archive: the one that is named, or the only one, or the first of `names` that is there.
+/// Reads an entry of an archive: the one that is named, or the only one, or the first of `names` that is
+/// there.
 fn entry(source: &VectorSource, names: &[&str]) -> Result<Array> {
     let path = &source.path;
     let damaged = |error: &dyn Display| Error::corrupt(path.display(), format!("as a .npz archive: {error}"));
@@ -282,7 +283,7 @@ fn entry(source: &VectorSource, names: &[&str]) -> Result<Array> {
     array_from_bytes(&bytes, format!("{}#{}", path.display(), stem(chosen)))
 }
 
-/// The size of a file in bytes; fails with `reason` where something else stands there.
+/// Gives the size of a file in bytes; fails with `reason` where something else stands there.
 pub(super) fn expect_file(path: &Path, reason: &str) -> Result<u64> {
     let metadata = fs_err::metadata(path).map_err(|error| Error::io("read", path, &error))?;
     if metadata.is_file() {

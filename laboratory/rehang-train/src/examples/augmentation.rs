@@ -1,9 +1,9 @@
-//! Rows as numbers of the encoder, varied while it is trained.
+//! Augmentation: rows as numbers of the encoder, varied while it is trained.
 
 use rand::{Rng, RngExt};
 use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 use super::dataset::{ExampleInputs, Images, SIDE_MAX};
@@ -15,35 +15,36 @@ use crate::encoder::normal;
 /// Least share of the area that a crop may have: a hundredth of each side.
 const AREA_MIN: f32 = 1e-4;
 
-/// Bounds of ratios and growths: beyond them nothing is left of an image, and coordinates leave the exact numbers.
+/// Bounds of ratios and growths: beyond them nothing is left of an image, and coordinates leave the exact
+/// numbers.
 const GROWTH: [f32; 2] = [0.01, 100.0];
 
-/// How rows are varied while an encoder is trained. The default varies nothing.
+/// Variation of rows while an encoder is trained. The default varies nothing.
 ///
 /// | Name | Default | Purpose | Range |
 /// |---|---|---|---|
 /// | `crop_padding` | 0 | images are shifted by up to this many pixels either way, both ways | 0 to 16384 |
-/// | `border` | `"zero"` | what stands outside of an image: black, its mirror image, its edge | `zero`, `reflect`, `edge` |
+/// | `border` | `"zero"` | outside of the image: black, mirror image, edge | `zero`, `reflect`, `edge` |
 /// | `resized_crop` | none | a random part, stretched to the whole | see [`ResizedCrop`] |
 /// | `affine` | none | a small random turn, shift and growth | see [`Affine`] |
 /// | `flip` | 0 | probability of the mirror image, left for right | 0 to 1 |
 /// | `colour` | none | random brightness, contrast, saturation | see [`ColourJitter`] |
 /// | `noise` | 0 | standard deviation of normal noise on vectors, after normalisation | ≥ 0 |
-/// | `dropout` | 0 | probability that a coordinate of a vector becomes 0; the others are divided by 1 − it | 0 to below 1 |
+/// | `dropout` | 0 | probability of 0 for each coordinate; others are divided by 1 − it | 0 to below 1 |
 ///
-/// Parts for images are errors for vectors, and the other way round: silence there would be a variation that never
-/// happens. The order for images is crop, affine, shift, flip, colours.
+/// Parts for images are errors for vectors, and the other way round: silence there would be a variation that
+/// never happens. The order for images is crop, affine, shift, flip, colours.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Augmentation {
     /// Shift of images in pixels: a random crop of the padded image.
     pub crop_padding: usize,
-    /// What stands outside of an image.
+    /// Pixels that stand outside of an image.
     pub border: Border,
-    /// A random part, stretched to the whole.
+    /// Random part of an image, stretched to the whole.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resized_crop: Option<ResizedCrop>,
-    /// A small random turn, shift and growth.
+    /// Random turn, shift and growth, all small.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub affine: Option<Affine>,
     /// Probability of the mirror image.
@@ -57,7 +58,7 @@ pub struct Augmentation {
     pub dropout: f32,
 }
 
-/// What stands outside of an image.
+/// Pixels that stand outside of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Border {
@@ -72,8 +73,9 @@ pub enum Border {
 
 /// A random part of an image, stretched to the whole.
 ///
-/// Its share of the area is drawn from `scale`, its ratio of width to height (relative to the image's own) from `ratio`
-/// on a logarithmic scale; a part that does not fit is drawn again, and after ten draws the whole image stands in.
+/// Its share of the area is drawn from `scale`, its ratio of width to height (relative to the image's own)
+/// from `ratio` on a logarithmic scale; a part that does not fit is drawn again, and after ten draws the
+/// whole image stands in.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ResizedCrop {
@@ -87,23 +89,26 @@ pub struct ResizedCrop {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Affine {
-    /// Turns are drawn from −`rotation` to `rotation` degrees; 0 by default, at most 180.
+    /// Largest turn in degrees: turns are drawn from −`rotation` to `rotation`; 0 by default, at most 180.
     pub rotation: f32,
-    /// Shifts are drawn from −`translation` to `translation`, in shares of the sides; 0 by default, at most 1.
+    /// Largest shift in shares of the sides: shifts are drawn from −`translation` to `translation`; 0 by
+    /// default, at most 1.
     pub translation: f32,
     /// Least and largest growth, from 0.01 to 100; 1 and 1 by default.
     pub scale: [f32; 2],
 }
 
-/// Random colours. Each factor is drawn from `1 − value` (not below 0) to `1 + value`; the result stays in 0 to 255.
+/// Random colours. Each factor is drawn from `1 − value` (not below 0) to `1 + value`; the result stays in 0
+/// to 255.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ColourJitter {
-    /// Pixels are multiplied by a factor.
+    /// Spread of the factor that pixels are multiplied by.
     pub brightness: f32,
-    /// Differences from the image's mean grey are multiplied by a factor.
+    /// Spread of the factor that differences from the image's mean grey are multiplied by.
     pub contrast: f32,
-    /// Differences from each pixel's own grey are multiplied by a factor; for images of three channels only.
+    /// Spread of the factor that differences from each pixel's own grey are multiplied by; for images of
+    /// three channels only.
     pub saturation: f32,
 }
 
@@ -124,7 +129,7 @@ impl Augmentation {
     ///
     /// # Errors
     ///
-    /// [`rehang::ErrorKind::InvalidOption`].
+    /// [`rehang_core::ErrorKind::InvalidOption`].
     pub fn check(&self, inputs: &ExampleInputs) -> Result<()> {
         let within = |option: &str, value: f32, least: f32, most: f32| {
             if (least..=most).contains(&value) {
@@ -212,7 +217,7 @@ pub struct Augmenter {
 }
 
 impl Augmenter {
-    /// An augmenter for rows like `inputs`.
+    /// Makes an augmenter for rows like `inputs`.
     ///
     /// # Errors
     ///
@@ -228,7 +233,7 @@ impl Augmenter {
         Ok(Self { augmentation, normalisation, seed })
     }
 
-    /// The same normalisation without any variation: for evaluations and embeddings.
+    /// Gives an augmenter of the same normalisation without any variation: for evaluations and embeddings.
     #[must_use]
     pub fn evaluation(&self) -> Self {
         Self {
@@ -246,8 +251,8 @@ impl Augmenter {
     /// Puts the named rows into `out`, replacing what was there: `[rows, channels, height, width]`, or
     /// `[rows, coordinates]`.
     ///
-    /// The variation of a row is a function of the seed, the epoch, the row and the view. A loss that compares two
-    /// variations of one row asks for the views 0 and 1.
+    /// The variation of a row is a function of the seed, the epoch, the row and the view. A loss that
+    /// compares two variations of one row asks for the views 0 and 1.
     ///
     /// # Panics
     ///
@@ -299,7 +304,8 @@ impl Augmenter {
         }
     }
 
-    /// Where pixels are taken from. Every part draws its numbers whether or not another part is on.
+    /// Draws the map that says where pixels are taken from. Every part draws its numbers whether or not
+    /// another part is on.
     fn map(&self, (width, height): (usize, usize), random: &mut ChaCha8Rng) -> Map {
         let mut map = Map::IDENTITY;
         if random.random::<f64>() < self.augmentation.flip {
@@ -393,7 +399,7 @@ impl ColourJitter {
     }
 }
 
-/// The grey of one pixel: luma of ITU-R BT.601 for three channels, the value itself for one.
+/// Computes the grey of one pixel: luma of ITU-R BT.601 for three channels, the value itself for one.
 fn grey(image: &[f32], plane: usize, at: usize) -> f32 {
     if image.len() == plane {
         return image[at];
@@ -401,7 +407,7 @@ fn grey(image: &[f32], plane: usize, at: usize) -> f32 {
     0.299 * image[at] + 0.587 * image[plane + at] + 0.114 * image[2 * plane + at]
 }
 
-/// A number of a range, evenly drawn; exactly its bound where both are the same.
+/// Draws a number of a range, evenly; exactly its bound where both bounds are the same.
 fn between(random: &mut impl Rng, [least, most]: [f32; 2]) -> f32 {
     least + random.random::<f32>() * (most - least)
 }

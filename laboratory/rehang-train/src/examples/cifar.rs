@@ -1,14 +1,15 @@
-//! The binary version of CIFAR-10 and CIFAR-100: labels of a byte each, then 3 × 32 × 32 bytes, image after image.
+//! The binary version of CIFAR-10 and CIFAR-100: labels of a byte each, then 3 × 32 × 32 bytes, image after
+//! image.
 
 use std::path::PathBuf;
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 use super::arrays::{expect_file, numbered};
 use super::dataset::{ExampleInputs, Examples, Images};
 
-/// A CIFAR set and its labels.
+/// Set of CIFAR, with its labels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CifarLabels {
     /// The ten classes of CIFAR-10.
@@ -25,12 +26,13 @@ pub enum CifarLabels {
 const SIDE: usize = 32;
 const IMAGE_BYTES: usize = 3 * SIDE * SIDE;
 
-/// The images of some files; see [`super::ExamplesSource::Cifar`].
+/// Reads the images of some files; see [`super::ExamplesSource::Cifar`].
 pub(super) fn read(paths: &[PathBuf], set: CifarLabels) -> Result<Examples> {
     if paths.is_empty() {
         return Err(Error::missing("paths", "a source of kind \"cifar\""));
     }
-    // Bytes of labels in front of an image, which of them counts, and how many classes there are.
+    // Numbers of a set: bytes of labels in front of an image, which of them counts, and how many classes
+    // there are.
     let (label_bytes, wanted, classes) = match set {
         CifarLabels::Ten => (1, 0, 10),
         CifarLabels::HundredFine => (2, 1, 100),

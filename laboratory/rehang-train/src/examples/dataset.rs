@@ -1,23 +1,24 @@
 //! Rows with a class each: images of one size, or vectors.
 
-use rehang::check::expect_count;
-use rehang::{Error, Matrix, Result};
+use rehang_core::check::expect_count;
+use rehang_core::{Error, Matrix, Result};
 use serde::Serialize;
 use xxhash_rust::xxh3::Xxh3;
 
-/// Longest side of an image; anything above is a slip of the keyboard or damage.
+/// Longest side of an image; a longer one is a slip of the keyboard or damage.
 pub(crate) const SIDE_MAX: usize = 1 << 14;
 
-/// What an encoder is trained on or embeds: rows with a class each.
+/// Examples that an encoder is trained on or embeds: rows with a class each.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Examples {
     /// The rows themselves.
     pub inputs: ExampleInputs,
-    /// The class of every row, `[n]`, as a number in `0..classes.len()`.
+    /// Class of every row, `[n]`, as a number in `0..classes.len()`.
     pub labels: Vec<u32>,
-    /// What the classes are called at their source, in the order of their numbers.
+    /// Names of the classes at their source, in the order of their numbers.
     pub classes: Vec<String>,
-    /// What could not be read and is left out. The caller has to say so, since training sees the rows alone.
+    /// Files that could not be read and are left out. The caller has to say so, since training sees the rows
+    /// alone.
     pub refused: Vec<Refusal>,
 }
 
@@ -33,27 +34,27 @@ pub enum ExampleInputs {
 /// Images of one size, a byte a channel of a pixel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Images {
-    /// 1 for grey, 3 for red, green and blue.
+    /// Number of channels: 1 for grey, 3 for red, green and blue.
     pub channels: usize,
-    /// Rows of pixels.
+    /// Number of rows of pixels.
     pub height: usize,
-    /// Pixels a row.
+    /// Number of pixels a row.
     pub width: usize,
-    /// `[n, channels, height, width]`.
+    /// Bytes of all pixels, `[n, channels, height, width]`.
     pub pixels: Vec<u8>,
 }
 
-/// A file (or a folder) that was left out.
+/// File (or folder) that was left out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Refusal {
     /// The path.
     pub what: String,
-    /// What is wrong with it.
+    /// Reason why it was left out.
     pub why: String,
 }
 
 impl Examples {
-    /// Rows of which none was refused, checked as [`Examples::check`] does.
+    /// Takes rows of which none was refused, checked as [`Examples::check`] does.
     ///
     /// # Errors
     ///
@@ -64,18 +65,18 @@ impl Examples {
         Ok(examples)
     }
 
-    /// How many rows.
+    /// Counts the rows.
     pub fn len(&self) -> usize {
         self.labels.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no rows.
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty()
     }
 
-    /// The rows named, in that order, with the numbers of all classes as they are; what was refused is not carried
-    /// along. A row may be named twice.
+    /// Takes the rows named, in that order, with the numbers of all classes as they are; what was refused is
+    /// not carried along. A row may be named twice.
     ///
     /// # Panics
     ///
@@ -94,7 +95,7 @@ impl Examples {
         }
     }
 
-    /// The rows of every class, increasing: `[classes]` lists.
+    /// Lists the rows of every class, increasing: `[classes]` lists.
     pub fn rows_by_class(&self) -> Vec<Vec<usize>> {
         let mut rows = vec![Vec::new(); self.classes.len()];
         for (row, &label) in self.labels.iter().enumerate() {
@@ -107,8 +108,9 @@ impl Examples {
     ///
     /// # Errors
     ///
-    /// [`rehang::ErrorKind::Empty`], [`rehang::ErrorKind::CountMismatch`], [`rehang::ErrorKind::NotFinite`]; [`rehang::ErrorKind::Corrupt`] for a
-    /// class number without a class, a class that is named twice or images of no size.
+    /// [`rehang_core::ErrorKind::Empty`], [`rehang_core::ErrorKind::CountMismatch`], [`rehang_core::ErrorKind::NotFinite`];
+    /// [`rehang_core::ErrorKind::Corrupt`] for a class number without a class, a class that is named twice or
+    /// images of no size.
     pub fn check(&self) -> Result<()> {
         match &self.inputs {
             ExampleInputs::Images(images) => images.check()?,
@@ -136,12 +138,12 @@ impl Examples {
         }
     }
 
-    /// Fails where classes cannot be learned from these rows, and otherwise says what is odd about them: classes of a
-    /// single row. One sentence each; empty where nothing is odd.
+    /// Fails where classes cannot be learned from these rows, and otherwise says what is odd about them:
+    /// classes of a single row. One sentence each; empty where nothing is odd.
     ///
     /// # Errors
     ///
-    /// [`rehang::ErrorKind::Corrupt`] where fewer than two classes have rows.
+    /// [`rehang_core::ErrorKind::Corrupt`] where fewer than two classes have rows.
     pub fn check_trainable(&self) -> Result<Vec<String>> {
         let counts: Vec<usize> = self.rows_by_class().iter().map(Vec::len).collect();
         let filled = counts.iter().filter(|&&count| count > 0).count();
@@ -169,8 +171,8 @@ impl Examples {
         Ok(warnings)
     }
 
-    /// A 64-bit fingerprint of the rows, their classes and the classes' names, as 16 hexadecimal digits. Where the
-    /// rows come from does not count.
+    /// Computes a 64-bit fingerprint of the rows, their classes and the classes' names, as 16 hexadecimal
+    /// digits. Where the rows come from does not count.
     pub fn fingerprint(&self) -> String {
         let mut hasher = Xxh3::new();
         match &self.inputs {
@@ -194,7 +196,7 @@ impl Examples {
 }
 
 impl ExampleInputs {
-    /// How many rows.
+    /// Counts the rows.
     pub fn len(&self) -> usize {
         match self {
             Self::Images(images) => images.len(),
@@ -202,12 +204,12 @@ impl ExampleInputs {
         }
     }
 
-    /// Whether there are none.
+    /// Whether there are no rows.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Numbers a row has: channels × height × width, or coordinates.
+    /// Counts the numbers that a row has: channels × height × width, or coordinates.
     pub fn width(&self) -> usize {
         match self {
             Self::Images(images) => images.size(),
@@ -217,22 +219,22 @@ impl ExampleInputs {
 }
 
 impl Images {
-    /// How many images.
+    /// Counts the images.
     pub fn len(&self) -> usize {
         self.pixels.len() / self.size().max(1)
     }
 
-    /// Whether there are none.
+    /// Whether there are no images.
     pub fn is_empty(&self) -> bool {
         self.pixels.is_empty()
     }
 
-    /// Bytes of one image: channels × height × width.
+    /// Counts the bytes of one image: channels × height × width.
     pub fn size(&self) -> usize {
         self.channels * self.height * self.width
     }
 
-    /// The pixels of one image, `[channels, height, width]`.
+    /// Gives the pixels of one image, `[channels, height, width]`.
     ///
     /// # Panics
     ///
@@ -241,7 +243,7 @@ impl Images {
         &self.pixels[row * self.size()..(row + 1) * self.size()]
     }
 
-    /// The images named, in that order; one may be named twice.
+    /// Takes the images named, in that order; an image may be named twice.
     ///
     /// # Panics
     ///
@@ -280,7 +282,7 @@ pub(super) fn check_size([height, width]: [usize; 2], channels: usize) -> Result
     Ok(())
 }
 
-/// The first few of a list, for a message.
+/// Writes the first few of a list, for a message.
 pub(super) fn shown(names: &[&str]) -> String {
     const SHOWN: usize = 5;
     let mut text = names.iter().take(SHOWN).copied().collect::<Vec<_>>().join(", ");

@@ -4,19 +4,21 @@ use std::path::{Path, PathBuf};
 
 use image::imageops::FilterType;
 use rayon::prelude::*;
-use rehang::{Error, Result, Semaphore};
+use rehang_core::{Error, Result, Semaphore};
 
 use super::arrays::in_order;
 use super::dataset::{ExampleInputs, Examples, Images, Refusal, check_size};
 use super::picture::{DECODING_BYTES_MAX, Picture, covering};
 
-/// Images decoded before their pixels are put together: enough for every thread, little to hold twice.
+/// Number of images decoded before their pixels are put together: enough for every thread, little to hold
+/// twice.
 const DECODED_AT_ONCE: usize = 1024;
 
-/// Folders inside a class that are descended into at most; deeper ones are a circle of mounts or a mistake.
+/// Number of folders inside a class that are descended into at most; deeper ones are a circle of mounts or a
+/// mistake.
 const DEPTH_MAX: usize = 16;
 
-/// The images of a folder of folders; see [`super::ExamplesSource::Folder`].
+/// Reads the images of a folder of folders; see [`super::ExamplesSource::Folder`].
 pub(super) fn read(root: &Path, size: [usize; 2], channels: usize) -> Result<Examples> {
     check_size(size, channels)?;
     let mut classes: Vec<String> = Vec::new();
@@ -88,7 +90,7 @@ pub(super) fn read(root: &Path, size: [usize; 2], channels: usize) -> Result<Exa
     Ok(Examples { inputs: ExampleInputs::Images(images), labels, classes, refused })
 }
 
-/// What a folder holds, without hidden names, sorted by name.
+/// Lists the content of a folder, without hidden names, sorted by name.
 fn entries(folder: &Path) -> Result<Vec<(String, PathBuf)>> {
     let named = |error: &std::io::Error| Error::io("read", folder, error);
     if fs_err::metadata(folder).map_err(|error| named(&error))?.is_file() {
@@ -106,8 +108,8 @@ fn entries(folder: &Path) -> Result<Vec<(String, PathBuf)>> {
     Ok(all)
 }
 
-/// Every image file in a folder and in the folders inside, in the order of their names. Links to folders inside a
-/// class are not followed, since they can lead in a circle.
+/// Finds every image file in a folder and in the folders inside, in the order of their names. Links to
+/// folders inside a class are not followed, since they can lead in a circle.
 fn images_in(folder: &Path, depth: usize, found: &mut impl FnMut(PathBuf)) -> Result<()> {
     for (_, path) in entries(folder)? {
         if path.is_dir() {
@@ -125,7 +127,7 @@ fn images_in(folder: &Path, depth: usize, found: &mut impl FnMut(PathBuf)) -> Re
     Ok(())
 }
 
-/// The pixels of one file, `[channels, height, width]`, or what is wrong with it.
+/// Decodes the pixels of one file, `[channels, height, width]`, or says what is wrong with it.
 fn decode(path: &Path, size: [usize; 2], channels: usize, memory: &Semaphore) -> Result<Vec<u8>, String> {
     let bytes = fs_err::read(path).map_err(|error| {
         std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string)
@@ -135,7 +137,7 @@ fn decode(path: &Path, size: [usize; 2], channels: usize, memory: &Semaphore) ->
     }
     let mut picture = Picture::open(&bytes)?;
     let (turn, _) = picture.turn(false);
-    // What an encoder does in service with `shorter-side-crop`.
+    // An encoder in service does the same with `shorter-side-crop`.
     let size = (size[1] as u32, size[0] as u32);
     let scaled = covering(turn.size(picture.size()), size, None);
     let fitted = picture.fitted(turn, channels, scaled, size, FilterType::Triangle, memory)?;

@@ -1,12 +1,12 @@
 //! Crops, shifts, turns and mirror images as one map from pixels to where they are taken from.
 //!
-//! One map means one interpolation: an image that is cropped, turned and shifted is blurred once, not three times.
-//! Whole shifts and mirror images have weights of exactly 0 and 1, so they change no value at all.
+//! One map means one interpolation: an image that is cropped, turned and shifted is blurred once, not three
+//! times. Whole shifts and mirror images have weights of exactly 0 and 1, so they change no value at all.
 
 use super::augmentation::Border;
 
-/// Where a pixel at `(x, y)` of the varied image is taken from: `(a x + b y + c, d x + e y + f)`, with whole numbers
-/// at the centres of pixels.
+/// Map from a pixel at `(x, y)` of the varied image to where it is taken from:
+/// `(a x + b y + c, d x + e y + f)`, with whole numbers at the centres of pixels.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Map {
     x: [f32; 3],
@@ -16,17 +16,17 @@ pub(super) struct Map {
 impl Map {
     pub(super) const IDENTITY: Self = Self { x: [1.0, 0.0, 0.0], y: [0.0, 1.0, 0.0] };
 
-    /// The mirror image of `width` pixels.
+    /// Mirrors an image of `width` pixels.
     pub(super) fn flip(width: usize) -> Self {
         Self { x: [-1.0, 0.0, width as f32 - 1.0], ..Self::IDENTITY }
     }
 
-    /// Pixels come from `right` and `down` of where they are.
+    /// Takes pixels from `right` and `down` of where they are.
     pub(super) fn shift(right: f32, down: f32) -> Self {
         Self { x: [1.0, 0.0, right], y: [0.0, 1.0, down] }
     }
 
-    /// The part `[left, left + part_width) × [top, top + part_height)`, stretched to `width × height`.
+    /// Stretches the part `[left, left + part_width) × [top, top + part_height)` to `width × height`.
     pub(super) fn crop(
         (left, top): (f32, f32),
         (part_width, part_height): (f32, f32),
@@ -42,7 +42,7 @@ impl Map {
         Self { x: [step_x, 0.0, x], y: [0.0, step_y, y] }
     }
 
-    /// A turn by `radians` and a growth by `scale` about the middle.
+    /// Turns by `radians` and grows by `scale` about the middle.
     pub(super) fn turn(radians: f32, scale: f32, (width, height): (usize, usize)) -> Self {
         let (middle_x, middle_y) = ((width as f32 - 1.0) / 2.0, (height as f32 - 1.0) / 2.0);
         // The map goes from the varied image to the source, so it turns back and shrinks.
@@ -53,7 +53,7 @@ impl Map {
         }
     }
 
-    /// This map's source is taken through `then`: first `self` is applied to a pixel of the result, then `then`.
+    /// Takes this map's source through `then`: first `self` is applied to a pixel of the result, then `then`.
     pub(super) fn then(self, then: Self) -> Self {
         let through = |[a, b, c]: [f32; 3]| {
             [a * self.x[0] + b * self.y[0], a * self.x[1] + b * self.y[1], a * self.x[2] + b * self.y[2] + c]
@@ -66,10 +66,11 @@ impl Map {
         (apply(self.x), apply(self.y))
     }
 
-    /// An image, `[channels, height, width]`, through the map: each pixel mixed from the four nearest.
+    /// Passes an image, `[channels, height, width]`, through the map: each pixel is mixed from the four
+    /// nearest.
     ///
-    /// Places are found once for all channels, and pixels whose four neighbours lie inside skip the border: that is
-    /// most of an image, and several times as fast.
+    /// Places are found once for all channels, and pixels whose four neighbours lie inside skip the border:
+    /// that is most of an image, and several times as fast.
     pub(super) fn apply(
         self,
         image: &[u8],
@@ -108,20 +109,21 @@ impl Map {
     }
 }
 
-/// The largest whole number that is not above. `f32::floor` is a call into the C library on processors that the
-/// compiler cannot assume SSE 4.1 of.
+/// Gives the largest whole number that is not above. `f32::floor` is a call into the C library on processors
+/// that the compiler cannot assume SSE 4.1 of.
 fn floor(value: f32) -> i64 {
     let towards_zero = value as i64;
     towards_zero - i64::from(towards_zero as f32 > value)
 }
 
-/// `(1 − share) · first + share · second`; exactly the first where the share is 0, since both are finite.
+/// Computes `(1 − share) · first + share · second`; exactly the first where the share is 0, since both are
+/// finite.
 fn mix(first: f32, second: f32, share: f32) -> f32 {
     first + share * (second - first)
 }
 
 impl Border {
-    /// The pixel in `0..side` that stands for the place `at`; `None` for black.
+    /// Finds the pixel in `0..side` that stands for the place `at`; `None` for black.
     fn place(self, at: i64, side: usize) -> Option<usize> {
         let side = side as i64;
         if (0..side).contains(&at) {
@@ -185,7 +187,8 @@ mod tests {
 
     #[test]
     fn a_crop_is_stretched_by_mixing_neighbours() {
-        // The middle half of a ramp, grown to the whole: centres at 1.25, 1.75, 2.25, 2.75 in pixels' places less ½.
+        // The middle half of a ramp, grown to the whole: centres at 1.25, 1.75, 2.25, 2.75 in pixels' places
+        // less ½.
         let out = through(Map::crop((1.0, 0.0), (2.0, 1.0), (4, 1)), &[0, 40, 80, 120], (4, 1), Border::Zero);
         assert_eq!(out, [30.0, 50.0, 70.0, 90.0]);
     }

@@ -1,14 +1,15 @@
-//! What an encoder is trained on: images or vectors with a class each, who may see which of them, and in what form.
+//! Examples that an encoder is trained on: images or vectors with a class each, who may see which of them,
+//! and in what form.
 //!
 //! | Part | Holds |
 //! |---|---|
-//! | [`Examples`], [`ExamplesSource`] | rows with a class each, out of image folders, arrays, CIFAR or vectors |
+//! | [`Examples`], [`ExamplesSource`] | rows with a class each: image folders, arrays, CIFAR or vectors |
 //! | [`Allocation`] | which rows the old and the new model are trained on, and which neither sees |
 //! | [`Augmentation`], [`Augmenter`] | rows as numbers of the encoder, varied while it is trained |
 //! | [`SamplerParameters`], [`Sampler`] | which rows make a batch |
 //!
 //! ```
-//! use rehang::Matrix;
+//! use rehang_core::Matrix;
 //! use rehang_train::examples::{
 //!     Allocation, AllocationKind, AllocationParameters, Augmentation, Augmenter, Examples, ExampleInputs, Normalisation,
 //!     Sampler, SamplerParameters,
@@ -33,13 +34,13 @@
 //!     augmenter.batch(&examples.inputs, &rows, 0, 0, &mut batch);
 //!     assert_eq!(batch.len(), rows.len() * 3);
 //! }
-//! # Ok::<(), rehang::Error>(())
+//! # Ok::<(), rehang_core::Error>(())
 //! ```
 //!
 //! # Same seed, same bytes
 //!
-//! Everything that is drawn here is a function of a seed, and of the epoch, the row and the view where it is drawn
-//! while a model is trained; never of the number of threads, nor of what was drawn before.
+//! Everything that is drawn here is a function of a seed, and of the epoch, the row and the view where it is
+//! drawn while a model is trained; never of the number of threads, nor of what was drawn before.
 
 mod allocation;
 mod arrays;
@@ -50,7 +51,8 @@ mod draws;
 mod folder;
 mod geometry;
 mod normalisation;
-// The very decoder of `rehang-encode`; depending on that crate would bring a runtime of models, tokenisers and HTTP along.
+// The decoder is `rehang-encode`'s own file; depending on that crate would bring a runtime of models,
+// tokenisers and HTTP along.
 #[path = "../../../../crates/rehang-encode/src/onnx/image/picture.rs"]
 mod picture;
 mod sampler;

@@ -1,25 +1,26 @@
-//! From bytes and coordinates to numbers of about one size.
+//! Normalisation from bytes and coordinates to numbers of about one size.
 
-use rehang::{Error, ErrorKind, Result};
+use rehang_core::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
 use super::dataset::ExampleInputs;
 
-/// What is taken off each channel, and what it is then divided by.
+/// Mean that is taken off each channel, and deviation that it is then divided by.
 ///
 /// A pixel becomes `(value / 255 − mean) / std`, channel by channel; a coordinate of a vector becomes
 /// `(value − mean) / std`, coordinate by coordinate.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Normalisation {
-    /// `[channels]`, or `[coordinates]`.
+    /// Means, `[channels]`, or `[coordinates]`.
     pub mean: Vec<f32>,
-    /// As `mean`; never 0.
+    /// Standard deviations, of the same shape as `mean`; never 0.
     pub std: Vec<f32>,
 }
 
 impl Normalisation {
-    /// Mean and standard deviation (over n, not n − 1) of some rows: those that are trained on, and no others.
+    /// Measures mean and standard deviation (over n, not n − 1) of some rows: those that are trained on, and
+    /// no others.
     ///
     /// A channel that is the same everywhere has the deviation 1 here, so that it becomes 0.
     ///
@@ -62,7 +63,8 @@ impl Normalisation {
                     let middle = sum(&|value| value);
                     let variance = sum(&|value| (value - middle).powi(2));
                     mean[channel] = middle as f32;
-                    // The mean of one and the same value may be a rounding away from it, which is no deviation.
+                    // The mean of one and the same value may be a rounding away from it, which is no
+                    // deviation.
                     if counts.iter().filter(|&&n| n > 0).count() > 1 {
                         std[channel] = deviation(variance);
                     }
@@ -118,7 +120,7 @@ impl Normalisation {
         Ok(())
     }
 
-    /// Pixels of a channel, on the scale of bytes before.
+    /// Normalises pixels of a channel, which are on the scale of bytes before.
     pub(super) fn pixels(&self, channel: usize, values: &mut [f32]) {
         let (mean, std) = (self.mean[channel], self.std[channel]);
         for value in values {
@@ -126,7 +128,7 @@ impl Normalisation {
         }
     }
 
-    /// A coordinate of a vector.
+    /// Normalises a coordinate of a vector.
     pub(super) fn coordinate(&self, column: usize, value: f32) -> f32 {
         (value - self.mean[column]) / self.std[column]
     }

@@ -1,16 +1,16 @@
-//! Which rows make a batch.
+//! Samplers, which say which rows make a batch.
 
 use std::collections::BTreeMap;
 
 use rand::RngExt;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 use super::draws::{Purpose, generator};
 
-/// How an epoch is cut into batches.
+/// Parameters by which an epoch is cut into batches.
 ///
 /// | `kind` | Keys | Batches |
 /// |---|---|---|
@@ -21,44 +21,45 @@ use super::draws::{Purpose, generator};
 pub enum SamplerParameters {
     /// Every row once an epoch, in a random order.
     Shuffled {
-        /// Rows a batch, at least 1.
+        /// Number of rows a batch, at least 1.
         batch: usize,
-        /// What becomes of the rows that fill no whole batch.
+        /// Treatment of the rows that fill no whole batch.
         #[serde(default)]
         last: LastBatch,
     },
-    /// Batches of `classes` different classes with `items` rows of each: for contrastive losses, which need rows of
-    /// the same class to pull together and of others to push apart.
+    /// Batches of `classes` different classes with `items` rows of each: for contrastive losses, which need
+    /// rows of the same class to pull together and of others to push apart.
     ///
-    /// A class with fewer than `items` rows, and the rest of a class that does not divide, is filled up with rows of
-    /// the class. Classes are drawn so that the largest is never left alone: with `last = "keep"` every row comes at
-    /// least once an epoch, and classes that have run out are drawn again where a batch needs another class; with
-    /// `"drop"` such batches are left out, and rows of large classes may wait for another epoch. A class of a single
-    /// row has no partner and is left out always; see [`Sampler::left_out`].
+    /// A class with fewer than `items` rows, and the rest of a class that does not divide, is filled up with
+    /// rows of the class. Classes are drawn so that the largest is never left alone: with `last = "keep"`
+    /// every row comes at least once an epoch, and classes that have run out are drawn again where a batch
+    /// needs another class; with `"drop"` such batches are left out, and rows of large classes may wait for
+    /// another epoch. A class of a single row has no partner and is left out always; see
+    /// [`Sampler::left_out`].
     Balanced {
-        /// Classes a batch, at least 2.
+        /// Number of classes a batch, at least 2.
         classes: usize,
-        /// Rows of each class, at least 2.
+        /// Number of rows of each class, at least 2.
         items: usize,
-        /// What becomes of the rows that fill no whole batch.
+        /// Treatment of the rows that fill no whole batch.
         #[serde(default)]
         last: LastBatch,
     },
 }
 
-/// What becomes of the rows of an epoch that fill no whole batch.
+/// Treatment of the rows of an epoch that fill no whole batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LastBatch {
-    /// They are trained on.
+    /// Trains on these rows.
     #[default]
     Keep,
-    /// They wait for another epoch.
+    /// Lets these rows wait for another epoch.
     Drop,
 }
 
 impl SamplerParameters {
-    /// Shuffled batches; the last one is kept.
+    /// Makes shuffled batches; the last one is kept.
     pub fn shuffled(batch: usize) -> Self {
         Self::Shuffled { batch, last: LastBatch::Keep }
     }
@@ -69,21 +70,21 @@ impl SamplerParameters {
 pub struct Sampler {
     parameters: SamplerParameters,
     rows: Vec<usize>,
-    /// The rows of every class that has at least two of them; only for balanced batches.
+    /// Rows of every class that has at least two of them; only for balanced batches.
     classes: Vec<Vec<usize>>,
     left_out: Vec<usize>,
     seed: u64,
 }
 
 impl Sampler {
-    /// A sampler of the given `rows` of a set whose `labels` are `[n]`.
+    /// Makes a sampler of the given `rows` of a set whose `labels` are `[n]`.
     ///
     /// # Errors
     ///
-    /// [`rehang::ErrorKind::Empty`] where no row is given; [`rehang::ErrorKind::NotFound`] for a row without a label;
-    /// [`rehang::ErrorKind::Duplicate`] for a row that is given twice; [`rehang::ErrorKind::InvalidOption`] for sizes out of range,
-    /// for a batch that no epoch fills although the last one is dropped, and for more classes a batch than there are
-    /// classes of two rows or more.
+    /// [`rehang_core::ErrorKind::Empty`] where no row is given; [`rehang_core::ErrorKind::NotFound`] for a row without
+    /// a label; [`rehang_core::ErrorKind::Duplicate`] for a row that is given twice;
+    /// [`rehang_core::ErrorKind::InvalidOption`] for sizes out of range, for a batch that no epoch fills although
+    /// the last one is dropped, and for more classes a batch than there are classes of two rows or more.
     pub fn new(parameters: &SamplerParameters, labels: &[u32], rows: &[usize], seed: u64) -> Result<Self> {
         if rows.is_empty() {
             return Err(Error::empty("the list of rows to train on"));
@@ -145,13 +146,14 @@ impl Sampler {
         Ok(sampler)
     }
 
-    /// Rows that never come because they are the only one of their class, increasing; empty for shuffled batches. A training
-    /// warns of them.
+    /// Lists rows that never come because they are the only one of their class, increasing; empty for
+    /// shuffled batches. A training warns of them.
     pub fn left_out(&self) -> &[usize] {
         &self.left_out
     }
 
-    /// The batches of an epoch, a function of the seed and the epoch. Balanced batches hold class after class.
+    /// Draws the batches of an epoch, a function of the seed and the epoch. Balanced batches hold class after
+    /// class.
     pub fn batches(&self, epoch: usize) -> Vec<Vec<usize>> {
         let mut random = generator(self.seed, Purpose::Batches, [epoch as u64, 0]);
         match self.parameters {
@@ -183,8 +185,8 @@ impl Sampler {
         let mut order: Vec<usize> = (0..groups.len()).collect();
         let mut batches = Vec::new();
         loop {
-            // The classes with most groups left go first, so that the end of an epoch is not one class alone; among
-            // equals chance decides.
+            // The classes with most groups left go first, so that the end of an epoch is not one class alone;
+            // among equals chance decides.
             order.shuffle(random);
             order.sort_by_key(|&class| std::cmp::Reverse(groups[class].len()));
             let full = order.iter().take(classes).filter(|&&class| !groups[class].is_empty()).count();
@@ -205,17 +207,17 @@ impl Sampler {
     }
 }
 
-/// Draws for each row of a batch another row of its class.
+/// Sampler that draws for each row of a batch another row of its class.
 #[derive(Debug, Clone)]
 pub(crate) struct Sisters {
-    /// The rows that may be drawn, by class.
+    /// Rows that may be drawn, by class.
     of_class: BTreeMap<u32, Vec<usize>>,
     labels: Vec<u32>,
     seed: u64,
 }
 
 impl Sisters {
-    /// Of the given rows of a set whose `labels` are `[n]`.
+    /// Takes the given rows of a set whose `labels` are `[n]`.
     pub(crate) fn new(labels: &[u32], rows: &[usize], seed: u64) -> Self {
         let mut of_class: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
         for &row in rows {
@@ -224,7 +226,8 @@ impl Sisters {
         Self { of_class, labels: labels.to_vec(), seed }
     }
 
-    /// One for each row, a function of the seed, the epoch and the row; the row itself where it is the only one of its class.
+    /// Draws another row for each row, a function of the seed, the epoch and the row; the row itself where it
+    /// is the only one of its class.
     pub(crate) fn drawn(&self, epoch: usize, rows: &[usize]) -> Vec<usize> {
         rows.iter()
             .map(|&row| {
@@ -241,7 +244,7 @@ impl Sisters {
     }
 }
 
-/// The rows of a class in random groups of `items`, the last one filled up with rows of the class.
+/// Cuts the rows of a class into random groups of `items`, the last one filled up with rows of the class.
 fn groups_of(class: &[usize], items: usize, random: &mut ChaCha8Rng) -> Vec<Vec<usize>> {
     let mut order = class.to_vec();
     order.shuffle(random);

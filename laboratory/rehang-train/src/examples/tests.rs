@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 
 use ::image::{DynamicImage, GrayImage, ImageFormat, Luma, Rgb, RgbImage};
 use proptest::prelude::*;
-use rehang::{ErrorKind, Matrix};
+use rehang_core::{ErrorKind, Matrix};
 use rehang_files::{write_labels, write_matrix};
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
 use super::*;
 
-/// A `.npy` file with any claims and any content.
+/// Writes a `.npy` file with any claims and any content.
 fn npy(description: &str, shape: &str, body: &[u8]) -> Vec<u8> {
     let header = format!("{{'descr': '{description}', 'fortran_order': False, 'shape': {shape}, }}\n");
     let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
@@ -62,7 +62,7 @@ fn arrays(images: impl Into<PathBuf>, labels: impl Into<PathBuf>) -> ExamplesSou
 
 /// Fails unless the source is refused with a sentence that holds the words.
 #[track_caller]
-fn refused(source: &ExamplesSource, words: &[&str]) -> rehang::Error {
+fn refused(source: &ExamplesSource, words: &[&str]) -> rehang_core::Error {
     let error = Examples::read(source).expect_err("the source should be refused");
     let text = error.to_string();
     assert!(words.iter().all(|word| text.contains(word)), "{text:?} lacks one of {words:?}");
@@ -70,7 +70,7 @@ fn refused(source: &ExamplesSource, words: &[&str]) -> rehang::Error {
     error
 }
 
-/// Grey examples with labels of these counts a class, rows of the classes mixed.
+/// Makes grey examples with labels of these counts a class, rows of the classes mixed.
 fn grey(counts: &[usize]) -> Examples {
     let mut labels: Vec<u32> = Vec::new();
     for turn in 0..counts.iter().copied().max().unwrap_or(0) {
@@ -82,7 +82,7 @@ fn grey(counts: &[usize]) -> Examples {
     Examples::new(ExampleInputs::Images(images), labels, classes).unwrap()
 }
 
-/// Batches of so many classes and items of each, the last one kept.
+/// Makes batches of so many classes and items of each, the last one kept.
 pub(crate) fn balanced(classes: usize, items: usize) -> super::SamplerParameters {
     super::SamplerParameters::Balanced { classes, items, last: super::LastBatch::Keep }
 }
@@ -635,7 +635,8 @@ mod allocations {
             let error = draw(parameters).unwrap_err().to_string();
             assert!(error.contains(words), "{error}");
         };
-        // Nor may it be tested: its rows would be missing without a word. One of an unseen class is held out already.
+        // A class in no list cannot be tested either: its rows would be missing without a word. A row of an
+        // unseen class is held out already.
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("test.npy");
         let tested = |row: usize| {
@@ -993,7 +994,8 @@ mod augmenting {
             ExampleInputs::Images(Images { channels: 1, height: 1, width: 2, pixels: vec![0, 255, 9, 9] });
         let measured = Normalisation::measured(&grey, &[0]).unwrap();
         assert_eq!(measured, Normalisation { mean: vec![0.5], std: vec![0.5] });
-        // The mean of five times 248/255 is not 248/255 to the last bit; the channel is the same everywhere all the same.
+        // The mean of five times 248/255 is not 248/255 to the last bit; the channel is the same everywhere
+        // all the same.
         let even = ExampleInputs::Images(Images { channels: 1, height: 1, width: 5, pixels: vec![248; 5] });
         let measured = Normalisation::measured(&even, &[0]).unwrap();
         assert_eq!(measured.std, [1.0]);
@@ -1114,7 +1116,7 @@ mod sampling {
     }
 }
 
-/// The real galleries of `../shared/data`; skipped with a message where they are absent.
+/// Tests on the real galleries of `../shared/data`; skipped with a message where they are absent.
 mod real {
     use super::*;
 

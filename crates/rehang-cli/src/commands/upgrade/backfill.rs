@@ -1,6 +1,6 @@
 //! `rehang upgrade run`: the backfill.
 
-use rehang::Result;
+use rehang_core::Result;
 use rehang_upgrade::{Ending, Run, RunOptions, Until, parse_rate, parse_until};
 
 use super::learn::refit_text;
@@ -12,7 +12,7 @@ use crate::arguments::upgrade::{RunLimits, UpgradeRunArguments};
 use crate::bar::with_bar;
 use crate::commands::{Exit, end_at_ctrl_c, say_findings};
 
-/// What a verb that embeds is asked for.
+/// Reads the options of a run from the arguments of a verb that embeds.
 pub fn run_options(
     limits: &RunLimits,
     until: Option<&str>,
@@ -40,7 +40,7 @@ pub fn run(arguments: &UpgradeRunArguments, json: bool) -> Result<Exit> {
     Exit::done_if(run.is_complete()).print(json, &run, &run_text(&run))
 }
 
-/// Why a backfill ended.
+/// Says why a backfill ended.
 pub fn ending_text(ending: Ending) -> &'static str {
     match ending {
         Ending::NothingLeft => "nothing is left that can be embedded",
@@ -106,7 +106,7 @@ pub fn run_text(run: &Run) -> String {
     text
 }
 
-/// What an encoder has used, in a line; nothing where it takes no money.
+/// Says in a line what an encoder has used; empty where it takes no money.
 pub fn spent_text(what: &str, money: f64, tokens: u64) -> String {
     if money > 0.0 { format!("{what}: {money:.4} for {tokens} tokens\n") } else { String::new() }
 }

@@ -1,6 +1,6 @@
-//! `rehang upgrade pairs`, `fit` and `report`: what is learned before anything is filled.
+//! `rehang upgrade pairs`, `fit`, `order`, `bridge`, `refit` and `report`: what is learned from pairs.
 
-use rehang::Result;
+use rehang_core::Result;
 use rehang_fit::{BridgeRow, OrderChoice};
 use rehang_upgrade::{Bridged, Enough, PairsDrawn, PairsFiles, PairsOptions, Refit};
 use serde_json::json;
@@ -33,7 +33,7 @@ pub fn pairs(arguments: &UpgradePairsArguments, json: bool) -> Result<Exit> {
     Exit::done_if(drawn.is_complete()).print(json, &drawn, &text)
 }
 
-/// What is asked, as the library takes it.
+/// Gives the files of queries and clicks as the library takes them.
 pub fn asked_files(asked: &AskedFiles) -> PairsFiles<'_> {
     PairsFiles { folder: None, queries: asked.queries.as_deref(), clicks: asked.clicks.as_deref() }
 }
@@ -107,7 +107,7 @@ pub fn refit(arguments: &UpgradeConfig, json: bool) -> Result<Exit> {
     Exit::Done.print(json, &answer, &refit_text(&answer))
 }
 
-/// What a refit was found to be worth, and what became of it, in a line.
+/// Says in a line what a refit was found to be worth, and whether it was taken.
 pub fn refit_text(refit: &Refit) -> String {
     let gain = &refit.gain;
     let asked =
@@ -150,7 +150,7 @@ pub fn order(arguments: &UpgradeOrderArguments, json: bool) -> Result<Exit> {
     Exit::done_if(choice.is_some()).print(json, &json!({ "choice": choice }), &text)
 }
 
-/// What each order is worth, and which is followed.
+/// Says what each order is worth, and which one is followed.
 pub fn order_text(choice: Option<&OrderChoice>) -> String {
     let Some(choice) = choice else {
         return "No order was chosen: too few pairs to hold any out. `rehang upgrade pairs` draws more.\n"

@@ -1,6 +1,6 @@
 //! `rehang upgrade plan`: what the upgrade would do, how long it takes and what it costs.
 
-use rehang::Result;
+use rehang_core::Result;
 use rehang_upgrade::{Basis, CostEstimate, Forecast, Outlook, Way, WayReason, Ways};
 
 use super::shared::{bytes, duration, open};
@@ -63,7 +63,7 @@ pub fn plan_text(outlook: &Outlook) -> String {
     text
 }
 
-/// What embedding everything takes, and which way is gone for it.
+/// Says what embedding everything takes, and which way `auto` goes for it.
 pub fn ways_text(ways: &Ways) -> String {
     let Ways { to_embed, native, estimate, .. } = ways;
     let already = if *native > 0 { format!(" ({native} are native already)") } else { String::new() };
@@ -100,7 +100,7 @@ pub fn ways_text(ways: &Ways) -> String {
     text
 }
 
-/// What the report on held-out pairs says.
+/// Says what the report on held-out pairs forecasts, or how to get a report.
 fn forecast_text(forecast: Option<&Forecast>) -> String {
     let Some(forecast) = forecast else {
         return "\nforecast  none, so nothing is known of the quality. `rehang upgrade report` makes one on pairs of the gallery that the adapter was \
@@ -157,7 +157,7 @@ fn forecast_text(forecast: Option<&Forecast>) -> String {
     text + &forecast.floors.as_ref().map_or_else(String::new, thresholds::text)
 }
 
-/// Time and money, as far as they are known.
+/// Says what embedding takes in time and money, as far as that is known.
 fn estimate_text(estimate: &CostEstimate, items: u64) -> String {
     const MEASURES: &str = "--probe 32 embeds some items now to measure it";
     let sent = estimate.sent.unwrap_or(items);
@@ -201,6 +201,6 @@ fn estimate_text(estimate: &CostEstimate, items: u64) -> String {
     text
 }
 
-/// Where nothing maps old vectors into the new space.
+/// Warning where nothing maps old vectors into the new space.
 pub const WITHOUT_ADAPTER: &str = "        there is no adapter: this is right only for a model that was trained to search old vectors; for any other, `rehang \
                                upgrade pairs` and `rehang upgrade fit` come before `start`\n";

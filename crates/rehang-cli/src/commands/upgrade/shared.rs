@@ -1,16 +1,16 @@
-//! What the verbs of an upgrade have in common.
+//! Helpers that the verbs of an upgrade share.
 
-use rehang::Result;
+use rehang_core::Result;
 use rehang_upgrade::Upgrade;
 
 use crate::arguments::upgrade::UpgradeConfig;
 
-/// The upgrade that a configuration names.
+/// Opens the upgrade that a configuration names.
 pub fn open(arguments: &UpgradeConfig) -> Result<Upgrade> {
     Upgrade::open(&arguments.config)
 }
 
-/// A time in the unit that people read it in.
+/// Writes a time in the unit that people read it in.
 pub fn duration(seconds: f64) -> String {
     match seconds {
         s if s < 10.0 => format!("{s:.1} s"),
@@ -21,7 +21,7 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
-/// A size, in the unit that suits it.
+/// Writes a size in the unit that suits it.
 pub fn bytes(count: u64) -> String {
     const UNITS: [&str; 4] = ["B", "KiB", "MiB", "GiB"];
     let mut value = count as f64;

@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::time::Duration;
 
-use rehang::{Remedy, Result};
+use rehang_core::{Remedy, Result};
 use rehang_store::Store;
 use rehang_upgrade::{
     AutoOptions, Clock, Forecast, Halt, Left, Next, Phase, Request, SigmaHealth, Status, Step, SystemClock,
@@ -19,9 +19,9 @@ use crate::arguments::upgrade::UpgradeStatusArguments;
 use crate::commands::{Exit, written};
 use crate::wording;
 
-/// Steps of the curve that a status draws.
+/// Number of steps of the curve that a status draws.
 const DRAWN: i32 = 40;
-/// From the lowest of its values, and doing nothing, to the highest.
+/// Heights of the drawn curve, from the lowest of its values and of doing nothing to the highest.
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 /// Time between two lines of `status --watch`.
 const WATCH_EVERY: Duration = Duration::from_secs(1);
@@ -36,7 +36,7 @@ pub fn status(arguments: &UpgradeStatusArguments, json: bool) -> Result<Exit> {
     let mut before: Option<(u64, u64)> = None;
     loop {
         let status = upgrade.status(arguments.failures)?;
-        // What is wrong with the configuration is for the next verb to say.
+        // A fault of the configuration is for the next verb to report.
         let forecast = upgrade.forecast().ok().flatten();
         let next = upgrade.next(&AutoOptions::default(), false).ok();
         let stands = Stands { status: &status, next, forecast: forecast.as_ref() };
@@ -47,7 +47,7 @@ pub fn status(arguments: &UpgradeStatusArguments, json: bool) -> Result<Exit> {
         before = Some((now, status.counts.native));
         let over = !arguments.watch || status.phase == Phase::Finished || status.fraction >= 1.0;
         if json && over {
-            // Every item that is left, as it is read: there may be millions.
+            // Every item that is left is printed while it is read, since there may be millions.
             print_with_lists(upgrade.store(), &stands)?;
         } else {
             let mut text = status_text(&stands, rate);
@@ -66,10 +66,10 @@ pub fn status(arguments: &UpgradeStatusArguments, json: bool) -> Result<Exit> {
     }
 }
 
-/// The first few of what cannot come home, for people.
+/// Lists the first few items that lack a source or a vector, for people.
 fn lists_text(upgrade: &Upgrade, status: &Status) -> Result<String> {
     let mut text = String::new();
-    // The record of a rollback comes before searches go back.
+    // A rollback is recorded before searches go back, so the record alone does not say that they did.
     let is_taken_back = matches!(status.phase, Phase::RolledBack | Phase::Abandoned)
         && status.serving.as_ref() == Some(&upgrade.configuration().old.name);
     let mut lists = vec![
@@ -102,7 +102,7 @@ fn lists_text(upgrade: &Upgrade, status: &Status) -> Result<String> {
     Ok(text)
 }
 
-/// A status with what is next on the way.
+/// Status with the step that is next and the forecast.
 #[derive(serde::Serialize)]
 struct Stands<'a> {
     #[serde(flatten)]
@@ -111,7 +111,8 @@ struct Stands<'a> {
     forecast: Option<&'a Forecast>,
 }
 
-/// A status with the ids of everything that cannot come home, in memory for one page of them.
+/// Status with the ids of all items that lack a source, a vector or an old vector. One page of ids is in
+/// memory at a time.
 #[derive(serde::Serialize)]
 struct WithLists<'a> {
     #[serde(flatten)]
@@ -121,7 +122,7 @@ struct WithLists<'a> {
     items_without_old_vector: Ids<'a>,
 }
 
-/// Ids that are read while they are written.
+/// List of ids that is read from the store while it is written as JSON.
 struct Ids<'a> {
     store: &'a dyn Store,
     what: Left,
@@ -209,9 +210,6 @@ fn status_text(stands: &Stands<'_>, rate: Option<f64>) -> String {
             100.0 * weight
         );
     }
-    if status.merged_before {
-        text += "  searches are mixed: an older rehang merged them. `rehang upgrade fit`, `start` and `switch --fused` use both models again\n";
-    }
     if let Some(bridge) = &status.bridge {
         text += &format!(
             "  queries go there over a bridge: {:.0} % of each is the new model's\n",
@@ -270,7 +268,7 @@ fn status_text(stands: &Stands<'_>, rate: Option<f64>) -> String {
     text
 }
 
-/// What is forecast by now and at the end, with the curve and the place on it.
+/// Says what is forecast by now and at the end, and draws the curve with the place on it.
 fn forecast_text(forecast: &Forecast, share: f64) -> String {
     let ranged = |value: f64, range: Option<(f64, f64)>| {
         let range = range.map(|(low, high)| format!(" ({low:.1}–{high:.1})"));
@@ -302,7 +300,7 @@ fn forecast_text(forecast: &Forecast, share: f64) -> String {
     )
 }
 
-/// The way, with the place where the upgrade is.
+/// Lists the steps of the upgrade, the next one in brackets.
 fn way_text(next: Option<Next>, plain: bool) -> String {
     let at = match next {
         Some(Next::Step(Step::Pairs)) => "pairs",
@@ -324,7 +322,7 @@ fn way_text(next: Option<Next>, plain: bool) -> String {
     format!("  next: {}\n", steps.iter().map(mark).collect::<Vec<_>>().join(" → "))
 }
 
-/// What is said where σ² and the true errors disagree.
+/// Says that σ² and the true errors disagree, and what to do.
 pub fn alarm() -> String {
     format!(
         "ALARM: σ² and the true errors disagree, in scale or in order. The worst may not go first: {}.",
@@ -332,7 +330,7 @@ pub fn alarm() -> String {
     )
 }
 
-/// σ² beside the true errors.
+/// Puts σ² beside the true errors of the same items.
 pub fn sigma_text(sigma: &SigmaHealth) -> String {
     format!(
         "σ² of the last {} backfilled items: mean {:.4}, true squared error {:.4}, τ {}",

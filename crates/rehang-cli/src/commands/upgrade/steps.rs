@@ -1,6 +1,7 @@
-//! `rehang upgrade start`, `first`, `switch`, `pause`, `stop`, `resume`, `rollback` and `finish`: one step each.
+//! `rehang upgrade start`, `first`, `switch`, `pause`, `stop`, `resume`, `rollback` and `finish`: one step
+//! each.
 
-use rehang::Result;
+use rehang_core::Result;
 use rehang_upgrade::{Location, PutFirst, Request, Serving, Started, Switched, Upgrade};
 
 use super::plan::WITHOUT_ADAPTER;
@@ -12,9 +13,9 @@ use crate::arguments::upgrade::{
 use crate::bar::with_bar;
 use crate::commands::{Exit, end_at_ctrl_c, say_findings, warn};
 
-/// What is said where backfills are allowed again.
+/// Sentence that is said where backfills are allowed again.
 const MAY_GO_ON: &str = "Backfills may go on: `rehang upgrade run`.\n";
-/// Where most of its vectors were replaced.
+/// Sentence that is said where the search index was made anew, since most of its vectors were replaced.
 pub const INDEXED: &str = "The search index was made again.\n";
 
 pub fn start(arguments: &UpgradeStartArguments, json: bool) -> Result<Exit> {
@@ -176,7 +177,7 @@ pub fn finish(arguments: &UpgradeFinishArguments, json: bool) -> Result<Exit> {
     Exit::done_if(done.lacking == 0).print(json, &done, &text)
 }
 
-/// What the store says of itself, as what a release will do to an application.
+/// Gives the remarks of the store, such as what a release will do to an application, one a line.
 pub fn remarks_text(upgrade: &Upgrade) -> Result<String> {
     Ok(upgrade.remarks()?.iter().map(|remark| format!("· {remark}\n")).collect())
 }

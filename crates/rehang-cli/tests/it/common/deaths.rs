@@ -1,6 +1,7 @@
-//! A gallery on a server, with an application that writes it while workers are killed in turn and the server is killed and starts again:
-//! what is the same whatever server it is. In the end every row has the new model's vector of its text of now, the texts are those that
-//! the application wrote last, and nothing was embedded twice beyond what a death had in hand.
+//! A gallery on a server, with an application that writes it while workers are killed in turn and the server
+//! is killed and starts again: what is the same whatever server it is. In the end every row has the new
+//! model's vector of its text of now, the texts are those that the application wrote last, and nothing was
+//! embedded twice beyond what a death had in hand.
 //!
 //! `REHANG_KILLS` sets how often workers are killed (default 24).
 
@@ -17,7 +18,7 @@ use std::time::Duration;
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use rehang::Matrix;
+use rehang_core::Matrix;
 
 use super::Place;
 use super::upgrade::{self, upgrade};
@@ -26,57 +27,59 @@ pub const ITEMS: usize = 400;
 pub const D_OLD: usize = 4;
 const D_NEW: usize = 6;
 const BATCH: u32 = 8;
-/// Numbers that the application uses beyond those that are there at first.
+/// Number of items that the application uses beyond those that are there at first.
 const MORE: usize = 40;
 
-/// The new model's vector of a text `NUMBER VERSION`; the old model says the first four coordinates.
+/// Gives the new model's vector of a text `NUMBER VERSION`; the old model says the first four coordinates.
 pub fn model(number: usize, version: usize) -> Vec<f32> {
     (0..D_NEW).map(|column| ((number * 7 + version * 31 + column * 13) % 101) as f32 / 8.0).collect()
 }
 
-/// The new model's vector of a text.
+/// Gives the new model's vector of a text.
 pub fn model_of(text: &str) -> Vec<f32> {
     let (number, version) = text.split_once(' ').expect("a number and a version");
     model(number.parse().unwrap(), version.parse().unwrap())
 }
 
-/// What an application does, to the row of a number or to many.
+/// Act of an application, on the row of a number or on many rows.
 #[derive(Debug, Clone, Copy)]
 pub enum Act {
-    /// A row with its old vector, new or changed.
+    /// Puts a row with its old vector, new or changed.
     Put(usize, usize),
-    /// Another text, and the old vector as it was.
+    /// Gives a row another text, and leaves its old vector as it was.
     Text(usize, usize),
     NoVector(usize),
     Delete(usize),
-    /// Another column of some rows.
+    /// Changes another column of some rows.
     Touch,
-    /// What changes many rows and is taken back, where the server can do that.
+    /// Changes many rows and takes that back, where the server can do that.
     Undone,
     Search(usize),
 }
 
-/// A row as it lies on the server.
+/// Row as it lies on the server.
 pub struct Row {
     pub text: String,
-    /// What an adapted vector is made of: the application's old vector, which may be of an earlier text, or nothing any more.
+    /// Old vector of the application, which an adapted one is made of. It may be of an earlier text, or be
+    /// there no more.
     pub old: Option<Vec<f32>>,
-    /// Who made its vector in the new space, and that; a vector of which nothing is said does not count.
+    /// Provenance of the vector in the new space; a vector without one does not count.
     pub made_by: Option<String>,
     pub vector: Option<Vec<f32>>,
 }
 
-/// A gallery in a server. The application's part is used by a thread of its own.
+/// Gallery on a server. The application's part is used by a thread of its own.
 pub struct Served<'a> {
     /// Does what an application does; `false` where the server was away.
     pub act: &'a mut (dyn FnMut(Act) -> bool + Send),
-    /// All rows, asked for without a word of this library.
+    /// Reads all rows without a word of this library.
     pub rows: &'a dyn Fn() -> Vec<Row>,
     /// Kills the server and starts it again.
     pub restart: &'a mut dyn FnMut(),
 }
 
-/// A folder with the upgrade of a gallery from 4 to 6 coordinates; `gallery` is what the configuration says of it.
+/// Makes a folder with the upgrade of a gallery from 4 to 6 coordinates; `gallery` is what the configuration
+/// says of it.
 pub fn place(gallery: &str) -> Place {
     let of_width = |d| Matrix::from_fn(ITEMS, d, |row, column| model(row, 0)[column]);
     let place = upgrade::place(&of_width(D_OLD), &of_width(D_NEW));
@@ -120,7 +123,8 @@ pub fn upgrade_among_deaths(place: &Place, served: Served<'_>) {
                 worker.wait().unwrap();
             }
             if round % 8 == 3 {
-                // The server dies under a worker that has begun to embed. It waits for the server and goes on.
+                // The server dies under a worker that has begun to embed. It waits for the server and goes
+                // on.
                 let before = upgrade::embedded(place).len();
                 let mut worker = run(place);
                 while worker.try_wait().unwrap().is_none() && upgrade::embedded(place).len() == before {
@@ -152,7 +156,8 @@ pub fn upgrade_among_deaths(place: &Place, served: Served<'_>) {
     println!(
         "{deaths} workers and {restarts} servers killed beside {acts} writes and searches; {again} texts were embedded twice"
     );
-    // What a worker had in hand when it died, or when the server died before it had answered.
+    // Texts are embedded again that a worker had in hand when it died, or when the server died before it had
+    // answered.
     assert!(again <= (deaths + 2 * restarts) * BATCH, "{again} embedded again after {deaths} deaths");
     assert!(acts > 100 && deaths > 3);
     place.finish(&upgrade("finish"));
@@ -167,8 +172,8 @@ fn finish(worker: Child) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Acts until it is told to stop. What the server did not answer is tried again until it does, so that `oracle` says which version of
-/// which number is there.
+/// Acts until it is told to stop. An act that the server did not answer is tried again until it does, so that
+/// `oracle` says which version of which number is there.
 fn write_until(
     stop: &AtomicBool,
     acts: &AtomicU32,
@@ -208,7 +213,8 @@ fn write_until(
     }
 }
 
-/// No native vector is of another text than its row's and no adapted one of another old vector, at any moment; gives how many are native.
+/// Checks at any moment that every native vector is of its row's text, and every adapted one of its old
+/// vector. Gives how many are native.
 fn check(place: &Place, rows: &[Row]) -> usize {
     let mut natives = 0;
     for Row { text, old, made_by, vector } in rows {
@@ -226,7 +232,7 @@ fn check(place: &Place, rows: &[Row]) -> usize {
             _ => assert_eq!(*vector, None, "a vector that nobody speaks of: {text:?}"),
         }
     }
-    // It may well say that items wait for their vectors.
+    // The doctor may well say that items wait for their vectors.
     let output = place.run(&["doctor", "--config", "rehang.toml", "--json"]);
     let doctor: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use rehang::Matrix;
+use rehang_core::Matrix;
 use rehang_files::VectorSource;
 use serde_json::Value;
 
@@ -56,7 +56,8 @@ impl Place {
         assert!(output.status.success(), "{arguments:?}: {output:?}");
     }
 
-    /// Runs so many processes of a command at once, and kills each after another while; gives how many had not ended by then.
+    /// Runs so many processes of a command at once, and kills each after another while; gives how many had
+    /// not ended by then.
     pub fn kill_after<const N: usize>(&self, arguments: &[&str], waits: [Duration; N]) -> u32 {
         let start = || self.command(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         let mut children = [(); N].map(|()| start().expect("the binary runs"));
@@ -112,8 +113,8 @@ impl Place {
     }
 }
 
-/// What is wrong with how bad input was refused: it has to be one error that says the words, with code 2, without a result, and the folder
-/// as it was `before`.
+/// Says what is wrong with how bad input was refused. There has to be one error that says the words, with
+/// code 2 and without a result, and the folder has to be as it was `before`.
 pub fn faults_of_refusal(
     why: &str,
     output: &Output,

@@ -7,12 +7,12 @@ pub use padding::padding;
 
 use std::collections::BTreeMap;
 
-use rehang::{Distance, Matrix, Space};
+use rehang_core::{Distance, Matrix, Space};
 use serde_json::{Value, json};
 
 use super::Place;
 
-/// Imports the gallery.
+/// Arguments that import the gallery.
 pub const IMPORT: [&str; 12] = [
     "gallery",
     "import",
@@ -28,13 +28,13 @@ pub const IMPORT: [&str; 12] = [
     "l2",
 ];
 
-/// A verb of its upgrade.
+/// Gives the arguments of a verb of its upgrade.
 pub fn upgrade(verb: &str) -> [&str; 4] {
     ["upgrade", verb, "--config", "rehang.toml"]
 }
 
-/// A folder with items to import, one a row of their old vectors; an adapter that copies coordinates; and an upgrade from the space `first`
-/// to `second`, which has no encoder yet.
+/// Makes a folder with items to import, one a row of their old vectors; an adapter that copies coordinates;
+/// and an upgrade from the space `first` to `second`, which has no encoder yet.
 pub fn gallery(old: &Matrix, items: &[Value], d_new: usize) -> Place {
     let place = Place::new();
     place.write_matrix("old.npy", old);
@@ -52,7 +52,8 @@ pub fn gallery(old: &Matrix, items: &[Value], d_new: usize) -> Place {
     place
 }
 
-/// One with items `i0`, `i1`, …, each with a source, and an encoder that looks vectors up, also of items that come later.
+/// Makes a gallery of items `i0`, `i1`, …, each with a source, and an encoder that looks vectors up, also of
+/// items that come later.
 pub fn place(old: &Matrix, new: &Matrix) -> Place {
     let item = |row| json!({"id": format!("i{row}"), "source": format!("text {row}")});
     let items: Vec<Value> = (0..old.rows()).map(item).collect();
@@ -72,8 +73,9 @@ pub fn configure(place: &Place, encoders: &str) {
     place.write_bytes("rehang.toml", format!("{before}[order]\n{policy}\n{encoders}").as_bytes());
 }
 
-/// A program as a user would write one, in the shell: it embeds in as many coordinates as its argument says, without starting another process, and
-/// keeps a log of what it was asked for. `cut` finds a `number` and a `version` in the `text`.
+/// Gives a program as a user would write one, in the shell. It embeds in as many coordinates as its argument
+/// says, without starting another process, and keeps a log of what it was asked for. `cut` finds a `number`
+/// and a `version` in the `text`.
 pub fn encoder(cut: &str) -> String {
     let program = r#"
     while IFS= read -r line; do
@@ -93,12 +95,12 @@ pub fn encoder(cut: &str) -> String {
     program.replace("CUT", cut)
 }
 
-/// The log of the program.
+/// Reads the log of the program.
 pub fn embedded(place: &Place) -> String {
     fs_err::read_to_string(place.path("log.txt")).unwrap_or_default()
 }
 
-/// Texts that the program was asked for more than once, each time beyond the first.
+/// Counts texts that the program was asked for more than once, each time beyond the first.
 pub fn embedded_again(place: &Place) -> u32 {
     let log = fs_err::read_to_string(place.path("log.txt")).unwrap();
     let mut counts: BTreeMap<&str, u32> = BTreeMap::new();

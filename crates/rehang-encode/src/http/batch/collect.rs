@@ -1,10 +1,11 @@
-//! What comes back: the files of a batch that is over, what each line of them says, and whether its vectors are those of the model.
+//! Collecting: the files of a batch that is over, what each line of them says, and whether its vectors are
+//! those of the model.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rehang::Result;
+use rehang_core::Result;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -17,10 +18,10 @@ use crate::json::read_json;
 use crate::meter::lock;
 use crate::rider::Known;
 
-/// Bytes that a character has at most.
+/// Largest number of bytes of a character.
 const UTF8_BYTES_MAX: f64 = 4.0;
 
-/// A line of a file that a batch gave.
+/// Line of a file that a batch gave.
 #[derive(Deserialize)]
 struct Line {
     custom_id: String,
@@ -36,35 +37,35 @@ struct LineResponse {
     body: Option<answer::Body>,
 }
 
-/// What the files of a batch have.
+/// Contents of a batch's files.
 #[derive(Default)]
 struct Files {
     answers: HashMap<Id, Answer>,
     /// Texts of lines which say that they were not tried.
     unexecuted: BTreeSet<Id>,
-    /// Tokens that lines say, and how many of them say any.
+    /// Tokens that the lines count. `lines_with_tokens` is the number of lines that count any.
     tokens: u64,
     lines_with_tokens: usize,
     /// Whether there is a file.
     is_any: bool,
 }
 
-/// What a batch that is over came to.
+/// Result of a batch that is over.
 #[derive(Default)]
 pub(super) struct Came {
-    /// Why some of its texts were not embedded, and may be sent again.
+    /// Reason why some of its texts were not embedded, and may be sent again.
     pub(super) why: String,
-    /// Whether this process has sent it: sent again at once, it would come to the same.
+    /// Whether this process has sent the batch: sent again at once, it would come to the same.
     pub(super) is_own: bool,
-    /// Texts that it had.
+    /// Number of texts that the batch had.
     pub(super) texts: usize,
-    /// The service takes fewer texts at a time.
+    /// Whether the service takes fewer texts at a time.
     pub(super) is_limit: bool,
     pub(super) is_cancelled: bool,
 }
 
 impl Http {
-    /// Reads what came of a batch that is over; `None` where its files have less than it says.
+    /// Reads the results of a batch that is over; `None` where its files have less than it says.
     pub(super) fn collect(
         &self,
         batches: &Batches,
@@ -107,7 +108,7 @@ impl Http {
         state.awaited.remove(own);
         let Some(batch) = state.batches.get_mut(own).filter(|batch| !(is_first && batch.stage.is_over()))
         else {
-            // Another worker that waits for it has read it meanwhile.
+            // Another worker that waits for the batch has read it meanwhile.
             return Ok(Some(Came::default()));
         };
         let came = Came {
@@ -120,14 +121,15 @@ impl Http {
         };
         let reckoned = batch.sent.tokens;
         let used = self.used(&files, vectors + lost, reckoned, texts.len());
-        // What it did not take is put back by whoever has it in the count, and what it took beside is counted by the first one to read it.
+        // Items and tokens that the batch did not take are put back by the process that counts it. Tokens
+        // that it took beside are counted by the first process to read it.
         if let Some(counted) = batch.counted.as_mut().filter(|_| is_first) {
             let back = (left as u64, reckoned.saturating_sub(used));
             counted.items = counted.items.saturating_sub(back.0);
             counted.tokens = counted.tokens.saturating_sub(back.1);
             self.unreserve(left, back.1);
         }
-        // What it has no vector of may be sent again, by a later run too.
+        // Texts without a vector may be sent again, by a later run too.
         batch.sent.texts.retain(|text| {
             let answer = id_of(text).and_then(|id| files.answers.get(&id)?.clone().ok());
             answer.is_some_and(|vector| !matches!(self.check.vector(text, vector), Ok(Err(_))))
@@ -147,8 +149,9 @@ impl Http {
         Ok(Some(came))
     }
 
-    /// Reads the files of a batch; gives what is missing where they have less than it says. What a service says that it has is paid for, and
-    /// a file may be short or gone for a moment.
+    /// Reads the files of a batch; gives what is missing where they have less than the batch says.
+    ///
+    /// Vectors that a service says it has are paid for, and a file may be short or gone for a moment.
     fn read_files(&self, there: &There, files: &mut Files) -> Result<Option<String>> {
         let read = |file: &Option<String>, files: &mut Files| -> Result<()> {
             let Some(file) = file else { return Ok(()) };
@@ -168,7 +171,7 @@ impl Http {
         Ok(None)
     }
 
-    /// The lines that the error of a whole batch names are to blame for it, unless all are.
+    /// Blames the lines that the error of a whole batch names, unless it names all.
     fn blame_lines(&self, there: &There, texts: &[Id], answers: &mut HashMap<Id, Answer>) {
         let line = |error: &Value| error.get("line")?.as_u64()?.checked_sub(1).map(|line| line as usize);
         let named: BTreeMap<usize, &Value> =
@@ -198,17 +201,18 @@ impl Http {
         )
     }
 
-    /// Tokens that a batch took of which so many texts were embedded.
+    /// Tokens that a batch took, of which so many texts were embedded.
     fn used(&self, files: &Files, embedded: usize, reckoned: u64, texts: usize) -> u64 {
-        // A text whose line does not say takes what it was reckoned to.
+        // A text whose line counts no tokens takes as many as it was reckoned to.
         let each = reckoned / texts.max(1) as u64;
         let used = files.tokens + each * embedded.saturating_sub(files.lines_with_tokens) as u64;
-        // What a service says is not trusted further than the texts could have tokens.
+        // A service's count is not trusted further than the texts could have tokens.
         let bytes = (reckoned as f64 * self.config.characters_per_token * UTF8_BYTES_MAX) as u64;
         used.min(bytes + TOKENS_MORE * texts as u64)
     }
 
-    /// Takes in a line of a file that a batch gave. Of several lines for a text, the first one with a vector counts.
+    /// Takes in a line of a file that a batch gave. Of several lines for a text, the first one with a vector
+    /// counts.
     fn take_line(&self, line: &[u8], files: &mut Files) {
         let parsed: Option<Line> = read_json(line).ok();
         if let Some(Line { custom_id, response: Some(response), error: Value::Null }) = parsed
@@ -251,7 +255,8 @@ impl Http {
 }
 
 impl Call<'_> {
-    /// Compares some vectors of a batch with what the service gives directly, and that with what it gave directly at first.
+    /// Compares some vectors of a batch with those that the service gives directly, and a known text's vector
+    /// with the one that it gave directly at first.
     ///
     /// # Errors
     ///
@@ -294,7 +299,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Some inputs with the vectors that a batch has for them, unless some were compared already.
+    /// Some inputs with the vectors that a batch has for them; none where some were compared already.
     fn witnesses(&self, own: &Arc<str>, places: &[usize]) -> Result<Vec<(Input<'_>, Vec<f32>)>> {
         let (http, state) = (self.http, lock(&self.batches.state));
         let stage = state.batches.get(own).map(|batch| &batch.stage);
@@ -311,7 +316,7 @@ impl Call<'_> {
         Ok(good)
     }
 
-    /// Hands out what a batch has for some inputs.
+    /// Hands out the answers that a batch has for some inputs.
     pub(super) fn take_answers(&mut self, own: &Arc<str>, places: &[usize]) -> Result<()> {
         let (http, mut state) = (self.http, lock(&self.batches.state));
         let stage = state.batches.get_mut(own).map(|batch| &mut batch.stage);
@@ -336,7 +341,7 @@ impl Call<'_> {
         for &place in places {
             of_batch.remove(&self.ids[place]);
         }
-        // Tried again, they are sent again.
+        // Texts that failed are sent again where they are tried again.
         state.of_text.retain(|id, of| of != own || !failed.contains(id));
         Ok(())
     }

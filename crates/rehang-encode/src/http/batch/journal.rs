@@ -1,11 +1,11 @@
-//! The journal of batches: a folder with a file a batch, which several processes read and write.
+//! Journal of batches: a folder with a file a batch, which several processes read and write.
 
 use std::fs::{File, TryLockError};
 use std::mem;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use rehang_files::AtomicFile;
 use serde_json::{Value, json};
 
@@ -15,13 +15,16 @@ use crate::meter::lock;
 
 /// Name of the journal beside the configuration.
 pub(super) const JOURNAL: &str = "rehang-batches";
-/// Locks of the journal, which the system lets go of when a process ends: held while it is read and texts are sent, so that no two processes
-/// send the same ones; and for a moment while a file of it is changed.
+/// Lock of the journal that is held while it is read and texts are sent, so that no two processes send the
+/// same ones. `WRITING` is held for a moment while a file of it is changed.
+///
+/// The system lets go of both when a process ends.
 pub(super) const SENDING: &str = "sending.lock";
 const WRITING: &str = "writing.lock";
-/// How often it is looked whether another process still sends texts.
+/// Time between two looks whether another process still sends texts.
 const TURN_REST: Duration = Duration::from_secs(1);
-/// Milliseconds after which a batch that is over has no answers left: the journal forgets it, and those of the list are none to wait for.
+/// Milliseconds after which a batch that is over has no answers left: the journal forgets it, and nobody
+/// waits for such batches of the list.
 const KEPT_FOR_MS: u64 = 30 * DAY_MS;
 
 impl Batches {
@@ -37,21 +40,22 @@ impl Batches {
         Ok(file.map_err(|error| Error::io("open", &path, &error))?.into_file())
     }
 
-    /// Holds the journal as it is until the file is dropped. Where a disk has no locks, two processes may count a batch twice.
+    /// Holds the journal as it is until the file is dropped. Where a disk has no locks, two processes may
+    /// count a batch twice.
     fn hold(&self) -> Result<File> {
         let file = self.lock_named(WRITING)?;
         drop(file.lock());
         Ok(file)
     }
 
-    /// Writes a batch into the journal that is not in it.
+    /// Writes a batch that is not in the journal into it.
     pub(super) fn keep(&self, sent: &Sent) -> Result<()> {
         let _held = self.hold()?;
         AtomicFile::write(self.path(&sent.own), json!(sent).to_string())
     }
 
-    /// Changes what the journal says of a batch, and takes in what other processes have written there. Gives what it said before; `None` where
-    /// one of them has removed it.
+    /// Changes what the journal says of a batch, and takes in what other processes have written there. Gives
+    /// what it said before; `None` where one of them has removed the batch.
     pub(super) fn change(&self, own: &str, change: impl FnOnce(&mut Sent)) -> Result<Option<Sent>> {
         let _held = self.hold()?;
         let path = self.path(own);
@@ -75,7 +79,8 @@ impl Batches {
         self.change(own, |sent| sent.batch = Some(batch.into())).map(drop)
     }
 
-    /// The batches of this encoder that the journal has, the earliest first, without those of which this process knows as much.
+    /// Reads the batches of this encoder that the journal has, the earliest first, without those of which
+    /// this process knows as much.
     fn kept(&self) -> Result<Vec<Sent>> {
         let entries =
             fs_err::read_dir(&self.folder).map_err(|error| Error::io("read", &self.folder, &error))?;
@@ -92,7 +97,7 @@ impl Batches {
             let Some(sent) = read_sent(&path)?.filter(|sent| sent.of == self.of) else { continue };
             let is_old = sent.at_ms > 0 && sent.at_ms.saturating_add(KEPT_FOR_MS) < rehang_clock::unix_ms();
             if sent.is_counted && is_old {
-                // What is left of it costs a little room.
+                // A file that cannot be removed costs a little room.
                 drop(fs_err::remove_file(&path));
                 continue;
             }
@@ -114,7 +119,8 @@ impl Http {
         Ok(file)
     }
 
-    /// Reads the journal, and what the service's list has that is not in it. Other processes may have sent something since the last time.
+    /// Reads the journal, and the batches of the service's list that are not in it. Other processes may have
+    /// sent something since the last time.
     pub(super) fn read_journal(&self, batches: &Batches) -> Result<()> {
         let kept = batches.kept()?;
         let is_first = !mem::replace(&mut lock(&batches.state).is_read, true);
@@ -123,7 +129,8 @@ impl Http {
                 batch.sent = Sent { texts: mem::take(&mut batch.sent.texts), ..sent };
                 continue;
             }
-            // Of one that was sent since, the account is told by the process that has sent it, unless that dies.
+            // The process that has sent a batch since the first reading tells the account of it, unless that
+            // process dies.
             let counted = (is_first && !sent.is_told).then(|| sent.counted());
             if let Some(counted) = &counted {
                 self.count(counted);
@@ -140,7 +147,7 @@ impl Http {
                 continue;
             }
             let is_old = there.created_ms().is_some_and(|at| at + KEPT_FOR_MS < rehang_clock::unix_ms());
-            // Its name becomes that of a file.
+            // The batch's name becomes that of a file.
             let is_name = own.len() <= 64 && own.bytes().all(|byte| byte.is_ascii_alphanumeric());
             let is_wanted = !is_old && is_name && there.status != "failed";
             let Some(file) = there.input_file_id.clone().filter(|_| is_wanted) else { continue };
@@ -169,7 +176,8 @@ impl Http {
         Ok(())
     }
 
-    /// Counts what a batch was reckoned to take, where the process that sent it may have died before the account was told.
+    /// Counts what a batch was reckoned to take, where the process that sent it may have died before the
+    /// account was told.
     pub(super) fn take_over(&self, batches: &Batches, own: &str) -> Result<()> {
         let is_anothers = || {
             let state = lock(&batches.state);
@@ -188,20 +196,21 @@ impl Http {
         Ok(())
     }
 
-    /// The account of the budget was told what this process has used until some moment.
+    /// Notes that the account of the budget was told what this process has used until some moment.
     pub(in crate::http) fn told(&self, batches: &Batches) {
         let mut told = Vec::new();
         for (own, batch) in &mut lock(&batches.state).batches {
             if let Some(counted) = batch.counted.as_mut().filter(|_| !batch.sent.is_told) {
                 counted.told = counted.told.saturating_add(1);
-                // The first time, it may have been told of a moment before.
+                // The first time, the account may have been told of a moment before.
                 told.extend((counted.told > 1).then(|| own.clone()));
             }
         }
         for own in told {
-            // Where it cannot be written, the next process counts it once more, and stays within the budget all the same.
+            // Where it cannot be written, the next process counts it once more, and stays within the budget
+            // all the same.
             let before = batches.change(&own, |sent| sent.is_told = true).ok().flatten();
-            // Another process has sent it or taken it over, lives, and was first: one of them counts it.
+            // Another process has sent it or taken it over, lives, and was first: one of the two counts it.
             if before.is_some_and(|before| before.is_told)
                 && let Some(batch) = lock(&batches.state).batches.get_mut(&own)
                 && let Some(counted) = batch.counted.take()
@@ -240,7 +249,7 @@ impl Http {
     }
 }
 
-/// A batch of the journal; `None` where another process removed it meanwhile.
+/// Reads a batch of the journal; `None` where another process removed it meanwhile.
 fn read_sent(path: &Path) -> Result<Option<Sent>> {
     let text = match fs_err::read(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),

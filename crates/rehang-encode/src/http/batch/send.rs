@@ -1,10 +1,10 @@
-//! What is sent: the texts that no batch has, in files, and what comes of the request for a batch.
+//! Sending: the texts that no batch has go in files, and each file in a request for a batch.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -18,16 +18,18 @@ use crate::contract::Input;
 use crate::fingerprint::Fingerprint;
 use crate::meter::lock;
 
-/// What a batch is asked of, in every service.
+/// Endpoint that a batch is for, in every service.
 const ENDPOINT: &str = "/v1/embeddings";
-/// Bytes of a file at most; Azure takes no more.
+/// Largest number of bytes of a file; Azure takes no more.
 const FILE_BYTES_MAX: usize = 95 << 20;
-/// How often, and after which rests, a batch that the service was asked for without an answer is looked for in its list.
+/// Times that a batch which the service was asked for without an answer is looked for in its list.
+/// `LISTED_RESTS` lie between two looks.
 const LISTED_TRIES: usize = 3;
 const LISTED_RESTS: Duration = Duration::from_secs(20);
 
 impl Call<'_> {
-    /// Sends the texts that no batch has, those of other processes included; embeds them directly where they are few.
+    /// Sends the texts that no batch has, those of other processes included; embeds them directly where they
+    /// are few.
     pub(super) fn send_unsent(&mut self) -> Result<()> {
         if self.unsent().is_empty() {
             return Ok(());
@@ -46,7 +48,7 @@ impl Call<'_> {
         }
     }
 
-    /// The places of the first input of each text that no batch has.
+    /// Places of the first input of each text that no batch has.
     fn unsent(&self) -> Vec<usize> {
         let of_text = &lock(&self.batches.state).of_text;
         let mut seen = BTreeSet::new();
@@ -61,12 +63,12 @@ impl Call<'_> {
         let mut of_few = vec![None; few.len()];
         let error = self.http.embed_all(&few, &mut of_few);
         for (&place, answer) in unsent.iter().zip(of_few) {
-            // Also where another input has the same text.
+            // Every input with this text gets the answer.
             let same = self.ids.iter().zip(&mut *self.answers).filter(|(id, _)| **id == self.ids[place]);
             same.for_each(|(_, other)| other.clone_from(&answer));
         }
         match error {
-            // What is there is handed out, and the next call says so again.
+            // Answers that are there are handed out, and the next call says again that the budget is spent.
             Some(error) if error.is_budget_spent() && self.is_any_answered() => Ok(()),
             error => error.map_or(Ok(()), Err),
         }
@@ -98,7 +100,7 @@ impl Call<'_> {
             let (within, tokens) = http.reserve_for_batch(&wanted)?;
             let texts = rest[..within].iter().map(|&place| self.ids[place]);
             http.send_file(batches, &lines[..within].concat(), texts.collect(), tokens)?;
-            // A queue that was too short for one is too short for several.
+            // A queue that was too short for one batch is too short for several.
             if within < lines.len() || most < http.config.batch_api_items {
                 return Ok(());
             }
@@ -109,7 +111,8 @@ impl Call<'_> {
 }
 
 impl Http {
-    /// As [`Self::reserve`], with room for the texts by which a batch is compared.
+    /// Reserves the budget for a batch as [`Self::reserve`] does, with room for the texts by which it is
+    /// compared.
     fn reserve_for_batch(&self, inputs: &[Input<'_>]) -> Result<(usize, u64)> {
         let known = self.rider.known();
         let known = known.as_ref().map(|known| known.input());
@@ -129,7 +132,8 @@ impl Http {
         Ok((within, needed))
     }
 
-    /// Asks the service for one harmless word, directly: a wrong key, model or width is found before a batch is paid for.
+    /// Asks the service for one harmless word, directly: a wrong key, model or width is found before a batch
+    /// is paid for.
     fn expect_served(&self) -> Result<()> {
         match self.insist(&[probe()], usize::MAX)? {
             Ended::Vectors(mut vectors) => {
@@ -163,12 +167,13 @@ impl Http {
     fn parameters<'a>(&'a self, input: &'a [String]) -> Request<'a> {
         let HttpConfig { model, dimensions, input_type, body: more, .. } = &self.config;
         let (dimensions, input_type) = (*dimensions, input_type.as_deref());
-        // A quarter of the bytes that numbers take in words.
+        // Base64 takes a quarter of the bytes that numbers take in words.
         let encoding_format = self.names_format.load(Ordering::Relaxed).then_some("base64");
         Request { model, input, encoding_format, dimensions, input_type, more }
     }
 
-    /// Sends a batch of texts, for which tokens are reserved. What happens from the moment when it may be created is in the journal.
+    /// Sends a batch of texts, for which tokens are reserved. The journal has it from the moment on at which
+    /// it may be created.
     fn send_file(&self, batches: &Batches, file: &[u8], texts: Vec<Id>, tokens: u64) -> Result<()> {
         let file = self.upload(file).inspect_err(|_| self.unreserve(texts.len(), tokens))?;
         let at_ms = rehang_clock::unix_ms();
@@ -185,7 +190,7 @@ impl Http {
         }
         let refused = match said.or_else(|error| self.drop_sent(batches, &sent.own).and(Err(error)))? {
             Said::Good(mut response) => {
-                // Where the answer is broken, the list says its name.
+                // Where the answer is broken, the list says the batch's name.
                 let there: serde_json::Result<There> = json_of(&mut response);
                 return there.map_or(Ok(()), |there| batches.is_created(&sent.own, &there.id));
             }
@@ -196,7 +201,7 @@ impl Http {
                 reason
             }
             Said::Refused(400 | 404 | 413 | 422, reason) => reason,
-            // Its place in the list says whether it was heard.
+            // The list of batches says whether the request was heard.
             _ => return Ok(()),
         };
         self.drop_sent(batches, &sent.own)?;
@@ -247,13 +252,14 @@ impl Http {
         self.ask_until_heard("POST", "/batches", Some(("application/json", body.to_string().as_bytes())))
     }
 
-    /// The service's name for a batch that it was asked for without an answer; `None` where it was not created.
+    /// Looks for the service's name for a batch that it was asked for without an answer; `None` where it was
+    /// not created.
     pub(super) fn find_created(&self, batches: &Batches, own: &str) -> Result<Option<String>> {
         let sent = lock(&batches.state).batches.get(own).map(|batch| batch.sent.clone());
         let Some(sent) = sent else { return Ok(None) };
         for tries in 0..=LISTED_TRIES {
             if tries == LISTED_TRIES {
-                // Without its file, none is created from now on.
+                // Without its file, the batch is not created from now on.
                 self.delete(&sent.file);
             } else if tries > 0 {
                 self.wait_until(self.clock.now() + LISTED_RESTS)?;

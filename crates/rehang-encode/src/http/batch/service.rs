@@ -3,7 +3,7 @@
 use std::io::{BufRead as _, BufReader};
 use std::time::Duration;
 
-use rehang::Result;
+use rehang_core::Result;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -14,27 +14,27 @@ use super::super::pace::wait_asked;
 use super::super::{Http, Limited, Outcome, answer, with_wait};
 use crate::config::keys::seconds;
 
-/// The longest that a file may take on its way.
+/// Longest time that a file may take on its way.
 const TRANSFER_MAX: Duration = Duration::from_mins(30);
-/// Pages of the list, and batches of a page.
+/// Largest number of pages of the list that are read. `PAGE` is the number of batches of a page.
 pub(super) const PAGES_MAX: usize = 10;
 const PAGE: usize = 100;
-/// Bytes of an answer that is no file.
+/// Largest number of bytes of an answer that is no file.
 const SAID_BYTES_MAX: u64 = 64 << 20;
 
-/// What came of one question.
+/// Outcome of one question.
 pub(super) enum Said {
     Good(Response<Body>),
     /// The service refuses everybody for its limits.
     Limited(String, Option<Duration>),
-    /// Nobody heard it.
+    /// Nobody heard the question.
     Unheard(String),
-    /// Whether it was heard is not known.
+    /// Nobody knows whether the question was heard.
     Unclear(String),
     Refused(u16, String),
 }
 
-/// A batch as the service has it.
+/// Batch as the service has it.
 #[derive(Debug, Deserialize)]
 pub(super) struct There {
     pub(super) id: String,
@@ -73,7 +73,7 @@ impl There {
         self.metadata.get(name)?.as_str()
     }
 
-    /// What is wrong with all of it.
+    /// Errors of the whole batch.
     pub(super) fn errors(&self) -> &[Value] {
         let list = |path| self.errors.pointer(path).and_then(Value::as_array);
         list("/data").or_else(|| list("")).map_or(&[], Vec::as_slice)
@@ -81,7 +81,8 @@ impl There {
 }
 
 impl Http {
-    /// The batches that the service was asked for since some moment, and maybe earlier ones, the latest first; and whether these are all of them.
+    /// Lists the batches that the service was asked for since some moment, and maybe earlier ones, the latest
+    /// first. Gives whether these are all of them.
     pub(super) fn list(&self, since_ms: u64) -> Result<(Vec<There>, bool)> {
         #[derive(Deserialize)]
         struct Page {
@@ -108,7 +109,8 @@ impl Http {
         Ok((all, false))
     }
 
-    /// Reads a file of the service, line by line; gives whether it is there. A line may come twice, where the file broke off.
+    /// Reads a file of the service, line by line; gives whether it is there. A line may come twice, where the
+    /// file broke off.
     pub(super) fn lines_of(&self, file: &str, take: &mut dyn FnMut(&[u8])) -> Result<bool> {
         let mut all = |response: &mut Response<Body>| {
             let mut reader = BufReader::new(response.body_mut().with_config().limit(u64::MAX).reader());
@@ -124,12 +126,13 @@ impl Http {
         Ok(self.insist_at(&format!("/files/{file}/content"), None, &mut all)?.is_some())
     }
 
-    /// Asks the service to delete a file that is of no use any more. It may keep it.
+    /// Asks the service to delete a file that is of no use any more. The service may keep it.
     pub(super) fn delete(&self, file: &str) {
         drop(self.ask_at("DELETE", &format!("/files/{file}"), None));
     }
 
-    /// Asks until there is a whole answer, as often as a request may be sent; `None` where there is no such thing.
+    /// Asks until there is a whole answer, as often as a request may be sent; `None` where there is no such
+    /// thing.
     pub(super) fn insist_at(
         &self,
         path: &str,
@@ -153,7 +156,8 @@ impl Http {
         }
     }
 
-    /// Asks once, and again where it was certainly not heard: the service refuses everybody for its limits, or cannot be reached.
+    /// Asks once, and again where the question was certainly not heard: the service refuses everybody for its
+    /// limits, or cannot be reached.
     pub(super) fn ask_until_heard(
         &self,
         method: &str,

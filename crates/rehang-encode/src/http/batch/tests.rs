@@ -4,7 +4,7 @@ use std::thread;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use rehang::{Distance, Space};
+use rehang_core::{Distance, Space};
 use rehang_clock::ManualClock;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -23,7 +23,7 @@ fn texts(count: usize) -> Vec<String> {
     (0..count).map(|number| (number + 100).to_string()).collect()
 }
 
-/// An encoder of a process of its own.
+/// Opens an encoder of a process of its own.
 fn open_at(url: &str, journal: &Path, change: impl FnOnce(&mut HttpConfig)) -> (Http, Arc<ManualClock>) {
     let clock = Arc::new(ManualClock::default());
     (open_with(url, journal, clock.clone(), change), clock)
@@ -76,7 +76,7 @@ fn texts_go_in_a_file_and_come_back_whatever_their_order() {
     let (desk, journal) = (Desk::good(model), tempfile::tempdir().unwrap());
     desk.books().polls = 3;
     let (http, clock) = open_at(&desk.stub.url, journal.path(), |config| config.dimensions = Some(2));
-    // Twice the same text is one line.
+    // A text that comes twice is one line.
     let texts = [texts(30), texts(2)].concat();
     assert_eq!(embed(&http, &texts).unwrap(), right(&texts));
     let books = desk.books();
@@ -88,7 +88,7 @@ fn texts_go_in_a_file_and_come_back_whatever_their_order() {
         json!({"custom_id": line["custom_id"], "method": "POST", "url": "/v1/embeddings", "body": body})
     );
     drop(books);
-    // One word first, and some of the batch afterwards, by which it is compared.
+    // One word is asked for first, and some texts of the batch afterwards, by which it is compared.
     assert_eq!(desk.direct(), ["rehang", "100", "108", "116", "124", "rehang"]);
     assert!(http.is_vouched_for(http.receipt()));
     assert_eq!(http.spent(), Spent { items: 30 + 6, tokens: 30 * 3 + 4 * 3 + 12, money: 0.0 });
@@ -110,7 +110,8 @@ fn a_few_texts_are_asked_for_directly() {
     assert_eq!(desk.books().batches.len(), 0);
 }
 
-/// Whatever request a process dies at, before the service hears it or after, the next one goes on with what was sent.
+/// A process may die at any request, before the service hears it or after: the next one goes on with what was
+/// sent.
 #[test]
 fn no_text_is_sent_twice_wherever_a_process_dies() {
     let texts = texts(20);
@@ -129,14 +130,15 @@ fn no_text_is_sent_twice_wherever_a_process_dies() {
             assert_eq!(embed(&http, &texts).unwrap(), right(&texts), "after {after}, heard {is_heard}");
             assert_eq!(desk.most_sent(), 1, "after {after}, heard {is_heard}");
             assert_eq!(desk.books().batches.len(), 1, "after {after}, heard {is_heard}");
-            // Nor where the vectors were not written before the next death, with the file lost or not.
+            // No text is sent twice either where the vectors were not written before the next death, with the
+            // file lost or not.
             assert_eq!(embed(&open(&desk, &journal), &texts).unwrap(), right(&texts));
             let elsewhere = tempfile::tempdir().unwrap();
             assert_eq!(embed(&open(&desk, &elsewhere), &texts).unwrap(), right(&texts));
             assert_eq!((desk.most_sent(), journal_files(&elsewhere)), (1, 1));
         }
     }
-    // The list, the word, the file, the batch, two looks, the output and the comparison.
+    // The requests are the list, the word, the file, the batch, two looks, the output and the comparison.
     assert!(deaths >= 14, "{deaths}");
 }
 
@@ -153,21 +155,22 @@ fn what_is_under_way_is_waited_for_and_only_the_rest_is_sent() {
     }
     let http = open(&desk, &journal);
     desk.books().asked.insert("batch_0".into(), 4);
-    // What comes first is handed out, and the rest by the next call.
+    // The first call hands out the answers that come first, and the next call the rest.
     let first = embed(&http, &all).unwrap();
     assert_eq!(first[..30], right(&all)[..30]);
     assert!(first[30..].iter().all(|answer| matches!(answer, Err(ItemFailure::Untried(_)))));
     assert_eq!(embed(&http, &all[30..]).unwrap(), right(&all[30..]));
     assert_eq!((desk.most_sent(), desk.books().batches.len()), (1, 2));
-    // What the first process has sent is on the account.
+    // Texts that the first process has sent are on the account.
     assert_eq!(http.spent().items, 30 + 1 + 2 * 5);
-    // Of another model or prefix nothing is known.
+    // The journal knows nothing of another model or prefix.
     let other = open_at(&desk.stub.url, journal.path(), |config| config.model = "n".into()).0;
     embed(&other, &all[..30]).unwrap();
     assert_eq!(desk.most_sent(), 2);
 }
 
-/// A process that has read the journal long ago learns what another one, on the same machine or another, has sent before it died.
+/// A process that has read the journal long ago learns what another one, on the same machine or another, has
+/// sent before it died.
 #[test]
 fn what_another_process_sent_meanwhile_is_not_sent_again() {
     for is_elsewhere in [false, true] {
@@ -185,7 +188,8 @@ fn what_another_process_sent_meanwhile_is_not_sent_again() {
         let before = http.spent().items;
         assert_eq!(embed(&http, &all[20..]).unwrap(), right(&all[20..]));
         assert_eq!((desk.most_sent(), desk.books().batches.len()), (1, 2));
-        // The dead process had no time to tell the account what it has sent; of another machine's batch nobody here knows that.
+        // The dead process had no time to tell the account what it has sent. Nobody here knows that of
+        // another machine's batch.
         let taken = if is_elsewhere { 0 } else { 40 };
         assert_eq!(http.spent().items - before, taken + 5);
     }
@@ -204,10 +208,10 @@ fn every_line_comes_to_what_it_says() {
         let mut output: Vec<Value> = output.into_iter().take(14).collect();
         output.push(answered(&lines[2].0, &[f32::NAN, 1.0]));
         let nan = json!({"custom_id": lines[3].0, "response": {"status_code": 200, "body": {"data": [{"embedding": "X"}]}}, "error": null});
-        // As Python writes it.
+        // Python writes numbers that are not finite so.
         output.push(nan.to_string().replace("\"X\"", "[NaN, Infinity]").into());
         output.push(answered(&lines[19].0, &[9.0, 9.0]));
-        // As it is asked for.
+        // The vector comes in the format that it is asked for in.
         let bytes: Vec<u8> = model(&lines[17].1).iter().flat_map(|number| number.to_le_bytes()).collect();
         let vector = output.iter_mut().find(|line| line["custom_id"] == lines[17].0).unwrap();
         vector["response"]["body"]["data"][0]["embedding"] = BASE64_STANDARD.encode(bytes).into();
@@ -241,23 +245,23 @@ fn every_line_comes_to_what_it_says() {
     assert!(matches!(&answers[4], Err(ItemFailure::Untried(_))), "{}", reason(&answers[4]));
     let lost = "has no answer for it in batch batch_0";
     assert!(matches!(&answers[5], Err(ItemFailure::Temporary(why)) if why.contains(lost)), "{answers:?}");
-    // What is tried again is few.
+    // A few texts are tried again directly.
     assert_eq!(embed(&http, &[texts[5].clone()]).unwrap(), right(&texts[5..6]));
     assert_eq!(embed(&http, &[texts[4].clone()]).unwrap(), right(&texts[4..5]));
     assert_eq!(desk.most_sent(), 1);
     assert!(desk.direct().contains(&texts[5]));
-    // A later process tries what has no vector as well.
+    // A later process tries texts without a vector as well.
     assert_eq!(embed(&open(&desk, &journal), &texts[1..4]).unwrap(), right(&texts[1..4]));
     assert_eq!(embed(&open(&desk, &journal), &texts[6..]).unwrap(), right(&texts[6..]));
     assert_eq!(desk.most_sent(), 1);
 }
 
-/// What was not embedded in time is no attempt, costs nothing, and is sent again.
+/// Texts that were not embedded in time are no attempt, cost nothing, and are sent again.
 #[test]
 fn what_expires_is_sent_again() {
     let texts = texts(40);
     let desk = Desk::start(model, |number, lines| match number {
-        // Half of it, and of the other half the error file names a part.
+        // Half of the batch is embedded, and the error file names a part of the other half.
         0 => {
             let Over { output, .. } = completed(&lines[..20], model);
             let errors = lines[20..30].iter().map(|(id, _)| expired(id)).collect();
@@ -323,19 +327,19 @@ fn a_batch_that_fails_or_is_cancelled_says_why() {
     let untried = |answer: &&Answer| matches!(answer, Err(ItemFailure::Untried(_)));
     assert_eq!(answers.iter().filter(untried).count(), 19);
     assert_eq!(embed(&http, &texts[3..]).unwrap(), right(&texts[3..]));
-    // Where none is named, nobody is.
+    // Where no line is named, none is to blame.
     let desk =
         Desk::start(model, move |_, _| failed(said("model_not_found", "there is no model m", Value::Null)));
     let error = embed(&open(&desk, &journal), &texts).unwrap_err();
     assert!(error.is_retryable() && error.to_string().contains("is failed: there is no model m"), "{error}");
-    // What somebody cancelled is not sent again by this process.
+    // A batch that somebody cancelled is not sent again by this process.
     let desk = Desk::start(model, |_, lines| Over { status: "cancelled", ..completed(&lines[..15], model) });
     let http = open(&desk, &journal);
     assert_eq!(embed(&http, &texts).unwrap()[..15], right(&texts)[..15]);
     let error = embed(&http, &texts[15..]).unwrap_err();
     assert!(error.to_string().contains("is cancelled"), "{error}");
     assert_eq!(desk.books().batches.len(), 1);
-    // A later one sends it again.
+    // A later process sends it again.
     assert_eq!(embed(&open(&desk, &journal), &texts[15..]).unwrap(), right(&texts[15..]));
     assert_eq!(embed(&open(&desk, &journal), &texts[..15]).unwrap(), right(&texts[..15]));
 }
@@ -437,8 +441,8 @@ fn a_budget_is_what_is_sent() {
     assert_eq!((there, http.spent().items), (50 - 1 - 5, 50));
     assert!(embed(&http, &all[there..]).unwrap_err().is_budget_spent());
     assert_eq!(desk.books().sent.len() + desk.direct().len(), 50);
-    // The next process takes what is there, and has nothing left for more: not where the account was told of the batch, and not where the
-    // first one died before.
+    // The next process takes what is there, and has nothing left for more: not where the account was told of
+    // the batch, and not where the first process died before.
     let beside = Spent { items: 6, ..Spent::default() };
     let died = open();
     died.note_others(beside);
@@ -477,7 +481,7 @@ fn an_outage_of_an_hour_ends_the_call_and_loses_nothing() {
     let said = embed(&http, &texts(20)).unwrap_err();
     assert!(said.is_retryable() && said.to_string().contains("a later run waits for it"), "{said}");
     assert!(clock.waits().len() >= 60, "{:?}", clock.waits());
-    // Polls may be longer than that.
+    // Polls may be longer than that hour.
     let elsewhere = tempfile::tempdir().unwrap();
     let other = Desk::good(model);
     other.next_process(Some(Death { after: 5, is_heard: true }));
@@ -511,7 +515,7 @@ fn a_file_that_has_less_than_its_batch_says_is_asked_for_again() {
 
 #[test]
 fn a_batch_that_may_have_been_created_is_looked_for() {
-    // Without a list nobody can say, and the file says what to do.
+    // Without a list nobody can say whether the batch was created, and the file says what to do.
     let (desk, journal) = (Desk::good(model), tempfile::tempdir().unwrap());
     desk.books().has_no_list = true;
     desk.next_process(Some(Death { after: 3, is_heard: true }));
@@ -521,7 +525,7 @@ fn a_batch_that_may_have_been_created_is_looked_for() {
     assert!(error.is_conflict() && error.to_string().contains(JOURNAL), "{error}");
     fs_err::remove_dir_all(journal.path().join(JOURNAL)).unwrap();
     assert_eq!(embed(&open(&desk, &journal), &texts(20)).unwrap(), right(&texts(20)));
-    // One that the service does not know is not sent again either, unless its file is removed.
+    // A batch that the service does not know is not sent again either, unless its file is removed.
     let (desk, journal) = (Desk::good(model), tempfile::tempdir().unwrap());
     embed(&open(&desk, &journal), &texts(20)).unwrap();
     desk.books().batches.clear();
@@ -529,7 +533,7 @@ fn a_batch_that_may_have_been_created_is_looked_for() {
     assert!(error.to_string().contains(JOURNAL) && desk.most_sent() == 1, "{error}");
 }
 
-/// What a service answers says nothing sure of whether it has created a batch, unless the request was wrong.
+/// No answer of a service says for sure whether it has created a batch, unless the request was wrong.
 #[test]
 fn a_batch_that_was_created_all_the_same_is_found() {
     for (status, created) in [(402, Created::AtOnce), (418, Created::AtOnce), (500, Created::Late)] {
@@ -552,7 +556,8 @@ fn a_batch_that_was_created_all_the_same_is_found() {
     assert_eq!((journal_files(&journal), &desk.books().deleted[..]), (0, &["file-0".to_owned()][..]));
 }
 
-/// The first call that is refused for its key, or for an empty account, is the last one. A later process sends the texts.
+/// The first call that is refused for its key, or for an empty account, is the last one. A later process
+/// sends the texts.
 #[test]
 fn a_batch_that_is_refused_for_its_key_or_account_ends_at_once() {
     type Make = fn() -> Reply;
@@ -596,7 +601,7 @@ fn a_batch_that_is_refused_for_a_limit_is_asked_for_again_when_the_service_says(
     assert_eq!(embed(&http, &texts(20)).unwrap(), right(&texts(20)));
     assert_eq!(clock.waits()[0], Duration::from_secs(42));
     assert_eq!((desk.most_sent(), desk.books().files.len()), (1, 2), "its file and its output");
-    // One that lasts longer than a run stands still ends it, and says how long.
+    // A limit that lasts longer than a run stands still ends the run, and the error says how long it lasts.
     desk.books().bad_creation = limit("10m");
     let (http, clock) = open_at(&desk.stub.url, journal.path(), |config| config.model = "n".into());
     let error = embed(&http, &texts(20)).unwrap_err();
@@ -648,14 +653,14 @@ fn what_was_not_created_is_put_back_once() {
         http.drop_sent(batches, &own).unwrap();
         assert_eq!((http.spent().items, journal_files(&journal)), (1, 0));
     }
-    // Whatever else is put back too often, an account is never less than empty.
+    // An account is never less than empty, whatever else is put back too often.
     http.unreserve(2, 1000);
     assert_eq!(http.spent().items, 0);
     assert_eq!(embed(&http, &texts(20)).unwrap(), right(&texts(20)));
     assert_eq!(desk.most_sent(), 1);
 }
 
-/// A clock whose waits are heard of, and last until the other side of a channel is gone.
+/// Clock whose waits are heard of, and last until the other side of a channel is gone.
 struct Stepped(mpsc::Sender<()>, Mutex<mpsc::Receiver<()>>, ManualClock);
 
 impl rehang_clock::Clock for Stepped {
@@ -670,7 +675,7 @@ impl rehang_clock::Clock for Stepped {
     }
 }
 
-/// What two processes have spent, once each has told the account, is what the service did.
+/// Checks that two processes, once each has told the account, have spent together what the service did.
 fn expect_counted_once(desk: &Desk, in_order: [&Http; 2]) {
     for http in in_order {
         for _ in 0..3 {
@@ -684,7 +689,7 @@ fn expect_counted_once(desk: &Desk, in_order: [&Http; 2]) {
     assert_eq!(spent[0].tokens + spent[1].tokens, (sent * 3 + tokens) as u64, "{spent:?}");
 }
 
-/// While one process sends texts, another one waits for its turn, and then for their batch.
+/// A process waits for its turn while another one sends texts, and then for their batch.
 #[test]
 fn of_two_processes_with_one_journal_one_sends_at_a_time() {
     for (request, is_first_told) in [("POST /v1/files", true), ("POST /v1/batches", false)] {
@@ -709,7 +714,8 @@ fn of_two_processes_with_one_journal_one_sends_at_a_time() {
     }
 }
 
-/// Who reads it first, and who tells the account first, is the same; so is whether it took more than it was reckoned to, or less.
+/// The count is the same whoever reads the batch first, whoever tells the account first, and whether the
+/// batch took more or less than it was reckoned to.
 #[test]
 fn a_batch_that_two_processes_collect_at_once_is_counted_once() {
     for characters_per_token in [0.5, 2.0] {
@@ -744,7 +750,7 @@ fn a_batch_that_two_processes_collect_at_once_is_counted_once() {
     }
 }
 
-/// Both find that a batch was not created; one of them sends its texts again.
+/// Two processes find that a batch was not created; one of them sends its texts again.
 #[test]
 fn what_was_not_created_is_sent_again_by_one_of_two_processes() {
     let (desk, journal) = (Desk::good(model), tempfile::tempdir().unwrap());
@@ -761,7 +767,8 @@ fn what_was_not_created_is_sent_again_by_one_of_two_processes() {
     expect_counted_once(&desk, [&first, &second]);
 }
 
-/// A worker that needs a text whose batch another one asks for at this moment does not take it for one that was not created.
+/// A worker that needs a text whose batch another one asks for at this moment does not take it for one that
+/// was not created.
 #[test]
 fn a_batch_that_is_asked_for_at_this_moment_is_not_looked_for() {
     let (desk, journal) = (Desk::good(model), tempfile::tempdir().unwrap());

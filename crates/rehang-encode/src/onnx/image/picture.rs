@@ -1,25 +1,28 @@
-//! Image files, decoded whole or not at all, in a bounded memory. `rehang-train` compiles this very file to read its examples, so
-//! that an encoder meets in service what it was trained on.
+//! Image files, decoded whole or not at all, in a bounded memory. `rehang-train` compiles this very file to
+//! read its examples, so that an encoder meets in service what it was trained on.
 
 use std::io::Cursor;
 
 use image::imageops::FilterType;
 use image::metadata::Orientation;
 use image::{DynamicImage, GrayImage, ImageDecoder as _, ImageFormat, ImageReader, RgbImage};
-use rehang::Semaphore;
+use rehang_core::Semaphore;
 use zune_jpeg::zune_core::bytestream::ZCursor;
 use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
 
-/// Bytes that all images of an encoder, or of a folder, may take together while they are decoded and scaled. A small file may be a
-/// picture of any size, so this is asked for before anything is allocated.
+/// Bytes that all images of an encoder, or of a folder, may take together while they are decoded and scaled.
+/// A small file may be a picture of any size, so this is asked for before anything is allocated.
 pub(crate) const DECODING_BYTES_MAX: usize = 1 << 30;
 
-/// Longest side of a scaled image: a picture with the proportions of a thread is stretched rather than grown without bound.
+/// Longest side of a scaled image: a picture with the proportions of a thread is stretched rather than grown
+/// without bound.
 const SCALED_SIDE_MAX: f64 = 65_536.0;
 
-/// Width and height that an image is scaled to before the middle `to` is cut out: its shorter side to `shorter_side`, or else until it covers
-/// `to`. The longer side is rounded down, as by torchvision; rounding never makes a side too short for the cut.
+/// Computes the width and height that an image is scaled to before the middle of the second size is cut out.
+///
+/// The shorter side is scaled to `shorter_side`, or else until the image covers that size. The longer side is
+/// rounded down, as by torchvision; rounding never makes a side too short for the cut.
 pub(crate) fn covering(
     (from_width, from_height): (u32, u32),
     (width, height): (u32, u32),
@@ -35,23 +38,24 @@ pub(crate) fn covering(
     (side(from_width, width), side(from_height, height))
 }
 
-/// An image file whose head was read: nothing of its pixels' size is allocated yet.
+/// Image file whose head was read: nothing of its pixels' size is allocated yet.
 pub(crate) enum Picture<'a> {
-    /// Decoded by the library behind `image`, but strictly: what is damaged is an error there, and grey otherwise.
+    /// JPEG, decoded by the library behind `image`, but strictly: damage is an error there, and would be grey
+    /// pixels otherwise.
     Jpeg(Box<zune_jpeg::JpegDecoder<ZCursor<&'a [u8]>>>),
-    /// Turned by its own tag whoever reads it, as Pillow does with TIFF alone.
+    /// Image that its own tag turns whoever reads it, as Pillow does with TIFF alone.
     Turned(Box<dyn image::ImageDecoder + 'a>),
     Other(Box<dyn image::ImageDecoder + 'a>),
 }
 
-/// The quarter turn and mirroring that the orientation tag of an image asks for.
+/// Quarter turn and mirroring that the orientation tag of an image asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Turn(Orientation);
 
 impl Turn {
     pub(crate) const NONE: Self = Self(Orientation::NoTransforms);
 
-    /// A size after it.
+    /// Size that an image of this size has after the turn.
     pub(crate) fn size(self, (width, height): (u32, u32)) -> (u32, u32) {
         match self.0 {
             Orientation::Rotate90
@@ -67,7 +71,8 @@ impl Turn {
 }
 
 impl<'a> Picture<'a> {
-    /// Reads the head. The format is read from the bytes: files are misnamed often, and a PNG called .jpg is a good image.
+    /// Reads the head of an image file. The format is read from the bytes: files are misnamed often, and a
+    /// PNG called .jpg is a good image.
     pub(crate) fn open(bytes: &'a [u8]) -> Result<Self, String> {
         let reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format();
         let reader = reader.map_err(|error| error.to_string())?;
@@ -101,7 +106,7 @@ impl<'a> Picture<'a> {
         Ok(Self::Jpeg(Box::new(decoder)))
     }
 
-    /// Width and height.
+    /// Width and height in pixels.
     pub(crate) fn size(&self) -> (u32, u32) {
         match self {
             Self::Jpeg(decoder) => {
@@ -111,8 +116,10 @@ impl<'a> Picture<'a> {
         }
     }
 
-    /// How it is to be turned, where its orientation tag is to be followed or the format asks for that in any case; and whether it has one that
-    /// is not followed. A tag that cannot be read asks for nothing.
+    /// Decides how the image is to be turned: as its orientation tag says, where that is to be followed or
+    /// the format asks for it in any case. Also says whether there is a tag that is not followed.
+    ///
+    /// A tag that cannot be read asks for nothing.
     pub(crate) fn turn(&mut self, is_followed: bool) -> (Turn, bool) {
         let tag = match self {
             Self::Jpeg(decoder) => decoder.exif().and_then(|exif| Orientation::from_exif_chunk(exif)),
@@ -126,7 +133,8 @@ impl<'a> Picture<'a> {
         }
     }
 
-    /// Its pixels, grey where there is one channel and red, green and blue otherwise, turned, scaled and then cut to the middle.
+    /// Decodes the pixels, grey where there is one channel and red, green and blue otherwise, turned, scaled
+    /// and then cut to the middle.
     pub(crate) fn fitted(
         self,
         turn: Turn,
@@ -138,7 +146,8 @@ impl<'a> Picture<'a> {
     ) -> Result<DynamicImage, String> {
         let _room = memory.acquire_many(self.places(turn, scaled.1)?);
         let decoded = self.decode()?;
-        // Colours first, size second: the order of the common libraries, and the size is then the cheaper step.
+        // Colours come first and the size second: this is the order of the common libraries, and the size is
+        // then the cheaper step.
         let mut image = match channels {
             1 => DynamicImage::ImageLuma8(decoded.into_luma8()),
             _ => DynamicImage::ImageRgb8(decoded.into_rgb8()),
@@ -155,7 +164,8 @@ impl<'a> Picture<'a> {
         Ok(image.crop_imm(middle(scaled.0, width), middle(scaled.1, height), width, height))
     }
 
-    /// Bytes that decoding and then scaling to a height may take; fails for more than there are for all images.
+    /// Bytes that decoding and then scaling to a height may take; fails for more than there are for all
+    /// images.
     fn places(&self, turn: Turn, scaled_height: u32) -> Result<usize, String> {
         let (width, height) = turn.size(self.size());
         // The first of two passes of scaling changes the height, with four numbers of four bytes a pixel.
@@ -175,7 +185,7 @@ impl<'a> Picture<'a> {
         let (width, height) = self.size();
         let pixels = u64::from(width) * u64::from(height);
         match self {
-            // A progressive one is kept as coefficients of two bytes until its end.
+            // A progressive JPEG is kept as coefficients of two bytes until its end.
             Self::Jpeg(decoder) => {
                 let components = decoder.info().map_or(4, |info| u64::from(info.components));
                 pixels * (2 * components + 3 + 3)
@@ -202,13 +212,15 @@ impl<'a> Picture<'a> {
     }
 }
 
-/// Fails where a JPEG file ends before its end marker: decoders fill up with grey what was cut off from the last rows.
+/// Fails where a JPEG file ends before its end marker: decoders fill up with grey what was cut off from the
+/// last rows.
 fn expect_end(bytes: &[u8]) -> Result<(), String> {
     const END: u8 = 0xD9;
-    // Behind the start marker: a marker and its segment, or a marker alone; behind the start of a scan its data.
+    // Behind the start marker comes a marker and its segment, or a marker alone; behind the start of a scan
+    // its data.
     let mut rest = bytes.get(2..).unwrap_or_default();
     while let [_, tail @ ..] = rest {
-        // What is no marker is the data of a scan, where 0xFF is followed by 0, or filling.
+        // Bytes that are no marker are the data of a scan, where 0xFF is followed by 0, or filling.
         let &[0xFF, marker @ (1..=0xFE), ref behind @ ..] = rest else {
             rest = tail;
             continue;

@@ -1,26 +1,27 @@
-//! A store in which something happens right before a call: what others do between two steps of one process.
+//! Store in which something happens right before a call: what others do between two steps of one process.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rehang::{ErrorKind, Matrix, Provenance, Result, Space};
+use rehang_core::{ErrorKind, Matrix, Provenance, Result, Space};
 use rehang_store::{
     AtWork, Claimed, Counts, Drawn, Epoch, Failure, Filter, Found, Index, Item, ItemKey, ItemWrite, Ledger,
     Priority, Queue, Record, Revision, Sample, Scan, SpaceRecord, VectorRecord, VectorWrite, WriteOutcome,
 };
 use rehang_store_tests::MemoryStore;
 
-/// What happens before a call, by its name. An error of it is the error of the call.
+/// Function that is called before each call of a store, with the call's name. An error of it is the error of
+/// the call.
 type Hook = dyn Fn(&MemoryStore, &str) -> Result<()> + Send + Sync;
 
-/// A store in which something happens right before each call that can fail.
+/// Store in which something happens right before each call that can fail.
 #[derive(Clone)]
 pub struct Hooked {
     pub store: MemoryStore,
     hook: Arc<Hook>,
     happened: Arc<AtomicBool>,
-    /// Which native vectors something beside the store has the writes of ignored, by the item's key.
+    /// Whether writes of an item's native vectors are ignored, as by something beside the store.
     ignores: Arc<dyn Fn(ItemKey) -> bool + Send + Sync>,
     /// Space and depth of every search.
     pub searched: Arc<Mutex<Vec<(String, usize)>>>,
@@ -36,12 +37,12 @@ impl Hooked {
         Self { store: store.clone(), hook: Arc::new(hook), happened, ignores, searched }
     }
 
-    /// A store beside which something has the writes of some native vectors ignored.
+    /// Makes a store beside which something has the writes of some native vectors ignored.
     pub fn ignoring(store: &MemoryStore, ignores: impl Fn(ItemKey) -> bool + Send + Sync + 'static) -> Self {
         Self { ignores: Arc::new(ignores), ..Self::new(store, |_, _| Ok(())) }
     }
 
-    /// Something happens once, right before the first call of a name.
+    /// Makes a store in which something happens once, right before the first call of a name.
     pub fn before(
         store: &MemoryStore,
         call: &'static str,
@@ -58,7 +59,8 @@ impl Hooked {
         Self { happened, ..hooked }
     }
 
-    /// A store whose next writes of vectors fail, as while another process writes for longer than a call waits.
+    /// Makes a store whose next writes of vectors fail, as while another process writes for longer than a
+    /// call waits.
     pub fn busy(store: &MemoryStore, writes: u32) -> Self {
         let left = AtomicU32::new(writes);
         Self::new(store, move |store, call| {

@@ -1,4 +1,5 @@
-//! A small world: two models that are known functions of the source, an adapter between them, a gallery.
+//! Small world for tests: two models that are known functions of the source, an adapter between them, a
+//! gallery.
 #![allow(dead_code, reason = "each of the two test programs uses a part of it")]
 
 pub mod hooked;
@@ -10,8 +11,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use rehang::order::Policy;
-use rehang::{Adapter, Distance, Error, Provenance, Result, Space};
+use rehang_core::order::Policy;
+use rehang_core::{Adapter, Distance, Error, Provenance, Result, Space};
 pub use rehang_clock::ManualClock;
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_store::{ItemWrite, Ledger, NewVector, Scan, Select, Store};
@@ -35,7 +36,7 @@ pub fn new_space() -> Space {
     Space::new("new-model", D_NEW, Distance::L2, false)
 }
 
-/// A number in [−1, 1) from a text and a place: what stands for a model here.
+/// Returns a number in [−1, 1) from a text and a place: it stands for a model here.
 fn feature(text: &str, place: u64) -> f32 {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64 ^ place.wrapping_mul(0xff51_afd7_ed55_8ccd);
     for byte in text.bytes() {
@@ -46,19 +47,19 @@ fn feature(text: &str, place: u64) -> f32 {
     ((state >> 40) as f32 / (1u64 << 23) as f32) - 1.0
 }
 
-/// What the old model says of a source.
+/// Embeds a source by the old model.
 pub fn old_model(source: &str) -> Vec<f32> {
     (0..D_OLD as u64).map(|place| feature(source, place)).collect()
 }
 
-/// What the new model says of a source: the old model's features and one of its own.
+/// Embeds a source by the new model: the old model's features and one of its own.
 pub fn new_model(source: &str) -> Vec<f32> {
     let mut vector = old_model(source);
     vector.push(feature(source, 99));
     vector
 }
 
-/// h pads with 0; σ² is a function of the raw output, so that items differ.
+/// Returns an adapter whose h pads with 0; σ² is a function of the raw output, so that items differ.
 pub fn adapter() -> Adapter {
     adapter_between(old_space(), new_space())
 }
@@ -67,7 +68,7 @@ fn adapter_between(old: Space, new: Space) -> Adapter {
     padding(old, new, vec![1.0, 0.5, 0.0, 0.0], -1.0)
 }
 
-/// Another adapter between the same spaces: its last coordinate is 0.5.
+/// Returns an adapter that differs from [`adapter`] between the same spaces: its last coordinate is 0.5.
 pub fn other_adapter() -> Adapter {
     let mut adapter = adapter();
     adapter.map.mixer[0].bias[3] = 0.5;
@@ -86,7 +87,7 @@ impl World {
         Self::between(old_space(), new_space())
     }
 
-    /// An upgrade of a gallery from any space to another.
+    /// Returns an upgrade of a gallery from any space to another.
     pub fn between(old: Space, new: Space) -> Self {
         let adapter = adapter_between(old.clone(), new.clone());
         Self { old, new, adapter }
@@ -97,7 +98,7 @@ impl World {
         UpgradeSetup { old: &self.old, new: &self.new, adapter: Some(&self.adapter), order }
     }
 
-    /// A backfill by one worker.
+    /// Runs a backfill by one worker.
     pub fn backfill(&self, store: &dyn Store, encoder: &dyn Encoder, limits: Limits) -> Result<Summary> {
         self.backfill_observed(store, encoder, limits, &ManualClock::default(), &Unobserved)
     }
@@ -115,7 +116,7 @@ impl World {
     }
 }
 
-/// A gallery of some items in an upgrade that has begun.
+/// Makes a gallery of some items in an upgrade that has begun.
 pub fn started(items: usize) -> (MemoryStore, World) {
     let (store, world) = (MemoryStore::new(), World::new());
     fill(&store, items);
@@ -123,17 +124,18 @@ pub fn started(items: usize) -> (MemoryStore, World) {
     (store, world)
 }
 
-/// An item's name: a number, since that is what Qdrant's points are called, and as long as any other, so that both sort alike.
+/// Returns an item's id: a number, since that is what Qdrant's points are called, and as long as any other,
+/// so that both sort alike.
 pub fn id(number: usize) -> String {
     format!("{}", 1_000 + number)
 }
 
-/// The number of an item.
+/// Returns the number of an item.
 pub fn number(id: &str) -> usize {
     id.parse::<usize>().unwrap() - 1_000
 }
 
-/// An item as the application writes it before the switch: with its old vector.
+/// Returns an item as the application writes it before the switch: with its old vector.
 pub fn item(number: usize, version: usize) -> ItemWrite {
     let source = format!("source {number} version {version}");
     ItemWrite {
@@ -145,19 +147,20 @@ pub fn item(number: usize, version: usize) -> ItemWrite {
     }
 }
 
-/// What an application searches and writes through; a clone of a store is another handle on it.
+/// Returns the gallery that an application searches and writes through; a clone of a store is another handle
+/// on it.
 pub fn gallery<S: Store + Clone + 'static>(store: &S) -> Gallery {
     Gallery::new(Arc::new(store.clone()))
 }
 
-/// A gallery of `items` with old vectors.
+/// Fills a store with `items` items that have old vectors.
 pub fn fill(store: &dyn Ledger, items: usize) {
     store.create_space(&old_space(), Provenance::Old).unwrap();
     let writes: Vec<ItemWrite> = (0..items).map(|number| item(number, 0)).collect();
     store.put(&writes).unwrap();
 }
 
-/// The new model as an encoder that counts, and fails where told.
+/// Encoder of the new model that counts, and fails where told.
 #[derive(Default)]
 pub struct TestEncoder {
     pub space: Option<Space>,
@@ -170,18 +173,19 @@ pub struct TestEncoder {
     pub calls: AtomicU64,
     /// The call that fails for good (counted from 1), as a wrong key would.
     pub fatal_at: Option<u64>,
-    /// Items of the call before it that are embedded; the others are left untried, as where the key ends half-way.
+    /// Items that are embedded by the call that fails; the others are left untried, as where the key ends
+    /// half-way.
     pub tried_before: Option<usize>,
     /// The call from which on its budget is spent (counted from 1).
     pub spent_at: Option<u64>,
-    /// How far the last coordinate is from the new model's: another model.
+    /// Distance of the last coordinate from the new model's: anything but 0 is another model.
     pub by: f32,
     pub fingerprint: Option<&'static str>,
     /// Whether it says that the source alone makes a vector, as it does.
     pub reads_source_alone: bool,
-    /// Texts after which it is found to be itself; 0 where it always is.
+    /// Texts after which the encoder compares itself and vouches for them; 0 where it always vouches.
     pub vouches_after: u64,
-    /// Texts so far, and those of them that it vouches for.
+    /// Texts so far; `vouched` has those of them that the encoder vouches for.
     pub given: AtomicU64,
     pub vouched: AtomicU64,
 }
@@ -225,7 +229,7 @@ impl Encoder for TestEncoder {
     fn encode(&self, inputs: &[Input<'_>]) -> Result<Vec<Result<Vec<f32>, ItemFailure>>> {
         let call = self.calls.fetch_add(1, Ordering::SeqCst) + 1;
         if self.fatal_at == Some(call) {
-            return Err(Error::from(rehang::ErrorKind::Unauthorised {
+            return Err(Error::from(rehang_core::ErrorKind::Unauthorised {
                 service: "the test encoder".into(),
                 detail: "401".into(),
             }));
@@ -272,7 +276,7 @@ impl Encoder for TestEncoder {
     }
 }
 
-/// Dies at the n-th visit (counted from 1) of a place.
+/// Observer that dies at the n-th visit (counted from 1) of a place.
 pub struct DieAt {
     pub place: Place,
     pub visit: u64,
@@ -302,7 +306,7 @@ impl Observer for DieAt {
     }
 }
 
-/// One line an item and space: everything that can be observed of a gallery, in the order of ids.
+/// Returns everything that can be observed of a gallery, in the order of ids: one line an item and space.
 pub fn snapshot(store: &dyn Ledger) -> Vec<String> {
     let mut lines = vec![format!("serving {:?}", store.serving().unwrap())];
     for space in store.spaces().unwrap() {
@@ -327,8 +331,8 @@ pub fn snapshot(store: &dyn Ledger) -> Vec<String> {
     lines
 }
 
-/// What must hold of a gallery at any time: vectors are exactly what their model (or the adapter) says of the source
-/// that the item has now.
+/// Checks what must hold of a gallery at any time: vectors are exactly what their model (or the adapter) says
+/// of the source that the item has now.
 pub fn check(store: &dyn Ledger, adapters: &[Adapter]) {
     for space in store.spaces().unwrap() {
         let name = &space.space.name;

@@ -1,10 +1,11 @@
-//! The smallest adapter there is, for tests of every crate: it copies the old coordinates and fills up with zeros.
+//! Makes the smallest adapter there is, for tests of every crate: it copies the old coordinates and fills up
+//! with zeros.
 
-use rehang::adapter::{Adapter, Dense, InputScaling, Map, Uncertainty};
-use rehang::{Fusion, Matrix, Space};
+use rehang_core::adapter::{Adapter, Dense, InputScaling, Map, Uncertainty};
+use rehang_core::{Fusion, Matrix, Space};
 
-/// h pads (or cuts off); σ² is a line in the raw output with these weights `[d_new]`. Fused searches go by old distances alone, on a scale
-/// of their own.
+/// Returns an adapter whose h pads (or cuts off); σ² is a line in the raw output with these weights
+/// `[d_new]`. Fused searches go by old distances alone, on a scale of their own.
 pub fn padding(old: Space, new: Space, weight: Vec<f32>, bias: f32) -> Adapter {
     let (d_old, d_new) = (old.dimension, new.dimension);
     let copy = Matrix::from_fn(d_new, d_old, |row, column| f32::from(u8::from(row == column)));

@@ -1,5 +1,5 @@
-//! An application that knows nothing of rehang: what `docs/store.md` lets it write through plain SQL, and what it knows of its items
-//! after that.
+//! Application that knows nothing of rehang: it writes what `docs/store.md` lets it write through plain SQL,
+//! and knows its items after that.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use rusqlite::{OptionalExtension as _, Transaction, params};
 
 use super::{id, new_model, new_space, old_model, old_space};
 
-/// What is known of an item.
+/// Knowledge of an application about one of its items.
 #[derive(Clone)]
 pub struct Known {
     pub source: String,
@@ -16,19 +16,19 @@ pub struct Known {
     pub has_old: bool,
 }
 
-/// Which of the two spaces a vector is written to.
+/// Space that a vector is written to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Of {
     Old,
     New,
 }
 
-/// One thing that an application does to an item.
+/// Statement of an application about an item.
 #[derive(Debug, Clone, Copy)]
 pub enum Statement {
-    /// A new item with its vector, or another source and vector of one that is there.
+    /// A new item with its vector, or a new source and vector of an item that is there.
     Insert,
-    /// Another source: every vector is removed.
+    /// A new source: every vector is removed.
     Source,
     /// The file behind the same path has changed.
     Touch,
@@ -36,7 +36,7 @@ pub enum Statement {
     Vector(Of),
     /// `UPDATE` of a vector, if there is one.
     Update(Of),
-    /// No content.
+    /// Update of the label, which is no content.
     Label,
     Delete,
     /// `INSERT OR REPLACE`: another item with the same id.
@@ -50,7 +50,8 @@ pub struct Plain {
 }
 
 impl Plain {
-    /// Performs it, and has the items say the same. Gives whether what its source names has changed.
+    /// Performs the statement, and updates `items` to match. Returns whether the content that its source
+    /// names has changed.
     pub fn perform(
         &self,
         sql: &Transaction<'_>,
@@ -64,7 +65,7 @@ impl Plain {
             Of::Old => (table(sql, &old_space().name), old_model(source)),
             Of::New => (table(sql, &new_space().name), new_model(source)),
         };
-        // What must have become of the item, and whether its revision is another one.
+        // The item as it must have become, and whether its revision is another one.
         let (known, changed) = match (self.statement, there.clone()) {
             (Statement::Insert, _) => {
                 let upsert = "INSERT INTO item (id, source) VALUES (?1, ?2) ON CONFLICT (id) DO UPDATE SET source = excluded.source";
@@ -110,7 +111,8 @@ impl Plain {
                             update(sql, &table, &id, &vector)?;
                         }
                         let first = !had && matches!(self.statement, Statement::Vector(_));
-                        // Another vector is another content, and removes what lies beside it but for what was made from the source.
+                        // Another vector is another content. It removes the vectors beside it, except those
+                        // that were made from the source.
                         let has_old = match of {
                             Of::Old => had || first,
                             Of::New => known.has_old && !had,
@@ -136,7 +138,7 @@ impl Plain {
     }
 }
 
-/// The table of a space's vectors, if the space is there.
+/// Returns the table of a space's vectors, if the space is there.
 fn table(sql: &Transaction<'_>, space: &str) -> rusqlite::Result<Option<String>> {
     sql.query_row("SELECT number FROM space WHERE name = ?1", [space], |row| row.get(0))
         .optional()

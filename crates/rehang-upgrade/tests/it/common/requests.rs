@@ -1,5 +1,5 @@
-//! An application of a collection of Qdrant that knows nothing of rehang: what `docs/qdrant.md` lets it do by plain requests, and what it
-//! knows of its items after that.
+//! Application of a collection of Qdrant that knows nothing of rehang: it does what `docs/qdrant.md` lets it
+//! do by plain requests, and knows its items after that.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::common::plain::{Known, Of, Plain, Statement};
 use crate::common::{id, old_model};
 use crate::qdrant::send;
 
-/// Where it writes.
+/// Collection that the application writes to.
 pub struct Requests {
     pub url: String,
     pub collection: String,
@@ -21,8 +21,8 @@ impl Requests {
         send(&self.url, method, &format!("/collections/{}/points{path}?wait=true", self.collection), body);
     }
 
-    /// Performs a write, and has the items say the same. Gives whether what its source names has changed. `has_old_space`: whether
-    /// the application's vectors are still a space.
+    /// Performs a write, and updates `items` to match. Returns whether the content that its source names has
+    /// changed. `has_old_space` says whether the application's vectors are still a space.
     pub fn perform(
         &self,
         plain: &Plain,
@@ -42,7 +42,7 @@ impl Requests {
         let set =
             |payload: Value| self.send("POST", "/payload", &json!({"payload": payload, "points": [point]}));
         let delete = || self.send("POST", "/delete", &json!({"points": [point]}));
-        // What must have become of the item, and whether its revision is another one.
+        // The item as it must have become, and whether its revision is another one.
         let (known, changed) = match (plain.statement, there.clone()) {
             (Statement::Insert, _) => {
                 upsert(json!({"embedding": old_model(&source)}));
@@ -78,7 +78,7 @@ impl Requests {
                 set(json!({"rehang": 0}));
                 (Some(Known { has_old: has_old_space, ..known }), true)
             }
-            // The named vector of the new space is no application's to write.
+            // An application does not write the named vector of the new space.
             (Statement::Vector(Of::New) | Statement::Update(Of::New), Some(known)) => (Some(known), false),
         };
         let revision = store.get(&[&id]).unwrap().remove(0).map(|item| item.revision);

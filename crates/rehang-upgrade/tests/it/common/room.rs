@@ -1,12 +1,13 @@
-//! A disk without room: no file of this process may grow beyond so many bytes, and the system refuses writes as on a full disk.
+//! Disk without room: no file of this process may grow beyond so many bytes, and the system refuses writes as
+//! on a full disk.
 
 use std::path::Path;
 
 #[cfg(unix)]
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 
-/// As long as it lives, the log of a gallery may grow by so many bytes only. The limit is the process's: one at a time, and no other
-/// file of it that grows longer than the log.
+/// Limit on the growth of a gallery's log, in bytes, as long as the value lives. The limit is the process's:
+/// only one at a time, and no other file of the process may grow longer than the log.
 #[cfg(unix)]
 pub struct NoRoom(Rlimit);
 
@@ -18,7 +19,8 @@ impl NoRoom {
             fn signal(number: i32, handler: usize) -> usize;
         }
         const IGNORED: usize = 1;
-        // SAFETY: no handler is set, the signal is ignored: the system then gives the writer an error instead of ending the process.
+        // SAFETY: no handler is set, the signal is ignored: the system then gives the writer an error instead
+        // of ending the process.
         unsafe { signal(Signal::XFSZ.as_raw(), IGNORED) };
         let log = fs_err::metadata(format!("{}-wal", gallery.display())).map_or(0, |metadata| metadata.len());
         let before = getrlimit(Resource::Fsize);
@@ -35,7 +37,7 @@ impl Drop for NoRoom {
     }
 }
 
-/// Elsewhere there is always room.
+/// Limit that limits nothing: elsewhere there is always room.
 #[cfg(not(unix))]
 pub struct NoRoom;
 

@@ -4,7 +4,7 @@ mod protocols;
 mod retrieval;
 mod table;
 
-use rehang::Result;
+use rehang_core::Result;
 use rehang_cli::shared::Exit;
 
 use crate::arguments::evaluate::EvaluateCommand;

@@ -1,6 +1,6 @@
 //! `rehang-lab evaluate verification`, `identification` and `landmarks`.
 
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use rehang_cli::options;
 use rehang_cli::shared::{Exit, say_findings, with_bar};
 use rehang_protocols::landmarks::LandmarkSetup;
@@ -12,7 +12,7 @@ use rehang_protocols::{
 use super::table;
 use crate::arguments::evaluate::{IdentificationArguments, LandmarksArguments, VerificationArguments, named};
 
-/// TAR@FAR for every pair of models.
+/// Prints TAR@FAR for every pair of models.
 pub fn verification(arguments: &VerificationArguments, json: bool) -> Result<Exit> {
     let files = arguments.faces.files(&arguments.models)?;
     let answer = with_bar(|_| verify(&files, &arguments.pairs, &arguments.far))?;
@@ -31,7 +31,7 @@ pub fn verification(arguments: &VerificationArguments, json: bool) -> Result<Exi
     Exit::Done.print(json, &answer, &text)
 }
 
-/// TPIR@FPIR, rank-1 and rank-5 for every pair of models.
+/// Prints TPIR@FPIR, rank-1 and rank-5 for every pair of models.
 pub fn identification(arguments: &IdentificationArguments, json: bool) -> Result<Exit> {
     let files = arguments.faces.files(&arguments.models)?;
     let how = options!(IdentificationFiles { gallery, probes, fpir, candidates } from arguments);
@@ -63,7 +63,7 @@ pub fn identification(arguments: &IdentificationArguments, json: bool) -> Result
     Exit::Done.print(json, &answer, &text)
 }
 
-/// Landmark retrieval for every pair of models.
+/// Prints landmark retrieval for every pair of models.
 pub fn landmarks(arguments: &LandmarksArguments, json: bool) -> Result<Exit> {
     let truth = match (&arguments.solution, &arguments.ground_truth) {
         (Some(file), _) => LandmarkTruth::Solution {

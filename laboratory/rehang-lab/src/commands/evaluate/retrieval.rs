@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use rehang::Result;
-use rehang::curve::{MAP, QueryCount, TOP1};
+use rehang_core::Result;
+use rehang_core::curve::{MAP, QueryCount, TOP1};
 use rehang_cli::options;
 use rehang_cli::shared::{Exit, say_findings, with_bar};
 use rehang_protocols::compatibility::WidthRule;
@@ -14,7 +14,7 @@ use rehang_protocols::{
 use super::table;
 use crate::arguments::evaluate::{CrossArguments, RefreshArguments, SequenceArguments, named};
 
-/// The cross matrix of retrieval metrics.
+/// Prints the cross matrix of retrieval metrics.
 pub fn cross(arguments: &CrossArguments, json: bool) -> Result<Exit> {
     let files = arguments.answers.files(&arguments.models.models)?;
     let best = arguments.models.best.as_ref();
@@ -31,7 +31,7 @@ pub fn cross(arguments: &CrossArguments, json: bool) -> Result<Exit> {
     Exit::Done.print(json, &answer, &text)
 }
 
-/// A hot refresh in every order.
+/// Prints a hot refresh in every order.
 pub fn refresh(arguments: &RefreshArguments, json: bool) -> Result<Exit> {
     let files = arguments.answers.files(&arguments.models)?;
     let orders = named("orders", &arguments.orders)?;
@@ -69,7 +69,7 @@ pub fn refresh(arguments: &RefreshArguments, json: bool) -> Result<Exit> {
     Exit::Done.print(json, &answer, &text)
 }
 
-/// Upgrades in a row.
+/// Prints upgrades in a row.
 pub fn sequence(arguments: &SequenceArguments, json: bool) -> Result<Exit> {
     let files = arguments.answers.files(&arguments.models)?;
     let how = options!(

@@ -1,13 +1,13 @@
-//! How cross matrices are shown.
+//! Tables that show cross matrices.
 
-use rehang::statistics::Interval;
+use rehang_core::statistics::Interval;
 use rehang_protocols::Table;
 use rehang_protocols::compatibility::Compatibility;
 
-/// Rows and columns of a search.
+/// Words for the axes of a search's table.
 pub const SEARCH: &str = "queries by row, gallery by column";
 
-/// A cross matrix and what it says about every pair; `axes` says what the rows and the columns are.
+/// Writes a cross matrix and what it says about every pair; `axes` says what the rows and the columns are.
 pub fn text(title: &str, axes: &str, table: &Table) -> String {
     let matrix = &table.matrix;
     let mut text = format!("{title}, percent: {axes}\n");
@@ -61,7 +61,7 @@ fn pair_table(pairs: &[Compatibility], intervals: &[Interval]) -> String {
     text
 }
 
-/// Two decimals, as the papers print percent; a dash where there is no number.
+/// Writes a number with two decimals, as the papers print percent; a dash where there is none.
 pub fn two_decimals(value: f64) -> String {
     if value.is_finite() { format!("{value:.2}") } else { "–".into() }
 }

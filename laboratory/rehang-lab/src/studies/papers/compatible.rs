@@ -3,17 +3,17 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use rehang::comparison::{Comparison, Measure, MethodOutcome, OrderOutcome, Quality};
-use rehang::statistics::MeanSd;
-use rehang::{Error, Result};
+use rehang_core::comparison::{Comparison, Measure, MethodOutcome, OrderOutcome, Quality};
+use rehang_core::statistics::MeanSd;
+use rehang_core::{Error, Result};
 use rehang_report::comparison_markdown;
 
 use super::{STUDIES, folder, markdown, record, shown};
 
-/// Every study that is recorded.
+/// Records of all studies that are there, by name.
 pub struct Studies(BTreeMap<&'static str, Comparison>);
 
-/// A number here and, in brackets, what the paper prints.
+/// Writes a number here and, in brackets, what the paper prints.
 pub fn with_paper(number: Option<MeanSd>, paper: Option<f64>) -> String {
     let here = shown(number);
     match paper {
@@ -22,11 +22,11 @@ pub fn with_paper(number: Option<MeanSd>, paper: Option<f64>) -> String {
     }
 }
 
-/// The rows of DMU's tables: the paper's words, the method here (`+ ψ` where the gallery goes through ψ), M(n, n), M(n, o), Δ↑ and Δ↓ on
-/// GLDv2-test.
+/// Row of DMU's tables: the paper's words, the method here (`+ ψ` where the gallery goes through ψ), M(n, n),
+/// M(n, o), Δ↑ and Δ↓ on GLDv2-test.
 type Row = (&'static str, &'static str, Option<[f64; 4]>);
 
-/// What the paper prints of BCT, and of its own method: in most of its tables.
+/// Numbers that the paper prints of BCT and of its own method, in most of its tables.
 const BCT_THERE: Option<[f64; 4]> = Some([24.55, 21.12, 11.57, 4.03]);
 const OURS_THERE: Option<[f64; 4]> = Some([25.00, 22.56, 19.18, 2.27]);
 
@@ -35,7 +35,8 @@ const BCT: Row = ("φ_n (BCT)", "bct", BCT_THERE);
 const OURS: Row = ("φ_n (ours)", "dmu + ψ", OURS_THERE);
 const DEFAULT: Row = ("rehang's default (`auto`)", "auto", None);
 const TABLE_1: [Row; 4] = [ORACLE, BCT, OURS, DEFAULT];
-/// Table 1's other scenarios: the oracle, BCT and ours, 30 to 70 % of the images, and 30 to 100 % of the classes.
+/// Table 1's other scenarios: the oracle, BCT and ours, 30 to 70 % of the images, and 30 to 100 % of the
+/// classes.
 const OPEN_DATA_THERE: [[f64; 4]; 3] =
     [[23.66, f64::NAN, f64::NAN, f64::NAN], [23.47, 20.74, 9.56, 0.80], [23.76, 21.70, 14.63, -0.42]];
 const EXTENDED_CLASS_THERE: [[f64; 4]; 3] =
@@ -79,11 +80,12 @@ const TABLE_8: [Row; 6] = [
     DEFAULT,
 ];
 
-/// A row of RACT's tables of settings: the paper's words, the study, the method in it, and mAP on GLDv2-test at 0, 20, …, 100 % (R50 to R50).
+/// Row of RACT's tables of settings: the paper's words, the study, the method in it, and mAP on GLDv2-test at
+/// 0, 20, …, 100 % (R50 to R50).
 type Setting = (&'static str, &'static str, &'static str, Option<[f64; 6]>);
 
 const SETTINGS: &str = "ract-settings";
-/// What the paper prints of its own settings: in tables 3 to 6, and in table 7, which is open-data.
+/// Numbers that the paper prints of its own settings: in tables 3 to 6, and in table 7, which is open-data.
 const RACT_THERE: Option<[f64; 6]> = Some([11.13, 11.88, 12.47, 13.32, 14.37, 15.14]);
 const RACT_TABLE_3: [Setting; 4] = [
     ("τ = 0.1", SETTINGS, "temperature 0.1", Some([11.13, 11.44, 11.70, 12.05, 12.57, 13.28])),
@@ -136,7 +138,7 @@ const RACT_FIGURE_15: [Setting; 4] = [
 ];
 const RACT_FIGURE_18: [Setting; 2] = [("LwF", SETTINGS, "lwf", None), ("RACT", SETTINGS, "ract", None)];
 
-/// What RACT's figure 6 was tried with: the study, and its words.
+/// Studies in which RACT's figure 6 was tried, each with its words.
 const HEADS: [(&str, &str); 5] = [
     ("ract-expansion", "normalised softmax"),
     ("ract-softmax", "softmax"),
@@ -145,11 +147,11 @@ const HEADS: [(&str, &str); 5] = [
     ("ract-digits-softmax-90", "digits, softmax, 90 epochs"),
 ];
 
-/// RACT's figures 8 and 11: both models of one architecture.
+/// Studies of RACT's figures 8 and 11: both models of one architecture.
 const ONE_ARCHITECTURE: [(&str, &str); 2] =
     [("ract-one-expansion", "Expansion"), ("ract-one-open-data", "Open-data")];
 
-/// A row of an ablation of BCT's baselines: its words, the study, the method.
+/// Row of an ablation of BCT's baselines: its words, the study, the method.
 type Ablated = (&'static str, &'static str, &'static str);
 const WEIGHTS_OF_L2: [Ablated; 5] = [
     ("λ = 0.0002", "bct-l2", "l2, λ = 0.0002"),
@@ -179,8 +181,8 @@ const FROM_SOFTMAX: [Ablated; 6] = [
     ("rehang's default (`auto`)", "bct-from-softmax", "auto"),
 ];
 
-/// RACT's scenarios: the study, its name there, and mAP on GLDv2-test at 0 % (table 2): old, vanilla and ours from R50 to R101. The paper has
-/// no digits.
+/// Scenarios of RACT: the study, its name there, and mAP on GLDv2-test at 0 % (table 2): old, vanilla and
+/// ours from R50 to R101. The paper has no digits.
 const SCENARIOS: [(&str, &str, [f64; 3]); 4] = [
     ("ract-expansion", "Expansion", [9.91, 11.37, 11.40]),
     ("ract-open-data", "Open-data", [9.91, 10.61, 11.05]),
@@ -188,14 +190,14 @@ const SCENARIOS: [(&str, &str, [f64; 3]); 4] = [
     ("ract-digits", "Expansion, digits", [f64::NAN; 3]),
 ];
 
-/// The rows of a scenario of DMU's table 1.
+/// Makes the rows of a scenario of DMU's table 1.
 fn scenario([oracle, bct, ours]: [[f64; 4]; 3]) -> [Row; 3] {
     [(ORACLE, oracle), (BCT, bct), (OURS, ours)]
         .map(|((label, method, _), there)| (label, method, Some(there)))
 }
 
 impl Studies {
-    /// The records under `root`.
+    /// Reads the records under `root`.
     pub fn read(root: &Path) -> Result<Self> {
         let mut studies = BTreeMap::new();
         for (name, _) in STUDIES {
@@ -209,14 +211,14 @@ impl Studies {
         Ok(Self(studies))
     }
 
-    /// One of them.
+    /// Gives the record of one study.
     pub fn get(&self, name: &str) -> Result<&Comparison> {
         self.0
             .get(name)
             .ok_or_else(|| Error::missing(format!("the record of the study {name}"), "its tables"))
     }
 
-    /// A table of one of the three papers.
+    /// Makes a table of one of the three papers.
     pub fn table(&self, paper: &str, name: &str, rest: &[&str]) -> Result<String> {
         match (paper, name, rest) {
             ("setting", study, []) => {
@@ -264,7 +266,7 @@ impl Studies {
         }
     }
 
-    /// RACT's table 2: mAP at 0 %.
+    /// Makes RACT's table 2: mAP at 0 %.
     fn hot_start(&self) -> Result<String> {
         let mut columns = vec!["Model"];
         let mut rows: Vec<Vec<String>> = ["old", "vanilla new", "ours new", "rehang's default (`auto`)"]
@@ -278,7 +280,8 @@ impl Studies {
         for (study, _, paper) in SCENARIOS {
             let study = self.get(study)?;
             for part in ["test", "unseen"] {
-                // The paper's landmarks of the test are those of the training in part only.
+                // Only a part of the paper's test landmarks are landmarks of its training, so its numbers
+                // stand beside both parts.
                 let paper = |row: usize| Some(paper[row]).filter(|paper| paper.is_finite());
                 let at_0 = |method: &str| study.over_seeds(method, part, |outcome| Some(outcome.new_old.map));
                 let old = study.over_seeds("independent", part, |outcome| Some(outcome.old_old.map));
@@ -291,7 +294,8 @@ impl Studies {
         Ok(markdown(&columns, &rows))
     }
 
-    /// RACT's figures 3 to 5: something along a backfill in random order, of vanilla and ours; and of the product's default in its own.
+    /// Makes RACT's figures 3 to 5: a metric along a backfill in random order, of vanilla and ours; and of
+    /// the product's default in its own order.
     fn along(&self, study: &str, part: &str, of: impl Fn(&OrderOutcome) -> &Vec<f64>) -> Result<String> {
         let study = self.get(study)?;
         let headings: Vec<String> = (0..=10).map(|tenth| format!("{} %", 10 * tenth)).collect();
@@ -322,7 +326,7 @@ impl Studies {
         Ok(markdown(&columns, &rows))
     }
 
-    /// RACT's tables of settings: mAP along a backfill in random order, its lowest point, and NFR@1.
+    /// Makes RACT's tables of settings: mAP along a backfill in random order, its lowest point, and NFR@1.
     fn settings(&self, rows: &[Setting], part: &str) -> Result<String> {
         let headings: Vec<String> = (0..=5).map(|fifth| format!("{} %", 20 * fifth)).collect();
         let mut columns = vec!["Setting"];
@@ -344,7 +348,7 @@ impl Studies {
         Ok(markdown(&columns, &rows.iter().map(line).collect::<Result<Vec<_>>>()?))
     }
 
-    /// RACT's figure 6: area of mAP, and NFR@1, by order.
+    /// Makes RACT's figure 6: area of mAP, and NFR@1, by order.
     fn orders<const N: usize>(
         &self,
         heading: &str,
@@ -377,7 +381,7 @@ impl Studies {
         Ok(markdown(&columns, &rows))
     }
 
-    /// RACT's figures 16 and 17: beside BCT and focal distillation, in random order.
+    /// Makes RACT's figures 16 and 17: beside BCT and focal distillation, in random order.
     fn others(&self, part: &str) -> Result<String> {
         let columns = [
             "Scenario",
@@ -422,7 +426,8 @@ impl Studies {
         Ok(markdown(&columns, &rows))
     }
 
-    /// BCT's table 1: the cross search, the criterion and the gains; the paper's figures are those of IJB-C 1:N.
+    /// Makes BCT's table 1: the cross search, the criterion and the gains; the paper's figures are those of
+    /// IJB-C 1:N.
     fn bct_1(&self, part: &str) -> Result<String> {
         let rows = [
             ("(φ_new*, φ_old)", "independent", [0.0, f64::NAN, f64::NAN]),
@@ -440,7 +445,7 @@ impl Studies {
         Ok(markdown(&COMPARED, &table))
     }
 
-    /// BCT's table 2: what the new model loses.
+    /// Makes BCT's table 2: what the new model loses.
     fn bct_2(&self) -> Result<String> {
         let study = self.get("bct")?;
         let columns = ["Model", "mAP, seen", "mAP, unseen", "top-1, seen", "top-1, unseen"];
@@ -472,7 +477,7 @@ impl Studies {
         Ok(markdown(&columns, &rows))
     }
 
-    /// BCT's table 3: other encoders, widths and heads.
+    /// Makes BCT's table 3: other encoders, widths and heads.
     fn bct_3(&self, part: &str) -> Result<String> {
         let study = self.get("bct")?;
         let mut table = vec![lower(study, "(φ_old, φ_old), lower bound", part, 59.34)];
@@ -509,7 +514,7 @@ impl Studies {
         Ok(markdown(&COMPARED, &table))
     }
 
-    /// What compatibility is worth, by what the old model saw and by the recipe.
+    /// Makes the table of what compatibility is worth, by what the old model saw and by the recipe.
     fn conditions(&self, part: &str) -> Result<String> {
         let columns = [
             "Old model, recipe",
@@ -546,7 +551,7 @@ impl Studies {
         Ok(markdown(&columns, &rows))
     }
 
-    /// A baseline with one setting changed at a time.
+    /// Makes the table of a baseline with one setting changed at a time.
     fn ablated(&self, heading: &str, rows: &[Ablated], part: &str) -> Result<String> {
         let columns = [
             heading,
@@ -575,13 +580,14 @@ impl Studies {
         Ok(markdown(&columns, &rows.iter().map(row).collect::<Result<Vec<_>>>()?))
     }
 
-    /// The words of every record, which its numbers are told in: made anew with the pages.
+    /// Renders every record as text, with its path, as it is made anew with the pages.
     pub fn told(&self) -> Vec<(String, String)> {
         let path = |name: &str| folder(name).join("comparison.md").display().to_string();
         self.0.iter().map(|(name, study)| (path(name), comparison_markdown(study))).collect()
     }
 
-    /// A table of DMU, from studies with the same old and independent models; `there` is M(φ_o, φ_o) in the paper.
+    /// Makes a table of DMU, from studies with the same old and independent models; `there` is M(φ_o, φ_o) in
+    /// the paper.
     fn dmu(&self, studies: &[&str], rows: &[Row], there: f64, part: &str) -> Result<String> {
         let studies: Vec<&Comparison> = studies.iter().map(|study| self.get(study)).collect::<Result<_>>()?;
         let study = studies[0];
@@ -643,7 +649,7 @@ const COMPARED: [&str; 8] = [
     "Absolute gain",
 ];
 
-/// A line of these tables.
+/// Makes a line of BCT's tables 1 and 3.
 fn compared(study: &Comparison, label: &str, method: &str, part: &str, paper: [f64; 3]) -> Vec<String> {
     let [accuracy, update, absolute] = paper.map(|paper| Some(paper).filter(|paper| paper.is_finite()));
     let gain = |measure: Measure| {
@@ -668,12 +674,13 @@ fn compared(study: &Comparison, label: &str, method: &str, part: &str, paper: [f
     ]
 }
 
-/// What doing nothing gives; `there` in the paper.
+/// Makes the line of doing nothing; `there` is the paper's number.
 fn lower(study: &Comparison, label: &str, part: &str, there: f64) -> Vec<String> {
     bound(study, label, part, |outcome| outcome.old_old, Some(there))
 }
 
-/// What the independent model gives once everything is its own, and the best that any variant of its encoder gives.
+/// Makes the lines of the independent model once everything is its own, and of the best that any variant of
+/// its encoder gives.
 fn upper(study: &Comparison, part: &str) -> [Vec<String>; 2] {
     let best = |outcome: &MethodOutcome| {
         let [top1, map] = [Measure::Top1, Measure::Map].map(|measure| study.best_variant(outcome, measure));
@@ -685,7 +692,7 @@ fn upper(study: &Comparison, part: &str) -> [Vec<String>; 2] {
     ]
 }
 
-/// The line of a bound, which is compared with nothing.
+/// Makes the line of a bound, which is compared with nothing.
 fn bound(
     study: &Comparison,
     label: &str,
@@ -709,7 +716,7 @@ fn bound(
     ]
 }
 
-/// In how many seeds the criterion is met.
+/// Says in how many seeds the criterion is met.
 fn met(study: &Comparison, method: &str, part: &str, measure: Measure) -> String {
     let met: Vec<bool> = study.of(method, part).map(|outcome| outcome.criterion_met(measure)).collect();
     match (met.iter().filter(|met| **met).count(), met.len()) {

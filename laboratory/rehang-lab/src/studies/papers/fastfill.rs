@@ -1,18 +1,19 @@
-//! FastFill's tables from the units of the vector sets, and its table 7 from a study with encoders of our own.
+//! FastFill's tables from the units of the vector sets, and its table 7 from a study with encoders of our
+//! own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use rehang::comparison::{Comparison, Measure, OrderOutcome};
-use rehang::order::Policy;
-use rehang::statistics::mean_sd;
-use rehang::{Error, Result};
+use rehang_core::comparison::{Comparison, Measure, OrderOutcome};
+use rehang_core::order::Policy;
+use rehang_core::statistics::mean_sd;
+use rehang_core::{Error, Result};
 
 use super::compatible::{Studies, with_paper};
 use super::units::{FLIPS_AT, LOSS, METHODS, PARTS, PLAIN, Row, SETS, SETS_WITH_SIDE, WITH_SIDE};
 use super::{markdown, spread};
 
-/// The published networks, whose order is random or their own.
+/// Published networks, whose order is random or their own.
 const PUBLISHED: [&str; 3] = ["fct", "l2+disc", "fastfill-reference"];
 
 /// Rows of table 1: method, its name and order in the study, then top-1 and mAP areas on ImageNet-1k.
@@ -35,7 +36,8 @@ const TABLE_4: [(&str, &str, &str, Option<[f64; 2]>); 5] = [
 ];
 const OLD_OF_TABLE_4: [f64; 2] = [54.04, 26.41];
 
-/// Rows of figure 7: method and order without and with side information, then areas of top-1, top-5 and mAP on ImageNet-1k.
+/// Rows of figure 7: method and order without and with side information, then areas of top-1, top-5 and mAP
+/// on ImageNet-1k.
 const FIGURE_7: [(&str, &str, &str, Option<[f64; 3]>); 4] = [
     ("FCT", "fct", "random", None),
     ("FCT, side information", "fct+side", "random", Some([64.72, 82.35, 42.55])),
@@ -55,7 +57,8 @@ const TABLE_5: [(&str, &str, &str, [f64; 2]); 8] = [
     ("(l2+disc+uncert.)-sigma", "fastfill-reference", "sigma", [66.49, 44.84]),
 ];
 
-/// Rows of table 7: method, uncertainty, method and order of the study, then top-1 and mAP areas on `[:500]`, `[500:]` and `[:1000]`.
+/// Rows of table 7: method, uncertainty, method and order of the study, then top-1 and mAP areas on `[:500]`,
+/// `[500:]` and `[:1000]`.
 const TABLE_7: [(&str, &str, &str, &str, [f64; 6]); 7] = [
     ("Old Model", "", "", "", [50.7, 12.41, 29.32, 29.13, 2.47, 14.9]),
     ("FastFill", "Bayesian", "fastfill-reference", "sigma", [75.27, 17.9, 43.0, 53.88, 4.68, 26.44]),
@@ -92,7 +95,7 @@ const TAUS: [(&str, &str, [Option<f64>; 3]); 4] = [
     ("rehang's default (`auto`), on left-out pairs", "auto", [None; 3]),
 ];
 
-/// One of the tables of FastFill's page.
+/// Makes one of the tables of FastFill's page.
 pub fn table(name: &str, units: &[Row], studies: &Studies) -> Result<String> {
     match name {
         "table-1" => Ok(table_1(studies.get("fastfill")?, &TABLE_1)),
@@ -129,7 +132,8 @@ fn table_5(units: &[Row]) -> String {
     markdown(&columns, &rows)
 }
 
-/// Areas of a study on seen classes; of top-5 where the record has it. The paper draws top-5 and prints none.
+/// Makes the table of a study's areas on seen classes; of top-5 where the record has it. The paper draws
+/// top-5 and prints none.
 fn table_1(study: &Comparison, rows: &[(&str, &str, &str, Option<[f64; 2]>)]) -> String {
     let mut backfills = study.outcomes.iter().flat_map(|outcome| &outcome.backfills);
     let has_top5 = backfills.any(|backfill| backfill.area_top5.is_some());
@@ -164,7 +168,8 @@ fn table_4(studies: &Studies) -> Result<String> {
     ))
 }
 
-/// Areas with and without side information, on the sets that have some. Rows of before top-5 was kept have none.
+/// Makes the table of areas with and without side information, on the sets that have some. Rows that were
+/// recorded before top-5 was kept have none.
 fn figure_7(units: &[Row]) -> String {
     let places: Vec<(&str, &str)> =
         SETS_WITH_SIDE.iter().flat_map(|set| PARTS.iter().map(move |part| (*set, *part))).collect();
@@ -213,7 +218,8 @@ fn table_7(studies: &Studies) -> Result<String> {
             .map(|column| {
                 let part = parts[column % 3];
                 let measure = if column < 3 { Measure::Top1 } else { Measure::Map };
-                // The old model by itself stands in every outcome, also in that of a model with no regard to it.
+                // The old model by itself stands in every outcome, also in that of a model with no regard to
+                // it.
                 let number = if method.is_empty() {
                     study.over_seeds("independent", part, |outcome| Some(outcome.old_old.of(measure)))
                 } else {
@@ -243,7 +249,7 @@ fn table_7(studies: &Studies) -> Result<String> {
     Ok(markdown(&columns, &rows))
 }
 
-/// The sets on which the published recipe has a number: what the other rows are held against.
+/// Names the sets on which the published recipe has a number, which the other rows are held against.
 fn measured(units: &[Row], is_there: impl Fn(&Row) -> bool) -> Vec<&'static str> {
     let of_recipe = |set| of(units, set, "seen", "fastfill-reference", "sigma");
     SETS.into_iter().filter(|set| of_recipe(set).any(&is_there)).collect()
@@ -340,19 +346,19 @@ fn of<'a>(
         .filter(move |row| row.set == set && row.part == part && row.method == method && row.order == order)
 }
 
-/// Top-1 and mAP areas of one method and order over seeds.
+/// Gives top-1 and mAP areas of one method and order over seeds.
 fn areas(rows: &[Row], set: &str, part: &str, method: &str, order: &str) -> Option<[Vec<f64>; 2]> {
     let found: Vec<[f64; 2]> = of(rows, set, part, method, order).map(|row| row.area).collect();
     (!found.is_empty()).then(|| [0, 1].map(|metric| found.iter().map(|area| area[metric]).collect()))
 }
 
-/// Top-1 and mAP in one cell.
+/// Writes top-1 and mAP in one cell.
 fn both(numbers: Option<[Vec<f64>; 2]>) -> String {
     numbers.map_or("–".into(), |[top1, map]| format!("{} / {}", spread(&top1), spread(&map)))
 }
 
-/// The product's default beside what it is held against: the published recipe in its own order, and the best columns in
-/// random order.
+/// Makes the table of the product's default beside what it is held against: the published recipe in its own
+/// order, and the best columns in random order.
 pub fn default(rows: &[Row]) -> String {
     let mean = |values: &[f64]| mean_sd(values).map_or(f64::NAN, |spread| spread.mean);
     let mut text = String::from(
@@ -365,7 +371,7 @@ pub fn default(rows: &[Row]) -> String {
             let plain = both(areas(rows, set, part, "auto", PLAIN));
             let reference = areas(rows, set, part, "fastfill-reference", Policy::Sigma.name());
             let verdict = |gap: f64| match gap {
-                // What is shown as 0.0 is neither.
+                // Gaps that are shown as 0.0 are neither above nor below.
                 _ if gap.abs() < 0.05 => "level".to_owned(),
                 _ if gap > 0.0 => format!("yes ({gap:+.1})"),
                 _ => format!("no ({gap:+.1})"),
@@ -398,7 +404,7 @@ pub fn default(rows: &[Row]) -> String {
     text
 }
 
-/// Every method and order of every set and part.
+/// Makes the tables of every method and order, of every set and part.
 fn sets(rows: &[Row]) -> String {
     let mut text = String::new();
     for set in SETS {

@@ -1,9 +1,10 @@
-//! `cargo lab study papers`: the tables of the papers, made of what can be had here; [`pages`] writes them, `laboratory/docs/results.md` and the pages under
-//! `laboratory/docs/results/`.
+//! `cargo lab study papers`: the tables of the papers, made of what can be had here; [`pages`] writes them,
+//! `laboratory/docs/results.md` and the pages under `laboratory/docs/results/`.
 //!
-//! Two kinds of records stand behind them: the units of [`units`] (fits on the vector sets of `../shared/data`) and the studies of
-//! `laboratory/bench/compatible` (encoders trained from pixels). What is recorded is not measured again. A page is a text of ours with places for
-//! tables; a test says where a page and its records disagree.
+//! Two kinds of records stand behind them: the units of [`units`] (fits on the vector sets of
+//! `../shared/data`) and the studies of `laboratory/bench/compatible` (encoders trained from pixels). What is
+//! recorded is not measured again. A page is a text of ours with places for tables; a test says where a page
+//! and its records disagree.
 
 mod compatible;
 mod fastfill;
@@ -14,13 +15,13 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use rehang::statistics::{MeanSd, mean_sd};
-use rehang::{Error, Result};
+use rehang_core::statistics::{MeanSd, mean_sd};
+use rehang_core::{Error, Result};
 use rehang_files::AtomicFile;
 
 use crate::studies::records::root;
 
-/// A study, and the minutes it takes on two idle cores.
+/// Studies, each with the minutes that it takes on two idle cores.
 const STUDIES: [(&str, u32); 30] = [
     ("fastfill", 40),
     ("fastfill-architecture", 20),
@@ -54,7 +55,8 @@ const STUDIES: [(&str, u32); 30] = [
     ("dmu-extended-class", 3),
 ];
 
-/// Makes what is missing and writes the pages: all of it; `pages` measures nothing; `units [SET…]`, `side` and `studies [NAME…]` one kind.
+/// Makes what is missing and writes the pages. Without a word it makes all; `pages` measures nothing;
+/// `units [SET…]`, `side` and `studies [NAME…]` make one kind.
 pub fn run(arguments: &[&str]) -> Result<()> {
     let shared = Path::new("../shared/data");
     let (kind, names) = arguments.split_first().map_or(("all", &[][..]), |(kind, names)| (*kind, names));
@@ -86,17 +88,18 @@ pub fn run(arguments: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Where a study writes, from the root.
+/// Folder that a study writes into, seen from the root.
 fn folder(name: &str) -> PathBuf {
     Path::new("laboratory/bench/runs").join(format!("compatible-{name}"))
 }
 
-/// Where its record lies.
+/// Path of a study's record, seen from the root.
 fn record(name: &str) -> PathBuf {
     folder(name).join("comparison.json")
 }
 
-/// One study, by the command that a reader would type. It goes on where it stopped, with the encoders it has kept.
+/// Carries out one study, by the command that a reader would type. It goes on where it stopped, with the
+/// encoders that it has kept.
 fn study(name: &str) -> Result<()> {
     let out = folder(name);
     let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
@@ -116,7 +119,8 @@ fn study(name: &str) -> Result<()> {
     fs_err::remove_file(&page).map_err(|error| Error::io("remove", &page, &error))
 }
 
-/// Every page of results, its path from the root and its text, from the records under `root`: those of the papers, and each study's own.
+/// Makes every page of results, its path from the root and its text, from the records under `root`: those of
+/// the papers, and each study's own.
 pub fn pages(root: &Path) -> Result<Vec<(String, String)>> {
     let units = units::read_units(root)?;
     let studies = compatible::Studies::read(root)?;
@@ -154,7 +158,7 @@ pub fn pages(root: &Path) -> Result<Vec<(String, String)>> {
     Ok(pages)
 }
 
-/// The table that a place of a template names.
+/// Makes the table that a place of a template names.
 fn table_of(
     place: &[&str],
     root: &Path,
@@ -174,7 +178,7 @@ fn table_of(
     }
 }
 
-/// A table in Markdown: columns after the first stand to the right.
+/// Writes a table in Markdown: columns after the first stand to the right.
 fn markdown(columns: &[&str], rows: &[Vec<String>]) -> String {
     let mut text = format!("| {} |\n|---|{}\n", columns.join(" | "), "--:|".repeat(columns.len() - 1));
     for row in rows {
@@ -183,9 +187,9 @@ fn markdown(columns: &[&str], rows: &[Vec<String>]) -> String {
     text
 }
 
-/// `mean ± sd` over seeds; the mean alone for one seed, a dash for none.
+/// Writes `mean ± sd` over seeds; the mean alone for one seed, a dash for none.
 fn shown(number: Option<MeanSd>) -> String {
-    // What is shown as 0.0 has no sign.
+    // Means that are shown as 0.0 have no sign.
     let unsigned = |mean: f64| if mean.abs() < 0.05 { 0.0 } else { mean };
     match number {
         None => "–".into(),
@@ -194,7 +198,7 @@ fn shown(number: Option<MeanSd>) -> String {
     }
 }
 
-/// The same of the numbers themselves.
+/// Writes `mean ± sd` of the values of several seeds.
 fn spread(values: &[f64]) -> String {
     shown(mean_sd(values))
 }

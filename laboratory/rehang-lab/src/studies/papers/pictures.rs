@@ -1,9 +1,9 @@
-//! The papers' figures as pictures, from the same records as the tables: means over seeds.
+//! Pictures of the papers' figures, from the same records as the tables: means over seeds.
 
 use std::path::Path;
 
-use rehang::Result;
-use rehang::comparison::{Comparison, MethodOutcome, OrderOutcome, Quality};
+use rehang_core::Result;
+use rehang_core::comparison::{Comparison, MethodOutcome, OrderOutcome, Quality};
 use rehang_report::{Axis, Chart, ChartLine, Level, svg_curve};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -11,9 +11,9 @@ use serde::de::DeserializeOwned;
 use super::units::{PARTS, Row, SETS_WITH_SIDE};
 use crate::studies::bias::Gaps;
 
-/// A line of a picture from a study: its name, the method and the order.
+/// Line of a picture from a study: its name, the method and the order.
 type Drawn = (&'static str, &'static str, &'static str);
-/// FastFill's figures; the product's default stands first.
+/// Lines of FastFill's figures; the product's default stands first.
 const FASTFILL: [Drawn; 5] = [
     ("rehang's default", "auto", "coverage"),
     ("FastFill", "fastfill-reference", "sigma"),
@@ -21,7 +21,7 @@ const FASTFILL: [Drawn; 5] = [
     ("RACT", "ract", "entropy"),
     ("BCT", "bct", "random"),
 ];
-/// FastFill's figure 11: its map in the orders that it is held against, on all three parts.
+/// Lines of FastFill's figure 11: its map in the orders that it is held against, on all three parts.
 const ORDERS: [Drawn; 7] = [
     ("rehang's default", "auto", "coverage"),
     ("FastFill, σ²", "fastfill-reference", "sigma"),
@@ -31,7 +31,7 @@ const ORDERS: [Drawn; 7] = [
     ("FCT", "fct", "random"),
     ("RACT", "ract", "entropy"),
 ];
-/// A metric's word, its file's, and its points of a backfill.
+/// Metric: its word, the word in file names, and its points of a backfill.
 type Metric = (&'static str, &'static str, fn(&OrderOutcome) -> &Vec<f64>);
 const METRICS: [Metric; 3] = [
     ("top-1", "top1", |backfill| &backfill.top1),
@@ -39,7 +39,8 @@ const METRICS: [Metric; 3] = [
     ("mAP", "map", |backfill| &backfill.map),
 ];
 
-/// Every picture whose record is there: its path from the root, and the SVG. A page that shows another one has a broken link.
+/// Draws every picture whose record is there: its path from the root, and the SVG. A page that shows another
+/// picture has a broken link.
 pub fn pictures<'a>(
     root: &Path,
     study: impl Fn(&str) -> Option<&'a Comparison>,
@@ -89,12 +90,12 @@ pub fn pictures<'a>(
     Ok(charts.into_iter().filter_map(drawn).collect())
 }
 
-/// The rows of a record; none where it is not there.
+/// Reads the rows of a record; none where it is not there.
 fn read<T: DeserializeOwned>(root: &Path, path: &str) -> Result<Vec<T>> {
     crate::studies::records::read(&root.join("laboratory/bench/runs").join(path))
 }
 
-/// The mean of curves over 0 to 100 %.
+/// Gives the mean of curves over 0 to 100 %.
 fn mean<'a>(curves: impl IntoIterator<Item = &'a [f64]>) -> Vec<(f64, f64)> {
     let curves: Vec<&[f64]> = curves.into_iter().collect();
     let shortest = curves.iter().map(|curve| curve.len()).min().unwrap_or(0);
@@ -118,7 +119,7 @@ fn level(name: &str, value: Option<f64>, dotted: bool) -> Option<Level> {
     value.map(|value| Level { name: name.into(), value, dotted })
 }
 
-/// Methods and orders along the backfill of a part.
+/// Draws methods and orders along the backfill of a part.
 fn backfills(
     study: &Comparison,
     part: &str,
@@ -150,7 +151,7 @@ fn backfills(
     along(title, metric, lines, levels)
 }
 
-/// FastFill's figure 9: losses and orders, on the seen characters of Omniglot.
+/// Draws FastFill's figure 9: losses and orders, on the seen characters of Omniglot.
 fn losses(units: &[Row], metric: &str, place: usize) -> Chart {
     let lines = [
         ("l2+disc+uncert., σ", "fastfill-reference", "sigma"),
@@ -164,7 +165,7 @@ fn losses(units: &[Row], metric: &str, place: usize) -> Chart {
     along(format!("Losses and orders on Omniglot: {metric}, seen classes"), metric, lines.into(), Vec::new())
 }
 
-/// The mean of one metric's curves of a method in an order, on the seen classes of a set.
+/// Gives the mean of one metric's curves of a method in an order, on the seen classes of a set.
 fn drawn(units: &[Row], set: &str, method: &str, order: &str, place: usize) -> Vec<(f64, f64)> {
     let rows = units
         .iter()
@@ -172,7 +173,8 @@ fn drawn(units: &[Row], set: &str, method: &str, order: &str, place: usize) -> V
     mean(rows.filter_map(|row| Some(&row.curves.as_ref()?[place][..])))
 }
 
-/// FastFill's figures 7 and 8, on the seen characters of Omniglot and objects of Caltech: networks with side information, or without.
+/// Draws FastFill's figures 7 and 8, on the seen characters of Omniglot and objects of Caltech: networks with
+/// side information, or without.
 fn on_sets(units: &[Row], with_side: bool, metric: &str, place: usize) -> Chart {
     let [title, side] =
         if with_side { ["With side information", "+side"] } else { ["Without side information", ""] };
@@ -189,7 +191,8 @@ fn on_sets(units: &[Row], with_side: bool, metric: &str, place: usize) -> Chart 
     along(format!("{title}: {metric}, seen classes"), metric, lines, Vec::new())
 }
 
-/// §5.3: the gap between favoured and neglected classes along a backfill of the published map.
+/// Draws FastFill's §5.3: the gap between favoured and neglected classes along a backfill of the published
+/// map.
 fn bias(gaps: &[Gaps]) -> Option<Chart> {
     let of_map = gaps.iter().filter(|line| line.adapter == "fastfill-reference" && line.order != "oracle");
     let points = |line: &Gaps| (0..).map(f64::from).zip(line.along.iter().copied()).collect();
@@ -205,7 +208,7 @@ fn bias(gaps: &[Gaps]) -> Option<Chart> {
     })
 }
 
-/// One upgrade of `laboratory/bench/compatible/sequence.py ract`.
+/// Row of `laboratory/bench/compatible/sequence.py ract`: one upgrade.
 #[derive(Deserialize)]
 struct Upgrade {
     part: String,
@@ -215,7 +218,7 @@ struct Upgrade {
     hot: Vec<f64>,
 }
 
-/// RACT's figure 7: one upgrade after the other on one axis, a hundred percent each.
+/// Draws RACT's figure 7: one upgrade after the other on one axis, a hundred percent each.
 fn in_a_row(upgrades: &[Upgrade]) -> Option<Chart> {
     if upgrades.is_empty() {
         return None;
@@ -258,7 +261,7 @@ fn in_a_row(upgrades: &[Upgrade]) -> Option<Chart> {
     })
 }
 
-/// A line of `laboratory/bench/compatible/entropies.py`.
+/// Line of `laboratory/bench/compatible/entropies.py`.
 #[derive(Deserialize)]
 struct Tenths {
     part: String,
@@ -267,7 +270,7 @@ struct Tenths {
     after: Vec<f64>,
 }
 
-/// DMU's figure 4.
+/// Draws DMU's figure 4.
 fn entropies(tenths: &[Tenths]) -> Option<Chart> {
     let mut lines: Vec<ChartLine> = tenths
         .iter()
@@ -290,7 +293,7 @@ fn entropies(tenths: &[Tenths]) -> Option<Chart> {
     })
 }
 
-/// A backfill of `laboratory/bench/compatible/faces.py`.
+/// Line of `laboratory/bench/compatible/faces.py`: one backfill.
 #[derive(Deserialize)]
 struct Backfill {
     part: String,
@@ -298,7 +301,7 @@ struct Backfill {
     map: Vec<f64>,
 }
 
-/// BCT's figure 3: whole characters one after the other, beside items in a random order.
+/// Draws BCT's figure 3: whole characters one after the other, beside items in a random order.
 fn by_classes(backfills: &[Backfill]) -> Chart {
     let lines = [
         ("by character, seen", "seen", "characters"),

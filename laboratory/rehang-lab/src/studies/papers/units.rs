@@ -1,16 +1,17 @@
-//! The vector sets of `../shared/data`: every method in every order that applies.
+//! Units on the vector sets of `../shared/data`: every method in every order that applies.
 //!
-//! Every (set, seed, method) is a unit of work whose numbers are appended to `laboratory/bench/runs/results/units.jsonl` as soon as
-//! they are known; a unit that is there already is not done again.
+//! Every (set, seed, method) is a unit of work whose numbers are appended to
+//! `laboratory/bench/runs/results/units.jsonl` as soon as they are known; a unit that is there already is not
+//! done again.
 
 use std::io::Write as _;
 use std::path::Path;
 
-use rehang::adapter::{self, Adapter, true_errors};
-use rehang::curve::{Curve, CurveInput, CurveOptions, MAP, Metric, Relevance, TOP1, TOP5, curve, evaluate};
-use rehang::order::{Order, OrderInput, Policy, order};
-use rehang::statistics::kendall_tau_b;
-use rehang::{Distance, Error, Head, HeadKind, Labels, Matrix, Pairs, Progress, Result, Vectors};
+use rehang_core::adapter::{self, Adapter, true_errors};
+use rehang_core::curve::{Curve, CurveInput, CurveOptions, MAP, Metric, Relevance, TOP1, TOP5, curve, evaluate};
+use rehang_core::order::{Order, OrderInput, Policy, order};
+use rehang_core::statistics::kendall_tau_b;
+use rehang_core::{Distance, Error, Head, HeadKind, Labels, Matrix, Pairs, Progress, Result, Vectors};
 use rehang_files::VectorSource;
 use rehang_fit::geometry::GeometryKind;
 use rehang_fit::{FitParameters, LossParts, Method, NetworkOptions, UncertaintySource, fit_adapter};
@@ -19,12 +20,12 @@ use serde::{Deserialize, Serialize};
 const UNITS: &str = "laboratory/bench/runs/results/units.jsonl";
 pub const SETS: [&str; 5] =
     ["img_omniglot", "img_caltech101", "text_clinc150", "text_banking77", "toy_digits"];
-/// The order of the rows that say what the handicap is worth.
+/// Name of the order of the rows that say what the handicap is worth.
 pub const PLAIN: &str = "coverage, no handicap";
 pub const PARTS: [&str; 2] = ["seen", "unseen"];
 const SEEDS: u64 = 3;
 
-/// What is fitted: a name in the table, and how.
+/// Methods that are fitted, by their names in the table.
 pub const METHODS: [&str; 11] = [
     "do-nothing",
     "procrustes",
@@ -38,18 +39,19 @@ pub const METHODS: [&str; 11] = [
     "fastfill-reference",
     "fastfill",
 ];
-/// The two networks with side information as a second input, as FCT has it, on the sets that have some.
+/// Networks with side information as a second input, as FCT has it, on the sets that have some.
 pub const WITH_SIDE: [&str; 2] = ["fct+side", "fastfill-reference+side"];
 pub const SETS_WITH_SIDE: [&str; 2] = ["img_omniglot", "img_caltech101"];
-/// What has curves on the sets with side information: both of [`WITH_SIDE`], and what table 5 compares, in these orders.
+/// Methods that keep curves on the sets with side information, in these orders. Both of [`WITH_SIDE`] keep
+/// them too; the methods here are those that table 5 compares.
 const DRAWN: [&str; 6] = ["fct", "disc", "l2+disc", "label-free", "disc+uncertainty", "fastfill-reference"];
 const DRAWN_ORDERS: [&str; 2] = ["random", "sigma"];
-/// The order by FastFill's own loss (3), which is not known beforehand either.
+/// Name of the order by FastFill's own loss (3), which is not known beforehand either.
 pub const LOSS: &str = "oracle (3)";
 /// Shares of the gallery, in percent, at which flips are kept.
 pub const FLIPS_AT: [usize; 5] = [10, 25, 50, 75, 100];
 
-/// The numbers of one set, seed, method, part and order.
+/// Numbers of one set, seed, method, part and order.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Row {
     pub set: String,
@@ -66,13 +68,15 @@ pub struct Row {
     pub end: [f64; 2],
     /// Kendall τ-b of σ² with the true squared error; none where σ² is constant.
     pub tau: Option<f64>,
-    /// Kendall τ-b of σ² with FastFill's L_l2, L_disc and their sum (3): of networks with a σ head and of the default, on classes that the new head knows.
+    /// Kendall τ-b of σ² with FastFill's L_l2, L_disc and their sum (3). Networks with a σ head and the
+    /// default have it, on classes that the new head knows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub taus: Option<[f64; 3]>,
     /// Positive and negative flips of top-1, then of top-5, in percent of the queries, at [`FLIPS_AT`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flips: Option<Vec<[f64; 4]>>,
-    /// Top-1, top-5 and mAP at 101 shares of native items, to three decimals, and the area of top-5: of what FastFill's figures 7 and 9 show.
+    /// Top-1, top-5 and mAP at 101 shares of native items, to three decimals, and the area of top-5. Rows
+    /// have them that FastFill's figures 7 and 9 show.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub curves: Option<[Vec<f64>; 3]>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -131,7 +135,8 @@ pub struct Part {
     pub old: Vectors,
     pub new: Vectors,
     pub labels: Labels,
-    /// Vectors of a third model, which knows nothing of classes: only of sets that are read with them.
+    /// Vectors of a third model, which knows nothing of classes; only sets that are read with side
+    /// information have them.
     side: Option<Matrix>,
 }
 
@@ -141,7 +146,7 @@ pub struct Set {
 }
 
 impl Set {
-    /// The classifier head of the new model.
+    /// Reads the classifier head of the new model.
     pub fn head(folder: &Path, set: &str) -> Result<Head> {
         let source = |name: &str| VectorSource::path(folder.join(set).join(name));
         let bias = rehang_files::read_f32_column(&source("head_new_bias.npy"))?;
@@ -188,7 +193,7 @@ impl Set {
         Ok(Self { pairs: Pairs::new(train_old, train_new, Some(train), None)?, parts })
     }
 
-    /// The same with its side information.
+    /// Adds the side information of a set to its pairs and parts.
     fn with_side(self, folder: &Path, set: &str) -> Result<Self> {
         let side = |part: &str| {
             rehang_files::read_matrix(&VectorSource::path(folder.join(set).join(format!("{part}_side.npy"))))
@@ -201,7 +206,7 @@ impl Set {
     }
 }
 
-/// One unit: fits a method and measures it on both parts in every order that applies.
+/// Measures one unit: fits a method and measures it on both parts in every order that applies.
 fn measure(set: &str, data: &Set, head: &Head, method: &str, seed: u64) -> Result<Vec<Row>> {
     #[allow(clippy::disallowed_methods, reason = "the seconds of a fit are part of the results")]
     let started = std::time::Instant::now();
@@ -228,7 +233,8 @@ fn measure(set: &str, data: &Set, head: &Head, method: &str, seed: u64) -> Resul
         ),
         other => (other.parse()?, NetworkOptions::default(), Some(head)),
     };
-    // The published recipe says itself how its outputs conform, so there is nothing to choose, and nothing is fitted for a choice.
+    // The published recipe says itself how its outputs conform, so no geometry is chosen, and nothing is
+    // fitted for a choice.
     let geometry = (name == Method::FastfillReference).then_some(GeometryKind::Raw);
     let parameters =
         FitParameters { method: name, seed, compare: false, geometry, ..FitParameters::default() };
@@ -276,7 +282,8 @@ fn measure_part(
         }
         _ => None,
     };
-    // The product's default is measured as it serves: with its handicap; and once more without, in its own order.
+    // The product's default is measured as it serves, with its handicap, and once more without, in its own
+    // order.
     let handicap = if method == "auto" { adapter.handicap } else { 0.0 };
     let mut runs: Vec<(&str, f64, Vec<usize>)> = Vec::new();
     for &policy in policies {
@@ -305,7 +312,7 @@ fn measure_part(
         let (native, adapted) = (part.new.matrix(), adapted.vectors.matrix());
         let input = CurveInput::new(native, adapted, &permutation, relevance, Distance::L2);
         let made = curve(&CurveInput { handicap, ..input }, &CurveOptions::default(), progress)?;
-        let both = |of: &dyn Fn(&rehang::curve::Line) -> f64| [of(&made.lines[TOP1]), of(&made.lines[MAP])];
+        let both = |of: &dyn Fn(&rehang_core::curve::Line) -> f64| [of(&made.lines[TOP1]), of(&made.lines[MAP])];
         let is_compared = WITH_SIDE.contains(&method) || DRAWN.contains(&method);
         let is_drawn = SETS_WITH_SIDE.contains(&set) && is_compared && DRAWN_ORDERS.contains(&name);
         rows.push(Row {
@@ -360,13 +367,14 @@ fn measure_part(
     Ok(rows)
 }
 
-/// A curve at 101 shares, to three decimals.
-fn points(line: &rehang::curve::Line) -> Vec<f64> {
+/// Gives a curve at 101 shares, to three decimals.
+fn points(line: &rehang_core::curve::Line) -> Vec<f64> {
     line.grid(101).values.into_iter().map(|value| (1e3 * value).round() / 1e3).collect()
 }
 
-/// FastFill's losses of every item as its reference code weighs them: L_l2 as the mean over coordinates, L_disc as cross-entropy with label
-/// smoothing 0.1, and their sum (3). `None` where the head does not know a class.
+/// Computes FastFill's losses of every item as its reference code weighs them: L_l2 as the mean over
+/// coordinates, L_disc as cross-entropy with label smoothing 0.1, and their sum (3). `None` where the head
+/// does not know a class.
 fn losses(native: &Matrix, adapted: &Matrix, labels: &Labels, head: &Head) -> Option<[Vec<f64>; 3]> {
     const SMOOTHING: f64 = 0.1;
     let classes = head.classes();
@@ -391,7 +399,8 @@ fn losses(native: &Matrix, adapted: &Matrix, labels: &Labels, head: &Head) -> Op
     Some([squared, discriminative, both])
 }
 
-/// Queries that flipped since the start, in percent of all: right and wrong in top-1, right and wrong in top-5, at [`FLIPS_AT`].
+/// Counts queries that flipped since the start, in percent of all: right and wrong in top-1, right and wrong
+/// in top-5, at [`FLIPS_AT`].
 fn flips(curve: &Curve) -> Vec<[f64; 4]> {
     let queries = curve.per_query.queries.len() as f64;
     let at = |metric: Metric, share: usize| {
@@ -408,17 +417,19 @@ fn flips(curve: &Curve) -> Vec<[f64; 4]> {
         .collect()
 }
 
-/// The distance that serves the old model best: word counts want the cosine. Anything less would flatter the upgrade.
+/// Distance that serves the old model best: word counts want the cosine. Anything less would flatter the
+/// upgrade.
 fn old_distance(set: &str) -> Distance {
     if set.starts_with("text_") { Distance::Cosine } else { Distance::L2 }
 }
 
-/// Every row that is recorded under `root`.
+/// Reads every row that is recorded under `root`.
 pub fn read_units(root: &Path) -> Result<Vec<Row>> {
     crate::studies::records::read(&root.join(UNITS))
 }
 
-/// A unit is appended whole; a line that was cut by a crash is the last one and shows as a corrupt file.
+/// Appends a unit to the record as a whole. A line that was cut by a crash is the last one and shows as a
+/// corrupt file.
 fn append(unit: &[Row]) -> Result<()> {
     crate::studies::records::create_folder_of(UNITS)?;
     let lines = crate::studies::records::lines(unit)?;

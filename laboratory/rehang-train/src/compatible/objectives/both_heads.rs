@@ -1,21 +1,23 @@
-//! The old head's true class against all other classes of BOTH heads (OpenCompatible's way to bring RACT to a head).
+//! Loss of the old head's true class against all other classes of BOTH heads (OpenCompatible's way to bring
+//! RACT to a head).
 //!
 //! ```text
 //! L = 1/|K| Σ_{x ∈ K} −log e^(z_old,y) / (Σ_j e^(z_old,j) + Σ_{j ≠ y} e^(z_new,j))
 //! ∂/∂z_old,j = p_old,j − 1[j = y]     ∂/∂z_new,j = p_new,j for j ≠ y     p the softmax over the whole denominator
 //! ```
 //!
-//! `z_old` are the frozen old head's logits of the NEW vector, `z_new` the new head's; K are the rows whose class the
-//! old head knows. It is what (6) is to (5), with class weights in the place of vectors.
+//! `z_old` are the frozen old head's logits of the NEW vector, `z_new` the new head's; K are the rows whose
+//! class the old head knows. To this loss a head is what vectors are to RACT's (6), which adds new negatives
+//! to (5).
 
-use rehang::Matrix;
+use rehang_core::Matrix;
 
 use rehang_fit::objectives::cross_entropy::cross_entropy_row;
 
 use super::super::heads::HeadWeights;
 use super::{Loss, Objective, shares};
 
-/// `old_head` is ω_old.
+/// Makes the objective; `old_head` is ω_old.
 pub(crate) fn both_heads(old_head: HeadWeights) -> Objective {
     Objective::new("both-heads", move |batch| {
         let rows = batch.labels.len();

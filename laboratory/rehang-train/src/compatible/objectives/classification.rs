@@ -1,4 +1,5 @@
-//! The new model's own loss (RACT equation 7, DMU equation 3): how well the new head tells the classes apart.
+//! Loss of the new model itself (RACT equation 7, DMU equation 3): how well the new head tells the classes
+//! apart.
 //!
 //! ```text
 //! L_cls = 1/|B| Σ_x ℓ(φ_new(x), ω_new)_y          ℓ of the head's form, see `heads`
@@ -6,7 +7,7 @@
 
 use super::{Loss, Objective, shares};
 
-/// `smoothing` is the ε of label smoothing.
+/// Makes the objective; `smoothing` is the ε of label smoothing.
 pub(crate) fn classification(smoothing: f32) -> Objective {
     Objective::new("classification", move |batch| {
         let pass = batch.head.pass_with_margin(&batch.new, &batch.labels);

@@ -10,18 +10,18 @@
 //! ∂/∂⟨v, o⟩ = (p_pos − 1)/τ     ∂/∂⟨v, o_k⟩ = p_old(k)/τ     ∂/∂⟨v, v_k⟩ = p_new(k)/τ_new     p the softmax over a denominator
 //! ```
 //!
-//! The loss is the mean over B. With `hardest = K` only the K largest negatives of each of the two sets count. The
-//! gradient flows through `v` and `v_k`, never through `o`. Where the new vectors are wider than the old ones, `v` is cut
-//! beside `o`, and whole beside `v_k`. The positive is the row's own `o`, or where positives are drawn that of another row of its
-//! class (RACT table 6).
+//! The loss is the mean over B. With `hardest = K` only the K largest negatives of each of the two sets
+//! count. The gradient flows through `v` and `v_k`, never through `o`. Where the new vectors are wider than
+//! the old ones, `v` is cut beside `o`, and whole beside `v_k`. The positive is the row's own `o`; where
+//! positives are drawn, it is that of another row of its class (RACT table 6).
 
-use rehang::Matrix;
+use rehang_core::Matrix;
 use rehang_fit::objectives::cross_entropy::cross_entropy_row;
 
 use super::cosines::{Cosines, others};
 use super::{Loss, Objective, shares};
 
-/// Which negatives stand in the denominator.
+/// Negatives that stand in the denominator.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Negatives {
     /// Old ones (5).
@@ -32,19 +32,19 @@ pub(crate) enum Negatives {
     Split { eta: f32 },
 }
 
-/// What both kinds of negatives are divided by, and how many of each count.
+/// Temperatures of both kinds of negatives, and how many of each kind count.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Contrast {
-    /// τ.
+    /// Temperature τ of old negatives and of the positive.
     temperature: f32,
-    /// τ_new, of new-to-new negatives.
+    /// Temperature τ_new of new-to-new negatives.
     temperature_new: f32,
-    /// So many of the nearest negatives of each set; all where no number is given.
+    /// Number of the nearest negatives of each set that count; all where none is given.
     hardest: Option<usize>,
 }
 
 impl Contrast {
-    /// τ_new is τ where it is not given.
+    /// Takes τ for τ_new where that is not given.
     pub(crate) fn new(temperature: f32, temperature_new: Option<f32>, hardest: Option<usize>) -> Self {
         Self { temperature, temperature_new: temperature_new.unwrap_or(temperature), hardest }
     }
@@ -120,7 +120,8 @@ mod tests {
     #[test]
     fn a_batch_computed_by_hand() {
         let plain = Plain::on_axes();
-        // Row 0: positive 1, old negative 1, new negative 0; row 1: positive 0, old negative 0, new negative 0.
+        // Row 0: positive 1, old negative 1, new negative 0; row 1: positive 0, old negative 0,
+        // new negative 0.
         let (two, zero) = (2.0_f64.exp(), 1.0_f64);
         let vanilla = 0.5 * ((two + two).ln() - 2.0 + (zero + zero).ln());
         assert!((plain.value(&contrast(Negatives::Old, None)) - vanilla).abs() < 1e-5);
@@ -155,8 +156,8 @@ mod tests {
 
     #[test]
     fn a_row_of_the_same_class_changes_nothing_for_its_sister() {
-        // Rows 0 and 1 are of one class, row 2 of another. Under new-to-old negatives the pull on row 0 is its own old vector and
-        // its push row 2's old vector: row 1 may be anywhere.
+        // Rows 0 and 1 are of one class, row 2 of another. Under new-to-old negatives the pull on row 0 is
+        // its own old vector and its push row 2's old vector: row 1 may be anywhere.
         let objective = contrast(Negatives::Old, None);
         let base = Plain {
             labels: vec![0, 0, 1],
@@ -178,7 +179,8 @@ mod tests {
 
     #[test]
     fn wider_new_vectors_are_cut_beside_old_ones_alone() {
-        // The third coordinate is the new model's alone: beside old vectors it is nothing, beside new ones it counts.
+        // The third coordinate is the new model's alone: beside old vectors it is nothing, beside new ones it
+        // counts.
         let plain = Plain {
             new: vec![1.0, 0.0, 1.0, 0.0, 1.0, 1.0],
             old: vec![1.0, 0.0, 0.0, 1.0],

@@ -1,25 +1,27 @@
-//! The cosines that contrast and triplets are made of, and the way back from their derivatives.
+//! Cosines that contrast and triplets are made of, and the way back from their derivatives.
 
-use rehang::Matrix;
+use rehang_core::Matrix;
 
 use super::super::rows::{Unit, as_wide_as, dot, products, weighted_sums, weighted_sums_down};
 use super::{Batch, add};
 
-/// Cosines of a batch. Where old and new vectors differ in width, `v` is cut beside `o`, and whole beside `v_k`.
+/// Cosines of a batch. Where old and new vectors differ in width, `v` is cut beside `o`, and whole beside
+/// `v_k`.
 pub(crate) struct Cosines {
-    /// `⟨v, o⟩` of every row, `[B]`; of a row that was drawn for it where positives are drawn.
+    /// Cosine `⟨v, o⟩` of every row, `[B]`. Where positives are drawn, `o` is of the row that was drawn for
+    /// it.
     pub positive: Vec<f64>,
-    /// `⟨v, o_k⟩`, `[B, B]`.
+    /// Cosines `⟨v, o_k⟩`, `[B, B]`.
     pub to_old: Matrix,
-    /// `⟨v, v_k⟩`, `[B, B]`, where they are asked for.
+    /// Cosines `⟨v, v_k⟩`, `[B, B]`, where they are asked for.
     pub to_new: Option<Matrix>,
-    /// `v` beside `o`.
+    /// Unit vectors `v` beside `o`.
     cut: Unit,
-    /// `v` beside `v_k`.
+    /// Unit vectors `v` beside `v_k`.
     whole: Unit,
     old: Matrix,
     positives: Matrix,
-    /// Coordinates of `v`.
+    /// Number of coordinates of `v`.
     width: usize,
 }
 
@@ -47,7 +49,7 @@ impl Cosines {
         }
     }
 
-    /// Zeros, for derivatives to be added to.
+    /// Makes zeros, for derivatives to be added to.
     pub(crate) fn slopes(&self) -> Slopes {
         let rows = self.positive.len();
         let zeros = || Matrix::zeros(rows, rows);
@@ -55,7 +57,8 @@ impl Cosines {
         Slopes { positive: vec![0.0; rows], to_old: zeros(), to_new }
     }
 
-    /// The derivative with respect to the new vectors: it flows through `v` and `v_k`, never through `o`.
+    /// Computes the derivative with respect to the new vectors: it flows through `v` and `v_k`, never through
+    /// `o`.
     pub(crate) fn backward(&self, slopes: &Slopes) -> Matrix {
         let mut beside_old = weighted_sums(&slopes.to_old, &self.old);
         for (row, &slope) in slopes.positive.iter().enumerate() {
@@ -72,8 +75,8 @@ impl Cosines {
     }
 }
 
-/// Rows of another class than `row`, in their order; where `hardest` is given so many of them with the largest cosines, of equal
-/// ones the first.
+/// Lists rows of another class than `row`, in their order. Where `hardest` is given, so many of them with the
+/// largest cosines; of equal ones the first.
 pub(crate) fn others(labels: &[usize], row: usize, cosines: &[f32], hardest: Option<usize>) -> Vec<usize> {
     let mut others: Vec<usize> = (0..labels.len()).filter(|&other| labels[other] != labels[row]).collect();
     if let Some(count) = hardest.filter(|&count| count < others.len()) {

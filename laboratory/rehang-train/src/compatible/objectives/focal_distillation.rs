@@ -1,14 +1,15 @@
-//! Focal distillation (Yan et al. 2020, positive-congruent training), a baseline against flips: what the old model had
-//! right is distilled more.
+//! Focal distillation (Yan et al. 2020, positive-congruent training), a baseline against flips: what the old
+//! model had right is distilled more.
 //!
 //! ```text
 //! features        L = 1/|B| Σ_B (α + β·1[old right on x])·‖φ_new(x) − φ_old(x)‖²
 //! probabilities   L = 1/|K| Σ_K (α + β·1[old right on x])·T²·KL(softmax(z_old(φ_old(x))/T) ‖ softmax(z_new(φ_new(x))/T))
 //! ```
 //!
-//! RACT and DMU compare themselves with it and print no formula; DMU's prose speaks of probabilities. K are the rows whose class the old head knows; the
-//! old model is right on no others. `z_new` are the new head's logits of the old head's classes. Probabilities regularise what the
-//! model says of classes, not where its vectors lie, and so do not make them compatible alone.
+//! RACT and DMU compare themselves with it and print no formula; DMU's prose speaks of probabilities. K are
+//! the rows whose class the old head knows; the old model is right on no others. `z_new` are the new head's
+//! logits of the old head's classes. Probabilities regularise what the model says of classes, not where its
+//! vectors lie. So they do not make vectors compatible by themselves.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +19,7 @@ use super::head_distillation::divergence;
 use super::vector_distance::distance;
 use super::{Loss, Objective};
 
-/// What focal distillation draws towards the old model's.
+/// Side of the new model that focal distillation draws towards the old model's.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FocalForm {
@@ -29,8 +30,8 @@ pub enum FocalForm {
     Probabilities,
 }
 
-/// `old_head` is ω_old, `base` the weight α of every row, `focus` the further weight β of rows that the old model has right,
-/// `temperature` T of probabilities.
+/// Makes the objective. `old_head` is ω_old, `base` the weight α of every row, `focus` the further weight β
+/// of rows that the old model has right, `temperature` T of probabilities.
 pub(crate) fn focal_distillation(
     old_head: HeadWeights,
     form: FocalForm,

@@ -4,7 +4,8 @@
 //! L_FA = 1/|B_ψ| Σ_x ℓ(ψ(φ_old(x)), ω_new)_y
 //! ```
 //!
-//! ψ and the new head learn; the encoder gets no gradient from here. B_ψ is the batch, or one that is drawn for ψ alone.
+//! ψ and the new head learn; the encoder gets no gradient from here. B_ψ is the batch, or one that is drawn
+//! for ψ alone.
 
 use super::{Loss, Objective, shares};
 
@@ -27,7 +28,8 @@ mod tests {
 
     #[test]
     fn a_batch_computed_by_hand() {
-        // ψ's vectors (1, 0) and (0, 2) under a new head of (1, 0) and (0, 0): logits (1, 0) of class 0, (0, 0) of class 1.
+        // ψ's vectors (1, 0) and (0, 2) under a new head of (1, 0) and (0, 0): logits (1, 0) of class 0, (0,
+        // 0) of class 1.
         let rows =
             Plain { adapted: vec![1.0, 0.0, 0.0, 2.0], head: vec![1.0, 0.0, 0.0, 0.0], ..Plain::on_axes() };
         let expected = 0.5 * ((1.0 + (-1.0_f64).exp()).ln() + 2.0_f64.ln());

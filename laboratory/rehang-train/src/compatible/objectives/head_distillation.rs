@@ -1,21 +1,23 @@
-//! What the old head says of old and of new vectors shall be the same (Learning without Forgetting, Li and Hoiem 2016; BCT §2.5
-//! takes [`distilled`] for the classes that the old head does not know, see [`super::influence`]).
+//! Distillation by the old head: it shall say of new vectors what it says of old ones (Learning without
+//! Forgetting, Li and Hoiem 2016). BCT §2.5 takes [`distilled`] for the classes that the old head does not
+//! know, see [`super::influence`].
 //!
 //! ```text
 //! p = softmax(z_old(φ_old(x))/T)      q = softmax(z_old(φ_new(x))/T)
 //! L = T²/|B| Σ_{x ∈ B} KL(p ‖ q)
 //! ```
 //!
-//! `z_old` are the frozen head's logits, a cosine head's with its scale, which is the temperature that BCT's appendix
-//! means. The factor T² keeps the size of the gradient (Hinton et al. 2015).
+//! `z_old` are the frozen head's logits, a cosine head's with its scale, which is the temperature that BCT's
+//! appendix means. The factor T² keeps the size of the gradient (Hinton et al. 2015).
 
-use rehang::Matrix;
+use rehang_core::Matrix;
 
 use super::super::heads::HeadWeights;
 use super::super::rows::log_softmax;
 use super::{Batch, Loss, Objective, shares};
 
-/// `Σ weight·T²·KL(p ‖ q)` over the rows, and its derivative with respect to the new logits: `weight·T·(q − p)`.
+/// Computes `Σ weight·T²·KL(p ‖ q)` over the rows, and its derivative with respect to the new logits:
+/// `weight·T·(q − p)`.
 ///
 /// Both logits are `[B, classes]`, `weights` is `[B]`.
 pub(crate) fn divergence(old: &Matrix, new: &Matrix, temperature: f32, weights: &[f32]) -> (f64, Matrix) {
@@ -35,14 +37,14 @@ pub(crate) fn divergence(old: &Matrix, new: &Matrix, temperature: f32, weights: 
     (value, slopes)
 }
 
-/// What `old_head` says of the old vectors, distilled into the new ones: `Σ weight·T²·KL(p ‖ q)`.
+/// Distils what `old_head` says of the old vectors into the new ones: `Σ weight·T²·KL(p ‖ q)`.
 pub(crate) fn distilled(old_head: &HeadWeights, batch: &Batch, temperature: f32, weights: &[f32]) -> Loss {
     let (old, new) = (old_head.pass(&batch.old), old_head.pass(&batch.new));
     let (value, slopes) = divergence(&old.logits, &new.logits, temperature, weights);
     Loss { value, new: Some(new.to_vectors(&slopes)), ..Loss::default() }
 }
 
-/// `old_head` is ω_old, `temperature` T.
+/// Makes the objective. `old_head` is ω_old, `temperature` T.
 pub(crate) fn head_distillation(old_head: HeadWeights, temperature: f32) -> Objective {
     Objective::new("distillation", move |batch| {
         distilled(&old_head, batch, temperature, &shares(&vec![true; batch.labels.len()]))

@@ -6,8 +6,9 @@
 //!
 //! With T_BCT = the old training set, K is only those of them that the old model was trained on.
 //!
-//! Classes that the old head does not know are left out; with synthesised weights there are none. With distillation (BCT §2.5) they
-//! count, too, by what the head says of their old and of their new vector, in one mean with the others:
+//! Classes that the old head does not know are left out; with synthesised weights there are none. With
+//! distillation (BCT §2.5) they count too, by what the head says of their old and of their new vector, in one
+//! mean with the others:
 //!
 //! ```text
 //! L_influence = 1/|K ∪ U| (Σ_{x ∈ K} ℓ(φ_new(x), ω_old)_y + Σ_{x ∈ U} KL(softmax z_old(φ_old(x)) ‖ softmax z_old(φ_new(x))))
@@ -19,7 +20,8 @@ use super::super::method::{InfluenceSet, NewClasses};
 use super::head_distillation::distilled;
 use super::{Loss, Objective, shares};
 
-/// `old_head` is ω_old, `set` T_BCT; rows of `new_classes` are left out unless they are distilled.
+/// Makes the objective. `old_head` is ω_old, `set` T_BCT; rows of `new_classes` are left out unless they are
+/// distilled.
 pub(crate) fn influence(old_head: HeadWeights, set: InfluenceSet, new_classes: NewClasses) -> Objective {
     Objective::new("influence", move |batch| {
         let is_distilled = new_classes == NewClasses::Distillation;
@@ -67,7 +69,8 @@ mod tests {
 
     #[test]
     fn a_batch_computed_by_hand() {
-        // Logits (2, 0) and (0, 0) of an old head of two classes: losses ln(1 + e⁻²) for class 0 and ln 2 for class 1.
+        // Logits (2, 0) and (0, 0) of an old head of two classes: losses ln(1 + e⁻²) for class 0 and ln 2 for
+        // class 1.
         let old_head = frozen(&[1.0, 0.0, 0.0, 0.0], 2, HeadForm::Softmax);
         let expected = 0.5 * ((1.0 + (-2.0_f64).exp()).ln() + 2.0_f64.ln());
         let influence = |set| influence(old_head.clone(), set, NewClasses::LeaveOut);
@@ -98,7 +101,8 @@ mod tests {
 
     #[test]
     fn what_is_distilled_stands_in_one_mean_with_the_others() {
-        // Two rows of a known class and one of an unknown one: a third of everything, and not a mean of each kind.
+        // Two rows of a known class and one of an unknown one: a third of everything, and not a mean of each
+        // kind.
         let old_head = frozen(&[1.0, 0.0, 0.0, 0.0], 2, HeadForm::Softmax);
         let plain = Plain {
             labels: vec![0, 0, 7],

@@ -1,12 +1,13 @@
-//! What compatible training minimises: one file for each objective, its formula on top.
+//! Objectives that compatible training minimises: one file for each, its formula on top.
 //!
-//! An objective sees one [`Batch`] and gives its [`Loss`]: one number, and its derivatives with respect to the new vectors, to
-//! ψ's output and to the new head; never to the old model, whose vectors and head are constants. A method is a weighted
-//! list of objectives (see [`crate::compatible::TrainingMethod`]). Products of matrices are in single precision, sums over a row in
-//! double; all have a fixed order, whatever the number of threads.
+//! An objective sees one [`Batch`] and gives its [`Loss`]: one number, and its derivatives with respect to
+//! the new vectors, to ψ's output and to the new head; never to the old model, whose vectors and head are
+//! constants. A method is a weighted list of objectives (see [`crate::compatible::TrainingMethod`]). Products
+//! of matrices are in single precision, sums over a row in double; all have a fixed order, whatever the
+//! number of threads.
 //!
-//! `v = φ_new(x)`, `o = φ_old(x)`, `ω` the weights of a head, `B` the batch. Where old and new differ in width, `v`
-//! is cut to its first `d_old` coordinates, or filled up with zeros (BCT §3.6).
+//! `v = φ_new(x)`, `o = φ_old(x)`, `ω` the weights of a head, `B` the batch. Where old and new differ in
+//! width, `v` is cut to its first `d_old` coordinates, or filled up with zeros (BCT §3.6).
 
 pub(crate) mod both_heads;
 pub(crate) mod classification;
@@ -26,23 +27,24 @@ mod recorded;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use rehang::Matrix;
+use rehang_core::Matrix;
 
 use super::heads::{HeadGradient, HeadWeights};
 
-/// One batch, as all objectives see it.
+/// Batch, as all objectives see it.
 pub(crate) struct Batch {
     /// Class of every row.
     pub labels: Vec<usize>,
     /// Whether the old model was trained on the row; false where that is not known.
     pub of_old: Vec<bool>,
-    /// φ_new(x), `[B, d_new]`, as it comes out of the encoder.
+    /// New vectors φ_new(x), `[B, d_new]`, as they come out of the encoder.
     pub new: Matrix,
-    /// φ_old(x), `[B, d_old]`, a constant; empty for methods without an old model.
+    /// Old vectors φ_old(x), `[B, d_old]`, constants; empty for methods without an old model.
     pub old: Matrix,
-    /// φ_old of another row of each row's class, drawn for this batch, `[B, d_old]`, for methods that take their positives so.
+    /// Old vector φ_old of another row of each row's class, drawn for this batch, `[B, d_old]`, for methods
+    /// that take their positives so.
     pub sister: Option<Matrix>,
-    /// ψ(φ_old(x)), `[B_ψ, d_new]`, for methods that train a forward-adaptive head.
+    /// Adapted vectors ψ(φ_old(x)), `[B_ψ, d_new]`, for methods that train a forward-adaptive head.
     pub adapted: Option<Matrix>,
     /// Class of every row of `adapted`: those of the batch, or of a batch that is drawn for ψ alone.
     pub adapted_labels: Vec<usize>,
@@ -50,18 +52,18 @@ pub(crate) struct Batch {
     pub head: HeadWeights,
 }
 
-/// What an objective is on a batch: its value, and its derivatives with respect to whatever learns. There is none where nothing
-/// flows.
+/// Value of an objective on a batch, and its derivatives with respect to whatever learns; `None` where
+/// nothing flows.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Loss {
     pub value: f64,
-    /// With respect to the new vectors, `[B, d_new]`.
+    /// Derivative with respect to the new vectors, `[B, d_new]`.
     pub new: Option<Matrix>,
-    /// With respect to ψ's output, `[B_ψ, d_new]`.
+    /// Derivative with respect to ψ's output, `[B_ψ, d_new]`.
     pub adapted: Option<Matrix>,
-    /// With respect to the new head.
+    /// Derivative with respect to the new head.
     pub head: Option<HeadGradient>,
-    /// What the objective says of the batch beside its value, and how that is called.
+    /// Measure of the batch that the objective tells beside its value: its name and number.
     pub measure: Option<(&'static str, f64)>,
 }
 
@@ -97,9 +99,9 @@ pub(crate) fn add(sum: &mut [f32], factor: f32, values: &[f32]) {
     }
 }
 
-/// One term of a loss.
+/// Term of a loss.
 pub(crate) struct Objective {
-    /// Its name in progress and reports.
+    /// Name in progress and reports.
     pub name: &'static str,
     of: Box<dyn Fn(&Batch) -> Loss + Send + Sync>,
 }
@@ -109,13 +111,13 @@ impl Objective {
         Self { name, of: Box::new(of) }
     }
 
-    /// Its value on a batch and its derivatives there.
+    /// Computes the value on a batch and the derivatives there.
     pub(crate) fn evaluate(&self, batch: &Batch) -> Loss {
         (self.of)(batch)
     }
 }
 
-/// The weights of a mean over the rows that count: 1 over their number for each, 0 for all others.
+/// Gives the weights of a mean over the rows that count: 1 over their number for each, 0 for all others.
 pub(crate) fn shares(counts: &[bool]) -> Vec<f32> {
     let number = counts.iter().filter(|&&count| count).count().max(1) as f32;
     counts.iter().map(|&count| if count { 1.0 / number } else { 0.0 }).collect()

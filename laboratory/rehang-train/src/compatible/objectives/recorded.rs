@@ -1,5 +1,5 @@
-//! Values and derivatives as automatic differentiation (burn 0.22.1) gave them before the derivatives were written by hand: recorded
-//! numbers, so that it stays seen that nothing changed.
+//! Recorded values and derivatives, as automatic differentiation (burn 0.22.1) gave them before the
+//! derivatives were written by hand. They show that nothing changed.
 
 use super::super::heads::HeadForm;
 use super::super::method::{InfluenceSet, NewClasses};
@@ -21,7 +21,7 @@ use serde_json::json;
 
 const ARCFACE: HeadForm = HeadForm::ArcFace { scale: 4.0, margin: 0.3 };
 
-/// What batches are made of.
+/// Sizes of batches, and the labels of their rows.
 struct Sizes {
     labels: Vec<usize>,
     of_old: Vec<bool>,
@@ -34,7 +34,7 @@ struct Sizes {
 }
 
 impl Sizes {
-    /// Those of [`Plain::usual`].
+    /// Takes the sizes of [`Plain::usual`].
     fn usual() -> Self {
         let Plain { labels, of_old, .. } = Plain::usual();
         Self { labels, of_old, d_old: 4, d_new: 5, narrow: 3, classes: 3, old_classes: 2 }
@@ -62,7 +62,7 @@ impl Sizes {
     }
 }
 
-/// Every objective and every form of it, each by a name.
+/// Makes every objective and every form of it, each by a name.
 fn cases(sizes: &Sizes) -> Vec<(String, Plain, Objective)> {
     let forms = [
         HeadForm::Softmax,
@@ -144,7 +144,8 @@ fn cases(sizes: &Sizes) -> Vec<(String, Plain, Objective)> {
     cases
 }
 
-/// Name, value, and the derivatives with respect to new vectors, ψ's output and the new head, each along one direction.
+/// Name, value, and the derivatives with respect to new vectors, ψ's output and the new head, each along one
+/// direction.
 #[rustfmt::skip]
 const RECORDED: &[(&str, [f64; 4])] = &[
     ("classification 0", [1.2511493, 0.1906390, 0.0000000, -0.2611682]),
@@ -214,7 +215,7 @@ const RECORDED: &[(&str, [f64; 4])] = &[
 #[test]
 fn values_and_derivatives_are_those_of_automatic_differentiation() {
     let cases = cases(&Sizes::usual());
-    // These came later; their derivatives are held against finite differences.
+    // Two objectives came later; their derivatives are held against finite differences.
     let is_old =
         |name: &str| !["focal-features", "selective-bare"].iter().any(|later| name.starts_with(later));
     let cases: Vec<_> = cases.into_iter().filter(|(name, ..)| is_old(name)).collect();
@@ -236,8 +237,8 @@ fn values_and_derivatives_are_those_of_automatic_differentiation() {
     }
 }
 
-/// `crates/rehang-python/tests/losses.json`, which the losses of `rehang.torch` are compared with: values and whole derivatives of every
-/// case, on two batches of [`numbers`].
+/// Values and whole derivatives of every case, on two batches of [`numbers`], are those of
+/// `crates/rehang-python/tests/losses.json`, which the losses of `rehang.torch` are compared with.
 #[test]
 fn the_losses_for_pytorch_are_compared_with_these() {
     let batch = |sizes: &Sizes| {

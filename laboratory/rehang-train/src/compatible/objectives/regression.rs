@@ -1,22 +1,24 @@
-//! DMU's regression variant (equation 14 put into 10 and 11), a baseline: vectors shall point where their partners point.
+//! DMU's regression variant (equation 14 put into 10 and 11), a baseline: vectors shall point where their
+//! partners point.
 //!
 //! ```text
 //! L = Σ_x λ(x)·(1 − cos(φ_new(x), φ_old(x))) + 1/|B| Σ_x (1 − cos(ψ(φ_old(x)), φ_new(x)))
 //! ```
 //!
-//! λ as in [`super::selective`] among the rows whose class the old head knows, which have |K|/|B| of the whole; all others weigh
-//! 1/|B| each, as all rows do without an old head.
-//! The second part is there where ψ is trained. As printed, it draws both of its sides to each other; with `stop_gradient`
-//! φ_new(x) is a target there and gets no gradient, so that ψ follows the encoder and not the other way round.
+//! λ as in [`super::selective`] among the rows whose class the old head knows, which have |K|/|B| of the
+//! whole; all others weigh 1/|B| each, as all rows do without an old head. The second part is there where ψ
+//! is trained. As printed, it draws both of its sides to each other; with `stop_gradient` φ_new(x) is a
+//! target there and gets no gradient, so that ψ follows the encoder and not the other way round.
 
-use rehang::Matrix;
+use rehang_core::Matrix;
 
 use super::super::heads::HeadWeights;
 use super::super::rows::{Unit, as_wide_as, dot};
 use super::selective::{RowWeighting, weights};
 use super::{Loss, Objective, shares};
 
-/// `Σ weight·(1 − cos)` of the rows of two matrices of one width, and its derivatives with respect to both.
+/// Computes `Σ weight·(1 − cos)` of the rows of two matrices of one width, and its derivatives with respect
+/// to both.
 fn apart(left: &Unit, right: &Unit, weights: &[f32]) -> (f64, [Matrix; 2]) {
     let towards = |rows: &Unit| {
         Matrix::from_fn(rows.rows.rows(), rows.rows.columns(), |row, column| {
@@ -28,7 +30,7 @@ fn apart(left: &Unit, right: &Unit, weights: &[f32]) -> (f64, [Matrix; 2]) {
     (value, [left.backward(&towards(right)), right.backward(&towards(left))])
 }
 
-/// `old_head` is ω_old, for λ.
+/// Makes the objective; `old_head` is ω_old, for λ.
 pub(crate) fn regression(
     old_head: Option<HeadWeights>,
     selection: RowWeighting,
@@ -80,7 +82,8 @@ mod tests {
             check(&plain.adapted, &adapted, 1e-2, |at| {
                 Plain { adapted: at.to_vec(), ..plain.clone() }.value(&objective)
             });
-            // ψ's part moves with φ_new as a target only; the encoder's gradient is that of the first part alone.
+            // ψ's part moves with φ_new as a target only; the encoder's gradient is that of the first part
+            // alone.
             check(&plain.new, &new, 1e-2, |at| {
                 let moved = Plain { new: at.to_vec(), ..plain.clone() };
                 let whole = moved.value(&objective);
@@ -93,7 +96,8 @@ mod tests {
 
     #[test]
     fn known_rows_are_selected_and_others_weigh_alike() {
-        // Old vectors (ln 3, 0) and (0, ln 2): p = (¾, ¼) and (⅓, ⅔) of class 0; a third row is of a class it does not know.
+        // Old vectors (ln 3, 0) and (0, ln 2): p = (¾, ¼) and (⅓, ⅔) of class 0; a third row is of a class it
+        // does not know.
         let old_head = Some(frozen(&[1.0, 0.0, 0.0, 1.0], 2, HeadForm::Softmax));
         let rows = Plain {
             new: vec![0.0, 1.0, 1.0, 0.0, 1.0, 0.0],
@@ -103,7 +107,8 @@ mod tests {
             ..Plain::on_axes()
         };
         let share = 0.75_f64.exp() / (0.75_f64.exp() + (1.0_f64 / 3.0).exp());
-        // All three pairs are at right angles, so each costs its weight; a half turn of the first makes its weight visible.
+        // All three pairs are at right angles, so each costs its weight; a half turn of the first makes its
+        // weight visible.
         let objective = regression(old_head, RowWeighting::LeastConfidence, false);
         let value = |rows: &Plain| objective.evaluate(&Batch { adapted: None, ..rows.batch() }).value;
         assert!((value(&rows) - 1.0).abs() < 1e-5);

@@ -1,5 +1,5 @@
-//! DMU's selective backward compatibility (equations 9, 10; least confidence 13): what the old model knew well is kept,
-//! what it knew badly is let go.
+//! DMU's selective backward compatibility (equations 9, 10; least confidence 13): what the old model knew
+//! well is kept, what it knew badly is let go.
 //!
 //! ```text
 //! L_SBC = Σ_{x ∈ K} λ(x)·ℓ(φ_new(x), ω_old)_y          K = rows of B whose class the old head knows, Σ λ = 1
@@ -10,31 +10,31 @@
 //! sharper, of the same Λ:  entropy λ = softmax_K(−s·Λ), least confidence λ = softmax_K(s·Λ)
 //! ```
 //!
-//! (9) writes `⟨φ_old, ω_old⟩` for the logits. By default a head of cosines has them multiplied by its scale, without a margin:
-//! bare cosines of many classes have a flat softmax, and λ is 1/|K| to four digits whatever the old model knew. With one
-//! row λ = 1. A head with synthesised weights knows their classes too.
+//! (9) writes `⟨φ_old, ω_old⟩` for the logits. By default a head of cosines has them multiplied by its scale,
+//! without a margin: bare cosines of many classes have a flat softmax, and λ is 1/|K| to four digits whatever
+//! the old model knew. With one row λ = 1. A head with synthesised weights knows their classes too.
 
-use rehang::Matrix;
+use rehang_core::Matrix;
 use serde::{Deserialize, Serialize};
 
 use super::super::heads::HeadWeights;
 use super::super::rows::log_softmax;
 use super::{Loss, Objective};
 
-/// How rows are weighed.
+/// Way in which rows are weighed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RowWeighting {
-    /// By the entropy of what the old head says of the old vector.
+    /// Entropy of what the old head says of the old vector.
     #[default]
     Entropy,
-    /// By the probability of the true class.
+    /// Probability of the true class.
     LeastConfidence,
-    /// All alike.
+    /// Even weights.
     Even,
 }
 
-/// What the old head's probabilities, which rows are weighed by, are made of.
+/// Logits that the old head's probabilities, by which rows are weighed, are made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SelectionLogits {
@@ -45,8 +45,8 @@ pub enum SelectionLogits {
     InnerProducts,
 }
 
-/// λ(x) of every row; 0 for rows of a class that the old head does not know. They sum to 1 where any is known. Without a `sharpness` s they are
-/// as printed.
+/// Computes λ(x) of every row; 0 for rows of a class that the old head does not know. The weights sum to 1
+/// where any class is known. Without a `sharpness` s they are as printed.
 pub(crate) fn weights(
     old_head: &HeadWeights,
     old: &Matrix,
@@ -86,10 +86,12 @@ pub(crate) fn weights(
     weights
 }
 
-/// `old_head` is ω_old, `logits` what λ is read off. It measures how far λ is from even: the largest λ(x) of a batch over 1/|K|, less 1, in percent.
+/// Makes the objective. `old_head` is ω_old, `logits` what λ is read off. Its measure says how far λ is from
+/// even: the largest λ(x) of a batch over 1/|K|, less 1, in percent.
 ///
-/// By (10), λ lies between `(1 − 1)/(|K| − 1)` and `1/(|K| − 1)` and its mean is `1/|K|`, so with entropy it is at most `100/(|K| − 1)`
-/// percent above even, whatever the old model knows; `sharpness` has no such bound.
+/// By (10), λ lies between `(1 − 1)/(|K| − 1)` and `1/(|K| − 1)` and its mean is `1/|K|`, so with entropy it
+/// is at most `100/(|K| − 1)` percent above even, whatever the old model knows; `sharpness` has no such
+/// bound.
 pub(crate) fn selective(
     old_head: HeadWeights,
     selection: RowWeighting,
@@ -133,8 +135,8 @@ mod tests {
 
     #[test]
     fn a_batch_computed_by_hand() {
-        // Old vectors (ln 3, 0) and (0, 0): least confidence ¾ and ½. New vectors (0, 0) and (ln 3, 0): losses ln 2 and
-        // ln 4/3. A third row, of a class that the head does not know, is nothing.
+        // Old vectors (ln 3, 0) and (0, 0): least confidence ¾ and ½. New vectors (0, 0) and (ln 3, 0):
+        // losses ln 2 and ln 4/3. A third row, of a class that the head does not know, is nothing.
         let old_head = frozen(&[1.0, 0.0, 0.0, 0.0], 2, HeadForm::Softmax);
         let rows = Plain {
             labels: vec![0, 0, 5],
@@ -192,7 +194,7 @@ mod tests {
         let by_confidence = weights(&head, &old, &[0, 0], RowWeighting::LeastConfidence, None);
         let share = 0.75_f64.exp() / (0.75_f64.exp() + 0.5_f64.exp());
         assert!((f64::from(by_confidence[0]) - share).abs() < 1e-5);
-        // The same probabilities from a head of cosines: cos = ½ and −½ at scale ln 3, and 0 twice.
+        // Equal probabilities come from a head of cosines: cos = ½ and −½ at scale ln 3, and 0 twice.
         let head_of_cosines =
             frozen(&[1.0, 0.0, -1.0, 0.0], 2, HeadForm::NormalisedSoftmax { scale: 3.0f32.ln() });
         let turned = Matrix::new(2, vec![0.5, 0.75f32.sqrt(), 0.0, 1.0]).unwrap();

@@ -22,7 +22,7 @@ pub(crate) struct Plain {
 }
 
 impl Plain {
-    /// Six rows of three classes.
+    /// Makes six rows of three classes.
     pub(crate) fn usual() -> Self {
         Self {
             labels: vec![0, 1, 2, 0, 1, 1],
@@ -37,8 +37,8 @@ impl Plain {
         }
     }
 
-    /// Two rows of two classes on the axes, so that every cosine is 0 or 1: the new vectors stand apart, the old
-    /// ones together.
+    /// Makes two rows of two classes on the axes, so that every cosine is 0 or 1: the new vectors stand
+    /// apart, the old ones together.
     pub(crate) fn on_axes() -> Self {
         Self {
             labels: vec![0, 1],
@@ -76,7 +76,7 @@ impl Plain {
         objective.evaluate(&self.batch()).value
     }
 
-    /// Gradients of new, adapted and the head's weight; zeros where nothing flows.
+    /// Gives the gradients of new, adapted and the head's weight; zeros where nothing flows.
     pub(crate) fn gradients(&self, objective: &Objective) -> [Vec<f32>; 3] {
         let loss = objective.evaluate(&self.batch());
         let of = |gradient: Option<Matrix>, values: &[f32]| {
@@ -100,17 +100,17 @@ impl Plain {
     }
 }
 
-/// How far a derivative may be from the differences, which are of single precision.
+/// Tolerance between a derivative and the differences, which are of single precision.
 pub(crate) const TOLERANCE: f64 = 2e-3;
 
-/// A frozen head on old vectors.
+/// Makes a frozen head on old vectors.
 pub(crate) fn frozen(weight: &[f32], d: usize, form: HeadForm) -> HeadWeights {
     let weight = Matrix::new(d, weight.to_vec()).unwrap();
     let bias = vec![0.0; weight.rows()];
     HeadWeights::new(weight, bias, form)
 }
 
-/// Every objective, with its usual options, beside an old head of two classes.
+/// Makes every objective, with its usual options, beside an old head of two classes.
 fn all() -> Vec<Objective> {
     let old_head = || frozen(&numbers(2 * 4, 9), 4, HeadForm::Softmax);
     let contrast =

@@ -5,15 +5,17 @@
 //! RACT (15):     the same, and with each k also max(⟨v, v_k⟩ − ⟨v, o⟩ + m, 0)
 //! ```
 //!
-//! The paper prints positive minus negative, which would reward the wrong direction; the sign here is the one that pulls
-//! positives in. All vectors are scaled to length 1; `N(x)` are the rows of another class; the loss is the mean over
-//! the rows that have any. Where the new vectors are wider than the old ones, `v` is cut beside `o_k` and whole beside `v_k`. With `hardest = K` only the K nearest negatives of each of the two sets count.
+//! The paper prints positive minus negative, which would reward the wrong direction; the sign here is the one
+//! that pulls positives in. All vectors are scaled to length 1; `N(x)` are the rows of another class; the
+//! loss is the mean over the rows that have any. Where the new vectors are wider than the old ones, `v` is
+//! cut beside `o_k` and whole beside `v_k`. With `hardest = K` only the K nearest negatives of each of the
+//! two sets count.
 
 use super::cosines::{Cosines, others};
 use super::{Loss, Objective, shares};
 
-/// With `new_negatives` they count too (15); `margin` is m; so many of the `hardest` negatives of each set count, all where no
-/// number is given.
+/// Makes the objective. With `new_negatives` new-to-new negatives count too (15); `margin` is m. Only the
+/// `hardest` negatives of each set count, all where no number is given.
 pub(crate) fn triplet(new_negatives: bool, margin: f32, hardest: Option<usize>) -> Objective {
     Objective::new("triplets", move |batch| {
         let labels = &batch.labels;

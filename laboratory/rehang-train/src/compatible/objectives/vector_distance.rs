@@ -1,4 +1,5 @@
-//! The naive way to compatible vectors, a baseline (BCT equation 3): new vectors shall lie where the old ones lie.
+//! Distance of new vectors from old ones, the naive way to compatible vectors and a baseline (BCT equation
+//! 3): new vectors shall lie where the old ones lie.
 //!
 //! ```text
 //! L_l2 = 1/|B| Σ_x ‖φ_new(x) − φ_old(x)‖²
@@ -14,7 +15,7 @@ pub(crate) fn vector_distance() -> Objective {
     })
 }
 
-/// `Σ weight·‖φ_new(x) − φ_old(x)‖²`.
+/// Computes `Σ weight·‖φ_new(x) − φ_old(x)‖²`.
 pub(super) fn distance(batch: &Batch, weights: &[f32]) -> Loss {
     let mut difference = as_wide_as(&batch.new, batch.old.columns());
     let mut value = 0.0;

@@ -1,5 +1,6 @@
-//! Convolutions of planes with channels last: the window of every output position is copied into a row of a matrix
-//! (for 1 × 1 windows with stride 1 the planes are that matrix already), and the rest is matrix products.
+//! Convolutions of planes with channels last: the window of every output position is copied into a row of a
+//! matrix (for 1 × 1 windows with stride 1 the planes are that matrix already), and the rest is matrix
+//! products.
 //!
 //! ```text
 //! z = columns(x) · W        columns [positions, side·side·inputs], W [side·side·inputs, outputs]
@@ -14,32 +15,35 @@ use super::super::graph::{Shape, Sliding};
 use super::shared::{Disjoint, Scratch, grown, with_scratch};
 use super::winograd::Winograd;
 
-/// Numbers of the columns that one task makes at a time; with its share of weights they stay in a core's own cache.
+/// Number of columns' numbers that one task makes at a time; with its share of weights they stay in a core's
+/// own cache.
 const TASK_COLUMNS: usize = 1 << 17;
-/// A product of fewer rows spends its time reading weights.
+/// Number of rows below which a product spends its time reading weights.
 const TASK_POSITIONS: usize = 96;
-/// Numbers of the columns that all tasks together make before a weight gradient multiplies them.
+/// Number of columns' numbers that all tasks together make before a weight gradient multiplies them.
 const SHARED_COLUMNS: usize = 1 << 20;
-/// Parts of a weight gradient that are summed or written apart from each other.
+/// Number of parts of a weight gradient that are summed or written apart from each other.
 const GRADIENT_PARTS: usize = 8;
-/// Channels that are reordered together: as many as a cache line has room for.
+/// Number of channels that are reordered together: as many as a cache line has room for.
 const BLOCK: usize = 16;
-/// Rows of W from which parts of a weight gradient are parts of its rows; below, they are sums over parts of the batch.
+/// Number of rows of W from which parts of a weight gradient are parts of its rows; below, they are sums over
+/// parts of the batch.
 const MANY_WEIGHT_ROWS: usize = 256;
 
-/// One convolution and its weights in the order that products need.
+/// Convolution and its weights in the order that products need.
 #[derive(Debug, Clone)]
 pub(super) struct Convolution {
     input: Shape,
     output: Shape,
     window: Sliding,
-    /// W, where columns are made.
+    /// Weights W, where columns are made.
     packed: Vec<f32>,
-    /// The faster way, where it is one.
+    /// Minimal filtering, where it is the faster way.
     winograd: Option<Winograd>,
 }
 
-/// What is done with a finished part of the output: the number of the part, where it begins (in numbers), the part.
+/// Callback for a finished part of the output: the number of the part, where it begins (in numbers), the
+/// part.
 pub(super) type Finish<'a> = &'a (dyn Fn(usize, usize, &mut [f32]) + Sync);
 
 impl Convolution {
@@ -84,12 +88,12 @@ impl Convolution {
         }
     }
 
-    /// Parts in which [`forward`](Self::forward) finishes the output of `rows` rows.
+    /// Counts the parts in which [`forward`](Self::forward) finishes the output of `rows` rows.
     pub(super) fn parts(&self, rows: usize) -> usize {
         if self.winograd.is_some() { rows } else { (rows * self.output.height).div_ceil(self.task_lines()) }
     }
 
-    /// `out = x ∗ w`; every part of `out` is given to `finish` while it is in the cache.
+    /// Computes `out = x ∗ w`; every part of `out` is given to `finish` while it is in the cache.
     pub(super) fn forward(
         &self,
         rows: usize,
@@ -117,8 +121,8 @@ impl Convolution {
         });
     }
 
-    /// Adds dw to `gradient`, `[outputs, inputs, side, side]`, and writes dx into `input_gradient` if it is asked for (or
-    /// adds it where the flag is set).
+    /// Adds dw to `gradient`, `[outputs, inputs, side, side]`, and writes dx into `input_gradient` if it is
+    /// asked for (or adds it where the flag is set).
     pub(super) fn backward(
         &self,
         rows: usize,
@@ -196,12 +200,12 @@ impl Convolution {
             });
     }
 
-    /// Channels in, channels out, positions of the window.
+    /// Counts channels in, channels out, and positions of the window.
     fn sizes(&self) -> (usize, usize, usize) {
         (self.input.channels, self.output.channels, self.window.side * self.window.side)
     }
 
-    /// Rows of W.
+    /// Counts the rows of W.
     fn depth(&self) -> usize {
         self.input.channels * self.window.side * self.window.side
     }
@@ -210,7 +214,7 @@ impl Convolution {
         self.window == Sliding { side: 1, stride: 1, padding: 0 }
     }
 
-    /// Lines of output positions of one task.
+    /// Counts the lines of output positions of one task.
     fn task_lines(&self) -> usize {
         let width = self.output.width;
         TASK_POSITIONS.div_ceil(width).max(TASK_COLUMNS / (width * self.depth()))
@@ -265,8 +269,9 @@ impl Convolution {
         }
     }
 
-    /// Where row `row` of the window at position `x` of a line lies in the planes: it begins at the first number, goes
-    /// to the second of the window's row, and has so many numbers; the rest is padding.
+    /// Finds where row `row` of the window at position `x` of a line lies in the planes. It begins at the
+    /// first number there, at the second in the window's row, and the third says how many numbers it has; the
+    /// rest is padding.
     fn run(&self, line: usize, x: usize, row: usize) -> Option<(usize, usize, usize)> {
         let (image, line) = (line / self.output.height, line % self.output.height);
         let Sliding { side, stride, padding } = self.window;

@@ -1,9 +1,9 @@
-//! `W x + b` on the rows of a batch; `gemm` shares one product among all threads.
+//! Dense layers, `W x + b` on the rows of a batch; `gemm` shares one product among all threads.
 
 use rehang_fit::network::column_sums;
 use rehang_fit::network::product::{self, Window};
 
-/// `out[rows, outputs] = input[rows, inputs] · weightᵀ + bias`.
+/// Computes `out[rows, outputs] = input[rows, inputs] · weightᵀ + bias`.
 pub(super) fn forward(rows: usize, input: &[f32], weight: &[f32], bias: &[f32], out: &mut [f32]) {
     let outputs = bias.len();
     for row in out[..rows * outputs].chunks_exact_mut(outputs) {

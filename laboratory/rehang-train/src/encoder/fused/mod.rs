@@ -1,13 +1,13 @@
 //! Graphs on the processor: forward and backward passes written by hand over the `gemm` crate.
 //!
-//! A graph becomes a list of steps. A convolution takes the BatchNorm behind it along, and BatchNorm the residual and
-//! the ReLU behind itself, so that planes are read and written as rarely as possible: memory, not arithmetic, is what
-//! such passes wait for. Inside, planes lie with their channels last.
+//! A graph becomes a list of steps. A convolution takes the BatchNorm behind it along, and BatchNorm the
+//! residual and the ReLU behind itself, so that planes are read and written as rarely as possible: memory,
+//! not arithmetic, is what such passes wait for. Inside, planes lie with their channels last.
 //!
 //! # Threads and bits
 //!
-//! Tasks are cut by sizes alone and partial sums are added in a fixed order: the same numbers come out for any number
-//! of threads.
+//! Tasks are cut by sizes alone and partial sums are added in a fixed order: the same numbers come out for
+//! any number of threads.
 
 mod convolution;
 mod dense;
@@ -21,7 +21,7 @@ mod winograd;
 use std::ops::Range;
 
 use rayon::prelude::*;
-use rehang::{Error, Result};
+use rehang_core::{Error, Result};
 use rehang_fit::network::State;
 use rehang_fit::network::product::{self, Window};
 
@@ -30,13 +30,13 @@ use convolution::Convolution;
 use normalisation::Normalisation;
 use shared::Scratch;
 
-/// Which statistics BatchNorm uses.
+/// Statistics that BatchNorm uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// The batch's own, and the running ones move a tenth towards them (unbiased variance, as PyTorch does). What the
-    /// backward pass needs is kept.
+    /// Statistics of the batch itself, and the running ones move a tenth towards them (unbiased variance, as
+    /// PyTorch does). What the backward pass needs is kept.
     Training,
-    /// The running ones; nothing is kept.
+    /// Running statistics; nothing is kept.
     Evaluation,
 }
 
@@ -46,31 +46,31 @@ pub struct Passes {
     shapes: Vec<Shape>,
     parameter_count: usize,
     steps: Vec<Step>,
-    /// For every node the last step that reads it in an evaluation.
+    /// Number of the last step that reads each node in an evaluation.
     last_reader: Vec<usize>,
-    /// What the last forward pass in training left at every node.
+    /// Values that the last forward pass in training left at every node.
     values: Vec<Vec<f32>>,
-    /// Rows of that pass; none before it.
+    /// Number of rows of that pass; none before it.
     rows: Option<usize>,
-    /// Buffers that nothing lies in.
+    /// Buffers that are free.
     free: Vec<Vec<f32>>,
     scratch: Scratch,
 }
 
-/// What is run at once.
+/// Operations that are run at once.
 #[derive(Debug, Clone)]
 struct Step {
     kind: Kind,
-    /// Node that it reads.
+    /// Node that the step reads.
     input: usize,
-    /// Node whose value it makes.
+    /// Node whose value the step makes.
     output: usize,
 }
 
 #[derive(Debug, Clone)]
 enum Kind {
     Convolution {
-        /// Where the weight lies among the parameters.
+        /// Place of the weight among the parameters.
         weight: Range<usize>,
         convolution: Box<Convolution>,
         /// BatchNorm behind it, and the node between them.
@@ -149,11 +149,12 @@ impl Passes {
         }
     }
 
-    /// Vectors `[rows, outputs]` of inputs `[rows, channels, height, width]`, both row-major.
+    /// Computes vectors `[rows, outputs]` of inputs `[rows, channels, height, width]`, both row-major.
     ///
     /// # Errors
     ///
-    /// [`rehang::ErrorKind::InvalidOption`] for an `input` of another size than `rows` rows, or parameters of another encoder.
+    /// [`rehang_core::ErrorKind::InvalidOption`] for an `input` of another size than `rows` rows, or parameters of
+    /// another encoder.
     pub fn forward(&mut self, state: &mut State, input: &[f32], rows: usize, mode: Mode) -> Result<Vec<f32>> {
         let size = rows * self.shapes[0].size();
         if input.len() != size {
@@ -189,13 +190,13 @@ impl Passes {
         Ok(vectors)
     }
 
-    /// Adds the gradient of every parameter to `parameters` (in the order of [`State::parameters`]), given the
-    /// gradient `[rows, outputs]` of the vectors of the last forward pass in [`Mode::Training`].
+    /// Adds the gradient of every parameter to `parameters` (in the order of [`State::parameters`]), given
+    /// the gradient `[rows, outputs]` of the vectors of the last forward pass in [`Mode::Training`].
     ///
     /// # Errors
     ///
-    /// [`rehang::ErrorKind::InvalidOption`] for a gradient of another size; [`rehang::ErrorKind::Conflict`] without such a pass
-    /// before.
+    /// [`rehang_core::ErrorKind::InvalidOption`] for a gradient of another size; [`rehang_core::ErrorKind::Conflict`]
+    /// without such a pass before.
     pub fn backward(&mut self, state: &State, gradient: &[f32], parameters: &mut [f32]) -> Result<()> {
         let Some(rows) = self.rows else {
             return Err(Error::conflict(
@@ -241,14 +242,14 @@ impl Passes {
     }
 }
 
-/// Gradients of nodes that are still to be passed on.
+/// Gradients of nodes that still have to be passed on.
 struct Gradients {
     nodes: Vec<Option<Vec<f32>>>,
     free: Vec<Vec<f32>>,
 }
 
 impl Gradients {
-    /// The gradient of a node, and whether something has been added to it; else it holds anything.
+    /// Takes the gradient of a node, and says whether something has been added to it; else it holds anything.
     fn open(&mut self, node: usize, size: usize) -> (Vec<f32>, bool) {
         match self.nodes[node].take() {
             Some(gradient) => (gradient, true),
@@ -290,7 +291,7 @@ impl Gradients {
     }
 }
 
-/// A buffer of a size that holds anything: the smallest free one that is large enough, or a new one.
+/// Takes a buffer of a size that holds anything: the smallest free one that is large enough, or a new one.
 fn take(free: &mut Vec<Vec<f32>>, size: usize) -> Vec<f32> {
     let best = (0..free.len())
         .filter(|&index| free[index].capacity() >= size)
@@ -312,7 +313,7 @@ fn check_parameters(count: usize, expected: usize) -> Result<()> {
 }
 
 impl Step {
-    /// Nodes whose values the step reads.
+    /// Lists the nodes whose values the step reads.
     fn inputs(&self) -> impl Iterator<Item = usize> + use<> {
         let beside = match &self.kind {
             Kind::Convolution { normalisation: Some((_, normalisation)), .. }
@@ -535,7 +536,7 @@ fn normalisation_backward(
     dz
 }
 
-/// Rows as a dense layer reads them: planes one after the other.
+/// Gives rows as a dense layer reads them: planes one after the other.
 fn as_vectors(shape: Shape, values: &[f32]) -> std::borrow::Cow<'_, [f32]> {
     if shape.height * shape.width == 1 {
         return values.into();
@@ -549,13 +550,13 @@ fn as_vectors(shape: Shape, values: &[f32]) -> std::borrow::Cow<'_, [f32]> {
 fn plan(graph: &Graph) -> Vec<Step> {
     let range = |parameter: usize| graph.parameters[parameter].range.clone();
     let readers = graph.readers();
-    // The only reader of a node that nothing else looks at.
+    // Finds the only reader of a node that nothing else looks at.
     let only_reader = |node: usize| match readers[node][..] {
         [reader] => Some((reader, graph.nodes[reader])),
         _ => None,
     };
     let mut steps = Vec::new();
-    // What happens at a node that a step before it has taken along.
+    // Steps that have taken later nodes along. Each waits at the place of the last of these nodes.
     let mut taken: Vec<Option<Step>> = vec![None; graph.nodes.len()];
     // Sums that BatchNorm has taken along on its way to ReLU.
     let mut passed = vec![false; graph.nodes.len()];

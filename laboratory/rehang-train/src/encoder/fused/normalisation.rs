@@ -1,8 +1,8 @@
-//! BatchNorm with what follows it: a residual that is added, and ReLU.
+//! Normalisation by BatchNorm with what follows it: a residual that is added, and ReLU.
 //!
-//! Per channel, over all rows and positions of a batch: `y = max(γ·(z − μ)/√(var + ε) + β + residual, 0)`. The moments of
-//! `z` are summed while a convolution's output is still in the cache, so a forward pass reads `z` once more and a
-//! backward pass twice: for the two sums that `dγ` and `dβ` are, and for
+//! Per channel, over all rows and positions of a batch: `y = max(γ·(z − μ)/√(var + ε) + β + residual, 0)`.
+//! The moments of `z` are summed while a convolution's output is still in the cache. So a forward pass reads
+//! `z` once more and a backward pass twice: for the two sums that `dγ` and `dβ` are, and for
 //! `dz = γ/√(var + ε)·(dy − dβ/n − x̂·dγ/n)`.
 //!
 //! Sums over eight positions are taken in f32 and those sums are added in f64, chunk after chunk.
@@ -10,14 +10,14 @@
 use std::ops::Range;
 
 use rayon::prelude::*;
-use rehang::vectorised;
+use rehang_core::vectorised;
 use rehang_fit::network::{State, VARIANCE_EPSILON as EPSILON};
 
 use super::shared::Disjoint;
 
-/// How far running statistics move towards those of a batch.
+/// Share by which running statistics move towards those of a batch.
 const MOMENTUM: f64 = 0.1;
-/// Numbers of one task.
+/// Most numbers of one task.
 const TASK: usize = 1 << 14;
 
 /// BatchNorm of one node, and what is done in the same pass.
@@ -30,16 +30,16 @@ pub(super) struct Normalisation {
     pub residual: Option<usize>,
     /// Whether ReLU follows.
     pub relu: bool,
-    /// Two sums a channel, part after part.
+    /// Partial sums, two a channel, part after part.
     partial: Vec<f64>,
     mean: Vec<f32>,
-    /// 1/√(var + ε).
+    /// Inverse deviations 1/√(var + ε).
     inverse: Vec<f32>,
-    /// What `z` is multiplied by and what is added then.
+    /// Factor and summand that `z` gets.
     line: Line,
 }
 
-/// `slope·z + intercept`, per channel.
+/// Line `slope·z + intercept`, per channel.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Line {
     pub slope: Vec<f32>,
@@ -66,7 +66,7 @@ impl Normalisation {
         self.scale.len()
     }
 
-    /// Room for the moments of so many parts; part `i` writes at `2·channels·i`.
+    /// Makes room for the moments of so many parts; part `i` writes at `2·channels·i`.
     pub(super) fn moments(&mut self, parts: usize) -> Disjoint<'_, f64> {
         self.partial.resize(2 * self.channels() * parts, 0.0);
         Disjoint::new(&mut self.partial)
@@ -110,7 +110,7 @@ impl Normalisation {
         }
     }
 
-    /// The line of the running statistics.
+    /// Computes the line of the running statistics.
     pub(super) fn running_line(&self, state: &State) -> Line {
         let mut line = Line::default();
         for channel in 0..self.channels() {
@@ -124,7 +124,7 @@ impl Normalisation {
         line
     }
 
-    /// The second pass: `out = max(slope·z + intercept + residual, 0)`.
+    /// Computes the second pass: `out = max(slope·z + intercept + residual, 0)`.
     pub(super) fn apply(&self, z: &[f32], residual: Option<&[f32]>, out: &mut [f32]) {
         let task = task(self.channels());
         out.par_chunks_mut(task).zip(z.par_chunks(task)).enumerate().for_each(|(number, (out, z))| {
@@ -135,7 +135,8 @@ impl Normalisation {
 
     /// Turns the gradient of `out` into that of `z`, and adds dγ and dβ to `parameters`.
     ///
-    /// Without a residual, `gradient` becomes dz. With one, it becomes the residual's gradient and `dz` is written.
+    /// Without a residual, `gradient` becomes dz. With one, it becomes the residual's gradient and `dz` is
+    /// written.
     pub(super) fn backward(
         &mut self,
         state: &State,
@@ -197,7 +198,7 @@ impl Normalisation {
 }
 
 impl Line {
-    /// `out = max(slope·z + intercept + residual, 0)` on part of a batch.
+    /// Computes `out = max(slope·z + intercept + residual, 0)` on part of a batch.
     pub(super) fn apply(&self, z: &[f32], residual: Option<&[f32]>, relu: bool, out: &mut [f32]) {
         match residual {
             Some(residual) => apply_with(z, &self.slope, &self.intercept, residual, relu, out),
@@ -205,7 +206,7 @@ impl Line {
         }
     }
 
-    /// The same in place.
+    /// Computes `z = max(slope·z + intercept + residual, 0)` in place, on part of a batch.
     pub(super) fn apply_in_place(&self, z: &mut [f32], residual: Option<&[f32]>, relu: bool) {
         match residual {
             Some(residual) => apply_with_in_place(z, &self.slope, &self.intercept, residual, relu),
@@ -214,7 +215,7 @@ impl Line {
     }
 }
 
-/// Numbers of one task: whole positions.
+/// Counts the numbers of one task: whole positions.
 fn task(channels: usize) -> usize {
     (TASK / channels).max(1) * channels
 }
@@ -229,20 +230,20 @@ fn collect(partial: &[f64], channels: usize) -> Vec<f64> {
     sums
 }
 
-/// max(value, 0), written so that NaN stays NaN: a divergence must be seen, not rectified away.
+/// Rectifies a value, max(value, 0), so that NaN stays NaN: a divergence must be seen, not rectified away.
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "the body must be compiled inside each version of the loops below")]
 fn rectified(value: f32, relu: bool) -> f32 {
     if relu && value <= 0.0 { 0.0 } else { value }
 }
 
-/// ReLU passes gradients of numbers above this.
+/// Gives the number above which ReLU passes gradients.
 fn floor(relu: bool) -> f32 {
     if relu { 0.0 } else { f32::NEG_INFINITY }
 }
 
 vectorised! {
-    /// Sums of `z` and of its squares over the positions of a part.
+    /// Sums `z` and its squares over the positions of a part.
     pub(super) fn moments(z: &[f32], channels: usize, sums: &mut [f64]) {
         sums.fill(0.0);
         let (first, second) = sums.split_at_mut(channels);
@@ -342,7 +343,7 @@ vectorised! {
 }
 
 vectorised! {
-    /// Sums of `dy` and of `dy·(z − μ)` over the positions of a part, where `dy` has passed ReLU.
+    /// Sums `dy` and `dy·(z − μ)` over the positions of a part, where `dy` has passed ReLU.
     fn reduce(
         gradient: &[f32],
         z: &[f32],
@@ -364,7 +365,8 @@ vectorised! {
             let z: [&[f32]; 8] = std::array::from_fn(|row| &z[row * channels..][..channels]);
             for channel in 0..channels {
                 let (slope, intercept, mean) = (slope[channel], intercept[channel], mean[channel]);
-                // Loads come first and without a condition: else the loop is not turned into vector instructions.
+                // Loads come first and without a condition: else the loop is not turned into vector
+                // instructions.
                 let dy: [f32; 8] = std::array::from_fn(|row| rows[row][channel]);
                 let z: [f32; 8] = std::array::from_fn(|row| z[row][channel]);
                 let dy: [f32; 8] = std::array::from_fn(|row| {
@@ -391,7 +393,7 @@ vectorised! {
 }
 
 vectorised! {
-    /// `dz = slope·dy + linear·z + constant`, in place of the gradient before ReLU.
+    /// Computes `dz = slope·dy + linear·z + constant`, in place of the gradient before ReLU.
     fn through(
         gradient: &mut [f32],
         z: &[f32],

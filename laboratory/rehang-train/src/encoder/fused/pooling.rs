@@ -1,11 +1,12 @@
 //! Pools, and planes to and from vectors; all with channels last, one row a task.
 
 use rayon::prelude::*;
-use rehang::vectorised;
+use rehang_core::vectorised;
 
 use super::super::graph::{GENERALISED_MEAN_MINIMUM, Shape, Sliding};
 
-/// Largest number of every window; `places` gets which number of its window that was (the first of equal ones).
+/// Takes the largest number of every window; `places` gets which number of its window that was (the first of
+/// equal ones).
 pub(super) fn maximum(
     input_shape: Shape,
     output_shape: Shape,
@@ -56,7 +57,7 @@ pub(super) fn maximum_backward(
         });
 }
 
-/// Mean of every plane.
+/// Computes the mean of every plane.
 pub(super) fn average(shape: Shape, input: &[f32], out: &mut [f32]) {
     let factor = 1.0 / (shape.height * shape.width) as f32;
     out.par_chunks_mut(shape.channels).zip(input.par_chunks(shape.size())).for_each(|(out, input)| {
@@ -82,7 +83,7 @@ pub(super) fn average_backward(shape: Shape, gradient: &[f32], input_gradient: &
     );
 }
 
-/// `(mean max(x, 1e-6)³)^(1/3)` of every plane.
+/// Computes `(mean max(x, 1e-6)³)^(1/3)` of every plane.
 pub(super) fn generalised_mean(shape: Shape, input: &[f32], out: &mut [f32]) {
     let factor = 1.0 / (shape.height * shape.width) as f32;
     out.par_chunks_mut(shape.channels).zip(input.par_chunks(shape.size())).for_each(|(out, input)| {
@@ -94,7 +95,8 @@ pub(super) fn generalised_mean(shape: Shape, input: &[f32], out: &mut [f32]) {
     });
 }
 
-/// Adds `x²/(n·y²)` times the gradient of every generalised mean `y` of `n` numbers to the numbers `x` that count.
+/// Adds `x²/(n·y²)` times the gradient of every generalised mean `y` of `n` numbers to the numbers `x` that
+/// count.
 pub(super) fn generalised_mean_backward(
     shape: Shape,
     input: &[f32],
@@ -122,7 +124,7 @@ pub(super) fn generalised_mean_backward(
         });
 }
 
-/// Planes one after the other to channels last.
+/// Turns planes one after the other into channels last.
 pub(super) fn channels_last(shape: Shape, input: &[f32], out: &mut [f32]) {
     let positions = shape.height * shape.width;
     out.par_chunks_mut(shape.size()).zip(input.par_chunks(shape.size())).for_each(|(out, input)| {
@@ -134,7 +136,7 @@ pub(super) fn channels_last(shape: Shape, input: &[f32], out: &mut [f32]) {
     });
 }
 
-/// Channels last to planes one after the other, which is how a row of planes is a vector.
+/// Turns channels last into planes one after the other, which is how a row of planes is a vector.
 pub(super) fn channels_first(shape: Shape, input: &[f32], out: &mut [f32]) {
     let positions = shape.height * shape.width;
     out.par_chunks_mut(shape.size()).zip(input.par_chunks(shape.size())).for_each(|(out, input)| {
@@ -146,8 +148,8 @@ pub(super) fn channels_first(shape: Shape, input: &[f32], out: &mut [f32]) {
     });
 }
 
-/// Calls `visit(cell of the output, number within the window, position in the input, whether it is the first)` for
-/// every number of every window of one row's planes.
+/// Calls `visit(cell of the output, number within the window, position in the input, whether it is the
+/// first)` for every number of every window of one row's planes.
 fn for_each_cell(
     input: Shape,
     output: Shape,

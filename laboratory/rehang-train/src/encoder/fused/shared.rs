@@ -1,10 +1,10 @@
-//! What tasks share: slices that several of them write, and buffers.
+//! Shared things of tasks: slices that several of them write, and buffers.
 
 use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// A slice of which tasks write parts that do not overlap, where those parts are not simply its chunks.
+/// Slice of which tasks write parts that do not overlap, where those parts are not simply its chunks.
 pub(super) struct Disjoint<'a, T> {
     start: *mut T,
     length: usize,
@@ -19,7 +19,7 @@ impl<'a, T> Disjoint<'a, T> {
         Self { start: slice.as_mut_ptr(), length: slice.len(), slice: PhantomData }
     }
 
-    /// A part of the slice.
+    /// Gives a part of the slice.
     ///
     /// # Safety
     ///
@@ -27,7 +27,8 @@ impl<'a, T> Disjoint<'a, T> {
     #[allow(clippy::mut_from_ref, reason = "the caller promises that parts do not overlap")]
     pub(super) unsafe fn part(&self, range: Range<usize>) -> &mut [T] {
         assert!(range.start <= range.end && range.end <= self.length);
-        // SAFETY: the range lies inside the slice, and by the caller's promise no other part that is alive overlaps it.
+        // SAFETY: the range lies inside the slice, and by the caller's promise no other part that is alive
+        // overlaps it.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
     }
 }
@@ -37,13 +38,13 @@ impl<'a, T> Disjoint<'a, T> {
 pub(super) struct Scratch {
     /// Weights or their gradient in another order.
     pub weights: Vec<f32>,
-    /// What all threads read of a part of a batch.
+    /// Numbers of a part of a batch that all threads read.
     pub shared: Vec<f32>,
     /// Sums of gradients.
     pub sums: Vec<f32>,
 }
 
-/// `length` numbers of a buffer that grows as needed; what they hold at first is arbitrary.
+/// Gives `length` numbers of a buffer that grows as needed; what they hold at first is arbitrary.
 pub(super) fn grown(buffer: &mut Vec<f32>, length: usize) -> &mut [f32] {
     if buffer.len() < length {
         buffer.resize(length, 0.0);
@@ -57,7 +58,8 @@ thread_local! {
 
 /// Runs `work` with `length` numbers of this thread's own; what they hold at first is arbitrary.
 pub(super) fn with_scratch<R>(length: usize, work: impl FnOnce(&mut [f32]) -> R) -> R {
-    // Taken out, so that `work` may ask for more scratch (and then gets fresh memory) without a double borrow.
+    // Taken out, so that `work` may ask for more scratch (and then gets fresh memory) without a double
+    // borrow.
     let mut scratch = SCRATCH.take();
     let result = work(grown(&mut scratch, length));
     SCRATCH.set(scratch);

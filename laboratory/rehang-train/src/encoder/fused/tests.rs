@@ -1,5 +1,5 @@
-//! The fused passes against loops in f64 that one can believe by looking, and their gradients against differences of
-//! those loops.
+//! The fused passes against loops in f64 that one can believe by looking, and their gradients against
+//! differences of those loops.
 
 use proptest::prelude::*;
 
@@ -9,7 +9,7 @@ use super::super::{EncoderArchitecture, ImagePooling, Resnet, Stem};
 use super::*;
 use crate::finite_differences::numbers;
 
-/// Parameters and running statistics away from their plain starts.
+/// Draws parameters and running statistics away from their plain starts.
 fn random_state(graph: &Graph, seed: u32) -> State {
     let mut state = graph.initial(seed.into());
     for (value, number) in state.parameters.iter_mut().zip(numbers(graph.parameter_count(), seed)) {
@@ -21,8 +21,8 @@ fn random_state(graph: &Graph, seed: u32) -> State {
     state
 }
 
-/// Values of all nodes `[rows, channels, height, width]` in f64, and the means and unbiased variances of the batch in the
-/// order of the running statistics.
+/// Computes values of all nodes `[rows, channels, height, width]` in f64, and the means and unbiased
+/// variances of the batch in the order of the running statistics.
 fn reference(
     graph: &Graph,
     parameters: &[f64],
@@ -137,7 +137,8 @@ fn close(left: f64, right: f64, tolerance: f64) -> bool {
     (left - right).abs() <= tolerance * (1.0 + left.abs().max(right.abs()))
 }
 
-/// Compares values, running statistics and gradients of all parameters (at most `samples` of each) with the loops.
+/// Compares values, running statistics and gradients of all parameters (at most `samples` of each) with the
+/// loops.
 fn compare(graph: &Graph, rows: usize, seed: u32, samples: usize) {
     let mut state = random_state(graph, seed);
     let input = numbers(rows * graph.input().size(), seed + 3);
@@ -204,9 +205,9 @@ fn compare(graph: &Graph, rows: usize, seed: u32, samples: usize) {
 
 /// Whether comparing single precision with f64 says nothing about this graph.
 ///
-/// A ReLU or a maximum may be so near to its bend that single precision takes the other side: there a derivative is
-/// either of two numbers. And in a channel that hardly varies over the batch, normalisation divides by √(var + 1e-5): the
-/// gradient of the weights before it is a small rest of large terms.
+/// A ReLU or a maximum may be so near to its bend that single precision takes the other side: there a
+/// derivative is either of two numbers. And in a channel that hardly varies over the batch, normalisation
+/// divides by √(var + 1e-5): the gradient of the weights before it is a small rest of large terms.
 fn is_ill_conditioned(graph: &Graph, rows: usize, seed: u32) -> bool {
     const MARGIN: f64 = 1e-5;
     const VARIANCE_MIN: f64 = 1e-3;
@@ -347,9 +348,9 @@ fn whole_encoders_agree_with_the_loops() {
     compare(&small.graph(shape(1, 9, 11)).unwrap(), 3, 3, 4);
 }
 
-/// Fifty layers of single precision: a ReLU whose input is all but 0 may open here and close in the loops, and what lies behind it
-/// carries that on. So whole gradients are compared, not single numbers: the derivative along a direction that is itself nearly
-/// the gradient. A wrong derivative would be as far off as it is long.
+/// Fifty layers of single precision agree as whole gradients. A ReLU whose input is all but 0 may open here
+/// and close in the loops, and what lies behind it carries that on. So the derivative is compared along a
+/// direction that is itself nearly the gradient. A wrong derivative would be as far off as it is long.
 #[test]
 fn residual_encoders_agree_with_the_loops_along_directions() {
     let rows = 6;

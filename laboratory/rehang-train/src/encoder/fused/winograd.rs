@@ -1,5 +1,6 @@
-//! 3 × 3 convolutions with stride 1 by the minimal filtering of Winograd, F(4 × 4, 3 × 3) (Lavin and Gray 2015): a tile
-//! of 4 × 4 outputs takes 36 multiplications for each pair of channels where the definition takes 144.
+//! Minimal filtering of Winograd, F(4 × 4, 3 × 3), for 3 × 3 convolutions with stride 1 (Lavin and Gray
+//! 2015): a tile of 4 × 4 outputs takes 36 multiplications for each pair of channels where the definition
+//! takes 144.
 //!
 //! ```text
 //! V = Bᵀ d B      of every 6 × 6 tile d of the input, tiles overlapping by two
@@ -8,49 +9,51 @@
 //! z = Aᵀ M A      of every tile, 4 × 4
 //! ```
 //!
-//! The backward pass is the transpose of every line: `dM = A dz Aᵀ`, `dU = Vᵀ · dM`, `dV = dM · Uᵀ`, `dg = Gᵀ dU G`,
-//! and `dd = B dV Bᵀ` added where tiles overlap. With channels last, every transform is a sum of rows of numbers: along
-//! one axis a whole line of the image at a time, along the other all channels of a position.
+//! The backward pass is the transpose of every line: `dM = A dz Aᵀ`, `dU = Vᵀ · dM`, `dV = dM · Uᵀ`,
+//! `dg = Gᵀ dU G`, and `dd = B dV Bᵀ` added where tiles overlap. With channels last, every transform is a sum
+//! of rows of numbers: along one axis a whole line of the image at a time, along the other all channels of a
+//! position.
 //!
 //! In f32 results differ from the definition's by about 1e-6 of their scale (a test demands 1e-5).
 
 use rayon::prelude::*;
-use rehang::vectorised;
+use rehang_core::vectorised;
 use rehang_fit::network::product::{Operand, multiply};
 
 use super::super::graph::{Shape, Sliding};
 use super::convolution::Finish;
 use super::shared::{Disjoint, Scratch, grown, with_scratch};
 
-/// Places in a tile.
+/// Number of places in a tile.
 const PLACES: usize = 36;
-/// Outputs along a side of a tile.
+/// Number of outputs along a side of a tile.
 const SIDE: usize = 4;
-/// Tiles of a group whose transforms fit a core's own cache with few channels.
+/// Number of tiles of a group whose transforms fit a core's own cache with few channels.
 const GROUP_TILES: usize = 64;
-/// Tiles of a group where transformed weights are so many that reading them must serve more tiles.
+/// Number of tiles of a group where transformed weights are so many that reading them must serve more tiles.
 const LARGE_GROUP_TILES: usize = 256;
-/// Numbers of transformed weights from which they are many.
+/// Number of transformed weights from which they are many.
 const MANY_WEIGHTS: usize = PLACES * 128 * 192;
-/// Numbers of transformed weights up to which parts of the batch sum gradients of their own.
+/// Number of transformed weights up to which parts of the batch sum gradients of their own.
 const FEW_WEIGHTS: usize = PLACES * 64 * 128;
-/// Such parts.
+/// Number of parts of the batch that sum gradients of their own.
 const GRADIENT_PARTS: usize = 8;
 
-/// One such convolution and its transformed weights.
+/// Convolution by minimal filtering, and its transformed weights.
 #[derive(Debug, Clone)]
 pub(super) struct Winograd {
     input: Shape,
     output: Shape,
     padding: usize,
-    /// Tiles along the height and the width of an image.
+    /// Number of tiles along the height and the width of an image.
     tiles: (usize, usize),
-    /// U, `[36, inputs, outputs]`.
+    /// Transformed weights U, `[36, inputs, outputs]`.
     weights: Vec<f32>,
 }
 
 impl Winograd {
-    /// For windows, channels and planes where transforms cost less than they save.
+    /// Takes windows, channels and planes for which transforms cost less than they save; `None` for all
+    /// others.
     pub(super) fn new(input: Shape, output: Shape, window: Sliding) -> Option<Self> {
         let tiles = (output.height.div_ceil(SIDE), output.width.div_ceil(SIDE));
         let saves = 9 * output.height * output.width >= 2 * PLACES * tiles.0 * tiles.1;
@@ -72,7 +75,7 @@ impl Winograd {
         });
     }
 
-    /// `out = x ∗ w`; every image of `out` is given to `finish`.
+    /// Computes `out = x ∗ w`; every image of `out` is given to `finish`.
     pub(super) fn forward(
         &self,
         rows: usize,
@@ -140,7 +143,8 @@ impl Winograd {
         }
     }
 
-    /// Gives dw as `[9, inputs, outputs]` in the scratch's weights, and writes dx (or adds it where `accumulate`) if it is asked for.
+    /// Computes dw as `[9, inputs, outputs]` in the scratch's weights, and writes dx (or adds it where
+    /// `accumulate`) if it is asked for.
     pub(super) fn backward(
         &self,
         rows: usize,
@@ -256,8 +260,8 @@ impl Winograd {
         (tiles / self.image_tiles()).max(1)
     }
 
-    /// Room for six lines of padded positions between the two steps of a transform, one line of zeros and six lines
-    /// that are written and never read.
+    /// Gives `work` room for six lines of padded positions between the two steps of a transform, one line of
+    /// zeros and six lines that are written and never read.
     fn with_lines(&self, channels: usize, work: impl FnOnce(&mut [f32])) {
         let lines = 13 * line_length(self.tiles.1, channels);
         LINES.with_borrow_mut(|buffer| {
@@ -282,12 +286,12 @@ fn each(count: usize, parallel: bool, work: impl Fn(usize) + Sync + Send) {
     }
 }
 
-/// Numbers of one line of padded positions; two more than tiles cover, for the overlap.
+/// Counts the numbers of one line of padded positions; two positions more than tiles cover, for the overlap.
 fn line_length(tiles: usize, channels: usize) -> usize {
     (SIDE * tiles + 2) * channels
 }
 
-/// 36 matrices `[tiles, channels]` one after the other.
+/// Matrices `[tiles, channels]`, 36 one after the other.
 #[derive(Clone, Copy)]
 struct Planes<'a> {
     numbers: &'a Disjoint<'a, f32>,
@@ -296,7 +300,7 @@ struct Planes<'a> {
 }
 
 impl Planes<'_> {
-    /// All channels of one tile in one plane.
+    /// Gives all channels of one tile in one plane.
     ///
     /// # Safety
     ///
@@ -310,7 +314,7 @@ impl Planes<'_> {
     }
 }
 
-/// Six lines of a buffer.
+/// Cuts six lines off a buffer.
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "the body must be compiled inside each version of the loops below")]
 fn six(lines: &mut [f32], length: usize) -> [&mut [f32]; 6] {
@@ -402,7 +406,7 @@ mapped! { g_transposed: u0 u1 u2 u3 u4 u5 => o0 o1 o2; =
 }
 
 vectorised! {
-    /// V of one image, into the tiles from `first` on.
+    /// Computes V of one image, into the tiles from `first` on.
     fn enter(
         image: &[f32],
         shape: Shape,
@@ -440,7 +444,7 @@ vectorised! {
 }
 
 vectorised! {
-    /// z of one image from M in the tiles from `first` on.
+    /// Computes z of one image from M in the tiles from `first` on.
     fn leave(
         image: &mut [f32],
         shape: Shape,
@@ -457,7 +461,8 @@ vectorised! {
             for across in 0..tiles.1 {
                 let tile = first + down * tiles.1 + across;
                 for (row, line) in lines.chunks_exact_mut(length).take(6).enumerate() {
-                    // SAFETY: the six parts lie in different planes, and only this image's task visits its tiles.
+                    // SAFETY: the six parts lie in different planes, and only this image's task visits its
+                    // tiles.
                     let m: [&[f32]; 6] = std::array::from_fn(|column| unsafe { &*planes.at(6 * row + column, tile) });
                     let (o0, rest) = line[SIDE * across * channels..].split_at_mut(channels);
                     let (o1, rest) = rest.split_at_mut(channels);
@@ -476,7 +481,7 @@ vectorised! {
 }
 
 vectorised! {
-    /// dM of one image's dz, into the tiles from `first` on.
+    /// Computes dM of one image's dz, into the tiles from `first` on.
     fn enter_gradient(
         image: &[f32],
         shape: Shape,
@@ -532,7 +537,8 @@ vectorised! {
             for across in 0..tiles.1 {
                 let tile = first + down * tiles.1 + across;
                 for (row, line) in lines.chunks_exact_mut(length).take(6).enumerate() {
-                    // SAFETY: the six parts lie in different planes, and only this image's task visits its tiles.
+                    // SAFETY: the six parts lie in different planes, and only this image's task visits its
+                    // tiles.
                     let v: [&[f32]; 6] = std::array::from_fn(|column| unsafe { &*planes.at(6 * row + column, tile) });
                     let [o0, o1, o2, o3, o4, o5] = six(&mut line[SIDE * across * channels..], channels);
                     b_added(channels, v[0], v[1], v[2], v[3], v[4], v[5], o0, o1, o2, o3, o4, o5);
@@ -555,7 +561,7 @@ vectorised! {
 }
 
 vectorised! {
-    /// U of one input channel.
+    /// Computes U of one input channel.
     fn enter_weights(
         packed: &[f32],
         inputs: usize,
@@ -581,7 +587,7 @@ vectorised! {
 }
 
 vectorised! {
-    /// dw of one input channel, as `[9, inputs, outputs]`.
+    /// Computes dw of one input channel, as `[9, inputs, outputs]`.
     fn leave_weights(
         target: &Disjoint<'_, f32>,
         inputs: usize,

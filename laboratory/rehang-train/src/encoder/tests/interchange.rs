@@ -1,11 +1,11 @@
-//! Encoders outside of rehang: as ONNX files in the backfill's own runtime and in ONNX Runtime, and as weights that
-//! PyTorch reads and writes.
+//! Encoders outside of rehang: as ONNX files in the backfill's own runtime and in ONNX Runtime, and as
+//! weights that PyTorch reads and writes.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-use rehang::{Distance, Matrix, Progress, Space};
+use rehang_core::{Distance, Matrix, Progress, Space};
 use rehang_encode::{EncoderConfig, Input};
 use rehang_files::{VectorSource, tensors};
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ use crate::encoder::{EncoderArchitecture, ImagePooling, Resnet, Shape, Stem, Tra
 use crate::examples::{ExampleInputs, Images};
 use crate::finite_differences::numbers;
 
-/// Inputs of a shape: images of random bytes, or random vectors.
+/// Makes inputs of a shape: images of random bytes, or random vectors.
 fn inputs(shape: Shape, rows: usize) -> ExampleInputs {
     let values = numbers(rows * shape.size(), 11);
     if shape.height * shape.width == 1 {
@@ -30,7 +30,7 @@ fn inputs(shape: Shape, rows: usize) -> ExampleInputs {
     })
 }
 
-/// What a runtime is given: pixels from 0 to 1, or the vectors.
+/// Gives the numbers that a runtime is given: pixels from 0 to 1, or the vectors.
 fn plain_numbers(inputs: &ExampleInputs) -> Matrix {
     match inputs {
         ExampleInputs::Features(features) => features.clone(),
@@ -41,7 +41,7 @@ fn plain_numbers(inputs: &ExampleInputs) -> Matrix {
     }
 }
 
-/// Sources as the backfill has them: PNG files, or JSON arrays.
+/// Writes sources as the backfill has them: PNG files, or JSON arrays.
 fn sources(inputs: &ExampleInputs, folder: &Path) -> Vec<String> {
     (0..inputs.len())
         .map(|row| match inputs {
@@ -94,7 +94,7 @@ fn exported_encoders_give_the_same_vectors_in_the_backfill() {
     }
 }
 
-/// Runs every model of a list on its inputs.
+/// Program that runs every model of a list on its inputs.
 const RUN_ONNX: &str = r#"
 import json, sys
 import numpy, onnxruntime
@@ -140,8 +140,8 @@ fn exported_encoders_give_the_same_vectors_in_onnx_runtime() {
     }
 }
 
-/// Small encoders as PyTorch programs, the residual ones built and named as torchvision does it: saves random weights
-/// and vectors of given images.
+/// Program that makes small encoders of PyTorch, the residual ones built and named as torchvision does it; it
+/// saves random weights and vectors of given images.
 const MAKE_WEIGHTS: &str = r#"
 import sys
 import numpy, torch
@@ -215,7 +215,7 @@ for name, model in [("cnn-small", Small()), ("resnet18", ResNet([2, 2, 2, 2], 1)
         numpy.save(f"{sys.argv[1]}/{name}.npy", model(images).numpy())
 "#;
 
-/// Says what the tensors of a file are called and how they are shaped.
+/// Program that says what the tensors of a file are called and how they are shaped.
 const READ_NAMES: &str = r#"
 import json, sys
 from safetensors import safe_open
@@ -249,7 +249,7 @@ fn weights_go_to_pytorch_and_come_from_it() {
         let vectors = own.embed(&inputs, &Progress::default()).unwrap();
         let source = VectorSource::path(folder.path().join(format!("{name}.npy")));
         near(vectors.matrix().as_slice(), rehang_files::read_matrix(&source).unwrap().as_slice(), 1e-4);
-        // And back: the same names and shapes, and the head's two.
+        // The way back gives the same names and shapes, and the head's two.
         let path = folder.path().join("own.safetensors");
         own.save(&path).unwrap();
         names.insert("head.weight".into(), vec![3, outputs]);
@@ -260,7 +260,7 @@ fn weights_go_to_pytorch_and_come_from_it() {
     }
 }
 
-/// The Python that has these modules, or nothing and a word about it.
+/// Finds the Python that has these modules; gives nothing and says so where there is none.
 fn python(modules: &str) -> Option<String> {
     let python = std::env::var("REHANG_PYTHON").unwrap_or_else(|_| "python3".into());
     let usable = Command::new(&python).args(["-c", &format!("import {modules}")]).output();
@@ -271,7 +271,7 @@ fn python(modules: &str) -> Option<String> {
     None
 }
 
-/// What a program prints that must succeed.
+/// Runs a program that must succeed; gives what it prints.
 fn run(python: &str, program: &str, arguments: &[&Path]) -> Vec<u8> {
     let output = Command::new(python).args(["-c", program]).args(arguments).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -1,0 +1,1363 @@
+//! The brain of a backfill: what is read, embedded and written next, and when it ends.
+//!
+//! [`Backfill::step`] is pure: a state and an event go in, a state and a list of actions come out. It
+//! knows item keys and times, no vectors, no store, no encoder, no clock. [`crate::live::run`] performs the
+//! actions and feeds the events.
+//!
+//! ```text
+//!            Look ──▶ Looked          how many items are native, is a pause or a stop asked for
+//!           Claim ──▶ Claimed         the next items, worst first, leased to this worker
+//! ready ──▶ Encode ──▶ Encoded        one batch a worker
+//!                      Held           the encoder is not compared with itself yet; Vouch asks for that
+//!            Write ──▶ Written        conditional, one transaction a batch; what is not taken is written again
+//! ```
+//!
+//! A [follower](Limits::follow) goes on looking when nothing is left, and claims when a look says that
+//! something waits. A pause, a rollback or a spent budget, which ends another backfill, only keeps a follower
+//! from beginning anything until it is over.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::mem;
+
+use rehang_encode::ItemFailure;
+use rehang_store::{ItemKey, Revision, WriteOutcome};
+use serde::{Deserialize, Serialize};
+
+use crate::live::limits::Limits;
+use crate::live::until::Until;
+
+/// Largest number of batches between two looks at the counts and the request.
+const BATCHES_BETWEEN_LOOKS: u32 = 8;
+/// Longest time between two looks, in milliseconds: a pause waits no longer, however slow the
+/// encoder or the rate is.
+const LOOK_EVERY_MS: u64 = 1000;
+/// Milliseconds between two looks of a follower: half of the second within which new items are to be found.
+const FOLLOW_EVERY_MS: u64 = 500;
+/// First and longest time, in milliseconds, for which a follower leaves an encoder alone that does not
+/// answer. Each further time is twice as long.
+const ENCODER_RESTS_MS: (u64, u64) = (5000, 300_000);
+/// Milliseconds between two claims while all that is left is held by other workers, who may die.
+const CLAIM_AGAIN_MS: u64 = 500;
+
+/// Milliseconds for which a vector is written again that the store does not take.
+const TAKEN_WITHIN_MS: u64 = 600_000;
+/// Largest number of doublings of the rest between two writes of a vector that the store does not take. The
+/// first rest is that between two attempts of the encoder.
+const TAKEN_RESTS_MAX: u32 = 5;
+
+/// Request to a running backfill: to go on, to pause or to stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Request {
+    /// Go on.
+    #[default]
+    Run,
+    /// Pause: what is being encoded is finished and written, nothing new is begun.
+    Pause,
+    /// Stop: as a pause, but for good.
+    Stop,
+}
+
+/// Reason why a backfill ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ending {
+    /// Nothing is left that can be embedded, but for items that came after the backfill began.
+    NothingLeft,
+    /// The wanted share of items is native.
+    ReachedFraction,
+    /// The budget of this run is used.
+    SpentBudget,
+    /// A pause was asked for.
+    Paused,
+    /// A stop was asked for.
+    Stopped,
+    /// The upgrade was rolled back meanwhile, or another one took its place.
+    RolledBack,
+    /// A budget of the encoder itself is spent ([`rehang_core::ErrorKind::BudgetSpent`]): the cost of going
+    /// on is not granted.
+    EncoderBudgetSpent,
+    /// The process was asked to end (Ctrl-C), or the encoder or the store failed for good.
+    Interrupted,
+    /// A follower was asked to end (Ctrl-C): what it had in hand is written.
+    Dismissed,
+    /// The gallery that a follower was at was released.
+    Released,
+}
+
+impl Ending {
+    /// Whether the backfill ended before it had done what was asked of it, and not at a request.
+    pub fn is_early(self) -> bool {
+        matches!(self, Self::RolledBack | Self::EncoderBudgetSpent | Self::Interrupted)
+    }
+}
+
+/// Failed attempt of the encoder at an item.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attempt {
+    /// The item.
+    pub key: ItemKey,
+    /// The source revision that was tried.
+    pub revision: Revision,
+    /// Reason that the encoder gave.
+    pub failure: ItemFailure,
+}
+
+impl Attempt {
+    /// Whether another attempt is useless.
+    fn is_permanent(&self) -> bool {
+        matches!(self.failure, ItemFailure::Permanent(_))
+    }
+}
+
+/// Event that [`Backfill::step`] takes in.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// The backfill begins.
+    Begin,
+    /// The answer to [`Action::Look`].
+    Looked {
+        /// Items of the gallery.
+        items: u64,
+        /// Native items, less those that this backfill made native. Below 0 where the application has since
+        /// changed more of those than there are other native items.
+        native_before: i64,
+        /// Request that holds now.
+        request: Request,
+        /// Whether the upgrade was rolled back since this backfill began.
+        rolled_back: bool,
+        /// Whether another upgrade took the place of this one, which ends a follower too.
+        is_over: bool,
+        /// Number of other workers that hold items, where a rate is shared with them.
+        others: u64,
+        /// Whether anything waits in the queue; only a follower asks, after a claim that gave nothing.
+        waits: bool,
+    },
+    /// The answer to [`Action::Claim`]: the items that are this worker's now, in order.
+    Claimed {
+        /// Keys of the claimed items.
+        keys: Vec<ItemKey>,
+        /// Number of items that other workers hold.
+        held_by_others: u64,
+        /// Whether the claimed item, the only one, has to be embedded with nothing else in hand: workers have
+        /// ended with it before.
+        alone: bool,
+        /// Whether all that waits came since the backfill began. These items are embedded, and nothing
+        /// is claimed after them: an application that goes on writing would otherwise keep the
+        /// backfill for ever.
+        late: bool,
+    },
+    /// The answer to [`Action::Claim`] where the item is not to be tried again: too many workers have
+    /// ended with it alone.
+    GivenUp(Attempt),
+    /// A batch came back from the encoder; an item that is not in `failures` has a vector, or was not tried.
+    Encoded {
+        /// The batch.
+        batch: u64,
+        /// Failed attempts, one for each item that has no vector.
+        failures: Vec<Attempt>,
+    },
+    /// A batch came back with vectors that the encoder does not
+    /// [vouch for](rehang_encode::Encoder::is_vouched_for) yet. An [`Event::Encoded`], [`Event::Returned`] or
+    /// [`Event::Declined`] of the same batch follows.
+    Held {
+        /// The batch.
+        batch: u64,
+    },
+    /// A batch came back without an answer, through no fault of its items: they wait in the store as before,
+    /// and nothing new begins, since no other batch would fare better.
+    Returned {
+        /// The batch.
+        batch: u64,
+    },
+    /// A follower's batch came back without an answer: the encoder is away for a while, or its budget is
+    /// spent. The items go back.
+    Declined {
+        /// The batch.
+        batch: u64,
+        /// Whether the encoder gives no more vectors to this process.
+        for_good: bool,
+    },
+    /// The answer to [`Action::Write`].
+    Written {
+        /// The batch.
+        batch: u64,
+        /// Outcome for each item that had a vector; the other items of the batch are free again.
+        outcomes: Vec<(ItemKey, WriteOutcome)>,
+    },
+    /// The store has not taken vectors of a batch though their items are what they were, as where another
+    /// transaction keeps them or a trigger has the write ignored. Comes before the batch's
+    /// [`Event::Written`], which leaves these items out.
+    NotTaken {
+        /// The batch.
+        batch: u64,
+        /// Keys of the items whose vectors were not taken.
+        keys: Vec<ItemKey>,
+    },
+    /// Time has passed.
+    Tick,
+    /// Nothing new may begin: Ctrl-C, or an error that no item can overcome.
+    Interrupt,
+}
+
+/// Action that a backfill needs next. Actions are performed in order.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Action {
+    /// Read the counts and the request; answer with [`Event::Looked`]. Also the moment to catch
+    /// up with new items.
+    Look,
+    /// Lease the next items, worst first; answer with [`Event::Claimed`].
+    Claim {
+        /// Largest number of items to lease.
+        limit: usize,
+    },
+    /// Give items back: any worker may claim them next.
+    Release {
+        /// The items.
+        keys: Vec<ItemKey>,
+    },
+    /// Give a batch to an idle worker; answer with [`Event::Encoded`] when it is done.
+    Encode {
+        /// The batch.
+        batch: u64,
+        /// Keys of the batch's items.
+        keys: Vec<ItemKey>,
+    },
+    /// Let the encoder be compared with itself; answer for every held batch with [`Event::Encoded`] or
+    /// [`Event::Returned`].
+    Vouch,
+    /// Write the vectors of a batch; answer with [`Event::Written`].
+    Write {
+        /// The batch.
+        batch: u64,
+    },
+    /// Write vectors again that the store has not taken, as a batch of their own; answer with
+    /// [`Event::Written`].
+    WriteAgain {
+        /// The batch.
+        batch: u64,
+        /// Keys of the batch's items.
+        keys: Vec<ItemKey>,
+    },
+    /// Stop: the store has not taken the vector of an item for too long.
+    GiveUp(ItemKey),
+    /// List items as failed.
+    RecordFailures(Vec<Attempt>),
+    /// Stop: the encoder has refused every item so far for good. These are the failed attempts; none of
+    /// their items is listed.
+    Refuse(Vec<Attempt>),
+    /// Nothing can be begun before this time, unless another event comes first.
+    WaitUntil(u64),
+    /// The backfill is over.
+    End(Ending),
+}
+
+/// The state of a backfill.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Backfill {
+    limits: Limits,
+    request: Request,
+    rolled_back: bool,
+    is_over: bool,
+    interrupted: bool,
+    /// Whether no more items are taken in hand than are sent.
+    is_in_bulk: bool,
+    /// Whether a follower's encoder has spent its budget.
+    encoder_spent: bool,
+    /// Times in a row that a follower's encoder has not answered. It is left alone until `encoder_from_ms`.
+    encoder_rests: u32,
+    encoder_from_ms: u64,
+    /// Number of items of the gallery at the last look.
+    items: u64,
+    native_before: i64,
+    /// Number of other workers at the last look.
+    others: u64,
+    looked: bool,
+    looking: bool,
+    batches_since_look: u32,
+    last_look_ms: u64,
+    claiming: bool,
+    /// Whether the last claim gave nothing, and nothing has changed since.
+    dry: bool,
+    /// Whether all that was there at the beginning is done or in hand.
+    late: bool,
+    /// Number of items that others held at the last claim. For their sake a claim is tried again
+    /// at `claim_again_ms`.
+    held_by_others: u64,
+    claim_again_ms: u64,
+    next_batch: u64,
+    /// Items that were claimed and wait for an encoder.
+    ready: VecDeque<ItemKey>,
+    /// Last item in hand, which must be embedded alone: it waits for all before it, and nothing
+    /// is claimed after it.
+    alone: Option<ItemKey>,
+    /// Batches at the encoder.
+    encoding: BTreeMap<u64, Vec<ItemKey>>,
+    /// Batches whose vectors the encoder does not vouch for yet.
+    held: BTreeMap<u64, Vec<ItemKey>>,
+    /// Batches whose vectors are being written.
+    writing: BTreeMap<u64, Vec<ItemKey>>,
+    /// Items whose vectors the store has not taken.
+    untaken: BTreeMap<ItemKey, Untaken>,
+    /// Failed items, with the number of their attempts and the time from which on they may be tried again.
+    resting: BTreeMap<ItemKey, Rest>,
+    /// Items that were refused for good before the encoder gave the first vector: they are
+    /// listed once it has.
+    refused: Vec<Attempt>,
+    /// Whether the encoder has given a vector in this run.
+    serves: bool,
+    /// Time at which the rate lets the next batch go.
+    next_send_ms: u64,
+    /// Counts of what was done.
+    pub tally: Tally,
+    ended: bool,
+}
+
+/// An item that failed and may be tried again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Rest {
+    attempts: u32,
+    until_ms: u64,
+    revision: Revision,
+    /// Whether the item is still leased: no other worker may try it until its rest is over.
+    held: bool,
+}
+
+/// A vector that is paid for and that the store has not taken yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Untaken {
+    tries: u32,
+    since_ms: u64,
+    /// Time at which the vector is written again.
+    until_ms: u64,
+    /// Whether the vector waits for that time; otherwise it is being written.
+    waits: bool,
+}
+
+/// Counts of what a backfill has done so far, in items.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Tally {
+    /// Items made native.
+    pub native: u64,
+    /// Items given up after their last attempt.
+    pub failed: u64,
+    /// Attempts that failed and were or will be repeated.
+    pub retried: u64,
+    /// Items embedded in vain: changed, deleted or made native by another process meanwhile.
+    pub overtaken: u64,
+}
+
+impl Backfill {
+    /// Makes a backfill that has not begun.
+    pub fn new(limits: Limits) -> Self {
+        Self { limits, ..Self::default() }
+    }
+
+    /// Sets whether the encoder may take a day for a batch ([`rehang_encode::Encoder::bulk_max`]): nothing is
+    /// claimed ahead for so long.
+    #[must_use]
+    pub(crate) fn in_bulk(self, is_in_bulk: bool) -> Self {
+        Self { is_in_bulk, ..self }
+    }
+
+    /// Takes in an event at a time (milliseconds of any clock that does not go back), and gives the state and
+    /// the actions that follow from it.
+    #[must_use]
+    pub fn step(mut self, now_ms: u64, event: Event) -> (Self, Vec<Action>) {
+        let mut actions = Vec::new();
+        self.take_in(now_ms, event, &mut actions);
+        self.decide(now_ms, &mut actions);
+        (self, actions)
+    }
+
+    fn native(&self) -> u64 {
+        u64::try_from(self.native_before.saturating_add_unsigned(self.tally.native)).unwrap_or(0)
+    }
+
+    /// Number of native items that the backfill works towards.
+    pub fn target(&self) -> u64 {
+        self.limits.until.target(self.items)
+    }
+
+    fn take_in(&mut self, now_ms: u64, event: Event, actions: &mut Vec<Action>) {
+        match event {
+            Event::Begin => self.dry = false,
+            // Items that others hold are not free a moment later; a follower's looks say whether
+            // anything else waits.
+            Event::Tick => {
+                let says_look = self.limits.follow && self.held_by_others == 0;
+                self.dry &= says_look || now_ms < self.claim_again_ms;
+            }
+            Event::Interrupt => self.interrupted = true,
+            Event::Looked { items, native_before, request, rolled_back, is_over, others, waits } => {
+                (self.items, self.native_before, self.request) = (items, native_before, request);
+                (self.rolled_back, self.is_over, self.others) = (rolled_back, is_over, others);
+                (self.looked, self.looking) = (true, false);
+                (self.batches_since_look, self.last_look_ms) = (0, now_ms);
+                self.dry &= !waits || now_ms < self.claim_again_ms;
+            }
+            Event::Claimed { keys, held_by_others, alone, late } => {
+                self.claiming = false;
+                self.late |= late;
+                self.alone = keys.last().copied().filter(|_| alone);
+                self.dry = keys.is_empty();
+                self.held_by_others = held_by_others;
+                let waits = if keys.is_empty() && held_by_others > 0 { CLAIM_AGAIN_MS } else { 0 };
+                self.claim_again_ms = now_ms.saturating_add(waits);
+                self.ready.extend(keys);
+            }
+            Event::GivenUp(attempt) => {
+                (self.claiming, self.dry) = (false, false);
+                self.list(vec![attempt], actions);
+            }
+            Event::Encoded { batch, failures } => {
+                self.encoder_rests = 0;
+                let at_encoder = self.encoding.remove(&batch);
+                let Some(keys) = at_encoder.or_else(|| self.held.remove(&batch)) else { return };
+                let failed: BTreeSet<ItemKey> = failures.iter().map(|attempt| attempt.key).collect();
+                let done: Vec<ItemKey> = keys.into_iter().filter(|key| !failed.contains(key)).collect();
+                // Vectors that are paid for are made safe first.
+                if !done.is_empty() {
+                    self.writing.insert(batch, done);
+                    actions.push(Action::Write { batch });
+                }
+                self.serves |= self.writing.contains_key(&batch);
+                let mut given_up = self.rest_or_give_up(now_ms, failures);
+                if !self.serves {
+                    self.refused.extend(given_up.extract_if(.., |attempt| attempt.is_permanent()));
+                }
+                self.list(given_up, actions);
+                if self.serves {
+                    let refused = mem::take(&mut self.refused);
+                    self.list(refused, actions);
+                } else if self.refused.len() >= self.limits.refusals {
+                    actions.push(Action::Refuse(mem::take(&mut self.refused)));
+                    self.interrupted = true;
+                }
+                self.batches_since_look += 1;
+            }
+            Event::Held { batch } => {
+                self.held.extend(self.encoding.remove_entry(&batch));
+                self.batches_since_look += 1;
+            }
+            Event::Returned { batch } => {
+                self.encoding.remove(&batch);
+                self.held.remove(&batch);
+                self.interrupted = true;
+            }
+            Event::Declined { batch, for_good } => {
+                let keys = self.encoding.remove(&batch).or_else(|| self.held.remove(&batch));
+                actions.extend(keys.map(|keys| Action::Release { keys }));
+                self.encoder_spent |= for_good;
+                let (first, longest) = ENCODER_RESTS_MS;
+                let rest = first.saturating_mul(1 << self.encoder_rests.min(16)).min(longest);
+                self.encoder_from_ms = now_ms.saturating_add(rest);
+                self.encoder_rests += 1;
+                self.dry = false;
+            }
+            Event::Written { batch, outcomes } => {
+                let written: BTreeSet<ItemKey> = outcomes.iter().map(|(key, _)| *key).collect();
+                let mut untried = self.writing.remove(&batch).unwrap_or_default();
+                untried.retain(|key| !written.contains(key));
+                if !untried.is_empty() {
+                    actions.push(Action::Release { keys: untried });
+                }
+                for (key, outcome) in outcomes {
+                    self.resting.remove(&key);
+                    self.untaken.remove(&key);
+                    match outcome {
+                        WriteOutcome::Written => self.tally.native += 1,
+                        WriteOutcome::Deleted | WriteOutcome::Changed | WriteOutcome::AlreadyThere => {
+                            self.tally.overtaken += 1;
+                        }
+                    }
+                }
+                self.dry = false;
+            }
+            Event::NotTaken { batch, keys } => {
+                if let Some(writing) = self.writing.get_mut(&batch) {
+                    writing.retain(|key| !keys.contains(key));
+                }
+                let is_over = self.ending().is_some();
+                for key in keys {
+                    if is_over {
+                        self.untaken.remove(&key);
+                        continue;
+                    }
+                    let first = Untaken { tries: 0, since_ms: now_ms, until_ms: 0, waits: true };
+                    let untaken = self.untaken.entry(key).or_insert(first);
+                    let rest_ms = self.limits.rest_ms.saturating_mul(1 << untaken.tries.min(TAKEN_RESTS_MAX));
+                    *untaken = Untaken {
+                        tries: untaken.tries + 1,
+                        until_ms: now_ms.saturating_add(rest_ms),
+                        waits: true,
+                        ..*untaken
+                    };
+                }
+            }
+        }
+    }
+
+    /// Writes vectors again that the store has not taken, where their rest is over at `until_ms`.
+    fn write_again(&mut self, until_ms: u64, actions: &mut Vec<Action>) {
+        let due =
+            self.untaken.iter_mut().filter(|(_, untaken)| untaken.waits && untaken.until_ms <= until_ms);
+        let keys: Vec<ItemKey> = due
+            .map(|(key, untaken)| {
+                untaken.waits = false;
+                *key
+            })
+            .collect();
+        if !keys.is_empty() {
+            let batch = self.begin_batch();
+            self.writing.insert(batch, keys.clone());
+            actions.push(Action::WriteAgain { batch, keys });
+        }
+    }
+
+    fn begin_batch(&mut self) -> u64 {
+        self.next_batch += 1;
+        self.next_batch - 1
+    }
+
+    fn list(&mut self, failed: Vec<Attempt>, actions: &mut Vec<Action>) {
+        if !failed.is_empty() {
+            self.tally.failed += failed.len() as u64;
+            actions.push(Action::RecordFailures(failed));
+        }
+    }
+
+    /// Sends failed items to rest; gives back those that have no attempt left.
+    fn rest_or_give_up(&mut self, now_ms: u64, failures: Vec<Attempt>) -> Vec<Attempt> {
+        let mut given_up = Vec::new();
+        for attempt in failures {
+            // A changed item begins anew: another content failed before.
+            let before = self.resting.get(&attempt.key).filter(|rest| rest.revision == attempt.revision);
+            let attempts = before.map_or(0, |rest| rest.attempts) + 1;
+            if attempt.is_permanent() || attempts >= self.limits.attempts {
+                self.resting.remove(&attempt.key);
+                given_up.push(attempt);
+            } else {
+                let rest = self.limits.rest_ms.saturating_mul(1 << (attempts - 1).min(16));
+                let until_ms = now_ms.saturating_add(rest);
+                let revision = attempt.revision;
+                self.resting.insert(attempt.key, Rest { attempts, until_ms, revision, held: true });
+                self.tally.retried += 1;
+            }
+        }
+        given_up
+    }
+
+    fn decide(&mut self, now_ms: u64, actions: &mut Vec<Action>) {
+        if self.ended {
+            return;
+        }
+        let too_long = |untaken: &Untaken| now_ms.saturating_sub(untaken.since_ms) > TAKEN_WITHIN_MS;
+        let given_up = self.untaken.iter().find(|(_, untaken)| too_long(untaken)).map(|(key, _)| *key);
+        if let Some(key) = given_up.filter(|_| !self.interrupted) {
+            self.interrupted = true;
+            actions.push(Action::GiveUp(key));
+        }
+        if let Some(ending) = self.ending() {
+            // Batches at the encoder are paid for: they are waited for and written. Items that
+            // only wait go back.
+            self.ready.clear();
+            self.write_again(u64::MAX, actions);
+            if self.encoding.is_empty() && self.vouch(actions) {
+                return;
+            }
+            if self.encoding.is_empty() && self.writing.is_empty() && !self.claiming && !self.looking {
+                self.ended = true;
+                actions.push(Action::End(ending));
+            }
+            return;
+        }
+        self.write_again(now_ms, actions);
+        // Only a follower comes here while nothing may begin.
+        let may_begin = self.why_nothing_begins().is_none() && now_ms >= self.encoder_from_ms;
+        if !may_begin && !self.ready.is_empty() {
+            (self.alone, self.dry) = (None, false);
+            actions.push(Action::Release { keys: self.ready.drain(..).collect() });
+        }
+        let rested = self.end_rests(now_ms);
+        if !rested.is_empty() {
+            self.dry = false;
+            actions.push(Action::Release { keys: rested });
+        }
+        // The last claim came back empty, no item rests, and no other worker holds any: the backfill is over.
+        // Another look would only ask for another claim, without end where both are slow.
+        if (self.dry || (self.late && !self.claiming))
+            && !self.limits.follow
+            && !self.looking
+            && self.in_hand().next().is_none()
+            && self.next_time(now_ms).is_none()
+        {
+            self.ended = true;
+            let refused = mem::take(&mut self.refused);
+            self.list(refused, actions);
+            actions.push(Action::End(Ending::NothingLeft));
+            return;
+        }
+        let is_due = self.batches_since_look >= BATCHES_BETWEEN_LOOKS
+            || now_ms.saturating_sub(self.last_look_ms) >= self.look_every_ms();
+        if !self.looking && (!self.looked || is_due) {
+            self.looking = true;
+            actions.push(Action::Look);
+        }
+        if !self.looked {
+            return;
+        }
+        if self.in_hand().next().is_none() {
+            self.alone = None;
+        }
+        // Where the store takes too little, no vector is paid for that it would not take either.
+        let takes_too_little = self.untaken.len() >= self.limits.refusals;
+        while self.encoding.len() < self.limits.workers
+            && !takes_too_little
+            && !self.ready.is_empty()
+            && now_ms >= self.next_send_ms
+        {
+            let company = self.ready.len() - usize::from(self.alone.is_some());
+            if company == 0 && !(self.encoding.is_empty() && self.held.is_empty() && self.writing.is_empty())
+            {
+                break;
+            }
+            let count = self.batch_items().min(company.max(1));
+            let keys: Vec<ItemKey> = self.ready.drain(..count).collect();
+            if let Some(rate) = self.rate() {
+                let pause_ms = (count as f64 * 1000.0 / rate).ceil() as u64;
+                self.next_send_ms = self.next_send_ms.max(now_ms).saturating_add(pause_ms);
+            }
+            let batch = self.begin_batch();
+            self.encoding.insert(batch, keys.clone());
+            actions.push(Action::Encode { batch, keys });
+        }
+        // One batch a worker is kept ready, so that no worker waits for the store.
+        let idle = self.limits.workers.saturating_sub(self.encoding.len());
+        let ahead = self.batch_items() * if self.is_in_bulk { idle } else { self.limits.workers };
+        let limit = ahead.saturating_sub(self.ready.len()).min(self.room());
+        let may_claim = !self.claiming && !self.dry && !self.late && self.alone.is_none();
+        if may_begin && may_claim && limit > 0 && !takes_too_little {
+            self.claiming = true;
+            actions.push(Action::Claim { limit });
+        }
+        // Idle: no further batch can be begun in which the encoder could be compared with itself.
+        let is_idle =
+            self.ready.is_empty() || (self.alone.is_some() && self.ready.len() == 1) || takes_too_little;
+        if is_idle && !self.claiming && self.encoding.is_empty() && self.vouch(actions) {
+            return;
+        }
+        if !self.claiming && !self.looking && self.encoding.is_empty() && self.writing.is_empty() {
+            let next_look =
+                self.limits.follow.then(|| self.last_look_ms.saturating_add(self.look_every_ms()));
+            let next = self.next_time(now_ms).into_iter().chain(next_look).min();
+            actions.extend(next.map(Action::WaitUntil));
+        } else if !self.ready.is_empty() && now_ms < self.next_send_ms {
+            actions.push(Action::WaitUntil(self.next_send_ms));
+        }
+    }
+
+    /// Lets the encoder be compared with itself where batches wait for that, which count as being at the
+    /// encoder again. Gives whether any did.
+    fn vouch(&mut self, actions: &mut Vec<Action>) -> bool {
+        if self.held.is_empty() {
+            return false;
+        }
+        self.encoding.append(&mut self.held);
+        actions.push(Action::Vouch);
+        true
+    }
+
+    /// Reason why the backfill ends, if it does: a follower stays though nothing new may begin, unless it was
+    /// asked to end or there is nothing to follow.
+    fn ending(&self) -> Option<Ending> {
+        self.why_nothing_begins().filter(|_| !self.limits.follow || self.interrupted || self.is_over)
+    }
+
+    /// Whether the backfill ends as soon as everything in hand is written.
+    pub fn is_ending(&self) -> bool {
+        self.ending().is_some()
+    }
+
+    /// Reason why a follower embeds nothing at this moment, which would end another backfill;
+    /// `None` while it embeds.
+    pub fn rests(&self) -> Option<Ending> {
+        let is_idle = self.dry && self.in_hand().next().is_none() && self.resting.is_empty();
+        self.why_nothing_begins().or(is_idle.then_some(Ending::NothingLeft)).filter(|_| self.limits.follow)
+    }
+
+    /// Whether the last claim gave nothing, and nothing is known to have come since.
+    pub fn is_dry(&self) -> bool {
+        self.dry
+    }
+
+    fn look_every_ms(&self) -> u64 {
+        if self.limits.follow { FOLLOW_EVERY_MS } else { LOOK_EVERY_MS }
+    }
+
+    /// Reason why nothing new may begin, if there is one.
+    fn why_nothing_begins(&self) -> Option<Ending> {
+        if self.interrupted {
+            return Some(if self.limits.follow { Ending::Dismissed } else { Ending::Interrupted });
+        }
+        if self.rolled_back {
+            return Some(Ending::RolledBack);
+        }
+        match self.request {
+            Request::Pause => return Some(Ending::Paused),
+            Request::Stop => return Some(Ending::Stopped),
+            Request::Run => {}
+        }
+        if !self.looked {
+            return None;
+        }
+        if matches!(self.limits.until, Until::Fraction(_)) && self.native() >= self.target() {
+            return Some(Ending::ReachedFraction);
+        }
+        if self.limits.budget.is_some_and(|budget| self.tally.native >= budget) {
+            return Some(Ending::SpentBudget);
+        }
+        self.encoder_spent.then_some(Ending::EncoderBudgetSpent)
+    }
+
+    /// Time at which something can be begun again, if only time is missing.
+    fn next_time(&self, now_ms: u64) -> Option<u64> {
+        if !self.ready.is_empty() && now_ms < self.next_send_ms {
+            return Some(self.next_send_ms);
+        }
+        let rests = self.resting.values().filter(|rest| rest.held).map(|rest| rest.until_ms);
+        let untaken = self.untaken.values().filter(|untaken| untaken.waits).map(|untaken| untaken.until_ms);
+        rests.chain(untaken).chain((self.held_by_others > 0).then_some(self.claim_again_ms)).min()
+    }
+
+    /// Ends the rests that are over and gives their items. These go back to the queue, from which they come
+    /// as they are by then.
+    fn end_rests(&mut self, now_ms: u64) -> Vec<ItemKey> {
+        let mut rested = Vec::new();
+        for (key, rest) in &mut self.resting {
+            if rest.held && rest.until_ms <= now_ms {
+                rest.held = false;
+                rested.push(*key);
+            }
+        }
+        rested
+    }
+
+    /// Items a second that this worker may embed: its part of the rate that all workers share.
+    fn rate(&self) -> Option<f64> {
+        self.limits.rate.map(|rate| rate / (self.others + 1) as f64)
+    }
+
+    /// Number of items of a batch; a low rate makes batches small, so that items flow instead
+    /// of coming in bursts.
+    fn batch_items(&self) -> usize {
+        let by_rate = self.rate().map_or(usize::MAX, |rate| rate.ceil().max(1.0) as usize);
+        self.limits.batch.min(by_rate).max(1)
+    }
+
+    /// How many items may still be taken in hand.
+    fn room(&self) -> usize {
+        let in_hand = self.in_hand().count() as u64;
+        let of_target = match self.limits.until {
+            Until::All | Until::Enough | Until::Worth { .. } => u64::MAX,
+            Until::Fraction(_) => self.target().saturating_sub(self.native() + in_hand),
+        };
+        let of_budget =
+            self.limits.budget.map_or(u64::MAX, |budget| budget.saturating_sub(self.tally.native + in_hand));
+        usize::try_from(of_target.min(of_budget)).unwrap_or(usize::MAX)
+    }
+
+    /// Whether no item is leased to this worker, as far as it knows.
+    pub fn holds_nothing(&self) -> bool {
+        self.in_hand().next().is_none() && !self.resting.values().any(|rest| rest.held)
+    }
+
+    fn in_hand(&self) -> impl Iterator<Item = ItemKey> + '_ {
+        let at_work = self.encoding.values().chain(self.held.values()).chain(self.writing.values()).flatten();
+        let untaken = self.untaken.iter().filter(|(_, untaken)| untaken.waits).map(|(key, _)| key);
+        self.ready.iter().chain(at_work).chain(untaken).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A world with a queue of items, an encoder that fails where told, and a clock that jumps.
+    struct World {
+        queue: Vec<ItemKey>,
+        held: BTreeSet<ItemKey>,
+        native: Vec<ItemKey>,
+        failed: Vec<ItemKey>,
+        refused: Vec<ItemKey>,
+        /// Items below this one fail for good.
+        hopeless: u64,
+        /// How often each item fails before it succeeds; `u32::MAX` for ever.
+        flaky: BTreeMap<ItemKey, u32>,
+        now_ms: u64,
+        encoded: Vec<ItemKey>,
+        batches: BTreeMap<u64, Vec<ItemKey>>,
+        at_once_max: usize,
+        request: Request,
+        rolled_back: bool,
+        others: u64,
+        /// How often the store does not take the vector of an item; `u32::MAX` for ever.
+        untaken: BTreeMap<ItemKey, u32>,
+        given_up: Vec<ItemKey>,
+        written: u32,
+        /// Batches that the encoder hands out before it is compared with itself.
+        holds: usize,
+        unvouched: Vec<Event>,
+        vouched: u32,
+    }
+
+    impl World {
+        fn of(items: u64) -> Self {
+            Self {
+                queue: keys(0..items),
+                held: BTreeSet::new(),
+                native: Vec::new(),
+                failed: Vec::new(),
+                refused: Vec::new(),
+                hopeless: 0,
+                flaky: BTreeMap::new(),
+                now_ms: 0,
+                encoded: Vec::new(),
+                batches: BTreeMap::new(),
+                at_once_max: 0,
+                request: Request::Run,
+                rolled_back: false,
+                others: 0,
+                untaken: BTreeMap::new(),
+                given_up: Vec::new(),
+                written: 0,
+                holds: 0,
+                unvouched: Vec::new(),
+                vouched: 0,
+            }
+        }
+
+        /// Performs actions, one event after the other, until the end; encoders answer last-in, first-out.
+        fn run(&mut self, limits: Limits) -> (Backfill, Ending) {
+            let items = self.queue.len() as u64;
+            let mut events = VecDeque::from([Event::Begin]);
+            let mut at_encoder: Vec<Event> = Vec::new();
+            let mut state = Backfill::new(limits);
+            for _ in 0..100_000 {
+                let event = events.pop_front().or_else(|| at_encoder.pop()).unwrap_or(Event::Tick);
+                let (next, actions) = state.step(self.now_ms, event);
+                state = next;
+                for action in actions {
+                    match action {
+                        Action::Look => {
+                            events.push_back(Event::Looked {
+                                items,
+                                native_before: 0,
+                                request: self.request,
+                                rolled_back: self.rolled_back,
+                                is_over: false,
+                                others: self.others,
+                                waits: !self.queue.is_empty(),
+                            });
+                        }
+                        Action::Claim { limit } => {
+                            let free = self.queue.iter().filter(|key| !self.held.contains(key));
+                            let keys: Vec<ItemKey> = free.take(limit).copied().collect();
+                            self.held.extend(&keys);
+                            events.push_back(claimed(keys));
+                        }
+                        Action::Release { keys } => {
+                            for key in keys {
+                                assert!(self.held.remove(&key), "{key} is not its to give back");
+                            }
+                        }
+                        Action::Encode { batch, keys } => {
+                            let mut failures = Vec::new();
+                            for &key in &keys {
+                                self.encoded.push(key);
+                                let left = self.flaky.entry(key).or_default();
+                                if key < ItemKey::from(self.hopeless) {
+                                    let failure = ItemFailure::Permanent("no such file".into());
+                                    failures.push(Attempt { key, revision: 1, failure });
+                                } else if *left > 0 {
+                                    *left = left.saturating_sub(u32::from(*left != u32::MAX));
+                                    let failure = ItemFailure::Temporary("no answer".into());
+                                    failures.push(Attempt { key, revision: 1, failure });
+                                }
+                            }
+                            let failed: Vec<ItemKey> = failures.iter().map(|f| f.key).collect();
+                            let good = keys.into_iter().filter(|key| !failed.contains(key)).collect();
+                            self.batches.insert(batch, good);
+                            let encoded = Event::Encoded { batch, failures };
+                            if self.unvouched.len() < self.holds {
+                                self.unvouched.push(encoded);
+                                at_encoder.push(Event::Held { batch });
+                            } else {
+                                at_encoder.extend(self.unvouched.drain(..).chain([encoded]));
+                            }
+                            self.at_once_max = self.at_once_max.max(at_encoder.len());
+                        }
+                        Action::Vouch => {
+                            self.vouched += u32::from(!self.unvouched.is_empty());
+                            at_encoder.append(&mut self.unvouched);
+                        }
+                        Action::Write { batch } | Action::WriteAgain { batch, .. } => {
+                            let keys = match action {
+                                Action::WriteAgain { keys, .. } => keys,
+                                _ => self.batches.remove(&batch).unwrap(),
+                            };
+                            self.written += 1;
+                            let mut is_untaken = |key: &ItemKey| {
+                                let left = self.untaken.entry(*key).or_default();
+                                let is_untaken = *left > 0;
+                                *left = left.saturating_sub(u32::from(*left != u32::MAX));
+                                is_untaken
+                            };
+                            let (not_taken, keys): (Vec<ItemKey>, Vec<ItemKey>) =
+                                keys.into_iter().partition(|key| is_untaken(key));
+                            if !not_taken.is_empty() {
+                                events.push_back(Event::NotTaken { batch, keys: not_taken });
+                            }
+                            self.queue.retain(|key| !keys.contains(key));
+                            self.native.extend(&keys);
+                            let outcomes = keys.into_iter().map(|key| (key, WriteOutcome::Written)).collect();
+                            events.push_back(Event::Written { batch, outcomes });
+                        }
+                        Action::GiveUp(key) => self.given_up.push(key),
+                        Action::RecordFailures(attempts) => {
+                            self.failed.extend(attempts.iter().map(|attempt| attempt.key));
+                            self.queue.retain(|key| !self.failed.contains(key));
+                        }
+                        Action::Refuse(attempts) => {
+                            self.refused.extend(attempts.iter().map(|attempt| attempt.key));
+                        }
+                        Action::WaitUntil(time) => {
+                            if events.is_empty() && at_encoder.is_empty() {
+                                self.now_ms = self.now_ms.max(time);
+                            }
+                        }
+                        Action::End(ending) => return (state, ending),
+                    }
+                }
+            }
+            panic!("the backfill never ended: {state:?}");
+        }
+    }
+
+    fn keys(numbers: impl IntoIterator<Item = u64>) -> Vec<ItemKey> {
+        numbers.into_iter().map(ItemKey::from).collect()
+    }
+
+    fn claimed(keys: Vec<ItemKey>) -> Event {
+        Event::Claimed { keys, held_by_others: 0, alone: false, late: false }
+    }
+
+    /// Held vectors are written whatever ends a run, once the encoder vouches for them, and
+    /// nothing waits for ever.
+    #[test]
+    fn what_is_held_is_written_when_the_encoder_vouches_for_it() {
+        for (holds, workers) in [(1, 1), (3, 1), (3, 2), (100, 1), (100, 3)] {
+            let all = Limits { batch: 3, workers, rest_ms: 100, ..Limits::default() };
+            for (limits, native, ending) in [
+                (all, 19, Ending::NothingLeft),
+                (Limits { budget: Some(13), ..all }, 13, Ending::SpentBudget),
+                (Limits { until: Until::Fraction(0.5), ..all }, 10, Ending::ReachedFraction),
+                (Limits { rate: Some(5.0), ..all }, 19, Ending::NothingLeft),
+            ] {
+                let mut world = World { holds, ..World::of(20) };
+                world.flaky = [(ItemKey::from(4), 1), (ItemKey::from(6), u32::MAX)].into();
+                let (state, ended) = world.run(limits);
+                assert_eq!((ended, state.tally.native), (ending, native), "{holds} held, {limits:?}");
+                assert!(world.unvouched.is_empty() && world.vouched <= 8, "{} times", world.vouched);
+            }
+            let mut world = World { holds, request: Request::Pause, ..World::of(20) };
+            assert_eq!(world.run(all).1, Ending::Paused);
+        }
+    }
+
+    #[test]
+    fn everything_becomes_native_once_and_in_order() {
+        let mut world = World::of(10);
+        let (state, ending) = world.run(Limits { batch: 3, ..Limits::default() });
+        assert_eq!(ending, Ending::NothingLeft);
+        assert_eq!(world.encoded, keys(0..10));
+        assert_eq!(state.tally, Tally { native: 10, ..Tally::default() });
+    }
+
+    /// A batch may be away for a day, and the next ones need not be leased meanwhile.
+    #[test]
+    fn nothing_is_claimed_ahead_of_an_encoder_that_takes_a_day() {
+        for (is_in_bulk, ahead) in [(false, true), (true, false)] {
+            let limits = Limits { batch: 3, workers: 2, ..Limits::default() };
+            let looked = Event::Looked {
+                items: 20,
+                native_before: 0,
+                request: Request::Run,
+                rolled_back: false,
+                is_over: false,
+                others: 0,
+                waits: true,
+            };
+            let (state, _) = Backfill::new(limits).in_bulk(is_in_bulk).step(0, Event::Begin);
+            let (state, actions) = state.step(0, looked);
+            assert!(actions.contains(&Action::Claim { limit: 6 }), "{actions:?}");
+            let (state, actions) = state.step(0, claimed(keys(0..6)));
+            assert_eq!(state.encoding.len(), 2);
+            assert_eq!(
+                actions.iter().any(|action| matches!(action, Action::Claim { .. })),
+                ahead,
+                "{actions:?}"
+            );
+            let (_, actions) = state.step(1, Event::Encoded { batch: 0, failures: vec![] });
+            assert!(ahead || actions.contains(&Action::Claim { limit: 3 }), "{actions:?}");
+        }
+    }
+
+    #[test]
+    fn an_empty_gallery_is_done_at_once() {
+        assert_eq!(World::of(0).run(Limits::default()).1, Ending::NothingLeft);
+    }
+
+    #[test]
+    fn budget_and_fraction_are_met_exactly_with_many_workers() {
+        for workers in 1..5 {
+            for batch in [1, 4, 7, 100] {
+                let limits = Limits { batch, workers, budget: Some(13), ..Limits::default() };
+                let mut world = World::of(50);
+                assert_eq!(world.run(limits).1, Ending::SpentBudget);
+                assert_eq!(world.encoded.len(), 13);
+                let limits = Limits { batch, workers, until: Until::Fraction(0.33), ..Limits::default() };
+                let mut world = World::of(50);
+                assert_eq!(world.run(limits).1, Ending::ReachedFraction);
+                assert_eq!((world.encoded.len(), world.native.len()), (17, 17));
+                assert!(world.at_once_max <= workers);
+            }
+        }
+    }
+
+    #[test]
+    fn a_failing_item_is_tried_again_after_a_rest_then_listed() {
+        let mut world = World::of(5);
+        world.flaky = BTreeMap::from([(1.into(), 2), (3.into(), u32::MAX)]);
+        let (state, ending) = world.run(Limits { batch: 2, attempts: 3, rest_ms: 100, ..Limits::default() });
+        assert_eq!(ending, Ending::NothingLeft);
+        assert_eq!(world.failed, keys([3]));
+        assert_eq!(world.native.len(), 4);
+        // Two rests: 100 ms and 200 ms.
+        assert!(world.now_ms >= 300, "{}", world.now_ms);
+        assert_eq!(state.tally, Tally { native: 4, failed: 1, retried: 4, overtaken: 0 });
+    }
+
+    #[test]
+    fn an_encoder_that_refuses_everything_stops_the_run_and_no_item_is_listed() {
+        let limits = Limits { batch: 4, refusals: 10, ..Limits::default() };
+        let mut world = World::of(1000);
+        world.hopeless = 1000;
+        let (state, ending) = world.run(limits);
+        assert_eq!((ending, world.refused.len(), world.failed.len()), (Ending::Interrupted, 12, 0));
+        assert_eq!(state.tally, Tally::default());
+        // An encoder that gives a vector sooner may refuse items, and these are listed.
+        let mut world = World::of(1000);
+        world.hopeless = 9;
+        let (state, ending) = world.run(limits);
+        assert_eq!((ending, world.refused.len()), (Ending::NothingLeft, 0));
+        world.failed.sort();
+        assert_eq!(world.failed, keys(0..9));
+        assert_eq!((state.tally.native, state.tally.failed), (991, 9));
+        // And the last few items of a gallery may all be refused.
+        let mut world = World::of(9);
+        world.hopeless = 9;
+        assert_eq!(world.run(limits).1, Ending::NothingLeft);
+        assert_eq!(world.failed, keys(0..9));
+    }
+
+    #[test]
+    fn what_the_store_does_not_take_is_written_again_and_embedded_once() {
+        let mut world = World::of(20);
+        world.untaken = BTreeMap::from([(3.into(), 1), (7.into(), 4), (19.into(), 2)]);
+        let (state, ending) = world.run(Limits { batch: 4, rest_ms: 100, ..Limits::default() });
+        assert_eq!((ending, world.encoded.len()), (Ending::NothingLeft, 20));
+        assert_eq!(state.tally, Tally { native: 20, ..Tally::default() });
+        assert!(world.now_ms >= 1500, "four rests, each twice as long: {}", world.now_ms);
+        assert_eq!(world.given_up, []);
+    }
+
+    #[test]
+    fn a_store_that_takes_nothing_ends_the_run_and_costs_no_more_than_what_it_refuses_at_first() {
+        for (untaken, paid) in [(1000, 100), (1, 1000)] {
+            let mut world = World::of(1000);
+            world.untaken = (0..untaken).map(|key| (ItemKey::from(key), u32::MAX)).collect();
+            let limits = Limits { batch: 4, workers: 2, ..Limits::default() };
+            let (state, ending) = world.run(limits);
+            assert_eq!((ending, world.given_up.len()), (Ending::Interrupted, 1));
+            assert!((paid..=paid + 16).contains(&world.encoded.len()), "{} embedded", world.encoded.len());
+            assert_eq!(state.tally.native, 1000_u64.saturating_sub(untaken));
+            assert!((600_000..700_000).contains(&world.now_ms), "{}", world.now_ms);
+            assert!(world.written < 2000, "with rests between: {}", world.written);
+        }
+    }
+
+    #[test]
+    fn failures_do_not_use_up_the_budget() {
+        let mut world = World::of(10);
+        world.flaky = BTreeMap::from([(0.into(), u32::MAX), (1.into(), u32::MAX)]);
+        let limits = Limits { batch: 2, attempts: 1, budget: Some(4), ..Limits::default() };
+        assert_eq!(world.run(limits).1, Ending::SpentBudget);
+        assert_eq!(world.native, keys([2, 3, 4, 5]));
+    }
+
+    #[test]
+    fn a_rate_spreads_items_over_time() {
+        let mut world = World::of(20);
+        world.run(Limits { batch: 64, rate: Some(5.0), ..Limits::default() });
+        // 20 items at 5 a second: the last batch of 5 goes after 3 seconds.
+        assert_eq!(world.now_ms, 3000);
+        // Four workers share the rate: 20 items at 5/4 a second, one at a time from two that go together.
+        let mut shared = World::of(20);
+        shared.others = 3;
+        shared.run(Limits { batch: 64, rate: Some(5.0), ..Limits::default() });
+        assert_eq!(shared.now_ms, 14_400);
+    }
+
+    #[test]
+    fn a_pause_begins_nothing_new() {
+        let mut world = World::of(10);
+        world.request = Request::Pause;
+        assert_eq!(world.run(Limits::default()).1, Ending::Paused);
+        assert!(world.encoded.is_empty());
+    }
+
+    #[test]
+    fn a_rollback_begins_nothing_new() {
+        let mut world = World::of(10);
+        world.rolled_back = true;
+        assert_eq!(world.run(Limits::default()).1, Ending::RolledBack);
+        assert!(world.encoded.is_empty());
+    }
+
+    fn looked(items: u64, native_before: i64, request: Request) -> Event {
+        let (rolled_back, is_over, others, waits) = (false, false, 0, true);
+        Event::Looked { items, native_before, request, rolled_back, is_over, others, waits }
+    }
+
+    #[test]
+    fn a_pause_is_noticed_within_a_second_however_slow_the_rate_is() {
+        let state = Backfill::new(Limits { rate: Some(0.125), ..Limits::default() });
+        let (state, _) = state.step(0, Event::Begin);
+        let (state, _) = state.step(0, looked(9, 0, Request::Run));
+        let (state, actions) = state.step(0, claimed(keys([1])));
+        assert_eq!(actions[0], Action::Encode { batch: 0, keys: keys([1]) });
+        let (state, _) = state.step(0, claimed(keys([2])));
+        let (state, _) = state.step(10, Event::Encoded { batch: 0, failures: vec![] });
+        let written = Event::Written { batch: 0, outcomes: vec![(1.into(), WriteOutcome::Written)] };
+        let (state, actions) = state.step(10, written);
+        assert_eq!(actions, [Action::WaitUntil(8000)]);
+        let (state, actions) = state.step(900, Event::Tick);
+        assert_eq!(actions, [Action::WaitUntil(8000)]);
+        let (state, actions) = state.step(1000, Event::Tick);
+        assert_eq!(actions[0], Action::Look);
+        let (_, actions) = state.step(1000, looked(9, 0, Request::Pause));
+        assert_eq!(actions, [Action::End(Ending::Paused)]);
+    }
+
+    #[test]
+    fn a_store_that_is_slower_than_the_looks_does_not_keep_it_from_ending() {
+        let state = Backfill::new(Limits::default());
+        let (state, _) = state.step(0, Event::Begin);
+        let (state, actions) = state.step(5000, looked(9, 0, Request::Run));
+        assert!(matches!(actions[..], [Action::Claim { .. }]), "{actions:?}");
+        let (_, actions) = state.step(10_000, claimed(keys([])));
+        assert_eq!(actions, [Action::End(Ending::NothingLeft)]);
+    }
+
+    #[test]
+    fn an_item_is_held_while_it_rests_and_given_back_after() {
+        let state = Backfill::new(Limits { batch: 1, rest_ms: 100, ..Limits::default() });
+        let (state, _) = state.step(0, Event::Begin);
+        let (state, _) = state.step(0, looked(1, 0, Request::Run));
+        let (state, _) = state.step(0, claimed(keys([1])));
+        let (state, _) = state.step(0, claimed(vec![]));
+        let failure = ItemFailure::Temporary("busy".into());
+        let failures = vec![Attempt { key: 1.into(), revision: 1, failure }];
+        let (state, actions) = state.step(0, Event::Encoded { batch: 0, failures });
+        assert_eq!(actions, [Action::WaitUntil(100)]);
+        let (state, actions) = state.step(50, Event::Tick);
+        assert_eq!(actions, [Action::Claim { limit: 1 }], "others may have come meanwhile");
+        // The item's rest ends during the claim, which it was held back from.
+        let (state, actions) = state.step(120, claimed(vec![]));
+        let release = Action::Release { keys: keys([1]) };
+        assert_eq!(actions, [release, Action::Claim { limit: 1 }]);
+        let (_, actions) = state.step(120, claimed(keys([1])));
+        assert_eq!(actions[0], Action::Encode { batch: 1, keys: keys([1]) });
+    }
+
+    #[test]
+    fn what_the_encoder_did_not_try_is_given_back() {
+        let state = Backfill::new(Limits { batch: 3, ..Limits::default() });
+        let (state, _) = state.step(0, Event::Begin);
+        let (state, _) = state.step(0, looked(4, 0, Request::Run));
+        let (state, _) = state.step(0, claimed(keys([7, 8, 9])));
+        let (state, _) = state.step(0, claimed(vec![]));
+        let (state, _) = state.step(0, Event::Encoded { batch: 0, failures: vec![] });
+        let written = Event::Written { batch: 0, outcomes: vec![(8.into(), WriteOutcome::Written)] };
+        let (_, actions) = state.step(0, written);
+        assert_eq!(actions[0], Action::Release { keys: keys([7, 9]) });
+    }
+
+    #[test]
+    fn it_claims_nothing_after_items_that_came_since_it_began() {
+        let state = Backfill::new(Limits { batch: 2, rest_ms: 100, ..Limits::default() });
+        let (state, _) = state.step(0, Event::Begin);
+        let (state, _) = state.step(0, looked(4, 0, Request::Run));
+        let late = Event::Claimed { keys: keys([3]), held_by_others: 0, alone: false, late: true };
+        let (state, actions) = state.step(0, late);
+        assert_eq!(actions, [Action::Encode { batch: 0, keys: keys([3]) }]);
+        let (state, _) = state.step(10, Event::Encoded { batch: 0, failures: vec![] });
+        let written = Event::Written { batch: 0, outcomes: vec![(3.into(), WriteOutcome::Written)] };
+        let (_, actions) = state.step(20, written);
+        assert_eq!(actions, [Action::End(Ending::NothingLeft)]);
+    }
+
+    #[test]
+    fn it_waits_for_what_others_hold_since_they_may_die() {
+        let state = Backfill::new(Limits { batch: 2, ..Limits::default() });
+        let (state, _) = state.step(0, Event::Begin);
+        let (state, _) = state.step(0, looked(4, 0, Request::Run));
+        let (state, actions) =
+            state.step(0, Event::Claimed { keys: vec![], held_by_others: 4, alone: false, late: false });
+        assert_eq!(actions, [Action::WaitUntil(500)]);
+        let (state, actions) = state.step(400, Event::Tick);
+        assert_eq!(actions, [Action::WaitUntil(500)], "not at every tick");
+        let (state, actions) = state.step(500, Event::Tick);
+        assert_eq!(actions, [Action::Claim { limit: 2 }]);
+        // One of the others has died, another one goes on.
+        let (state, actions) =
+            state.step(500, Event::Claimed { keys: keys([3]), held_by_others: 2, alone: false, late: false });
+        assert_eq!(actions[0], Action::Encode { batch: 0, keys: keys([3]) });
+        let (state, _) =
+            state.step(500, Event::Claimed { keys: vec![], held_by_others: 2, alone: false, late: false });
+        let (state, _) = state.step(600, Event::Encoded { batch: 0, failures: vec![] });
+        let written = Event::Written { batch: 0, outcomes: vec![(3.into(), WriteOutcome::Written)] };
+        let (state, actions) = state.step(600, written);
+        assert_eq!(actions, [Action::Claim { limit: 2 }]);
+        let (_, actions) = state.step(600, claimed(vec![]));
+        assert_eq!(actions, [Action::End(Ending::NothingLeft)]);
+    }
+
+    #[test]
+    fn what_workers_ended_with_is_embedded_with_nothing_else_in_hand() {
+        let state = Backfill::new(Limits { batch: 2, workers: 2, ..Limits::default() });
+        let (state, _) = state.step(0, Event::Begin);
+        let (state, _) = state.step(0, looked(9, 0, Request::Run));
+        let (state, actions) = state.step(0, claimed(keys([1, 2, 3])));
+        let encode = |batch, numbers: &[u64]| Action::Encode { batch, keys: keys(numbers.iter().copied()) };
+        assert_eq!(actions[..2], [encode(0, &[1, 2]), encode(1, &[3])]);
+        let alone = Event::Claimed { keys: keys([4]), held_by_others: 0, alone: true, late: false };
+        let (state, actions) = state.step(0, alone);
+        assert_eq!(actions, [], "it waits, and nothing is claimed behind it");
+        let written = |batch, numbers: &[u64]| Event::Written {
+            batch,
+            outcomes: numbers.iter().map(|&key| (key.into(), WriteOutcome::Written)).collect(),
+        };
+        let (state, _) = state.step(0, Event::Encoded { batch: 1, failures: vec![] });
+        let (state, actions) = state.step(0, written(1, &[3]));
+        assert_eq!(actions, []);
+        let (state, _) = state.step(0, Event::Encoded { batch: 0, failures: vec![] });
+        let (state, actions) = state.step(0, written(0, &[1, 2]));
+        assert_eq!(actions, [encode(2, &[4])]);
+        let (state, _) = state.step(0, Event::Encoded { batch: 2, failures: vec![] });
+        let (state, actions) = state.step(0, written(2, &[4]));
+        assert_eq!(actions, [Action::Claim { limit: 4 }], "and then the others");
+        // An item that is not tried again is listed, and the queue goes on.
+        let attempt =
+            Attempt { key: 5.into(), revision: 1, failure: ItemFailure::Permanent("it ends workers".into()) };
+        let (state, actions) = state.step(0, Event::GivenUp(attempt.clone()));
+        assert_eq!(actions, [Action::RecordFailures(vec![attempt]), Action::Claim { limit: 4 }]);
+        assert_eq!(state.tally, Tally { native: 4, failed: 1, ..Tally::default() });
+    }
+
+    #[test]
+    fn a_follower_stays_and_claims_only_where_a_look_says_that_something_waits() {
+        let look = |waits| {
+            let (request, rolled_back, is_over, others) = (Request::Run, false, false, 0);
+            Event::Looked { items: 4, native_before: 0, request, rolled_back, is_over, others, waits }
+        };
+        let state = Backfill::new(Limits { batch: 2, follow: true, ..Limits::default() });
+        let (state, actions) = state.step(0, Event::Begin);
+        assert_eq!(actions, [Action::Look]);
+        let (state, actions) = state.step(0, look(true));
+        assert_eq!(actions, [Action::Claim { limit: 2 }]);
+        let (mut state, actions) = state.step(0, claimed(vec![]));
+        assert_eq!((actions, state.rests()), (vec![Action::WaitUntil(500)], Some(Ending::NothingLeft)));
+        for tick in 1..5 {
+            let (next, actions) = state.step(tick * 100, Event::Tick);
+            assert_eq!(actions, [Action::WaitUntil(500)]);
+            state = next;
+        }
+        let (state, actions) = state.step(500, Event::Tick);
+        assert_eq!(actions, [Action::Look]);
+        let (state, actions) = state.step(500, look(false));
+        assert_eq!(actions, [Action::WaitUntil(1000)]);
+        let (state, _) = state.step(1000, Event::Tick);
+        let (state, actions) = state.step(1000, look(true));
+        assert_eq!((actions, state.rests()), (vec![Action::Claim { limit: 2 }], None));
+        // Items in hand go back where the follower may embed no more, and an interrupt ends it.
+        let (state, actions) = state.step(1000, claimed(keys([1, 2, 3])));
+        assert_eq!(actions[0], Action::Encode { batch: 0, keys: keys([1, 2]) });
+        let (state, _) = state.step(1000, claimed(vec![]));
+        let paused = Event::Looked {
+            items: 4,
+            native_before: 0,
+            request: Request::Pause,
+            rolled_back: false,
+            is_over: false,
+            others: 0,
+            waits: true,
+        };
+        let (state, actions) = state.step(1100, paused);
+        assert_eq!(
+            (&actions[0], state.rests()),
+            (&Action::Release { keys: keys([3]) }, Some(Ending::Paused))
+        );
+        let (state, actions) = state.step(1200, Event::Encoded { batch: 0, failures: vec![] });
+        assert_eq!(actions[0], Action::Write { batch: 0 });
+        let outcomes = keys([1, 2]).into_iter().map(|key| (key, WriteOutcome::Written)).collect();
+        let (state, _) = state.step(1200, Event::Written { batch: 0, outcomes });
+        let (_, actions) = state.step(1300, Event::Interrupt);
+        assert_eq!(actions, [Action::End(Ending::Dismissed)]);
+    }
+
+    #[test]
+    fn items_that_the_application_takes_back_are_made_up_for() {
+        let limits = Limits { batch: 2, until: Until::Fraction(0.5), ..Limits::default() };
+        let state = Backfill::new(limits);
+        let (state, _) = state.step(0, Event::Begin);
+        let (state, _) = state.step(0, looked(4, 0, Request::Run));
+        let (state, _) = state.step(0, claimed(keys([1, 2])));
+        let (state, _) = state.step(0, Event::Encoded { batch: 0, failures: vec![] });
+        // One of the two was changed right after it was written, which the look comes to see first.
+        let (state, _) = state.step(0, looked(4, -1, Request::Run));
+        let written = vec![(1.into(), WriteOutcome::Written), (2.into(), WriteOutcome::Written)];
+        let (state, actions) = state.step(0, Event::Written { batch: 0, outcomes: written });
+        assert_eq!((state.native(), state.items), (1, 4));
+        assert!(matches!(actions[..], [Action::Claim { limit: 1 }]), "{actions:?}");
+    }
+
+    #[test]
+    fn what_is_at_the_encoder_is_written_before_an_interrupted_run_ends() {
+        let state = Backfill::new(Limits { batch: 2, ..Limits::default() });
+        let (state, _) = state.step(0, Event::Begin);
+        let (state, _) = state.step(0, looked(4, 0, Request::Run));
+        let (state, actions) = state.step(0, claimed(keys([7, 8])));
+        assert_eq!(actions[0], Action::Encode { batch: 0, keys: keys([7, 8]) });
+        let (state, _) = state.step(0, claimed(keys([])));
+        let (state, actions) = state.step(0, Event::Interrupt);
+        assert_eq!(actions, []);
+        let (state, actions) = state.step(0, Event::Encoded { batch: 0, failures: vec![] });
+        assert_eq!(actions, [Action::Write { batch: 0 }]);
+        let written = vec![(7.into(), WriteOutcome::Written), (8.into(), WriteOutcome::Changed)];
+        let (state, actions) = state.step(0, Event::Written { batch: 0, outcomes: written });
+        assert_eq!(actions, [Action::End(Ending::Interrupted)]);
+        assert_eq!(state.tally, Tally { native: 1, overtaken: 1, ..Tally::default() });
+    }
+}

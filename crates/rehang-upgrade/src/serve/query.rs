@@ -1,0 +1,203 @@
+//! Embeds queries as people ask them: a text or an image.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rehang_core::check::expect_width;
+use rehang_core::{Error, ErrorKind, Matrix, Result, Space};
+use rehang_encode::{Encoder, Input, ItemFailure, Reads};
+use serde_json::Value;
+
+use crate::live::encoding::encode;
+use crate::observe::{Observation, Observer, expect_going};
+use crate::setup::mismatch;
+
+/// Most characters of a text that an error repeats.
+const SHOWN_MAX: usize = 60;
+
+/// Query as people ask it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Query {
+    /// Text with at least one character that is no space.
+    Text(String),
+    /// File of an image.
+    Image(PathBuf),
+}
+
+/// Function that gives the encoder for queries of a space. It is asked for the models that a search needs and
+/// no others, and again at every search: a process that searches often keeps its encoders and gives the same
+/// ones.
+pub type QueryEncoders<'a> = dyn Fn(&Space) -> Result<Arc<dyn Encoder>> + 'a;
+
+impl Query {
+    /// Returns the source that an encoder is given for the query. An image is named by its whole path, since
+    /// a program runs in a folder of its own.
+    fn source(&self) -> Result<String> {
+        match self {
+            Self::Text(text) if text.trim().is_empty() => {
+                Err(Error::option("texts", text, "a text with a word in it"))
+            }
+            Self::Text(text) => Ok(text.clone()),
+            Self::Image(path) => {
+                let whole = fs_err::canonicalize(path).map_err(|error| Error::io("open", path, &error))?;
+                let whole = whole.to_str().map(str::to_owned);
+                whole.ok_or_else(|| Error::option("images", path.display(), "a path in UTF-8"))
+            }
+        }
+    }
+
+    /// Fails where an encoder does not read queries of this kind: a text model would embed the words of a
+    /// path.
+    fn expect_read_by(&self, encoder: &dyn Encoder) -> Result<()> {
+        let (parameter, value, expected) = match (self, encoder.reads()) {
+            (Self::Text(text), Reads::Images) => ("texts", shown(text), "an image"),
+            (Self::Image(path), Reads::Texts) => ("images", path.display().to_string(), "a text"),
+            _ => return Ok(()),
+        };
+        let space = encoder.space();
+        Err(Error::option(
+            parameter,
+            value,
+            format!("{expected}, which is all that the encoder of {space} reads"),
+        ))
+    }
+}
+
+impl fmt::Display for Query {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(text) => write!(f, "the text {:?}", shown(text)),
+            Self::Image(path) => write!(f, "the image {}", path.display()),
+        }
+    }
+}
+
+/// Shortens a text for an error.
+fn shown(text: &str) -> String {
+    let start: String = text.chars().take(SHOWN_MAX).collect();
+    if start.len() < text.len() { format!("{start}…") } else { start }
+}
+
+/// Embeds queries by the encoder of a space: one row each.
+///
+/// # Errors
+///
+/// As [`embed_each`], and for the first query that can have no vector.
+pub(crate) fn embed(
+    queries: &[Query],
+    space: &Space,
+    encoders: &QueryEncoders<'_>,
+    observer: &dyn Observer,
+) -> Result<Matrix> {
+    let rows = embed_each(queries, space, encoders, observer, &mut |_| Ok(()))?;
+    Matrix::new(space.dimension, rows.into_iter().collect::<Result<Vec<_>>>()?.concat())
+}
+
+/// Receiver of the vectors of a batch of queries, each with the place of its query among all.
+pub(crate) type Keep<'a> = dyn FnMut(&[(usize, &[f32])]) -> Result<()> + 'a;
+
+/// Embeds each query by the encoder of a space, or says why it can have no vector. A query without a vector
+/// has an invalid option for a text without a word, an I/O error for an image that is not there, or corrupt
+/// where the encoder refuses it. `keep` is given the vectors of a batch before the next one is embedded.
+///
+/// # Errors
+///
+/// Cancelled between two batches where a stop is wanted. What the caller says where it has no such encoder,
+/// and a space mismatch where it gives the encoder of another space. An invalid option for a query of a kind
+/// that the encoder does not read. Unavailable where a query could not be embedded now. What the encoder and
+/// `keep` say.
+pub(crate) fn embed_each(
+    queries: &[Query],
+    space: &Space,
+    encoders: &QueryEncoders<'_>,
+    observer: &dyn Observer,
+    keep: &mut Keep<'_>,
+) -> Result<Vec<Result<Vec<f32>>>> {
+    let mut vectors: Vec<Result<Vec<f32>>> = Vec::new();
+    let mut asked = Vec::new();
+    for (number, query) in queries.iter().enumerate() {
+        let source = query.source();
+        vectors.push(source.map(|source| {
+            asked.push((number, format!("query {number}"), source));
+            Vec::new()
+        }));
+    }
+    if asked.is_empty() {
+        return Ok(vectors);
+    }
+    let encoder = &*encoders(space)?;
+    let of = |space: &Space| (space.name.clone(), space.dimension, space.distance);
+    if of(encoder.space()) != of(space) {
+        return Err(mismatch(space, encoder.space()).context("the encoder of queries"));
+    }
+    queries.iter().try_for_each(|query| query.expect_read_by(encoder))?;
+    let total = asked.len() as u64;
+    observer.observe(&Observation::Began { stage: "embedding queries", unit: "queries", total });
+    let inputs: Vec<Input<'_>> =
+        asked.iter().map(|(_, id, source)| Input { id, source, payload: &Value::Null }).collect();
+    let number = |place: usize| asked[place].0;
+    let mut keep = |embedded: &[(usize, &[f32])]| {
+        keep(&embedded.iter().map(|&(place, vector)| (number(place), vector)).collect::<Vec<_>>())
+    };
+    let named = |place: usize| queries[number(place)].to_string();
+    let answers = embed_inputs(encoder, &inputs, &named, observer, &mut keep)?;
+    for ((number, ..), answer) in asked.iter().zip(answers) {
+        vectors[*number] = answer;
+    }
+    Ok(vectors)
+}
+
+/// Embeds each input, or says why it can have no vector: corrupt for what the encoder refuses. `named` gives
+/// the name of an input for errors.
+///
+/// # Errors
+///
+/// As [`embed_each`], once the encoder is there.
+pub(crate) fn embed_inputs(
+    encoder: &dyn Encoder,
+    inputs: &[Input<'_>],
+    named: &dyn Fn(usize) -> String,
+    observer: &dyn Observer,
+    keep: &mut Keep<'_>,
+) -> Result<Vec<Result<Vec<f32>>>> {
+    let space = encoder.space();
+    let mut vectors: Vec<Result<Vec<f32>>> = inputs.iter().map(|_| Ok(Vec::new())).collect();
+    let mut left: Vec<usize> = (0..inputs.len()).collect();
+    while !left.is_empty() {
+        expect_going(observer)?;
+        let batch: Vec<usize> = left.drain(..encoder.batch_max().clamp(1, left.len())).collect();
+        let asked: Vec<Input<'_>> = batch.iter().map(|&place| inputs[place]).collect();
+        let (mut not_now, mut untried) = (None, Vec::new());
+        for (&place, answer) in batch.iter().zip(encode(encoder, &asked)?) {
+            vectors[place] = match answer {
+                Ok(vector) => {
+                    expect_width(named(place), space.dimension, vector.len())?;
+                    Ok(vector)
+                }
+                Err(ItemFailure::Permanent(reason)) => Err(Error::corrupt(named(place), reason)),
+                // Inputs that were not tried are asked for again with the next batch; if a batch tries none,
+                // its last one says why.
+                Err(ItemFailure::Untried(_)) if untried.len() + 1 < batch.len() => {
+                    untried.push(place);
+                    continue;
+                }
+                Err(ItemFailure::Temporary(detail) | ItemFailure::Untried(detail)) => {
+                    let service = format!("the encoder of {space}");
+                    let error = Error::from(ErrorKind::Unavailable { service, detail });
+                    not_now.get_or_insert(error.context(named(place)));
+                    continue;
+                }
+            };
+        }
+        let embedded = batch.iter().filter_map(|&place| Some((place, &**vectors[place].as_ref().ok()?)));
+        keep(&embedded.filter(|(_, vector)| !vector.is_empty()).collect::<Vec<_>>())?;
+        if let Some(error) = not_now {
+            return Err(error);
+        }
+        let units = (batch.len() - untried.len()) as u64;
+        observer.observe(&Observation::Advanced { units });
+        left.splice(..0, untried);
+    }
+    Ok(vectors)
+}

@@ -1,0 +1,229 @@
+//! Searches what the gallery serves: with queries of people, or with vectors from files that are checked
+//! against it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use rehang_core::check::expect_width;
+use rehang_core::{Bridge, Error, Matrix, Provenance, Result};
+use rehang_files::VectorSource;
+use rehang_store::{Filter, Found, Store, expect_space};
+use serde::{Serialize, Serializer};
+
+use crate::serve::gallery::{Gallery, SearchAnswer, ServingState};
+use crate::serve::query::{Query, QueryEncoders};
+
+/// Queries of a [`search`].
+#[derive(Debug, Clone)]
+pub enum SearchQueries {
+    /// Vectors from files.
+    Vectors {
+        /// Queries, one a row, embedded by the model that serves.
+        vectors: VectorSource,
+        /// Queries in the same order, embedded by the old model. They are searched before the switch and
+        /// after a rollback, and beside `vectors` where an upgrade serves fused searches.
+        old_vectors: Option<VectorSource>,
+    },
+    /// Queries by several models, the same ones under the name of each space. Those that the search needs are
+    /// used, so the call stays right at every stage.
+    ByModel(Vec<(String, VectorSource)>),
+    /// Texts and images.
+    Sources {
+        /// Queries to embed.
+        queries: Vec<Query>,
+        /// Whether the answers of the old model are wanted too.
+        before: bool,
+    },
+}
+
+/// Options of a [`search`].
+#[derive(Debug, Clone)]
+pub struct Search {
+    /// Queries to search for.
+    pub queries: SearchQueries,
+    /// Space that has to serve, or else the search fails: two models of one width cannot be told apart
+    /// otherwise.
+    pub space: Option<String>,
+    /// Neighbours of each query, 1 or more.
+    pub k: usize,
+    /// Filter on the items that are searched.
+    pub filter: Filter,
+}
+
+/// Result of a [`search`]. As JSON, each item has its id, its distance, who made the vector that was found
+/// and, where the queries were sources and the item has one, its source.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Searched {
+    /// Name of the space that serves.
+    pub space: String,
+    /// Neighbours of each query that were asked for.
+    pub k: usize,
+    /// Items that were found.
+    pub answer: SearchAnswer,
+    /// Answer that the old model would have given, where it was asked for.
+    pub before: Option<SearchAnswer>,
+    /// Sources of the items that were found, by id, where the queries were sources.
+    pub sources: BTreeMap<String, String>,
+    /// Spaces that were compared vector by vector, since their search index is not
+    /// [ready](rehang_store::Index::is_ready). The answer is exact, and slow where the gallery is large.
+    pub without_index: Vec<String>,
+}
+
+impl Serialize for Searched {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Item<'a> {
+            id: &'a str,
+            distance: f32,
+            provenance: Provenance,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            source: Option<&'a String>,
+        }
+        #[derive(Serialize)]
+        struct Document<'a> {
+            space: &'a str,
+            spaces: &'a [String],
+            bridged: bool,
+            k: usize,
+            results: Vec<Vec<Item<'a>>>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            before: Option<Vec<Vec<Item<'a>>>>,
+            without_index: &'a [String],
+        }
+        fn items<'a>(answer: &'a SearchAnswer, sources: &'a BTreeMap<String, String>) -> Vec<Vec<Item<'a>>> {
+            let item = |found: &'a Found| Item {
+                id: &found.id,
+                distance: found.distance,
+                provenance: found.provenance,
+                source: sources.get(&found.id),
+            };
+            answer.found.iter().map(|found| found.iter().map(item).collect()).collect()
+        }
+        let Self { space, k, answer, before, sources, without_index } = self;
+        let results = items(answer, sources);
+        let before = before.as_ref().map(|before| items(before, sources));
+        Document {
+            space,
+            spaces: &answer.spaces,
+            bridged: answer.bridged,
+            k: *k,
+            results,
+            before,
+            without_index,
+        }
+        .serialize(serializer)
+    }
+}
+
+/// Searches what the gallery serves. `encoders` are asked for texts and images only.
+///
+/// # Errors
+///
+/// An invalid option for a `k` of 0; a conflict where another space serves than the one that is wanted. For
+/// vectors, missing input where a fused search lacks the old model's queries, and a width mismatch that names
+/// the file. Those of [`Gallery::search`] and [`Gallery::search_source`].
+pub fn search(store: &Arc<dyn Store>, search: &Search, encoders: &QueryEncoders<'_>) -> Result<Searched> {
+    if search.k == 0 {
+        return Err(Error::option("k", 0, "1 or more"));
+    }
+    let state = ServingState::read(&**store)?;
+    if let Some(wanted) = &search.space
+        && *wanted != state.serving
+    {
+        return Err(Error::conflict(
+            format!("space {:?} serves, not {wanted:?}", state.serving),
+            "embed the queries with its model, or ask for no space",
+        ));
+    }
+    let gallery = Gallery::new(Arc::clone(store));
+    let Search { k, filter, .. } = search;
+    let space = state.serving.clone();
+    let (answer, before, has_sources) = match &search.queries {
+        SearchQueries::Vectors { vectors, old_vectors } => {
+            let bridge = gallery.bridge_of(&state)?;
+            let given = read_queries(&**store, &state, vectors, old_vectors.as_ref(), bridge.as_deref())?;
+            let given: Vec<_> = given.iter().map(|(space, queries)| (*space, queries)).collect();
+            (gallery.search(&given, *k, filter)?, None, false)
+        }
+        SearchQueries::ByModel(named) => {
+            let read = |(name, rows): &(String, VectorSource)| {
+                let rows = rehang_files::read_matrix(rows)?;
+                rows.check_finite(name)?;
+                Ok((name.clone(), rows))
+            };
+            let given = named.iter().map(read).collect::<Result<Vec<_>>>()?;
+            let given: Vec<_> = given.iter().map(|(name, rows)| (name.as_str(), rows)).collect();
+            (gallery.search(&given, *k, filter)?, None, false)
+        }
+        SearchQueries::Sources { queries, before } => {
+            let (answer, before) =
+                gallery.search_source_from(state, queries, encoders, *k, filter, *before)?;
+            (answer, before, true)
+        }
+    };
+    let answers = || std::iter::once(&answer).chain(&before);
+    let mut without_index = Vec::new();
+    for space in answers().flat_map(|answer| &answer.spaces) {
+        if !without_index.contains(space) && !store.is_ready(space)? {
+            without_index.push(space.clone());
+        }
+    }
+    let mut sources = BTreeMap::new();
+    if has_sources {
+        let found = answers().flat_map(|answer| answer.found.iter().flatten());
+        let ids: BTreeSet<&str> = found.map(|found| found.id.as_str()).collect();
+        let items = store.get(&ids.into_iter().collect::<Vec<_>>())?.into_iter().flatten();
+        sources.extend(items.filter_map(|item| Some((item.id, item.source?))));
+    }
+    Ok(Searched { space, k: *k, answer, before, sources, without_index })
+}
+
+/// Reads queries from files, by the spaces that are searched.
+fn read_queries<'a>(
+    store: &dyn Store,
+    state: &'a ServingState,
+    vectors: &VectorSource,
+    old_vectors: Option<&VectorSource>,
+    bridge: Option<&'a Bridge>,
+) -> Result<Vec<(&'a str, Matrix)>> {
+    let queries = (read(vectors)?, vectors);
+    // Old queries are read even where they are not needed now, so that a wrong name is noticed.
+    let old_queries = old_vectors.map(|source| read(source).map(|rows| (rows, source))).transpose()?;
+    let mut given = Vec::new();
+    let mut give = |space: &'a str, (queries, source): (Matrix, &VectorSource)| -> Result<()> {
+        let wanted = expect_space(store, space)?.space;
+        let what = format_args!("{source} (queries of space {wanted})");
+        expect_width(what, wanted.dimension, queries.columns())?;
+        given.push((space, queries));
+        Ok(())
+    };
+    // Before the switch and after a rollback the old model serves: where both are given, its queries count.
+    if state.upgraded().is_none() {
+        match (old_queries, bridge) {
+            (Some(old_queries), Some(bridge)) => {
+                give(&state.serving, old_queries)?;
+                give(&bridge.new.name, queries)?;
+            }
+            (old_queries, _) => give(&state.serving, old_queries.unwrap_or(queries))?,
+        }
+        return Ok(given);
+    }
+    give(&state.serving, queries)?;
+    if let Some((record, _)) = state.fused() {
+        let old = &record.old.name;
+        let old_queries = old_queries.ok_or_else(|| {
+            Error::missing(
+                "old_vectors",
+                format!("a fused search, with queries that {old:?} embedded as well,"),
+            )
+        })?;
+        give(old, old_queries)?;
+    }
+    Ok(given)
+}
+
+fn read(source: &VectorSource) -> Result<Matrix> {
+    let matrix = rehang_files::read_matrix(source)?;
+    matrix.check_finite(&source.to_string())?;
+    Ok(matrix)
+}

@@ -1,0 +1,70 @@
+//! First sentences of comments: each is understood by whoever sees nothing but the item's name and signature.
+
+use super::Fault;
+use super::source::Source;
+
+/// First words of a sentence whose meaning lies elsewhere, or that names neither a thing nor an act.
+const RIDDLES: &str = "that those these this such of what whatever where wherever as it its itself their they them who whoever whose whom \
+     which whichever by from in into with without within at on for to and but or nor so when whenever if because since there here also too \
+     else otherwise neither both either other others another than while until before after only not is are was were be has have like unlike \
+     except besides beside per once then thus again still already between among through over under";
+
+/// Riddles among the first words of comments beside code, whose sentences may say when and why.
+const RIDDLES_BESIDE_CODE: &str = "that those these such of its it their they them also otherwise too else what whatever";
+
+/// The words that a comment must not begin with, where it begins with one: `riddles` parted by spaces, or a
+/// reference to another one.
+fn riddle<'a>(comment: &'a str, riddles: &str) -> Option<&'a str> {
+    let text = comment.trim_start();
+    let length = text.find(|c: char| !c.is_ascii_alphabetic() && c != '\'').unwrap_or(text.len());
+    let word = &text[..length];
+    let lower = word.to_lowercase();
+    if lower == "the" {
+        let next = text[length..].split_whitespace().next().unwrap_or_default();
+        return matches!(next, "same" | "other" | "others").then_some(word);
+    }
+    riddles.split_whitespace().any(|riddle| riddle == lower).then_some(word)
+}
+
+/// Comments whose first sentence begins with a riddle.
+pub fn openings(source: &Source) -> Vec<Fault> {
+    // `///` and `//!` arrive without their first two slashes.
+    let kind = |comment: &str| match comment.chars().next() {
+        Some(mark @ ('/' | '!')) => mark,
+        Some(_) => ' ',
+        None => '\0',
+    };
+    let mut faults = Vec::new();
+    let mut previous = '\0';
+    for (number, line) in source.lines.iter().enumerate() {
+        let is_alone = line.code.trim().is_empty();
+        let now = if is_alone { kind(&line.comment) } else { '\0' };
+        if now != previous && now != '\0' {
+            let riddles = if now == ' ' { RIDDLES_BESIDE_CODE } else { RIDDLES };
+            if let Some(word) = riddle(line.comment.trim_start_matches(['/', '!']), riddles) {
+                let what = format!(
+                    "a comment begins with a noun or a verb and is understood alone; {word:?} leads elsewhere: name the thing"
+                );
+                faults.push(Fault { path: source.path.clone(), line: number + 1, what });
+            }
+        }
+        previous = now;
+    }
+    faults
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_sentences_that_lead_elsewhere_are_found() {
+        let lines = |text: &str| -> Vec<usize> {
+            openings(&Source::new("crates/rehang-core/src/a.rs", text)).iter().map(|fault| fault.line).collect()
+        };
+        let bad = "//! Where it goes.\n\n/// Of fewer pairs.\nfn a() {}\n/// The same without a look.\nfn b() {\n    // Such parts.\n    c();\n}";
+        assert_eq!(lines(bad), [1, 3, 5, 7]);
+        let good = "//! Claims of items.\n\n/// Ridge by the Gram matrix.\n/// Of n pairs.\nfn a() {}\n/// `What` it is called.\nfn b() {\n    // Where a server died, nobody answers.\n    c(); // of no use\n}\n/// The sum.\nfn d() {}";
+        assert!(lines(good).is_empty(), "{:?}", lines(good));
+    }
+}
