@@ -12,6 +12,7 @@
 //! | libraries print nothing and know no word of the command line | other faces (Python, a service) have words of their own |
 //! | every `unsafe` says why it is sound, every `allow` says its reason, every crate says what it is | readers need not guess |
 //! | the first sentence of a comment is understood alone ([`prose::openings`]) | who reads a name and its comment need not look for what "those" are |
+//! | `docs/README.md` says how long each page is | a tired reader chooses by it, and pages do not grow unseen |
 //! | links of documents lead to files, and ARCHITECTURE.md names every crate | documents age unseen |
 //! | `docs/features.md` has a line for every feature of the command line | who builds chooses by it |
 //! | the demo asks for the features of others' crates that the tests ask for | what was built for the demo serves the tests |
@@ -553,6 +554,7 @@ fn documents(root: &Path, packages: &[Package]) -> Result<Vec<Fault>> {
         let text = fs_err::read_to_string(path).map_err(|error| Error::io("read", path, &error))?;
         faults.extend(dead_links(root, &source::relative(root, path), &text));
     }
+    faults.extend(wrong_counts(root)?);
     for (path, is_laboratory) in [("ARCHITECTURE.md", false), ("laboratory/README.md", true)] {
         let map = root.join(path);
         let text = fs_err::read_to_string(&map).map_err(|error| Error::io("read", &map, &error))?;
@@ -561,6 +563,33 @@ fn documents(root: &Path, packages: &[Package]) -> Result<Vec<Fault>> {
             if !text.contains(&format!("\n| `{}` |", package.name)) {
                 let what = format!("the table of parts has no line for {}", package.name);
                 faults.push(Fault { path: path.into(), line: 1, what });
+            }
+        }
+    }
+    Ok(faults)
+}
+
+/// Finds pages whose words are not, to the nearest fifty, the number behind their link in `docs/README.md`.
+fn wrong_counts(root: &Path) -> Result<Vec<Fault>> {
+    let read = |path: &str| {
+        fs_err::read_to_string(root.join(path)).map_err(|error| Error::io("read", root.join(path), &error))
+    };
+    let list = "docs/README.md";
+    let mut faults = Vec::new();
+    for (number, line) in read(list)?.lines().enumerate() {
+        for (at, _) in line.match_indices("](") {
+            let Some((page, rest)) = line[at + 2..].split_once(") (") else { continue };
+            let count: String =
+                rest.chars().take_while(|c| c.is_ascii_digit() || *c == ',').filter(|c| *c != ',').collect();
+            let Ok(said) = count.parse::<usize>() else { continue };
+            if page.contains(')') {
+                continue;
+            }
+            let words = read(&format!("docs/{page}"))?.split_whitespace().count();
+            let rounded = (words + 25) / 50 * 50;
+            if said.abs_diff(words) > 75 {
+                let what = format!("{page} has {words} words: write {rounded}");
+                faults.push(Fault { path: list.into(), line: number + 1, what });
             }
         }
     }
@@ -710,7 +739,9 @@ mod tests {
         let [fault] = &said(&[])[..] else { panic!("one circle") };
         assert!(
             fault.starts_with("4 files")
-                && fault.contains("\n    crates/rehang-core/src/d.rs:1: crate::a::it in crates/rehang-core/src/a.rs"),
+                && fault.contains(
+                    "\n    crates/rehang-core/src/d.rs:1: crate::a::it in crates/rehang-core/src/a.rs"
+                ),
             "{fault}"
         );
         assert_eq!(said(&[("rehang", 4)]), [""; 0]);

@@ -10,7 +10,8 @@ const RIDDLES: &str = "that those these this such of what whatever where whereve
      except besides beside per once then thus again still already between among through over under";
 
 /// Riddles among the first words of comments beside code, whose sentences may say when and why.
-const RIDDLES_BESIDE_CODE: &str = "that those these such of its it their they them also otherwise too else what whatever";
+const RIDDLES_BESIDE_CODE: &str =
+    "that those these such of its it their they them also otherwise too else what whatever";
 
 /// The words that a comment must not begin with, where it begins with one: `riddles` parted by spaces, or a
 /// reference to another one.
@@ -60,7 +61,10 @@ mod tests {
     #[test]
     fn first_sentences_that_lead_elsewhere_are_found() {
         let lines = |text: &str| -> Vec<usize> {
-            openings(&Source::new("crates/rehang-core/src/a.rs", text)).iter().map(|fault| fault.line).collect()
+            openings(&Source::new("crates/rehang-core/src/a.rs", text))
+                .iter()
+                .map(|fault| fault.line)
+                .collect()
         };
         let bad = "//! Where it goes.\n\n/// Of fewer pairs.\nfn a() {}\n/// The same without a look.\nfn b() {\n    // Such parts.\n    c();\n}";
         assert_eq!(lines(bad), [1, 3, 5, 7]);

@@ -41,10 +41,7 @@ pub const ARROWS: &[(&str, &[&str])] = &[
     ("rehang-cli", CLI),
     // The wheel carries the command line.
     ("rehang-python", PYTHON),
-    (
-        "rehang-examples",
-        &["rehang", "rehang-store-tests"],
-    ),
+    ("rehang-examples", &["rehang", "rehang-store-tests"]),
     ("rehang-protocols", &["rehang-core", "rehang-files", "rehang-evaluate"]),
     ("rehang-train", &["rehang-core", "rehang-files", "rehang-fit", "rehang-protocols"]),
     ("rehang-lab", LAB),

@@ -75,7 +75,8 @@ pub fn read(root: &Path, folders: &[&str]) -> Result<Vec<Source>> {
     }
     let mut sources = Vec::new();
     for path in paths {
-        let text = fs_err::read_to_string(&path).map_err(|error| rehang_core::Error::io("read", &path, &error))?;
+        let text =
+            fs_err::read_to_string(&path).map_err(|error| rehang_core::Error::io("read", &path, &error))?;
         sources.push(Source::new(&relative(root, &path), &text));
     }
     let tests: Vec<String> = sources.iter().flat_map(Source::test_modules).collect();
