@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 /// The machine that an address leads to.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Machine {
     /// Name or number of the machine, in small letters, without brackets and without a dot at its end.
     pub host: String,

@@ -19,6 +19,7 @@ const SAMPLE_PER_CLUSTER: usize = 64;
 
 /// A partition of items into clusters.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Clusters {
     /// Centre of each cluster, `[k, d]`.
     pub centres: Matrix,

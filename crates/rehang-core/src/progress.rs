@@ -47,6 +47,7 @@ impl Stop {
 
 /// State of a [`Progress`] at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct ProgressSnapshot {
     /// Stage of the work, such as "fitting".
     pub stage: String,

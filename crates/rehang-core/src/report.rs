@@ -83,6 +83,7 @@ pub struct SizeScores {
 
 /// A whole report.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Report {
     /// Version of the format that the report was written in ([`FORMAT_VERSION`]).
     pub format_version: u32,
@@ -366,6 +367,7 @@ pub struct FittedOn {
 
 /// A metric as a report shows it: a quality in percent, more is better, and how to speak about it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct ShownMetric {
     /// Key of the metric in every map of this report: `top1`, `top5`, `map`, `ndcg@10`, ….
     pub id: String,

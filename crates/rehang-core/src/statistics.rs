@@ -21,6 +21,7 @@ pub struct Interval {
 
 /// Mean and standard deviation over repetitions (seeds).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct MeanSd {
     /// Number of values.
     pub count: usize,
@@ -257,6 +258,7 @@ pub struct CalibrationBin {
 /// Quality of σ²: its calibration, for the scale, and its rank correlation with the measured errors, for the
 /// order.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct SigmaQuality {
     /// Kendall's τ-b: 1 is the true order, 0 is chance; `None` where all σ² or all errors are equal.
     pub kendall_tau: Option<f64>,

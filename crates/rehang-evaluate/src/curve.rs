@@ -98,6 +98,7 @@ impl CurveFiles {
 
 /// A file that holds the whole curve.
 #[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
 pub struct Points {
     /// Path of the file.
     pub file: PathBuf,

@@ -84,6 +84,7 @@ impl Origin {
 
 /// A candidate, with how many of the vectors it made and what was done to them.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct ModelFound {
     /// Name of the candidate.
     pub model: String,
@@ -112,6 +113,7 @@ pub struct ModelFound {
 
 /// Two kinds of vectors, seen without candidates.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct KindsFound {
     /// Number of vectors of the smaller kind, where vectors can be told one by one.
     pub small: Option<usize>,
@@ -125,6 +127,7 @@ pub struct KindsFound {
 
 /// Findings about vectors of unknown origin: which model made which of them.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct Identified {
     /// Origin of the vectors as a whole.
     pub origin: Origin,
@@ -210,6 +213,7 @@ impl Identified {
 
 /// Nearness of a vector to a model's vector of its source, beside the model's vectors of other sources.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct Nearness {
     /// Share of the model's vectors of other sources that are nearer: about ½ where vector and model are
     /// independent.

@@ -56,6 +56,7 @@ impl OrderFiles {
 
 /// An order that was made, and where it lies.
 #[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
 pub struct Ordered {
     /// Name of the policy.
     pub policy: String,

@@ -137,6 +137,7 @@ pub struct GalleryJudgements {
 
 /// A report, and what the reader should know of the inputs beside the warnings in it.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Reported {
     /// Report as data.
     pub report: Report,

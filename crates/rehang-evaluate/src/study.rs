@@ -69,6 +69,7 @@ pub struct StudyInput<'a> {
 
 /// Whole gallery that the items of a study are a sample of.
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub struct StudyGallery<'a> {
     /// Old vectors of the whole gallery, `[N, d_old]`, or of a random part of it that includes the items of
     /// the study.

@@ -35,6 +35,7 @@ fn version_of(adapter: &Adapter) -> FileKind {
 
 /// Description of an adapter file, for people and scripts.
 #[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
 pub struct Inspected {
     /// The file.
     pub adapter: PathBuf,
@@ -75,6 +76,7 @@ pub fn is_adapter(path: &Path) -> Result<bool> {
 
 /// Summary of a file that [`export_onnx`] wrote.
 #[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
 pub struct ExportedOnnx {
     /// The file.
     pub onnx: PathBuf,

@@ -42,6 +42,7 @@ pub enum MissingPolicy {
 
 /// Rows of two files that hold the same items.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct Joined {
     /// Row on the left and row on the right of every common item, in the order of the left.
     pub rows: Vec<(usize, usize)>,

@@ -233,6 +233,7 @@ pub fn read_templates(path: impl AsRef<Path>, faces: &FaceList) -> Result<Vec<us
 
 /// The solution of a landmark retrieval challenge, for the queries that have vectors.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct LandmarkSolution {
     /// Index rows that answer each query, in the order of the query ids; empty for a query that shows no
     /// landmark.
@@ -333,6 +334,7 @@ pub struct GroundTruth {
 
 /// The ground truth of revisited Oxford or Paris.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct RevisitedTruth {
     /// Names of the queries, in the order of the ground truth.
     pub queries: Vec<String>,

@@ -52,6 +52,7 @@ pub struct Constant {
 
 /// One operator of a network.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Operator {
     /// Kind of the operator in ONNX: `Gemm`, `Relu`, …
     pub kind: String,
@@ -65,6 +66,7 @@ pub struct Operator {
 
 /// Input or output of a network: single-precision numbers, `[batch, shape…]`.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Port {
     /// Name of the input or output.
     pub name: String,

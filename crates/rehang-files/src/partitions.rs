@@ -32,6 +32,7 @@ const NOTES: &str = "_rehang";
 /// # Ok::<(), rehang_core::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Share {
     /// Number of this share, from 1 to `of`.
     pub part: usize,
@@ -86,6 +87,7 @@ pub struct TransformFolder {
 
 /// Summary of what [`transform_folder`] did.
 #[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
 pub struct TransformedFolder {
     /// Number of partitions in the share.
     pub partitions: usize,

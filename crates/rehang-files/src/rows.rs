@@ -76,6 +76,7 @@ impl Ids {
 /// A few rows of a file. One batch is handed to every call of [`RowReader::next_batch`], so its memory is
 /// used again.
 #[derive(Debug, Clone, PartialEq, Default)]
+#[non_exhaustive]
 pub struct RowBatch {
     /// Number of the first row, counted from 0 over everything that the reader reads.
     pub first_row: u64,

@@ -158,6 +158,7 @@ impl Part<'_> {
 
 /// Thresholds of all budgets.
 #[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
 pub struct Thresholds {
     /// Format of the document: `rehang-cuts`.
     pub format: &'static str,
@@ -172,6 +173,7 @@ pub struct Thresholds {
 /// Threshold of one budget. Its items are those whose σ² is above the threshold, and the first `ties_taken`
 /// of those whose σ² is the threshold.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct Threshold {
     /// The budget, as it was given.
     pub first: String,

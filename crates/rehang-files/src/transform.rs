@@ -66,6 +66,7 @@ impl TransformFiles {
 
 /// Summary of what [`transform`] made.
 #[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
 pub struct Transformed {
     /// Number of vectors that were made.
     pub vectors: u64,

@@ -26,6 +26,7 @@ use crate::within::Deadline;
 
 /// An adapter with everything that was learned about it.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Fitted {
     /// Adapter that was fitted.
     pub adapter: Adapter,

@@ -33,6 +33,7 @@ const METHODS: [Method; 2] = [Method::Ridge, Method::Procrustes];
 
 /// A bridge that was tried.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct BridgeRow {
     /// Map whose adjoint the bridge is.
     pub method: Method,
@@ -48,6 +49,7 @@ pub struct BridgeRow {
 
 /// Choice of a bridge, with everything that was tried.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct BridgeChoice {
     /// Name of the metric that is measured, as [`Selection::criterion`](crate::Selection::criterion).
     pub criterion: String,
@@ -82,6 +84,7 @@ impl BridgeChoice {
 
 /// A bridge, where there is one, with its choice.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct FittedBridge {
     /// The bridge, fitted on all pairs; `None` where none is proven to be above doing nothing.
     pub bridge: Option<Bridge>,

@@ -48,6 +48,7 @@ const ITEMS_MIN: usize = 20;
 
 /// One method in the table of a selection.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct SelectionRow {
     /// Method of the row.
     pub method: Method,
@@ -83,6 +84,7 @@ pub struct SelectionRow {
 /// standard error of the difference, the first one is kept, which is the simplest. Where only agreement
 /// counts, the one with the least squared error is kept.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Selection {
     /// Criterion that `start` and `area` are measured by: `"mAP"` where there are labels, `"nDCG@10"` where
     /// queries have judgements, else `"agreement@10"` with the native gallery; or the metric that was asked

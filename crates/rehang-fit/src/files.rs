@@ -117,6 +117,7 @@ impl FitFiles {
 
 /// An adapter that was fitted from files, with the findings of the fit.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct FitAnswer {
     /// File of the adapter, if it was written.
     pub output: Option<PathBuf>,

@@ -90,6 +90,7 @@ pub fn group_folds(groups: &[i64], k: usize, seed: u64) -> Vec<usize> {
 
 /// A seeded split of pairs for choosing among methods.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct HeldOut {
     /// Items to fit on, increasing.
     pub fitted: Vec<usize>,

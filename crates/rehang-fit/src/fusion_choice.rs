@@ -6,6 +6,7 @@ use crate::held_out::HeldOutGain;
 
 /// A weight that was tried.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct FusionRow {
     /// Share of a distance that is the adapted vector's, 0 to 1.
     pub weight: f64,
@@ -17,6 +18,7 @@ pub struct FusionRow {
 
 /// Choice of a fusion, with everything that was tried.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct FusionChoice {
     /// Name of the metric that is measured, as [`Selection::criterion`](crate::Selection::criterion).
     pub criterion: String,

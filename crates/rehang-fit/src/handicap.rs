@@ -28,6 +28,7 @@ const PATIENCE: usize = 3;
 
 /// Worth of one handicap on left-out pairs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct HandicapRow {
     /// The handicap, in the unit of the new space's distance.
     pub handicap: f64,
@@ -42,6 +43,7 @@ pub struct HandicapRow {
 
 /// Choice of an adapter's handicap, with everything that was tried.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct HandicapChoice {
     /// Name of the criterion that `areas` are measured by, such as `"mAP"` or `"agreement@10"`.
     pub criterion: String,

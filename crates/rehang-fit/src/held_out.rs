@@ -27,6 +27,7 @@ rehang_core::named! {
 
 /// Gain over doing nothing in one held-out gallery, by one metric.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct HeldOutGain {
     /// Held-out gallery that was measured.
     pub gallery: HeldOutGallery,

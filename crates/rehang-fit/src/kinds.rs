@@ -49,6 +49,7 @@ const ALIKE_MIN: f64 = 0.8;
 
 /// Two kinds of old vectors that were told apart by neighbours.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Kinds {
     /// Whether each pair is of the smaller kind, `[n]`, where that can be told.
     pub small: Option<Vec<bool>>,

@@ -38,6 +38,7 @@ const ROUNDS: usize = 5;
 
 /// Two kinds of vectors, with the kinship that tells whether they are of two models.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Kinship {
     /// Whether each vector is of the smaller kind, `[n]`.
     pub small: Vec<bool>,

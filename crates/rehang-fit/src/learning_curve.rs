@@ -32,6 +32,7 @@ const KEPT: f64 = 0.9;
 /// Learning curve of a map: its quality with half of the pairs and with all, and the gain expected from twice
 /// as many.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct LearningCurve {
     /// Name of the criterion: the agreement of the first ten results with those of the native gallery, with
     /// everything adapted, on pairs that the map has not seen. The map is the best one with a formula for so

@@ -22,6 +22,7 @@ const SPLITS: usize = 3;
 
 /// Area under the curve of one order in one held-out gallery, percent: the mean over the splits.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct OrderArea {
     /// Held-out gallery: items of known classes, or of left-out ones.
     pub gallery: HeldOutGallery,
@@ -31,6 +32,7 @@ pub struct OrderArea {
 
 /// An order that was tried.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct OrderRow {
     /// Order that was tried.
     pub policy: Policy,
@@ -42,6 +44,7 @@ pub struct OrderRow {
 
 /// Choice of an order, with everything that was tried.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct OrderChoice {
     /// Name of the metric that is measured, as [`Selection::criterion`](crate::Selection::criterion).
     pub criterion: String,

@@ -3,6 +3,7 @@
 /// Trait of every pair beside its vectors, such as the length of its source. It may say which pairs are
 /// another thing.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Trait {
     /// Name of the trait, in words that follow "their": `label`, `source length`.
     pub name: String,

@@ -91,6 +91,7 @@ pub struct Evidence<'a> {
 
 /// σ² with the proof of how good it is.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct FittedUncertainty {
     /// Uncertainty that goes into the adapter.
     pub uncertainty: Uncertainty,

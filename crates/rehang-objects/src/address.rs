@@ -10,6 +10,7 @@ const EXPECTED: &str = "s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/P
 
 /// A place in an object store.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Address {
     /// Provider whose object store the address is in.
     pub scheme: Scheme,

@@ -114,6 +114,7 @@ pub enum Next {
 
 /// Steps that are left of an upgrade; see [`Upgrade::steps_left`].
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct StepsLeft {
     /// Next step, or the reason why there is none.
     pub next: Next,

@@ -314,6 +314,7 @@ pub struct Configuration {
 
 /// An upgrade as a configuration plans it: with its adapter, and the spaces as the adapter has them.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Planned {
     /// The space that is replaced.
     pub old: Space,

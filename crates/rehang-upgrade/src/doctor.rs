@@ -38,6 +38,7 @@ fn note(code: &str, seen: impl Into<String>) -> Finding {
 
 /// Result of [`examine`].
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct Examination {
     /// Name of the gallery.
     pub gallery: String,
@@ -56,6 +57,7 @@ pub struct Examination {
 
 /// Search index of a space, and its health.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct SpaceIndex {
     /// Name of the space.
     pub space: String,

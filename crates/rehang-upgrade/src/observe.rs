@@ -47,6 +47,7 @@ impl RefitStage {
 
 /// Stage that a refit is at, and for how long it has been under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct RefitUnderWay {
     /// Stage of the refit at this moment.
     pub stage: RefitStage,

@@ -83,6 +83,7 @@ pub enum Serving {
 /// Record of an upgrade, as it lies in the store.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct UpgradeRecord {
     /// Version of the record's form.
     pub format: u32,

@@ -20,6 +20,7 @@ use crate::setup::as_sentences;
 
 /// Status of an upgrade at one moment.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct Status {
     /// Name of the gallery.
     pub gallery: String,

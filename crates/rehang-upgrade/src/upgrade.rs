@@ -1023,6 +1023,7 @@ impl Outlook {
 
 /// Result of [`Upgrade::bridge`].
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct Bridged {
     /// Bridge that searches of the old space use now; `None` where they use none.
     pub bridge: Option<BridgeInUse>,
@@ -1078,6 +1079,7 @@ impl Run {
 
 /// Request to running backfills, now and before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Requested {
     /// Request that holds now.
     pub request: Request,
@@ -1087,6 +1089,7 @@ pub struct Requested {
 
 /// Result of [`Upgrade::resume`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Resumed {
     /// Request to running backfills.
     #[serde(flatten)]

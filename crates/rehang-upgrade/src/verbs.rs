@@ -92,6 +92,7 @@ pub fn begin_sampling(
 
 /// Outline of what a [`start`] would do, without doing it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct Plan {
     /// Name of the gallery.
     pub gallery: String,
@@ -170,6 +171,7 @@ pub fn plan(store: &dyn Ledger, setup: &UpgradeSetup<'_>) -> Result<Plan> {
 
 /// Result of a [`start`].
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct Started {
     /// Adapted vectors that were written.
     pub adapted: u64,
@@ -393,6 +395,7 @@ fn fusion_of(adapter: Option<&Adapter>, serving: Serving) -> Result<Option<Fusio
 
 /// Result of a [`switch`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Switched {
     /// Name of the space that serves now.
     pub serving: String,
@@ -539,6 +542,7 @@ pub(crate) fn expect_may_bridge(store: &dyn Ledger, record: &UpgradeRecord) -> R
 
 /// Result of a [`rollback`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct RolledBack {
     /// Name of the space that serves again.
     pub serving: String,
@@ -602,6 +606,7 @@ pub(crate) fn served_again(store: &dyn Ledger, old: String) -> Result<RolledBack
 
 /// Result of a [`finish`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct FinishedUpgrade {
     /// Name of the space that was dropped.
     pub dropped: String,

@@ -49,6 +49,7 @@ impl Adapter {
 
 /// Statistics of the old vectors that an adapter was fitted on, coordinate by coordinate.
 #[derive(Debug, Clone, PartialEq, Default)]
+#[non_exhaustive]
 pub struct InputStatistics {
     /// Mean vector, `[d_old]`.
     pub mean: Vec<f32>,
@@ -92,6 +93,7 @@ fn moments(rows: &Matrix) -> (Vec<f64>, Vec<f64>) {
 /// Every model has a pattern in its coordinates: some have a larger mean than others, some vary more. This
 /// pattern differs little between sets of items, and entirely between models.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct Drift {
     /// Correlation, over coordinates, of the mean vector with the fitted one. `None` where the fitted means
     /// differ too little from each other to be recognised.

@@ -37,6 +37,7 @@ pub struct Evaluation {
 
 /// Results of one ranking for every counted query.
 #[derive(Debug, Clone, PartialEq, Default)]
+#[non_exhaustive]
 pub struct QueryRanks {
     /// Numbers of the counted queries, ascending.
     pub queries: Vec<usize>,

@@ -80,6 +80,7 @@ impl<'a> CurveInput<'a> {
 /// Queries that change between right and wrong, against a reference state (the start, or the do-nothing
 /// gallery).
 #[derive(Debug, Clone, PartialEq, Default)]
+#[non_exhaustive]
 pub struct Flips {
     /// Number of queries that the reference answers.
     pub right: usize,
@@ -94,6 +95,7 @@ pub struct Flips {
 
 /// Top-1 of the queries of one group.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct GroupLine {
     /// Number of the group.
     pub group: i64,
@@ -105,6 +107,7 @@ pub struct GroupLine {
 
 /// Numbers of every counted query, in percent. Intervals over queries are drawn from them.
 #[derive(Debug, Clone, PartialEq, Default)]
+#[non_exhaustive]
 pub struct PerQuery {
     /// Numbers of the counted queries, ascending.
     pub queries: Vec<usize>,
@@ -118,6 +121,7 @@ pub struct PerQuery {
 
 /// The do-nothing line, and the flips against it.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct DoNothingLine {
     /// Metrics of the search as it is today.
     pub evaluation: Evaluation,
@@ -128,6 +132,7 @@ pub struct DoNothingLine {
 
 /// Every metric at every one of the n + 1 states of a backfill.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Curve {
     /// Number n of items in the gallery.
     pub items: usize,

@@ -21,6 +21,7 @@ pub struct Line {
 
 /// A metric on a grid of fractions, as FastFill's reference code reports it.
 #[derive(Debug, Clone, PartialEq, Default)]
+#[non_exhaustive]
 pub struct Grid {
     /// Number of backfilled items at each point.
     pub cuts: Vec<usize>,

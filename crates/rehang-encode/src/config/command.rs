@@ -19,6 +19,7 @@ use super::keys::number;
 /// | `revision` | none | names what the vectors depend on, and changes with it; without it a run embeds some items again and compares | any text |
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct CommandConfig {
     /// The program and its arguments.
     pub program: Vec<String>,

@@ -47,6 +47,7 @@ const TOKENS_OF_A_PRICE: f64 = 1e6;
 /// | `revision` | none | names what the vectors depend on, and changes with it; without it a run embeds some items again and compares | any text |
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct HttpConfig {
     /// The service.
     pub url: String,

@@ -20,6 +20,7 @@ use super::keys::number;
 /// | `normalise` | `false` | scale vectors to length 1 | |
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct OnnxConfig {
     /// The model.
     pub model: PathBuf,
@@ -78,6 +79,7 @@ pub struct VectorInput {}
 /// | `exif_orientation` | `false` | turn images as their orientation tags ask; those of TIFF files are followed in any case | |
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct ImageInput {
     /// Width of the model's image.
     pub width: usize,
@@ -161,6 +163,7 @@ pub enum ImageLayout {
 /// | `query_prefix` | as `prefix` | the same for queries, such as `"query: "` | |
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct TextInput {
     /// The model's `tokenizer.json`.
     pub tokenizer: PathBuf,

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 /// | `normalise` | `false` | scale vectors to length 1 | |
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct TableConfig {
     /// The vectors, one a row.
     pub vectors: String,

@@ -30,6 +30,7 @@ use crate::linear_algebra::Moments;
 
 /// Result of a closed form: the map and the choices that were made on the way.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct ClosedForm {
     /// Map, `[n, d_old] → [n, d_new]`.
     pub map: Map,

@@ -86,6 +86,7 @@ pub fn multiply(
 
 /// A matrix inside a longer slice: row `r` begins at `offset + r·stride` and has `columns` numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Window {
     /// Place where the first row begins.
     pub offset: usize,

@@ -58,6 +58,7 @@ use rehang_core::adapter::{Map, Uncertainty};
 
 /// Losses of one epoch.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct EpochLoss {
     /// Mean over the pairs of the loss that was minimised, measured batch by batch while the weights moved.
     pub training: f64,
@@ -67,6 +68,7 @@ pub struct EpochLoss {
 
 /// A fitted network, with the history of its losses.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct FittedNetwork {
     /// Map, with BatchNorm and standardisation folded in.
     pub map: Map,

@@ -40,6 +40,7 @@ impl UncertaintyLoss {
 
 /// Parameters of the loss of one pair: `L = squared_weight·L_l2 + discriminative_weight·L_disc`.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct LossParameters {
     /// Unit of the squared error.
     pub squared: SquaredScale,

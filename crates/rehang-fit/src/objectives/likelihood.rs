@@ -25,6 +25,7 @@
 
 /// Loss of one sample as it is weighed, with its derivatives.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct Weighed {
     /// Weighed loss `a·e^(−s)·L + b·s`.
     pub value: f64,

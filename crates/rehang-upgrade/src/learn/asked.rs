@@ -167,6 +167,7 @@ impl Asked {
 
 /// Counts of the clicks that choice and forecast go by, each query and item once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct ClicksKept {
     /// Clicks of items that the gallery has.
     pub kept: usize,

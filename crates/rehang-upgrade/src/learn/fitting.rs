@@ -305,6 +305,7 @@ pub enum Enough {
 
 /// A sample of the gallery, and the pairs in it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct PairsStep {
     /// Items of the sample.
     pub items: usize,
@@ -319,6 +320,7 @@ pub struct PairsStep {
 
 /// Result of [`Upgrade::pairs`](crate::Upgrade::pairs).
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct PairsDrawn {
     /// Samples that were drawn, each twice as large as the one before.
     pub steps: Vec<PairsStep>,
@@ -1038,6 +1040,7 @@ fn known_pairs(
 
 /// Report on what an adapter is worth, by held-out pairs.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct UpgradeReport {
     /// Report with its numbers and warnings.
     pub report: Report,

@@ -78,6 +78,7 @@ pub struct Forecast {
 
 /// A metric beside the one that a forecast speaks of.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct OtherMetric {
     /// Name of the metric.
     pub metric: String,

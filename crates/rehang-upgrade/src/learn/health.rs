@@ -16,6 +16,7 @@ const TAU_MIN: f64 = -0.1;
 
 /// Comparison of σ² with `‖native − adapted‖²`, of the items that were backfilled last.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct SigmaHealth {
     /// Items compared.
     pub items: usize,

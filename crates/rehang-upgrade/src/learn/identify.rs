@@ -51,6 +51,7 @@ impl Default for IdentifyOptions {
 
 /// Vectors of a space, by the model that made them.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct IdentifiedSpace {
     /// Name of the space.
     pub space: String,

@@ -91,6 +91,7 @@ pub enum JudgedBy {
 
 /// Comparison of several models on one sample.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct ModelsCompared {
     /// Source of the right answers.
     pub judged_by: JudgedBy,
@@ -116,6 +117,7 @@ pub struct ModelsCompared {
 
 /// One of the models that were compared.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct ModelCompared {
     /// Name of the model.
     pub name: String,
@@ -129,6 +131,7 @@ pub struct ModelCompared {
 
 /// Measurements of a model: what it is worth, and what it takes.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct ModelMeasured {
     /// Metric in percent, with the range that chance leaves it among such queries.
     pub score: Interval,
@@ -176,6 +179,7 @@ pub enum CheaperBy {
 
 /// Model to go to, as [`init`](crate::init()) takes it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct ModelChoice {
     /// Name of the cheapest of the models that are level with the best.
     pub name: String,

@@ -94,6 +94,7 @@ impl Ending {
 
 /// Failed attempt of the encoder at an item.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Attempt {
     /// The item.
     pub key: ItemKey,
@@ -336,6 +337,7 @@ struct Untaken {
 
 /// Counts of what a backfill has done so far, in items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Tally {
     /// Items made native.
     pub native: u64,

@@ -26,6 +26,7 @@ const COMPARED_MAX: u64 = 100_000;
 
 /// Result of embedding a few items to measure the encoder.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct Probed {
     /// Items that the encoder was given.
     pub items: u64,
@@ -53,6 +54,7 @@ pub enum Basis {
 
 /// Time and money for the items that an upgrade may re-embed. A number that is not known is `None`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct CostEstimate {
     /// Items that a service is sent: one of those with equal sources. `None` where no service embeds,
     /// in a gallery of more than 100,000 items, and from [`Upgrade::ways`](crate::Upgrade::ways) where

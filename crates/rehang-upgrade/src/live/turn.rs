@@ -18,6 +18,7 @@ const LOST_AFTER_MS: u64 = 6000;
 
 /// Follower that adapts what comes, of all that are there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Follower {
     /// Name under which the follower's items are leased: its machine, its process there, and a random part.
     pub worker: String,

@@ -28,6 +28,7 @@ pub struct Put {
 
 /// Result of [`put`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct PutItem {
     /// Id of the item.
     pub id: String,
@@ -115,6 +116,7 @@ pub fn delete(store: &dyn Store, ids: &[&str]) -> Result<Deleted> {
 
 /// Result of [`drop_space`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct DroppedSpace {
     /// Name of the space.
     pub dropped: String,
@@ -168,6 +170,7 @@ pub fn drop_space(location: &Location, name: &str) -> Result<DroppedSpace> {
 
 /// Result of [`compact`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Compacted {
     /// Bytes of the gallery's file before.
     pub bytes_before: u64,
@@ -189,6 +192,7 @@ pub fn compact(location: &Location) -> Result<Compacted> {
 
 /// Contents of a gallery: its spaces, and the one that serves.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct Contents {
     /// Name of the space that serves searches.
     pub serving: Option<String>,
@@ -198,6 +202,7 @@ pub struct Contents {
 
 /// Contents of one space of a gallery.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct SpaceContents {
     /// The space.
     pub space: Space,

@@ -41,6 +41,7 @@ pub struct Init {
 
 /// Result of [`init`]: the file, and the two spaces in it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct Initialised {
     /// Path of the file.
     pub path: PathBuf,

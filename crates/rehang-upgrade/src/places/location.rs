@@ -47,6 +47,7 @@ pub type UpgradeLock = Box<dyn Send>;
 
 /// Result of making a gallery of a table or a collection.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Adopted {
     /// Name of the gallery, as messages have it.
     pub gallery: String,

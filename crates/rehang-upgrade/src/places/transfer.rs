@@ -40,6 +40,7 @@ pub struct Import {
 
 /// Result of an [`import`].
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct Imported {
     /// Name of the gallery.
     pub gallery: String,
@@ -351,6 +352,7 @@ pub struct Export {
 
 /// Result of an [`export`].
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct ExportedSpace {
     /// Name of the space.
     pub space: String,

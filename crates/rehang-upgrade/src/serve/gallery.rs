@@ -23,6 +23,7 @@ pub type QueriesBySpace<'a> = [(&'a str, &'a Matrix)];
 
 /// Answer to a search of several queries.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct SearchAnswer {
     /// The space (or both, for a fused search) that was searched.
     pub spaces: Vec<String>,

@@ -28,6 +28,7 @@ pub(crate) fn prepare_index(store: &dyn Store, space: &str, observer: &dyn Obser
 
 /// Result of [`index`].
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct Indexed {
     /// Name of the space.
     pub space: String,

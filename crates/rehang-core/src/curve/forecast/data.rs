@@ -49,6 +49,7 @@ pub struct ForecastQueries<'a> {
 
 /// A forecast of the whole gallery; values in percent.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct GalleryForecast {
     /// Number N of items in the gallery.
     pub items: usize,
@@ -67,6 +68,7 @@ pub struct GalleryForecast {
 
 /// One metric of a forecast, with intervals of 95 %.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct MetricForecast {
     /// Value of doing nothing: old queries on old vectors. It has no width where every item was asked as a
     /// query. `None` without old queries.
