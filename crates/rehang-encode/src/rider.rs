@@ -6,7 +6,9 @@
 use std::sync::{Arc, Mutex};
 
 use rehang_core::finding::Finding;
-use rehang_core::{DIFFERENCE_MAX, Distance, Error, NOISE_TIMES, Result, difference, difference_in_words, norm};
+use rehang_core::{
+    DIFFERENCE_MAX, Distance, Error, NOISE_TIMES, Result, difference, difference_in_words, norm,
+};
 use serde_json::Value;
 
 use crate::contract::{Answer, Input, peculiar};

@@ -13,7 +13,9 @@ use std::time::Instant;
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use rehang_core::adapter::{Adapter, Applier, BranchInput, Dense, InputScaling, Map, SecondBranch, Uncertainty};
+use rehang_core::adapter::{
+    Adapter, Applier, BranchInput, Dense, InputScaling, Map, SecondBranch, Uncertainty,
+};
 use rehang_core::{Distance, Matrix, Space};
 use serde_json::json;
 

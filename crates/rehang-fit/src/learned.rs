@@ -161,7 +161,8 @@ pub fn fit_adapter(
     }
     let is_asked_for = |method: Method| {
         let is_one_of_auto = method != Method::FastfillReference;
-        parameters.method == method || (parameters.method == Method::Auto && options.networks && is_one_of_auto)
+        parameters.method == method
+            || (parameters.method == Method::Auto && options.networks && is_one_of_auto)
     };
     let networks = Method::NETWORKS.into_iter().filter(|&method| is_asked_for(method)).map(|method| {
         let fit = move |pairs: &Pairs, _: &[i64], progress: &Progress| {

@@ -9,8 +9,8 @@ use object_store::client::{
     ReqwestConnector,
 };
 use object_store::{Certificate, ClientConfigKey, ClientOptions};
-use rehang_core::{Error, Result};
 use rehang_connect::{Machine, Proxies, Proxy, Roots, certificate_error, untrusted};
+use rehang_core::{Error, Result};
 
 /// Addresses of services that a cloud gives to each of its machines; no proxy knows them.
 const OF_THE_MACHINE: [&str; 3] = ["169.254.169.254", "169.254.170.2", "metadata.google.internal"];

@@ -6,8 +6,8 @@ use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::{ClientConfigKey, ObjectStore};
-use rehang_core::Result;
 use rehang_connect::environment;
+use rehang_core::Result;
 
 use crate::address::{Address, Scheme};
 use crate::connector::Connector;

@@ -742,7 +742,9 @@ pub(crate) fn expect_format(table: &str, format: i32) -> Result<()> {
     if format == FORMAT {
         return Ok(());
     }
-    let why = format!("it is of format {format}, and this rehang knows format {FORMAT}; use the rehang that made it");
+    let why = format!(
+        "it is of format {format}, and this rehang knows format {FORMAT}; use the rehang that made it"
+    );
     Err(Error::conflict(format!("the gallery in {table}"), why))
 }
 

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use rehang_core::{Error, ErrorKind, Remedy, Result};
 use rehang_connect::{certificate_error, untrusted};
+use rehang_core::{Error, ErrorKind, Remedy, Result};
 use tokio_postgres::error::SqlState;
 
 use crate::address::{Address, ROOT_CERTIFICATES};

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use rehang_core::{Adapter, Bridge, Matrix, Provenance, Result, Space};
 use rehang_store::{
-    AtWork, Claimed, Counts, Document, Drawn, Epoch, Examined, Failure, Filter, Found, FusedSpaces, Index, IndexHealth,
-    Item, ItemKey, ItemWrite, Ledger, Looked, Priority, Problem, Queue, Record, Released, Revision, Sample,
-    Scan, SpaceRecord, VectorRecord, VectorWrite, WriteOutcome,
+    AtWork, Claimed, Counts, Document, Drawn, Epoch, Examined, Failure, Filter, Found, FusedSpaces, Index,
+    IndexHealth, Item, ItemKey, ItemWrite, Ledger, Looked, Priority, Problem, Queue, Record, Released,
+    Revision, Sample, Scan, SpaceRecord, VectorRecord, VectorWrite, WriteOutcome,
 };
 
 use crate::connection::Mode;

@@ -6,8 +6,8 @@ use std::panic::resume_unwind;
 use std::thread;
 use std::time::Duration;
 
-use rehang_core::{Error, ErrorKind, Result};
 use rehang_connect::{Connection, OwnRoots, environment};
+use rehang_core::{Error, ErrorKind, Result};
 use serde::Serialize;
 use serde_json::{Value, json};
 use ureq::Agent;

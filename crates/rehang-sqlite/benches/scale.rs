@@ -173,7 +173,11 @@ fn beside_a_writer(
 }
 
 /// Does something, and prints how long it took and the most memory the process had meanwhile.
-fn measured<T>(what: &str, count: u64, work: impl FnOnce() -> rehang_core::Result<T>) -> rehang_core::Result<T> {
+fn measured<T>(
+    what: &str,
+    count: u64,
+    work: impl FnOnce() -> rehang_core::Result<T>,
+) -> rehang_core::Result<T> {
     // Linux forgets the former peak when told so; elsewhere there is no peak to print.
     let _ = fs_err::write("/proc/self/clear_refs", "5");
     let start = Instant::now();

@@ -188,7 +188,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-fn timed<T>(what: &str, count: usize, work: impl FnOnce() -> rehang_core::Result<T>) -> rehang_core::Result<T> {
+fn timed<T>(
+    what: &str,
+    count: usize,
+    work: impl FnOnce() -> rehang_core::Result<T>,
+) -> rehang_core::Result<T> {
     let (start, busy) = (Instant::now(), processor_seconds());
     let value = work()?;
     let (seconds, busy) = (start.elapsed().as_secs_f64(), processor_seconds() - busy);

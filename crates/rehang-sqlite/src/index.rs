@@ -209,7 +209,11 @@ pub(crate) fn build(
         .build()
         .map_err(|error| rehang_core::Error::corrupt("the search index", error))?;
     let go_on = |done: usize| -> Result<()> {
-        if advance(done as u64, count as u64) { Ok(()) } else { Err(rehang_core::ErrorKind::Cancelled.into()) }
+        if advance(done as u64, count as u64) {
+            Ok(())
+        } else {
+            Err(rehang_core::ErrorKind::Cancelled.into())
+        }
     };
     let whole = each_page(database, &row, stop, &mut |page| {
         graph.reserve(page.len())?;
@@ -359,7 +363,10 @@ fn read_vectors(connection: &Connection, row: &SpaceRow, sql: &str, bound: i64) 
 /// Looks up the space with a number; a conflict where it has been dropped.
 pub(crate) fn numbered(connection: &Connection, number: i64) -> Step<SpaceRow> {
     spaces::list(connection)?.into_iter().find(|row| row.number == number).ok_or_else(|| {
-        Trouble::Ours(rehang_core::Error::conflict("the search index", "its space was dropped in the meantime"))
+        Trouble::Ours(rehang_core::Error::conflict(
+            "the search index",
+            "its space was dropped in the meantime",
+        ))
     })
 }
 

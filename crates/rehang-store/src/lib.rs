@@ -17,9 +17,9 @@ mod shuffle;
 
 pub use check::expect_space;
 pub use contract::{
-    ALONE_AFTER, Among, AtWork, Claimed, Counts, Document, Drawn, Epoch, Failure, Filter, Found, FusedSpaces, Index, Item,
-    ItemKey, ItemWrite, Ledger, NewVector, Priority, Queue, QueueBand, Record, Revision, Sample, Scan,
-    Select, SpaceRecord, Store, VectorRecord, VectorWrite, WriteOutcome, find_space,
+    ALONE_AFTER, Among, AtWork, Claimed, Counts, Document, Drawn, Epoch, Failure, Filter, Found, FusedSpaces,
+    Index, Item, ItemKey, ItemWrite, Ledger, NewVector, Priority, Queue, QueueBand, Record, Revision, Sample,
+    Scan, Select, SpaceRecord, Store, VectorRecord, VectorWrite, WriteOutcome, find_space,
 };
 pub use exact::share_found;
 pub use examined::{Examined, IndexHealth, IndexKind, Looked, Problem, Released};

@@ -6,11 +6,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rehang_clock::{Clock, SystemClock};
 use rehang_core::curve::Metric;
 use rehang_core::finding::Finding;
 use rehang_core::report::Floors;
 use rehang_core::{Adapter, Error, Progress, Remedy, Result, Space};
-use rehang_clock::{Clock, SystemClock};
 use rehang_encode::{Encoder, Input, Spent};
 use rehang_fit::{BridgeChoice, FitAnswer, Method, OrderChoice, Within};
 use rehang_store::{Examined, Scan, Select, Store, expect_space, find_space};

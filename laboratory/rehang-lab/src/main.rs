@@ -13,8 +13,8 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches};
-use rehang_core::Result;
 use rehang_cli::shared::{Exit, carry_out};
+use rehang_core::Result;
 
 use arguments::{LabArguments, LabCommand};
 

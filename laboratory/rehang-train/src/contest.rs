@@ -11,7 +11,9 @@ use std::path::PathBuf;
 
 use rehang_core::adapter::{self, Adapter, true_errors};
 use rehang_core::comparison::{Comparison, MethodOutcome, OrderOutcome, ProtocolOutcome, Quality};
-use rehang_core::curve::{Curve, CurveInput, CurveOptions, Line, MAP, Relevance, TOP1, TOP5, curve, evaluate};
+use rehang_core::curve::{
+    Curve, CurveInput, CurveOptions, Line, MAP, Relevance, TOP1, TOP5, curve, evaluate,
+};
 use rehang_core::order::{OrderInput, Policy, order};
 use rehang_core::{Distance, Error, Head, Matrix, Pairs, Progress, Result, Space, Vectors};
 use rehang_fit::{FitParameters, Method, NetworkOptions, fit_adapter, fit_map_only};

@@ -23,11 +23,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use rehang_clock::{Clock, SystemClock};
+use rehang_connect::{Connection, OwnRoots, is_loopback};
 use rehang_core::check::expect_width;
 use rehang_core::finding::Finding;
 use rehang_core::{Error, ErrorKind, Permit, Result, Semaphore, Space, difference, norm};
-use rehang_clock::{Clock, SystemClock};
-use rehang_connect::{Connection, OwnRoots, is_loopback};
 use serde_json::Value;
 use ureq::Agent;
 

@@ -4,8 +4,8 @@ use std::sync::atomic::AtomicUsize;
 use proptest::prelude::*;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
-use rehang_core::Distance;
 use rehang_clock::ManualClock;
+use rehang_core::Distance;
 use serde_json::{Value, json};
 
 use super::stub::{Reply, Seen, Stub, good, good_of, vector};

@@ -1,7 +1,7 @@
 use std::net::TcpListener;
 
-use rehang_core::Distance;
 use rehang_clock::ManualClock;
+use rehang_core::Distance;
 use serde_json::json;
 
 use super::stub::{Stub, vector};

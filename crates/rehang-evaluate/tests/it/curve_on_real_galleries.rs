@@ -7,7 +7,9 @@
 
 use std::path::{Path, PathBuf};
 
-use rehang_core::curve::{CurveInput, CurveOptions, MAP, Metric, Qrels, Relevance, TOP1, TOP5, curve, evaluate};
+use rehang_core::curve::{
+    CurveInput, CurveOptions, MAP, Metric, Qrels, Relevance, TOP1, TOP5, curve, evaluate,
+};
 use rehang_core::order::{OrderInput, Policy, order};
 use rehang_core::{Distance, Matrix, Progress};
 use rehang_files::qrels::read_qrels;

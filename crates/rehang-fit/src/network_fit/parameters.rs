@@ -296,7 +296,11 @@ impl NetworkParameters {
 
     /// Checks what depends on the pairs as well: widths of head and skip, labels for the discriminative part,
     /// at least two pairs.
-    pub(crate) fn check_with(&self, pairs: &rehang_core::Pairs, held_out: Option<&rehang_core::Pairs>) -> Result<()> {
+    pub(crate) fn check_with(
+        &self,
+        pairs: &rehang_core::Pairs,
+        held_out: Option<&rehang_core::Pairs>,
+    ) -> Result<()> {
         self.check()?;
         let (d_old, d_new) = (pairs.old().dimension(), pairs.new_vectors().dimension());
         if pairs.len() < 2 {

@@ -195,7 +195,8 @@ fn sound_pairs_are_passed_in_silence_and_others_are_named() {
         let noise = crate::tests::test_data::random_matrix(pairs.len(), pairs.new_vectors().dimension(), 5);
         let mut new = pairs.new_vectors().matrix().clone();
         let is_bad = |row: usize| row % 33 == 7;
-        let spread = (0..new.rows()).map(|row| rehang_core::norm(new.row(row))).sum::<f64>() / new.rows() as f64;
+        let spread =
+            (0..new.rows()).map(|row| rehang_core::norm(new.row(row))).sum::<f64>() / new.rows() as f64;
         for row in (0..new.rows()).filter(|&row| is_bad(row)) {
             let length = rehang_core::norm(noise.row(row));
             for (value, noise) in new.row_mut(row).iter_mut().zip(noise.row(row)) {

@@ -36,10 +36,13 @@ fn a_gallery_of_format_5_is_read_and_written() {
     let lacking: Vec<&str> = queue[..2].iter().map(|record| record.item.id.as_str()).collect();
     assert_eq!(lacking, ["item-0001", "item-0060"]);
     let places: Vec<_> = queue.iter().filter_map(|record| record.state.as_ref()?.priority).collect();
-    assert!(places.is_sorted_by(|a, b| a >= b) && places.iter().any(|place| place.band == QueueBand::Ordinary));
+    assert!(
+        places.is_sorted_by(|a, b| a >= b) && places.iter().any(|place| place.band == QueueBand::Ordinary)
+    );
 
     // Triggers are at work: a plain write ends a lease, a lease runs out, an id has one line.
-    let claim = |limit| store.claim("new-model", Queue::All, "worker", limit, Duration::from_mins(1)).unwrap();
+    let claim =
+        |limit| store.claim("new-model", Queue::All, "worker", limit, Duration::from_mins(1)).unwrap();
     assert_eq!(claim(2).records[0].item.id, "item-0001");
     let sql = Connection::open(&path).unwrap();
     sql.execute("UPDATE item SET source = 'another' WHERE id = 'item-0001'", []).unwrap();

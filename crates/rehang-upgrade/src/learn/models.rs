@@ -8,13 +8,13 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rehang_clock::{Clock, SystemClock};
 use rehang_core::curve::{
     CurveOptions, DoNothing, Evaluation, Metric, Qrels, Relevance, evaluate, evaluate_today,
 };
 use rehang_core::report::Precision;
 use rehang_core::statistics::{Interval, bootstrap_means, quantile};
 use rehang_core::{Error, ErrorKind, Finding, Matrix, Progress, Result, Space, distinct};
-use rehang_clock::{Clock, SystemClock};
 use rehang_encode::{Encoder, EncoderConfig, Input};
 use rehang_evaluate::LEVEL;
 use rehang_evaluate::study::{QUERIES_MIN, StudyOptions};

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use std::{mem, thread};
 
+use rehang_clock::Clock;
 use rehang_core::adapter::Adapter;
 use rehang_core::{Error, ErrorKind, Provenance, Remedy, Result, Space, in_parallel};
-use rehang_clock::Clock;
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_store::{
     ALONE_AFTER, AtWork, Claimed, Counts, Item, ItemKey, Ledger, Queue, Record, Revision, Scan, Select,

@@ -6,7 +6,9 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
 use rehang_core::check::expect_count;
-use rehang_core::{Distance, Error, ErrorKind, NORMALISED_TOLERANCE, Provenance, Remedy, Result, Space, norm};
+use rehang_core::{
+    Distance, Error, ErrorKind, NORMALISED_TOLERANCE, Provenance, Remedy, Result, Space, norm,
+};
 use rehang_files::stream::{self, Columns, Ids, RowBatch};
 use rehang_files::{AtomicFile, VectorSource, other_items};
 use rehang_store::{ItemWrite, NewVector, Scan, Select, Store, expect_space, find_space, rounded_number};

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use clap::Subcommand;
-use rehang_core::Result;
 use rehang_cli::arguments::groups::RowArguments;
 use rehang_cli::{arguments, options};
+use rehang_core::Result;
 use rehang_evaluate::study::StudyOptions;
 use rehang_files::{NamedFile, VectorSource};
 use rehang_protocols::{FaceFiles, ModelFiles};

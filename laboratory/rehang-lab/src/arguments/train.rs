@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use rehang_core::Result;
 use rehang_cli::{arguments, options};
+use rehang_core::Result;
 use rehang_train::{CompareFiles, DataPart, EmbedFiles, TrainFiles};
 
 arguments! {

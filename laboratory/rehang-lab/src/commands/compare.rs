@@ -1,8 +1,8 @@
 //! `rehang-lab compare`: a whole study, and its report.
 
-use rehang_core::Result;
 use rehang_cli::arguments::library::Argument;
 use rehang_cli::shared::{Exit, say, with_bar};
+use rehang_core::Result;
 use rehang_files::AtomicFile;
 use rehang_train::{CompareFiles, compare_files};
 use serde_json::json;

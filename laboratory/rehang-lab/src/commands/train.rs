@@ -2,9 +2,9 @@
 
 use std::fmt::Write;
 
-use rehang_core::Result;
 use rehang_cli::arguments::library::Argument;
 use rehang_cli::shared::{Exit, say, say_findings, with_bar};
+use rehang_core::Result;
 use rehang_train::encoder::Shape;
 use rehang_train::examples::Refusal;
 use rehang_train::{TrainAnswer, TrainFiles, embed_files, export_onnx, train_files};

@@ -74,7 +74,10 @@ fn measure(set: &str, all: &Pairs, grounds: &[Ground], rows: &mut Vec<Row>) -> R
             let seconds = started.elapsed().as_secs_f64();
             for ground in grounds {
                 let (start, area) = served(&fitted.adapter, ground)?;
-                eprintln!("{set}, {}, {count} pairs, {method}: {start:.2} {area:.2}, {seconds:.0} s", ground.name);
+                eprintln!(
+                    "{set}, {}, {count} pairs, {method}: {start:.2} {area:.2}, {seconds:.0} s",
+                    ground.name
+                );
                 rows.push(Row {
                     set: set.into(),
                     part: ground.name.clone(),
@@ -97,7 +100,8 @@ fn table(rows: &[Row]) -> String {
     );
     for ridge in rows.iter().filter(|row| row.method == METHODS[0].name()) {
         let Some(network) = rows.iter().find(|row| {
-            row.method == METHODS[1].name() && (&row.set, &row.part, row.pairs) == (&ridge.set, &ridge.part, ridge.pairs)
+            row.method == METHODS[1].name()
+                && (&row.set, &row.part, row.pairs) == (&ridge.set, &ridge.part, ridge.pairs)
         }) else {
             continue;
         };

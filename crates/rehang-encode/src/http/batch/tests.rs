@@ -4,8 +4,8 @@ use std::thread;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use rehang_core::{Distance, Space};
 use rehang_clock::ManualClock;
+use rehang_core::{Distance, Space};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

@@ -11,9 +11,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+pub use rehang_clock::ManualClock;
 use rehang_core::order::Policy;
 use rehang_core::{Adapter, Distance, Error, Provenance, Result, Space};
-pub use rehang_clock::ManualClock;
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_store::{ItemWrite, Ledger, NewVector, Scan, Select, Store};
 use rehang_store_tests::MemoryStore;

@@ -4,8 +4,8 @@ mod protocols;
 mod retrieval;
 mod table;
 
-use rehang_core::Result;
 use rehang_cli::shared::Exit;
+use rehang_core::Result;
 
 use crate::arguments::evaluate::EvaluateCommand;
 

@@ -1,8 +1,8 @@
 //! `rehang-lab evaluate verification`, `identification` and `landmarks`.
 
-use rehang_core::{Error, Result};
 use rehang_cli::options;
 use rehang_cli::shared::{Exit, say_findings, with_bar};
+use rehang_core::{Error, Result};
 use rehang_protocols::landmarks::LandmarkSetup;
 use rehang_protocols::{
     IdentificationFiles, LandmarkFiles, LandmarkTruth, MeasuredLandmarks, identify,

@@ -2,10 +2,10 @@
 
 use std::fmt::Write;
 
-use rehang_core::Result;
-use rehang_core::curve::{MAP, QueryCount, TOP1};
 use rehang_cli::options;
 use rehang_cli::shared::{Exit, say_findings, with_bar};
+use rehang_core::Result;
+use rehang_core::curve::{MAP, QueryCount, TOP1};
 use rehang_protocols::compatibility::WidthRule;
 use rehang_protocols::{
     SequenceFiles, cross as cross_models, refresh as hot_refresh, sequence as upgrade_sequence,

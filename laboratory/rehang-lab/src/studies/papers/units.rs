@@ -8,7 +8,9 @@ use std::io::Write as _;
 use std::path::Path;
 
 use rehang_core::adapter::{self, Adapter, true_errors};
-use rehang_core::curve::{Curve, CurveInput, CurveOptions, MAP, Metric, Relevance, TOP1, TOP5, curve, evaluate};
+use rehang_core::curve::{
+    Curve, CurveInput, CurveOptions, MAP, Metric, Relevance, TOP1, TOP5, curve, evaluate,
+};
 use rehang_core::order::{Order, OrderInput, Policy, order};
 use rehang_core::statistics::kendall_tau_b;
 use rehang_core::{Distance, Error, Head, HeadKind, Labels, Matrix, Pairs, Progress, Result, Vectors};
@@ -312,7 +314,8 @@ fn measure_part(
         let (native, adapted) = (part.new.matrix(), adapted.vectors.matrix());
         let input = CurveInput::new(native, adapted, &permutation, relevance, Distance::L2);
         let made = curve(&CurveInput { handicap, ..input }, &CurveOptions::default(), progress)?;
-        let both = |of: &dyn Fn(&rehang_core::curve::Line) -> f64| [of(&made.lines[TOP1]), of(&made.lines[MAP])];
+        let both =
+            |of: &dyn Fn(&rehang_core::curve::Line) -> f64| [of(&made.lines[TOP1]), of(&made.lines[MAP])];
         let is_compared = WITH_SIDE.contains(&method) || DRAWN.contains(&method);
         let is_drawn = SETS_WITH_SIDE.contains(&set) && is_compared && DRAWN_ORDERS.contains(&name);
         rows.push(Row {
