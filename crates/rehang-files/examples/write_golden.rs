@@ -4,7 +4,7 @@
 //! must read these files and give the same outputs. So the program is run once for a new kind of adapter, and
 //! passes over files that exist.
 
-#[path = "../../rehang/tests/adapters/mod.rs"]
+#[path = "../../rehang-core/tests/adapters/mod.rs"]
 mod adapters;
 
 use std::path::PathBuf;

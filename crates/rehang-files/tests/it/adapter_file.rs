@@ -324,7 +324,8 @@ fn python_reads_an_adapter_with_the_stock_package() {
     assert_eq!(read["metadata"]["format"], "rehang-adapter");
     assert_eq!(read["metadata"]["method"], "fixture");
     assert_eq!(read["metadata"]["geometry"], "sphere");
-    let old: rehang_core::Space = serde_json::from_str(read["metadata"]["old_space"].as_str().unwrap()).unwrap();
+    let old: rehang_core::Space =
+        serde_json::from_str(read["metadata"]["old_space"].as_str().unwrap()).unwrap();
     assert_eq!(old, adapter.old);
     let layer = &adapter.map.mixer[0];
     let [dtype, shape, values] = read["tensors"]["mixer.0.weight"].as_array().unwrap().as_slice() else {

@@ -1,6 +1,6 @@
 //! Every kind of file: written and read back, damaged and refused, and folders of them.
 
-#[path = "../../../rehang/tests/adapters/mod.rs"]
+#[path = "../../../rehang-core/tests/adapters/mod.rs"]
 mod adapters;
 #[path = "../folders/mod.rs"]
 mod folders;
