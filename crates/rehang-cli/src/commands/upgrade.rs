@@ -152,17 +152,30 @@ fn halt_text(halt: Halt, upgrade: &Upgrade) -> Result<(String, bool)> {
             } else {
                 String::new()
             };
-            if status.plain && status.without_vector > 0 {
-                text += &format!("No search finds {} items: `rehang upgrade status` lists them.\n", status.without_vector);
+            let unfound = if status.plain { status.without_vector } else { 0 };
+            let next = upgrade.next(&AutoOptions { way: Some(Way::Plain), ..AutoOptions::default() }, false)?;
+            let came = unfound > 0 && matches!(next, Next::Step(Step::Backfill | Step::Run));
+            if came {
+                text += &format!(
+                    "{unfound} items came meanwhile: no search finds them until `rehang upgrade run` embeds them, or `rehang upgrade run \
+                     --follow`, which stays.\n"
+                );
+            } else if unfound > 0 {
+                text += &format!("No search finds {unfound} items: `rehang upgrade status` lists them.\n");
             }
-            text += if halt == Halt::Finished {
-                "The upgrade is finished, and nothing is left to embed. What comes without a vector of the new model waits for `rehang upgrade \
-                 run`.\n"
-            } else {
-                "Nothing more is to be embedded. `rehang upgrade finish` drops the old space for good; until then `rehang upgrade rollback` \
-                 goes back.\n"
+            text += match halt {
+                Halt::Finished if came => "The upgrade is finished.\n",
+                Halt::Finished => {
+                    "The upgrade is finished, and nothing is left to embed. What comes without a vector of the new model waits for `rehang upgrade \
+                     run`.\n"
+                }
+                _ if came => "`rehang upgrade finish` drops the old space for good; until then `rehang upgrade rollback` goes back.\n",
+                _ => {
+                    "Nothing more is to be embedded. `rehang upgrade finish` drops the old space for good; until then `rehang upgrade rollback` \
+                     goes back.\n"
+                }
             };
-            (text, failed == 0 && !(status.plain && status.without_vector > 0))
+            (text, failed == 0 && unfound == 0)
         }
         Halt::Reached => (
             "As much is native as was asked for. The same command without --until, or `rehang upgrade run`, goes on.\n".into(),
