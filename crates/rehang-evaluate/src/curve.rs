@@ -277,7 +277,7 @@ pub fn curve(files: &CurveFiles, progress: &Progress) -> Result<CurveAnswer> {
     let warnings = problems(&curve, relevance);
     let intervals = (samples > 0).then(|| curve.area_intervals(samples, LEVEL, SEED)).transpose()?;
     let sigma =
-        predicted.map(|predicted| SigmaQuality::of(&predicted, &true_errors(&new, &adapted))).transpose()?;
+        predicted.map(|predicted| SigmaQuality::compare(&predicted, &true_errors(&new, &adapted))).transpose()?;
     // Warnings become findings and no failure: the numbers are right all the same, and scripts that compare
     // models want them.
     let said = warnings.iter().map(|warning| Finding { severity: Severity::Warning, ..warning.clone() });
@@ -348,7 +348,7 @@ fn problems(exact: &Curve, relevance: Relevance<'_>) -> Vec<Finding> {
     let Some(&metric) = Metric::for_report(exact.lines.metrics().collect()).first() else { return problems };
     let (line, today) = (&exact.lines[metric], today.map(|today| today.values[metric]));
     // Equal qualities are no warning, as in a report.
-    if let (Some(do_nothing), Verdict::DoNotSwitch) = (today, Verdict::along(line.values(), today)) {
+    if let (Some(do_nothing), Verdict::DoNotSwitch) = (today, Verdict::from_curve(line.values(), today)) {
         let summary = CurveSummary {
             measure: metric.name(),
             do_nothing,
@@ -453,7 +453,7 @@ impl CurveAnswer {
         let today = curve.do_nothing.as_ref().map(|today| &today.evaluation.values);
         value.insert("do_nothing".into(), json!(today.map(|today| in_table(|metric| today[metric]))));
         let passes = today.map(|today| {
-            in_table(|metric| Verdict::along(lines[metric].values(), Some(today[metric])).passes_at())
+            in_table(|metric| Verdict::from_curve(lines[metric].values(), Some(today[metric])).passes_at())
         });
         value.insert("passes_do_nothing_at".into(), json!(passes));
         if let Some(points) = self.grid {

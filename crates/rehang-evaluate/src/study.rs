@@ -917,7 +917,7 @@ pub(crate) mod tests {
     /// Returns an adapter that leaves every vector as it is.
     fn identity(pairs: usize) -> Adapter {
         let layer = Dense { weight: Matrix::new(1, vec![1.0]).unwrap(), bias: vec![0.0], relu: false };
-        let map = Map::of_layers(InputScaling::AsIs, vec![layer]);
+        let map = Map::from_layers(InputScaling::AsIs, vec![layer]);
         let training = Training { method: "identity".into(), pairs, ..Training::default() };
         Adapter {
             training,

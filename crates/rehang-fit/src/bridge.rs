@@ -202,7 +202,7 @@ fn turned_back(
         })
         .collect();
     let layer = Dense { weight: back, bias, relu: false };
-    Ok((Map::of_layers(scaling(pairs.new_vectors()), vec![layer]), forward.choices))
+    Ok((Map::from_layers(scaling(pairs.new_vectors()), vec![layer]), forward.choices))
 }
 
 impl Task<'_> {
@@ -234,7 +234,7 @@ impl Task<'_> {
                     if place == 0 {
                         today.push(mean(&before.values[criterion.metric]));
                     }
-                    let turned = bridge.turned(by_new)?;
+                    let turned = bridge.apply_adjoint(by_new)?;
                     for (number, &share) in SHARES.iter().enumerate() {
                         let queries = mixed(Some(by_old), &turned, share, bridge.length);
                         let after = criterion.in_old(old, &queries)?;

@@ -455,7 +455,7 @@ fn calibration_of(adapter: &Adapter, split: &Split<'_>) -> Result<SigmaQuality> 
         predicted.extend(adapted.variance.iter().map(|&variance| f64::from(variance)));
         actual.extend(true_errors(part.pairs.new_vectors().matrix(), adapted.vectors.matrix()));
     }
-    SigmaQuality::of(&predicted, &actual)
+    SigmaQuality::compare(&predicted, &actual)
 }
 
 /// Outputs of a method for the held-out pairs of a split.

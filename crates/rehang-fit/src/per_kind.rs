@@ -146,7 +146,7 @@ impl PerKindFit {
         let mut maps = Vec::new();
         for (kind, rows) in &present {
             if self.as_it_is == Some(*kind) {
-                maps.push(Map::of_layers(InputScaling::AsIs, Vec::new()));
+                maps.push(Map::from_layers(InputScaling::AsIs, Vec::new()));
                 continue;
             }
             let (old, new) = (old.select(rows), new.select(rows));
@@ -170,7 +170,7 @@ impl PerKindFit {
         let zero = constant(vec![0.0; new.columns()], old.columns());
         let map = Map {
             per_kind: Some(Box::new(PerKind { gate, maps })),
-            ..Map::of_layers(InputScaling::UnitLength, vec![zero])
+            ..Map::from_layers(InputScaling::UnitLength, vec![zero])
         };
         Ok((map, settings))
     }
@@ -294,7 +294,7 @@ impl Gate {
             }
         });
         let inputs = map.mixer.first().map_or(0, |mean| mean.weight.columns());
-        Map { kernel: expansion, ..Map::of_layers(InputScaling::AsIs, vec![constant(bias, inputs)]) }
+        Map { kernel: expansion, ..Map::from_layers(InputScaling::AsIs, vec![constant(bias, inputs)]) }
     }
 }
 

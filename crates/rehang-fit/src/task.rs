@@ -259,9 +259,9 @@ pub(crate) fn adapter(
     let (old, new) = (pairs.old(), pairs.new_vectors());
     Adapter {
         geometry,
-        input_statistics: Some(InputStatistics::of(old.matrix())),
+        input_statistics: Some(InputStatistics::from_rows(old.matrix())),
         training: Training {
-            pairs_sketch: Some(RowSketch::of(old.matrix())),
+            pairs_sketch: Some(RowSketch::from_rows(old.matrix())),
             ..training(pairs, method, seed, hyper_parameters)
         },
         ..Adapter::new(old.space().clone(), new.space().clone(), map, uncertainty)

@@ -149,7 +149,7 @@ pub fn fit(
     let varies = errors.iter().any(|&error| (error - mean_error).abs() > 1e-9 * mean_error);
     if pairs.len() < PAIRS_MIN || !varies {
         let variance = (mean_error as f32).max(f32::MIN_POSITIVE);
-        let calibration = SigmaQuality::of(&vec![f64::from(variance); errors.len()], &errors)?;
+        let calibration = SigmaQuality::compare(&vec![f64::from(variance); errors.len()], &errors)?;
         let uncertainty = Uncertainty::Constant { variance };
         return Ok(FittedUncertainty { uncertainty, calibration, left_out: Vec::new() });
     }
@@ -230,7 +230,7 @@ pub fn fit(
     fitted.log_maximum = (checked.largest * 2.0).ln() as f32;
     Ok(FittedUncertainty {
         uncertainty: Uncertainty::OutOfFold(fitted),
-        calibration: SigmaQuality::of(&checked.honest, &actual)?,
+        calibration: SigmaQuality::compare(&checked.honest, &actual)?,
         left_out: rows.into_iter().zip(checked.honest).collect(),
     })
 }
@@ -660,7 +660,7 @@ mod tests {
         let adapted = rehang_core::adapter::apply(&adapter, fresh.old(), None, &Progress::default()).unwrap();
         let predicted: Vec<f64> = adapted.variance.iter().map(|&variance| variance.into()).collect();
         let actual = true_errors(fresh.new_vectors().matrix(), adapted.vectors.matrix());
-        let seen = SigmaQuality::of(&predicted, &actual).unwrap();
+        let seen = SigmaQuality::compare(&predicted, &actual).unwrap();
         assert!(seen.kendall_tau > Some(0.4) && (0.7..1.4).contains(&seen.calibration.ratio), "{seen:?}");
     }
 

@@ -93,9 +93,9 @@ impl PyAdapter {
             let mut adapter = adapter_file::from_parts(&metadata, tensors, "the adapter")?;
             let old = Matrix::new(width, old)?;
             old.check_finite("old")?;
-            adapter.input_statistics = Some(InputStatistics::of(&old));
+            adapter.input_statistics = Some(InputStatistics::from_rows(&old));
             adapter.training.inputs.insert("old".into(), old.fingerprint());
-            adapter.training.pairs_sketch = Some(RowSketch::of(&old));
+            adapter.training.pairs_sketch = Some(RowSketch::from_rows(&old));
             adapter.check()?;
             Ok(adapter)
         });

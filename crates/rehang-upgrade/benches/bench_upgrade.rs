@@ -268,7 +268,7 @@ fn adapter(old: &Space, new: &Space) -> Adapter {
     Adapter::new(
         old.clone(),
         new.clone(),
-        Map::of_layers(InputScaling::AsIs, vec![Dense { weight, bias: vec![0.0; D], relu: false }]),
+        Map::from_layers(InputScaling::AsIs, vec![Dense { weight, bias: vec![0.0; D], relu: false }]),
         Uncertainty::Linear { weight: vec![0.01; D], bias: 0.0 },
     )
 }

@@ -189,7 +189,7 @@ fn through(
         ("penalty".into(), format!("{penalty}")),
         ("rank".into(), rank.to_string()),
     ]);
-    ClosedForm { map: Map::of_layers(scaling, layers), choices }
+    ClosedForm { map: Map::from_layers(scaling, layers), choices }
 }
 
 /// Fits as [`fit`], with as many pairs as coordinates or more. `rank` chooses the number of dimensions from

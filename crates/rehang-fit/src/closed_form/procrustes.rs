@@ -223,7 +223,7 @@ fn closed_form(
     let bias = centring_bias(mean_x, mean_y, rotation);
     let choices =
         BTreeMap::from([("input".into(), scaling_name(scaling)), ("scale".into(), format!("{scale:.6}"))]);
-    ClosedForm { map: Map::of_layers(scaling, vec![layer(rotation.as_ref(), &bias)]), choices }
+    ClosedForm { map: Map::from_layers(scaling, vec![layer(rotation.as_ref(), &bias)]), choices }
 }
 
 fn fit_by_covariance(pairs: &Pairs, scaling: Option<InputScaling>) -> Result<ClosedForm> {

@@ -86,7 +86,7 @@ fn closed_form(scaling: InputScaling, chosen: Chosen, weight: &Mat<f64>, bias: &
         ("input".into(), scaling_name(scaling)),
         ("penalty".into(), format!("{}", chosen.penalty)),
     ]);
-    ClosedForm { map: Map::of_layers(scaling, vec![layer(weight.as_ref(), bias)]), choices }
+    ClosedForm { map: Map::from_layers(scaling, vec![layer(weight.as_ref(), bias)]), choices }
 }
 
 /// A ridge fit from which pairs can be left out without fitting again.

@@ -25,7 +25,7 @@ fn bridge(share: f64) -> Bridge {
     Bridge {
         old: old_space(),
         new: new_space(),
-        map: Map::of_layers(
+        map: Map::from_layers(
             InputScaling::AsIs,
             vec![Dense { weight, bias: vec![0.0, 0.5, 0.0], relu: false }],
         ),

@@ -229,7 +229,7 @@ fn three_machines_take_turns(digits: &Digits, config: &Path) {
     let weight = Matrix::from_fn(spaces.0.dimension, spaces.1.dimension, |row, column| {
         f32::from(u8::from(row == column % spaces.0.dimension))
     });
-    let map = Map::of_layers(
+    let map = Map::from_layers(
         InputScaling::AsIs,
         vec![Dense { weight, bias: vec![0.0; spaces.0.dimension], relu: false }],
     );
