@@ -15,7 +15,7 @@ use rehang_core::statistics::{Interval, SigmaQuality};
 use rehang_core::{Adapter, Distance, Error, Matrix, Progress, Result, Verdict};
 use rehang_files::adapter_file::AdapterSource;
 use rehang_files::{
-    Columns, InputReader, JoinFiles, RowSelection, VectorSource, expect_same_items, said, stream,
+    Columns, InputReader, JoinFiles, RowSelection, VectorSource, expect_same_items, joined_names, stream,
 };
 use rehang_fit::guards::{CurveSummary, gain};
 use serde::Serialize;
@@ -190,7 +190,7 @@ pub fn curve(files: &CurveFiles, progress: &Progress) -> Result<CurveAnswer> {
     let new = inputs.matrix("new", &files.new)?;
     let adapted = inputs.matrix("adapted", &files.adapted)?;
     let old = (!files.old.is_empty()).then(|| inputs.matrix("old", &files.old)).transpose()?;
-    let [new_said, adapted_said, old_said] = [&files.new, &files.adapted, &files.old].map(|at| said(at));
+    let [new_said, adapted_said, old_said] = [&files.new, &files.adapted, &files.old].map(|at| joined_names(at));
     if let (Some(adapter), Some(path)) = (&adapter, &files.adapter) {
         inputs.note_adapter(path, adapter)?;
         for (space, said, vectors) in
@@ -223,7 +223,7 @@ pub fn curve(files: &CurveFiles, progress: &Progress) -> Result<CurveAnswer> {
     // Errors of σ² are found before anything is written.
     let mut predicted = None;
     if !files.sigma.is_empty() {
-        let sigma_said = said(&files.sigma);
+        let sigma_said = joined_names(&files.sigma);
         let sigma = join.old_values(&sigma_said, inputs.column("sigma", &files.sigma)?)?;
         expect_count(&new_said, new.rows(), &sigma_said, sigma.len())?;
         if let Some(item) = sigma.iter().position(|value| !value.is_finite()) {

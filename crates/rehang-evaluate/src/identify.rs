@@ -10,7 +10,7 @@ use rehang_core::{
 };
 use rehang_files::{
     AtomicFile, InputReader, JoinFiles, NamedFile, RowSelection, VectorSource, expect_distinct,
-    expect_same_items, read_ids, read_labels, said,
+    expect_same_items, read_ids, read_labels, joined_names,
 };
 use rehang_fit::{KINDS_MIN, KINSHIP_MIN, KINSHIP_WIDTH_MIN, kinds_of_pairs, kinship};
 use serde::Serialize;
@@ -652,9 +652,9 @@ pub fn identify(files: &IdentifyFiles, progress: &Progress) -> Result<Identified
     inputs.expect_apart(&outputs)?;
     let mut candidates = Vec::new();
     for ((name, sources), vectors) in known.into_iter().zip(matrices) {
-        expect_count(said(&sources), vectors.rows(), "the first model's vectors", rows)?;
+        expect_count(joined_names(&sources), vectors.rows(), "the first model's vectors", rows)?;
         let vectors = join.new_side(vectors);
-        expect_count(said(&files.vectors), unknown.rows(), said(&sources), vectors.rows())?;
+        expect_count(joined_names(&files.vectors), unknown.rows(), joined_names(&sources), vectors.rows())?;
         candidates.push(Candidate { name, vectors, noise: 0.0 });
     }
     let mut found = if !files.models.is_empty() {
@@ -691,7 +691,7 @@ impl IdentifyFiles {
 
 fn by_pairs(old: Matrix, new: Matrix, files: &IdentifyFiles, progress: &Progress) -> Result<Identified> {
     let of = |name: &str, rows, sources: &[VectorSource]| {
-        Vectors::measured(name, Distance::Cosine, rows, &said(sources))
+        Vectors::measured(name, Distance::Cosine, rows, &joined_names(sources))
     };
     let pairs = Pairs::new(of("unknown", old, &files.vectors)?, of("new", new, &files.new)?, None, None)?;
     let found = kinds_of_pairs(&pairs, files.seed, progress)?;
