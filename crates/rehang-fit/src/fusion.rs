@@ -103,7 +103,7 @@ impl Task<'_> {
                     old: Distances::new(old.matrix(), old.matrix(), by_old, old.space().distance)?,
                     adapted: to(&adapted)?,
                     order: shuffled(native.len(), self.parameters.seed),
-                    gallery: Gallery::plain(criterion, native, adapted),
+                    gallery: Gallery::without_distances(criterion, native, adapted),
                 });
             }
         }

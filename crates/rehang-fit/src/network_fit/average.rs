@@ -33,8 +33,8 @@ pub fn average_maps(maps: &[Map]) -> Result<Map> {
         return Err(Error::empty("maps to average"));
     };
     let shape = |map: &Map| {
-        let of = |layer: &Dense| (layer.weight.rows(), layer.weight.columns(), layer.relu);
-        (map.input, map.mixer.iter().map(of).collect::<Vec<_>>(), map.skip.as_ref().map(of))
+        let shape = |layer: &Dense| (layer.weight.rows(), layer.weight.columns(), layer.relu);
+        (map.input, map.mixer.iter().map(shape).collect::<Vec<_>>(), map.skip.as_ref().map(shape))
     };
     let is_plain = first.mixer.last().is_some_and(|layer| !layer.relu);
     let alike = |map: &Map| map.branch.is_empty() && map.second.is_none() && shape(map) == shape(first);

@@ -933,7 +933,7 @@ pub(crate) fn fit(
 fn error_of(adapter: &Adapter, old: Matrix, new: &Matrix) -> Result<Option<MeanError>> {
     let old = Vectors::measured(&adapter.old.name, adapter.old.distance, old, "pairs")?;
     let applied = rehang_core::adapter::apply(adapter, &old, None, &Progress::default())?;
-    Ok(MeanError::of(&rehang_core::adapter::true_errors(new, applied.vectors.matrix())))
+    Ok(MeanError::from_errors(&rehang_core::adapter::true_errors(new, applied.vectors.matrix())))
 }
 
 /// Reads the error of a map on those of its pairs that were held out; `None` where it was not fitted here, or
