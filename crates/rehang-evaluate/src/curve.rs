@@ -417,7 +417,7 @@ impl CurveAnswer {
         let mut value = self.guarded.clone();
         value.insert("n".into(), json!(self.items));
         if let Some(intervals) = &self.intervals {
-            value.insert("area_interval".into(), drawn(intervals, self.samples));
+            value.insert("area_interval".into(), intervals_json(intervals, self.samples));
         }
         value.extend(further(&self.curve).map(|(metric, line)| (metric.id(), summary(line))));
         if let Some((_, line)) = self.agreement() {
@@ -483,7 +483,7 @@ impl CurveAnswer {
 }
 
 /// Writes intervals over queries as JSON, by metric, with how they were drawn.
-fn drawn(intervals: &ByMetric<Interval>, samples: usize) -> Value {
+fn intervals_json(intervals: &ByMetric<Interval>, samples: usize) -> Value {
     let mut value = json!({ "level": LEVEL, "samples": samples, "seed": SEED });
     for (metric, of) in intervals.iter() {
         value[metric.id()] = json!([of.low, of.high]);
@@ -494,8 +494,8 @@ fn drawn(intervals: &ByMetric<Interval>, samples: usize) -> Value {
 /// Metrics that stand beside each other in the answer; every other one stands by itself.
 pub const TABLE: [Metric; 3] = [TOP1, TOP5, MAP];
 
-fn in_table<T: Serialize>(of: impl Fn(Metric) -> T) -> Value {
-    Value::Object(TABLE.iter().map(|&metric| (metric.id(), json!(of(metric)))).collect())
+fn in_table<T: Serialize>(value: impl Fn(Metric) -> T) -> Value {
+    Value::Object(TABLE.iter().map(|&metric| (metric.id(), json!(value(metric)))).collect())
 }
 
 fn summary(line: &Line) -> Value {

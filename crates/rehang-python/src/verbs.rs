@@ -266,7 +266,7 @@ impl PyReport {
     }
 
     fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
-        let written = rehang_report::Format::of(&path)
+        let written = rehang_report::Format::from_path(&path)
             .and_then(|format| rehang_files::AtomicFile::write(&path, format.render(&self.0)));
         written.map_err(|error| raised(py, &error))
     }

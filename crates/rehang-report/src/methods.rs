@@ -84,7 +84,7 @@ impl<'a> Part<'a> {
     /// Returns a number over the seeds as a table shows it. A method that is not there for a seed lacks the
     /// number for that seed.
     fn entry(&self, method: &str, number: impl Fn(&MethodOutcome) -> Option<f64>) -> Entry {
-        Entry::of(self.over_seeds(method, number), self.seeds)
+        Entry::from_mean(self.over_seeds(method, number), self.seeds)
     }
 
     /// Returns mean and spread of a number that does not depend on the method; `None` where it does, or is
@@ -257,7 +257,7 @@ struct Entry {
 impl Entry {
     /// Returns a cell with a mean and its spread. A mean over fewer than all `seeds` says so and does not
     /// compete: a mean over the seeds that went well is no better than one over all.
-    fn of(over_seeds: Option<MeanSd>, seeds: usize) -> Self {
+    fn from_mean(over_seeds: Option<MeanSd>, seeds: usize) -> Self {
         let Some(over_seeds) = over_seeds else {
             return Self { cell: UNDEFINED.into(), rank: None };
         };
@@ -307,13 +307,13 @@ fn mark_best(entries: &mut [Entry], better: Better) {
 
 /// Tabulates the ends of the backfill and the gains of the papers, by one measure.
 fn methods_table(part: &Part<'_>, measure: Measure) -> Table {
-    let quality = |heading, of: fn(&MethodOutcome) -> Quality| {
+    let quality = |heading, end: fn(&MethodOutcome) -> Quality| {
         Quantity::new(heading, Better::Higher, move |method: &str| {
-            part.entry(method, |outcome| Some(of(outcome).value(measure)))
+            part.entry(method, |outcome| Some(end(outcome).value(measure)))
         })
     };
-    let gain = |heading, better, of: fn(&MethodOutcome, Measure) -> Option<f64>| {
-        Quantity::new(heading, better, move |method: &str| part.entry(method, |outcome| of(outcome, measure)))
+    let gain = |heading, better, percent: fn(&MethodOutcome, Measure) -> Option<f64>| {
+        Quantity::new(heading, better, move |method: &str| part.entry(method, |outcome| percent(outcome, measure)))
     };
     let quantities = [
         quality("M(old,\u{a0}old)", |outcome| outcome.old_old),
@@ -330,7 +330,7 @@ fn methods_table(part: &Part<'_>, measure: Measure) -> Table {
     let mut table = quantities_table(format!("Methods side by side: {name}, %"), &part.methods, &quantities);
     if let Some(best) = part.common(|outcome| outcome.best_best.value(measure)) {
         let mut row = Row::new("independent new model", quantities.map(|_| UNDEFINED));
-        row.cells[3] = Entry::of(Some(best), best.count).cell;
+        row.cells[3] = Entry::from_mean(Some(best), best.count).cell;
         table.rows.push(row);
     }
     table
@@ -338,9 +338,9 @@ fn methods_table(part: &Part<'_>, measure: Measure) -> Table {
 
 /// Tabulates the ends of the backfill by a protocol of a paper.
 fn protocol_table(part: &Part<'_>, protocol: &str) -> Table {
-    let end = |heading, of: fn(&ProtocolOutcome) -> Option<f64>| {
+    let end = |heading, value: fn(&ProtocolOutcome) -> Option<f64>| {
         Quantity::new(heading, Better::Higher, move |method: &str| {
-            part.entry(method, |outcome| of(outcome.protocol(protocol)?))
+            part.entry(method, |outcome| value(outcome.protocol(protocol)?))
         })
     };
     let quantities = [
@@ -362,7 +362,7 @@ fn criterion(part: &Part<'_>, method: &str, measure: Measure) -> Entry {
     });
     let met: Vec<bool> = seeds.map(|outcome| outcome.criterion_met(measure)).collect();
     if met.is_empty() {
-        return Entry::of(None, 0);
+        return Entry::from_mean(None, 0);
     }
     let count = met.iter().filter(|met| **met).count();
     // A count of seeds is not a quality: meeting the criterion in all seeds is what every method should do.
