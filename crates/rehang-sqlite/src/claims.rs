@@ -51,7 +51,7 @@ pub(crate) fn claim(
                 page.waiting(&keys, &held)?;
             }
         }
-        let claimed = Claimed::of(page.finish()?, &lost, held_by_others);
+        let claimed = Claimed::up_to_first_alone(page.finish()?, &lost, held_by_others);
         let mut insert = transaction.prepare_cached(&format!(
             "INSERT OR REPLACE INTO claim_{n} (item, worker, until, lost) VALUES (?1, ?2, ?3, ?4)"
         ))?;

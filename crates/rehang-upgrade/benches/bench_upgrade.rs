@@ -259,7 +259,7 @@ fn item(row: usize) -> ItemWrite {
     ItemWrite::new(
         row.to_string(),
         Some(format!("source of item {row}")),
-        vec![NewVector::of_model("old", vector(row), Provenance::Old)],
+        vec![NewVector::from_model("old", vector(row), Provenance::Old)],
     )
 }
 

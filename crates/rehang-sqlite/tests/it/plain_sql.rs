@@ -385,7 +385,7 @@ fn a_write_that_a_trigger_ignores_fails_and_writes_nothing() {
         ItemWrite::new(
             id,
             Some(source.into()),
-            vec![rehang_store::NewVector::of_model("old", vector.to_vec(), Provenance::Old)],
+            vec![rehang_store::NewVector::from_model("old", vector.to_vec(), Provenance::Old)],
         )
     };
     let new: Call = |store, write| store.put(&[write("c", "c", [9.0, 9.0])]).map(drop);
@@ -460,7 +460,7 @@ fn triggers_of_an_application_that_let_writes_pass_are_in_nobodys_way() {
         ItemWrite::new(
             "a",
             Some(source.into()),
-            vec![rehang_store::NewVector::of_model("old", vec![1.0, 2.0], Provenance::Old)],
+            vec![rehang_store::NewVector::from_model("old", vec![1.0, 2.0], Provenance::Old)],
         )
     };
     gallery.store.put(&[write("a")]).unwrap();

@@ -1185,8 +1185,8 @@ mod tests {
         store.create_space(&new, Provenance::Native).unwrap();
         let put = |id: &str, vector: [f32; 2]| {
             let vectors = vec![
-                NewVector::of_model("old", vector.to_vec(), Provenance::Old),
-                NewVector::of_model("new", vec![1.0, 0.0], Provenance::Native),
+                NewVector::from_model("old", vector.to_vec(), Provenance::Old),
+                NewVector::from_model("new", vec![1.0, 0.0], Provenance::Native),
             ];
             store.put(&[ItemWrite::new(id, Some(id.to_owned()), vectors)]).unwrap();
         };
@@ -1212,11 +1212,11 @@ mod tests {
         for item in 0..40_u8 {
             // One item has no direction, and one no old vector.
             let length = if item == 7 { 0.0 } else { 1.0 + f32::from(item) };
-            let mut vectors = vec![NewVector::of_model("old", vec![length, 0.0], Provenance::Old)];
+            let mut vectors = vec![NewVector::from_model("old", vec![length, 0.0], Provenance::Old)];
             if item == 9 {
                 vectors.clear();
             }
-            vectors.push(NewVector::of_model("new", vec![1.0, length], Provenance::Native));
+            vectors.push(NewVector::from_model("new", vec![1.0, length], Provenance::Native));
             let label = (item % 5 > 0).then(|| format!("class {}", item % 5));
             store
                 .put(&[ItemWrite { label, ..ItemWrite::new(format!("d{item}"), Some("x".into()), vectors) }])

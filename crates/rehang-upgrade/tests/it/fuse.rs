@@ -198,7 +198,7 @@ fn mixed_up(store: &dyn Store, weight: f64, distance: Distance, native: u64) -> 
     }
     let mut fresh = common::item(900, 0);
     let vector = new_model(fresh.source.as_ref().unwrap());
-    fresh.vectors = vec![NewVector::of_model("new-model", vector, Provenance::Native)];
+    fresh.vectors = vec![NewVector::from_model("new-model", vector, Provenance::Native)];
     store.put(&[common::item(500, 0), fresh]).unwrap();
     world
 }
