@@ -203,7 +203,7 @@ impl Identified {
     /// Notes that the vectors are a random sample of more, and how large a share of another model it would
     /// have shown.
     #[must_use]
-    pub fn as_sample(mut self) -> Self {
+    pub fn marked_as_sample(mut self) -> Self {
         if self.compared > 0 {
             self.unseen_share = Some(1.0 - 0.05_f64.powf(1.0 / self.compared as f64));
         }
@@ -897,7 +897,7 @@ mod tests {
     #[test]
     fn of_a_sample_it_is_said_what_it_would_not_show() {
         let own = model(300, 16, 1);
-        let found = identify_vectors(&own, &[candidate("a", own.clone())]).unwrap().as_sample();
+        let found = identify_vectors(&own, &[candidate("a", own.clone())]).unwrap().marked_as_sample();
         // (1 − p)³⁰⁰ = 0.05
         assert!((found.unseen_share.unwrap() - 0.009_936).abs() < 1e-5);
     }

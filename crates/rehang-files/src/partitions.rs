@@ -21,7 +21,7 @@ use rehang_core::{Error, ErrorKind, Finding, Progress, Result, Space};
 /// Folder of the notes, among the outputs. Readers of partitioned data pass over names that begin with `_`.
 const NOTES: &str = "_rehang";
 
-/// Share of the partitions that one process takes: every `of`-th, from `part` on, counted from 1.
+/// Share of the partitions that one process takes: every `count`-th, from `part` on, counted from 1.
 ///
 /// ```
 /// use rehang_files::partitions::Share;

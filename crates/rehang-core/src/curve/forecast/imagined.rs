@@ -143,7 +143,7 @@ impl Imagined {
         let places = quantiles(wrong[0].len());
         let total: f64 = found.iter().map(|one| one.2).sum();
         let mean =
-            |of: &dyn Fn([f64; 2]) -> f64| found.iter().map(|one| one.2 * of(one.0)).sum::<f64>() / total;
+            |term: &dyn Fn([f64; 2]) -> f64| found.iter().map(|one| one.2 * term(one.0)).sum::<f64>() / total;
         let middle = [0, 1].map(|which| mean(&|z| z[which]));
         let spread = [0, 1].map(|which| mean(&|z| (z[which] - middle[which]).powi(2)).sqrt());
         let scale = if spread[0] > 0.0 { spread[1] / spread[0] } else { 1.0 };
