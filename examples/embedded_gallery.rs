@@ -37,7 +37,7 @@ impl Notes {
     /// the gallery adapts what it is given.
     fn put(&self, id: &str, text: &str) -> Result<()> {
         let vector = embed(1, 24, &[text]).into_data();
-        let vectors = vec![NewVector::of_model("first", vector, Provenance::Old)];
+        let vectors = vec![NewVector::from_model("first", vector, Provenance::Old)];
         self.gallery.put(&[ItemWrite::new(id, Some(text.into()), vectors)]).map(drop)
     }
 

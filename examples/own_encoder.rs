@@ -73,7 +73,7 @@ fn main() -> Result<()> {
     let texts: Vec<String> =
         (0u32..300).map(|number| format!("{:b} and {}", number, number * number)).collect();
     let write = |(number, text): (usize, &String)| {
-        let vector = NewVector::of_model("narrow", old.vector(text), Provenance::Old);
+        let vector = NewVector::from_model("narrow", old.vector(text), Provenance::Old);
         ItemWrite::new(format!("item {number}"), Some(text.clone()), vec![vector])
     };
     let mut writes: Vec<ItemWrite> = texts.iter().enumerate().map(write).collect();

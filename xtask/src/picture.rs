@@ -34,7 +34,7 @@ pub fn run(path: &str, output: &str, truth: Option<&str>) -> Result<()> {
         let measured: Vec<(f64, f64)> =
             truth.points.iter().map(|&(share, value)| (100.0 * share, value)).collect();
         let measured = ChartLine::new("measured, live", measured);
-        chart.lines.push(ChartLine { look: Look::Dotted(1), ..measured });
+        chart.lines.push(ChartLine { look: Look::MarkedAtEveryPoint(1), ..measured });
     }
     AtomicFile::write(output, rehang_report::svg_curve(&chart))
 }

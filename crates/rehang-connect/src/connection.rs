@@ -35,8 +35,8 @@ impl Connection {
     /// An invalid option for a file of certificates that cannot be read or holds none, and for the address of
     /// a proxy that cannot be one.
     pub fn to(url: &str, own: &OwnRoots<'_>, variable: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
-        let machine = Machine::of(url);
-        let proxies = Proxies::of(variable)?;
+        let machine = Machine::from_url(url);
+        let proxies = Proxies::from_environment(variable)?;
         let proxy = machine.as_ref().and_then(|machine| proxies.before(machine)).cloned();
         let spoken = proxy.as_ref().map(|proxy| {
             let expected = "the address of a proxy, such as http://proxy.corp.example:3128";

@@ -20,10 +20,10 @@ impl Machine {
     /// ```
     /// use rehang_connect::Machine;
     ///
-    /// let machine = Machine::of("https://Qdrant.corp.example/collections").unwrap();
+    /// let machine = Machine::from_url("https://Qdrant.corp.example/collections").unwrap();
     /// assert_eq!((machine.host.as_str(), machine.port, machine.is_tls), ("qdrant.corp.example", 443, true));
     /// ```
-    pub fn of(url: &str) -> Option<Self> {
+    pub fn from_url(url: &str) -> Option<Self> {
         let (scheme, rest) = url.split_once("://")?;
         let is_tls = scheme.eq_ignore_ascii_case("https");
         if !is_tls && !scheme.eq_ignore_ascii_case("http") {
@@ -44,7 +44,7 @@ impl Machine {
 
 /// Whether an address leads to this machine. No proxy and no eavesdropper stands before it.
 pub fn is_loopback(url: &str) -> bool {
-    Machine::of(url).is_some_and(|machine| machine.is_loopback())
+    Machine::from_url(url).is_some_and(|machine| machine.is_loopback())
 }
 
 /// Splits `host:port` or `[address]:port` into the host and, where there is one, the port.
@@ -93,11 +93,11 @@ mod tests {
 
     #[test]
     fn a_port_is_told_from_a_piece_of_an_address() {
-        let of = |url| Machine::of(url).map(|machine| (machine.host, machine.port));
-        assert_eq!(of("http://me:word@host.example.:81/a:b"), Some(("host.example".into(), 81)));
-        assert_eq!(of("https://[FD00::1]"), Some(("fd00::1".into(), 443)));
-        assert_eq!(of("http://[fd00::1]:82?x"), Some(("fd00::1".into(), 82)));
-        assert_eq!(of("ftp://host"), None);
+        let host_and_port = |url| Machine::from_url(url).map(|machine| (machine.host, machine.port));
+        assert_eq!(host_and_port("http://me:word@host.example.:81/a:b"), Some(("host.example".into(), 81)));
+        assert_eq!(host_and_port("https://[FD00::1]"), Some(("fd00::1".into(), 443)));
+        assert_eq!(host_and_port("http://[fd00::1]:82?x"), Some(("fd00::1".into(), 82)));
+        assert_eq!(host_and_port("ftp://host"), None);
         assert_eq!(split_port("fd00::1"), ("fd00::1", None));
     }
 }

@@ -17,8 +17,8 @@ const SCHEMES: [&str; 7] = ["http", "https", "socks4", "socks4a", "socks5", "soc
 /// use rehang_connect::{Machine, Proxies};
 ///
 /// let set = [("https_proxy", "http://me:word@proxy:3128"), ("NO_PROXY", "10.0.0.0/8, .corp.example")];
-/// let proxies = Proxies::of(&|name| Some(set.iter().find(|(known, _)| *known == name)?.1.to_owned()))?;
-/// let before = |url| proxies.before(&Machine::of(url).unwrap()).map(ToString::to_string);
+/// let proxies = Proxies::from_environment(&|name| Some(set.iter().find(|(known, _)| *known == name)?.1.to_owned()))?;
+/// let before = |url| proxies.before(&Machine::from_url(url).unwrap()).map(ToString::to_string);
 /// assert_eq!(before("https://api.example"), Some("the proxy http://proxy:3128 (https_proxy)".into()));
 /// assert_eq!(before("https://embed.corp.example"), None);
 /// assert_eq!(before("https://10.1.2.3"), None);
@@ -46,7 +46,7 @@ impl Proxies {
     ///
     /// An invalid option for a proxy whose address cannot be one. The address is not repeated, since it may
     /// hold a password.
-    pub fn of(variable: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
+    pub fn from_environment(variable: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
         let given = |name: &str| {
             let names = [name.to_owned(), name.to_ascii_lowercase()];
             names.into_iter().find_map(|name| {
@@ -228,13 +228,13 @@ mod tests {
     use super::*;
 
     fn proxies(set: &[(&str, &str)]) -> Result<Proxies> {
-        Proxies::of(&|name| {
+        Proxies::from_environment(&|name| {
             set.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
         })
     }
 
     fn before(set: &[(&str, &str)], url: &str) -> Option<String> {
-        proxies(set).unwrap().before(&Machine::of(url).unwrap()).map(ToString::to_string)
+        proxies(set).unwrap().before(&Machine::from_url(url).unwrap()).map(ToString::to_string)
     }
 
     #[test]
@@ -324,7 +324,7 @@ mod tests {
         #[test]
         fn nothing_that_an_environment_says_panics(proxy in ".*", list in ".*", url in ".*") {
             if let Ok(proxies) = proxies(&[("ALL_PROXY", &proxy), ("NO_PROXY", &list)])
-                && let Some(machine) = Machine::of(&format!("http://{url}"))
+                && let Some(machine) = Machine::from_url(&format!("http://{url}"))
             {
                 drop(proxies.before(&machine).map(|proxy| proxy.is_down("host", "why").to_string()));
             }

@@ -88,7 +88,7 @@ impl Roots {
     /// # Errors
     ///
     /// As [`Roots::load`].
-    pub fn of_file(named_by: &str, file: &Path, own: Option<&OwnRoots<'_>>) -> Result<Self> {
+    pub fn from_file(named_by: &str, file: &Path, own: Option<&OwnRoots<'_>>) -> Result<Self> {
         let trusted = format!("those of {named_by} ({})", file.display());
         let mut roots = Self { certificates: Vec::new(), store: RootCertStore::empty(), trusted };
         roots.add_file(named_by, file)?;

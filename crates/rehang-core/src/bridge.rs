@@ -35,7 +35,7 @@ use crate::vectors::Matrix;
 /// let bridge = Bridge {
 ///     old: space("v1"),
 ///     new: space("v2"),
-///     map: Map::of_layers(InputScaling::UnitLength, vec![back]),
+///     map: Map::from_layers(InputScaling::UnitLength, vec![back]),
 ///     share: 1.0,
 ///     length: 1.0,
 ///     training: Training::default(),
@@ -79,7 +79,7 @@ impl Bridge {
         let [layer] = &self.map.mixer[..] else {
             return Err(Error::corrupt("the bridge", "its map is one layer"));
         };
-        if layer.relu || self.map != Map::of_layers(self.map.input, vec![layer.clone()]) {
+        if layer.relu || self.map != Map::from_layers(self.map.input, vec![layer.clone()]) {
             return Err(Error::corrupt("the bridge", "its map is one layer without ReLU, and nothing more"));
         }
         self.map
@@ -123,7 +123,7 @@ impl Bridge {
             expect_width(format_args!("queries of space {}", self.old), self.old.dimension, old.columns())?;
             old.check_finite(&format!("queries of space {}", self.old))?;
         }
-        let turned = self.turned(new)?;
+        let turned = self.apply_adjoint(new)?;
         let length = if self.old.normalised { 1.0 } else { self.length };
         Ok(mixed(old, &turned, self.share, length))
     }
@@ -134,7 +134,7 @@ impl Bridge {
     /// # Errors
     ///
     /// As [`Map::outputs`].
-    pub fn turned(&self, new: &Matrix) -> Result<Matrix> {
+    pub fn apply_adjoint(&self, new: &Matrix) -> Result<Matrix> {
         let mut turned = self.map.outputs(new, None)?;
         for row in 0..turned.rows() {
             if norm(new.row(row)) > 0.0 {
@@ -188,7 +188,7 @@ mod tests {
         Bridge {
             old: Space::new("v1", 3, Distance::L2, false),
             new: Space::new("v2", 2, Distance::Cosine, false),
-            map: Map::of_layers(InputScaling::UnitLength, vec![layer]),
+            map: Map::from_layers(InputScaling::UnitLength, vec![layer]),
             share,
             length: 5.0,
             training: Training::default(),

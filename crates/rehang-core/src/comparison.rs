@@ -115,7 +115,7 @@ pub enum Measure {
 
 impl Quality {
     /// Value of one metric.
-    pub fn of(self, measure: Measure) -> f64 {
+    pub fn value(self, measure: Measure) -> f64 {
         match measure {
             Measure::Top1 => self.top1,
             Measure::Map => self.map,
@@ -136,17 +136,17 @@ impl MethodOutcome {
 
     /// BCT's empirical criterion (2): M(new, old) > M(old, old).
     pub fn criterion_met(&self, measure: Measure) -> bool {
-        criterion_met(self.new_old.of(measure), self.old_old.of(measure))
+        criterion_met(self.new_old.value(measure), self.old_old.value(measure))
     }
 
     /// DMU's Δ↑ (6) in percent.
     pub fn gain_up(&self, measure: Measure) -> Option<f64> {
-        gain_up(self.new_old.of(measure), self.old_old.of(measure))
+        gain_up(self.new_old.value(measure), self.old_old.value(measure))
     }
 
     /// DMU's Δ↓ (7) in percent; below 0 where the method's own end is above the independent model's.
     pub fn gain_down(&self, measure: Measure) -> Option<f64> {
-        gain_down(self.new_new.of(measure), self.best_best.of(measure))
+        gain_down(self.new_new.value(measure), self.best_best.value(measure))
     }
 }
 
@@ -174,7 +174,7 @@ impl Comparison {
     }
 
     /// Outcomes of a method on a part, one for each seed.
-    pub fn of<'a>(&'a self, method: &'a str, part: &'a str) -> impl Iterator<Item = &'a MethodOutcome> {
+    pub fn outcomes<'a>(&'a self, method: &'a str, part: &'a str) -> impl Iterator<Item = &'a MethodOutcome> {
         self.outcomes.iter().filter(move |outcome| outcome.method == method && outcome.part == part)
     }
 
@@ -182,14 +182,14 @@ impl Comparison {
     /// variants are all methods with its encoder on the same part with the same seed, and the independent
     /// model.
     pub fn best_variant(&self, outcome: &MethodOutcome, measure: Measure) -> f64 {
-        let ends = self.variants(outcome).map(|other| other.new_new.of(measure));
-        ends.fold(outcome.best_best.of(measure), f64::max)
+        let ends = self.variants(outcome).map(|other| other.new_new.value(measure));
+        ends.fold(outcome.best_best.value(measure), f64::max)
     }
 
     /// Outcomes of all methods with the encoder, the part and the seed of a given outcome.
-    fn variants<'a>(&'a self, of: &'a MethodOutcome) -> impl Iterator<Item = &'a MethodOutcome> {
+    fn variants<'a>(&'a self, outcome: &'a MethodOutcome) -> impl Iterator<Item = &'a MethodOutcome> {
         self.outcomes.iter().filter(move |other| {
-            (other.seed, &other.part, &other.encoder) == (of.seed, &of.part, &of.encoder)
+            (other.seed, &other.part, &other.encoder) == (outcome.seed, &outcome.part, &outcome.encoder)
         })
     }
 
@@ -197,7 +197,7 @@ impl Comparison {
     /// `None` where the criterion fails.
     pub fn update_gain(&self, outcome: &MethodOutcome, measure: Measure) -> Option<f64> {
         let best = self.best_variant(outcome, measure);
-        update_gain(outcome.new_old.of(measure), outcome.old_old.of(measure), best)
+        update_gain(outcome.new_old.value(measure), outcome.old_old.value(measure), best)
     }
 
     /// BCT's update gain Γ (9) of an outcome by a protocol, in percent. `None` where the criterion fails, or
@@ -215,7 +215,7 @@ impl Comparison {
         part: &str,
         number: impl Fn(&MethodOutcome) -> Option<f64>,
     ) -> Option<MeanSd> {
-        let values: Vec<f64> = self.of(method, part).filter_map(number).collect();
+        let values: Vec<f64> = self.outcomes(method, part).filter_map(number).collect();
         mean_sd(&values)
     }
 }

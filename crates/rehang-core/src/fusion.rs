@@ -35,7 +35,7 @@ const DISTANCES_MAX: usize = 200_000;
 ///
 /// // The old distances are twice the new ones, and know no more.
 /// let pairs: Vec<(f64, f64)> = (1..=100).map(|i| (0.02 * f64::from(i), 0.01 * f64::from(i))).collect();
-/// let fusion = Fusion::of_distances(0.5, &pairs).unwrap();
+/// let fusion = Fusion::from_distances(0.5, &pairs).unwrap();
 /// // Its table is of single precision.
 /// assert!((fusion.distance(1.0, Some(0.5)) - 0.5).abs() < 1e-6);
 /// assert!((fusion.distance(1.0, None) - 0.5).abs() < 1e-6);
@@ -76,7 +76,7 @@ impl Fusion {
     /// Makes a fusion with a weight and without a handicap, from sample distances `(d_old, d_adapted)`, each
     /// pair of one query to one item. `None` where either distance is the same nearly everywhere, so that it
     /// says nothing.
-    pub fn of_distances(weight: f64, distances: &[(f64, f64)]) -> Option<Self> {
+    pub fn from_distances(weight: f64, distances: &[(f64, f64)]) -> Option<Self> {
         let step = distances.len().div_ceil(DISTANCES_MAX).max(1);
         let sample = || distances.iter().step_by(step);
         let spread = |values: &[f64]| mean_sd(values).map(|spread| spread.sd as f32).filter(|sd| *sd > 0.0);
@@ -107,8 +107,8 @@ impl Fusion {
     /// Computes the fused distance of an item. `old` is from the old query to its old vector, `adapted` from
     /// the new query to its adapted one. The result rises with both.
     pub fn distance(&self, old: f64, adapted: Option<f64>) -> f64 {
-        let adapted = adapted.unwrap_or_else(|| along(&self.old, &self.adapted, old));
-        along(&self.both, &self.adapted, blend(self.weight, self.spreads, old, adapted))
+        let adapted = adapted.unwrap_or_else(|| interpolate(&self.old, &self.adapted, old));
+        interpolate(&self.both, &self.adapted, blend(self.weight, self.spreads, old, adapted))
             + f64::from(self.handicap)
     }
 
@@ -148,7 +148,7 @@ fn blend(weight: f64, spreads: [f32; 2], old: f64, adapted: f64) -> f64 {
 }
 
 /// Interpolates linearly between the knots, and goes on beyond an end with the slope of its last few.
-fn along(from: &[f32], to: &[f32], value: f64) -> f64 {
+fn interpolate(from: &[f32], to: &[f32], value: f64) -> f64 {
     let last = from.len() - 1;
     let (at, other) = match from.partition_point(|&knot| f64::from(knot) <= value) {
         0 => (0, last.min(Fusion::END)),
@@ -178,7 +178,7 @@ mod tests {
     fn fused_distances_have_the_distribution_of_adapted_ones() {
         let pairs = pairs(5000);
         for weight in [0.0, 0.3, 1.0] {
-            let fusion = Fusion::of_distances(weight, &pairs).unwrap();
+            let fusion = Fusion::from_distances(weight, &pairs).unwrap();
             let mut fused: Vec<f64> =
                 pairs.iter().map(|(old, adapted)| fusion.distance(*old, Some(*adapted))).collect();
             let mut adapted: Vec<f64> = pairs.iter().map(|(_, adapted)| *adapted).collect();
@@ -189,12 +189,12 @@ mod tests {
             }
         }
         // The weight leaves only the adapted distance.
-        let alone = Fusion::of_distances(1.0, &pairs).unwrap();
+        let alone = Fusion::from_distances(1.0, &pairs).unwrap();
         assert!(
             pairs.iter().all(|(old, adapted)| (alone.distance(*old, Some(*adapted)) - adapted).abs() < 1e-6)
         );
         // The weight leaves nothing of the adapted vector, so it may as well be missing.
-        let none = Fusion::of_distances(0.0, &pairs).unwrap();
+        let none = Fusion::from_distances(0.0, &pairs).unwrap();
         assert!(
             pairs
                 .iter()
@@ -204,12 +204,12 @@ mod tests {
 
     #[test]
     fn what_says_nothing_is_no_fusion() {
-        assert_eq!(Fusion::of_distances(0.5, &[]), None);
-        assert_eq!(Fusion::of_distances(0.5, &[(0.1, 0.2)]), None);
-        assert_eq!(Fusion::of_distances(0.5, &[(0.1, 0.2); 50]), None);
+        assert_eq!(Fusion::from_distances(0.5, &[]), None);
+        assert_eq!(Fusion::from_distances(0.5, &[(0.1, 0.2)]), None);
+        assert_eq!(Fusion::from_distances(0.5, &[(0.1, 0.2); 50]), None);
         let of_one: Vec<(f64, f64)> = pairs(50).into_iter().map(|(old, _)| (old, 1.0)).collect();
-        assert_eq!(Fusion::of_distances(0.5, &of_one), None);
-        let fusion = Fusion::of_distances(0.5, &pairs(50)).unwrap();
+        assert_eq!(Fusion::from_distances(0.5, &of_one), None);
+        let fusion = Fusion::from_distances(0.5, &pairs(50)).unwrap();
         for wrong in [
             Fusion { weight: 1.5, ..fusion.clone() },
             Fusion { handicap: f32::NAN, ..fusion.clone() },
@@ -226,7 +226,7 @@ mod tests {
         /// table and beyond it.
         #[test]
         fn it_rises_with_both_distances(weight in 0.0..=1.0f64, old in -2.0..3.0f64, adapted in -2.0..3.0f64, more in 1e-3..1.0f64) {
-            let fusion = Fusion::of_distances(weight, &pairs(400)).unwrap();
+            let fusion = Fusion::from_distances(weight, &pairs(400)).unwrap();
             let here = fusion.distance(old, Some(adapted));
             prop_assert!(fusion.distance(old + more, Some(adapted)) >= here);
             prop_assert!(fusion.distance(old, Some(adapted + more)) >= here);

@@ -538,7 +538,7 @@ impl MetricCurve {
                 fraction: fraction(index),
                 value,
             }),
-            passes_do_nothing_at: Verdict::along(exact, do_nothing).passes_at(),
+            passes_do_nothing_at: Verdict::from_curve(exact, do_nothing).passes_at(),
             flips: None,
             enough: None,
         }

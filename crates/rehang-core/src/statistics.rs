@@ -273,7 +273,7 @@ impl SigmaQuality {
     /// # Errors
     ///
     /// The errors of [`calibration`].
-    pub fn of(predicted: &[f64], measured: &[f64]) -> Result<Self> {
+    pub fn compare(predicted: &[f64], measured: &[f64]) -> Result<Self> {
         let calibration = calibration(predicted, measured, BINS)?;
         Ok(Self { kendall_tau: kendall_tau_b(predicted, measured)?, calibration })
     }

@@ -157,12 +157,12 @@ impl Matrix {
     }
 }
 
-/// Computes the mean over all rows of `of(value, column)`, column by column; zeros where there are no rows.
-pub(crate) fn column_means(matrix: &Matrix, of: impl Fn(f64, usize) -> f64) -> Vec<f64> {
+/// Computes the mean over all rows of `term(value, column)`, column by column; zeros where there are no rows.
+pub(crate) fn column_means(matrix: &Matrix, term: impl Fn(f64, usize) -> f64) -> Vec<f64> {
     let mut sums = vec![0.0; matrix.columns()];
     for row in 0..matrix.rows() {
         for (column, (sum, &value)) in sums.iter_mut().zip(matrix.row(row)).enumerate() {
-            *sum += of(f64::from(value), column);
+            *sum += term(f64::from(value), column);
         }
     }
     sums.iter().map(|sum| sum / matrix.rows().max(1) as f64).collect()

@@ -22,14 +22,14 @@ pub fn is_below(value: f64, line: f64) -> bool {
 /// ```
 /// use rehang_core::Verdict;
 ///
-/// let of = |curve: &[f64]| Verdict::along(curve, Some(40.0));
-/// assert_eq!(of(&[45.0, 50.0, 60.0]), Verdict::SwitchNow);
+/// let verdict = |curve: &[f64]| Verdict::from_curve(curve, Some(40.0));
+/// assert_eq!(verdict(&[45.0, 50.0, 60.0]), Verdict::SwitchNow);
 /// // It starts above the line and dips below it on the way.
-/// assert_eq!(of(&[45.0, 30.0, 60.0]), Verdict::ReembedFirst { until: 1.0 });
-/// assert_eq!(of(&[45.0, 50.0, 30.0]), Verdict::DoNotSwitch);
+/// assert_eq!(verdict(&[45.0, 30.0, 60.0]), Verdict::ReembedFirst { until: 1.0 });
+/// assert_eq!(verdict(&[45.0, 50.0, 30.0]), Verdict::DoNotSwitch);
 /// // The same answers, added up in another way.
-/// assert_eq!(of(&[40.0 - 1e-12, 50.0]), Verdict::SwitchNow);
-/// assert_eq!(Verdict::along(&[45.0], None), Verdict::NotMeasured);
+/// assert_eq!(verdict(&[40.0 - 1e-12, 50.0]), Verdict::SwitchNow);
+/// assert_eq!(Verdict::from_curve(&[45.0], None), Verdict::NotMeasured);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "verdict")]
@@ -52,7 +52,7 @@ impl Verdict {
     /// Returns the verdict of an exact curve. `values[c]` is the quality in percent with c of the
     /// `values.len() − 1` items re-embedded. [`Verdict::NotMeasured`] where there are no values, or no finite
     /// line.
-    pub fn along(values: &[f64], do_nothing: Option<f64>) -> Self {
+    pub fn from_curve(values: &[f64], do_nothing: Option<f64>) -> Self {
         let (Some(line), Some(last)) =
             (do_nothing.filter(|line| line.is_finite()), values.len().checked_sub(1))
         else {

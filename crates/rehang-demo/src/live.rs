@@ -420,7 +420,7 @@ fn percentile(values: &[f64], share: f64) -> f64 {
 }
 
 fn item(adapter: &Adapter, id: &str, images: &Images, row: usize, vector: Option<Vec<f32>>) -> ItemWrite {
-    let old = |vector| NewVector::of_model(adapter.old.name.clone(), vector, Provenance::Old);
+    let old = |vector| NewVector::from_model(adapter.old.name.clone(), vector, Provenance::Old);
     ItemWrite {
         id: id.to_owned(),
         source: Some(Images::name(row)),

@@ -13,7 +13,8 @@ use crate::reading::{Cut, Reading};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Learnt {
     /// Service that this is known of, as a fingerprint.
-    pub(crate) of: String,
+    #[serde(rename = "of")]
+    pub(crate) service: String,
     /// Number of texts that a request may have.
     #[serde(flatten)]
     pub(crate) ceiling: Ceiling,
@@ -44,7 +45,7 @@ impl Learnt {
     /// Makes the record of a service of which nothing is known yet.
     pub(crate) fn nothing(config: &HttpConfig) -> Self {
         Self {
-            of: service_of(config),
+            service: service_of(config),
             ceiling: Ceiling::default(),
             is_full: false,
             refuses_format: false,
@@ -56,7 +57,7 @@ impl Learnt {
     /// Reads what was learnt of the service of a configuration; `None` where it is of another one, or no such
     /// text.
     pub(crate) fn read(config: &HttpConfig, text: &str) -> Option<Self> {
-        serde_json::from_str(text).ok().filter(|learnt: &Self| learnt.of == service_of(config))
+        serde_json::from_str(text).ok().filter(|learnt: &Self| learnt.service == service_of(config))
     }
 
     /// Writes it as a short text; `None` where it says nothing.

@@ -37,7 +37,7 @@ impl Lengths {
         if let EncoderConfig::Onnx(config) = config
             && let OnnxInput::Text(text) = &config.input
         {
-            return Ok(Some(Self { reader: Reader::of_tokenizer(text, base)?, texts: 0 }));
+            return Ok(Some(Self { reader: Reader::from_tokenizer(text, base)?, texts: 0 }));
         }
         let _ = (config, base);
         Ok(None)

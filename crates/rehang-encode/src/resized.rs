@@ -63,7 +63,7 @@ impl Resized {
 
     /// Fingerprint of a text and the width, for what depends on both. Its first word is in galleries since
     /// vectors could only be cut.
-    fn of_width(&self, text: &str) -> String {
+    fn fingerprint_with_width(&self, text: &str) -> String {
         Fingerprint::new("shortened").with(&text).with(&self.check.space().dimension).text()
     }
 
@@ -113,11 +113,11 @@ impl Encoder for Resized {
     }
 
     fn fingerprint(&self) -> Result<Option<String>> {
-        Ok(self.encoder.fingerprint()?.map(|whole| self.of_width(&whole)))
+        Ok(self.encoder.fingerprint()?.map(|whole| self.fingerprint_with_width(&whole)))
     }
 
     fn configured(&self) -> Result<String> {
-        Ok(self.of_width(&self.encoder.configured()?))
+        Ok(self.fingerprint_with_width(&self.encoder.configured()?))
     }
 
     fn spent(&self) -> Spent {

@@ -75,7 +75,7 @@ impl Owned {
 
 impl Known {
     /// Keeps the vector that an encoder gave an item.
-    pub(crate) fn of(input: &Input<'_>, vector: &[f32]) -> Self {
+    pub(crate) fn new(input: &Input<'_>, vector: &[f32]) -> Self {
         Self { item: Owned::new(input), vector: vector.to_vec(), among: None }
     }
 
@@ -148,7 +148,7 @@ impl Rider {
 
     /// Decides whether a rider goes with a request of so many texts, where it may have a seat there: now and
     /// then, or where it `must`.
-    pub(crate) fn of_request(&self, texts: usize, has_seat: bool, must: bool) -> Ride {
+    pub(crate) fn ride_with_request(&self, texts: usize, has_seat: bool, must: bool) -> Ride {
         let mut state = lock(&self.state);
         let Some(known) = state.known.first().cloned() else { return Ride::None };
         state.texts_since += texts as u64;
@@ -194,7 +194,7 @@ impl Rider {
         let known = |(input, vector): (&Input<'_>, &Vec<f32>)| {
             let place = inputs.iter().position(|other| std::ptr::eq(other, input));
             let among = place.filter(|_| inputs.len() > 1).map(|place| (Arc::clone(&all), place));
-            Arc::new(Known { among, ..Known::of(input, vector) })
+            Arc::new(Known { among, ..Known::new(input, vector) })
         };
         state.known = good.into_iter().take(KNOWN_MAX).map(known).collect();
         !state.known.is_empty()

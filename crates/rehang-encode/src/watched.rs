@@ -106,7 +106,7 @@ impl Encoder for Watched {
         }
         let answers = self.encoder.encode(inputs)?;
         let is_first = self.rider.learn(inputs, &answers.iter().map(Some).collect::<Vec<_>>());
-        let is_compared = match self.rider.of_request(inputs.len(), false, false) {
+        let is_compared = match self.rider.ride_with_request(inputs.len(), false, false) {
             Ride::Along(turn) | Ride::Alone(turn) => self.compare(turn)?,
             Ride::None => is_first,
         };
@@ -197,9 +197,9 @@ mod tests {
                 let late = turned.load(Ordering::SeqCst);
                 turned.fetch_or(sources.contains(&"900"), Ordering::SeqCst);
                 let turn = if late { later } else { 0.0 };
-                let of = |source: &str| angle(most, source.parse().unwrap(), sources.len() == 1) + turn;
+                let angle_of = |source: &str| angle(most, source.parse().unwrap(), sources.len() == 1) + turn;
                 Ok(Matrix::from_fn(sources.len(), 2, |row, column| {
-                    [f32::cos, f32::sin][column](of(sources[row]))
+                    [f32::cos, f32::sin][column](angle_of(sources[row]))
                 }))
             };
             let space = Space::new("m", 2, Distance::Cosine, false);

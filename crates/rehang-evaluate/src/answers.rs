@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use rehang_core::check::expect_count;
 use rehang_core::curve::{Qrels, Relevance};
 use rehang_core::{Error, Labels, Matrix, Result};
-use rehang_files::{InputReader, Join, Names, VectorSource, said};
+use rehang_files::{InputReader, Join, Names, VectorSource, joined_names};
 
 /// Files of right answers, of queries and of their groups. Without `labels` and `qrels`, no item counts as a
 /// right answer.
@@ -100,7 +100,7 @@ impl Answers {
         // A name means the same class in the gallery and among the queries.
         let mut classes = Names::default();
         if !files.labels.is_empty() {
-            let path = said(&files.labels);
+            let path = joined_names(&files.labels);
             let labels = join.old_values(&path, inputs.labels("labels", &files.labels, &mut classes)?)?;
             expect_count(&path, labels.len(), "the gallery", items)?;
             answers.labels = Some(labels);
@@ -112,7 +112,7 @@ impl Answers {
             answers.query_labels = Some(labels);
         }
         if !files.groups.is_empty() {
-            let path = said(&files.groups);
+            let path = joined_names(&files.groups);
             let mut names = Names::default();
             // Without separate queries the groups are those of the gallery's rows; only some of the rows may
             // be selected.
@@ -192,7 +192,7 @@ impl AnswerFiles {
         }
         let has_queries = has_queries || self.queries.is_some();
         if !self.labels.is_empty() && self.qrels.is_some() {
-            return Err(Error::option("labels", said(&self.labels), "nothing beside `qrels`"));
+            return Err(Error::option("labels", joined_names(&self.labels), "nothing beside `qrels`"));
         }
         if !self.labels.is_empty() && has_queries && self.query_labels.is_none() {
             return Err(Error::missing("`query_labels`", "`queries` with `labels`"));

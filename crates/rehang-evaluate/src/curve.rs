@@ -15,7 +15,7 @@ use rehang_core::statistics::{Interval, SigmaQuality};
 use rehang_core::{Adapter, Distance, Error, Matrix, Progress, Result, Verdict};
 use rehang_files::adapter_file::AdapterSource;
 use rehang_files::{
-    Columns, InputReader, JoinFiles, RowSelection, VectorSource, expect_same_items, said, stream,
+    Columns, InputReader, JoinFiles, RowSelection, VectorSource, expect_same_items, joined_names, stream,
 };
 use rehang_fit::guards::{CurveSummary, gain};
 use serde::Serialize;
@@ -190,7 +190,7 @@ pub fn curve(files: &CurveFiles, progress: &Progress) -> Result<CurveAnswer> {
     let new = inputs.matrix("new", &files.new)?;
     let adapted = inputs.matrix("adapted", &files.adapted)?;
     let old = (!files.old.is_empty()).then(|| inputs.matrix("old", &files.old)).transpose()?;
-    let [new_said, adapted_said, old_said] = [&files.new, &files.adapted, &files.old].map(|at| said(at));
+    let [new_said, adapted_said, old_said] = [&files.new, &files.adapted, &files.old].map(|at| joined_names(at));
     if let (Some(adapter), Some(path)) = (&adapter, &files.adapter) {
         inputs.note_adapter(path, adapter)?;
         for (space, said, vectors) in
@@ -223,7 +223,7 @@ pub fn curve(files: &CurveFiles, progress: &Progress) -> Result<CurveAnswer> {
     // Errors of σ² are found before anything is written.
     let mut predicted = None;
     if !files.sigma.is_empty() {
-        let sigma_said = said(&files.sigma);
+        let sigma_said = joined_names(&files.sigma);
         let sigma = join.old_values(&sigma_said, inputs.column("sigma", &files.sigma)?)?;
         expect_count(&new_said, new.rows(), &sigma_said, sigma.len())?;
         if let Some(item) = sigma.iter().position(|value| !value.is_finite()) {
@@ -277,7 +277,7 @@ pub fn curve(files: &CurveFiles, progress: &Progress) -> Result<CurveAnswer> {
     let warnings = problems(&curve, relevance);
     let intervals = (samples > 0).then(|| curve.area_intervals(samples, LEVEL, SEED)).transpose()?;
     let sigma =
-        predicted.map(|predicted| SigmaQuality::of(&predicted, &true_errors(&new, &adapted))).transpose()?;
+        predicted.map(|predicted| SigmaQuality::compare(&predicted, &true_errors(&new, &adapted))).transpose()?;
     // Warnings become findings and no failure: the numbers are right all the same, and scripts that compare
     // models want them.
     let said = warnings.iter().map(|warning| Finding { severity: Severity::Warning, ..warning.clone() });
@@ -348,7 +348,7 @@ fn problems(exact: &Curve, relevance: Relevance<'_>) -> Vec<Finding> {
     let Some(&metric) = Metric::for_report(exact.lines.metrics().collect()).first() else { return problems };
     let (line, today) = (&exact.lines[metric], today.map(|today| today.values[metric]));
     // Equal qualities are no warning, as in a report.
-    if let (Some(do_nothing), Verdict::DoNotSwitch) = (today, Verdict::along(line.values(), today)) {
+    if let (Some(do_nothing), Verdict::DoNotSwitch) = (today, Verdict::from_curve(line.values(), today)) {
         let summary = CurveSummary {
             measure: metric.name(),
             do_nothing,
@@ -417,7 +417,7 @@ impl CurveAnswer {
         let mut value = self.guarded.clone();
         value.insert("n".into(), json!(self.items));
         if let Some(intervals) = &self.intervals {
-            value.insert("area_interval".into(), drawn(intervals, self.samples));
+            value.insert("area_interval".into(), intervals_json(intervals, self.samples));
         }
         value.extend(further(&self.curve).map(|(metric, line)| (metric.id(), summary(line))));
         if let Some((_, line)) = self.agreement() {
@@ -453,7 +453,7 @@ impl CurveAnswer {
         let today = curve.do_nothing.as_ref().map(|today| &today.evaluation.values);
         value.insert("do_nothing".into(), json!(today.map(|today| in_table(|metric| today[metric]))));
         let passes = today.map(|today| {
-            in_table(|metric| Verdict::along(lines[metric].values(), Some(today[metric])).passes_at())
+            in_table(|metric| Verdict::from_curve(lines[metric].values(), Some(today[metric])).passes_at())
         });
         value.insert("passes_do_nothing_at".into(), json!(passes));
         if let Some(points) = self.grid {
@@ -483,7 +483,7 @@ impl CurveAnswer {
 }
 
 /// Writes intervals over queries as JSON, by metric, with how they were drawn.
-fn drawn(intervals: &ByMetric<Interval>, samples: usize) -> Value {
+fn intervals_json(intervals: &ByMetric<Interval>, samples: usize) -> Value {
     let mut value = json!({ "level": LEVEL, "samples": samples, "seed": SEED });
     for (metric, of) in intervals.iter() {
         value[metric.id()] = json!([of.low, of.high]);
@@ -494,8 +494,8 @@ fn drawn(intervals: &ByMetric<Interval>, samples: usize) -> Value {
 /// Metrics that stand beside each other in the answer; every other one stands by itself.
 pub const TABLE: [Metric; 3] = [TOP1, TOP5, MAP];
 
-fn in_table<T: Serialize>(of: impl Fn(Metric) -> T) -> Value {
-    Value::Object(TABLE.iter().map(|&metric| (metric.id(), json!(of(metric)))).collect())
+fn in_table<T: Serialize>(value: impl Fn(Metric) -> T) -> Value {
+    Value::Object(TABLE.iter().map(|&metric| (metric.id(), json!(value(metric)))).collect())
 }
 
 fn summary(line: &Line) -> Value {

@@ -87,7 +87,7 @@ pub fn floors(
     let count = new_queries.rows().min(DISTANCES_MAX / rows.max(1)).max(1);
     let counted: Vec<usize> = (0..count.min(new_queries.rows())).collect();
     progress.begin("floors", "queries", 4 * counted.len() as u64);
-    let of = |gallery: &Matrix,
+    let distances_to = |gallery: &Matrix,
               queries: &Matrix,
               distance,
               own_row: &(dyn Fn(usize) -> Option<usize> + Sync),
@@ -99,11 +99,11 @@ pub fn floors(
         })
     };
     let row_of = |query: usize| own.then(|| input.held_out[query]);
-    let today = of(input.old.matrix(), old_queries, before, &row_of, 0.0)?;
-    let switch = of(input.adapted.matrix(), new_queries, after, &row_of, input.handicap)?;
+    let today = distances_to(input.old.matrix(), old_queries, before, &row_of, 0.0)?;
+    let switch = distances_to(input.adapted.matrix(), new_queries, after, &row_of, input.handicap)?;
     let place_of = |query: usize| own.then_some(query);
-    let today_held_out = of(&held_out, old_queries, before, &place_of, 0.0)?;
-    let native = of(input.native.matrix(), new_queries, after, &place_of, 0.0)?;
+    let today_held_out = distances_to(&held_out, old_queries, before, &place_of, 0.0)?;
+    let native = distances_to(input.native.matrix(), new_queries, after, &place_of, 0.0)?;
     let chosen = match values {
         Some(values) => values.to_vec(),
         None => usual(before, &today, input.items as f64 / rows as f64),
@@ -252,7 +252,7 @@ mod tests {
 
     /// Two models that see a point of a plane, the new one with all similarities closer together.
     fn world(distance: Distance) -> [Vectors; 2] {
-        let of = |name: &str, own: f32, noise: f32| {
+        let vectors = |name: &str, own: f32, noise: f32| {
             let rows = Matrix::from_fn(240, 3, |row, column| match column {
                 0 => (row as f32 * 0.37).sin() + noise * (row as f32 * 7.1).cos(),
                 1 => (row as f32 * 0.37).cos() + noise * (row as f32 * 5.3).sin(),
@@ -260,7 +260,7 @@ mod tests {
             });
             Vectors::new(Space::new(name, 3, distance, false), rows, name).unwrap()
         };
-        [of("old", 0.2, 0.0), of("new", 1.0, 0.3)]
+        [vectors("old", 0.2, 0.0), vectors("new", 1.0, 0.3)]
     }
 
     /// Carries one floor over by all distances, pair by pair and sorted: the slow twin of [`floors`].
@@ -277,13 +277,13 @@ mod tests {
             .flat_map(|&q| items.iter().map(move |&i| (q, i)))
             .filter(|(q, i)| q != i)
             .collect();
-        let of = |v: &Vectors, (q, i): (usize, usize)| distance.between(v.matrix().row(q), v.matrix().row(i));
-        let passes = |pair| of(today, pair) <= distance_at(distance, floor);
+        let between = |v: &Vectors, (q, i): (usize, usize)| distance.between(v.matrix().row(q), v.matrix().row(i));
+        let passes = |pair| between(today, pair) <= distance_at(distance, floor);
         let answers = pairs.iter().filter(|pair| passes(**pair)).count();
-        let mut later: Vec<f64> = pairs.iter().map(|pair| of(then, *pair) + more).collect();
+        let mut later: Vec<f64> = pairs.iter().map(|pair| between(then, *pair) + more).collect();
         later.sort_by(f64::total_cmp);
         let limit = later[answers - 1];
-        let kept = pairs.iter().filter(|pair| passes(**pair) && of(then, **pair) + more <= limit).count();
+        let kept = pairs.iter().filter(|pair| passes(**pair) && between(then, **pair) + more <= limit).count();
         (floor_at(distance, limit as f32), 1.0 - kept as f64 / answers as f64)
     }
 
@@ -346,10 +346,10 @@ mod tests {
             native: &native,
             queries: None,
         };
-        let of = |values: Option<&[f64]>| floors(&input, values, &Progress::default()).unwrap().unwrap();
-        let none = of(Some(&[0.0]));
+        let floors_at = |values: Option<&[f64]>| floors(&input, values, &Progress::default()).unwrap().unwrap();
+        let none = floors_at(Some(&[0.0]));
         assert_eq!((none.rows[0].adapted, none.rows[0].native), (None, None));
-        let usual = of(None);
+        let usual = floors_at(None);
         let answers: Vec<f64> = usual.rows.iter().map(|row| row.answers.round()).collect();
         assert_eq!((answers, usual.today.as_str()), (vec![10.0, 100.0], "Euclidean distance"));
         let unknown = StudyQueries { new: native.matrix(), old: None };

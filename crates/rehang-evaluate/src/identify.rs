@@ -10,7 +10,7 @@ use rehang_core::{
 };
 use rehang_files::{
     AtomicFile, InputReader, JoinFiles, NamedFile, RowSelection, VectorSource, expect_distinct,
-    expect_same_items, read_ids, read_labels, said,
+    expect_same_items, read_ids, read_labels, joined_names,
 };
 use rehang_fit::{KINDS_MIN, KINSHIP_MIN, KINSHIP_WIDTH_MIN, kinds_of_pairs, kinship};
 use serde::Serialize;
@@ -163,9 +163,9 @@ pub struct Identified {
 impl Identified {
     /// Returns the candidate that made most vectors, or nearly made most where no candidate made any.
     pub fn main(&self) -> Option<usize> {
-        let most = |of: fn(&ModelFound) -> usize| {
+        let most = |count: fn(&ModelFound) -> usize| {
             let places = (0..self.models.len()).rev();
-            places.max_by_key(|&place| of(&self.models[place])).filter(|&place| of(&self.models[place]) > 0)
+            places.max_by_key(|&place| count(&self.models[place])).filter(|&place| count(&self.models[place]) > 0)
         };
         most(|model| model.made).or_else(|| most(|model| model.near))
     }
@@ -203,7 +203,7 @@ impl Identified {
     /// Notes that the vectors are a random sample of more, and how large a share of another model it would
     /// have shown.
     #[must_use]
-    pub fn of_sample(mut self) -> Self {
+    pub fn marked_as_sample(mut self) -> Self {
         if self.compared > 0 {
             self.unseen_share = Some(1.0 - 0.05_f64.powf(1.0 / self.compared as f64));
         }
@@ -260,11 +260,11 @@ impl Candidate {
 /// use rehang_core::Matrix;
 /// use rehang_evaluate::{Candidate, Maker, Origin, identify_vectors};
 ///
-/// let of = |seed: usize| Matrix::from_fn(40, 8, |row, column| ((row * 37 + column * (seed + row)) % 101) as f32 - 50.0);
+/// let vectors_of = |seed: usize| Matrix::from_fn(40, 8, |row, column| ((row * 37 + column * (seed + row)) % 101) as f32 - 50.0);
 /// let candidate = |name: &str, vectors| Candidate { name: name.into(), vectors, noise: 0.0 };
 /// // The first model's, cut to 6 coordinates; three of them are of the second.
-/// let unknown = Matrix::from_fn(40, 6, |row, column| of(if row < 3 { 13 } else { 5 }).row(row)[column]);
-/// let found = identify_vectors(&unknown, &[candidate("a", of(5)), candidate("b", of(13))])?;
+/// let unknown = Matrix::from_fn(40, 6, |row, column| vectors_of(if row < 3 { 13 } else { 5 }).row(row)[column]);
+/// let found = identify_vectors(&unknown, &[candidate("a", vectors_of(5)), candidate("b", vectors_of(13))])?;
 /// assert_eq!((found.origin, found.models[0].made, found.models[1].made), (Origin::Mixed, 37, 3));
 /// assert_eq!((found.makers[2], found.minority()[2].0), (Maker::Model(1), 2));
 /// # Ok::<(), rehang_core::Error>(())
@@ -652,9 +652,9 @@ pub fn identify(files: &IdentifyFiles, progress: &Progress) -> Result<Identified
     inputs.expect_apart(&outputs)?;
     let mut candidates = Vec::new();
     for ((name, sources), vectors) in known.into_iter().zip(matrices) {
-        expect_count(said(&sources), vectors.rows(), "the first model's vectors", rows)?;
+        expect_count(joined_names(&sources), vectors.rows(), "the first model's vectors", rows)?;
         let vectors = join.new_side(vectors);
-        expect_count(said(&files.vectors), unknown.rows(), said(&sources), vectors.rows())?;
+        expect_count(joined_names(&files.vectors), unknown.rows(), joined_names(&sources), vectors.rows())?;
         candidates.push(Candidate { name, vectors, noise: 0.0 });
     }
     let mut found = if !files.models.is_empty() {
@@ -690,10 +690,10 @@ impl IdentifyFiles {
 }
 
 fn by_pairs(old: Matrix, new: Matrix, files: &IdentifyFiles, progress: &Progress) -> Result<Identified> {
-    let of = |name: &str, rows, sources: &[VectorSource]| {
-        Vectors::measured(name, Distance::Cosine, rows, &said(sources))
+    let measured = |name: &str, rows, sources: &[VectorSource]| {
+        Vectors::measured(name, Distance::Cosine, rows, &joined_names(sources))
     };
-    let pairs = Pairs::new(of("unknown", old, &files.vectors)?, of("new", new, &files.new)?, None, None)?;
+    let pairs = Pairs::new(measured("unknown", old, &files.vectors)?, measured("new", new, &files.new)?, None, None)?;
     let found = kinds_of_pairs(&pairs, files.seed, progress)?;
     let too_little = (pairs.len() < KINDS_MIN).then(|| few("vectors to look at", pairs.len(), KINDS_MIN));
     let mut small = Vec::new();
@@ -897,7 +897,7 @@ mod tests {
     #[test]
     fn of_a_sample_it_is_said_what_it_would_not_show() {
         let own = model(300, 16, 1);
-        let found = identify_vectors(&own, &[candidate("a", own.clone())]).unwrap().of_sample();
+        let found = identify_vectors(&own, &[candidate("a", own.clone())]).unwrap().marked_as_sample();
         // (1 − p)³⁰⁰ = 0.05
         assert!((found.unseen_share.unwrap() - 0.009_936).abs() < 1e-5);
     }

@@ -7,7 +7,7 @@ use rehang_core::finding::Finding;
 use rehang_core::order::{OrderInput, Policy, order as order_items};
 use rehang_core::{Error, Matrix, Result};
 use rehang_files::adapter_file::AdapterSource;
-use rehang_files::{HeadFiles, InputReader, JoinFiles, VectorSource, expect_same_items, said};
+use rehang_files::{HeadFiles, InputReader, JoinFiles, VectorSource, expect_same_items, joined_names};
 use serde::Serialize;
 
 /// Files to order a gallery from, the policy, and the file for the order. Every policy needs `sigma` or
@@ -90,7 +90,7 @@ pub fn order(files: &OrderFiles) -> Result<Ordered> {
     let sigma = given(&files.sigma).then(|| inputs.column("sigma", &files.sigma)).transpose()?;
     let adapted = given(&files.adapted).then(|| inputs.matrix("adapted", &files.adapted)).transpose()?;
     let new = given(&files.new).then(|| inputs.matrix("new", &files.new)).transpose()?;
-    let [sigma_said, adapted_said, new_said] = [&files.sigma, &files.adapted, &files.new].map(|at| said(at));
+    let [sigma_said, adapted_said, new_said] = [&files.sigma, &files.adapted, &files.new].map(|at| joined_names(at));
     if let (Some(sigma), Some(adapted)) = (&sigma, &adapted) {
         expect_count(&sigma_said, sigma.len(), &adapted_said, adapted.rows())?;
     }

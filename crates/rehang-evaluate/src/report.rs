@@ -15,7 +15,7 @@ use rehang_core::order::Policy;
 use rehang_core::report::{InputRecord, Precision, Report};
 use rehang_core::{Adapter, Bridge, Error, Labels, Matrix, Progress, Result, Vectors};
 use rehang_files::adapter_file::AdapterSource;
-use rehang_files::{HeadFiles, InputReader, JoinFiles, RowSelection, VectorSource, expect_same_items, said};
+use rehang_files::{HeadFiles, InputReader, JoinFiles, RowSelection, VectorSource, expect_same_items, joined_names};
 
 use crate::answers::{AnswerFiles, Answers};
 use crate::guards::{adapter_findings, among_pairs};
@@ -162,7 +162,7 @@ pub fn report(files: &ReportFiles, progress: &Progress) -> Result<Reported> {
     let by_position = if files.join.is_by_position() { files.new.as_slice() } else { &[] };
     expect_same_items(&[&files.old, by_position, &files.side])?;
     let (old, new) = (join.old_side("old vectors", old)?, join.new_side(new));
-    let old_said = said(&files.old);
+    let old_said = joined_names(&files.old);
     // The adapters say which spaces these files are of; the study refuses an adapter of other spaces.
     let mut unlike = Vec::new();
     for adapter in &adapters {
@@ -170,7 +170,7 @@ pub fn report(files: &ReportFiles, progress: &Progress) -> Result<Reported> {
         unlike.push(unlike_pairs(adapter, &old, &old_said, files.force)?);
     }
     let old = Vectors::new(first.old.clone(), old, &old_said)?;
-    let new = Vectors::new(first.new.clone(), new, &said(&files.new))?;
+    let new = Vectors::new(first.new.clone(), new, &joined_names(&files.new))?;
     let mut side = None;
     if !files.side.is_empty() {
         side = Some(join.old_side("side information", inputs.matrix("side", &files.side)?)?);
@@ -341,7 +341,7 @@ impl ReportFiles {
         }
         // A selection of rows picks from the sample alone.
         let mut read = InputReader::new(None)?;
-        let path = said(&self.gallery);
+        let path = joined_names(&self.gallery);
         let gallery = read.matrix("gallery", &self.gallery)?;
         adapter.expect_input_width(gallery.columns()).map_err(|error| error.context(path.clone()))?;
         let rows = rows_in(&gallery, old.matrix(), &path)?;
@@ -388,7 +388,7 @@ fn overlap_with_pairs(
     if !files.pairs_old.is_empty() {
         let mut read = InputReader::new(files.pairs_rows.as_ref())?;
         let pairs = read.matrix("pairs", &files.pairs_old)?;
-        let context = |error: Error| error.context(said(&files.pairs_old));
+        let context = |error: Error| error.context(joined_names(&files.pairs_old));
         adapters[0].expect_input_width(pairs.columns()).map_err(context)?;
         inputs.read.append(&mut read.read);
         return Ok(Some((overlap(&pairs, old), true)));

@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn without_right_answers_the_whole_vectors_are_the_measure() {
         let new = vectors(3);
-        let of = |widths: &[usize], precisions: &[Precision]| {
+        let sizes_at = |widths: &[usize], precisions: &[Precision]| {
             let options = StudyOptions {
                 widths: widths.to_vec(),
                 precisions: precisions.to_vec(),
@@ -194,10 +194,10 @@ mod tests {
             };
             sizes(&plain(&new, &new, None), new.matrix(), &options, &Progress::default())
         };
-        assert_eq!(of(&[], &[]), Ok(Vec::new()));
-        let found = of(&[3], &[Precision::F16]).unwrap();
+        assert_eq!(sizes_at(&[], &[]), Ok(Vec::new()));
+        let found = sizes_at(&[3], &[Precision::F16]).unwrap();
         assert!(found[0].new_model["agreement@10"] < 90.0 && found[0].at_the_switch.is_empty());
-        let found = of(&[], &[Precision::F16]).unwrap();
+        let found = sizes_at(&[], &[Precision::F16]).unwrap();
         assert_eq!((found[0].width, found[0].new_model["agreement@10"]), (6, 100.0));
         let half = found[1].new_model["agreement@10"];
         assert!(half > 99.0 && half <= 100.0, "{half}");

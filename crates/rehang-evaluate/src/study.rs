@@ -917,7 +917,7 @@ pub(crate) mod tests {
     /// Returns an adapter that leaves every vector as it is.
     fn identity(pairs: usize) -> Adapter {
         let layer = Dense { weight: Matrix::new(1, vec![1.0]).unwrap(), bias: vec![0.0], relu: false };
-        let map = Map::of_layers(InputScaling::AsIs, vec![layer]);
+        let map = Map::from_layers(InputScaling::AsIs, vec![layer]);
         let training = Training { method: "identity".into(), pairs, ..Training::default() };
         Adapter {
             training,
@@ -1189,19 +1189,19 @@ pub(crate) mod tests {
         let old = vectors("old", |item| if item < 30 { 500.0 - item as f32 } else { -(item as f32) });
         let adapter = identity(7);
         let contenders = [StudyAdapter { name: "one".into(), adapter: &adapter }];
-        let of = |ground: &StudyInput<'_>| {
+        let report_on = |ground: &StudyInput<'_>| {
             study(ground, &contenders, &options(&[Policy::Random], 0), &Progress::default()).unwrap()
         };
-        let report = of(&plain(&old, &new, None));
+        let report = report_on(&plain(&old, &new, None));
         let line = report.do_nothing["agreement@10"];
         assert!(line > 90.0 && line < 100.0, "only neighbours across the border are lost: {line}");
         assert_eq!(report.new_model["agreement@10"], 100.0);
         assert!(report.curves[0].metrics["agreement@10"].passes_do_nothing_at.is_some());
 
         let queries = Some(StudyQueries { new: new.matrix(), old: None });
-        assert!(of(&StudyInput { queries, ..plain(&old, &new, None) }).do_nothing.is_empty());
+        assert!(report_on(&StudyInput { queries, ..plain(&old, &new, None) }).do_nothing.is_empty());
         let queries = Some(StudyQueries { new: new.matrix(), old: Some(new.matrix()) });
-        assert!(!of(&StudyInput { queries, ..plain(&old, &new, None) }).do_nothing.is_empty());
+        assert!(!report_on(&StudyInput { queries, ..plain(&old, &new, None) }).do_nothing.is_empty());
     }
 
     #[test]

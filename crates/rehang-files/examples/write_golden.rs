@@ -16,7 +16,7 @@ use serde_json::json;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = PathBuf::from(std::env::args().nth(1).ok_or("the folder to write to is missing")?);
-    for (name, adapter) in adapters::of_every_kind() {
+    for (name, adapter) in adapters::adapters_of_every_kind() {
         let mut random = ChaCha8Rng::seed_from_u64(99);
         let applier = Applier::new(&adapter)?;
         let rows = 6;

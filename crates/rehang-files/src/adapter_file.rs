@@ -178,7 +178,7 @@ pub fn to_bytes(adapter: &Adapter) -> Result<Vec<u8>> {
     let (metadata, kind) = (describe(adapter)?, version_of(adapter));
     let mut adapter = adapter.clone();
     let mut head = HeadParts::taken_from(&mut adapter);
-    let parts = Parts::of(&mut adapter, head.as_mut()).0;
+    let parts = Parts::from_adapter(&mut adapter, head.as_mut()).0;
     let tensors: Vec<_> = parts.iter().map(|(name, part)| part.tensor(name.clone())).collect();
     tensors::write(&kind, metadata, &tensors)
 }
@@ -207,7 +207,7 @@ pub fn to_bytes(adapter: &Adapter) -> Result<Vec<u8>> {
 pub fn halved(adapter: &Adapter) -> Result<Adapter> {
     let mut adapter = adapter.clone();
     let mut head = HeadParts::taken_from(&mut adapter);
-    for (name, part) in Parts::of(&mut adapter, head.as_mut()).0 {
+    for (name, part) in Parts::from_adapter(&mut adapter, head.as_mut()).0 {
         let Part::Matrix(matrix) = part else { continue };
         for value in matrix.as_mut_slice() {
             let rounded = f16::from_f32(*value).to_f32();
@@ -328,7 +328,7 @@ struct PerKindOutline {
 }
 
 impl MapOutline {
-    fn of(map: &Map) -> Self {
+    fn from_map(map: &Map) -> Self {
         let relu = |layers: &[Dense]| layers.iter().map(|layer| layer.relu).collect();
         let second = map.second.as_ref();
         let per_kind = map.per_kind.as_ref();
@@ -340,8 +340,8 @@ impl MapOutline {
             skip: map.skip.is_some(),
             kernel: map.kernel.is_some(),
             per_kind: per_kind.map(|kinds| PerKindOutline {
-                gate: Box::new(Self::of(&kinds.gate)),
-                maps: kinds.maps.iter().map(Self::of).collect(),
+                gate: Box::new(Self::from_map(&kinds.gate)),
+                maps: kinds.maps.iter().map(Self::from_map).collect(),
             }),
         }
     }
@@ -397,7 +397,7 @@ struct SketchOutline {
 }
 
 impl SketchOutline {
-    fn of(sketch: &RowSketch) -> Self {
+    fn from_sketch(sketch: &RowSketch) -> Self {
         let hashes = sketch.hashes().iter().map(|hash| format!("{hash:016x}")).collect();
         Self { rows: sketch.rows(), hashes }
     }
@@ -420,7 +420,7 @@ fn describe(adapter: &Adapter) -> Result<Metadata> {
         ("rehang_version".into(), training.version.clone()),
         ("old_space".into(), json(&adapter.old)?),
         ("new_space".into(), json(&adapter.new)?),
-        ("map".into(), json(&MapOutline::of(&adapter.map))?),
+        ("map".into(), json(&MapOutline::from_map(&adapter.map))?),
         ("geometry".into(), adapter.geometry.name().into()),
         ("uncertainty".into(), adapter.uncertainty.name().into()),
         ("method".into(), training.method.clone()),
@@ -439,7 +439,7 @@ fn describe(adapter: &Adapter) -> Result<Metadata> {
         metadata.insert(HALVES.0.into(), HALVES.1.into());
     }
     if let Some(sketch) = &training.pairs_sketch {
-        metadata.insert("pairs_sketch".into(), json(&SketchOutline::of(sketch))?);
+        metadata.insert("pairs_sketch".into(), json(&SketchOutline::from_sketch(sketch))?);
     }
     if let Uncertainty::OutOfFold(learned) = &adapter.uncertainty {
         let head = learned.head.as_ref().map(|head| match head.kind() {
@@ -489,7 +489,7 @@ impl HeadParts {
 struct Parts<'a>(Vec<(String, Part<'a>)>);
 
 impl<'a> Parts<'a> {
-    fn of(adapter: &'a mut Adapter, head: Option<&'a mut HeadParts>) -> Self {
+    fn from_adapter(adapter: &'a mut Adapter, head: Option<&'a mut HeadParts>) -> Self {
         let mut parts = Self::default();
         parts.map("", &mut adapter.map);
         match &mut adapter.geometry {
@@ -621,7 +621,7 @@ fn read(bytes: &[u8]) -> Result<Adapter, Detail> {
 /// checked yet.
 fn assembled(metadata: &Metadata, mut tensors: BTreeMap<String, Tensor<'static>>) -> Result<Adapter, Detail> {
     let (mut adapter, mut head) = outlined(metadata, &tensors)?;
-    for (name, part) in Parts::of(&mut adapter, head.as_mut()).0 {
+    for (name, part) in Parts::from_adapter(&mut adapter, head.as_mut()).0 {
         part.fill(tensors.remove(&name).ok_or_else(|| format!("tensor {name:?} is missing"))?)?;
     }
     if let Some(name) = tensors.keys().next() {

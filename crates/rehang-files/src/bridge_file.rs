@@ -105,7 +105,7 @@ fn read(bytes: &[u8]) -> Result<Bridge, Detail> {
     Ok(Bridge {
         old: parse_json(&metadata, "old_space")?,
         new: parse_json(&metadata, "new_space")?,
-        map: Map::of_layers(input, vec![layer]),
+        map: Map::from_layers(input, vec![layer]),
         share: parse(&metadata, "share")?,
         length: parse(&metadata, "length")?,
         training: Training {

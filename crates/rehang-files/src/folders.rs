@@ -97,7 +97,7 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    fn of(metadata: &Metadata) -> Self {
+    fn from_metadata(metadata: &Metadata) -> Self {
         let since = metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
         let written = since.map_or(0, |since| since.as_nanos() as u64);
         Self { bytes: metadata.len(), written: Some(written), etag: None }
@@ -253,13 +253,13 @@ impl Folder for LocalFolder {
     }
 
     fn stamp(&self, name: &Path) -> Result<Option<Stamp>> {
-        Ok(fs_err::metadata(self.0.join(name)).ok().map(|metadata| Stamp::of(&metadata)))
+        Ok(fs_err::metadata(self.0.join(name)).ok().map(|metadata| Stamp::from_metadata(&metadata)))
     }
 
     fn fetch(&self, name: &Path) -> Result<Fetched> {
         let path = self.0.join(name);
         let metadata = fs_err::metadata(&path).map_err(|error| Error::io("read", &path, &error))?;
-        Ok(Fetched(Arc::new(Held { path, stamp: Stamp::of(&metadata), _temporary: None })))
+        Ok(Fetched(Arc::new(Held { path, stamp: Stamp::from_metadata(&metadata), _temporary: None })))
     }
 
     fn put(&self, name: &Path, make: &mut dyn FnMut(&Path) -> Result<()>) -> Result<Stamp> {

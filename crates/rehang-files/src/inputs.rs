@@ -9,7 +9,7 @@ use crate::adapter_file::{self, AdapterSource};
 use crate::join::{self, MissingPolicy};
 use crate::paths::expect_apart;
 use crate::qrels::read_qrels;
-use crate::source::{VectorSource, said};
+use crate::source::{VectorSource, joined_names};
 use crate::stream;
 use crate::text::read_lines;
 use crate::values::{Names, read_f32_column, read_ids, read_labels, read_matrices, read_order};
@@ -166,7 +166,7 @@ impl InputReader {
     pub fn new(rows: Option<&RowSelection>) -> Result<Self> {
         let Some(selection) = rows else { return Ok(Self::default()) };
         let mut inputs = Self { rows: Some(selection.read()?), ..Self::default() };
-        inputs.mark("rows", std::slice::from_ref(&selection.file));
+        inputs.note_files("rows", std::slice::from_ref(&selection.file));
         Ok(inputs)
     }
 
@@ -180,10 +180,10 @@ impl InputReader {
     pub fn matrix(&mut self, role: &str, sources: &[VectorSource]) -> Result<Matrix> {
         let mut matrix = self.finite(role, sources)?;
         if let Some(mask) = &self.rows {
-            mask.expect_rows(&said(sources), matrix.rows())?;
+            mask.expect_rows(&joined_names(sources), matrix.rows())?;
             matrix = matrix.select(&mask.places(0..matrix.rows()));
         }
-        self.note(role, &said(sources), matrix.rows(), Some(matrix.columns()), matrix.fingerprint());
+        self.note(role, &joined_names(sources), matrix.rows(), Some(matrix.columns()), matrix.fingerprint());
         Ok(matrix)
     }
 
@@ -199,9 +199,9 @@ impl InputReader {
     }
 
     fn finite(&mut self, role: &str, sources: &[VectorSource]) -> Result<Matrix> {
-        self.mark(role, sources);
+        self.note_files(role, sources);
         let matrix = read_matrices(sources)?;
-        matrix.check_finite(&said(sources))?;
+        matrix.check_finite(&joined_names(sources))?;
         Ok(matrix)
     }
 
@@ -212,9 +212,9 @@ impl InputReader {
     /// As [`read_label_values`](crate::read_label_values); [`ErrorKind::Corrupt`] where one file holds whole
     /// numbers and another one names; [`ErrorKind::CountMismatch`] as in [`InputReader::matrix`].
     pub fn labels(&mut self, role: &str, sources: &[VectorSource], names: &mut Names) -> Result<Labels> {
-        self.mark(role, sources);
-        let labels = self.part(&said(sources), names.read(sources)?)?;
-        self.note(role, &said(sources), labels.len(), None, fingerprint(&labels));
+        self.note_files(role, sources);
+        let labels = self.select(&joined_names(sources), names.read(sources)?)?;
+        self.note(role, &joined_names(sources), labels.len(), None, fingerprint(&labels));
         Ok(labels)
     }
 
@@ -229,9 +229,9 @@ impl InputReader {
         sources: &[VectorSource],
         names: &mut Names,
     ) -> Result<Labels> {
-        self.mark(role, sources);
+        self.note_files(role, sources);
         let labels = names.read(sources)?;
-        self.note(role, &said(sources), labels.len(), None, fingerprint(&labels));
+        self.note(role, &joined_names(sources), labels.len(), None, fingerprint(&labels));
         Ok(labels)
     }
 
@@ -242,13 +242,13 @@ impl InputReader {
     ///
     /// As [`read_f32_column`](crate::read_f32_column).
     pub fn column(&mut self, role: &str, sources: &[VectorSource]) -> Result<Vec<f64>> {
-        self.mark(role, sources);
+        self.note_files(role, sources);
         let mut values = Vec::new();
         for source in sources {
             values.extend(read_f32_column(source)?);
         }
         let column = Matrix::new(1, values)?;
-        self.note(role, &said(sources), column.rows(), None, column.fingerprint());
+        self.note(role, &joined_names(sources), column.rows(), None, column.fingerprint());
         Ok(column.as_slice().iter().copied().map(f64::from).collect())
     }
 
@@ -259,7 +259,7 @@ impl InputReader {
     ///
     /// As [`read_order`](crate::read_order).
     pub fn order(&mut self, role: &str, source: &VectorSource) -> Result<Vec<usize>> {
-        self.mark(role, std::slice::from_ref(source));
+        self.note_files(role, std::slice::from_ref(source));
         let mut order = read_order(source)?;
         if let Some(mask) = self.rows.as_ref().filter(|mask| mask.takes.len() == order.len()) {
             let mut place = vec![None; order.len()];
@@ -281,12 +281,12 @@ impl InputReader {
     ///
     /// As [`read_ids`](crate::read_ids); [`ErrorKind::MissingInput`] for a file without ids.
     pub fn ids(&mut self, role: &str, sources: &[VectorSource]) -> Result<Vec<String>> {
-        self.mark(role, sources);
+        self.note_files(role, sources);
         let mut ids = Vec::new();
         for source in sources {
             ids.extend(read_ids(source)?.ok_or_else(|| Error::missing("a column of ids", source))?);
         }
-        self.note_beside(role, &said(sources), &ids);
+        self.note_beside(role, &joined_names(sources), &ids);
         Ok(ids)
     }
 
@@ -317,9 +317,9 @@ impl InputReader {
         (query_ids, queries): (&VectorSource, Option<usize>),
         join: &Join,
     ) -> Result<Qrels> {
-        let ids_path = said(ids);
+        let ids_path = joined_names(ids);
         let ids = self.ids("ids", ids)?;
-        let taken = self.part(&ids_path, (0..ids.len()).collect())?;
+        let taken = self.select(&ids_path, (0..ids.len()).collect())?;
         let taken = join.old_values(&ids_path, taken)?;
         expect_count(&ids_path, taken.len(), "the gallery", items)?;
         let asked = self.ids("query ids", std::slice::from_ref(query_ids))?;
@@ -383,7 +383,7 @@ impl InputReader {
         let bias = match &files.head_bias {
             None => None,
             Some(source) => {
-                self.mark("head bias", std::slice::from_ref(source));
+                self.note_files("head bias", std::slice::from_ref(source));
                 let column = Matrix::new(1, read_f32_column(source)?)?;
                 let path = source.to_string();
                 self.beside.push(record("head bias", &path, column.rows(), None, column.fingerprint()));
@@ -407,7 +407,7 @@ impl InputReader {
         if self.rows.is_some() {
             return Err(Error::option("rows", "given", "nothing beside `old_ids`: select rows in the files"));
         }
-        let (old_said, new_said) = (said(&files.old_ids), said(&files.new_ids));
+        let (old_said, new_said) = (joined_names(&files.old_ids), joined_names(&files.new_ids));
         let old_ids = self.ids("old ids", &files.old_ids)?;
         let new_ids = self.ids("new ids", &files.new_ids)?;
         expect_count(&old_said, old_ids.len(), "its vectors", old_count)?;
@@ -428,7 +428,7 @@ impl InputReader {
     /// # Errors
     ///
     /// [`ErrorKind::CountMismatch`].
-    pub fn part<T: Clone>(&self, what: &str, whole: Vec<T>) -> Result<Vec<T>> {
+    pub fn select<T: Clone>(&self, what: &str, whole: Vec<T>) -> Result<Vec<T>> {
         let Some(mask) = &self.rows else { return Ok(whole) };
         mask.expect_rows(what, whole.len())?;
         Ok(mask.places(0..whole.len()).into_iter().map(|row| whole[row].clone()).collect())
@@ -474,7 +474,7 @@ impl InputReader {
         self.beside.push(record(role, path, texts.len(), None, fingerprint_of_texts(texts)));
     }
 
-    fn mark(&mut self, role: &str, sources: &[VectorSource]) {
+    fn note_files(&mut self, role: &str, sources: &[VectorSource]) {
         // Three roles have another name than their parameter.
         let parameter = match role {
             "head" => "head_weight".into(),
@@ -579,7 +579,7 @@ pub fn expect_same_items(files: &[&[VectorSource]]) -> Result<()> {
     let mut with_ids = Vec::new();
     for &sources in files {
         if let Some(ids) = own_ids(sources)? {
-            with_ids.push((said(sources), ids));
+            with_ids.push((joined_names(sources), ids));
         }
     }
     // Ids on one side only can be compared with nothing, so not even unreadable ids are an error.
@@ -657,11 +657,11 @@ mod tests {
 
     #[test]
     fn fingerprints_see_where_a_text_ends() {
-        let of = |texts: &[&str]| {
+        let fingerprint = |texts: &[&str]| {
             fingerprint_of_texts(&texts.iter().map(|&text| text.to_owned()).collect::<Vec<_>>())
         };
-        assert_eq!(of(&["a", "bc"]), of(&["a", "bc"]));
-        assert_ne!(of(&["a", "bc"]), of(&["ab", "c"]));
-        assert_ne!(of(&[]), of(&[""]));
+        assert_eq!(fingerprint(&["a", "bc"]), fingerprint(&["a", "bc"]));
+        assert_ne!(fingerprint(&["a", "bc"]), fingerprint(&["ab", "c"]));
+        assert_ne!(fingerprint(&[]), fingerprint(&[""]));
     }
 }

@@ -64,7 +64,7 @@ pub use npy::{Array, ArrayNumbers, array_from_bytes, read_array};
 pub use paths::{expect_apart, folder_of, is_address, is_same_file};
 pub use pointer::{LFS_POINTER, expect_no_lfs_pointer, is_lfs_pointer};
 pub use rows::{Columns, IdKind, Ids};
-pub use source::{VectorSource, said};
+pub use source::{VectorSource, joined_names};
 pub use text::{next_line, read_lines};
 pub use values::{
     LabelValues, Names, check_order_output, f32_column_ranges, read_f32_column, read_ids, read_label_values,

@@ -76,7 +76,7 @@ pub fn read_faces<P: AsRef<Path>>(paths: &[P], names: Option<&[String]>) -> Resu
             let fields = split_csv(line).ok_or_else(|| corrupt("a quote is not closed".into()))?;
             let Some(columns) = &columns else {
                 columns =
-                    Some(FaceColumns::of(&fields, names.is_some()).map_err(|detail| corrupt(detail.into()))?);
+                    Some(FaceColumns::from_header(&fields, names.is_some()).map_err(|detail| corrupt(detail.into()))?);
                 return Ok(());
             };
             if fields.len() != columns.count {
@@ -466,7 +466,7 @@ struct FaceColumns {
 }
 
 impl FaceColumns {
-    fn of(header: &[String], by_name: bool) -> Result<Self, &'static str> {
+    fn from_header(header: &[String], by_name: bool) -> Result<Self, &'static str> {
         let column = |name: &str| header.iter().position(|field| field.eq_ignore_ascii_case(name));
         let columns = Self {
             template: column("TEMPLATE_ID")

@@ -21,7 +21,7 @@ use rehang_core::{Error, ErrorKind, Finding, Progress, Result, Space};
 /// Folder of the notes, among the outputs. Readers of partitioned data pass over names that begin with `_`.
 const NOTES: &str = "_rehang";
 
-/// Share of the partitions that one process takes: every `of`-th, from `part` on, counted from 1.
+/// Share of the partitions that one process takes: every `count`-th, from `part` on, counted from 1.
 ///
 /// ```
 /// use rehang_files::partitions::Share;
@@ -34,19 +34,19 @@ const NOTES: &str = "_rehang";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Share {
-    /// Number of this share, from 1 to `of`.
+    /// Number of this share, from 1 to `count`.
     pub part: usize,
     /// Number of all shares.
-    pub of: usize,
+    pub count: usize,
 }
 
 impl Share {
     /// The share that has all partitions.
-    pub const ALL: Self = Self { part: 1, of: 1 };
+    pub const ALL: Self = Self { part: 1, count: 1 };
 
     /// Whether the partition at a place, counted from 0, belongs to the share.
     pub fn takes(self, place: usize) -> bool {
-        place % self.of == self.part - 1
+        place % self.count == self.part - 1
     }
 }
 
@@ -56,10 +56,10 @@ impl std::str::FromStr for Share {
     fn from_str(text: &str) -> Result<Self> {
         let refused =
             || Error::option("share", text, "PART/OF, for example 1/4, 2/4, 3/4 and 4/4 in four processes");
-        let (part, of) = text.split_once('/').ok_or_else(refused)?;
-        let (part, of) =
-            (part.trim().parse().map_err(|_| refused())?, of.trim().parse().map_err(|_| refused())?);
-        if part == 0 || part > of { Err(refused()) } else { Ok(Self { part, of }) }
+        let (part, count) = text.split_once('/').ok_or_else(refused)?;
+        let (part, count) =
+            (part.trim().parse().map_err(|_| refused())?, count.trim().parse().map_err(|_| refused())?);
+        if part == 0 || part > count { Err(refused()) } else { Ok(Self { part, count }) }
     }
 }
 
@@ -162,7 +162,7 @@ pub fn transform_folder(files: &TransformFolder, progress: &Progress) -> Result<
     let fingerprint = adapter_file::fingerprint(&adapter)?;
     let all = expect_partitions(&*files.input)?;
     let (from, to) = (files.input.address(), files.output.address());
-    let (input, output) = (whole(&from), whole(&to));
+    let (input, output) = (resolved(&from), resolved(&to));
     if input.starts_with(&output) || output.starts_with(&input) {
         let expected = "a folder apart from `input`: neither may lie in the other";
         return Err(Error::option("output", to.display(), expected));
@@ -234,12 +234,12 @@ pub fn transform_folder(files: &TransformFolder, progress: &Progress) -> Result<
             seen.entry(first).and_modify(|(_, times)| *times += 1).or_insert((finding, 1));
         }
     }
-    done.findings = seen.into_values().map(|(finding, times)| of_partitions(finding, times)).collect();
+    done.findings = seen.into_values().map(|(finding, times)| with_count(finding, times)).collect();
     Ok(done)
 }
 
 /// Adds to a finding about one partition the number of partitions that it holds for.
-fn of_partitions(mut finding: Finding, times: usize) -> Finding {
+fn with_count(mut finding: Finding, times: usize) -> Finding {
     if times > 1 {
         finding.seen = format!("In {times} partitions, for example: {}", finding.seen);
     }
@@ -255,7 +255,7 @@ fn note_of(name: &Path) -> PathBuf {
 
 /// Resolves a path from the root of the file system, whichever links lead there; its end need not exist yet.
 /// Addresses stay apart from each other, and from paths.
-fn whole(path: &Path) -> PathBuf {
+fn resolved(path: &Path) -> PathBuf {
     for folder in path.ancestors() {
         let there = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
         if let (Ok(whole), Ok(end)) = (fs_err::canonicalize(there), path.strip_prefix(folder)) {

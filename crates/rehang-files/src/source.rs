@@ -33,7 +33,7 @@ impl Format {
     pub const VALUES: &'static str = "a name that ends in .npy, .parquet, .pq, .fvecs, .bvecs, .ivecs, .safetensors, .txt, .tsv, .csv, \
                                   .ids, .jsonl or .ndjson";
 
-    pub fn of(path: &Path) -> Option<Self> {
+    pub fn from_path(path: &Path) -> Option<Self> {
         let extension = path.extension()?.to_str()?.to_ascii_lowercase();
         Some(match extension.as_str() {
             "npy" => Self::Npy,
@@ -198,12 +198,12 @@ impl VectorSource {
         if !(is_lance && self.file().is_dir()) {
             open(self.file())?;
         }
-        Format::of(&self.path).ok_or_else(|| self.of_no_format(wanted, expected))
+        Format::from_path(&self.path).ok_or_else(|| self.format_error(wanted, expected))
     }
 
     /// Makes the error for a file that does not hold what is wanted. It has the line of Python that makes a
     /// file that does.
-    pub(crate) fn of_no_format(&self, wanted: &str, expected: &str) -> Error {
+    pub(crate) fn format_error(&self, wanted: &str, expected: &str) -> Error {
         let way =
             conversion(&self.path).map_or_else(String::new, |line| format!("; Python writes one: {line}"));
         Error::option(format!("a file of {wanted}"), self.path.display(), format!("{expected}{way}"))
@@ -243,7 +243,7 @@ impl fmt::Display for VectorSource {
 }
 
 /// Joins the names of files that are read one below the other, for messages and records.
-pub fn said(sources: &[impl fmt::Display]) -> String {
+pub fn joined_names(sources: &[impl fmt::Display]) -> String {
     sources.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
@@ -269,7 +269,7 @@ pub(crate) const IDS: Wish = Wish { what: "ids", names: &["id", "_id"], accepts:
 
 /// Fails where the name of an output does not end in `.npy`.
 pub(crate) fn expect_npy(path: &Path, what: &str) -> Result<()> {
-    if Format::of(path) == Some(Format::Npy) {
+    if Format::from_path(path) == Some(Format::Npy) {
         return Ok(());
     }
     Err(Error::option(what, path.display(), "a name that ends in .npy"))

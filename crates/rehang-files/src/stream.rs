@@ -39,7 +39,7 @@ pub fn open(source: &VectorSource) -> Result<Box<dyn RowReader>> {
         Format::Fvecs | Format::Bvecs | Format::Ivecs => Box::new(vecs::open_rows(source.file(), format)?),
         Format::Safetensors => Box::new(safetensors::open_rows(source)?),
         Format::Fbin | Format::U8bin | Format::I8bin => Box::new(vecs::open_block(source.file(), format)?),
-        Format::Text | Format::JsonLines => return Err(source.of_no_format("vectors", Format::VECTORS)),
+        Format::Text | Format::JsonLines => return Err(source.format_error("vectors", Format::VECTORS)),
     })
 }
 
@@ -130,7 +130,7 @@ pub fn create(path: impl AsRef<Path>, columns: Columns) -> Result<Box<dyn RowWri
     if columns.width == 0 {
         return Err(Error::option("width", 0, "at least 1"));
     }
-    let format = Format::of(path);
+    let format = Format::from_path(path);
     if format != Some(Format::Parquet) && (columns.ids.is_some() || columns.sigma2) {
         let what = "an output with ids or sigma2 beside the vectors";
         return Err(Error::option(what, path.display(), "a .parquet file"));
@@ -151,7 +151,7 @@ pub fn create(path: impl AsRef<Path>, columns: Columns) -> Result<Box<dyn RowWri
 
 /// Whether an output of this name holds ids and σ² beside its vectors.
 pub(crate) fn has_columns(path: &Path) -> bool {
-    Format::of(path) == Some(Format::Parquet)
+    Format::from_path(path) == Some(Format::Parquet)
 }
 
 /// Writer that checks the shapes in one place, before any format sees them.

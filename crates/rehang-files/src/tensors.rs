@@ -97,7 +97,7 @@ pub fn read(bytes: &[u8], kind: &FileKind) -> Result<(Metadata, BTreeMap<String,
             kind.version
         ));
     }
-    let tensors = of_precision(bytes, is_halved(&metadata))?;
+    let tensors = read_tensors(bytes, is_halved(&metadata))?;
     let (written, computed) = (text(&metadata, "checksum")?, checksum(&metadata, tensors.values()));
     if written != computed {
         return Err(format!(
@@ -123,7 +123,7 @@ pub fn is_of(bytes: &[u8], kind: &FileKind) -> bool {
 ///
 /// A sentence for damaged files and tensors of another type.
 pub fn plain(bytes: &[u8]) -> Result<BTreeMap<String, Tensor<'static>>, Detail> {
-    of_precision(bytes, false)
+    read_tensors(bytes, false)
 }
 
 /// Whether the metadata say that tensors of two axes are F16.
@@ -137,7 +137,7 @@ fn dtype(axes: usize, halves: bool) -> Dtype {
 }
 
 /// Reads the tensors of a file, each of which must have its [`dtype`].
-fn of_precision(bytes: &[u8], halves: bool) -> Result<BTreeMap<String, Tensor<'static>>, Detail> {
+fn read_tensors(bytes: &[u8], halves: bool) -> Result<BTreeMap<String, Tensor<'static>>, Detail> {
     let container = SafeTensors::deserialize(bytes).map_err(|error| format!("it is damaged ({error})"))?;
     let mut tensors = BTreeMap::new();
     for (name, view) in container.iter() {

@@ -16,7 +16,7 @@ use serde::Serialize;
 use crate::atomic::AtomicFile;
 use crate::folders::{Folder, LocalFolder, expect_partitions};
 use crate::paths::{expect_apart, is_same_file};
-use crate::source::{VectorSource, said};
+use crate::source::{VectorSource, joined_names};
 use crate::values::read_f32_column;
 use rehang_core::{Error, ErrorKind, Progress, Result};
 
@@ -28,8 +28,8 @@ const BUCKETS: usize = 1 << 16;
 /// ```
 /// use rehang_files::thresholds::Budget;
 ///
-/// assert_eq!("10%".parse::<Budget>()?.of(25)?, 3);
-/// assert_eq!("7".parse::<Budget>()?.of(25)?, 7);
+/// assert_eq!("10%".parse::<Budget>()?.count(25)?, 3);
+/// assert_eq!("7".parse::<Budget>()?.count(25)?, 7);
 /// assert!("0%".parse::<Budget>().is_err() && "0.1".parse::<Budget>().is_err());
 /// # Ok::<(), rehang_core::Error>(())
 /// ```
@@ -47,7 +47,7 @@ impl Budget {
     /// # Errors
     ///
     /// [`ErrorKind::InvalidOption`] for a budget of more items than there are.
-    pub fn of(self, items: u64) -> Result<u64> {
+    pub fn count(self, items: u64) -> Result<u64> {
         match self {
             Self::Percent(percent) => Ok(((percent / 100.0 * items as f64).ceil() as u64).clamp(1, items)),
             Self::Items(first) if first <= items => Ok(first),
@@ -254,7 +254,7 @@ pub fn find_thresholds(files: &ThresholdFiles, progress: &Progress) -> Result<Th
     let items = upper.iter().sum();
     let mut budgets = Vec::new();
     for first in &files.first {
-        let count = first.of(items)?;
+        let count = first.count(items)?;
         let (bucket, before) = place(&upper, count);
         budgets.push((first, count, bucket, before));
     }
@@ -271,7 +271,7 @@ pub fn find_thresholds(files: &ThresholdFiles, progress: &Progress) -> Result<Th
     })?;
     if again != upper {
         let detail = "it was written to between the two passes; run this again when it is complete";
-        return Err(Error::changed_meanwhile(said(&files.sigma), detail));
+        return Err(Error::changed_meanwhile(joined_names(&files.sigma), detail));
     }
     let mut thresholds = Vec::new();
     for (first, count, bucket, before) in budgets {

@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::adapter_file::AdapterSource;
 use crate::inputs::RowSelection;
 use crate::paths::expect_apart;
-use crate::source::{VectorSource, said};
+use crate::source::{VectorSource, joined_names};
 use crate::stream::{self, Columns, F32Writer, Ids, RowBatch, RowReader};
 use rehang_core::adapter::{Adapter, Applier, InputScaling, RowOverlap, unlike_pairs};
 use rehang_core::check::{expect_count, expect_normalised, expect_width};
@@ -119,7 +119,7 @@ pub fn transform(files: &TransformFiles, progress: &Progress) -> Result<Transfor
     expect_apart(&[("output", files.output.as_ref()), ("sigma", files.sigma.as_ref())], &inputs)?;
 
     let adapter = &*files.adapter.load()?;
-    let what = said(&files.input);
+    let what = joined_names(&files.input);
     let mut reader = stream::open_all(&files.input)?;
     adapter.expect_input_width(reader.width()).map_err(|error| error.context(what.clone()))?;
     let mut findings = Vec::new();
@@ -131,7 +131,7 @@ pub fn transform(files: &TransformFiles, progress: &Progress) -> Result<Transfor
     }
     let mut side = None;
     if let Some(width) = side_width.filter(|_| has_side) {
-        let path = said(&files.side);
+        let path = joined_names(&files.side);
         let opened = stream::open_all(&files.side)?;
         expect_width(&path, width, opened.width())?;
         expect_count(&what, reader.rows_total() as usize, &path, opened.rows_total() as usize)?;

@@ -8,7 +8,7 @@ use rehang_core::{Error, Labels, Matrix, Result};
 
 use crate::atomic::AtomicFile;
 use crate::given::Scalars;
-use crate::source::{Format, IDS, VectorSource, Wish, expect_npy, said};
+use crate::source::{Format, IDS, VectorSource, Wish, expect_npy, joined_names};
 use crate::stream::{self, Columns, Ids, RowBatch};
 use crate::text::read_lines;
 use crate::{npy, parquet, safetensors, text, vecs};
@@ -66,7 +66,7 @@ pub fn read_matrices(sources: &[VectorSource]) -> Result<Matrix> {
     let needed = usize::try_from(reader.rows_total()).ok().and_then(|rows| rows.checked_mul(width));
     if needed.is_none_or(|numbers| data.try_reserve_exact(numbers).is_err()) {
         let detail = format!("{} rows of {width} numbers do not fit into memory", reader.rows_total());
-        return Err(Error::corrupt(said(sources), detail));
+        return Err(Error::corrupt(joined_names(sources), detail));
     }
     let mut batch = RowBatch::default();
     while reader.next_batch((BATCH_NUMBERS / width).max(1), &mut batch)? > 0 {

@@ -202,7 +202,7 @@ fn turned_back(
         })
         .collect();
     let layer = Dense { weight: back, bias, relu: false };
-    Ok((Map::of_layers(scaling(pairs.new_vectors()), vec![layer]), forward.choices))
+    Ok((Map::from_layers(scaling(pairs.new_vectors()), vec![layer]), forward.choices))
 }
 
 impl Task<'_> {
@@ -223,7 +223,7 @@ impl Task<'_> {
                 for (part, held_out) in split.parts.iter().enumerate() {
                     let Some(criterion) = &held_out.criterion else { continue };
                     let gallery = split.gallery(part);
-                    let criterion = criterion.given(&held_out.pairs)?;
+                    let criterion = criterion.with_answers_written_down(&held_out.pairs)?;
                     let metrics = criterion.guarded();
                     let old = held_out.pairs.old();
                     let (by_old, by_new) = criterion.queries.map_or_else(
@@ -234,7 +234,7 @@ impl Task<'_> {
                     if place == 0 {
                         today.push(mean(&before.values[criterion.metric]));
                     }
-                    let turned = bridge.turned(by_new)?;
+                    let turned = bridge.apply_adjoint(by_new)?;
                     for (number, &share) in SHARES.iter().enumerate() {
                         let queries = mixed(Some(by_old), &turned, share, bridge.length);
                         let after = criterion.in_old(old, &queries)?;
@@ -307,9 +307,9 @@ mod tests {
         let old = Matrix::from_fn(n, 12, |row, axis| {
             new.row(row)[(axis + 1) % 12] + noise_of_old * wrong.row(row)[axis]
         });
-        let of = |name: &str, rows| Vectors::measured(name, Distance::Cosine, rows, name).unwrap();
+        let vectors = |name: &str, rows| Vectors::measured(name, Distance::Cosine, rows, name).unwrap();
         let labels = labelled.then(|| (0..n as i64).map(|row| row % 24).collect());
-        Pairs::new(of("old", old), of("new", new), labels, None).unwrap()
+        Pairs::new(vectors("old", old), vectors("new", new), labels, None).unwrap()
     }
 
     fn fit(pairs: &Pairs) -> FittedBridge {

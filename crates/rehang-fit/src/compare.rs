@@ -25,7 +25,7 @@ use crate::pseudo_classes::centroid_head;
 use crate::retrieval::{Criterion, Gallery};
 use crate::task::Task;
 use crate::uncertainty_fit::sharpened;
-use crate::within::{about, while_it_lasts};
+use crate::within::{duration_text, while_it_lasts};
 
 /// Part of the pairs (and of the classes) that is held out while methods are compared; the map that is kept
 /// is fitted on all.
@@ -138,7 +138,7 @@ pub(crate) struct Part<'a> {
 impl<'a> Part<'a> {
     /// Returns the criterion with the right answers written down.
     pub(crate) fn criterion_given(&self) -> Result<Option<Criterion<'a>>> {
-        self.criterion.as_ref().map(|criterion| criterion.given(&self.pairs)).transpose()
+        self.criterion.as_ref().map(|criterion| criterion.with_answers_written_down(&self.pairs)).transpose()
     }
 }
 
@@ -235,9 +235,9 @@ impl Task<'_> {
         for (at, candidate) in candidates.iter().enumerate() {
             self.progress.check()?;
             // Methods to come are named from the first one on, so that nobody is surprised by the last.
-            let said = |which: &Candidate<'_>| Some(format!("{} {}", which.method, about(needed(which)?)));
+            let said = |which: &Candidate<'_>| Some(format!("{} {}", which.method, duration_text(needed(which)?)));
             let of_this =
-                needed(candidate).map_or_else(String::new, |time| format!(", {} if it is kept", about(time)));
+                needed(candidate).map_or_else(String::new, |time| format!(", {} if it is kept", duration_text(time)));
             let to_come: Vec<String> = candidates[at + 1..].iter().filter_map(|which| said(which)).collect();
             let to_come = if to_come.is_empty() {
                 String::new()
@@ -254,7 +254,7 @@ impl Task<'_> {
             let rows = while_it_lasts(candidate.method, (left, needed), self.progress, |progress| {
                 let task = Task { progress, ..*self };
                 let started = rehang_clock::now();
-                let made = task.made(candidate, &splits);
+                let made = task.outputs_of(candidate, &splits);
                 let splits_made = made.as_ref().map_or(1, |(made, _)| made.len());
                 seconds = started.elapsed().as_secs_f64() / splits_made as f64;
                 let (mut made, on_all) = made?;
@@ -377,7 +377,7 @@ impl Task<'_> {
 
     /// Makes a method's outputs for the held-out pairs of the first split. Where one fit on all pairs tells
     /// what it would give without some, it makes them for every split, and returns that fit.
-    fn made(
+    fn outputs_of(
         &self,
         candidate: &Candidate<'_>,
         splits: &[Split<'_>],
@@ -455,7 +455,7 @@ fn calibration_of(adapter: &Adapter, split: &Split<'_>) -> Result<SigmaQuality> 
         predicted.extend(adapted.variance.iter().map(|&variance| f64::from(variance)));
         actual.extend(true_errors(part.pairs.new_vectors().matrix(), adapted.vectors.matrix()));
     }
-    SigmaQuality::of(&predicted, &actual)
+    SigmaQuality::compare(&predicted, &actual)
 }
 
 /// Outputs of a method for the held-out pairs of a split.
@@ -569,10 +569,10 @@ fn choose(measured: &mut [Measured], asked: Method, tie: Tie) -> (Option<usize>,
     };
     // A row with fewer splits lost on the first: it is kept only where its method is asked for.
     let best_of = |wanted: &dyn Fn(&Measured) -> bool| {
-        let of = |row: &Measured| if wanted(row) { row.areas.len() } else { 0 };
-        let most = measured.iter().map(of).max().unwrap_or(0);
+        let splits = |row: &Measured| if wanted(row) { row.areas.len() } else { 0 };
+        let most = measured.iter().map(splits).max().unwrap_or(0);
         let full: Vec<usize> =
-            (0..measured.len()).filter(|&row| most > 0 && of(&measured[row]) == most).collect();
+            (0..measured.len()).filter(|&row| most > 0 && splits(&measured[row]) == most).collect();
         // The first of equals is the simplest.
         let best = full
             .iter()
@@ -786,13 +786,13 @@ mod tests {
             progress: &progress,
         };
         let candidates = closed_form_candidates(0);
-        let of = |method: Method| candidates.iter().find(|candidate| candidate.method == method).unwrap();
-        let two = [of(Method::Procrustes), of(Method::Ridge)];
+        let candidate = |method: Method| candidates.iter().find(|candidate| candidate.method == method).unwrap();
+        let two = [candidate(Method::Procrustes), candidate(Method::Ridge)];
         let selection = task.compare(&two).unwrap().selection.unwrap();
         let (rotation, ridge) = (&selection.rows[0], &selection.rows[1]);
         let splits = task.splits(HELD_OUT).unwrap();
         let [without_rotation, without_ridge] = two.map(|candidate| {
-            let (made, _) = task.made(candidate, &splits).unwrap();
+            let (made, _) = task.outputs_of(candidate, &splits).unwrap();
             let areas = made.iter().zip(&splits).map(|(made, split)| {
                 let served = serve(made, &pairs, split, &parameters).unwrap();
                 mean(&served[0].quality(|part| &part.order, 0.0).unwrap().1)

@@ -11,7 +11,7 @@ use rehang_core::{Distance, Error, Head, Pairs, Progress, Result, Vectors, squar
 use rehang_files::adapter_file::{halved, save, to_bytes};
 use rehang_files::{
     AtomicFile, HeadFiles, InputReader, Join, JoinFiles, Names, RowSelection, VectorSource,
-    expect_same_items, said,
+    expect_same_items, joined_names,
 };
 use serde_json::{Value, json};
 
@@ -214,7 +214,7 @@ pub fn fit_files(files: &FitFiles, progress: &Progress) -> Result<FitAnswer> {
     if names.are_names() && files.head.head_weight.is_some() {
         return Err(Error::option(
             "labels",
-            said(&files.labels),
+            joined_names(&files.labels),
             "the numbers of the head's classes beside `head_weight`: names do not say which row of the head a class is; or \
              leave the head out, and one is fitted on the new vectors where a method needs it",
         ));
@@ -223,7 +223,7 @@ pub fn fit_files(files: &FitFiles, progress: &Progress) -> Result<FitAnswer> {
     let join = inputs.join(&files.join, old.rows(), new.rows())?;
     // Labels and side information go with the old vectors.
     let [old_said, new_said, labels_said, side_said] =
-        [&files.old, &files.new, &files.labels, &files.side].map(|sources| said(sources));
+        [&files.old, &files.new, &files.labels, &files.side].map(|sources| joined_names(sources));
     let labels = labels.map(|labels| join.old_values(&labels_said, labels)).transpose()?;
     let side = side.map(|side| join.old_side(&side_said, side)).transpose()?;
     let (old, new) = (join.old_side(&old_said, old)?, join.new_side(new));

@@ -42,7 +42,7 @@ pub(crate) struct LeftOut {
 
 impl LeftOut {
     /// Leaves out every fold that holds an item, one after the other.
-    pub(crate) fn of_folds(fold: &[usize]) -> Vec<Self> {
+    pub(crate) fn from_folds(fold: &[usize]) -> Vec<Self> {
         let count = fold.iter().max().map_or(0, |last| last + 1);
         (0..count)
             .map(|f| parted(fold, f))

@@ -103,7 +103,7 @@ impl Task<'_> {
                     old: Distances::new(old.matrix(), old.matrix(), by_old, old.space().distance)?,
                     adapted: to(&adapted)?,
                     order: shuffled(native.len(), self.parameters.seed),
-                    gallery: Gallery::plain(criterion, native, adapted),
+                    gallery: Gallery::without_distances(criterion, native, adapted),
                 });
             }
         }
@@ -123,7 +123,7 @@ impl Task<'_> {
         let (mut rows, mut fusions) = (Vec::new(), Vec::new());
         for weight in WEIGHTS {
             self.progress.check()?;
-            let Some(fusion) = Fusion::of_distances(weight, &distances) else { return Ok(None) };
+            let Some(fusion) = Fusion::from_distances(weight, &distances) else { return Ok(None) };
             let mut differences = Differences::new();
             for (seen, today) in seen.iter().zip(&today) {
                 let curve = seen.curve(&seen.fused(&fusion)?, 0.0)?;

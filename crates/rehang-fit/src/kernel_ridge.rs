@@ -178,7 +178,7 @@ pub(crate) fn solved(
             }),
             gamma: (gamma / variance) as f32,
         }),
-        ..Map::of_layers(scaling, vec![constant])
+        ..Map::from_layers(scaling, vec![constant])
     };
     Ok(KernelRidge { map, gamma, lambda, centres, system })
 }

@@ -175,7 +175,7 @@ struct Principal {
 }
 
 impl Principal {
-    fn of(rows: &Matrix, seed: u64) -> Result<Self> {
+    fn from_rows(rows: &Matrix, seed: u64) -> Result<Self> {
         const ROUNDS: usize = 4;
         let (n, d) = (rows.rows(), rows.columns());
         let mean = column_means(rows);
@@ -261,7 +261,7 @@ fn orthonormal(block: &Mat<f64>) -> Result<Mat<f64>> {
 }
 
 /// Returns the leading columns, at most `count`.
-fn led(coordinates: &Mat<f64>, count: usize) -> Matrix {
+fn leading_columns(coordinates: &Mat<f64>, count: usize) -> Matrix {
     Matrix::from_fn(coordinates.nrows(), count.min(coordinates.ncols()), |i, j| coordinates[(i, j)] as f32)
 }
 
@@ -274,7 +274,7 @@ struct Affine {
 
 impl Affine {
     fn fit(old: &Matrix, new: &Matrix, rows: &[usize]) -> Result<Self> {
-        let moments = Moments::of(old, new, Some(rows), InputScaling::AsIs);
+        let moments = Moments::from_pairs(old, new, Some(rows), InputScaling::AsIs);
         let weight = ridge::solve(&moments, &[PENALTY])?.weight;
         let bias = centring_bias(&moments.mean_x, &moments.mean_y, &weight);
         Ok(Self { weight, bias })
@@ -283,11 +283,11 @@ impl Affine {
     fn squared_errors(&self, old: &Matrix, new: &Matrix) -> Vec<f64> {
         let old = Mat::from_fn(old.rows(), old.columns(), |i, j| f64::from(old.row(i)[j]));
         let outputs = product(old.as_ref(), self.weight.as_ref());
-        let of = |row: usize| {
+        let squared_error = |row: usize| {
             let values = new.row(row).iter().enumerate();
             values.map(|(j, &value)| (f64::from(value) - outputs[(row, j)] - self.bias[j]).powi(2)).sum()
         };
-        (0..new.rows()).map(of).collect()
+        (0..new.rows()).map(squared_error).collect()
     }
 }
 
@@ -337,12 +337,12 @@ struct Half {
 
 impl Half {
     fn new(old: &Matrix, new: &Matrix, fitted: &[usize], judged: &[usize]) -> Result<Self> {
-        let of = |rows: &Matrix| -> Result<(Principal, Mat<f64>, Mat<f64>)> {
-            let principal = Principal::of(&rows.select(fitted), 0)?;
+        let in_principal_axes = |rows: &Matrix| -> Result<(Principal, Mat<f64>, Mat<f64>)> {
+            let principal = Principal::from_rows(&rows.select(fitted), 0)?;
             let [fitted, judged] = [fitted, judged].map(|half| principal.coordinates(&rows.select(half)));
             Ok((principal, fitted, judged))
         };
-        let (old, new) = rayon::join(|| of(old), || of(new));
+        let (old, new) = rayon::join(|| in_principal_axes(old), || in_principal_axes(new));
         let ((old, old_fitted, old_judged), (new, new_fitted, new_judged)) = (old?, new?);
         Ok(Self { old, new, fitted: [old_fitted, new_fitted], judged: [old_judged, new_judged] })
     }
@@ -350,7 +350,7 @@ impl Half {
     /// Returns whether the second map fits better, for pairs of neither half.
     fn colours(&self, maps: &TwoMaps, old: &Matrix, new: &Matrix) -> Vec<bool> {
         let (old, new) = (self.old.coordinates(old), self.new.coordinates(new));
-        maps.colours(&led(&old, maps.0[0].weight.nrows()), &led(&new, AXES_NEW)).0
+        maps.colours(&leading_columns(&old, maps.0[0].weight.nrows()), &leading_columns(&new, AXES_NEW)).0
     }
 
     /// Finds the colouring that neighbours in the other half say most of; of those that say about as much,
@@ -359,16 +359,16 @@ impl Half {
         /// Part of the largest gap from which a gap is about as much.
         const AS_MUCH: f64 = 0.85;
         let old_axes = AXES_OLD.min((self.fitted[0].nrows() / 8).max(2));
-        let lead = |[old, new]: &[Mat<f64>; 2]| (led(old, old_axes), led(new, AXES_NEW));
+        let lead = |[old, new]: &[Mat<f64>; 2]| (leading_columns(old, old_axes), leading_columns(new, AXES_NEW));
         let (old, new) = lead(&self.fitted);
         let (old_judged, new_judged) = lead(&self.judged);
-        let neighbours = Neighbours::of(&self.judged);
+        let neighbours = Neighbours::from_coordinates(&self.judged);
         let mut found: Vec<(f64, Coloured)> = Vec::new();
         for beginning in self.beginnings(&old, &new, seed)? {
             progress.check()?;
             let Some((maps, fitted)) = TwoMaps::settled(&old, &new, beginning)? else { continue };
             let (judged, error) = maps.colours(&old_judged, &new_judged);
-            if let Some(told) = neighbours.told(&judged) {
+            if let Some(told) = neighbours.judge(&judged) {
                 found.push((error, Coloured { told, maps, fitted, judged }));
             }
         }
@@ -425,7 +425,7 @@ struct Neighbours {
 
 impl Neighbours {
     /// Finds the neighbours of items by their old and new coordinates.
-    fn of([old, new]: &[Mat<f64>; 2]) -> Self {
+    fn from_coordinates([old, new]: &[Mat<f64>; 2]) -> Self {
         let n = new.nrows();
         let products = product(new.as_ref(), new.transpose());
         let nearest = (0..n)
@@ -446,7 +446,7 @@ impl Neighbours {
 
     /// Tells from neighbours how well colours part them; `None` where neighbours of a sort are too few, or
     /// colours follow the new vectors.
-    fn told(&self, colours: &[bool]) -> Option<Told> {
+    fn judge(&self, colours: &[bool]) -> Option<Told> {
         /// Smallest number of neighbours of the other colour that an item among others has; `FAR` is how far
         /// it is from them at least.
         const OTHERS_MIN: usize = NEIGHBOURS / 2;

@@ -104,8 +104,8 @@ fn split(
     }
     let units = units(vectors, &rows, d);
     let Some(sides) = sides(&units, seed)? else { return Ok(None) };
-    let kinds = [false, true].map(|of| chosen(&units, &sides.second, of));
-    let Some(across) = kin(&kinds[0], &kinds[1]) else { return Ok(None) };
+    let kinds = [false, true].map(|of| rows_where(&units, &sides.second, of));
+    let Some(across) = kinship_of_sides(&kinds[0], &kinds[1]) else { return Ok(None) };
     if !may_be_two(across) {
         return Ok(None);
     }
@@ -114,15 +114,15 @@ fn split(
         progress.check()?;
         // A kind that does not fall in two is one kind by all means.
         if let Some(inner) = self::sides(kind, seed)? {
-            let parts = [false, true].map(|of| chosen(kind, &inner.second, of));
-            within = within.min(kin(&parts[0], &parts[1]).unwrap_or(0.0));
+            let parts = [false, true].map(|of| rows_where(kind, &inner.second, of));
+            within = within.min(kinship_of_sides(&parts[0], &parts[1]).unwrap_or(0.0));
         }
     }
     let mut small = vec![false; vectors.rows()];
     let all: Vec<usize> = (0..vectors.rows()).collect();
     for block in all.chunks(VECTORS_MAX) {
         progress.check()?;
-        for (&row, is_second) in block.iter().zip(sides.told(&self::units(vectors, block, d))) {
+        for (&row, is_second) in block.iter().zip(sides.belongs_to_second(&self::units(vectors, block, d))) {
             small[row] = is_second;
         }
     }
@@ -143,8 +143,8 @@ fn units(vectors: &Matrix, rows: &[usize], d: usize) -> Mat<f64> {
     })
 }
 
-fn chosen(rows: &Mat<f64>, which: &[bool], of: bool) -> Mat<f64> {
-    let rows_of: Vec<usize> = (0..which.len()).filter(|&row| which[row] == of).collect();
+fn rows_where(rows: &Mat<f64>, which: &[bool], wanted: bool) -> Mat<f64> {
+    let rows_of: Vec<usize> = (0..which.len()).filter(|&row| which[row] == wanted).collect();
     Mat::from_fn(rows_of.len(), rows.ncols(), |i, j| rows[(rows_of[i], j)])
 }
 
@@ -158,12 +158,12 @@ struct Sides {
 
 impl Sides {
     /// Returns whether the second side holds more of each vector.
-    fn told(&self, units: &Mat<f64>) -> Vec<bool> {
-        told(&self.moments, units)
+    fn belongs_to_second(&self, units: &Mat<f64>) -> Vec<bool> {
+        second_holds_more(&self.moments, units)
     }
 }
 
-fn told(moments: &[Mat<f64>; 2], units: &Mat<f64>) -> Vec<bool> {
+fn second_holds_more(moments: &[Mat<f64>; 2], units: &Mat<f64>) -> Vec<bool> {
     let [first, second] = moments.each_ref().map(|moments| {
         let outputs = product(units.as_ref(), moments.as_ref());
         let held = |i: usize| (0..units.ncols()).map(|j| outputs[(i, j)] * units[(i, j)]).sum::<f64>();
@@ -179,7 +179,7 @@ fn moments(units: &Mat<f64>, second: &[bool]) -> Option<[Mat<f64>; 2]> {
         return None;
     }
     Some([false, true].map(|of| {
-        let rows = chosen(units, second, of);
+        let rows = rows_where(units, second, of);
         let mut moments = product(rows.transpose(), rows.as_ref());
         let d = moments.nrows();
         let level = (0..d).map(|j| moments[(j, j)]).sum::<f64>() / d as f64;
@@ -199,12 +199,12 @@ fn sides(units: &Mat<f64>, seed: u64) -> Result<Option<Sides>> {
     let mut first = cut(&halves[0], seed)?;
     for _ in 0..ROUNDS {
         let Some(of_first) = moments(&halves[0], &first) else { return Ok(None) };
-        let second = told(&of_first, &halves[1]);
+        let second = second_holds_more(&of_first, &halves[1]);
         let Some(of_second) = moments(&halves[1], &second) else { return Ok(None) };
-        first = told(&of_second, &halves[0]);
+        first = second_holds_more(&of_second, &halves[0]);
     }
     let Some(of_first) = moments(&halves[0], &first) else { return Ok(None) };
-    let second = told(&of_first, &halves[1]);
+    let second = second_holds_more(&of_first, &halves[1]);
     let whole: Vec<bool> =
         (0..n).map(|row| if row % 2 == 0 { first[row / 2] } else { second[row / 2] }).collect();
     Ok(moments(units, &whole).map(|moments| Sides { second: whole, moments }))
@@ -251,10 +251,10 @@ fn cut(units: &Mat<f64>, seed: u64) -> Result<Vec<bool>> {
 
 /// Returns `(tr(Σ₁Σ₂) − tr Σ₁ tr Σ₂ / d) / √(k₁ k₂)`, k being the numerator of two halves of one side, whose
 /// noise is independent; `None` where a side has no shape to compare.
-fn kin(first: &Mat<f64>, second: &Mat<f64>) -> Option<f64> {
+fn kinship_of_sides(first: &Mat<f64>, second: &Mat<f64>) -> Option<f64> {
     let own = |rows: &Mat<f64>| {
         let which: Vec<bool> = (0..rows.nrows()).map(|row| row % 2 == 1).collect();
-        let halves = [false, true].map(|of| covariance(&chosen(rows, &which, of)));
+        let halves = [false, true].map(|of| covariance(&rows_where(rows, &which, of)));
         let shape = shared(&halves[0], &halves[1]);
         (shape.1 > SHAPE_MIN).then_some(shape.0)
     };

@@ -156,8 +156,8 @@ mod tests {
         let new = Matrix::from_fn(count, width, |row, column| {
             (1 + column) as f32 * old.row(row)[(column + 1) % width] + noise * error.row(row)[column]
         });
-        let of = |name: &str, rows| Vectors::measured(name, Distance::L2, rows, name).unwrap();
-        Pairs::new(of("old", old), of("new", new), None, None).unwrap()
+        let vectors = |name: &str, rows| Vectors::measured(name, Distance::L2, rows, name).unwrap();
+        Pairs::new(vectors("old", old), vectors("new", new), None, None).unwrap()
     }
 
     fn measured(pairs: &Pairs) -> LearningCurve {

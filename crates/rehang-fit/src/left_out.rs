@@ -16,15 +16,15 @@ pub(crate) trait LeavesOut: Debug + Send + Sync {
 }
 
 /// A fit whose settings are known, made anew without the pairs of a split.
-pub(crate) struct Again<F>(pub F);
+pub(crate) struct Refit<F>(pub F);
 
-impl<F> Debug for Again<F> {
+impl<F> Debug for Refit<F> {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str("Again")
+        formatter.write_str("Refit")
     }
 }
 
-impl<F: Fn(&Pairs) -> Result<Map> + Send + Sync> LeavesOut for Again<F> {
+impl<F: Fn(&Pairs) -> Result<Map> + Send + Sync> LeavesOut for Refit<F> {
     fn outputs(&self, pairs: &Pairs, splits: &[LeftOut], progress: &Progress) -> Result<Vec<Matrix>> {
         let of_split = |split: &LeftOut| {
             progress.check()?;
@@ -42,7 +42,7 @@ pub(crate) fn without_folds(
     fold: &[usize],
     progress: &Progress,
 ) -> Result<Matrix> {
-    let splits = LeftOut::of_folds(fold);
+    let splits = LeftOut::from_folds(fold);
     let found = without.outputs(pairs, &splits, progress)?;
     let mut outputs = Matrix::zeros(pairs.len(), pairs.new_vectors().dimension());
     for (split, found) in splits.iter().zip(&found) {

@@ -72,7 +72,7 @@ pub(crate) struct Centred {
 impl Centred {
     /// Centres rows as a map takes them. The mean is taken about the first row, so that a constant column
     /// becomes exactly 0.
-    pub(crate) fn of(rows: &Matrix, scaling: InputScaling) -> Self {
+    pub(crate) fn from_rows(rows: &Matrix, scaling: InputScaling) -> Self {
         let (n, d) = (rows.rows(), rows.columns());
         let factors: Vec<f64> = (0..n).map(|row| input_factor(scaling, rows.row(row))).collect();
         let value = |row: usize, column: usize| f64::from(rows.row(row)[column]) * factors[row];
@@ -110,7 +110,7 @@ impl Moments {
     /// Measures the moments of the rows `rows` (all, where `None`) of `old`, scaled, against those of `new`.
     ///
     /// Sums are taken about the first row, so that a constant column has a covariance of exactly 0.
-    pub(crate) fn of(old: &Matrix, new: &Matrix, rows: Option<&[usize]>, scaling: InputScaling) -> Self {
+    pub(crate) fn from_pairs(old: &Matrix, new: &Matrix, rows: Option<&[usize]>, scaling: InputScaling) -> Self {
         let (d_x, d_y) = (old.columns(), new.columns());
         let count = rows.map_or(old.rows(), <[usize]>::len);
         let row_at = |position: usize| rows.map_or(position, |rows| rows[position]);
@@ -133,7 +133,7 @@ impl Moments {
                     x.extend(scaled(position).zip(&shift_x).map(|(value, shift)| value - shift));
                     y.extend(target(position).zip(&shift_y).map(|(value, shift)| value - shift));
                 }
-                Sums::of_block(&x, &y, end - start, d_x, d_y)
+                Sums::from_block(&x, &y, end - start, d_x, d_y)
             },
             |part| sums.add(&part),
         );
@@ -167,7 +167,7 @@ impl Sums {
         }
     }
 
-    fn of_block(x: &[f64], y: &[f64], rows: usize, d_x: usize, d_y: usize) -> Self {
+    fn from_block(x: &[f64], y: &[f64], rows: usize, d_x: usize, d_y: usize) -> Self {
         let mut sums = Self::zeros(d_x, d_y);
         for row in x.chunks_exact(d_x.max(1)) {
             sums.x.iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
@@ -354,7 +354,7 @@ mod tests {
     fn moments_equal_their_definition() {
         let old = random_matrix(2500, 3, 1);
         let new = random_matrix(2500, 2, 2);
-        let moments = Moments::of(&old, &new, None, InputScaling::AsIs);
+        let moments = Moments::from_pairs(&old, &new, None, InputScaling::AsIs);
         let n = 2500.0;
         let mean = |m: &Matrix, c: usize| (0..2500).map(|r| f64::from(m.row(r)[c])).sum::<f64>() / n;
         for i in 0..3 {
@@ -381,7 +381,7 @@ mod tests {
                 .num_threads(threads)
                 .build()
                 .unwrap()
-                .install(|| Moments::of(&old, &new, None, InputScaling::UnitLength))
+                .install(|| Moments::from_pairs(&old, &new, None, InputScaling::UnitLength))
         };
         let (one, four) = (with(1), with(4));
         assert_eq!(one.xx, four.xx);
@@ -392,7 +392,7 @@ mod tests {
     #[test]
     fn a_constant_column_has_no_variance() {
         let old = Matrix::from_fn(3000, 2, |row, column| if column == 0 { 0.3 } else { row as f32 * 1e-3 });
-        let moments = Moments::of(&old, &old, None, InputScaling::AsIs);
+        let moments = Moments::from_pairs(&old, &old, None, InputScaling::AsIs);
         assert_eq!(moments.xx[(0, 0)], 0.0);
         assert!(moments.xx[(1, 1)] > 0.0);
     }

@@ -168,7 +168,7 @@ impl Task<'_> {
 
 /// Makes the row of each order, and chooses the one that is kept: the first of equals. `None` without areas.
 fn choose(areas: &[(HeldOutGallery, Vec<f64>)]) -> Option<(Vec<OrderRow>, usize)> {
-    let of = |gallery: HeldOutGallery, order: usize| {
+    let mean_area = |gallery: HeldOutGallery, order: usize| {
         let values: Vec<f64> =
             areas.iter().filter(|(of, _)| *of == gallery).map(|(_, areas)| areas[order]).collect();
         (!values.is_empty()).then(|| mean(&values))
@@ -176,8 +176,8 @@ fn choose(areas: &[(HeldOutGallery, Vec<f64>)]) -> Option<(Vec<OrderRow>, usize)
     let row = |order: usize| {
         let (mut seen, mut regret) = (Vec::new(), f64::NEG_INFINITY);
         for gallery in HeldOutGallery::ALL.iter().copied() {
-            let Some(area) = of(gallery, order) else { continue };
-            let best = (0..ORDERS.len()).filter_map(|order| of(gallery, order)).fold(area, f64::max);
+            let Some(area) = mean_area(gallery, order) else { continue };
+            let best = (0..ORDERS.len()).filter_map(|order| mean_area(gallery, order)).fold(area, f64::max);
             regret = regret.max(best - area);
             seen.push(OrderArea { gallery, area });
         }

@@ -67,15 +67,15 @@ pub(crate) fn fit(pairs: &Pairs, groups: &[i64], seed: u64, progress: &Progress)
     let mut fit = PerKindFit { kinds, as_it_is, groups, gate: Some(gate), maps: vec![None; 2], seed };
     let (map, settings) = fit.on(&old, pairs.new_vectors().matrix(), &all, progress)?;
     fit.maps = settings;
-    let said = |of: fn(Settings) -> f64| {
-        let said = fit.maps.iter().flatten().map(|&settings| of(settings).to_string());
-        said.collect::<Vec<_>>().join(", ")
+    let listed = |setting: fn(Settings) -> f64| {
+        let values = fit.maps.iter().flatten().map(|&settings| setting(settings).to_string());
+        values.collect::<Vec<_>>().join(", ")
     };
     let pairs_of = (0..2).map(|kind| members(&fit.kinds, kind).len().to_string());
     let choices = BTreeMap::from([
         ("pairs of kinds".into(), pairs_of.collect::<Vec<_>>().join(", ")),
-        ("gamma".into(), said(|(gamma, _)| gamma)),
-        ("lambda".into(), said(|(_, lambda)| lambda)),
+        ("gamma".into(), listed(|(gamma, _)| gamma)),
+        ("lambda".into(), listed(|(_, lambda)| lambda)),
     ]);
     Ok(FittedMap {
         map,
@@ -146,7 +146,7 @@ impl PerKindFit {
         let mut maps = Vec::new();
         for (kind, rows) in &present {
             if self.as_it_is == Some(*kind) {
-                maps.push(Map::of_layers(InputScaling::AsIs, Vec::new()));
+                maps.push(Map::from_layers(InputScaling::AsIs, Vec::new()));
                 continue;
             }
             let (old, new) = (old.select(rows), new.select(rows));
@@ -170,7 +170,7 @@ impl PerKindFit {
         let zero = constant(vec![0.0; new.columns()], old.columns());
         let map = Map {
             per_kind: Some(Box::new(PerKind { gate, maps })),
-            ..Map::of_layers(InputScaling::UnitLength, vec![zero])
+            ..Map::from_layers(InputScaling::UnitLength, vec![zero])
         };
         Ok((map, settings))
     }
@@ -263,12 +263,12 @@ impl Gate {
     }
 
     fn logits(&self, given: &[f32], bias: &[f32]) -> Vec<f32> {
-        let of = |(kind, &bias): (usize, &f32)| {
+        let logit = |(kind, &bias): (usize, &f32)| {
             let products = self.likely.weight().row(kind).iter().zip(given);
             products.map(|(&weight, &value)| f64::from(weight) * f64::from(value)).sum::<f64>()
                 + f64::from(bias)
         };
-        bias.iter().enumerate().map(|kind| of(kind) as f32).collect()
+        bias.iter().enumerate().map(|kind| logit(kind) as f32).collect()
     }
 
     /// Returns the map from old vectors to logits: the regression behind the kernel map becomes a part of its
@@ -294,7 +294,7 @@ impl Gate {
             }
         });
         let inputs = map.mixer.first().map_or(0, |mean| mean.weight.columns());
-        Map { kernel: expansion, ..Map::of_layers(InputScaling::AsIs, vec![constant(bias, inputs)]) }
+        Map { kernel: expansion, ..Map::from_layers(InputScaling::AsIs, vec![constant(bias, inputs)]) }
     }
 }
 
@@ -333,9 +333,9 @@ mod tests {
     fn errors(map: &Map, asked: &Pairs, is_small: impl Fn(usize) -> bool) -> [f64; 2] {
         let raw = map.outputs(asked.old().matrix(), None).unwrap();
         let errors = true_errors(asked.new_vectors().matrix(), &raw);
-        let of =
+        let error_of =
             |kind: bool| (0..asked.len()).filter(|&row| is_small(row) == kind).map(|row| errors[row]).sum();
-        [of(false), of(true)]
+        [error_of(false), error_of(true)]
     }
 
     #[test]

@@ -54,27 +54,27 @@ impl RefitGain {
     ///
     /// let before: Vec<f64> = (0..100).map(|item| 1.0 + f64::from(item % 7)).collect();
     /// let halved: Vec<f64> = before.iter().map(|error| error / 2.0).collect();
-    /// let gain = RefitGain::of(&before, &halved)?.unwrap();
+    /// let gain = RefitGain::compared(&before, &halved)?.unwrap();
     /// assert!(gain.pays() && gain.fall() == 0.5);
     /// // Which map is the better one depends on the item.
     /// let moved: Vec<f64> = before.iter().rev().copied().collect();
-    /// assert!(!RefitGain::of(&before, &moved)?.unwrap().pays());
-    /// assert_eq!(RefitGain::of(&before[..29], &halved[..29])?, None);
+    /// assert!(!RefitGain::compared(&before, &moved)?.unwrap().pays());
+    /// assert_eq!(RefitGain::compared(&before[..29], &halved[..29])?, None);
     /// # Ok::<(), rehang_core::Error>(())
     /// ```
     ///
     /// # Errors
     ///
     /// A count mismatch where there are not as many errors of both.
-    pub fn of(before: &[f64], after: &[f64]) -> Result<Option<Self>> {
+    pub fn compared(before: &[f64], after: &[f64]) -> Result<Option<Self>> {
         rehang_core::check::expect_count("errors of one map", before.len(), "of the other", after.len())?;
         let both =
             || before.iter().zip(after).filter(|(before, after)| before.is_finite() && after.is_finite());
         let falls: Vec<f64> = both().map(|(before, after)| before - after).collect();
         let of_before: Vec<f64> = both().map(|(before, _)| *before).collect();
         let of_after: Vec<f64> = both().map(|(_, after)| *after).collect();
-        let of = [MeanError::of(&of_before), MeanError::of(&of_after)];
-        let (Some(fall), [Some(before), Some(after)]) = (mean_sd(&falls), of) else { return Ok(None) };
+        let means = [MeanError::from_errors(&of_before), MeanError::from_errors(&of_after)];
+        let (Some(fall), [Some(before), Some(after)]) = (mean_sd(&falls), means) else { return Ok(None) };
         Ok(Some(Self {
             items: before.items,
             before: before.mean,
@@ -128,11 +128,11 @@ pub struct MeanError {
 
 impl MeanError {
     /// Averages squared errors, but for those that are not finite. `None` below 30.
-    pub fn of(errors: &[f64]) -> Option<Self> {
+    pub fn from_errors(errors: &[f64]) -> Option<Self> {
         let finite: Vec<f64> = errors.iter().copied().filter(|error| error.is_finite()).collect();
         let items = finite.len();
-        let of = mean_sd(&finite).filter(|_| items >= MEASURED_MIN)?;
-        Some(Self { items, mean: of.mean, spread: of.sd / (items as f64).sqrt() })
+        let errors = mean_sd(&finite).filter(|_| items >= MEASURED_MIN)?;
+        Some(Self { items, mean: errors.mean, spread: errors.sd / (items as f64).sqrt() })
     }
 
     /// Returns how many times another one it is; 1 where both are 0.
@@ -213,7 +213,7 @@ impl SigmaScale {
     ///
     /// let sigma: Vec<f64> = (0..100).map(|item| 1.0 + f64::from(item % 7)).collect();
     /// let errors: Vec<f64> = (0..100).map(|item| (2.0 + 0.2 * f64::from(item % 2)) * sigma[item as usize]).collect();
-    /// let scale = SigmaScale::of(&errors, &sigma)?;
+    /// let scale = SigmaScale::from_errors(&errors, &sigma)?;
     /// assert!((scale.ratio - 2.1).abs() < 0.01 && scale.low > 2.05 && scale.high < 2.15);
     /// assert!(scale.is_off());
     /// # Ok::<(), rehang_core::Error>(())
@@ -222,7 +222,7 @@ impl SigmaScale {
     /// # Errors
     ///
     /// A count mismatch where there are not as many of both.
-    pub fn of(errors: &[f64], sigma: &[f64]) -> Result<Self> {
+    pub fn from_errors(errors: &[f64], sigma: &[f64]) -> Result<Self> {
         rehang_core::check::expect_count("squared errors", errors.len(), "σ²", sigma.len())?;
         let both = || {
             errors.iter().copied().zip(sigma.iter().copied()).filter(|(e, s)| e.is_finite() && s.is_finite())
@@ -280,7 +280,7 @@ mod tests {
             .enumerate()
             .map(|(at, s)| s * (0.1 + 2.4 * ((at * 37) % 101) as f64 / 100.0))
             .collect();
-        let scale = SigmaScale::of(&errors, &sigma).unwrap();
+        let scale = SigmaScale::from_errors(&errors, &sigma).unwrap();
         let mut state = 1_u64;
         let mut ratios: Vec<f64> = (0..2000)
             .map(|_| {
@@ -308,13 +308,13 @@ mod tests {
         assert!(scale(1.11, 1.05).is_off() && !scale(1.11, 1.15).is_off() && !scale(1.09, 1.01).is_off());
         assert!(scale(0.9, 1.05).is_off() && !scale(0.92, 1.01).is_off());
         for exact in
-            [SigmaScale::of(&[0.0; 9], &[1.0; 9]), SigmaScale::of(&[1.0], &[0.0]), SigmaScale::of(&[], &[])]
+            [SigmaScale::from_errors(&[0.0; 9], &[1.0; 9]), SigmaScale::from_errors(&[1.0], &[0.0]), SigmaScale::from_errors(&[], &[])]
         {
             assert!(!exact.unwrap().is_off());
         }
-        assert!(SigmaScale::of(&[1.0], &[]).is_err());
+        assert!(SigmaScale::from_errors(&[1.0], &[]).is_err());
         let [some, all] =
-            [[f64::NAN, 2.0], [2.0, 2.0]].map(|errors| SigmaScale::of(&errors, &[1.0, 1.0]).unwrap());
+            [[f64::NAN, 2.0], [2.0, 2.0]].map(|errors| SigmaScale::from_errors(&errors, &[1.0, 1.0]).unwrap());
         assert_eq!(some, all);
     }
 
@@ -323,10 +323,10 @@ mod tests {
         let mut before = vec![2.0; 40];
         let after = vec![1.0; 40];
         before[3] = f64::INFINITY;
-        let gain = RefitGain::of(&before, &after).unwrap().unwrap();
+        let gain = RefitGain::compared(&before, &after).unwrap().unwrap();
         assert_eq!((gain.items, gain.before, gain.after), (39, 2.0, 1.0));
-        assert_eq!(Some(gain.error_before()), MeanError::of(&before));
-        assert_eq!((gain.error_after().mean, MeanError::of(&after[..29])), (1.0, None));
-        assert!(RefitGain::of(&before, &after[1..]).is_err());
+        assert_eq!(Some(gain.error_before()), MeanError::from_errors(&before));
+        assert_eq!((gain.error_after().mean, MeanError::from_errors(&after[..29])), (1.0, None));
+        assert!(RefitGain::compared(&before, &after[1..]).is_err());
     }
 }

@@ -96,7 +96,7 @@ pub(crate) fn examine(
         && (has_own_maps || !worst.as_ref().map(fitted_by_nothing).transpose()?.unwrap_or(false))
     {
         seen.finding =
-            Some(of_two_kinds(pairs, &kinds, &errors, (geometry, traits, has_own_maps), seed, progress)?);
+            Some(two_kinds_finding(pairs, &kinds, &errors, (geometry, traits, has_own_maps), seed, progress)?);
         seen.small_kind = kinds.small;
         return Ok(seen);
     }
@@ -189,12 +189,12 @@ fn upper_hump(values: &[f64]) -> Option<Vec<bool>> {
             }
             share = weight / n;
             let weights = [n - weight, weight];
-            let of = |hump: usize, row: usize| if hump == 1 { upper[row] } else { 1.0 - upper[row] };
+            let weight_on = |hump: usize, row: usize| if hump == 1 { upper[row] } else { 1.0 - upper[row] };
             for hump in 0..2 {
                 means[hump] =
-                    (0..values.len()).map(|row| of(hump, row) * values[row]).sum::<f64>() / weights[hump];
+                    (0..values.len()).map(|row| weight_on(hump, row) * values[row]).sum::<f64>() / weights[hump];
                 let spread: f64 =
-                    (0..values.len()).map(|row| of(hump, row) * (values[row] - means[hump]).powi(2)).sum();
+                    (0..values.len()).map(|row| weight_on(hump, row) * (values[row] - means[hump]).powi(2)).sum();
                 variances[hump] = (spread / weights[hump]).max(SPREAD_MIN * variance);
             }
             let before = std::mem::replace(&mut likelihood, 0.0);
@@ -229,7 +229,7 @@ fn upper_hump(values: &[f64]) -> Option<Vec<bool>> {
 }
 
 /// Words the finding of old vectors of two kinds.
-fn of_two_kinds(
+fn two_kinds_finding(
     pairs: &Pairs,
     kinds: &Kinds,
     errors: &[f64],
@@ -317,10 +317,10 @@ fn times_worse_than_its_own_map(
 /// Sums the squared distances from the mean.
 fn variance(rows: &Matrix) -> f64 {
     let means = crate::linear_algebra::column_means(rows);
-    let of = |row: usize| {
+    let squared_distance = |row: usize| {
         rows.row(row).iter().zip(&means).map(|(&value, mean)| (f64::from(value) - mean).powi(2)).sum::<f64>()
     };
-    (0..rows.rows()).map(of).sum()
+    (0..rows.rows()).map(squared_distance).sum()
 }
 
 /// Describes the pairs on the hump by the trait that separates them best from the others.

@@ -131,7 +131,7 @@ impl<'a> Criterion<'a> {
 
     /// Ranks what every query finds in the gallery of old vectors. Queries are vectors of the old space: the
     /// given queries', or those of the gallery's own items, each leaving itself out. The right answers have
-    /// to be [given](Self::given).
+    /// to be [given](Self::with_answers_written_down).
     pub(crate) fn in_old(&self, old: &Vectors, queries: &Matrix) -> Result<QueryRanks> {
         let (gallery, distance, options) = (old.matrix(), old.space().distance, self.options());
         let (relevance, quiet) = (self.relevance(), Progress::default());
@@ -145,7 +145,7 @@ impl<'a> Criterion<'a> {
 
     /// Returns this criterion with the right answers written down: those that the native gallery gives first
     /// are judged right, and their recall is agreement.
-    pub(crate) fn given(&self, pairs: &Pairs) -> Result<Self> {
+    pub(crate) fn with_answers_written_down(&self, pairs: &Pairs) -> Result<Self> {
         if !self.is_agreement() {
             return Ok(self.clone());
         }
@@ -220,8 +220,8 @@ impl<'a> Gallery<'a> {
         const KEPT_MAX: usize = 2_500_000;
         let queries = criterion.queries.map(|queries| &queries.new);
         let count = queries.unwrap_or(native.matrix()).rows() * native.len();
-        let of = || Distances::new(native.matrix(), native.matrix(), queries, native.space().distance);
-        (count <= KEPT_MAX).then(of).transpose()
+        let distances = || Distances::new(native.matrix(), native.matrix(), queries, native.space().distance);
+        (count <= KEPT_MAX).then(distances).transpose()
     }
 
     /// Makes a gallery; `to_native` are the distances from [`Gallery::distances`].
@@ -232,15 +232,15 @@ impl<'a> Gallery<'a> {
         to_native: Option<&'a Distances>,
     ) -> Result<Self> {
         let queries = criterion.queries.map(|queries| &queries.new);
-        let of = |to_native: &'a Distances| -> Result<_> {
+        let with_adapted = |to_native: &'a Distances| -> Result<_> {
             let distance = native.space().distance;
             Ok((to_native, Distances::new(native.matrix(), &adapted, queries, distance)?))
         };
-        Ok(Self { known: to_native.map(of).transpose()?, criterion, native, adapted })
+        Ok(Self { known: to_native.map(with_adapted).transpose()?, criterion, native, adapted })
     }
 
     /// Makes a gallery without distances, which the caller passes to [`Gallery::curve_by`].
-    pub(crate) fn plain(criterion: &'a Criterion<'a>, native: &'a Vectors, adapted: Matrix) -> Self {
+    pub(crate) fn without_distances(criterion: &'a Criterion<'a>, native: &'a Vectors, adapted: Matrix) -> Self {
         Self { criterion, native, adapted, known: None }
     }
 

@@ -49,7 +49,7 @@ pub(crate) struct WorstFirst {
 
 impl WorstFirst {
     /// Measures the share on a little more pairs than differ. `left_out` are pairs, by row, with their σ².
-    pub(crate) fn of(pairs: &Pairs, left_out: &[(usize, f64)]) -> Option<Self> {
+    pub(crate) fn measured(pairs: &Pairs, left_out: &[(usize, f64)]) -> Option<Self> {
         const MORE: f64 = 0.05;
         let same = same_vectors(pairs)?;
         let mut order = left_out.to_vec();
@@ -135,8 +135,8 @@ mod tests {
 
     fn pairs(n: usize, seed: u64, keeps: f32) -> Pairs {
         let (old, new) = vectors(n, seed, keeps);
-        let of = |name, rows| Vectors::measured(name, Distance::Cosine, rows, name).unwrap();
-        Pairs::new(of("old", old), of("new", new), None, None).unwrap()
+        let vectors = |name, rows| Vectors::measured(name, Distance::Cosine, rows, name).unwrap();
+        Pairs::new(vectors("old", old), vectors("new", new), None, None).unwrap()
     }
 
     fn fit(pairs: &Pairs, method: Method) -> Fitted {

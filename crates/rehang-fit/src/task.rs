@@ -151,7 +151,7 @@ impl Task<'_> {
                 finding = residuals.finding;
                 let seen = Evidence { small_kind: residuals.small_kind.as_deref(), ..seen };
                 let learned = uncertainty_fit::fit(&seen_pairs, seen, parameters.seed, progress)?;
-                differing = WorstFirst::of(&seen_pairs, &learned.left_out);
+                differing = WorstFirst::measured(&seen_pairs, &learned.left_out);
                 let handicap = self.left_out_handicap(evidence, &conform, &learned.calibration)?;
                 let error = learned.calibration.calibration.mean_squared_error;
                 let without = fitted.without.as_deref();
@@ -259,9 +259,9 @@ pub(crate) fn adapter(
     let (old, new) = (pairs.old(), pairs.new_vectors());
     Adapter {
         geometry,
-        input_statistics: Some(InputStatistics::of(old.matrix())),
+        input_statistics: Some(InputStatistics::from_rows(old.matrix())),
         training: Training {
-            pairs_sketch: Some(RowSketch::of(old.matrix())),
+            pairs_sketch: Some(RowSketch::from_rows(old.matrix())),
             ..training(pairs, method, seed, hyper_parameters)
         },
         ..Adapter::new(old.space().clone(), new.space().clone(), map, uncertainty)

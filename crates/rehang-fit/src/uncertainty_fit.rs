@@ -149,7 +149,7 @@ pub fn fit(
     let varies = errors.iter().any(|&error| (error - mean_error).abs() > 1e-9 * mean_error);
     if pairs.len() < PAIRS_MIN || !varies {
         let variance = (mean_error as f32).max(f32::MIN_POSITIVE);
-        let calibration = SigmaQuality::of(&vec![f64::from(variance); errors.len()], &errors)?;
+        let calibration = SigmaQuality::compare(&vec![f64::from(variance); errors.len()], &errors)?;
         let uncertainty = Uncertainty::Constant { variance };
         return Ok(FittedUncertainty { uncertainty, calibration, left_out: Vec::new() });
     }
@@ -214,7 +214,7 @@ pub fn fit(
     let kinds: Option<Vec<(bool, f64)>> = evidence.small_kind.zip(kind_feature).map(|(kind, feature)| {
         rows.iter().enumerate().map(|(row, &item)| (kind[item], features[row][feature])).collect()
     });
-    let checked = Checked::of(&features, &targets, (&actual, kinds.as_deref()), seed)?;
+    let checked = Checked::cross_validated(&features, &targets, (&actual, kinds.as_deref()), seed)?;
     let all: Vec<usize> = (0..targets.len()).collect();
     let regression = Regression::fit(&features, &targets, &all)?;
     let Level { all: level, of_kind } = checked.level;
@@ -230,7 +230,7 @@ pub fn fit(
     fitted.log_maximum = (checked.largest * 2.0).ln() as f32;
     Ok(FittedUncertainty {
         uncertainty: Uncertainty::OutOfFold(fitted),
-        calibration: SigmaQuality::of(&checked.honest, &actual)?,
+        calibration: SigmaQuality::compare(&checked.honest, &actual)?,
         left_out: rows.into_iter().zip(checked.honest).collect(),
     })
 }
@@ -249,12 +249,12 @@ struct Level {
 impl Level {
     /// Returns the level at which the mean of σ² is the mean error over `rows`. With two kinds, it is so over
     /// each kind by itself, as far as the part of the small kind among the neighbours tells them apart.
-    fn of(rows: &[usize], predicted: &[f64], actual: &[f64], kinds: Option<&[(bool, f64)]>) -> Self {
+    fn fitted(rows: &[usize], predicted: &[f64], actual: &[f64], kinds: Option<&[(bool, f64)]>) -> Self {
         /// Largest size of `of_kind`; beyond it, old vectors hardly tell the kinds apart.
         const OF_KIND_MAX: f64 = 3.0;
         let mut level = Self::default();
-        let off = |level: Self, of: &dyn Fn(usize) -> bool| {
-            let sums = rows.iter().filter(|&&row| of(row)).fold((0.0, 0.0), |(errors, said), &row| {
+        let off = |level: Self, is_counted: &dyn Fn(usize) -> bool| {
+            let sums = rows.iter().filter(|&&row| is_counted(row)).fold((0.0, 0.0), |(errors, said), &row| {
                 (errors + actual[row], said + (predicted[row] + level.at(row, kinds)).exp())
             });
             let off = (sums.0 / sums.1).ln();
@@ -291,7 +291,7 @@ impl Checked {
     /// Fits regressions on folds and predicts the pairs that each left out. `actual` are the errors of the
     /// first rows of `features`; rows that repeat them are left out with them. `kinds` has for each pair its
     /// kind and the part of the small kind among its neighbours.
-    fn of(
+    fn cross_validated(
         features: &[Vec<f64>],
         targets: &[f64],
         (actual, kinds): (&[f64], Option<&[OfKind]>),
@@ -307,9 +307,9 @@ impl Checked {
                 predicted[row] = regression.predict(&features[row]);
             }
         }
-        let of = |rows: &[usize]| Level::of(rows, &predicted, actual, kinds);
-        let level = of(&(0..rows).collect::<Vec<_>>());
-        let levels: Vec<Level> = (0..5).map(|f| of(&parted(&fold, f).1)).collect();
+        let level_of = |rows: &[usize]| Level::fitted(rows, &predicted, actual, kinds);
+        let level = level_of(&(0..rows).collect::<Vec<_>>());
+        let levels: Vec<Level> = (0..5).map(|f| level_of(&parted(&fold, f).1)).collect();
         let honest = (0..rows).map(|row| (predicted[row] + levels[fold[row]].at(row, kinds)).exp()).collect();
         let corrected = (0..rows).map(|row| (predicted[row] + level.at(row, kinds)).exp());
         let smallest = corrected.clone().fold(f64::INFINITY, f64::min);
@@ -660,7 +660,7 @@ mod tests {
         let adapted = rehang_core::adapter::apply(&adapter, fresh.old(), None, &Progress::default()).unwrap();
         let predicted: Vec<f64> = adapted.variance.iter().map(|&variance| variance.into()).collect();
         let actual = true_errors(fresh.new_vectors().matrix(), adapted.vectors.matrix());
-        let seen = SigmaQuality::of(&predicted, &actual).unwrap();
+        let seen = SigmaQuality::compare(&predicted, &actual).unwrap();
         assert!(seen.kendall_tau > Some(0.4) && (0.7..1.4).contains(&seen.calibration.ratio), "{seen:?}");
     }
 

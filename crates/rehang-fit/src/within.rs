@@ -50,7 +50,7 @@ impl Deadline {
 }
 
 /// Writes a time for people.
-pub(crate) fn about(seconds: f64) -> String {
+pub(crate) fn duration_text(seconds: f64) -> String {
     if seconds < 100.0 { format!("about {seconds:.0} s") } else { format!("about {:.0} min", seconds / 60.0) }
 }
 
@@ -67,7 +67,7 @@ pub(crate) fn while_it_lasts<T>(
 ) -> Result<T> {
     let Some(left) = left else { return work(progress) };
     if left.is_zero() || needed.is_some_and(|needed| needed > left.as_secs_f64()) {
-        let needed = needed.map_or_else(String::new, |needed| format!("{} to fit, and ", about(needed)));
+        let needed = needed.map_or_else(String::new, |needed| format!("{} to fit, and ", duration_text(needed)));
         let detail = format!("{needed}{:.0} s of the time given are left", left.as_secs_f64());
         return Err(Error::budget_spent(method, detail));
     }

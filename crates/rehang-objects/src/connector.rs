@@ -27,9 +27,9 @@ impl Connector {
     ///
     /// # Errors
     ///
-    /// As [`Roots::load`] and [`Proxies::of`].
-    pub fn of(variable: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
-        Ok(Self { roots: Roots::load(None, variable)?, proxies: Proxies::of(variable)? })
+    /// As [`Roots::load`] and [`Proxies::from_environment`].
+    pub fn from_environment(variable: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
+        Ok(Self { roots: Roots::load(None, variable)?, proxies: Proxies::from_environment(variable)? })
     }
 }
 
@@ -79,17 +79,17 @@ impl HttpService for Service {
         Self: 'call,
     {
         Box::pin(async move {
-            let machine = Machine::of(&request.uri().to_string());
+            let machine = Machine::from_url(&request.uri().to_string());
             let host = machine.as_ref().map_or("", |machine| machine.host.as_str());
             let machine = machine.as_ref().filter(|_| !OF_THE_MACHINE.contains(&host));
             let proxy = machine.and_then(|machine| self.proxies.before(machine));
             let client = self.proxied.iter().find(|(known, _)| Some(known) == proxy);
             match client.map_or(&self.direct, |(_, client)| client).execute(request).await {
                 Ok(answer) => match proxy.filter(|_| answer.status().as_u16() == 407) {
-                    Some(proxy) => Err(for_good(proxy.wants_password())),
+                    Some(proxy) => Err(not_retryable(proxy.wants_password())),
                     None => Ok(answer),
                 },
-                Err(error) => Err(self.blame(&error, host, proxy).map_or(error, for_good)),
+                Err(error) => Err(self.blame(&error, host, proxy).map_or(error, not_retryable)),
             }
         })
     }
@@ -130,7 +130,7 @@ impl Service {
 }
 
 /// Wraps an error that is the same at every attempt, so that no further attempt follows.
-fn for_good(error: Error) -> HttpError {
+fn not_retryable(error: Error) -> HttpError {
     HttpError::new(HttpErrorKind::Unknown, error)
 }
 
@@ -162,10 +162,10 @@ mod tests {
             .with_access_key_id("key")
             .with_secret_access_key("word")
             .with_url("s3://bucket")
-            .with_http_connector(Connector::of(&variable)?)
+            .with_http_connector(Connector::from_environment(&variable)?)
             .build()
             .unwrap();
-        Ok(ObjectFolder::of_store("s3://bucket/old", Arc::new(store))?.list()?.len())
+        Ok(ObjectFolder::from_store("s3://bucket/old", Arc::new(store))?.list()?.len())
     }
 
     fn bucket() -> TlsServer {

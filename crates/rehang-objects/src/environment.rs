@@ -11,7 +11,7 @@ use rehang_core::Result;
 
 use crate::address::{Address, Scheme};
 use crate::connector::Connector;
-use crate::refusal::said;
+use crate::refusal::server_words;
 
 /// Idle time after which a connection is not used again: nothing looks after connections while vectors are
 /// computed.
@@ -24,9 +24,9 @@ pub fn open(address: &Address) -> Result<Arc<dyn ObjectStore>> {
     // another part of the process has installed it before, this call fails, and that changes nothing.
     drop(rustls::crypto::ring::default_provider().install_default());
     let refused = |error: object_store::Error| {
-        address.refused(format!("{}; the environment needs {}", said(&error), address.credentials()))
+        address.refused(format!("{}; the environment needs {}", server_words(&error), address.credentials()))
     };
-    let connector = Connector::of(&environment)?;
+    let connector = Connector::from_environment(&environment)?;
     let (root, idle) = (address.root(), ClientConfigKey::PoolIdleTimeout);
     Ok(match address.scheme {
         Scheme::S3 => {

@@ -71,7 +71,7 @@ impl ObjectFolder {
     /// [`ErrorKind::InvalidOption`](rehang_core::ErrorKind::InvalidOption) for another address, and for settings
     /// of the environment that cannot be read.
     pub fn open(address: &str) -> Result<Self> {
-        Self::of_store(address, environment::open(&address.parse()?)?)
+        Self::from_store(address, environment::open(&address.parse()?)?)
     }
 
     /// Returns the folder at an address in a store that was opened elsewhere: one with settings of its own,
@@ -80,7 +80,7 @@ impl ObjectFolder {
     /// # Errors
     ///
     /// As [`ObjectFolder::open`].
-    pub fn of_store(address: &str, store: Arc<dyn ObjectStore>) -> Result<Self> {
+    pub fn from_store(address: &str, store: Arc<dyn ObjectStore>) -> Result<Self> {
         let address: Address = address.parse()?;
         let prefix = Key::parse(&address.prefix).map_err(|error| address.refused(error))?;
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -95,16 +95,16 @@ impl ObjectFolder {
         let parts = name.components().map(|part| part.as_os_str().to_string_lossy());
         let parts: Vec<_> =
             once(self.prefix.as_ref().into()).chain(parts).filter(|part| !part.is_empty()).collect();
-        Key::parse(parts.join("/")).map_err(|error| Error::corrupt(self.said(name), error))
+        Key::parse(parts.join("/")).map_err(|error| Error::corrupt(self.whole_address(name), error))
     }
 
     /// The whole address of an object, for people.
-    fn said(&self, name: &Path) -> String {
+    fn whole_address(&self, name: &Path) -> String {
         self.address().join(name).display().to_string().trim_end_matches('/').to_owned()
     }
 
     fn refused(&self, name: &Path) -> impl Fn(object_store::Error) -> Error + '_ {
-        let what = self.said(name);
+        let what = self.whole_address(name);
         move |error| refusal(&what, &self.address, &error)
     }
 
@@ -143,7 +143,7 @@ impl ObjectFolder {
                 if bytes.len() as u64 != part.end - part.start {
                     let detail =
                         format!("{} bytes came where {} were asked for", bytes.len(), part.end - part.start);
-                    return Err(Error::corrupt(self.said(name), detail));
+                    return Err(Error::corrupt(self.whole_address(name), detail));
                 }
                 file.seek(SeekFrom::Start(part.start))
                     .and_then(|_| file.write_all(&bytes))
@@ -192,7 +192,7 @@ impl ObjectFolder {
         match result {
             PutResult { e_tag: Some(etag), .. } => Ok(Stamp { bytes, written: None, etag: Some(etag) }),
             // A store without versions knows when an object was written.
-            PutResult { e_tag: None, .. } => self.stamp(name)?.ok_or_else(|| gone(&self.said(name))),
+            PutResult { e_tag: None, .. } => self.stamp(name)?.ok_or_else(|| gone(&self.whole_address(name))),
         }
     }
 }
@@ -220,7 +220,7 @@ impl Folder for ObjectFolder {
     }
 
     fn fetch(&self, name: &Path) -> Result<Fetched> {
-        let meta = self.head(name)?.ok_or_else(|| gone(&self.said(name)))?;
+        let meta = self.head(name)?.ok_or_else(|| gone(&self.whole_address(name)))?;
         let (folder, path) = temporary(meta.location.as_ref())?;
         let mut file = fs_err::File::create(&path).map_err(|error| no_room(&path, &error))?;
         self.fetch_ranges(name, &meta, once(0..meta.size), &mut file)?;
@@ -231,7 +231,7 @@ impl Folder for ObjectFolder {
         let is_parquet =
             |extension: &str| ["parquet", "pq"].contains(&extension.to_ascii_lowercase().as_str());
         let extension = name.extension().and_then(|extension| extension.to_str());
-        let meta = self.head(name)?.ok_or_else(|| gone(&self.said(name)))?;
+        let meta = self.head(name)?.ok_or_else(|| gone(&self.whole_address(name)))?;
         if meta.size <= WHOLE_BYTES || !extension.is_some_and(is_parquet) {
             return self.fetch(name);
         }

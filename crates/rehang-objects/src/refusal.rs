@@ -13,7 +13,7 @@ pub fn refusal(what: &str, address: &Address, refusal: &Refusal) -> Error {
     if let Some(error) = ours(refusal) {
         return error.clone();
     }
-    let said = said(refusal);
+    let said = server_words(refusal);
     let is_of = |words: &[&str]| words.iter().any(|word| said.starts_with(word));
     let kind = match refusal {
         _ if is_of(&["NoSuchBucket", "ContainerNotFound"]) => ErrorKind::NotFound {
@@ -81,7 +81,7 @@ pub fn is_absence(error: &Error) -> bool {
 }
 
 /// The server's code and message or, where there are none, the innermost cause, on one line.
-pub fn said(refusal: &Refusal) -> String {
+pub fn server_words(refusal: &Refusal) -> String {
     let mut cause: &dyn std::error::Error = refusal;
     while let Some(inner) = cause.source() {
         cause = inner;

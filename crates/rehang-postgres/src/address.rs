@@ -486,7 +486,7 @@ fn trusted_roots(
     let own = OwnRoots { key: ROOT_CERTIFICATES, file: own };
     match authorities {
         None | Some("system") => Roots::load(Some(&own), variable),
-        Some(path) => Roots::of_file("sslrootcert", Path::new(path), Some(&own)),
+        Some(path) => Roots::from_file("sslrootcert", Path::new(path), Some(&own)),
     }
 }
 

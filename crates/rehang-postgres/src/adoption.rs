@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use rehang_core::{Error, ErrorKind, Remedy, Result, Space};
-use rehang_store::Looked;
+use rehang_store::TableFindings;
 use serde::{Deserialize, Serialize};
 use tokio_postgres::Row;
 
@@ -30,7 +30,7 @@ const ADOPTED_TOGETHER: i64 = 5_000;
 /// Number of the advisory lock of adoptions.
 const ADOPTION: i64 = 0x7265_6861_6e67;
 
-pub(crate) fn inspect(address: &str, options: &TableOptions) -> Result<Looked> {
+pub(crate) fn inspect(address: &str, options: &TableOptions) -> Result<TableFindings> {
     let database = Database::open(address, options.root_certificates.as_deref())?;
     let pgvector = expect_server(&database)?;
     expect_of_its_row(&database, options)?;
@@ -65,7 +65,7 @@ pub(crate) fn inspect(address: &str, options: &TableOptions) -> Result<Looked> {
             };
         }
         let id = table.key.iter().map(|column| column.name.clone()).collect();
-        Ok(Looked { dimension, id, texts, vectors, graphs: 0 })
+        Ok(TableFindings { dimension, id, texts, vectors, graphs: 0 })
     })
 }
 

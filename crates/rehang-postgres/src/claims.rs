@@ -101,7 +101,7 @@ fn claim_once(
         let left = (found - next.len()) as u64;
         let records = pages::records(connection, handle, &next, &space, Some(&space), true)?;
         let rowless = records.len() < next.len();
-        let claimed = Claimed::of(records, &lost, held_by_others + left);
+        let claimed = Claimed::up_to_first_alone(records, &lost, held_by_others + left);
         let claimed_keys: Vec<ItemKey> = claimed.records.iter().map(|record| record.item.key).collect();
         let losses: Vec<i32> = claimed_keys.iter().map(|key| lost.get(key).map_or(0, |lost| *lost as i32)).collect();
         if !claimed_keys.is_empty() {

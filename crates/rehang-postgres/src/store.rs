@@ -6,7 +6,7 @@ use std::time::Duration;
 use rehang_core::{Adapter, Bridge, Matrix, Provenance, Result, Space};
 use rehang_store::{
     AtWork, Claimed, Counts, Document, Drawn, Epoch, Examined, Failure, Filter, Found, FusedSpaces, Index,
-    IndexHealth, Item, ItemKey, ItemWrite, Ledger, Looked, Priority, Problem, Queue, Record, Released,
+    IndexHealth, Item, ItemKey, ItemWrite, Ledger, TableFindings, Priority, Problem, Queue, Record, Released,
     Revision, Sample, Scan, SpaceRecord, VectorRecord, VectorWrite, WriteOutcome,
 };
 
@@ -31,7 +31,7 @@ impl PostgresStore {
     ///
     /// Unavailable and unauthorised where the server cannot be reached or refuses. Not found and invalid
     /// options where the table lacks what a gallery needs.
-    pub fn inspect(address: &str, options: &TableOptions) -> Result<Looked> {
+    pub fn inspect(address: &str, options: &TableOptions) -> Result<TableFindings> {
         adoption::inspect(address, options)
     }
 

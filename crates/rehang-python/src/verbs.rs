@@ -93,9 +93,9 @@ impl PyAdapter {
             let mut adapter = adapter_file::from_parts(&metadata, tensors, "the adapter")?;
             let old = Matrix::new(width, old)?;
             old.check_finite("old")?;
-            adapter.input_statistics = Some(InputStatistics::of(&old));
+            adapter.input_statistics = Some(InputStatistics::from_rows(&old));
             adapter.training.inputs.insert("old".into(), old.fingerprint());
-            adapter.training.pairs_sketch = Some(RowSketch::of(&old));
+            adapter.training.pairs_sketch = Some(RowSketch::from_rows(&old));
             adapter.check()?;
             Ok(adapter)
         });
@@ -266,7 +266,7 @@ impl PyReport {
     }
 
     fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
-        let written = rehang_report::Format::of(&path)
+        let written = rehang_report::Format::from_path(&path)
             .and_then(|format| rehang_files::AtomicFile::write(&path, format.render(&self.0)));
         written.map_err(|error| raised(py, &error))
     }

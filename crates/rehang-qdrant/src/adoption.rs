@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use rehang_core::{Error, Remedy, Result};
-use rehang_store::{Looked, SystemLeaseClock};
+use rehang_store::{TableFindings, SystemLeaseClock};
 use serde_json::{Value, json};
 
 use crate::address::QdrantAddress;
@@ -30,7 +30,7 @@ const SPACES: usize = 2;
 /// Fields of leases that filters ask for, with the kind of their index.
 const FIELDS_OF_A_LEASE: [(&str, &str); 2] = [("slot", "integer"), ("worker", "keyword")];
 
-pub(crate) fn inspect(address: &QdrantAddress, options: &CollectionOptions) -> Result<Looked> {
+pub(crate) fn inspect(address: &QdrantAddress, options: &CollectionOptions) -> Result<TableFindings> {
     options.check()?;
     let client = Client::new(address)?;
     collection::expect_server(&client)?;
@@ -49,7 +49,7 @@ pub(crate) fn inspect(address: &QdrantAddress, options: &CollectionOptions) -> R
     let named = vectors.iter().find(|(name, ..)| options.vector.as_ref() == Some(name));
     let dimension = named.map(|(_, width, _)| *width);
     let vectors = vectors.into_iter().map(|(name, ..)| name).filter(|name| name != WITNESS).collect();
-    Ok(Looked { dimension, id: Vec::new(), texts, vectors, graphs })
+    Ok(TableFindings { dimension, id: Vec::new(), texts, vectors, graphs })
 }
 
 pub(crate) fn adopt(

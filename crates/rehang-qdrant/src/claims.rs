@@ -48,7 +48,7 @@ pub(crate) fn claim(
         let held: Vec<ItemKey> =
             leases.iter().filter(|(_, lease)| is_held(lease)).map(|(key, _)| *key).collect();
         let (next, without_tag) = free_records(handle, space, queue, limit, &held)?;
-        let mut claimed = Claimed::of(next, &lost, held_by_others);
+        let mut claimed = Claimed::up_to_first_alone(next, &lost, held_by_others);
         if claimed.records.is_empty() {
             if without_tag.is_empty() {
                 return Ok(claimed);

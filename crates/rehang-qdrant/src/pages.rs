@@ -80,11 +80,11 @@ pub(crate) fn sample(handle: &Handle, sample: &Sample) -> Result<Drawn> {
     let space = meta.find(&sample.space, &name)?;
     let vectors_of = sample.vectors_of.as_deref().map(|other| meta.find(other, &name)).transpose()?;
     tag_all(handle)?;
-    let (keys, of) = first(handle, space, sample.among, sample.seed, sample.size)?;
+    let (keys, drawn_from) = first(handle, space, sample.among, sample.seed, sample.size)?;
     let points = in_order(handle, &keys, &with_of(handle, space, vectors_of))?;
     Ok(Drawn {
         records: points.iter().filter_map(|point| record(handle, point, space, vectors_of)).collect(),
-        of,
+        drawn_from,
     })
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rehang_core::{Matrix, Provenance, Result, Space};
 use rehang_store::{
     AtWork, Claimed, Counts, Document, Drawn, Epoch, Examined, Failure, Filter, Found, Index, IndexHealth,
-    Item, ItemKey, ItemWrite, LeaseClock, Ledger, Looked, Priority, Problem, Queue, Record, Released,
+    Item, ItemKey, ItemWrite, LeaseClock, Ledger, TableFindings, Priority, Problem, Queue, Record, Released,
     Revision, Sample, Scan, SpaceRecord, VectorRecord, VectorWrite, WriteOutcome,
 };
 
@@ -31,7 +31,7 @@ impl QdrantStore {
     ///
     /// Unavailable and unauthorised where the server cannot be reached or refuses. Not found and invalid
     /// options where the collection or the server lacks what a gallery needs.
-    pub fn inspect(address: &QdrantAddress, options: &CollectionOptions) -> Result<Looked> {
+    pub fn inspect(address: &QdrantAddress, options: &CollectionOptions) -> Result<TableFindings> {
         adoption::inspect(address, options)
     }
 

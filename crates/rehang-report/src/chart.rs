@@ -95,7 +95,7 @@ pub enum Look {
     /// Colour, dashes and marker of this number; `Main` has number 0.
     Numbered(usize),
     /// Colour, dashes and marker of this number, with a marker at every point.
-    Dotted(usize),
+    MarkedAtEveryPoint(usize),
     /// Grey and thin, without markers: a line to compare with.
     Quiet,
 }
@@ -170,7 +170,7 @@ const LEADER_WIDTH: f64 = 30.0;
 
 /// Draws the chart as an SVG element; `id` must be unique in the page.
 pub(crate) fn draw(chart: &Chart, canvas: Canvas, id: &str) -> String {
-    let layout = Layout::of(chart, canvas);
+    let layout = Layout::for_canvas(chart, canvas);
     let mut svg = String::new();
     let (width, height) = (layout.width, layout.height);
     let _ = write!(
@@ -213,14 +213,14 @@ pub(crate) fn draw(chart: &Chart, canvas: Canvas, id: &str) -> String {
 /// Lists the lines and levels of a chart with a sample of each, in HTML. The list stands beside a narrow
 /// chart, and beside a wide one that has no room for all labels.
 pub(crate) fn legend(chart: &Chart) -> String {
-    let wide = Layout::of(chart, Canvas::Wide);
+    let wide = Layout::for_canvas(chart, Canvas::Wide);
     let class = if wide.labels(chart).len() > wide.labels_most() { "legend always" } else { "legend" };
     let mut html = format!("<ul class=\"{class}\" aria-hidden=\"true\">");
     let sample = |inner: &str| {
         format!("<svg class=\"rh sample\" viewBox=\"0 0 36 12\" width=\"36\" height=\"12\">{inner}</svg>")
     };
     for (index, line) in chart.lines.iter().enumerate().filter(|(_, line)| !line.name.is_empty()) {
-        let style = Style::of(line.look, index);
+        let style = Style::from_look(line.look, index);
         let inner = format!("{}{}", style.stroke("M1 6H35"), style.dot(18.0, 6.0, 3.6, ""));
         let _ = write!(html, "<li>{}{}</li>", sample(&inner), escape_html(&line.name));
     }
@@ -242,12 +242,12 @@ struct Style {
 }
 
 impl Style {
-    fn of(look: Look, place: usize) -> Self {
+    fn from_look(look: Look, place: usize) -> Self {
         match look {
             Look::Ordinary => Self { number: Some(place), wide: place == 0, every_point: false },
             Look::Main => Self { number: Some(0), wide: true, every_point: false },
             Look::Numbered(number) => Self { number: Some(number), wide: false, every_point: false },
-            Look::Dotted(number) => Self { number: Some(number), wide: false, every_point: true },
+            Look::MarkedAtEveryPoint(number) => Self { number: Some(number), wide: false, every_point: true },
             Look::Quiet => Self { number: None, wide: false, every_point: false },
         }
     }
@@ -303,7 +303,7 @@ struct Layout {
 }
 
 impl Layout {
-    fn of(chart: &Chart, canvas: Canvas) -> Self {
+    fn for_canvas(chart: &Chart, canvas: Canvas) -> Self {
         let points = || chart.lines.iter().flat_map(|line| line.points.iter());
         let bands =
             chart.lines.iter().flat_map(|line| line.band.iter()).flat_map(|&(_, low, high)| [low, high]);
@@ -387,7 +387,7 @@ impl Layout {
 
     fn draw_bands(&self, chart: &Chart, svg: &mut String) {
         for (index, line) in chart.lines.iter().enumerate().rev() {
-            let Some(number) = Style::of(line.look, index).number else { continue };
+            let Some(number) = Style::from_look(line.look, index).number else { continue };
             let edge: Vec<_> = line
                 .band
                 .iter()
@@ -421,7 +421,7 @@ impl Layout {
 
     fn draw_line(&self, chart: &Chart, index: usize, svg: &mut String) {
         let line = &chart.lines[index];
-        let style = Style::of(line.look, index);
+        let style = Style::from_look(line.look, index);
         let placed: Vec<Option<(f64, f64)>> = line.points.iter().map(|&(x, y)| self.at(x, y)).collect();
         let mut path = String::new();
         for stretch in placed.split(Option::is_none) {
@@ -465,7 +465,7 @@ impl Layout {
                 let placed: Vec<(f64, f64)> =
                     line.points.iter().filter_map(|&(x, y)| self.at(x, y)).collect();
                 let &(end_x, end) = placed.last()?;
-                let style = Style::of(line.look, index);
+                let style = Style::from_look(line.look, index);
                 Some(Label {
                     text: shortened(&line.name),
                     end_x,

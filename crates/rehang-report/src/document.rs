@@ -816,7 +816,7 @@ fn calibration_blocks<'a>(calibration: &AdapterCalibration) -> Vec<Block<'a>> {
                 ChartLine {
                     name: "bins of items".into(),
                     points,
-                    look: Look::Dotted(0),
+                    look: Look::MarkedAtEveryPoint(0),
                     ..ChartLine::default()
                 },
                 ChartLine {
@@ -977,9 +977,9 @@ fn sizes_section<'a>(report: &Report, metrics: &[&ShownMetric]) -> Option<Sectio
     }
     let row =
         |name: &str, width: usize, kept_as: &str, bytes: usize, scores: &Scores, at_the_switch: &Scores| {
-            let of = |scores: &Scores, id: &str| metric(scores.get(id).copied().unwrap_or(f64::NAN));
+            let score = |scores: &Scores, id: &str| metric(scores.get(id).copied().unwrap_or(f64::NAN));
             let cells = metrics.iter().flat_map(|metric| {
-                [of(scores, &metric.id)].into_iter().chain(has_switch.then(|| of(at_the_switch, &metric.id)))
+                [score(scores, &metric.id)].into_iter().chain(has_switch.then(|| score(at_the_switch, &metric.id)))
             });
             Row::new(
                 name,

@@ -66,8 +66,8 @@ pub fn json(report: &Report) -> String {
 /// ```
 /// use rehang_report::Format;
 ///
-/// assert!(Format::of("report.html".as_ref()).is_ok());
-/// let error = Format::of("report.pdf".as_ref()).unwrap_err().to_string();
+/// assert!(Format::from_path("report.html".as_ref()).is_ok());
+/// let error = Format::from_path("report.pdf".as_ref()).unwrap_err().to_string();
 /// assert_eq!(error, "output cannot be \"report.pdf\"; expected a name that ends in .html, .md or .json");
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,7 +86,7 @@ impl Format {
     /// # Errors
     ///
     /// [`InvalidOption`](rehang_core::ErrorKind::InvalidOption) for any other name.
-    pub fn of(path: &Path) -> rehang_core::Result<Self> {
+    pub fn from_path(path: &Path) -> rehang_core::Result<Self> {
         match path.extension().and_then(|extension| extension.to_str()) {
             Some("html" | "htm") => Ok(Self::Html),
             Some("md") => Ok(Self::Markdown),

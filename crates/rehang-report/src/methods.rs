@@ -84,7 +84,7 @@ impl<'a> Part<'a> {
     /// Returns a number over the seeds as a table shows it. A method that is not there for a seed lacks the
     /// number for that seed.
     fn entry(&self, method: &str, number: impl Fn(&MethodOutcome) -> Option<f64>) -> Entry {
-        Entry::of(self.over_seeds(method, number), self.seeds)
+        Entry::from_mean(self.over_seeds(method, number), self.seeds)
     }
 
     /// Returns mean and spread of a number that does not depend on the method; `None` where it does, or is
@@ -112,7 +112,7 @@ impl<'a> Part<'a> {
     /// others.
     fn order_of(&self, method: &'a str) -> Option<&'a str> {
         let order = self.chart_order()?;
-        let mut backfills = self.comparison.of(method, self.name).flat_map(|outcome| &outcome.backfills);
+        let mut backfills = self.comparison.outcomes(method, self.name).flat_map(|outcome| &outcome.backfills);
         let first = backfills.next()?;
         if first.order == order || backfills.any(|backfill| backfill.order == order) {
             Some(order)
@@ -257,7 +257,7 @@ struct Entry {
 impl Entry {
     /// Returns a cell with a mean and its spread. A mean over fewer than all `seeds` says so and does not
     /// compete: a mean over the seeds that went well is no better than one over all.
-    fn of(over_seeds: Option<MeanSd>, seeds: usize) -> Self {
+    fn from_mean(over_seeds: Option<MeanSd>, seeds: usize) -> Self {
         let Some(over_seeds) = over_seeds else {
             return Self { cell: UNDEFINED.into(), rank: None };
         };
@@ -307,13 +307,13 @@ fn mark_best(entries: &mut [Entry], better: Better) {
 
 /// Tabulates the ends of the backfill and the gains of the papers, by one measure.
 fn methods_table(part: &Part<'_>, measure: Measure) -> Table {
-    let quality = |heading, of: fn(&MethodOutcome) -> Quality| {
+    let quality = |heading, end: fn(&MethodOutcome) -> Quality| {
         Quantity::new(heading, Better::Higher, move |method: &str| {
-            part.entry(method, |outcome| Some(of(outcome).of(measure)))
+            part.entry(method, |outcome| Some(end(outcome).value(measure)))
         })
     };
-    let gain = |heading, better, of: fn(&MethodOutcome, Measure) -> Option<f64>| {
-        Quantity::new(heading, better, move |method: &str| part.entry(method, |outcome| of(outcome, measure)))
+    let gain = |heading, better, percent: fn(&MethodOutcome, Measure) -> Option<f64>| {
+        Quantity::new(heading, better, move |method: &str| part.entry(method, |outcome| percent(outcome, measure)))
     };
     let quantities = [
         quality("M(old,\u{a0}old)", |outcome| outcome.old_old),
@@ -328,9 +328,9 @@ fn methods_table(part: &Part<'_>, measure: Measure) -> Table {
     ];
     let name = measure_name(measure);
     let mut table = quantities_table(format!("Methods side by side: {name}, %"), &part.methods, &quantities);
-    if let Some(best) = part.common(|outcome| outcome.best_best.of(measure)) {
+    if let Some(best) = part.common(|outcome| outcome.best_best.value(measure)) {
         let mut row = Row::new("independent new model", quantities.map(|_| UNDEFINED));
-        row.cells[3] = Entry::of(Some(best), best.count).cell;
+        row.cells[3] = Entry::from_mean(Some(best), best.count).cell;
         table.rows.push(row);
     }
     table
@@ -338,9 +338,9 @@ fn methods_table(part: &Part<'_>, measure: Measure) -> Table {
 
 /// Tabulates the ends of the backfill by a protocol of a paper.
 fn protocol_table(part: &Part<'_>, protocol: &str) -> Table {
-    let end = |heading, of: fn(&ProtocolOutcome) -> Option<f64>| {
+    let end = |heading, value: fn(&ProtocolOutcome) -> Option<f64>| {
         Quantity::new(heading, Better::Higher, move |method: &str| {
-            part.entry(method, |outcome| of(outcome.protocol(protocol)?))
+            part.entry(method, |outcome| value(outcome.protocol(protocol)?))
         })
     };
     let quantities = [
@@ -357,12 +357,12 @@ fn protocol_table(part: &Part<'_>, protocol: &str) -> Table {
 /// Counts the seeds, of all, in which the criterion is met. A seed without the method, or without both
 /// numbers, does not meet it.
 fn criterion(part: &Part<'_>, method: &str, measure: Measure) -> Entry {
-    let seeds = part.comparison.of(method, part.name).filter(|outcome| {
-        shown(outcome.new_old.of(measure)).is_some() && shown(outcome.old_old.of(measure)).is_some()
+    let seeds = part.comparison.outcomes(method, part.name).filter(|outcome| {
+        shown(outcome.new_old.value(measure)).is_some() && shown(outcome.old_old.value(measure)).is_some()
     });
     let met: Vec<bool> = seeds.map(|outcome| outcome.criterion_met(measure)).collect();
     if met.is_empty() {
-        return Entry::of(None, 0);
+        return Entry::from_mean(None, 0);
     }
     let count = met.iter().filter(|met| **met).count();
     // A count of seeds is not a quality: meeting the criterion in all seeds is what every method should do.
@@ -403,7 +403,7 @@ fn areas_tables(part: &Part<'_>) -> Vec<Table> {
 fn with_worst_flips(mut entry: Entry, part: &Part<'_>, method: &str, order: &str) -> Entry {
     let worst = part
         .comparison
-        .of(method, part.name)
+        .outcomes(method, part.name)
         .filter_map(|outcome| shown(outcome.backfill(order)?.negative_flips_max))
         .reduce(f64::max);
     if let Some(worst) = worst {
@@ -443,8 +443,8 @@ fn chart(part: &Part<'_>, measure: Measure) -> Chart {
         look: Look::Numbered(place),
         ..ChartLine::default()
     });
-    let nothing = part.common(|outcome| outcome.old_old.of(measure));
-    let best = part.common(|outcome| outcome.best_best.of(measure));
+    let nothing = part.common(|outcome| outcome.old_old.value(measure));
+    let best = part.common(|outcome| outcome.best_best.value(measure));
     let part_name = if part.name.is_empty() { String::new() } else { format!(", part {}", part.name) };
     let title = format!("{name} while the gallery is re-embedded{part_name}");
     Chart {
@@ -457,8 +457,8 @@ fn chart(part: &Part<'_>, measure: Measure) -> Chart {
 /// above it. A model that knows nothing of the old gallery starts near 0, and its line would press all others
 /// together.
 fn floor(part: &Part<'_>, measure: Measure) -> f64 {
-    let nothing = part.common(|outcome| outcome.old_old.of(measure));
-    let best = part.common(|outcome| outcome.best_best.of(measure));
+    let nothing = part.common(|outcome| outcome.old_old.value(measure));
+    let best = part.common(|outcome| outcome.best_best.value(measure));
     match (nothing, best) {
         (Some(nothing), Some(best)) if best.mean > nothing.mean => 2.0 * nothing.mean - best.mean,
         _ => f64::NEG_INFINITY,
@@ -526,7 +526,7 @@ fn drawn_methods<'a>(part: &Part<'a>) -> Vec<(&'a str, &'a str)> {
 fn mean_curve(part: &Part<'_>, method: &str, order: &str, measure: Measure) -> Vec<(f64, f64)> {
     let curves: Vec<&Vec<f64>> = part
         .comparison
-        .of(method, part.name)
+        .outcomes(method, part.name)
         .filter_map(|outcome| outcome.backfill(order))
         .map(|backfill| match measure {
             Measure::Top1 => &backfill.top1,

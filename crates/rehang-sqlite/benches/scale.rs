@@ -203,7 +203,7 @@ fn item(key: u64, dimension: usize) -> ItemWrite {
     ItemWrite::new(
         format!("item-{key:08}"),
         Some(format!("images/{key:08}.jpg")),
-        vec![NewVector::of_model("old", vector(key, dimension), Provenance::Old)],
+        vec![NewVector::from_model("old", vector(key, dimension), Provenance::Old)],
     )
 }
 

@@ -47,7 +47,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                     ItemWrite::new(
                         format!("item-{id}"),
                         Some(format!("images/{id}.jpg")),
-                        vec![NewVector::of_model("old", vectors.row(id).to_vec(), Provenance::Old)],
+                        vec![NewVector::from_model("old", vectors.row(id).to_vec(), Provenance::Old)],
                     )
                 })
                 .collect();

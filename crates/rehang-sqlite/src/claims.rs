@@ -12,7 +12,7 @@ use rusqlite::params;
 use crate::connection::Database;
 use crate::ignored::expect_changed;
 use crate::pages::Page;
-use crate::queue::first;
+use crate::queue::draw_first;
 use crate::spaces;
 use crate::values::{int, key, row_of};
 
@@ -47,11 +47,11 @@ pub(crate) fn claim(
         match queue {
             Queue::All => page.queue(&held)?,
             Queue::Sample { seed, size } => {
-                let (keys, _) = first(transaction, &space, Among::Embeddable, seed, size)?;
+                let (keys, _) = draw_first(transaction, &space, Among::Embeddable, seed, size)?;
                 page.waiting(&keys, &held)?;
             }
         }
-        let claimed = Claimed::of(page.finish()?, &lost, held_by_others);
+        let claimed = Claimed::up_to_first_alone(page.finish()?, &lost, held_by_others);
         let mut insert = transaction.prepare_cached(&format!(
             "INSERT OR REPLACE INTO claim_{n} (item, worker, until, lost) VALUES (?1, ?2, ?3, ?4)"
         ))?;

@@ -12,7 +12,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavio
 
 use crate::fairness::Fairness;
 use crate::schema;
-use crate::trouble::{BUSY, Step, Trouble, refuse, sentence};
+use crate::trouble::{BUSY, Step, Trouble, refuse, explain};
 
 /// Time between two looks at a lock that another process holds. SQLite's own waiting looks ever more rarely,
 /// down to every 100 ms, and misses the moment between two large transactions of the other process again and
@@ -89,14 +89,14 @@ impl Database {
             let reason = format!("there is no folder {}; create it first", folder.display());
             return Err(refuse("create", path, &reason));
         }
-        let connection = connect(path, Access::Create).map_err(|trouble| sentence(path, trouble))?;
+        let connection = connect(path, Access::Create).map_err(|trouble| explain(path, trouble))?;
         let make = |connection: &Connection| -> Step<()> {
             // Larger pages keep vectors of up to 1,900 coordinates inside a page.
             connection.pragma_update(None, "page_size", 8192)?;
             keep_a_log(connection)?;
             let transaction = Transaction::new_unchecked(connection, TransactionBehavior::Immediate)?;
             // Another process may have written between the look at the file and here.
-            match Content::of(&transaction)? {
+            match Content::read(&transaction)? {
                 Content::Nothing => {
                     schema::TABLES.iter().try_for_each(|tables| transaction.execute_batch(tables))?;
                     transaction.pragma_update(None, "application_id", schema::APPLICATION)?;
@@ -109,7 +109,7 @@ impl Database {
             transaction.commit()?;
             Ok(())
         };
-        make(&connection).map_err(|trouble| sentence(path, trouble))?;
+        make(&connection).map_err(|trouble| explain(path, trouble))?;
         Ok(Self::on(path, Access::Write, connection))
     }
 
@@ -125,21 +125,21 @@ impl Database {
             return Ok(None);
         }
         let (access, connection) =
-            connect_there(path, &metadata).map_err(|trouble| sentence(path, trouble))?;
+            connect_there(path, &metadata).map_err(|trouble| explain(path, trouble))?;
         let writable = access == Access::Write;
         let content = |connection: &Connection| -> Step<Content> {
             // One snapshot: another process may be making the gallery at this moment.
             let snapshot = Transaction::new_unchecked(connection, TransactionBehavior::Deferred)?;
-            Content::of(&snapshot)
+            Content::read(&snapshot)
         };
-        match content(&connection).map_err(|trouble| sentence(path, trouble))? {
+        match content(&connection).map_err(|trouble| explain(path, trouble))? {
             Content::Nothing => Ok(None),
             Content::Gallery { format } => {
                 expect_known(path, format)?;
                 if writable {
                     // A copy that `VACUUM INTO` made has lost its log, as has one in which an application
                     // switched it off.
-                    keep_a_log(&connection).map_err(|trouble| sentence(path, trouble))?;
+                    keep_a_log(&connection).map_err(|trouble| explain(path, trouble))?;
                 }
                 Ok(Some(Self::on(path, access, connection)))
             }
@@ -188,7 +188,7 @@ impl Database {
             transaction.commit()?;
             Ok(value)
         };
-        run().map_err(|trouble| sentence(&self.path, trouble))
+        run().map_err(|trouble| explain(&self.path, trouble))
     }
 
     /// Runs one transaction in which no trigger of the gallery need fire: the caller does everything that the
@@ -235,7 +235,7 @@ impl Database {
             lock(&self.fairness).ended(rehang_clock::now(), locked.elapsed());
             Ok(value)
         };
-        run().map_err(|trouble| sentence(&self.path, trouble))
+        run().map_err(|trouble| explain(&self.path, trouble))
     }
 
     /// Runs one transaction that a machine may forget when it loses power, as if it never happened: for what
@@ -261,7 +261,7 @@ impl Database {
             transaction.commit()?;
             Ok(value)
         };
-        run().map_err(|trouble| sentence(&self.path, trouble))
+        run().map_err(|trouble| explain(&self.path, trouble))
     }
 
     /// Writes the file again without the room that nothing uses any more, and gives its bytes before and
@@ -273,7 +273,7 @@ impl Database {
                 .map_err(|error| Error::io("read", &self.path, &error))
         };
         let writer = lock(&self.writer);
-        let run = |work: &dyn Fn() -> Step<bool>| work().map_err(|trouble| sentence(&self.path, trouble));
+        let run = |work: &dyn Fn() -> Step<bool>| work().map_err(|trouble| explain(&self.path, trouble));
         run(&|| truncate_log(&writer))?;
         let before = bytes()?;
         let is_busy = run(&|| {
@@ -299,7 +299,7 @@ impl Database {
         *lock(&self.bulk) = None;
         *lock(&self.light) = None;
         let writer = lock(&self.writer);
-        if truncate_log(&writer).map_err(|trouble| sentence(&self.path, trouble))? {
+        if truncate_log(&writer).map_err(|trouble| explain(&self.path, trouble))? {
             let detail =
                 "another process has it open, so its log cannot be written back; close that one first";
             return Err(Error::conflict(self.path.display(), detail));
@@ -314,7 +314,7 @@ impl Database {
             connection
         } else {
             let access = if self.writable() { Access::Read } else { self.access };
-            connect(&self.path, access).map_err(|trouble| sentence(&self.path, trouble))?
+            connect(&self.path, access).map_err(|trouble| explain(&self.path, trouble))?
         };
         let run = || -> Step<T> {
             let transaction = connection.transaction()?;
@@ -322,7 +322,7 @@ impl Database {
             transaction.commit()?;
             Ok(value)
         };
-        let result = run().map_err(|trouble| sentence(&self.path, trouble));
+        let result = run().map_err(|trouble| explain(&self.path, trouble));
         let mut readers = lock(&self.readers);
         if readers.len() < READERS_KEPT {
             readers.push(connection);
@@ -370,7 +370,7 @@ enum Content {
 }
 
 impl Content {
-    fn of(connection: &Connection) -> Step<Self> {
+    fn read(connection: &Connection) -> Step<Self> {
         let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
         let (application, version) = (number("application_id")?, number("user_version")?);
         if application == schema::APPLICATION {

@@ -160,7 +160,7 @@ impl Graph {
     }
 
     /// Sets the number of candidates that a search looks at from now on.
-    pub(crate) fn look_at(&self, candidates: usize) {
+    pub(crate) fn set_search_candidates(&self, candidates: usize) {
         self.index.change_expansion_search(candidates);
     }
 

@@ -22,11 +22,11 @@ pub(crate) fn expect_changed(
     if changed > 0 {
         return Ok(());
     }
-    Err(ignored(connection, table, &doing())?.into())
+    Err(ignored_error(connection, table, &doing())?.into())
 }
 
 /// Explains why a row of a table stayed as it was though it was to change.
-pub(crate) fn ignored(connection: &Connection, table: &str, doing: &str) -> Step<Error> {
+pub(crate) fn ignored_error(connection: &Connection, table: &str, doing: &str) -> Step<Error> {
     let triggers: Vec<String> = others(connection)?
         .into_iter()
         .filter(|(_, on, _)| on == table)

@@ -232,7 +232,7 @@ pub(crate) fn build(
     // left.
     for _ in 0..if threads > 1 { LINKED_AGAIN_MAX } else { 0 } {
         left = Flat::new(row.space.dimension);
-        graph.look_at(LOOKED_AT);
+        graph.set_search_candidates(LOOKED_AT);
         let whole = each_page(database, &row, stop, &mut |page| {
             for (key, vector) in pool.install(|| unlinked(&graph, page))?.iter() {
                 left.insert(key, vector);
@@ -243,7 +243,7 @@ pub(crate) fn build(
             return Ok(None);
         }
         // Few vectors need more than that short look; these get a longer one.
-        graph.look_at(options.expansion_search);
+        graph.set_search_candidates(options.expansion_search);
         left = unlinked(&graph, &left)?;
         if left.keys().is_empty() {
             break;

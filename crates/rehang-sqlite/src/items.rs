@@ -9,7 +9,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde_json::Value;
 
 use crate::connection::Database;
-use crate::ignored::{expect_changed, ignored};
+use crate::ignored::{expect_changed, ignored_error};
 use crate::paid;
 use crate::spaces;
 use crate::trouble::Step;
@@ -107,7 +107,7 @@ fn put_new(connection: &Connection, writes: &[ItemWrite]) -> Step<Option<Vec<Rev
                 // Where triggers fire, those of the gallery have listed it.
                 let table = format!("lacking_{}", space.number);
                 if listed == 0 && !has_row(connection, &table, key)? {
-                    return Err(ignored(connection, &table, &writing(write))?.into());
+                    return Err(ignored_error(connection, &table, &writing(write))?.into());
                 }
             }
         }
@@ -158,7 +158,7 @@ fn insert_item(connection: &Connection, write: &ItemWrite, revision: Revision) -
         )?
         .query_row(params![write.id, write.source, write.label, payload(write), revision], |row| row.get(0))
         .optional()?;
-    key.map_or_else(|| Err(ignored(connection, "item", &writing(write))?.into()), Ok)
+    key.map_or_else(|| Err(ignored_error(connection, "item", &writing(write))?.into()), Ok)
 }
 
 fn writing(write: &ItemWrite) -> String {
@@ -262,7 +262,7 @@ pub(crate) fn delete(database: &Database, ids: &[&str]) -> Result<usize> {
         for id in ids {
             let gone = delete.execute([id])?;
             if gone == 0 && find.exists([id])? {
-                return Err(ignored(transaction, "item", &format!("the deletion of item {id:?}"))?.into());
+                return Err(ignored_error(transaction, "item", &format!("the deletion of item {id:?}"))?.into());
             }
             deleted += gone;
         }

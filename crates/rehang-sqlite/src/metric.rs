@@ -101,9 +101,9 @@ impl Lift {
         Box::new(move |left, right| {
             // SAFETY: as in [`metric`], with one number more.
             let (left, right) = unsafe {
-                let of =
+                let numbers_at =
                     |vector: *const f32| std::slice::from_raw_parts(vector.cast::<Number>(), dimension + 1);
-                (of(left), of(right))
+                (numbers_at(left), numbers_at(right))
             };
             // SAFETY: the kernel was chosen for this processor.
             let product = unsafe { kernel(&left[..dimension], &right[..dimension]) };
@@ -139,7 +139,7 @@ macro_rules! kernels {
         mod $name {
             use super::{Kernel, Kind, Number};
 
-            pub(super) fn of(kind: Kind) -> Kernel {
+            pub(super) fn kernel_of(kind: Kind) -> Kernel {
                 match kind {
                     Kind::Differences => differences,
                     Kind::Products => products,
@@ -180,10 +180,10 @@ kernels!(plain, inline);
 fn kernel(kind: Kind) -> Kernel {
     match Processor::detect() {
         #[cfg(target_arch = "x86_64")]
-        Processor::Avx512 => avx512::of(kind),
+        Processor::Avx512 => avx512::kernel_of(kind),
         #[cfg(target_arch = "x86_64")]
-        Processor::Avx2 => avx2::of(kind),
-        _ => plain::of(kind),
+        Processor::Avx2 => avx2::kernel_of(kind),
+        _ => plain::kernel_of(kind),
     }
 }
 

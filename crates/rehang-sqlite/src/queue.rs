@@ -26,7 +26,7 @@ pub(crate) fn in_order(n: i64) -> [String; 2] {
 }
 
 /// Draws the first keys of a shuffle, and counts the items that are in it.
-pub(crate) fn first(
+pub(crate) fn draw_first(
     connection: &Connection,
     space: &SpaceRow,
     among: Among,
@@ -36,16 +36,16 @@ pub(crate) fn first(
     let n = space.number;
     // Each list is an index that holds no more than the keys.
     let all = "SELECT key FROM item INDEXED BY item_revision".to_owned();
-    let of = |provenance: &str| {
+    let items_by = |provenance: &str| {
         format!(
             "SELECT item FROM vector_{n} INDEXED BY vector_{n}_{provenance} WHERE provenance = '{provenance}'"
         )
     };
     let lists = match among {
         Among::All => vec![all],
-        Among::Adapted => vec![of("adapted")],
+        Among::Adapted => vec![items_by("adapted")],
         Among::Embeddable => vec![
-            of("native"),
+            items_by("native"),
             format!(
                 "SELECT item FROM vector_{n} INDEXED BY vector_{n}_worst
                      WHERE provenance = 'adapted' AND failed = 0 AND sourced = 1"

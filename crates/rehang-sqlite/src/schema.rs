@@ -137,18 +137,18 @@ pub(crate) fn is_our_trigger(name: &str) -> bool {
         };
         made.flat_map(names).collect()
     });
-    NAMES.contains(&of_space_0(name))
+    NAMES.contains(&with_space_0(name))
 }
 
 /// Whether a table is one of the gallery's, by its name.
 pub(crate) fn is_our_table(name: &str) -> bool {
-    let name = of_space_0(name);
+    let name = with_space_0(name);
     ["gallery", "space", "item", "document", "replaced"].contains(&name.as_str())
         || TABLES_OF_SPACE.iter().any(|table| name == format!("{table}_0"))
 }
 
 /// Puts the number 0 in the place of a space's own in the name of a table or trigger.
-fn of_space_0(name: &str) -> String {
+fn with_space_0(name: &str) -> String {
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|letter| letter.is_ascii_digit());
     let parts: Vec<&str> = name.split('_').map(|part| if is_number(part) { "0" } else { part }).collect();
     parts.join("_")

@@ -36,7 +36,7 @@ pub(crate) fn search(
     }
     let shared = keeper.current(&row, change)?;
     if !filter.provenances.is_empty() {
-        let few = few(k, shared.read().len());
+        let few = few_enough(k, shared.read().len());
         let found = database.read(|transaction| search_few(transaction, &row, queries, k, filter, few))?;
         if let Some(found) = found {
             return Ok(found);
@@ -74,7 +74,7 @@ pub(crate) fn recall(
 /// Where `m` vectors pass, the index has to give about `k · vectors / m` candidates before `k` of them pass.
 /// A candidate costs a few times what a vector does that is read in the order of the file. So both ways cost
 /// the same near `m² = 4 k · vectors`.
-fn few(k: usize, vectors: usize) -> usize {
+fn few_enough(k: usize, vectors: usize) -> usize {
     let even = (4.0 * k as f64 * vectors as f64).sqrt() as usize;
     // All of them are in memory for a moment.
     even.min(FEW_MAX)

@@ -10,7 +10,7 @@ use rusqlite::types::FromSql;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use crate::connection::Database;
-use crate::ignored::{expect_changed, ignored};
+use crate::ignored::{expect_changed, ignored_error};
 use crate::schema;
 use crate::trouble::Step;
 
@@ -123,7 +123,7 @@ pub(crate) fn begin(database: &Database, space: &Space, written_as: Provenance) 
         let number: Option<i64> = transaction.query_row(sql, values, |row| row.get(0)).optional()?;
         let Some(number) = number else {
             return Err(
-                ignored(transaction, "space", &format!("the making of space {:?}", space.name))?.into()
+                ignored_error(transaction, "space", &format!("the making of space {:?}", space.name))?.into()
             );
         };
         transaction.execute_batch(&schema::space_tables(number, space, written_as))?;
@@ -211,11 +211,11 @@ pub(crate) fn leave(database: &Database, name: &str) -> Result<Option<i64>> {
 
 /// Whether tables of a dropped space are still there: it is being dropped, or the process that did so died.
 pub(crate) fn is_any_left(database: &Database) -> Result<bool> {
-    Ok(database.read(|transaction| left(transaction))?.is_some())
+    Ok(database.read(|transaction| dropped_but_left(transaction))?.is_some())
 }
 
 /// Number of a space that was dropped and is still there.
-fn left(connection: &Connection) -> Step<Option<i64>> {
+fn dropped_but_left(connection: &Connection) -> Step<Option<i64>> {
     let mut statement =
         connection.prepare_cached("SELECT value FROM gallery WHERE name LIKE 'left-%' LIMIT 1")?;
     Ok(statement.query_row([], |row| row.get(0)).optional()?)
@@ -229,7 +229,7 @@ pub(crate) fn remove_left(database: &Database) -> Result<()> {
             return Ok(true);
         }
         database.write(|transaction| {
-            let Some(number) = left(transaction)? else { return Ok(true) };
+            let Some(number) = dropped_but_left(transaction)? else { return Ok(true) };
             let index: Option<String> =
                 transaction.query_row(&schema::an_index(number), [], |row| row.get(0)).optional()?;
             if let Some(index) = index {
@@ -317,7 +317,7 @@ pub(crate) fn count(connection: &Connection, n: usize) -> Step<u64> {
     let mut statement = connection
         .prepare_cached("UPDATE gallery SET value = value + ?1 WHERE name = 'counter' RETURNING value")?;
     let counted = statement.query_row([n], |row| row.get(0)).optional()?;
-    counted.map_or_else(|| Err(ignored(connection, "gallery", "the next revision")?.into()), Ok)
+    counted.map_or_else(|| Err(ignored_error(connection, "gallery", "the next revision")?.into()), Ok)
 }
 
 /// Reads what tells the side file of a space's index from every other: the gallery, and the moments at which

@@ -48,7 +48,7 @@ mod tests;
 ///     source: Some("cat.jpg".into()),
 ///     label: None,
 ///     payload: serde_json::json!({"rooms": 3}),
-///     vectors: vec![NewVector::of_model("clip", vector, Provenance::Old)],
+///     vectors: vec![NewVector::from_model("clip", vector, Provenance::Old)],
 /// }])?;
 /// let found = store.search("clip", &Matrix::new(2, vec![0.6, 0.8])?, 10, &Filter::default())?;
 /// assert_eq!(found[0][0].id, "cat");

@@ -47,7 +47,7 @@ fn extended_code(error: &rusqlite::Error) -> i32 {
 }
 
 /// Says what SQLite's error means: what happened, where, and what to do.
-pub(crate) fn sentence(path: &Path, trouble: Trouble) -> Error {
+pub(crate) fn explain(path: &Path, trouble: Trouble) -> Error {
     let error = match trouble {
         Trouble::Ours(error) => return error,
         Trouble::Sql(error) => error,

@@ -9,7 +9,7 @@ use rehang_store::{
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use crate::connection::Database;
-use crate::ignored::ignored;
+use crate::ignored::ignored_error;
 use crate::paid;
 use crate::schema::SOURCE_REVISION;
 use crate::spaces::{self, REMOVED_TOGETHER, SpaceRow, in_turns};
@@ -32,8 +32,8 @@ pub(crate) fn provenances(
         let n = spaces::find(transaction, space)?.number;
         let mut select =
             transaction.prepare_cached(&format!("SELECT provenance FROM vector_{n} WHERE item = ?1"))?;
-        let mut of = |key| select.query_row([row_of(key)], |row| provenance(row, 0)).optional();
-        Ok(keys.iter().map(|&key| of(key)).collect::<rusqlite::Result<_>>()?)
+        let mut provenance_of = |key| select.query_row([row_of(key)], |row| provenance(row, 0)).optional();
+        Ok(keys.iter().map(|&key| provenance_of(key)).collect::<rusqlite::Result<_>>()?)
     })
 }
 
@@ -179,12 +179,12 @@ pub(crate) fn counts(database: &Database, space: &str) -> Result<Counts> {
             Ok(transaction.prepare_cached(&sql)?.query_row([], |row| row.get(0))?)
         };
         // Every count is over an index that holds nothing else.
-        let of = |provenance: &str| {
+        let count_by = |provenance: &str| {
             count(format!(
                 "SELECT count(*) FROM vector_{n} INDEXED BY vector_{n}_{provenance} WHERE provenance = '{provenance}'"
             ))
         };
-        let (old, adapted, native) = (of("old")?, of("adapted")?, of("native")?);
+        let (old, adapted, native) = (count_by("old")?, count_by("adapted")?, count_by("native")?);
         let (unlisted, unlisted_unsourced) = spaces::count_unlisted(transaction, n)?;
         let lacking = unlisted + count(format!("SELECT count(*) FROM lacking_{n}"))?;
         let unsourced = count(format!(
@@ -335,7 +335,7 @@ fn not_taken(connection: &Connection, space: &SpaceRow, table: &str, key: ItemKe
         id.unwrap_or_else(|| key.to_string()),
         space.space.name
     );
-    ignored(connection, &format!("{table}_{}", space.number), &doing)
+    ignored_error(connection, &format!("{table}_{}", space.number), &doing)
 }
 
 /// Reads the vectors of some items in a space; with `with_vectors` also their coordinates.

@@ -193,7 +193,7 @@ impl History {
                 });
                 let with: Vec<_> = with.collect();
                 let vectors =
-                    with.into_iter().map(|(name, by)| NewVector::of_model(*name, vector(random), *by));
+                    with.into_iter().map(|(name, by)| NewVector::from_model(*name, vector(random), *by));
                 item(&format!("item {id}"), vectors.collect())
             })
             .collect();
@@ -535,7 +535,7 @@ fn search_all(store: &SqliteStore, random: &mut ChaCha8Rng, met: &mut Met) {
 fn go_on(store: &SqliteStore, random: &mut ChaCha8Rng) {
     let vectors: BTreeMap<&str, Vec<f32>> =
         SPACES[..2].iter().map(|(name, _)| (*name, vector(random))).collect();
-    let new = SPACES[..2].iter().map(|(name, by)| NewVector::of_model(*name, vectors[name].clone(), *by));
+    let new = SPACES[..2].iter().map(|(name, by)| NewVector::from_model(*name, vectors[name].clone(), *by));
     store.put(&[item("after the cut", new.collect())]).unwrap();
     store.flush().unwrap();
     for (name, vector) in vectors {

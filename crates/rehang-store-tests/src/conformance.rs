@@ -624,7 +624,7 @@ fn what_has_no_direction_is_near_to_nothing(store: &dyn Store) {
     store.create_space(&cosine(old), Provenance::Old).unwrap();
     store.create_space(&cosine(new), Provenance::Native).unwrap();
     let put = |id: &str, vector: [f32; 2]| {
-        let old = NewVector::of_model(old, vector.to_vec(), Provenance::Old);
+        let old = NewVector::from_model(old, vector.to_vec(), Provenance::Old);
         let mut write = ItemWrite::new(id, Some(id.to_owned()), vec![old]);
         write.label = Some("all".to_owned());
         let revision = store.put(&[write]).unwrap()[0];
@@ -668,7 +668,7 @@ fn what_has_no_direction_is_near_to_nothing(store: &dyn Store) {
         let error = write_to(store, new, &writes).expect_err("neither model nor adapter has made anything");
         assert!(matches!(error.kind(), ErrorKind::NoDirection { .. }), "{error}");
     }
-    let native_zero = NewVector::of_model(new, vec![0.0, 0.0], Provenance::Native);
+    let native_zero = NewVector::from_model(new, vec![0.0, 0.0], Provenance::Native);
     let error =
         store.put(&[ItemWrite::new("native", None, vec![native_zero])]).expect_err("nor does it here");
     assert!(matches!(error.kind(), ErrorKind::NoDirection { .. }), "{error}");
@@ -1030,7 +1030,7 @@ fn errors_are_newest_first(store: &dyn Store) {
 }
 
 fn files_are_there_whole_or_not_at_all(store: &dyn Store) {
-    let files = Files::of(store);
+    let files = Files::in_ledger(store);
     assert_eq!((files.are_kept(), files.read("map")), (Ok(false), Ok(None)));
     // The file has more than one chunk, and no two chunks are equal.
     let large: Vec<u8> = (0..1_200_000_u32).map(|at| (at / 7 % 251) as u8).collect();
@@ -1165,7 +1165,7 @@ fn samples_are_uniform_and_stable(store: &dyn Store) {
     put(0..400);
     let drawn = |among: Among, size: usize| -> (Vec<String>, u64) {
         let drawn = store.sample(&sample(NEW, among, size)).unwrap();
-        (drawn.records.into_iter().map(|record| record.item.id).collect(), drawn.of)
+        (drawn.records.into_iter().map(|record| record.item.id).collect(), drawn.drawn_from)
     };
     let (all, of) = drawn(Among::All, 1000);
     assert_eq!((all.len(), of), (400, 400), "a sample of all is all of them");
@@ -1558,7 +1558,7 @@ fn sample(space: &str, among: Among, size: usize) -> Sample {
 
 fn new_vector(space: &str, vector: [f32; 2]) -> NewVector {
     let provenance = if space == OLD { Provenance::Old } else { Provenance::Native };
-    NewVector::of_model(space, vector.to_vec(), provenance)
+    NewVector::from_model(space, vector.to_vec(), provenance)
 }
 
 fn write(id: &str, source: Option<&str>, vectors: &[(&str, [f32; 2])]) -> ItemWrite {

@@ -240,7 +240,7 @@ pub fn apply(store: &dyn Store, call: &Call) -> String {
                     .filter(|(_, with)| **with)
                     .map(|(space, _)| {
                         let made_by = if *space == "old" { Provenance::Old } else { Provenance::Native };
-                        NewVector::of_model(*space, vector(*value, id), made_by)
+                        NewVector::from_model(*space, vector(*value, id), made_by)
                     })
                     .collect(),
             };
@@ -382,7 +382,7 @@ pub fn seen_with(store: &dyn Store, rounded: fn(f32) -> f32) -> String {
             );
             // The shuffle is each store's own.
             let ids: BTreeSet<&str> = order.into_iter().collect();
-            lines.push(format!("{among:?} of {}: {ids:?}", drawn.of));
+            lines.push(format!("{among:?} of {}: {ids:?}", drawn.drawn_from));
         }
         for failure in store.failures(space, None, 100).unwrap() {
             let rank = ranks[&failure.revision];

@@ -364,9 +364,9 @@ impl Ledger for MemoryStore {
         let state = self.state();
         let space = state.space(&sample.space)?;
         let vectors_of = sample.vectors_of.as_deref().map(|name| state.space(name)).transpose()?;
-        let (keys, of) = state.first(space, sample.among, sample.seed, sample.size);
+        let (keys, drawn_from) = state.first(space, sample.among, sample.seed, sample.size);
         let items = keys.iter().filter_map(|key| state.items.get(key));
-        Ok(Drawn { records: items.map(|item| space.record_of(item, vectors_of)).collect(), of })
+        Ok(Drawn { records: items.map(|item| space.record_of(item, vectors_of)).collect(), drawn_from })
     }
 
     fn newest_revision(&self) -> Result<Revision> {
@@ -433,7 +433,7 @@ impl Ledger for MemoryStore {
         let queue = queue.into_iter();
         let free = queue.filter(|item| !there.leases.get(&item.key).is_some_and(is_held));
         let next: Vec<Record> = free.take(limit).map(|item| there.record_of(item, Some(there))).collect();
-        let claimed = Claimed::of(next, &lost, held_by_others);
+        let claimed = Claimed::up_to_first_alone(next, &lost, held_by_others);
         let until_ms = lease_end(now_ms, lease);
         let leases = &mut find_mut(&mut state.spaces, space)?.leases;
         for Record { item, .. } in &claimed.records {
@@ -858,7 +858,7 @@ mod tests {
     fn the_smallest_gallery_is_searched() {
         let store = MemoryStore::new();
         store.create_space(&Space::new("m", 1, Distance::L2, false), Provenance::Old).unwrap();
-        let vector = NewVector::of_model("m", vec![2.0], Provenance::Old);
+        let vector = NewVector::from_model("m", vec![2.0], Provenance::Old);
         let write = ItemWrite::new("a", None, vec![vector]);
         let revision = store.put(&[write]).unwrap()[0];
         let found = store.search("m", &Matrix::new(1, vec![5.0]).unwrap(), 3, &Filter::default()).unwrap();

@@ -50,7 +50,7 @@ pub fn item_write<'a>(write: &ItemWrite, mut space: impl FnMut(&str) -> Result<&
     for (at, new) in write.vectors.iter().enumerate() {
         let whose = || format!("item {:?}", write.id);
         vector(space(&new.space)?, new.provenance, &new.vector, whose)?;
-        number("sigma2", new.sigma2.map(f64::from))?;
+        expect_not_nan("sigma2", new.sigma2.map(f64::from))?;
         priority(new.priority)?;
         if (new.provenance == Provenance::Adapted) != new.epoch.is_some() {
             return Err(Error::option(
@@ -76,13 +76,13 @@ pub fn vector_write(space: &Space, epoch: Option<Epoch>, write: &VectorWrite) ->
     if write.provenance == Provenance::Adapted && epoch.is_none() {
         return Err(Error::option("the epoch of an adapted vector", "none", "that of its plan"));
     }
-    number("sigma2", write.sigma2.map(f64::from))?;
+    expect_not_nan("sigma2", write.sigma2.map(f64::from))?;
     priority(write.priority)?;
-    number("squared_error", write.squared_error.map(f64::from))
+    expect_not_nan("squared_error", write.squared_error.map(f64::from))
 }
 
 /// Refuses NaN where an order is made from a number: it has no place in one.
-pub fn number(name: &str, value: Option<f64>) -> Result<()> {
+pub fn expect_not_nan(name: &str, value: Option<f64>) -> Result<()> {
     match value {
         Some(value) if value.is_nan() => Err(Error::option(name, "NaN", "a number, or none at all")),
         _ => Ok(()),
@@ -91,7 +91,7 @@ pub fn number(name: &str, value: Option<f64>) -> Result<()> {
 
 /// Refuses a priority whose score is NaN, since scores order the queue.
 pub fn priority(priority: Option<Priority>) -> Result<()> {
-    number("priority", priority.map(|priority| priority.score))
+    expect_not_nan("priority", priority.map(|priority| priority.score))
 }
 
 /// Refuses a write of a plan that another plan has replaced: `carried` is the write's epoch, `now` the

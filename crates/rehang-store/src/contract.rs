@@ -249,7 +249,7 @@ pub struct NewVector {
 
 impl NewVector {
     /// A vector that a model itself has made: old or native.
-    pub fn of_model(space: impl Into<String>, vector: Vec<f32>, provenance: Provenance) -> Self {
+    pub fn from_model(space: impl Into<String>, vector: Vec<f32>, provenance: Provenance) -> Self {
         Self { space: space.into(), vector, provenance, sigma2: None, priority: None, epoch: None }
     }
 }
@@ -489,7 +489,7 @@ pub struct Drawn {
     /// The items, in the order of the shuffle; a smaller sample is the beginning of a larger one.
     pub records: Vec<Record>,
     /// Number of items that the sample was drawn from.
-    pub of: u64,
+    pub drawn_from: u64,
 }
 
 /// Items that a [`Ledger::claim`] handed out.
@@ -513,7 +513,7 @@ impl Claimed {
     /// on each.
     ///
     /// These are the items before the first one that has to go alone, or only that one where it is the first.
-    pub fn of(mut next: Vec<Record>, lost: &BTreeMap<ItemKey, u32>, held_by_others: u64) -> Self {
+    pub fn up_to_first_alone(mut next: Vec<Record>, lost: &BTreeMap<ItemKey, u32>, held_by_others: u64) -> Self {
         let lost = |record: &Record| lost.get(&record.item.key).copied().unwrap_or(0);
         if let Some(at) = next.iter().position(|record| lost(record) >= ALONE_AFTER) {
             next.truncate(at.max(1));

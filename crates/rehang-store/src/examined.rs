@@ -18,7 +18,7 @@ pub struct Problem {
 
 /// Findings of a look at an application's table or collection, before it is a gallery; nothing was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Looked {
+pub struct TableFindings {
     /// Width of the vectors that were named, where the application declares it or its first vector shows it.
     pub dimension: Option<usize>,
     /// Columns that say which item a row is; none in a collection.

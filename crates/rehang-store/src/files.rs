@@ -48,7 +48,7 @@ pub struct Files<'a> {
 
 impl<'a> Files<'a> {
     /// The files of this ledger's gallery.
-    pub fn of(ledger: &'a dyn Ledger) -> Self {
+    pub fn in_ledger(ledger: &'a dyn Ledger) -> Self {
         Self { ledger }
     }
 

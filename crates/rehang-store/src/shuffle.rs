@@ -37,18 +37,18 @@ pub struct FirstKeys {
     seed: u64,
     size: usize,
     kept: BTreeSet<(u64, ItemKey)>,
-    of: u64,
+    taken: u64,
 }
 
 impl FirstKeys {
     /// Starts without keys, for a shuffle by `seed` of which at most `size` keys are kept.
     pub fn new(seed: u64, size: usize) -> Self {
-        Self { seed, size, kept: BTreeSet::new(), of: 0 }
+        Self { seed, size, kept: BTreeSet::new(), taken: 0 }
     }
 
     /// Takes in one key, and keeps it if it is among the first ones so far.
     pub fn take(&mut self, key: ItemKey) {
-        self.of += 1;
+        self.taken += 1;
         // Positive numbers sort as their bits do.
         self.kept.insert((shuffled(self.seed, key).to_bits(), key));
         if self.kept.len() > self.size {
@@ -58,7 +58,7 @@ impl FirstKeys {
 
     /// Returns the keys in the order of the shuffle, and how many were taken in.
     pub fn keys(self) -> (Vec<ItemKey>, u64) {
-        (self.kept.into_iter().map(|(_, key)| key).collect(), self.of)
+        (self.kept.into_iter().map(|(_, key)| key).collect(), self.taken)
     }
 }
 
@@ -87,8 +87,8 @@ mod tests {
             (0..100).for_each(|key| first.take(ItemKey::from(key)));
             first.keys()
         };
-        let (large, of) = draw(50);
-        assert_eq!((large.len(), of), (50, 100));
+        let (large, taken) = draw(50);
+        assert_eq!((large.len(), taken), (50, 100));
         assert_eq!(draw(7).0, large[..7]);
         assert_eq!(draw(0), (vec![], 100));
         assert_eq!(draw(200).0.len(), 100);

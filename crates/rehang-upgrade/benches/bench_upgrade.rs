@@ -259,7 +259,7 @@ fn item(row: usize) -> ItemWrite {
     ItemWrite::new(
         row.to_string(),
         Some(format!("source of item {row}")),
-        vec![NewVector::of_model("old", vector(row), Provenance::Old)],
+        vec![NewVector::from_model("old", vector(row), Provenance::Old)],
     )
 }
 
@@ -268,7 +268,7 @@ fn adapter(old: &Space, new: &Space) -> Adapter {
     Adapter::new(
         old.clone(),
         new.clone(),
-        Map::of_layers(InputScaling::AsIs, vec![Dense { weight, bias: vec![0.0; D], relu: false }]),
+        Map::from_layers(InputScaling::AsIs, vec![Dense { weight, bias: vec![0.0; D], relu: false }]),
         Uncertainty::Linear { weight: vec![0.01; D], bias: 0.0 },
     )
 }

@@ -46,20 +46,20 @@ impl Kind {
 
 /// Reads a file of an adapter or a bridge; `None` where there is none.
 pub(crate) fn read(store: &dyn Ledger, kind: Kind, fingerprint: &str) -> Result<Option<Vec<u8>>> {
-    Files::of(store).read(&kind.of(fingerprint))
+    Files::in_ledger(store).read(&kind.of(fingerprint))
 }
 
 pub(crate) fn has(store: &dyn Ledger, kind: Kind, fingerprint: &str) -> Result<bool> {
-    Files::of(store).has(&kind.of(fingerprint))
+    Files::in_ledger(store).has(&kind.of(fingerprint))
 }
 
 pub(crate) fn write(store: &dyn Ledger, kind: Kind, fingerprint: &str, bytes: &[u8]) -> Result<()> {
-    Files::of(store).write(&kind.of(fingerprint), bytes)
+    Files::in_ledger(store).write(&kind.of(fingerprint), bytes)
 }
 
 pub(crate) fn remove(store: &dyn Ledger, kind: Kind, fingerprint: &str) -> Result<()> {
     let name = kind.of(fingerprint);
-    Files::of(store).retain(|other| other != name)
+    Files::in_ledger(store).retain(|other| other != name)
 }
 
 /// Reads the adapter of a fingerprint; `None` where the gallery does not hold it.
@@ -135,7 +135,7 @@ pub(crate) fn named(store: &dyn Ledger, kind: Kind, fingerprint: &str) -> String
 ///
 /// Those of the store.
 pub(crate) fn retain(store: &dyn Ledger, is_used: impl Fn(Kind, &str) -> bool) -> Result<()> {
-    Files::of(store).retain(|name| {
+    Files::in_ledger(store).retain(|name| {
         Kind::ALL
             .into_iter()
             .all(|kind| kind.fingerprint(name).is_none_or(|fingerprint| is_used(kind, fingerprint)))
@@ -149,7 +149,7 @@ pub(crate) fn retain(store: &dyn Ledger, is_used: impl Fn(Kind, &str) -> bool) -
 ///
 /// Those of the store.
 pub(crate) fn take_in(store: &dyn Ledger, folder: &Path) -> Result<()> {
-    if !folder.is_dir() || Files::of(store).are_kept()? {
+    if !folder.is_dir() || Files::in_ledger(store).are_kept()? {
         return Ok(());
     }
     for entry in fs_err::read_dir(folder).map_err(|error| Error::io("read", folder, &error))?.flatten() {
@@ -158,7 +158,7 @@ pub(crate) fn take_in(store: &dyn Ledger, folder: &Path) -> Result<()> {
         };
         let is_ours = |kind: Kind| kind != Kind::Learned && kind.fingerprint(&name).is_some();
         if Kind::ALL.into_iter().any(is_ours) {
-            Files::of(store).write(&name, &bytes)?;
+            Files::in_ledger(store).write(&name, &bytes)?;
         }
     }
     crate::learn::asked::take_in(store, folder)

@@ -152,8 +152,8 @@ mod tests {
     use super::*;
 
     fn put(store: &MemoryStore, id: usize, source: &str, new: Option<[f32; 2]>) {
-        let mut vectors = vec![NewVector::of_model("old", vec![1.0, 0.0], Provenance::Old)];
-        vectors.extend(new.map(|new| NewVector::of_model("new", new.to_vec(), Provenance::Native)));
+        let mut vectors = vec![NewVector::from_model("old", vec![1.0, 0.0], Provenance::Old)];
+        vectors.extend(new.map(|new| NewVector::from_model("new", new.to_vec(), Provenance::Native)));
         store.put(&[ItemWrite::new(format!("d{id}"), Some(source.into()), vectors)]).unwrap();
     }
 

@@ -393,7 +393,7 @@ impl Oracle {
                 let was_native = there(NEW) && is_native(store, &id);
                 let mut write = ItemWrite::new(id.clone(), Some(known.source.clone()), Vec::new());
                 write.vectors.push(if there(OLD) {
-                    NewVector::of_model(OLD, old_model(&known.source), Provenance::Old)
+                    NewVector::from_model(OLD, old_model(&known.source), Provenance::Old)
                 } else {
                     native(&write)
                 });
@@ -434,7 +434,7 @@ impl Oracle {
             Write::PutOldAgain(number, plainly) => {
                 let id = common::id(number);
                 let Some(known) = self.items.get(&id).filter(|_| there(OLD)) else { return Ok(()) };
-                let old = NewVector::of_model(OLD, old_model(&known.source), Provenance::Old);
+                let old = NewVector::from_model(OLD, old_model(&known.source), Provenance::Old);
                 let write = ItemWrite::new(id, Some(known.source.clone()), vec![old]);
                 let writes = std::slice::from_ref(&write);
                 let revisions = if plainly { store.put(writes) } else { handle.gallery.put(writes) };
@@ -643,7 +643,7 @@ fn is_native(store: &dyn Store, id: &str) -> bool {
 
 /// Returns a vector of the new model that an application brings along.
 fn native(write: &ItemWrite) -> NewVector {
-    NewVector::of_model(NEW, new_model(write.source.as_deref().unwrap()), Provenance::Native)
+    NewVector::from_model(NEW, new_model(write.source.as_deref().unwrap()), Provenance::Native)
 }
 
 fn adapters() -> [Adapter; 2] {

@@ -38,7 +38,7 @@
 //! let gallery = Gallery::new(Arc::new(store));
 //! let text = |number: usize| format!("note {number}: the {} is here", ["kettle", "ladder", "violin"][number % 3]);
 //! for number in 0..200 {
-//!     let old = NewVector::of_model("first", embed(24, &text(number)), Provenance::Old);
+//!     let old = NewVector::from_model("first", embed(24, &text(number)), Provenance::Old);
 //!     gallery.put(&[ItemWrite::new(&number.to_string(), Some(text(number)), vec![old])])?;
 //! }
 //! // The upgrade: a map is fitted on a sample, searches switch, and everything is embedded again.

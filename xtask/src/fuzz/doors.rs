@@ -135,7 +135,7 @@ fn side_file(bytes: &[u8]) {
                 ItemWrite::new(
                     row.to_string(),
                     None,
-                    vec![NewVector::of_model("old", vec![f32::from(row), 1.0], Provenance::Old)],
+                    vec![NewVector::from_model("old", vec![f32::from(row), 1.0], Provenance::Old)],
                 )
             })
             .collect();

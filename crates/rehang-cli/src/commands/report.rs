@@ -59,7 +59,7 @@ pub fn expect_outputs(outputs: &[PathBuf]) -> Result<()> {
         if outputs[..place].iter().any(|other| is_same_file(other, path)) {
             return Err(Error::option("output", path.display(), "each file once"));
         }
-        Format::of(path)?;
+        Format::from_path(path)?;
         drop(AtomicFile::create(path)?);
     }
     Ok(())
@@ -70,7 +70,7 @@ pub fn write(report: &Report, findings: &[Finding], outputs: &[PathBuf]) -> Resu
     let warnings = report.warnings.iter().filter(|warning| warning.severity != Severity::Note);
     say_findings(findings.iter().chain(warnings));
     for path in outputs {
-        rehang_files::AtomicFile::write(path, Format::of(path)?.render(report))?;
+        rehang_files::AtomicFile::write(path, Format::from_path(path)?.render(report))?;
     }
     Ok(())
 }

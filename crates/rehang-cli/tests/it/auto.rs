@@ -910,7 +910,7 @@ fn what_computes_ends_at_a_signal_with_nothing_half_and_the_same_command_goes_on
     assert!(ended > 0);
     let files = |place: &Place| {
         let store = SqliteStore::open(place.path("G.db")).unwrap();
-        Files::of(&store).names().unwrap()
+        Files::in_ledger(&store).names().unwrap()
     };
     assert_eq!(
         files(&place),

@@ -604,7 +604,7 @@ fn a_follower_stays_until_it_is_asked_to_end() {
     };
     // One has no source, and of the last two the encoder has no vector.
     wait(ITEMS as u64 - 4);
-    let old = rehang_store::NewVector::of_model("resnet", vec![0.5; D_OLD], rehang_core::Provenance::Old);
+    let old = rehang_store::NewVector::from_model("resnet", vec![0.5; D_OLD], rehang_core::Provenance::Old);
     let write = rehang_store::ItemWrite::new("i3", Some("source 3".into()), vec![old]);
     store.put(&[write]).unwrap();
     wait(ITEMS as u64 - 3);

@@ -39,7 +39,7 @@ fn prepared(server: &Server, prefix: &str, partitions: usize, rows: usize) -> (P
     let fit = ["fit", "--old", "old.npy", "--new", "new.npy", "--method", "ridge", "-o", "a.safetensors"];
     assert!(place.run(&fit).status.code().is_some_and(|code| code < 2));
     let address = format!("s3://bucket/{prefix}");
-    let there = ObjectFolder::of_store(&format!("{address}/old"), server.store()).unwrap();
+    let there = ObjectFolder::from_store(&format!("{address}/old"), server.store()).unwrap();
     let here = LocalFolder::new(place.path("in"));
     for part in 0..partitions {
         let name = format!("day={}/part-{part:02}.parquet", part % 2);
@@ -57,7 +57,7 @@ fn prepared(server: &Server, prefix: &str, partitions: usize, rows: usize) -> (P
 
 fn expect_same(place: &Place, server: &Server, address: &str) {
     let here = LocalFolder::new(place.path("out"));
-    let there = ObjectFolder::of_store(&format!("{address}/new"), server.store()).unwrap();
+    let there = ObjectFolder::from_store(&format!("{address}/new"), server.store()).unwrap();
     let names = here.list().unwrap();
     assert_eq!(names, there.list().unwrap());
     for name in names {
@@ -93,7 +93,7 @@ fn a_folder_of_a_bucket_is_transformed_resumed_cut_and_fitted_on() {
     assert_eq!(order(&sigma, "there.json"), order("out", "here.json"));
 
     // A single object is a file: of the pairs, and of what is transformed.
-    let pairs = ObjectFolder::of_store(&format!("{address}/pairs"), server.store()).unwrap();
+    let pairs = ObjectFolder::from_store(&format!("{address}/pairs"), server.store()).unwrap();
     for name in ["old.npy", "new.npy"] {
         pairs.write(Path::new(name), &fs_err::read(place.path(name)).unwrap()).unwrap();
     }

@@ -135,7 +135,7 @@ pub struct Training {
 ///
 /// // Swaps two coordinates and adds 1 to the first.
 /// let layer = Dense { weight: Matrix::new(2, vec![0.0, 1.0, 1.0, 0.0])?, bias: vec![1.0, 0.0], relu: false };
-/// let map = Map::of_layers(InputScaling::AsIs, vec![layer]);
+/// let map = Map::from_layers(InputScaling::AsIs, vec![layer]);
 /// let space = |name| Space::new(name, 2, Distance::L2, false);
 /// let adapter = Adapter::new(space("old"), space("new"), map, Uncertainty::Constant { variance: 0.25 });
 /// let old = Vectors::new(adapter.old.clone(), Matrix::new(2, vec![3.0, 5.0])?, "old vectors")?;
@@ -238,7 +238,7 @@ impl Adapter {
                 })
             }
         };
-        let map = Map::of_layers(InputScaling::AsIs, vec![Dense { weight, bias: vec![0.0; d], relu: false }]);
+        let map = Map::from_layers(InputScaling::AsIs, vec![Dense { weight, bias: vec![0.0; d], relu: false }]);
         let training = Training { method: "identity".into(), ..Training::default() };
         let adapter = Self { training, ..Self::new(old, new, map, uncertainty) };
         adapter.check()?;
@@ -287,7 +287,7 @@ impl Adapter {
 impl Map {
     /// Makes a map of layers alone, one after the other: `raw(o) = mixer(o)`, where o is the old vector as it
     /// is or scaled to length 1. Without layers the map is the identity.
-    pub fn of_layers(input: InputScaling, mixer: Vec<Dense>) -> Self {
+    pub fn from_layers(input: InputScaling, mixer: Vec<Dense>) -> Self {
         Self { input, branch: Vec::new(), second: None, mixer, skip: None, kernel: None, per_kind: None }
     }
 

@@ -62,7 +62,7 @@ pub struct InputStatistics {
 impl InputStatistics {
     /// Computes the statistics of old vectors `[n, d_old]` as they are, not scaled; zeros where there are no
     /// rows.
-    pub fn of(rows: &Matrix) -> Self {
+    pub fn from_rows(rows: &Matrix) -> Self {
         let (mean, standard_deviation) = moments(rows);
         let count = rows.rows().max(1) as f64;
         Self {

@@ -21,7 +21,7 @@ use crate::vectors::Matrix;
 /// use rehang_core::adapter::RowSketch;
 ///
 /// let pairs = Matrix::from_fn(100, 3, |row, column| (row * 3 + column) as f32);
-/// let sketch = RowSketch::of(&pairs);
+/// let sketch = RowSketch::from_rows(&pairs);
 /// let gallery = Matrix::from_fn(50, 3, |row, column| (row * 3 + column) as f32 + 240.0);
 /// let overlap = sketch.overlap(&gallery);
 /// assert_eq!((overlap.rows(), overlap.among_pairs(), overlap.is_exact()), (50, 20, true));
@@ -40,7 +40,7 @@ impl RowSketch {
     pub const SIZE: usize = 4096;
 
     /// Makes the sketch of rows `[n, d]`. Zero rows are left out, since different items may well share one.
-    pub fn of(rows: &Matrix) -> Self {
+    pub fn from_rows(rows: &Matrix) -> Self {
         let hashes: BTreeSet<u64> = row_hashes(rows).collect();
         Self { rows: hashes.len(), hashes: hashes.into_iter().take(Self::SIZE).collect() }
     }
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn a_small_set_is_known_exactly() {
-        let sketch = RowSketch::of(&numbered(0..500));
+        let sketch = RowSketch::from_rows(&numbered(0..500));
         let overlap = sketch.overlap(&numbered(400..900));
         assert_eq!((overlap.rows(), overlap.among_pairs(), overlap.is_exact()), (500, 100, true));
         assert_eq!(sketch.overlap(&numbered(1000..1400)).among_pairs(), 0);
@@ -202,9 +202,9 @@ mod tests {
 
     #[test]
     fn a_large_set_is_estimated_and_a_gallery_without_pairs_is_clean() {
-        let sketch = RowSketch::of(&numbered(0..40_000));
+        let sketch = RowSketch::from_rows(&numbered(0..40_000));
         assert_eq!((sketch.rows(), sketch.hashes().len()), (40_000, RowSketch::SIZE));
-        assert_eq!(sketch, RowSketch::of(&numbered(0..40_000)));
+        assert_eq!(sketch, RowSketch::from_rows(&numbered(0..40_000)));
         let overlap = sketch.overlap(&numbered(30_000..60_000));
         assert!(!overlap.is_exact());
         // About 3,000 rows are known; the tolerance is four standard deviations of a third of them.
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn batches_count_like_the_whole() {
-        let (sketch, rows) = (RowSketch::of(&numbered(0..9_000)), numbered(4_000..12_000));
+        let (sketch, rows) = (RowSketch::from_rows(&numbered(0..9_000)), numbered(4_000..12_000));
         let mut overlap = RowOverlap::new(&sketch);
         for batch in rows.as_slice().chunks(5 * 700) {
             overlap.add(&sketch, batch, 5);
@@ -226,9 +226,9 @@ mod tests {
     #[test]
     fn zero_rows_and_repeated_rows_say_nothing_of_their_own() {
         let rows = Matrix::new(2, vec![0.0, 0.0, 1.0, 2.0, 1.0, 2.0, 0.0, -0.0]).unwrap();
-        let sketch = RowSketch::of(&rows);
+        let sketch = RowSketch::from_rows(&rows);
         assert_eq!((sketch.rows(), sketch.overlap(&rows).among_pairs()), (1, 2));
-        let nothing = RowSketch::of(&Matrix::zeros(3, 2));
+        let nothing = RowSketch::from_rows(&Matrix::zeros(3, 2));
         assert_eq!((nothing.rows(), nothing.overlap(&rows).among_pairs()), (0, 0));
     }
 

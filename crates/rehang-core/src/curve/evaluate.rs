@@ -295,7 +295,7 @@ fn rank_all<R: Send>(
         progress,
         || (Workspace::default(), Vec::new(), Vec::new()),
         |(work, positives, ignored), place, native, _| {
-            answers.of(answers.counted[place], native, positives, ignored);
+            answers.fill_answers(answers.counted[place], native, positives, ignored);
             let query = Query { native, items: &answers.items, positives, ignored, ..Query::default() };
             read(work, &query)
         },

@@ -272,7 +272,7 @@ fn curve_on(
             (Workspace::default(), totals, Vec::new(), Vec::new())
         },
         |(work, totals, positives, ignored), place, native, adapted| {
-            answers.of(answers.counted[place], native, positives, ignored);
+            answers.fill_answers(answers.counted[place], native, positives, ignored);
             let first_rank = today.as_ref().map_or(usize::MAX, |today| today.per_query.first_rank[place]);
             let query = Query {
                 native,

@@ -61,16 +61,16 @@ impl Distances {
         Ok(Self { items, values })
     }
 
-    /// Combines the distances of the same queries to the same items by two measures: `of` makes one number of
+    /// Combines the distances of the same queries to the same items by two measures: `combine` makes one number of
     /// each two.
     ///
     /// # Errors
     ///
     /// [`crate::ErrorKind::CountMismatch`] where the two differ in the number of queries or items.
-    pub fn combined(&self, other: &Self, of: impl Fn(f64, f64) -> f64 + Sync) -> Result<Self> {
+    pub fn combined(&self, other: &Self, combine: impl Fn(f64, f64) -> f64 + Sync) -> Result<Self> {
         expect_count("other distances", other.items, "gallery vectors", self.items)?;
         expect_count("other distances", other.queries(), "query vectors", self.queries())?;
-        let values = self.values.par_iter().zip(&other.values).map(|(&a, &b)| of(a, b)).collect();
+        let values = self.values.par_iter().zip(&other.values).map(|(&a, &b)| combine(a, b)).collect();
         Ok(Self { items: self.items, values })
     }
 
@@ -90,13 +90,13 @@ impl Distances {
     }
 
     /// Distances of one query to all items, `[n]`.
-    pub(super) fn of_query(&self, query: usize) -> &[f64] {
+    pub(super) fn query_distances(&self, query: usize) -> &[f64] {
         &self.values[query * self.items..][..self.items]
     }
 
     /// Copies the distances of one query to `out`, in an order of the items.
     pub(super) fn in_order(&self, query: usize, order: &[usize], out: &mut [f64]) {
-        let line = self.of_query(query);
+        let line = self.query_distances(query);
         for (value, &item) in out.iter_mut().zip(order) {
             *value = line[item];
         }

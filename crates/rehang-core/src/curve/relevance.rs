@@ -262,7 +262,7 @@ impl<'a> Answers<'a> {
 
     /// Fills in the right answers to a query by ascending time, and the columns that are not in its ranking.
     /// `native` are its distances to the native vectors.
-    pub(crate) fn of(
+    pub(crate) fn fill_answers(
         &self,
         query: usize,
         native: &[f64],

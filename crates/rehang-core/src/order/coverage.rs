@@ -10,7 +10,7 @@ use crate::progress::Progress;
 /// Rounds of k-means.
 const CLUSTER_ROUNDS: usize = 15;
 /// Number of items of which one covers: the divisor that gives the number of clusters.
-const COVER_SHARE: usize = 10;
+const ITEMS_PER_COVER: usize = 10;
 /// Most clusters of a gallery that is ordered as a whole.
 const CLUSTERS_MAX: usize = 2048;
 
@@ -19,12 +19,12 @@ pub(super) static COVERAGE: Definition = Definition {
     is_evaluation_only: false,
     head: HeadUse::Own,
     order: |evidence| {
-        let count = evidence.input.items.div_ceil(COVER_SHARE).min(CLUSTERS_MAX);
+        let count = evidence.input.items.div_ceil(ITEMS_PER_COVER).min(CLUSTERS_MAX);
         cover_then_dig(evidence, evidence.input.clusters.unwrap_or(count)).map(Order::by_places)
     },
     scores: |page| scores(page, dig),
     arrange: Some(|evidence| {
-        let count = evidence.input.items.div_ceil(COVER_SHARE);
+        let count = evidence.input.items.div_ceil(ITEMS_PER_COVER);
         let mut order = cover_then_dig(evidence, count)?;
         order.truncate(count);
         Ok(Arrangement::First(order))

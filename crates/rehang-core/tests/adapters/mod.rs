@@ -89,16 +89,16 @@ pub fn adapter(random: &mut ChaCha8Rng, kind: Kind, [d_old, d_new, d_side, hidde
     if kind.kinds > 0 {
         let gate = Map {
             kernel: Some(expansion(random, kind.kinds)),
-            ..Map::of_layers(InputScaling::AsIs, vec![dense(random, d_old, kind.kinds, false)])
+            ..Map::from_layers(InputScaling::AsIs, vec![dense(random, d_old, kind.kinds, false)])
         };
         // Every second map has a hidden layer and a skip.
-        let of_kind = |of: usize| {
+        let map_of_kind = |kind: usize| {
             let widths = [d_old, hidden, d_new];
-            let is_deep = of % 2 == 1;
+            let is_deep = kind % 2 == 1;
             Map {
                 skip: is_deep.then(|| dense(random, d_old, d_new, false)),
                 kernel: (!is_deep).then(|| expansion(random, d_new)),
-                ..Map::of_layers(
+                ..Map::from_layers(
                     InputScaling::AsIs,
                     if is_deep {
                         layers(random, &widths, false)
@@ -108,7 +108,7 @@ pub fn adapter(random: &mut ChaCha8Rng, kind: Kind, [d_old, d_new, d_side, hidde
                 )
             }
         };
-        map.per_kind = Some(Box::new(PerKind { gate, maps: (0..kind.kinds).map(of_kind).collect() }));
+        map.per_kind = Some(Box::new(PerKind { gate, maps: (0..kind.kinds).map(map_of_kind).collect() }));
     }
     let geometry = match kind.geometry {
         0 => Geometry::Raw,
@@ -169,7 +169,7 @@ pub fn adapter(random: &mut ChaCha8Rng, kind: Kind, [d_old, d_new, d_side, hidde
         uncertainty,
         handicap: kind.handicap,
         fusion: None,
-        input_statistics: (kind.branch_layers > 0).then(|| InputStatistics::of(&old)),
+        input_statistics: (kind.branch_layers > 0).then(|| InputStatistics::from_rows(&old)),
         training: Training {
             method: "fixture".into(),
             seed: 7,
@@ -184,7 +184,7 @@ pub fn adapter(random: &mut ChaCha8Rng, kind: Kind, [d_old, d_new, d_side, hidde
 }
 
 /// One adapter for each kind of map, geometry and uncertainty, by the name of its golden file.
-pub fn of_every_kind() -> Vec<(&'static str, Adapter)> {
+pub fn adapters_of_every_kind() -> Vec<(&'static str, Adapter)> {
     let (as_is, unit) = (InputScaling::AsIs, InputScaling::UnitLength);
     let kind = |input, branch_layers, second, mixer_layers, skip, geometry, uncertainty| Kind {
         input,
@@ -216,7 +216,7 @@ pub fn of_every_kind() -> Vec<(&'static str, Adapter)> {
             let mut random = ChaCha8Rng::seed_from_u64(seed as u64);
             let mut adapter = adapter(&mut random, kind, [5, 4, 3, 7]);
             if name == "linear-sketched-pairs" {
-                adapter.training.pairs_sketch = Some(RowSketch::of(&matrix(&mut random, 40, 5)));
+                adapter.training.pairs_sketch = Some(RowSketch::from_rows(&matrix(&mut random, 40, 5)));
             }
             (name, adapter)
         })
@@ -251,7 +251,7 @@ pub fn broken() -> Vec<(&'static str, Adapter)> {
         }),
         ("mean of the fitted", |adapter| adapter.input_statistics.as_mut().unwrap().mean.clear()),
     ];
-    let (_, sound) = of_every_kind().swap_remove(2);
+    let (_, sound) = adapters_of_every_kind().swap_remove(2);
     sound.check().unwrap();
     let mut broken = Vec::new();
     for (part, change) in changes {
@@ -280,7 +280,7 @@ pub fn broken() -> Vec<(&'static str, Adapter)> {
         ("map of kind 2", |kinds| kinds.maps[2].kernel.as_mut().unwrap().gamma = f32::NAN),
         ("map of kind 0", |kinds| kinds.maps[0].per_kind = Some(Box::new(kinds.clone()))),
     ];
-    let (_, sound) = of_every_kind().pop().unwrap();
+    let (_, sound) = adapters_of_every_kind().pop().unwrap();
     sound.check().unwrap();
     for (part, change) in changes {
         let mut adapter = sound.clone();
@@ -292,11 +292,11 @@ pub fn broken() -> Vec<(&'static str, Adapter)> {
 
 /// Makes a map that does nothing, with statistics of these vectors.
 pub fn fitted_on(old: &Matrix) -> Adapter {
-    let (_, mut adapter) = of_every_kind().swap_remove(0);
+    let (_, mut adapter) = adapters_of_every_kind().swap_remove(0);
     adapter.old.dimension = old.columns();
     adapter.new.dimension = old.columns();
     adapter.map.mixer.clear();
-    adapter.input_statistics = Some(InputStatistics::of(old));
+    adapter.input_statistics = Some(InputStatistics::from_rows(old));
     adapter.check().unwrap();
     adapter
 }

@@ -1,7 +1,7 @@
 //! Applying adapters: the fast path against a few lines that can be checked by reading, and every way to give
 //! it something wrong.
 
-use crate::adapters::{self, Kind, adapter, broken, fitted_on, matrix, of_every_kind};
+use crate::adapters::{self, Kind, adapter, broken, fitted_on, matrix, adapters_of_every_kind};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use rand::SeedableRng;
@@ -230,7 +230,7 @@ proptest! {
 
 #[test]
 fn one_number_in_one_number_out() {
-    let (_, mut adapter) = of_every_kind().swap_remove(0);
+    let (_, mut adapter) = adapters_of_every_kind().swap_remove(0);
     adapter.old.dimension = 1;
     adapter.new.dimension = 1;
     let weight = Matrix::new(1, vec![2.0]).unwrap();
@@ -290,13 +290,13 @@ fn bits_depend_neither_on_threads_nor_on_the_cut_of_batches() {
 
 #[test]
 fn a_batch_without_rows_gives_nothing() {
-    let (_, adapter) = of_every_kind().swap_remove(0);
+    let (_, adapter) = adapters_of_every_kind().swap_remove(0);
     Applier::new(&adapter).unwrap().apply_rows(0, &[], None, &mut [], &mut [], &mut []).unwrap();
 }
 
 #[test]
 fn a_row_that_is_not_finite_is_named_by_its_place_in_the_file() {
-    let (_, adapter) = of_every_kind().swap_remove(0);
+    let (_, adapter) = adapters_of_every_kind().swap_remove(0);
     let applier = Applier::new(&adapter).unwrap();
     let mut old = vec![0.5; 5 * 300];
     old[5 * 250 + 2] = f32::INFINITY;
@@ -309,7 +309,7 @@ fn a_row_that_is_not_finite_is_named_by_its_place_in_the_file() {
 
 #[test]
 fn an_overflow_is_an_error_and_not_a_zero() {
-    let (_, adapter) = of_every_kind().swap_remove(2);
+    let (_, adapter) = adapters_of_every_kind().swap_remove(2);
     let old = [f32::MAX, -f32::MAX, f32::MAX, -f32::MAX, f32::MAX];
     let error = Applier::new(&adapter)
         .unwrap()
@@ -323,7 +323,7 @@ fn an_overflow_is_an_error_and_not_a_zero() {
 
 #[test]
 fn side_information_is_neither_forgotten_nor_ignored() {
-    let kinds = of_every_kind();
+    let kinds = adapters_of_every_kind();
     let (plain, with_side) = (&kinds[0].1, &kinds[3].1);
     let old = |adapter: &Adapter| {
         Vectors::new(adapter.old.clone(), Matrix::from_fn(2, 5, |row, column| (row + column) as f32), "old")
@@ -343,7 +343,7 @@ fn side_information_is_neither_forgotten_nor_ignored() {
 
 #[test]
 fn a_stop_is_heard() {
-    let (_, adapter) = of_every_kind().swap_remove(0);
+    let (_, adapter) = adapters_of_every_kind().swap_remove(0);
     let old = Vectors::new(adapter.old.clone(), Matrix::zeros(3, 5), "old vectors").unwrap();
     let progress = Progress::default();
     progress.cancel();
@@ -352,14 +352,14 @@ fn a_stop_is_heard() {
 
 #[test]
 fn zero_vectors_go_through_every_kind_and_sigma_stays_positive() {
-    for (name, adapter) in of_every_kind() {
+    for (name, adapter) in adapters_of_every_kind() {
         let side = adapter.side_dimension().map(|width| Matrix::zeros(1, width));
         let (vectors, variance, raw_norms) = applied(&adapter, &Matrix::zeros(1, 5), side.as_ref());
         vectors.check_finite(name).unwrap();
         assert!(variance[0] > 0.0 && variance[0].is_finite() && raw_norms[0].is_finite(), "{name}");
     }
     // A map that gives exactly zero, so every length and distance whose log is taken is 0.
-    let (_, mut adapter) = of_every_kind().swap_remove(5);
+    let (_, mut adapter) = adapters_of_every_kind().swap_remove(5);
     let zero = |inputs: usize| Dense { weight: Matrix::zeros(4, inputs), bias: vec![0.0; 4], relu: false };
     let joined = adapter.map.mixer[0].weight.columns();
     (adapter.map.mixer, adapter.map.skip) = (vec![zero(joined)], None);
@@ -373,7 +373,7 @@ fn zero_vectors_go_through_every_kind_and_sigma_stays_positive() {
 
 #[test]
 fn logits_beyond_single_precision_leave_sigma_at_its_largest() {
-    let (_, mut adapter) = of_every_kind().swap_remove(3);
+    let (_, mut adapter) = adapters_of_every_kind().swap_remove(3);
     let Uncertainty::OutOfFold(learned) = &mut adapter.uncertainty else { panic!("its σ² is out-of-fold") };
     let weight = Matrix::from_fn(5, 4, |class, _| if class % 2 == 0 { f32::MAX } else { -f32::MAX });
     learned.head = Some(Head::new(weight, None, HeadKind::Softmax).unwrap());
@@ -386,7 +386,7 @@ fn logits_beyond_single_precision_leave_sigma_at_its_largest() {
 
 #[test]
 fn a_linear_sigma_is_limited_far_from_what_it_was_fitted_on() {
-    let (_, mut adapter) = of_every_kind().swap_remove(0);
+    let (_, mut adapter) = adapters_of_every_kind().swap_remove(0);
     adapter.uncertainty = Uncertainty::Linear { weight: vec![1e30, 0.0, 0.0, 0.0], bias: 0.0 };
     let (vectors, variance, _) = applied(&adapter, &Matrix::from_fn(8, 5, |row, _| row as f32 - 3.5), None);
     for row in 0..8 {
@@ -397,7 +397,7 @@ fn a_linear_sigma_is_limited_far_from_what_it_was_fitted_on() {
 
 #[test]
 fn outputs_say_honestly_whether_they_are_normalised() {
-    let (_, mut adapter) = of_every_kind().swap_remove(1);
+    let (_, mut adapter) = adapters_of_every_kind().swap_remove(1);
     assert!(adapter.output_space().normalised);
     adapter.geometry = Geometry::Raw;
     assert!(!adapter.output_space().normalised);
@@ -449,7 +449,7 @@ fn nearest_anchors_are_those_of_a_full_sort() {
 
 #[test]
 fn vectors_of_the_new_side_are_refused() {
-    let (_, adapter) = of_every_kind().swap_remove(0);
+    let (_, adapter) = adapters_of_every_kind().swap_remove(0);
     adapter.expect_input(&adapter.old).unwrap();
     let wrong_direction = |space: &Space| {
         let error = adapter.expect_input(space).unwrap_err();

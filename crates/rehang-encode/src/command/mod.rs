@@ -25,7 +25,7 @@ use crate::contract::{Answer, Encoder, Input, ItemFailure, Spent};
 use crate::fingerprint::Fingerprint;
 use crate::json::read_json;
 use crate::meter::{Meter, lock};
-use process::{Launch, Output, Process, Said};
+use process::{Launch, Output, Process, OutputPiece};
 
 /// Faults one after the other, without a single answer in the whole run, after which the program is taken for
 /// broken.
@@ -250,7 +250,7 @@ impl Command {
         let before = answers.len();
         for input in part {
             match process.next(deadline) {
-                Said::Bytes(line) => answers.push(self.answer(input, &line)?),
+                OutputPiece::Bytes(line) => answers.push(self.answer(input, &line)?),
                 other => return Err(Stop::Fault(other)),
             }
         }
@@ -258,12 +258,12 @@ impl Command {
             return Ok(());
         }
         match process.next(deadline) {
-            Said::End => Ok(()),
+            OutputPiece::End => Ok(()),
             other => {
                 // A program that is done and wrote too many lines is trusted in none.
                 answers.truncate(before);
                 Err(match other {
-                    Said::Bytes(_) => {
+                    OutputPiece::Bytes(_) => {
                         broken(format!("it wrote more than {} lines for {0} items", part.len()))
                     }
                     other => Stop::Fault(other),
@@ -301,11 +301,11 @@ impl Command {
         process.write(request(part));
         process.close_input();
         let bytes = match process.next(deadline) {
-            Said::Bytes(bytes) => bytes,
+            OutputPiece::Bytes(bytes) => bytes,
             other => return Err(Stop::Fault(other)),
         };
         if !process.succeeds(deadline) {
-            return Err(Stop::Fault(Said::End));
+            return Err(Stop::Fault(OutputPiece::End));
         }
         let matrix =
             read_npy(&bytes).map_err(|error| broken(format!("its output is no .npy matrix: {error}")))?;
@@ -320,11 +320,11 @@ impl Command {
     }
 
     /// Says what went wrong, with the program's last words. Ends the process.
-    fn reason(&self, said: &Said, process: Process) -> String {
+    fn reason(&self, said: &OutputPiece, process: Process) -> String {
         let what = match said {
-            Said::Bytes(_) | Said::End => None,
-            Said::Broken(what) => Some(what.clone()),
-            Said::TimedOut => Some(format!(
+            OutputPiece::Bytes(_) | OutputPiece::End => None,
+            OutputPiece::Broken(what) => Some(what.clone()),
+            OutputPiece::TimedOut => Some(format!(
                 "no answer within timeout_seconds = {} (does it flush its output after every line?)",
                 self.timeout.as_secs_f64()
             )),
@@ -385,11 +385,11 @@ enum Stop {
     /// Error by which no item can succeed.
     Fatal(Error),
     /// Fault after which the process cannot go on.
-    Fault(Said),
+    Fault(OutputPiece),
 }
 
 fn broken(what: String) -> Stop {
-    Stop::Fault(Said::Broken(what))
+    Stop::Fault(OutputPiece::Broken(what))
 }
 
 /// Item as the program reads it.

@@ -47,7 +47,7 @@ pub(super) enum Output {
 
 /// Next piece of the program's output, or why there is none.
 #[derive(Debug)]
-pub(super) enum Said {
+pub(super) enum OutputPiece {
     /// A line without its end, or the whole output.
     Bytes(Vec<u8>),
     /// The output is closed.
@@ -66,7 +66,7 @@ pub(super) struct Process {
     ended: Option<ExitStatus>,
     /// Channel to the thread that writes; none once the input is closed.
     input: Option<Sender<Vec<u8>>>,
-    output: Receiver<Said>,
+    output: Receiver<OutputPiece>,
     words: Arc<Mutex<VecDeque<String>>>,
     /// Channel that is closed when the standard error is.
     words_end: Receiver<()>,
@@ -137,17 +137,17 @@ impl Process {
     /// Takes a line that is there although nothing was asked.
     pub(super) fn unasked(&self) -> Option<Vec<u8>> {
         match self.output.try_recv() {
-            Ok(Said::Bytes(line)) => Some(line),
+            Ok(OutputPiece::Bytes(line)) => Some(line),
             _ => None,
         }
     }
 
     /// Waits for the next piece of the output, until a deadline.
-    pub(super) fn next(&self, deadline: Instant) -> Said {
+    pub(super) fn next(&self, deadline: Instant) -> OutputPiece {
         match self.output.recv_timeout(deadline.saturating_duration_since(rehang_clock::now())) {
             Ok(said) => said,
-            Err(RecvTimeoutError::Timeout) => Said::TimedOut,
-            Err(RecvTimeoutError::Disconnected) => Said::End,
+            Err(RecvTimeoutError::Timeout) => OutputPiece::TimedOut,
+            Err(RecvTimeoutError::Disconnected) => OutputPiece::End,
         }
     }
 
@@ -264,7 +264,7 @@ fn write_all(mut pipe: ChildStdin, to_write: &Receiver<Vec<u8>>) {
     }
 }
 
-fn read_lines(pipe: ChildStdout, line_bytes_max: usize, said: &SyncSender<Said>) {
+fn read_lines(pipe: ChildStdout, line_bytes_max: usize, said: &SyncSender<OutputPiece>) {
     let mut reader = BufReader::new(pipe);
     loop {
         let mut line = Vec::new();
@@ -273,30 +273,30 @@ fn read_lines(pipe: ChildStdout, line_bytes_max: usize, said: &SyncSender<Said>)
         let message = match read {
             Ok(0) => return,
             Ok(_) if line.len() > line_bytes_max => {
-                Said::Broken(format!("it wrote a line of more than {line_bytes_max} bytes"))
+                OutputPiece::Broken(format!("it wrote a line of more than {line_bytes_max} bytes"))
             }
             Ok(_) => {
                 while line.last().is_some_and(|&byte| byte == b'\n' || byte == b'\r') {
                     line.pop();
                 }
-                Said::Bytes(line)
+                OutputPiece::Bytes(line)
             }
-            Err(error) => Said::Broken(format!("its output cannot be read ({error})")),
+            Err(error) => OutputPiece::Broken(format!("its output cannot be read ({error})")),
         };
-        let broken = matches!(message, Said::Broken(_));
+        let broken = matches!(message, OutputPiece::Broken(_));
         if said.send(message).is_err() || broken {
             return;
         }
     }
 }
 
-fn read_whole(pipe: ChildStdout, bytes_max: usize, said: &SyncSender<Said>) {
+fn read_whole(pipe: ChildStdout, bytes_max: usize, said: &SyncSender<OutputPiece>) {
     let mut bytes = Vec::new();
     let message = match pipe.take(bytes_max as u64 + 1).read_to_end(&mut bytes) {
-        Ok(_) if bytes.len() > bytes_max => Said::Broken(format!("it wrote more than {bytes_max} bytes")),
+        Ok(_) if bytes.len() > bytes_max => OutputPiece::Broken(format!("it wrote more than {bytes_max} bytes")),
         Ok(0) => return,
-        Ok(_) => Said::Bytes(bytes),
-        Err(error) => Said::Broken(format!("its output cannot be read ({error})")),
+        Ok(_) => OutputPiece::Bytes(bytes),
+        Err(error) => OutputPiece::Broken(format!("its output cannot be read ({error})")),
     };
     // The receiver is gone once the process is given up.
     let _ = said.send(message);

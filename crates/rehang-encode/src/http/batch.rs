@@ -30,10 +30,10 @@ use crate::config::keys::seconds;
 use crate::contract::{Answer, Input, ItemFailure};
 use crate::fingerprint::Fingerprint;
 use crate::meter::lock;
-use collect::Came;
+use collect::BatchEnd;
 use journal::JOURNAL;
 use kept::{Batches, FEW, Id, Stage};
-use service::{Said, There, json_of};
+use service::{Reply, ServiceBatch, json_of};
 
 /// Longest time that a service need not say how far a batch is, where it is asked at least three times
 /// meanwhile.
@@ -69,14 +69,14 @@ impl Batches {
         if super::url_of_ollama(url) {
             return Err(Error::option("batch_api", true, "false: Ollama has no batch API"));
         }
-        let of = Fingerprint::new("batch")
+        let encoder = Fingerprint::new("batch")
             .with(&(url, model, dimensions, input_type, body, revision))
             .with(prefix)
             .text();
         let is_voyage = ["voyageai.com", "ai.mongodb.com"].iter().any(|host| url.contains(host));
         Ok(Some(Self {
             folder: base.join(JOURNAL),
-            of,
+            encoder,
             poll,
             most: AtomicUsize::new(*batch_api_items),
             is_voyage: AtomicBool::new(is_voyage),
@@ -97,7 +97,7 @@ impl Batches {
 
     fn id(&self, text: &str) -> Id {
         let mut hash = Sha256::new();
-        hash.update(self.of.as_bytes());
+        hash.update(self.encoder.as_bytes());
         hash.update(text.as_bytes());
         let hash: [u8; 32] = hash.finalize().into();
         Id::from_be_bytes(hash.first_chunk().copied().unwrap_or_default())
@@ -133,7 +133,7 @@ impl Http {
     }
 
     /// Says that nothing new is known of a batch, which is nothing bad for a while; fails after that.
-    fn unheard(&self, batches: &Batches, heard: Duration, reason: &str) -> Result<Option<Came>> {
+    fn tolerate_silence(&self, batches: &Batches, heard: Duration, reason: &str) -> Result<Option<BatchEnd>> {
         if self.clock.now().saturating_sub(heard) <= OUTAGE_MAX.max(3 * batches.poll) {
             return Ok(None);
         }
@@ -210,13 +210,13 @@ impl Call<'_> {
     }
 
     /// Waits until one of some batches is over. Gives those that are, with their answers read.
-    fn wait_for_any(&self, held: &Held) -> Result<Vec<(Arc<str>, Came)>> {
+    fn wait_for_any(&self, held: &Held) -> Result<Vec<(Arc<str>, BatchEnd)>> {
         let (http, batches) = (self.http, self.batches);
         let mut heard = http.clock.now();
         let outcome = 'waiting: loop {
             let mut over = Vec::new();
             for (own, places) in held {
-                match self.look_at(own, places, &mut heard) {
+                match self.poll(own, places, &mut heard) {
                     Ok(came) => over.extend(came.map(|came| (Arc::clone(own), came))),
                     // Answers that are there already are handed out first.
                     Err(_) if !over.is_empty() => break,
@@ -235,33 +235,33 @@ impl Call<'_> {
     }
 
     /// Asks how far a batch is, unless its answers are here; reads them where it is over.
-    fn look_at(&self, own: &Arc<str>, places: &[usize], heard: &mut Duration) -> Result<Option<Came>> {
+    fn poll(&self, own: &Arc<str>, places: &[usize], heard: &mut Duration) -> Result<Option<BatchEnd>> {
         let (http, batches) = (self.http, self.batches);
         let (name, is_own) = {
             let state = lock(&batches.state);
-            let Some(batch) = state.batches.get(own) else { return Ok(Some(Came::default())) };
+            let Some(batch) = state.batches.get(own) else { return Ok(Some(BatchEnd::default())) };
             let is_here = |answers: &HashMap<Id, Answer>| {
                 places.iter().any(|&place| answers.contains_key(&self.ids[place]))
             };
             match &batch.stage {
                 Stage::Asked => return Ok(None),
-                Stage::Over { answers, .. } if is_here(answers) => return Ok(Some(Came::default())),
+                Stage::Over { answers, .. } if is_here(answers) => return Ok(Some(BatchEnd::default())),
                 stage => (batch.sent.batch.clone(), matches!(stage, Stage::Own)),
             }
         };
         http.take_over(batches, own)?;
         let Some(name) = name.map_or_else(|| http.find_created(batches, own), |name| Ok(Some(name)))? else {
             http.drop_sent(batches, own)?;
-            return Ok(Some(Came::default()));
+            return Ok(Some(BatchEnd::default()));
         };
-        let there: There = match http.ask_at("GET", &format!("/batches/{name}"), None)? {
-            Said::Good(mut response) => match json_of(&mut response) {
+        let there: ServiceBatch = match http.ask_at("GET", &format!("/batches/{name}"), None)? {
+            Reply::Good(mut response) => match json_of(&mut response) {
                 Ok(there) => there,
                 Err(error) => {
-                    return http.unheard(batches, *heard, &format!("its answer is broken ({error})"));
+                    return http.tolerate_silence(batches, *heard, &format!("its answer is broken ({error})"));
                 }
             },
-            Said::Refused(_, reason) if !is_own => {
+            Reply::Refused(_, reason) if !is_own => {
                 let place = format!(
                     "the service of this key ({reason}); its texts are paid for, and are not sent again while {} is there",
                     batches.path(own).display()
@@ -269,10 +269,10 @@ impl Call<'_> {
                 return Err(Error::not_found("batch", &name, place));
             }
             // A batch that is a moment old may not be everywhere yet.
-            Said::Refused(_, reason)
-            | Said::Limited(reason, _)
-            | Said::Unheard(reason)
-            | Said::Unclear(reason) => return http.unheard(batches, *heard, &reason),
+            Reply::Refused(_, reason)
+            | Reply::Limited(reason, _)
+            | Reply::Unheard(reason)
+            | Reply::Unclear(reason) => return http.tolerate_silence(batches, *heard, &reason),
         };
         {
             let mut state = lock(&batches.state);

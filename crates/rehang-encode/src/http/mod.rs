@@ -440,7 +440,7 @@ impl Http {
     /// gave is not handed out.
     fn insist_with_rider(&self, inputs: &[Input<'_>], breaks: usize, must: bool) -> Result<(Ended, bool)> {
         let has_seat = self.takes(inputs.len() + 1);
-        match self.rider.of_request(inputs.len(), has_seat, must || self.is_budget_short(inputs)) {
+        match self.rider.ride_with_request(inputs.len(), has_seat, must || self.is_budget_short(inputs)) {
             Ride::None => Ok((self.insist(inputs, breaks)?, false)),
             Ride::Along(turn) => self.insist_along(inputs, breaks, &turn, self.question(inputs)),
             Ride::Alone(turn) => {
@@ -1320,7 +1320,7 @@ impl Encoder for Http {
     fn note_others(&self, spent: Spent) {
         *lock(&self.others) = spent;
         if let Some(batches) = &self.batches {
-            self.told(batches);
+            self.note_told(batches);
         }
     }
 

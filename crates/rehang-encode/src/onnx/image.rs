@@ -121,14 +121,14 @@ impl ImageInput {
 
     /// Converts bytes of pixels, `[height, width, channels]`, to the numbers of the model.
     fn numbers(&self, bytes: &[u8]) -> Vec<f32> {
-        let of = |values: &[f32], channel: usize, default| match values {
+        let at_channel = |values: &[f32], channel: usize, default| match values {
             [] => default,
             [value] => *value,
             values => values[channel],
         };
         let value = |byte: u8, channel: usize| {
             let byte = if self.invert { 255 - byte } else { byte };
-            (f32::from(byte) / 255.0 - of(&self.mean, channel, 0.0)) / of(&self.std, channel, 1.0)
+            (f32::from(byte) / 255.0 - at_channel(&self.mean, channel, 0.0)) / at_channel(&self.std, channel, 1.0)
         };
         match self.layout {
             ImageLayout::Nhwc => {

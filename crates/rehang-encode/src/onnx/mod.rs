@@ -27,7 +27,7 @@ use crate::config::{ImageInput, OnnxConfig, OnnxInput, Pooling, VectorInput};
 use crate::contract::{Answer, Encoder, Input, ItemFailure, Reads, Spent};
 use crate::fingerprint::Fingerprint;
 use crate::meter::Meter;
-use model::{fixed, inputs, only_input, places, shown};
+use model::{fixed, inputs, only_input, positions, shown};
 use source::Sources;
 use tags::Tags;
 #[cfg(feature = "tokenizers")]
@@ -90,7 +90,7 @@ impl Onnx {
         let check = Check::new(space, format!("the model {name}"), config.normalise);
         let kind = match &config.input {
             OnnxInput::Text(text) => {
-                Kind::Text(Box::new(Texts::open(text, base, &inputs, (&name, places(&model)))?))
+                Kind::Text(Box::new(Texts::open(text, base, &inputs, (&name, positions(&model)))?))
             }
             OnnxInput::Image(image) => {
                 let input = only_input(&inputs, &name)?;

@@ -20,18 +20,18 @@ pub(super) fn inputs(model: &Model, name: &str) -> Result<Vec<ModelInput>> {
 }
 
 /// Number of tokens that a model has positions for, and the table that says so.
-pub(super) struct Places {
+pub(super) struct Positions {
     pub(super) count: usize,
     pub(super) table: String,
 }
 
 /// Finds the positions that a model of texts has learnt by the names that such tables have. `None` for models
 /// that reckon positions, and where an exporter has given the table another name.
-pub(super) fn places(model: &Model) -> Option<Places> {
+pub(super) fn positions(model: &Model) -> Option<Positions> {
     const NAMES: [&str; 3] = ["position_embed", "embed_positions", "wpe.weight"];
     // Nodes that the runtime has replaced leave gaps in the numbers.
     const GAP_MAX: u32 = 1 << 16;
-    let (mut found, mut number, mut gap): (Option<Places>, u32, u32) = (None, 0, 0);
+    let (mut found, mut number, mut gap): (Option<Positions>, u32, u32) = (None, 0, 0);
     while gap < GAP_MAX {
         let node = model.node_info(NodeId::from_u32(number));
         (number, gap) = (number + 1, if node.is_some() { 0 } else { gap + 1 });
@@ -45,7 +45,7 @@ pub(super) fn places(model: &Model) -> Option<Places> {
         // RoBERTa and its kin leave the first two places of their tables empty.
         let count = if rows > 2 && (rows - 2).is_power_of_two() { rows - 2 } else { rows };
         if found.as_ref().is_none_or(|found| found.count < count) {
-            found = Some(Places { count, table: format!("{table} is {}", shown(&shape)) });
+            found = Some(Positions { count, table: format!("{table} is {}", shown(&shape)) });
         }
     }
     found

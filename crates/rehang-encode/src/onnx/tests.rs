@@ -102,7 +102,7 @@ fn long_texts_are_cut_and_prefixes_are_put_in_front() {
 }
 
 /// Opens the configuration that queries are embedded with.
-fn of_queries(config: &Json) -> Onnx {
+fn open_for_queries(config: &Json) -> Onnx {
     let items = EncoderConfig::Onnx(serde_json::from_value(config.clone()).unwrap());
     let EncoderConfig::Onnx(queries) = items.for_queries().unwrap() else { panic!("another kind") };
     let width = if matches!(queries.input, OnnxInput::Text(_)) { 8 } else { 6 };
@@ -116,11 +116,11 @@ fn queries_have_a_prefix_of_their_own() {
     let mut config = text("mean");
     config["input"]["prefix"] = json!("A red ");
     let items = |config: &Json| open(config.clone(), 8).unwrap();
-    assert_eq!(encode(&of_queries(&config), &["cat"]).unwrap(), in_front("A red "), "as items are");
+    assert_eq!(encode(&open_for_queries(&config), &["cat"]).unwrap(), in_front("A red "), "as items are");
     let before = items(&config).fingerprint().unwrap();
     for prefix in ["The green ", ""] {
         config["input"]["query_prefix"] = json!(prefix);
-        assert_eq!(encode(&of_queries(&config), &["cat"]).unwrap(), in_front(prefix), "{prefix:?}");
+        assert_eq!(encode(&open_for_queries(&config), &["cat"]).unwrap(), in_front(prefix), "{prefix:?}");
         assert_eq!(encode(&items(&config), &["cat"]).unwrap(), in_front("A red "));
         assert_eq!(items(&config).fingerprint().unwrap(), before, "no vector of an item changes");
     }
@@ -146,7 +146,7 @@ fn the_image_of_a_query_may_lie_anywhere() {
     let path = models().join("colours.png").display().to_string();
     let item = encode(&open(config.clone(), 6).unwrap(), &[&path]).unwrap();
     assert!(matches!(&item[0], Err(ItemFailure::Permanent(why)) if why.contains("outside_root")));
-    let queries = of_queries(&config);
+    let queries = open_for_queries(&config);
     assert_near(encode(&queries, &[&path]).unwrap()[0].as_ref().unwrap(), &expected()["colours.png"]);
     assert_eq!(queries.reads(), Reads::Images);
 }

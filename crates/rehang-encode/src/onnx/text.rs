@@ -9,7 +9,7 @@ use rehang_files::{expect_no_lfs_pointer, folder_of};
 use rten::{NodeId, Value, ValueOrView};
 use tokenizers::{Tokenizer, TruncationParams};
 
-use super::model::{ModelInput, Places, fixed, shown};
+use super::model::{ModelInput, Positions, fixed, shown};
 use crate::config::keys::{at_least_one, resolve};
 use crate::config::{Pooling, TextInput};
 use crate::contract::ItemFailure;
@@ -23,7 +23,7 @@ enum Feed {
     Ids,
     Mask,
     Types,
-    Places,
+    Positions,
 }
 
 /// Converter of texts into the inputs of one model.
@@ -51,7 +51,7 @@ struct Length {
     tokens: usize,
     because: Because,
     /// Most tokens that the model takes, where it says so.
-    taken: Option<Places>,
+    taken: Option<Positions>,
     /// Tokens that sentence-transformers reads, by a file beside the tokeniser's.
     elsewhere: Option<usize>,
 }
@@ -66,10 +66,10 @@ enum Because {
 
 impl Length {
     /// Decides how much is read: no more than a model was made for. A key above that is refused.
-    fn of(
+    fn decide(
         key: Option<usize>,
         tokenizer: (Option<usize>, &Path),
-        taken: Option<Places>,
+        taken: Option<Positions>,
         fixed: Option<usize>,
     ) -> Result<Self> {
         let (own, path) = tokenizer;
@@ -79,17 +79,17 @@ impl Length {
             (None, None) => (TOKENS_MAX, Because::Nobody),
         };
         at_least_one("max_tokens", tokens)?;
-        if let (Some(key), Some(places)) = (key, &taken)
-            && key > places.count
+        if let (Some(key), Some(positions)) = (key, &taken)
+            && key > positions.count
         {
-            let Places { count, table } = places;
+            let Positions { count, table } = positions;
             return Err(Error::option(
                 "max_tokens",
                 key,
                 format!("at most {count}, the positions that the model has ({table})"),
             ));
         }
-        if let Some(least) = taken.iter().map(|places| places.count).chain(fixed).min()
+        if let Some(least) = taken.iter().map(|positions| positions.count).chain(fixed).min()
             && least < tokens
         {
             (tokens, because) = (least, Because::Model);
@@ -115,10 +115,10 @@ impl Texts {
         config: &TextInput,
         base: &Path,
         inputs: &[ModelInput],
-        (model, places): (&str, Option<Places>),
+        (model, positions): (&str, Option<Positions>),
     ) -> Result<Self> {
         let tokens_fixed = inputs.iter().find_map(|input| fixed(&input.shape, 1));
-        let reader = Reader::open(config, base, places, tokens_fixed)?;
+        let reader = Reader::open(config, base, positions, tokens_fixed)?;
         let feeds =
             inputs.iter().map(|input| feed(input, inputs.len(), model)).collect::<Result<Vec<_>>>()?;
         Ok(Self { pooling: config.pooling, reader, feeds, tokens_fixed })
@@ -132,7 +132,7 @@ impl Texts {
         self.reader.tokens(text)
     }
 
-    /// Makes the inputs of a run of `count` texts, all as long as the longest; the places beyond the texts
+    /// Makes the inputs of a run of `count` texts, all as long as the longest; the positions beyond the texts
     /// are padding.
     pub(super) fn feeds(
         &self,
@@ -160,7 +160,7 @@ impl Texts {
                     }
                     Feed::Mask => &|tokens, place| i32::from(place < tokens.len()),
                     Feed::Types => &|_, _| 0,
-                    Feed::Places => &|_, place| place as i32,
+                    Feed::Positions => &|_, place| place as i32,
                 };
                 Ok((node, tensor(value)?))
             })
@@ -170,14 +170,14 @@ impl Texts {
 
 impl Reader {
     /// Opens a reader by the tokeniser alone: how much the model takes is not known.
-    pub(crate) fn of_tokenizer(config: &TextInput, base: &Path) -> Result<Self> {
+    pub(crate) fn from_tokenizer(config: &TextInput, base: &Path) -> Result<Self> {
         Self::open(config, base, None, None)
     }
 
     fn open(
         config: &TextInput,
         base: &Path,
-        places: Option<Places>,
+        positions: Option<Positions>,
         tokens_fixed: Option<usize>,
     ) -> Result<Self> {
         let path = resolve(base, &config.tokenizer);
@@ -188,7 +188,7 @@ impl Reader {
             .ok_or_else(|| corrupt("reading it makes the tokenisers' crate panic"))?
             .map_err(|error| corrupt(&error.to_string()))?;
         let own = tokenizer.get_truncation().map(|own| own.max_length);
-        let length = Length::of(config.max_tokens, (own, &path), places, tokens_fixed)?;
+        let length = Length::decide(config.max_tokens, (own, &path), positions, tokens_fixed)?;
         let padding = padding(&tokenizer);
         let truncation = TruncationParams { max_length: length.tokens, ..TruncationParams::default() };
         tokenizer.with_truncation(Some(truncation)).map_err(|error| {
@@ -238,7 +238,7 @@ impl Reader {
             format!(" (sentence-transformers reads {it}, by sentence_bert_config.json)")
         });
         let shorter = "give it shorter texts, such as a passage an item, or take a model that reads more";
-        let remedy = match (taken.as_ref().map(|places| places.count), because) {
+        let remedy = match (taken.as_ref().map(|positions| positions.count), because) {
             (_, Because::Model) => format!("The model reads no more: {shorter}."),
             (Some(most), _) if most <= *tokens => format!("The model reads no more: {shorter}."),
             (most, _) => {
@@ -292,7 +292,7 @@ fn feed(input: &ModelInput, inputs: usize, model: &str) -> Result<(NodeId, Feed)
     let feed = match input.name.as_str() {
         "attention_mask" | "mask" => Feed::Mask,
         "token_type_ids" | "segment_ids" => Feed::Types,
-        "position_ids" => Feed::Places,
+        "position_ids" => Feed::Positions,
         "input_ids" | "ids" | "tokens" => Feed::Ids,
         _ if inputs == 1 => Feed::Ids,
         other => {

@@ -7,7 +7,7 @@ use rehang_core::finding::Finding;
 use rehang_core::{ErrorKind, Result};
 use rten::{NodeId, ValueOrView};
 
-use super::model::{ModelInput, Places};
+use super::model::{ModelInput, Positions};
 use crate::config::{Pooling, TextInput};
 use crate::contract::ItemFailure;
 
@@ -15,7 +15,7 @@ use crate::contract::ItemFailure;
 pub(super) enum Texts {}
 
 impl Texts {
-    pub(super) fn open(_: &TextInput, _: &Path, _: &[ModelInput], _: (&str, Option<Places>)) -> Result<Self> {
+    pub(super) fn open(_: &TextInput, _: &Path, _: &[ModelInput], _: (&str, Option<Positions>)) -> Result<Self> {
         Err(ErrorKind::MissingFeature { feature: "tokenizers" }.into())
     }
 

@@ -29,15 +29,15 @@ impl Threads {
     /// the one of all models.
     pub(super) fn pool(&self, threads: Option<usize>) -> Arc<ThreadPool> {
         match threads {
-            Some(threads) => self.of(process::id(), threads),
-            None => SHARED.of(process::id(), of_runtime().1),
+            Some(threads) => self.pool_of_process(process::id(), threads),
+            None => SHARED.pool_of_process(process::id(), runtime_pool().1),
         }
     }
 
-    fn of(&self, process: u32, threads: usize) -> Arc<ThreadPool> {
+    fn pool_of_process(&self, process: u32, threads: usize) -> Arc<ThreadPool> {
         let mut kept = lock(&self.0);
-        if let Some((of, pool)) = &*kept
-            && *of == process
+        if let Some((owner, pool)) = &*kept
+            && *owner == process
         {
             return Arc::clone(pool);
         }
@@ -56,11 +56,11 @@ impl Threads {
 /// same vectors but for rounding.
 pub(super) fn reading() -> ModelOptions {
     let mut options = ModelOptions::with_all_ops();
-    options.enable_optimization(of_runtime().0 == process::id());
+    options.enable_optimization(runtime_pool().0 == process::id());
     options
 }
 
-fn of_runtime() -> (u32, usize) {
+fn runtime_pool() -> (u32, usize) {
     *OF_RUNTIME.get_or_init(|| (process::id(), rten::thread_pool().run(rayon::current_num_threads)))
 }
 
@@ -71,10 +71,10 @@ mod tests {
     #[test]
     fn a_process_keeps_its_pool_and_a_forked_one_gets_its_own() {
         let threads = Threads::new();
-        let parents = threads.of(1, 2);
-        assert!(Arc::ptr_eq(&parents, &threads.of(1, 2)));
-        let childs = threads.of(2, 3);
-        assert!(!Arc::ptr_eq(&parents, &childs) && Arc::ptr_eq(&childs, &threads.of(2, 3)));
+        let parents = threads.pool_of_process(1, 2);
+        assert!(Arc::ptr_eq(&parents, &threads.pool_of_process(1, 2)));
+        let childs = threads.pool_of_process(2, 3);
+        assert!(!Arc::ptr_eq(&parents, &childs) && Arc::ptr_eq(&childs, &threads.pool_of_process(2, 3)));
         assert_eq!(childs.run(rayon::current_num_threads), 3);
     }
 }

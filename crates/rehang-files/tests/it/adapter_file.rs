@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::adapters::{broken, fitted_on, of_every_kind};
+use crate::adapters::{broken, fitted_on, adapters_of_every_kind};
 use rehang_core::adapter::{Applier, input_drift};
 use rehang_core::{ErrorKind, Matrix};
 use rehang_files::{VectorSource, adapter_file, read_matrix};
@@ -18,7 +18,7 @@ fn golden_folder() -> PathBuf {
 #[test]
 fn every_kind_of_adapter_survives_its_file() {
     let folder = tempfile::tempdir().unwrap();
-    for (name, adapter) in of_every_kind() {
+    for (name, adapter) in adapters_of_every_kind() {
         let bytes = adapter_file::to_bytes(&adapter).unwrap();
         assert_eq!(
             bytes,
@@ -31,14 +31,14 @@ fn every_kind_of_adapter_survives_its_file() {
         assert_eq!(adapter_file::load(&path).unwrap(), adapter, "{name}");
     }
     let files = fs_err::read_dir(folder.path()).unwrap().count();
-    assert_eq!(files, of_every_kind().len(), "nothing but the adapters is left in the folder");
+    assert_eq!(files, adapters_of_every_kind().len(), "nothing but the adapters is left in the folder");
 }
 
 #[test]
 fn a_file_is_replaced_as_a_whole_or_stays() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("adapter.safetensors");
-    let kinds = of_every_kind();
+    let kinds = adapters_of_every_kind();
     adapter_file::save(&kinds[0].1, &path).unwrap();
     adapter_file::save(&kinds[1].1, &path).unwrap();
     assert_eq!(adapter_file::load(&path).unwrap(), kinds[1].1);
@@ -100,12 +100,12 @@ fn golden_files_load_and_give_what_they_gave_for_ever() {
         close(&raw_norms, &outputs.raw_norms, &what);
         seen += 1;
     }
-    assert!(seen >= of_every_kind().len(), "a golden file of every kind is kept");
+    assert!(seen >= adapters_of_every_kind().len(), "a golden file of every kind is kept");
 }
 
 #[test]
 fn halves_are_rounded_once_and_kept_in_two_bytes() {
-    for (name, adapter) in of_every_kind() {
+    for (name, adapter) in adapters_of_every_kind() {
         let halves = adapter_file::halved(&adapter).unwrap();
         assert_eq!(adapter_file::halved(&halves).unwrap(), halves, "{name}: rounding what is rounded");
         let bytes = adapter_file::to_bytes(&halves).unwrap();
@@ -135,12 +135,12 @@ fn halves_are_rounded_once_and_kept_in_two_bytes() {
 
 #[test]
 fn what_half_precision_cannot_hold_is_refused() {
-    let mut adapter = of_every_kind().remove(0).1;
+    let mut adapter = adapters_of_every_kind().remove(0).1;
     adapter.map.mixer[0].weight.as_mut_slice()[0] = 70_000.0;
     let error = adapter_file::halved(&adapter).unwrap_err().to_string();
     assert!(error.contains("70000") && error.contains("65504"), "{error}");
     // An adapter that falsely claims to be of halves gets a file whose check sum does not match.
-    let mut claims = of_every_kind().remove(0).1;
+    let mut claims = adapters_of_every_kind().remove(0).1;
     claims.map.mixer[0].weight.as_mut_slice()[0] = 0.1;
     claims.training.halves = true;
     let bytes = adapter_file::to_bytes(&claims).unwrap();
@@ -161,7 +161,7 @@ fn join(header: &Value, data: &[u8]) -> Vec<u8> {
 #[test]
 fn a_damaged_file_is_refused_with_its_reason() {
     type Damage = fn(&mut Value, &mut Vec<u8>);
-    let kinds = of_every_kind();
+    let kinds = adapters_of_every_kind();
     let (_, sound) = &kinds[1];
     let bytes = adapter_file::to_bytes(sound).unwrap();
     let damages: &[(&str, Damage)] = &[
@@ -207,7 +207,7 @@ fn a_damaged_file_is_refused_with_its_reason() {
 
 #[test]
 fn any_flipped_bit_is_noticed() {
-    let (_, adapter) = of_every_kind().swap_remove(0);
+    let (_, adapter) = adapters_of_every_kind().swap_remove(0);
     let bytes = adapter_file::to_bytes(&adapter).unwrap();
     for at in 0..bytes.len() {
         let mut flipped = bytes.clone();
@@ -231,7 +231,7 @@ fn with_right_checksum(mut header: Value, data: &[u8]) -> Vec<u8> {
 #[test]
 fn a_file_whose_parts_do_not_make_an_adapter_is_refused() {
     type Damage = fn(&mut Value, &mut Vec<u8>);
-    let kinds = of_every_kind();
+    let kinds = adapters_of_every_kind();
     let bytes = adapter_file::to_bytes(&kinds[1].1).unwrap();
     let damages: &[(&str, Damage)] = &[
         ("\"mixer.0.bias\" is missing", |header, _| {
@@ -272,7 +272,7 @@ fn a_file_whose_parts_do_not_make_an_adapter_is_refused() {
 
 #[test]
 fn a_sketch_of_the_pairs_survives_and_a_damaged_one_is_refused() {
-    let kinds = of_every_kind();
+    let kinds = adapters_of_every_kind();
     let (_, sketched) = kinds.iter().find(|(name, _)| *name == "linear-sketched-pairs").unwrap();
     let bytes = adapter_file::to_bytes(sketched).unwrap();
     let read = adapter_file::from_bytes(&bytes, "a.safetensors").unwrap();
@@ -314,7 +314,7 @@ fn python_reads_an_adapter_with_the_stock_package() {
         eprintln!("skipped: {python} cannot import safetensors and numpy; set REHANG_PYTHON to one that can");
         return;
     }
-    let (_, adapter) = of_every_kind().swap_remove(1);
+    let (_, adapter) = adapters_of_every_kind().swap_remove(1);
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("adapter.safetensors");
     adapter_file::save(&adapter, &path).unwrap();

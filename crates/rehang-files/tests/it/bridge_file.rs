@@ -16,7 +16,7 @@ fn bridge() -> Bridge {
     Bridge {
         old: Space::new("v1", 3, Distance::L2, false),
         new: Space::new("v2", 2, Distance::Cosine, true),
-        map: Map::of_layers(InputScaling::UnitLength, vec![layer]),
+        map: Map::from_layers(InputScaling::UnitLength, vec![layer]),
         share: 0.4,
         length: 2.5,
         training: Training {

@@ -29,6 +29,6 @@ pub fn fit(d_old: usize, d_new: usize) -> ClosedForm {
         Ordering::Equal => ("identity", Vec::new()),
         Ordering::Greater => ("truncated", cut()),
     };
-    let map = Map::of_layers(InputScaling::AsIs, mixer);
+    let map = Map::from_layers(InputScaling::AsIs, mixer);
     ClosedForm { map, choices: BTreeMap::from([("width".into(), width.into())]) }
 }

@@ -10,7 +10,7 @@ use rehang_core::{Pairs, Progress, Result};
 use super::ridge::{self, Dual, PENALTIES, coefficients_of, solve, weight_of};
 use super::{ClosedForm, best, best_scaling, layer, scaling_name};
 use crate::folds::{folds, parted};
-use crate::left_out::{Again, LeavesOut};
+use crate::left_out::{Refit, LeavesOut};
 use crate::linear_algebra::{Centred, Moments, eigen, factorise, product};
 
 /// Part of the new vectors' variance by which a measured rank may be worse than the best one, if it is
@@ -50,7 +50,7 @@ pub(crate) fn fit_leaving_out(
     let penalty = closed.choices["penalty"].parse().expect("it was written as a number");
     let settings = Settings { scaling: closed.map.input, penalty };
     let rank = closed.map.mixer[0].weight.rows();
-    Ok((closed, Again(move |part: &Pairs| Ok(fit_again(part, settings, rank)?.map))))
+    Ok((closed, Refit(move |part: &Pairs| Ok(fit_again(part, settings, rank)?.map))))
 }
 
 /// Settings that ridge chose.
@@ -67,12 +67,12 @@ fn fit_few(
     rank: impl FnOnce(Settings, usize) -> Result<usize>,
     progress: &Progress,
 ) -> Result<ClosedForm> {
-    let new = Centred::of(pairs.new_vectors().matrix(), InputScaling::AsIs);
+    let new = Centred::from_rows(pairs.new_vectors().matrix(), InputScaling::AsIs);
     let (scaling, (penalty, solved, products, old)) = best(pairs, None, |scaling| {
         progress.check()?;
-        let old = Centred::of(pairs.old().matrix(), scaling);
+        let old = Centred::from_rows(pairs.old().matrix(), scaling);
         let products = ridge::products(&old);
-        let solved = Dual::of(products.clone(), old.rows.ncols(), &new.rows)?;
+        let solved = Dual::from_products(products.clone(), old.rows.ncols(), &new.rows)?;
         let chosen = solved.spectrum.choose(&PENALTIES);
         Ok((chosen.score, (chosen.penalty, solved, products, old)))
     })?;
@@ -98,12 +98,12 @@ fn through_few(
 fn fit_again(pairs: &Pairs, settings: Settings, rank: usize) -> Result<ClosedForm> {
     let (old, new) = (pairs.old().matrix(), pairs.new_vectors().matrix());
     if pairs.len() < pairs.old().dimension() {
-        let (old, new) = (Centred::of(old, settings.scaling), Centred::of(new, InputScaling::AsIs));
+        let (old, new) = (Centred::from_rows(old, settings.scaling), Centred::from_rows(new, InputScaling::AsIs));
         let products = ridge::products(&old);
         let coefficients = coefficients_of(products.clone(), old.rows.ncols(), &new.rows, settings.penalty)?;
         through_few(&old, &new, &products, &coefficients, settings, |_| Ok(rank))
     } else {
-        let moments = Moments::of(old, new, None, settings.scaling);
+        let moments = Moments::from_pairs(old, new, None, settings.scaling);
         let weight = weight_of(&moments, settings.penalty)?;
         through_many(&moments, &weight, settings, |_| Ok(rank))
     }
@@ -133,8 +133,8 @@ fn measured_rank_of_few(pairs: &Pairs, seed: u64, settings: Settings, rank_max: 
         return Ok(rank_max);
     }
     let (held_out, fitted) = parted(&folds(pairs.len(), 5, seed), 0);
-    let old = Centred::of(pairs.old().matrix(), settings.scaling);
-    let new = Centred::of(pairs.new_vectors().matrix(), InputScaling::AsIs);
+    let old = Centred::from_rows(pairs.old().matrix(), settings.scaling);
+    let new = Centred::from_rows(pairs.new_vectors().matrix(), InputScaling::AsIs);
     let (own, across) = ridge::about(&ridge::products(&old), &fitted, &held_out);
     let (targets, means) = ridge::about_fitted(&new, &fitted);
     let coefficients = coefficients_of(own.clone(), old.rows.ncols(), &targets, settings.penalty)?;
@@ -189,7 +189,7 @@ fn through(
         ("penalty".into(), format!("{penalty}")),
         ("rank".into(), rank.to_string()),
     ]);
-    ClosedForm { map: Map::of_layers(scaling, layers), choices }
+    ClosedForm { map: Map::from_layers(scaling, layers), choices }
 }
 
 /// Fits as [`fit`], with as many pairs as coordinates or more. `rank` chooses the number of dimensions from
@@ -263,7 +263,7 @@ fn measured_rank(pairs: &Pairs, seed: u64, settings: Settings, rank_max: usize) 
     }
     let (held_out, fitted) = parted(&folds(pairs.len(), 5, seed), 0);
     let (old, new) = (pairs.old().matrix(), pairs.new_vectors().matrix());
-    let moments = |rows: &[usize]| Moments::of(old, new, Some(rows), settings.scaling);
+    let moments = |rows: &[usize]| Moments::from_pairs(old, new, Some(rows), settings.scaling);
     let (fitted, held_out) = (moments(&fitted), moments(&held_out));
     let weight = weight_of(&fitted, settings.penalty)?;
     let directions = leading_directions(&fitted, &weight)?;

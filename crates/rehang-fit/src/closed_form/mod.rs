@@ -57,7 +57,7 @@ fn best_scaling<T: Send>(
     fit: impl Fn(&Moments) -> Result<(f64, T)> + Sync,
 ) -> Result<(InputScaling, T)> {
     best(pairs, fixed, |scaling| {
-        fit(&Moments::of(pairs.old().matrix(), pairs.new_vectors().matrix(), None, scaling))
+        fit(&Moments::from_pairs(pairs.old().matrix(), pairs.new_vectors().matrix(), None, scaling))
     })
 }
 

@@ -14,7 +14,7 @@ use rehang_core::adapter::{InputScaling, Map};
 use rehang_core::{Pairs, Progress, Result};
 
 use super::{ClosedForm, best, best_scaling, centring_bias, layer, scaling_name};
-use crate::left_out::{Again, LeavesOut};
+use crate::left_out::{Refit, LeavesOut};
 use crate::linear_algebra::{Centred, eigen, product, singular_values};
 
 /// Fits `h(o) = s·Rᵀ(o − ō) + v̄`, `[n, d_old] → [n, d_new]`.
@@ -43,7 +43,7 @@ pub(crate) fn fit_leaving_out(
     let closed = fit(pairs, progress)?;
     let scaling = closed.map.input;
     let quiet = Progress::default();
-    let again = Again(move |part: &Pairs| Ok(fit_with(part, Some(scaling), &quiet)?.map));
+    let again = Refit(move |part: &Pairs| Ok(fit_with(part, Some(scaling), &quiet)?.map));
     Ok((closed, again))
 }
 
@@ -69,10 +69,10 @@ pub(crate) fn fit_with(
 /// goes to what is orthogonal to the new one, axis by axis.
 fn fit_few(pairs: &Pairs, scaling: Option<InputScaling>, progress: &Progress) -> Result<Option<ClosedForm>> {
     let count = pairs.len() as f64;
-    let new = Span::of(&Centred::of(pairs.new_vectors().matrix(), InputScaling::AsIs))?;
+    let new = Span::from_centred(&Centred::from_rows(pairs.new_vectors().matrix(), InputScaling::AsIs))?;
     let (scaling, (old, turn, scale)) = best(pairs, scaling, |scaling| {
         progress.check()?;
-        let old = Span::of(&Centred::of(pairs.old().matrix(), scaling))?;
+        let old = Span::from_centred(&Centred::from_rows(pairs.old().matrix(), scaling))?;
         if old.rank() != new.rank() {
             // An error of −∞ ends the choice.
             return Ok((f64::NEG_INFINITY, (old, Mat::zeros(0, 0), 1.0)));
@@ -112,7 +112,7 @@ struct Span {
 }
 
 impl Span {
-    fn of(centred: &Centred) -> Result<Self> {
+    fn from_centred(centred: &Centred) -> Result<Self> {
         let squared_lengths = centred.rows.squared_norm_l2();
         let contrasts = contrasts(&centred.rows);
         let span = |basis: Mat<f64>, coordinates: Option<Mat<f64>>| {
@@ -223,7 +223,7 @@ fn closed_form(
     let bias = centring_bias(mean_x, mean_y, rotation);
     let choices =
         BTreeMap::from([("input".into(), scaling_name(scaling)), ("scale".into(), format!("{scale:.6}"))]);
-    ClosedForm { map: Map::of_layers(scaling, vec![layer(rotation.as_ref(), &bias)]), choices }
+    ClosedForm { map: Map::from_layers(scaling, vec![layer(rotation.as_ref(), &bias)]), choices }
 }
 
 fn fit_by_covariance(pairs: &Pairs, scaling: Option<InputScaling>) -> Result<ClosedForm> {
@@ -408,7 +408,7 @@ mod tests {
             let new = affine(&old, &rotation(30, 20), &[0.5; 30]);
             let new = Matrix::from_fn(n, 30, |r, c| new.row(r)[c] + 0.1 * noise.row(r)[c]);
             let data = pairs(old.clone(), new, None);
-            let splits = LeftOut::of_folds(&crate::folds::folds(n, 3, 1));
+            let splits = LeftOut::from_folds(&crate::folds::folds(n, 3, 1));
             let (closed, without) = fit_leaving_out(&data, &Progress::default()).unwrap();
             let found = without.outputs(&data, &splits, &Progress::default()).unwrap();
             for (split, found) in splits.iter().zip(&found) {

@@ -48,15 +48,15 @@ pub(crate) fn fit_leaving_out(
     scaling: Option<InputScaling>,
     penalties: &[f64],
     progress: &Progress,
-) -> Result<(ClosedForm, Whole)> {
+) -> Result<(ClosedForm, RidgeLeavingOut)> {
     progress.check()?;
     let (old, new) = (pairs.old().matrix(), pairs.new_vectors().matrix());
     if old.rows() < old.columns() {
-        let new = Centred::of(new, InputScaling::AsIs);
+        let new = Centred::from_rows(new, InputScaling::AsIs);
         let (scaling, (chosen, solved, old)) = best(pairs, scaling, |scaling| {
             progress.check()?;
-            let old = Centred::of(old, scaling);
-            let solved = Dual::of(products(&old), old.rows.ncols(), &new.rows)?;
+            let old = Centred::from_rows(old, scaling);
+            let solved = Dual::from_products(products(&old), old.rows.ncols(), &new.rows)?;
             let chosen = solved.spectrum.choose(penalties);
             Ok((chosen.score, (chosen, solved, old)))
         })?;
@@ -68,8 +68,8 @@ pub(crate) fn fit_leaving_out(
     } else {
         let (scaling, (chosen, solved, moments)) = best(pairs, scaling, |scaling| {
             progress.check()?;
-            let moments = Moments::of(old, new, None, scaling);
-            let solved = Primal::of(&moments)?;
+            let moments = Moments::from_pairs(old, new, None, scaling);
+            let solved = Primal::from_moments(&moments)?;
             let chosen = solved.spectrum.choose(penalties);
             Ok((chosen.score, (chosen, solved, moments)))
         })?;
@@ -77,7 +77,7 @@ pub(crate) fn fit_leaving_out(
         let bias = centring_bias(&moments.mean_x, &moments.mean_y, &weight);
         let closed = closed_form(scaling, chosen, &weight, &bias);
         let Moments { mean_x, mean_y, .. } = moments;
-        Ok((closed, Whole::Covariance { scaling, mean_x, mean_y, axes, weight }))
+        Ok((closed, RidgeLeavingOut::Covariance { scaling, mean_x, mean_y, axes, weight }))
     }
 }
 
@@ -86,7 +86,7 @@ fn closed_form(scaling: InputScaling, chosen: Chosen, weight: &Mat<f64>, bias: &
         ("input".into(), scaling_name(scaling)),
         ("penalty".into(), format!("{}", chosen.penalty)),
     ]);
-    ClosedForm { map: Map::of_layers(scaling, vec![layer(weight.as_ref(), bias)]), choices }
+    ClosedForm { map: Map::from_layers(scaling, vec![layer(weight.as_ref(), bias)]), choices }
 }
 
 /// A ridge fit from which pairs can be left out without fitting again.
@@ -96,7 +96,7 @@ fn closed_form(scaling: InputScaling, chosen: Chosen, weight: &Mat<f64>, bias: &
 /// `(I − H_LL)⁻¹ (Y − H Y)_L` of their new vectors. So scaling and μ stay what all pairs chose; everything
 /// else is exact.
 #[derive(Debug)]
-pub(crate) enum Whole {
+pub(crate) enum RidgeLeavingOut {
     /// Fit with as many pairs as coordinates or more: rows of Z are made for the pairs that are asked about.
     Covariance {
         scaling: InputScaling,
@@ -115,7 +115,7 @@ pub(crate) enum Whole {
     },
 }
 
-impl Whole {
+impl RidgeLeavingOut {
     /// Returns Z with a last column `n^(−½)`, and `Y − H Y`, for some of the pairs that it was fitted on.
     fn rows(&self, pairs: &Pairs, rows: &[usize]) -> (Mat<f64>, Mat<f64>) {
         let of_constant = (pairs.len() as f64).sqrt().recip();
@@ -136,8 +136,8 @@ impl Whole {
                 (with_constant(product(x.as_ref(), axes.as_ref()).as_ref()), left)
             }
             Self::Products { influence, left } => {
-                let of = |all: &Mat<f64>| Mat::from_fn(rows.len(), all.ncols(), |i, j| all[(rows[i], j)]);
-                (with_constant(of(influence).as_ref()), of(left))
+                let rows_of = |all: &Mat<f64>| Mat::from_fn(rows.len(), all.ncols(), |i, j| all[(rows[i], j)]);
+                (with_constant(rows_of(influence).as_ref()), rows_of(left))
             }
         }
     }
@@ -169,7 +169,7 @@ impl Whole {
     }
 }
 
-impl LeavesOut for Whole {
+impl LeavesOut for RidgeLeavingOut {
     fn outputs(&self, pairs: &Pairs, splits: &[LeftOut], progress: &Progress) -> Result<Vec<Matrix>> {
         let new = pairs.new_vectors().matrix();
         let of_split = |split: &LeftOut| {
@@ -238,7 +238,7 @@ pub(crate) struct Solution {
 
 /// Solves for the penalty with the best score.
 pub(crate) fn solve(moments: &Moments, penalties: &[f64]) -> Result<Solution> {
-    let solved = Primal::of(moments)?;
+    let solved = Primal::from_moments(moments)?;
     let Chosen { penalty, score } = solved.spectrum.choose(penalties);
     Ok(Solution { weight: solved.weight(penalty).0, penalty, score })
 }
@@ -250,7 +250,7 @@ pub(crate) fn weight_of(moments: &Moments, penalty: f64) -> Result<Mat<f64>> {
     Ok(weight)
 }
 
-/// Solves for A with one penalty, without a decomposition, from what [`Dual::of`] takes.
+/// Solves for A with one penalty, without a decomposition, from what [`Dual::from_products`] takes.
 pub(super) fn coefficients_of(
     gram: Mat<f64>,
     d_old: usize,
@@ -361,7 +361,7 @@ struct Primal {
 }
 
 impl Primal {
-    fn of(moments: &Moments) -> Result<Self> {
+    fn from_moments(moments: &Moments) -> Result<Self> {
         let (values, vectors) = eigen(moments.xx.as_ref(), "ridge eigendecomposition")?;
         let z = product(vectors.transpose(), moments.xy.as_ref());
         let energy = squared_lengths(&z);
@@ -369,7 +369,7 @@ impl Primal {
         Ok(Self { spectrum: Spectrum { count, yy, unit, values, energy }, vectors, z })
     }
 
-    /// Returns W, and V with the factors of [`Whole`].
+    /// Returns W, and V with the factors of [`RidgeLeavingOut`].
     fn weight(mut self, penalty: f64) -> (Mat<f64>, Mat<f64>) {
         scale_rows(&mut self.z, |i| self.spectrum.factor(i, penalty));
         let weight = product(self.vectors.as_ref(), self.z.as_ref());
@@ -393,7 +393,7 @@ pub(super) struct Dual {
 impl Dual {
     /// Decomposes the products (`gram`) of centred old vectors of `d_old` coordinates, with centred new
     /// vectors.
-    pub(super) fn of(mut gram: Mat<f64>, d_old: usize, new: &Mat<f64>) -> Result<Self> {
+    pub(super) fn from_products(mut gram: Mat<f64>, d_old: usize, new: &Mat<f64>) -> Result<Self> {
         let count = gram.nrows().max(1) as f64;
         scale_rows(&mut gram, |_| 1.0 / count);
         let yy = new.squared_norm_l2() / count;
@@ -415,7 +415,7 @@ impl Dual {
 
     /// Makes the fit from which pairs can be left out, with the centred new vectors of the decomposition, and
     /// A.
-    fn leaving_out(mut self, penalty: f64, mut new: Mat<f64>, coefficients: &Mat<f64>) -> Whole {
+    fn leaving_out(mut self, penalty: f64, mut new: Mat<f64>, coefficients: &Mat<f64>) -> RidgeLeavingOut {
         // (X Xᵀ + μ) A = Y. Old vectors that do not vary leave all of Y.
         let mu = self.spectrum.count * penalty * self.spectrum.unit;
         if mu > 0.0 {
@@ -423,7 +423,7 @@ impl Dual {
         }
         let factor = |i: usize| (self.spectrum.values[i] * self.spectrum.factor(i, penalty)).sqrt();
         scale_columns(&mut self.vectors, factor);
-        Whole::Products { influence: self.vectors, left: new }
+        RidgeLeavingOut::Products { influence: self.vectors, left: new }
     }
 }
 
@@ -494,7 +494,7 @@ mod tests {
         let data = wide(30);
         let (old, new) = (data.old().matrix(), data.new_vectors().matrix());
         for scaling in [InputScaling::AsIs, InputScaling::UnitLength] {
-            let slow = solve(&Moments::of(old, new, None, scaling), &PENALTIES).unwrap();
+            let slow = solve(&Moments::from_pairs(old, new, None, scaling), &PENALTIES).unwrap();
             let fitted = fit_with(&data, Some(scaling), &PENALTIES, &Progress::default()).unwrap();
             assert_eq!(fitted.choices["penalty"], slow.penalty.to_string());
             let weight = &fitted.map.mixer[0].weight;
@@ -513,13 +513,13 @@ mod tests {
         // Fewer pairs than coordinates and more; fewer left out than coordinates and more.
         for (n, folds) in [(35, 4), (35, 2), (90, 4), (90, 2), (41, 41)] {
             let data = wide(n);
-            let splits = LeftOut::of_folds(&crate::folds::folds(n, folds, 3));
+            let splits = LeftOut::from_folds(&crate::folds::folds(n, folds, 3));
             let (closed, whole) = fit_leaving_out(&data, None, &PENALTIES, &Progress::default()).unwrap();
             let found = whole.outputs(&data, &splits, &Progress::default()).unwrap();
             let scaling = closed.map.input;
             // μ = n λ s̄ of all pairs, as a penalty relative to the fitted ones.
             let mu = |pairs: &Pairs| {
-                let old = Centred::of(pairs.old().matrix(), scaling);
+                let old = Centred::from_rows(pairs.old().matrix(), scaling);
                 old.rows.squared_norm_l2() / 40.0
             };
             let penalty: f64 = closed.choices["penalty"].parse().unwrap();
@@ -538,11 +538,11 @@ mod tests {
         for n in [30, 60] {
             let data = wide(n);
             let (old, new) = (data.old().matrix(), data.new_vectors().matrix());
-            let moments = Moments::of(old, new, None, InputScaling::AsIs);
+            let moments = Moments::from_pairs(old, new, None, InputScaling::AsIs);
             let [fast, slow] = [weight_of(&moments, 0.03).unwrap(), solve(&moments, &[0.03]).unwrap().weight];
             assert!((&fast - &slow).norm_max() < 1e-9 * slow.norm_max());
-            let (old, new) = (Centred::of(old, InputScaling::AsIs), Centred::of(new, InputScaling::AsIs));
-            let slow = Dual::of(products(&old), 40, &new.rows).unwrap().coefficients(0.03);
+            let (old, new) = (Centred::from_rows(old, InputScaling::AsIs), Centred::from_rows(new, InputScaling::AsIs));
+            let slow = Dual::from_products(products(&old), 40, &new.rows).unwrap().coefficients(0.03);
             let fast = coefficients_of(products(&old), 40, &new.rows, 0.03).unwrap();
             assert!((&fast - &slow).norm_max() < 1e-9 * slow.norm_max());
         }
@@ -581,7 +581,7 @@ mod tests {
     fn zero_rows_and_constant_columns_are_accepted() {
         let outputs_without_a_part = |data: &Pairs| {
             let whole = fit_leaving_out(data, None, &PENALTIES, &Progress::default()).unwrap().1;
-            let splits = LeftOut::of_folds(&crate::folds::folds(data.len(), 5, 1));
+            let splits = LeftOut::from_folds(&crate::folds::folds(data.len(), 5, 1));
             whole.outputs(data, &splits, &Progress::default()).unwrap()
         };
         let mut old = random_matrix(50, 4, 14);

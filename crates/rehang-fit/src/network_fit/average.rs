@@ -22,7 +22,7 @@ use rehang_core::{Error, Matrix, Result};
 ///
 /// // raw(o) = factor·max(o, 0) + 1
 /// let layer = |factor: f32, bias: f32, relu: bool| Dense { weight: Matrix::new(1, vec![factor]).unwrap(), bias: vec![bias], relu };
-/// let map = |factor: f32| Map::of_layers(InputScaling::AsIs, vec![layer(1.0, 0.0, true), layer(factor, 1.0, false)]);
+/// let map = |factor: f32| Map::from_layers(InputScaling::AsIs, vec![layer(1.0, 0.0, true), layer(factor, 1.0, false)]);
 /// let mean = average_maps(&[map(1.0), map(3.0)])?;
 /// assert_eq!(mean.mixer[1].weight.as_slice(), [0.5, 1.5]);
 /// assert_eq!(mean.mixer[1].bias, [1.0]);
@@ -33,8 +33,8 @@ pub fn average_maps(maps: &[Map]) -> Result<Map> {
         return Err(Error::empty("maps to average"));
     };
     let shape = |map: &Map| {
-        let of = |layer: &Dense| (layer.weight.rows(), layer.weight.columns(), layer.relu);
-        (map.input, map.mixer.iter().map(of).collect::<Vec<_>>(), map.skip.as_ref().map(of))
+        let shape = |layer: &Dense| (layer.weight.rows(), layer.weight.columns(), layer.relu);
+        (map.input, map.mixer.iter().map(shape).collect::<Vec<_>>(), map.skip.as_ref().map(shape))
     };
     let is_plain = first.mixer.last().is_some_and(|layer| !layer.relu);
     let alike = |map: &Map| map.branch.is_empty() && map.second.is_none() && shape(map) == shape(first);
@@ -54,7 +54,7 @@ pub fn average_maps(maps: &[Map]) -> Result<Map> {
         .collect();
     let skips: Vec<&Dense> = maps.iter().filter_map(|map| map.skip.as_ref()).collect();
     let skip = (!skips.is_empty()).then(|| side_by_side(&skips, true, true));
-    Ok(Map { skip, ..Map::of_layers(first.input, mixer) })
+    Ok(Map { skip, ..Map::from_layers(first.input, mixer) })
 }
 
 /// Joins layers of one shape: over a shared input or each on its own part, into a shared mean or each to its

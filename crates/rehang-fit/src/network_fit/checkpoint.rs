@@ -89,16 +89,16 @@ pub(crate) fn write(path: &Path, identity: &str, checkpoint: &Checkpoint) -> Res
         ("adam_steps".into(), adam.steps.to_string()),
         ("history".into(), history.iter().map(line).collect()),
     ]);
-    let mut tensors = of_state("", state);
+    let mut tensors = state_tensors("", state);
     tensors.extend([tensor("adam_first", &adam.first), tensor("adam_second", &adam.second)]);
     if let Some((best, epoch)) = best {
         metadata.insert("best_epoch".into(), epoch.to_string());
-        tensors.extend(of_state("best_", best));
+        tensors.extend(state_tensors("best_", best));
     }
     AtomicFile::write(path, &tensors::write(&KIND, metadata, &tensors)?)
 }
 
-fn of_state<'a>(prefix: &str, state: &'a State) -> Vec<Tensor<'a>> {
+fn state_tensors<'a>(prefix: &str, state: &'a State) -> Vec<Tensor<'a>> {
     let State { parameters, running_mean, running_variance } = state;
     let parts =
         [("parameters", parameters), ("running_mean", running_mean), ("running_variance", running_variance)];
@@ -122,10 +122,10 @@ pub(crate) fn read(path: &Path, identity: &str, layout: &Layout) -> Result<Check
             "the checkpoint of this very fit (same pairs, parameters and version); remove it to start anew",
         ));
     }
-    of_parts(&metadata, tensors, layout).map_err(corrupt)
+    from_parts(&metadata, tensors, layout).map_err(corrupt)
 }
 
-fn of_parts(
+fn from_parts(
     metadata: &Metadata,
     mut tensors: BTreeMap<String, Tensor<'static>>,
     layout: &Layout,

@@ -17,7 +17,7 @@ struct Memory(Arc<dyn ObjectStore>);
 
 impl folders::Place for Memory {
     fn folder(&self, name: &str) -> Arc<dyn Folder> {
-        Arc::new(ObjectFolder::of_store(&format!("s3://bucket/{name}"), self.0.clone()).unwrap())
+        Arc::new(ObjectFolder::from_store(&format!("s3://bucket/{name}"), self.0.clone()).unwrap())
     }
 
     fn remove(&self, folder: &str, name: &str) {
@@ -35,9 +35,9 @@ fn folders_of_a_store_do_what_folders_must() {
 #[test]
 fn the_empty_name_is_the_object_itself() {
     let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
-    let folder = ObjectFolder::of_store("s3://bucket/old/", store.clone()).unwrap();
+    let folder = ObjectFolder::from_store("s3://bucket/old/", store.clone()).unwrap();
     folder.write(Path::new("part.npy"), b"bytes").unwrap();
-    let object = ObjectFolder::of_store("s3://bucket/old/part.npy", store).unwrap();
+    let object = ObjectFolder::from_store("s3://bucket/old/part.npy", store).unwrap();
     let fetched = object.fetch(Path::new("")).unwrap();
     assert_eq!(fs_err::read(fetched.path()).unwrap(), b"bytes");
     assert_eq!(fetched.path().file_name().unwrap(), "part.npy");
@@ -106,9 +106,9 @@ fn addresses_that_cannot_be_are_refused_and_passwords_not_said() {
         ),
     ] {
         let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
-        assert_eq!(ObjectFolder::of_store(address, store).unwrap().address(), Path::new(said));
+        assert_eq!(ObjectFolder::from_store(address, store).unwrap().address(), Path::new(said));
     }
-    assert!(ObjectFolder::of_store("s3://bucket/a/../b", Arc::new(InMemory::new())).is_err());
+    assert!(ObjectFolder::from_store("s3://bucket/a/../b", Arc::new(InMemory::new())).is_err());
 }
 
 proptest! {

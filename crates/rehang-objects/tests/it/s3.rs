@@ -13,7 +13,7 @@ struct Bucket(Arc<dyn ObjectStore>);
 
 impl folders::Place for Bucket {
     fn folder(&self, name: &str) -> Arc<dyn Folder> {
-        Arc::new(ObjectFolder::of_store(&format!("s3://bucket/{name}"), self.0.clone()).unwrap())
+        Arc::new(ObjectFolder::from_store(&format!("s3://bucket/{name}"), self.0.clone()).unwrap())
     }
 
     fn remove(&self, folder: &str, name: &str) {

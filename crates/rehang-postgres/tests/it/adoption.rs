@@ -157,7 +157,7 @@ fn keys_of_bytes_enums_and_domains_are_ids() {
             ..ItemWrite::new(
                 ids[1],
                 Some("put".into()),
-                vec![NewVector::of_model("old", vec![3.0, 1.0], Provenance::Old)],
+                vec![NewVector::from_model("old", vec![3.0, 1.0], Provenance::Old)],
             )
         };
         store.put(&[put]).unwrap();

@@ -244,7 +244,7 @@ fn pairs_are_drawn_from_an_index() {
         let queue = Queue::Sample { seed: PAIRS_SEED, size: 50 };
         let claimed = store.claim("new", queue, "worker", 20, LEASE).unwrap();
         Ledger::release(store, "new", "worker", None).unwrap();
-        (ids_of(&drawn.records), drawn.of, ids_of(&claimed.records))
+        (ids_of(&drawn.records), drawn.drawn_from, ids_of(&claimed.records))
     };
     assert_eq!(sample(&store), (shuffled.clone(), 2_700, shuffled[..20].to_vec()));
     let plan = client

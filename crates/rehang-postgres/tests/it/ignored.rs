@@ -32,8 +32,8 @@ fn gallery(options: &TableOptions) -> Option<(String, Client, PostgresStore)> {
 }
 
 fn write(id: &str, body: &str) -> ItemWrite {
-    let old = NewVector::of_model("old", vec![9.0, 9.0], Provenance::Old);
-    let new = NewVector::of_model("new", vec![9.0, 9.0, 9.0], Provenance::Native);
+    let old = NewVector::from_model("old", vec![9.0, 9.0], Provenance::Old);
+    let new = NewVector::from_model("new", vec![9.0, 9.0, 9.0], Provenance::Native);
     ItemWrite::new(id, Some(body.into()), vec![old, new])
 }
 

@@ -339,7 +339,7 @@ fn run_sql(
         }
         let of_row = row.vector.iter().filter(|_| is_in_column && is_vector_new);
         let vectors =
-            of_row.map(|vector| NewVector::of_model("old", vector.clone(), Provenance::Old)).collect();
+            of_row.map(|vector| NewVector::from_model("old", vector.clone(), Provenance::Old)).collect();
         let (source, label, payload) = (row.source.clone(), row.label.clone(), row.payload.clone());
         twin.put(&[ItemWrite { id: id.clone(), source, label, payload, vectors }]).unwrap();
     }

@@ -803,7 +803,7 @@ fn vectors_of_the_cosine_distance_keep_their_length() {
     let item = ItemWrite::new(
         "4",
         None,
-        vec![NewVector::of_model("raw", vec![0.0, 6.0, 0.0, 8.0], Provenance::Native)],
+        vec![NewVector::from_model("raw", vec![0.0, 6.0, 0.0, 8.0], Provenance::Native)],
     );
     store.put(&[item]).unwrap();
     let keys: Vec<ItemKey> = (1..=4).map(ItemKey::from).collect();
@@ -909,7 +909,7 @@ fn a_put_that_changes_no_source_leaves_vectors_of_other_models() {
     upsert(server, &name, &[whole]);
     let store = QdrantStore::adopt(&server.address(), &options(&name), Some("old"), &|_, _| true).unwrap();
     store.create_space(&Space::new("old", WIDTH, Distance::L2, false), Provenance::Old).unwrap();
-    let old = NewVector::of_model("old", vec![9.0, 0.0, 0.0, 0.0], Provenance::Old);
+    let old = NewVector::from_model("old", vec![9.0, 0.0, 0.0, 0.0], Provenance::Old);
     store.put(&[ItemWrite::new("1", Some("text".into()), vec![old.clone()])]).unwrap();
     let now = payload_of(server, &name, 1)["vector"].clone();
     assert_eq!((&now["other"], &now["words"]), (&json!([1.0, 2.0]), &words));

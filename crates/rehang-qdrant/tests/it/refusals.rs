@@ -258,8 +258,8 @@ fn requests_are_no_larger_than_a_proxy_takes() {
     let new = |number: usize| (0..WIDTH).map(|at| (number * at) as f32 / 7.0).collect::<Vec<f32>>();
     let item = |number: usize| {
         let vectors = vec![
-            NewVector::of_model("old", vec![1.0, number as f32], Provenance::Old),
-            NewVector::of_model("new", new(number), Provenance::Native),
+            NewVector::from_model("old", vec![1.0, number as f32], Provenance::Old),
+            NewVector::from_model("new", new(number), Provenance::Native),
         ];
         ItemWrite::new(number.to_string(), Some(format!("text {number}")), vectors)
     };

@@ -98,7 +98,7 @@ fn upgrade(store: &QdrantStore) {
     let put = rehang_store::ItemWrite::new(
         "3",
         Some("text 3".into()),
-        vec![NewVector::of_model("old", vec![0.0, 1.0], Provenance::Old)],
+        vec![NewVector::from_model("old", vec![0.0, 1.0], Provenance::Old)],
     );
     store.put(&[put]).unwrap();
     store.clear_failures(NEW).unwrap();

@@ -141,8 +141,8 @@ fn go_through(server: &server::Server, operations: &[Operation]) -> Result<(), T
                 }
                 let body = json!({"points": [{"id": point(*id), "vector": named, "payload": payload}]});
                 server::send(&server.url, "PUT", &format!("{points}?wait=true"), &body);
-                let of_old = old.map(|old| NewVector::of_model("old", old, Provenance::Old));
-                let of_new = new.map(|new| NewVector::of_model("new", new, Provenance::Native));
+                let of_old = old.map(|old| NewVector::from_model("old", old, Provenance::Old));
+                let of_new = new.map(|new| NewVector::from_model("new", new, Provenance::Native));
                 let write = ItemWrite::new(IDS[*id], source, of_old.into_iter().chain(of_new).collect());
                 // An upsert of the application replaces the point with all that was in it.
                 twin.delete(&[IDS[*id]]).unwrap();
@@ -156,7 +156,7 @@ fn go_through(server: &server::Server, operations: &[Operation]) -> Result<(), T
                 let source = source.map(|source| format!("source {source}"));
                 let body = json!({"payload": payload_of(*id, source.as_deref()), "points": [point(*id)]});
                 server::send(&server.url, "PUT", &format!("{points}/payload?wait=true"), &body);
-                let of_old = old.map(|old| NewVector::of_model("old", old.vector, Provenance::Old));
+                let of_old = old.map(|old| NewVector::from_model("old", old.vector, Provenance::Old));
                 let write = ItemWrite::new(IDS[*id], source, of_old.into_iter().collect());
                 twin.delete(&[IDS[*id]]).unwrap();
                 twin.put(&[ItemWrite { label: label_of(*id), payload: json!({"at": 0}), ..write }]).unwrap();
@@ -174,7 +174,7 @@ fn go_through(server: &server::Server, operations: &[Operation]) -> Result<(), T
                 );
                 let said = json!({"payload": {"rehang": 0}, "points": [point(*id)]});
                 server::send(&server.url, "POST", &format!("{points}/payload?wait=true"), &said);
-                let vectors = vec![NewVector::of_model("old", old, Provenance::Old)];
+                let vectors = vec![NewVector::from_model("old", old, Provenance::Old)];
                 let write = ItemWrite::new(IDS[*id], there.source, vectors);
                 twin.put(&[ItemWrite { label: there.label, payload: there.payload, ..write }]).unwrap();
                 store.newest_revision().unwrap();

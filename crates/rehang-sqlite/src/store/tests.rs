@@ -63,7 +63,7 @@ fn item(id: usize, seed: u64) -> ItemWrite {
         source: Some("x".into()),
         label: id.is_multiple_of(100).then(|| "rare".into()),
         payload: serde_json::Value::Null,
-        vectors: vec![rehang_store::NewVector::of_model("m", vector(seed), Provenance::Old)],
+        vectors: vec![rehang_store::NewVector::from_model("m", vector(seed), Provenance::Old)],
     }
 }
 

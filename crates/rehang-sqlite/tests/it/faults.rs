@@ -311,7 +311,7 @@ fn nothing_acknowledged_is_lost_when_the_process_is_killed() {
 }
 
 fn item(id: &str) -> ItemWrite {
-    ItemWrite::new(id, Some(id.into()), vec![NewVector::of_model("old", vec![1.0, 0.0], Provenance::Old)])
+    ItemWrite::new(id, Some(id.into()), vec![NewVector::from_model("old", vec![1.0, 0.0], Provenance::Old)])
 }
 
 /// Makes a gallery with three items and two spaces.

@@ -385,7 +385,7 @@ fn a_write_that_a_trigger_ignores_fails_and_writes_nothing() {
         ItemWrite::new(
             id,
             Some(source.into()),
-            vec![rehang_store::NewVector::of_model("old", vector.to_vec(), Provenance::Old)],
+            vec![rehang_store::NewVector::from_model("old", vector.to_vec(), Provenance::Old)],
         )
     };
     let new: Call = |store, write| store.put(&[write("c", "c", [9.0, 9.0])]).map(drop);
@@ -433,8 +433,8 @@ fn a_write_that_a_trigger_ignores_fails_and_writes_nothing() {
         let looks = || -> Vec<_> {
             let items = gallery.store.get(&["a", "b", "c"]).unwrap();
             let keys: Vec<_> = items.iter().flatten().map(|item| item.key).collect();
-            let of = |space: &str| gallery.store.vectors(space, &keys).unwrap();
-            vec![format!("{items:?} {:?} {:?} {:?}", of("old"), of("new"), gallery.store.serving())]
+            let vectors_of = |space: &str| gallery.store.vectors(space, &keys).unwrap();
+            vec![format!("{items:?} {:?} {:?} {:?}", vectors_of("old"), vectors_of("new"), gallery.store.serving())]
         };
         let before = looks();
         ignoring(&gallery, event, when);
@@ -460,7 +460,7 @@ fn triggers_of_an_application_that_let_writes_pass_are_in_nobodys_way() {
         ItemWrite::new(
             "a",
             Some(source.into()),
-            vec![rehang_store::NewVector::of_model("old", vec![1.0, 2.0], Provenance::Old)],
+            vec![rehang_store::NewVector::from_model("old", vec![1.0, 2.0], Provenance::Old)],
         )
     };
     gallery.store.put(&[write("a")]).unwrap();

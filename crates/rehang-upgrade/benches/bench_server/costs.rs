@@ -140,7 +140,7 @@ pub fn by_both_models(address: &str, mut adapter: Adapter, rows: usize) {
             (Distance::Cosine.between(&by_old, &item), Distance::Cosine.between(&by_new, adapted.row(0)))
         })
         .collect();
-    let fusion = Fusion::of_distances(0.5, &distances).unwrap();
+    let fusion = Fusion::from_distances(0.5, &distances).unwrap();
     adapter.fusion = Some(Fusion { handicap: 0.02, ..fusion });
     let setup = UpgradeSetup { old: &old, new: &new, adapter: Some(&adapter), order: ORDER };
     start(&store, &setup, &Unobserved).unwrap();
@@ -149,7 +149,7 @@ pub fn by_both_models(address: &str, mut adapter: Adapter, rows: usize) {
     let bridge = Bridge {
         old: old.clone(),
         new: new.clone(),
-        map: Map::of_layers(InputScaling::UnitLength, vec![layer]),
+        map: Map::from_layers(InputScaling::UnitLength, vec![layer]),
         share: 0.5,
         length: 1.0,
         training: Training::default(),

@@ -167,7 +167,7 @@ fn adapter() -> Adapter {
     Adapter::new(
         space("old", d_old()),
         space("new", d_new()),
-        Map::of_layers(InputScaling::AsIs, vec![Dense { weight, bias: vec![0.0; d_new()], relu: false }]),
+        Map::from_layers(InputScaling::AsIs, vec![Dense { weight, bias: vec![0.0; d_new()], relu: false }]),
         Uncertainty::Linear { weight: vec![0.01; d_new()], bias: 0.0 },
     )
 }

@@ -241,7 +241,7 @@ struct Embedded {
 
 impl<'a> KeptQueries<'a> {
     pub fn of(store: &'a dyn Ledger) -> Self {
-        Self { files: Files::of(store) }
+        Self { files: Files::in_ledger(store) }
     }
 
     /// Reads the query vectors by both models of an upgrade; `None` where there are none, or they are
@@ -394,7 +394,7 @@ impl<'a> KeptQueries<'a> {
 ///
 /// Those of the store.
 pub(crate) fn take_in(store: &dyn Ledger, folder: &Path) -> Result<()> {
-    let files = Files::of(store);
+    let files = Files::in_ledger(store);
     let read = |name: &str| fs_err::read(folder.join(name)).ok();
     let vectors = |name: &str| {
         let rows = rehang_files::read_matrix(&VectorSource::path(folder.join(name))).ok()?;

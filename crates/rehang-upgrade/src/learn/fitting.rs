@@ -933,7 +933,7 @@ pub(crate) fn fit(
 fn error_of(adapter: &Adapter, old: Matrix, new: &Matrix) -> Result<Option<MeanError>> {
     let old = Vectors::measured(&adapter.old.name, adapter.old.distance, old, "pairs")?;
     let applied = rehang_core::adapter::apply(adapter, &old, None, &Progress::default())?;
-    Ok(MeanError::of(&rehang_core::adapter::true_errors(new, applied.vectors.matrix())))
+    Ok(MeanError::from_errors(&rehang_core::adapter::true_errors(new, applied.vectors.matrix())))
 }
 
 /// Reads the error of a map on those of its pairs that were held out; `None` where it was not fitted here, or
@@ -1185,8 +1185,8 @@ mod tests {
         store.create_space(&new, Provenance::Native).unwrap();
         let put = |id: &str, vector: [f32; 2]| {
             let vectors = vec![
-                NewVector::of_model("old", vector.to_vec(), Provenance::Old),
-                NewVector::of_model("new", vec![1.0, 0.0], Provenance::Native),
+                NewVector::from_model("old", vector.to_vec(), Provenance::Old),
+                NewVector::from_model("new", vec![1.0, 0.0], Provenance::Native),
             ];
             store.put(&[ItemWrite::new(id, Some(id.to_owned()), vectors)]).unwrap();
         };
@@ -1212,11 +1212,11 @@ mod tests {
         for item in 0..40_u8 {
             // One item has no direction, and one no old vector.
             let length = if item == 7 { 0.0 } else { 1.0 + f32::from(item) };
-            let mut vectors = vec![NewVector::of_model("old", vec![length, 0.0], Provenance::Old)];
+            let mut vectors = vec![NewVector::from_model("old", vec![length, 0.0], Provenance::Old)];
             if item == 9 {
                 vectors.clear();
             }
-            vectors.push(NewVector::of_model("new", vec![1.0, length], Provenance::Native));
+            vectors.push(NewVector::from_model("new", vec![1.0, length], Provenance::Native));
             let label = (item % 5 > 0).then(|| format!("class {}", item % 5));
             store
                 .put(&[ItemWrite { label, ..ItemWrite::new(format!("d{item}"), Some("x".into()), vectors) }])

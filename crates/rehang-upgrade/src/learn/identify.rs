@@ -120,7 +120,7 @@ impl Upgrade {
             candidates.push(asked?);
             spent = spent + encoder.spent();
         }
-        let found = identify_vectors(&vectors(&records), &candidates)?.of_sample();
+        let found = identify_vectors(&vectors(&records), &candidates)?.marked_as_sample();
         identified((space, adapted), found, &records, spent, asked)
     }
 }

@@ -251,8 +251,8 @@ pub(crate) fn compare(
 ) -> Result<Option<(RefitGain, [SigmaScale; 2])>> {
     let (old, new) = kept.vectors((&before.old, &before.new))?;
     let [of_before, of_after] = [errors(before, &old, &new, progress)?, errors(after, &old, &new, progress)?];
-    let Some(gain) = RefitGain::of(&of_before.0, &of_after.0)? else { return Ok(None) };
-    let scale = |(errors, sigma): (Vec<f64>, Vec<f64>)| SigmaScale::of(&errors, &sigma);
+    let Some(gain) = RefitGain::compared(&of_before.0, &of_after.0)? else { return Ok(None) };
+    let scale = |(errors, sigma): (Vec<f64>, Vec<f64>)| SigmaScale::from_errors(&errors, &sigma);
     Ok(Some((gain, [scale(of_before)?, scale(of_after)?])))
 }
 

@@ -268,7 +268,7 @@ impl Filler {
             vectors_of: Some(self.new.clone()),
         };
         let mut drawn = store.sample(&sample)?;
-        if drawn.of < COVER_SHARE as u64 {
+        if drawn.drawn_from < COVER_SHARE as u64 {
             return Ok(());
         }
         let total = drawn.records.len() as u64;

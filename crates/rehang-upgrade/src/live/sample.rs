@@ -43,7 +43,7 @@ pub(crate) fn waiting(store: &dyn Ledger, space: &str, size: usize) -> Result<u6
 ///
 /// Those of the store.
 pub(crate) fn embeddable(store: &dyn Ledger, space: &str) -> Result<u64> {
-    Ok(store.sample(&beginning(space, 0))?.of)
+    Ok(store.sample(&beginning(space, 0))?.drawn_from)
 }
 
 /// Draws at most `items` items of a gallery at random, the same ones as long as they are there. With their

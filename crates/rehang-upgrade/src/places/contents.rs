@@ -54,7 +54,7 @@ pub fn put(store: &dyn Store, gallery: &Gallery, item: &Put) -> Result<PutItem> 
     for (space, vector) in &item.vectors {
         let provenance = expect_space(store, space)?.written_as;
         let (space, vector) = (space.clone(), vector.clone());
-        vectors.push(NewVector::of_model(space, vector, provenance));
+        vectors.push(NewVector::from_model(space, vector, provenance));
     }
     let payload = || before.as_ref().map_or(Value::Null, |item| item.payload.clone());
     let write = ItemWrite {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use rehang_core::{Error, ErrorKind, Result, Space};
 use rehang_files::is_same_file;
-use rehang_store::{Examined, Looked, Released, Store};
+use rehang_store::{Examined, TableFindings, Released, Store};
 use serde::Serialize;
 
 use crate::observe::Observer;
@@ -93,7 +93,7 @@ pub(crate) trait GalleryKind {
     }
 
     /// Looks at a table or a collection, as [`Location::look`] says.
-    fn look(&self) -> Result<Looked> {
+    fn look(&self) -> Result<TableFindings> {
         Err(self.is_no_application())
     }
 
@@ -188,7 +188,7 @@ impl Location {
     ///
     /// Missing input where no address of the server is given; what the server says; an invalid option for a
     /// file.
-    pub fn look(&self) -> Result<Looked> {
+    pub fn look(&self) -> Result<TableFindings> {
         self.kind()?.look()
     }
 

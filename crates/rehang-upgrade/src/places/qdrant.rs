@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rehang_core::{Error, Provenance, Result, Space};
 use rehang_qdrant::{CollectionOptions, QdrantAddress, QdrantStore};
-use rehang_store::{Examined, Ledger, Looked, Released};
+use rehang_store::{Examined, Ledger, TableFindings, Released};
 
 use crate::observe::{Observer, counting};
 use crate::places::collection::{CollectionLocation, QDRANT_URL_ENV};
@@ -73,7 +73,7 @@ impl GalleryKind for CollectionLocation {
         self.store().map(|_| Box::new(()) as UpgradeLock)
     }
 
-    fn look(&self) -> Result<Looked> {
+    fn look(&self) -> Result<TableFindings> {
         QdrantStore::inspect(&self.address()?, &self.options())
     }
 

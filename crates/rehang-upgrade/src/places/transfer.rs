@@ -288,7 +288,7 @@ fn fill(
                 source: line.source,
                 label: line.label.map(Text::into_string),
                 payload: line.payload,
-                vectors: vec![NewVector::of_model(import.space.clone(), row.to_vec(), written_as)],
+                vectors: vec![NewVector::from_model(import.space.clone(), row.to_vec(), written_as)],
             });
         }
         store.put(&writes)?;

@@ -25,7 +25,7 @@ fn bridge(share: f64) -> Bridge {
     Bridge {
         old: old_space(),
         new: new_space(),
-        map: Map::of_layers(
+        map: Map::from_layers(
             InputScaling::AsIs,
             vec![Dense { weight, bias: vec![0.0, 0.5, 0.0], relu: false }],
         ),
@@ -102,16 +102,16 @@ fn a_gallery_that_is_open_follows_a_bridge_that_is_made_chosen_anew_and_undone()
         let brought = bridge.queries(Some(&old), &new).unwrap();
         assert!(answer.bridged && answer.found == plainly(&store, &brought), "{share}");
         // The bridge stays in memory: its file is read once.
-        Files::of(&store).retain(|name| name != file(&bridge)).unwrap();
+        Files::in_ledger(&store).retain(|name| name != file(&bridge)).unwrap();
         assert!(search().unwrap().bridged);
     }
     // A bridge whose file was lost is passed over; a file that is no bridge is said.
     let lost = bridge(0.25);
     use_bridge(&store, &lost);
-    Files::of(&store).retain(|name| name != file(&lost)).unwrap();
+    Files::in_ledger(&store).retain(|name| name != file(&lost)).unwrap();
     let answer = search().unwrap();
     assert!(!answer.bridged && answer.found == plainly(&store, &old));
-    Files::of(&store).write(&file(&lost), b"no bridge").unwrap();
+    Files::in_ledger(&store).write(&file(&lost), b"no bridge").unwrap();
     let error = search().unwrap_err().to_string();
     assert!(error.contains("bridge-"), "{error}");
     set_bridge(&store, &old_space(), &new_space(), None).unwrap();
@@ -147,7 +147,7 @@ fn a_bridge_that_was_lost_is_said_and_used_as_soon_as_it_is_there() {
     assert!(said().is_none() && !is_bridged());
     let bridge = bridge(0.5);
     set_bridge(upgrade.store(), &old_space(), &new_space(), Some(&bridge)).unwrap();
-    Files::of(&store).retain(|_| false).unwrap();
+    Files::in_ledger(&store).retain(|_| false).unwrap();
     assert!(said() == Some(Some(Remedy::BridgeAgain)) && !is_bridged());
     set_bridge(upgrade.store(), &old_space(), &new_space(), Some(&bridge)).unwrap();
     assert!(said().is_none() && is_bridged());

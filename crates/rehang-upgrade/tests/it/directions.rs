@@ -19,7 +19,7 @@ fn a_vector_without_a_direction_is_not_adapted_and_its_item_comes_first() {
     // The old model had no words for three texts, say.
     let without = |number: usize| {
         let mut write = item(number, 0);
-        write.vectors = vec![NewVector::of_model(&world.old.name, vec![0.0; D_OLD], Provenance::Old)];
+        write.vectors = vec![NewVector::from_model(&world.old.name, vec![0.0; D_OLD], Provenance::Old)];
         write
     };
     let writes: Vec<_> =

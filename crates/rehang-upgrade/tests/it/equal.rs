@@ -106,7 +106,7 @@ fn the_vector_of_an_item_that_was_written_since_is_not_taken() {
         let number = crate::common::number(&record.item.id);
         store.put(&[item(number, 1)]).unwrap();
     }
-    let own = NewVector::of_model(new_space().name, vec![9.0; 4], Provenance::Native);
+    let own = NewVector::from_model(new_space().name, vec![9.0; 4], Provenance::Native);
     store.put(&[ItemWrite { vectors: vec![own], ..copy(3) }]).unwrap();
     store.delete(&[&id(3)]).unwrap();
     world.backfill(&store, &encoder, Limits::default()).unwrap();

@@ -44,7 +44,7 @@ impl Digits {
         let store = SqliteStore::create(folder.join("G.db")).unwrap();
         store.create_space(&old, Provenance::Old).unwrap();
         let write = |row: usize| {
-            let vectors = vec![NewVector::of_model("old-model", self.old.row(row).to_vec(), Provenance::Old)];
+            let vectors = vec![NewVector::from_model("old-model", self.old.row(row).to_vec(), Provenance::Old)];
             let label = Some(self.labels[row].to_string());
             ItemWrite { label, ..ItemWrite::new(format!("digit {row}"), Some(row.to_string()), vectors) }
         };
@@ -212,7 +212,7 @@ fn three_machines_take_turns(digits: &Digits, config: &Path) {
     assert_eq!(run(&second, digits, 0.5), 1, "a refit was taken");
     assert_ne!(forecast(&third).source, before.source, "the new map's forecast is everybody's");
     // An application that was open before writes by the new map.
-    let late = NewVector::of_model("old-model", digits.old.row(7).to_vec(), Provenance::Old);
+    let late = NewVector::from_model("old-model", digits.old.row(7).to_vec(), Provenance::Old);
     held.put(&[ItemWrite::new("100007", Some("7".into()), vec![late])]).unwrap();
     assert_eq!(first.store().counts("new-model").unwrap().lacking, 0);
     assert_eq!(run(&first, digits, 0.6), 0, "and anybody runs on by it");
@@ -229,7 +229,7 @@ fn three_machines_take_turns(digits: &Digits, config: &Path) {
     let weight = Matrix::from_fn(spaces.0.dimension, spaces.1.dimension, |row, column| {
         f32::from(u8::from(row == column % spaces.0.dimension))
     });
-    let map = Map::of_layers(
+    let map = Map::from_layers(
         InputScaling::AsIs,
         vec![Dense { weight, bias: vec![0.0; spaces.0.dimension], relu: false }],
     );
@@ -262,7 +262,7 @@ fn the_folder_of_an_earlier_version_is_taken_in_once() {
     let (digits, folder) = (Digits::read(), tempfile::tempdir().unwrap());
     let config = digits.begun(folder.path(), 200);
     let upgrade = Upgrade::open(&config).unwrap();
-    let (files, before) = (Files::of(upgrade.store()), forecast(&upgrade));
+    let (files, before) = (Files::in_ledger(upgrade.store()), forecast(&upgrade));
     // The folder is as that version left it.
     let of_before = config.with_extension("upgrade");
     fs_err::create_dir(&of_before).unwrap();
@@ -278,9 +278,9 @@ fn the_folder_of_an_earlier_version_is_taken_in_once() {
     drop(upgrade);
     let upgrade = Upgrade::open(&config).unwrap();
     assert_eq!(forecast(&upgrade), before);
-    assert!(!Files::of(upgrade.store()).has("notes.txt").unwrap());
+    assert!(!Files::in_ledger(upgrade.store()).has("notes.txt").unwrap());
     // A file that is cleared away later does not come back from the folder.
-    Files::of(upgrade.store()).retain(|_| false).unwrap();
+    Files::in_ledger(upgrade.store()).retain(|_| false).unwrap();
     assert!(Upgrade::open(&config).unwrap().forecast().is_err());
 }
 

@@ -178,7 +178,7 @@ fn mixed_up(store: &dyn Store, weight: f64, distance: Distance, native: u64) -> 
             (old, distance.between(q_new.row(0), &adapted))
         })
         .collect();
-    let fusion = Fusion::of_distances(weight, &pairs).unwrap();
+    let fusion = Fusion::from_distances(weight, &pairs).unwrap();
     world.adapter.fusion = Some(Fusion { handicap: 0.25, ..fusion });
     store.create_space(&world.old, Provenance::Old).unwrap();
     let mut writes: Vec<ItemWrite> = (0..300).map(|number| common::item(number, 0)).collect();
@@ -198,7 +198,7 @@ fn mixed_up(store: &dyn Store, weight: f64, distance: Distance, native: u64) -> 
     }
     let mut fresh = common::item(900, 0);
     let vector = new_model(fresh.source.as_ref().unwrap());
-    fresh.vectors = vec![NewVector::of_model("new-model", vector, Provenance::Native)];
+    fresh.vectors = vec![NewVector::from_model("new-model", vector, Provenance::Native)];
     store.put(&[common::item(500, 0), fresh]).unwrap();
     world
 }

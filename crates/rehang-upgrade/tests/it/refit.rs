@@ -102,7 +102,7 @@ fn begun_by(method: Method, folder: &Path, model: &NewModel) -> PathBuf {
 
 /// Returns an item with its old vector alone, as an application writes it.
 fn write_of(id: String, source: String) -> ItemWrite {
-    let vectors = vec![NewVector::of_model("old-model", old_model(&source), Provenance::Old)];
+    let vectors = vec![NewVector::from_model("old-model", old_model(&source), Provenance::Old)];
     ItemWrite::new(id, Some(source), vectors)
 }
 
@@ -143,7 +143,7 @@ fn until(share: f64) -> RunOptions {
 
 fn map_of(upgrade: &Upgrade) -> Adapter {
     let fingerprint = Recorded::expect(upgrade.store()).unwrap().record.adapter;
-    let bytes = Files::of(upgrade.store()).read(&format!("adapter-{fingerprint}.safetensors")).unwrap();
+    let bytes = Files::in_ledger(upgrade.store()).read(&format!("adapter-{fingerprint}.safetensors")).unwrap();
     rehang_files::adapter_file::from_bytes(&bytes.unwrap(), "the map").unwrap()
 }
 
@@ -218,7 +218,7 @@ fn a_map_of_few_pairs_is_fitted_again_on_what_is_native_and_the_forecast_with_it
     let now = if again.taken { &again.after } else { &again.before };
     assert_eq!(check(&upgrade, &model), *now);
     // Each map has a forecast of its own, and the forecast of the map before is kept.
-    let has_report = |map: &str| Files::of(upgrade.store()).has(&format!("report-{map}.json")).unwrap();
+    let has_report = |map: &str| Files::in_ledger(upgrade.store()).has(&format!("report-{map}.json")).unwrap();
     assert!(has_report(&refit.after) && has_report(now));
     // A person may ask at any time, and is answered by the same rule.
     let asked = upgrade.refit(&Progress::default()).unwrap();
@@ -465,7 +465,7 @@ fn whatever_a_refit_dies_of_the_next_run_goes_on_with_it() {
         assert_eq!(refits(upgrade.store(), "new-model").unwrap(), there, "asked once, {place:?}");
         assert_eq!(check(&upgrade, &model), there[0].after, "{place:?}");
         let report = format!("report-{}.json", there[0].after);
-        assert!(Files::of(upgrade.store()).has(&report).unwrap(), "no forecast after {place:?}");
+        assert!(Files::in_ledger(upgrade.store()).has(&report).unwrap(), "no forecast after {place:?}");
     }
 }
 

@@ -803,7 +803,7 @@ fn natives_are_put_back_for_another_model() {
     let (_, key) = (store.delete(&["1007"]).unwrap(), "1008");
     // Two items only the new model has seen: one has no source, the other no old vector.
     for (id, source) in [("no source", None), (key, Some("source 8 version 0"))] {
-        let vectors = vec![rehang_store::NewVector::of_model(
+        let vectors = vec![rehang_store::NewVector::from_model(
             "new-model",
             common::new_model(source.unwrap_or("x")),
             Provenance::Native,

@@ -60,7 +60,7 @@ fn bridge(old: &Space, new: &Space, share: f64, input: InputScaling) -> Bridge {
     Bridge {
         old: old.clone(),
         new: new.clone(),
-        map: Map::of_layers(input, vec![Dense { weight, bias, relu: false }]),
+        map: Map::from_layers(input, vec![Dense { weight, bias, relu: false }]),
         share,
         length: 1.5,
         training: Training::default(),
@@ -80,7 +80,7 @@ fn fusion(old: &Space, new: &Space, weight: f64) -> Fusion {
             (by_old, new.distance.between(&of(new, &query), &adapted))
         })
         .collect();
-    let fusion = Fusion::of_distances(weight, &pairs).unwrap();
+    let fusion = Fusion::from_distances(weight, &pairs).unwrap();
     assert!(fusion.old.len() > 10, "a table with knots");
     Fusion { handicap: 0.0625, ..fusion }
 }
@@ -522,7 +522,7 @@ fn maps(distance: Distance) -> Vec<Adapter> {
         let is_normalised = matches!(geometry, Geometry::Sphere { .. });
         let old = Space::new("old-model", D_OLD, distance, false);
         let new = Space::new("new-model", D_NEW, distance, is_normalised);
-        let map = Map::of_layers(input, mixer);
+        let map = Map::from_layers(input, mixer);
         Adapter { geometry, ..Adapter::new(old, new, map, Uncertainty::Constant { variance: 0.25 }) }
     };
     let kernels = |input, geometry| {

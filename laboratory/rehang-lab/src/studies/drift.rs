@@ -149,7 +149,7 @@ fn unpaid(adapter: &Adapter, fitted: &Vectors, items: &Vectors) -> Result<[MeanE
     };
     let apart = distances_to_nearest(&unit(items), &unit(fitted));
     let few = || Error::missing("30 items", "a mean of them");
-    Ok([MeanError::of(&sigma).ok_or_else(few)?, MeanError::of(&apart).ok_or_else(few)?])
+    Ok([MeanError::from_errors(&sigma).ok_or_else(few)?, MeanError::from_errors(&apart).ok_or_else(few)?])
 }
 
 /// Numbers of one draw of pairs and natives.
@@ -170,6 +170,6 @@ fn measured(adapter: &Adapter, old: &Vectors, new: &Vectors) -> Result<Option<(M
     let applied = adapter::apply(adapter, old, None, &Progress::default())?;
     let sigma: Vec<f64> = applied.variance.iter().map(|&value| f64::from(value)).collect();
     let errors = true_errors(new.matrix(), applied.vectors.matrix());
-    let scale = SigmaScale::of(&errors, &sigma)?;
-    Ok(MeanError::of(&errors).map(|error| (error, scale)))
+    let scale = SigmaScale::from_errors(&errors, &sigma)?;
+    Ok(MeanError::from_errors(&errors).map(|error| (error, scale)))
 }

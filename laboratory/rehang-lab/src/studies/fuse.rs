@@ -124,7 +124,7 @@ fn gallery(part: &Part, adapter: &rehang_core::Adapter) -> Result<MemoryStore> {
             source: Some(row.to_string()),
             label: Some(part.labels[row].to_string()),
             payload: Value::Null,
-            vectors: vec![NewVector::of_model(
+            vectors: vec![NewVector::from_model(
                 adapter.old.name.clone(),
                 part.old.matrix().row(row).to_vec(),
                 Provenance::Old,

@@ -229,7 +229,7 @@ impl Study<'_> {
             let more: Vec<usize> = natives.iter().copied().filter(|&item| !is_held_out[item]).collect();
             let again = self.map(&fit(&self.pairs_with(&more)?, self.method)?)?;
             let errors = |mapped: &Mapped| kept.iter().map(|&item| mapped.errors[item]).collect::<Vec<_>>();
-            let Some(gain) = RefitGain::of(&errors(&mapped), &errors(&again))? else { continue };
+            let Some(gain) = RefitGain::compared(&errors(&mapped), &errors(&again))? else { continue };
             let next_order = self.ordered(natives, &again)?;
             let next = self.curve(&again.adapted, again.handicap, &next_order)?;
             let rest = |curve: &Curve| of(curve, at, items).map(|sum| sum / (items - at) as f64);

@@ -30,7 +30,7 @@ pub(crate) fn adapter(
     labels: &[i64],
     progress: &Progress,
 ) -> Result<Adapter> {
-    let map = Map::of_layers(InputScaling::AsIs, folded(graph, state)?);
+    let map = Map::from_layers(InputScaling::AsIs, folded(graph, state)?);
     let space = Space::new(old.model.clone(), old.dimension(), Distance::Cosine, false);
     let old_vectors = Vectors::new(space, old_vectors, "old vectors")?;
     let new_vectors = Vectors::new(encoder.space(), new_vectors, "new vectors")?;
@@ -52,8 +52,8 @@ pub(crate) fn adapter(
     let (old, new) = (pairs.old(), pairs.new_vectors());
     let adapter = Adapter {
         geometry,
-        input_statistics: Some(InputStatistics::of(old.matrix())),
-        training: Training { pairs_sketch: Some(RowSketch::of(old.matrix())), ..encoder.training.clone() },
+        input_statistics: Some(InputStatistics::from_rows(old.matrix())),
+        training: Training { pairs_sketch: Some(RowSketch::from_rows(old.matrix())), ..encoder.training.clone() },
         ..Adapter::new(old.space().clone(), new.space().clone(), map, uncertainty)
     };
     adapter.check()?;

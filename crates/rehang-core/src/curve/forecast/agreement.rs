@@ -83,11 +83,11 @@ pub(super) fn forecast(
         }
     };
     let left = if is_own { (1.0 - known as f64 / items as f64).max(0.0).sqrt() } else { 1.0 };
-    let of = |found: &[Lists]| carried(&wanted, found, &depths, depth, (known, items), left);
+    let interval = |found: &[Lists]| carried(&wanted, found, &depths, depth, (known, items), left);
     let shares: Vec<f64> =
         grid_cuts(items, POINTS).into_iter().map(|cut| cut as f64 / items as f64).collect();
-    let at = along(of(&adapted), &alone, &shares);
-    let metric = MetricForecast { do_nothing: today.as_deref().map(of), at, enough: None };
+    let at = agreement_along_backfill(interval(&adapted), &alone, &shares);
+    let metric = MetricForecast { do_nothing: today.as_deref().map(interval), at, enough: None };
     let given = queries.rows();
     Ok(GalleryForecast {
         items,
@@ -123,7 +123,7 @@ fn alone(input: &ForecastInput<'_>, depth: usize, progress: &Progress) -> Result
 
 /// Computes agreement at every share, from agreement at the switch and from the way of the held-out items
 /// `alone`.
-fn along(switch: Interval, alone: &Line, shares: &[f64]) -> Vec<Interval> {
+fn agreement_along_backfill(switch: Interval, alone: &Line, shares: &[f64]) -> Vec<Interval> {
     let known = alone.values().len() - 1;
     let half = (switch.high - switch.low) / 200.0;
     shares

@@ -142,14 +142,14 @@ impl Weights {
             let Mixture { natives_to, adapted_from, .. } = *mixture;
             let (mut above, mut right_above, mut sum, mut total) = (0.0, 0.0, 0.0, 0.0);
             for (place, form) in forms.iter().enumerate() {
-                let of = |counts: &[u32], from: usize, to: usize| {
+                let items_at_steps = |counts: &[u32], from: usize, to: usize| {
                     f64::from(
                         counts[place * steps..][..steps][from.min(steps)..to.min(steps)].iter().sum::<u32>(),
                     )
                 };
-                above += mixture.native * of(&natives, 0, natives_to as usize + 1)
-                    + mixture.native_beyond * of(&natives, natives_to as usize + 1, steps)
-                    + mixture.adapted * of(&adapted, adapted_from as usize + 1, steps);
+                above += mixture.native * items_at_steps(&natives, 0, natives_to as usize + 1)
+                    + mixture.native_beyond * items_at_steps(&natives, natives_to as usize + 1, steps)
+                    + mixture.adapted * items_at_steps(&adapted, adapted_from as usize + 1, steps);
                 let weight = match form.is_native {
                     true if form.step <= natives_to => mixture.native,
                     true => mixture.native_beyond,

@@ -65,10 +65,10 @@ impl Table {
 
     /// Means over queries that are drawn with replacement.
     fn resampled(&self) -> Vec<Means> {
-        let of = |sums: Vec<f64>| {
+        let means_of_sums = |sums: Vec<f64>| {
             Means(sums.chunks_exact(2).map(|one| (one[1] > 0.0).then(|| one[0] / one[1])).collect())
         };
-        resampled_means(&self.values, 2 * self.columns, RESAMPLES, 0).into_iter().map(of).collect()
+        resampled_means(&self.values, 2 * self.columns, RESAMPLES, 0).into_iter().map(means_of_sums).collect()
     }
 }
 

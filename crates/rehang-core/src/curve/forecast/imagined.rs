@@ -60,7 +60,7 @@ struct Moments {
 }
 
 impl Moments {
-    fn of(values: impl Iterator<Item = f64>) -> Option<Self> {
+    fn from_values(values: impl Iterator<Item = f64>) -> Option<Self> {
         let (sum, squares, count) = values.fold((0.0, 0.0, 0.0), |(sum, squares, count), value| {
             (sum + value, value.mul_add(value, squares), count + 1.0)
         });
@@ -88,7 +88,7 @@ fn moments(
     native: &[f64],
 ) -> Option<[Moments; 2]> {
     let wrong = || (0..held_out.len()).filter(|&row| right.is_wrong(query, held_out[row]));
-    Some([Moments::of(wrong().map(adapted))?, Moments::of(wrong().map(|row| native[row]))?])
+    Some([Moments::from_values(wrong().map(adapted))?, Moments::from_values(wrong().map(|row| native[row]))?])
 }
 
 impl Imagined {
@@ -111,7 +111,7 @@ impl Imagined {
         let mut found: Vec<([f64; 2], usize, f64)> = Vec::new();
         let mut answers = 0;
         for (place, &query) in asked.iter().enumerate() {
-            let distances = [adapted.of_query(place), native.of_query(query)];
+            let distances = [adapted.query_distances(place), native.query_distances(query)];
             let Some(moments) = moments(right, query, held_out, |row| distances[0][row], distances[1]) else {
                 continue;
             };
@@ -143,7 +143,7 @@ impl Imagined {
         let places = quantiles(wrong[0].len());
         let total: f64 = found.iter().map(|one| one.2).sum();
         let mean =
-            |of: &dyn Fn([f64; 2]) -> f64| found.iter().map(|one| one.2 * of(one.0)).sum::<f64>() / total;
+            |term: &dyn Fn([f64; 2]) -> f64| found.iter().map(|one| one.2 * term(one.0)).sum::<f64>() / total;
         let middle = [0, 1].map(|which| mean(&|z| z[which]));
         let spread = [0, 1].map(|which| mean(&|z| (z[which] - middle[which]).powi(2)).sqrt());
         let scale = if spread[0] > 0.0 { spread[1] / spread[0] } else { 1.0 };
@@ -189,14 +189,14 @@ impl Imagined {
         let imagined = |(item, &distance): (usize, &f64)| {
             let z = of_adapted.z(distance);
             let is_right = right.is_right(query, item);
-            of_native.distance(if is_right { self.offset + self.scale * z } else { self.of_wrong(z) })
+            of_native.distance(if is_right { self.offset + self.scale * z } else { self.native_z_of_wrong(z) })
         };
         (adapted.iter().enumerate().map(imagined).collect(), of_native.spread * self.error)
     }
 
     /// The native z of a wrong answer. Beyond the last quantiles it lies as far from them as the adapted z
     /// does.
-    fn of_wrong(&self, z: f64) -> f64 {
+    fn native_z_of_wrong(&self, z: f64) -> f64 {
         let [from, to] = &self.wrong;
         let right = from.partition_point(|&place| place <= z);
         if right == 0 || right == from.len() {
@@ -266,21 +266,21 @@ mod tests {
         let input = ForecastInput { native: &half, ..input };
         let right = Right::new(&input);
         let counted: Vec<usize> = (0..held_out.len()).collect();
-        let of = |gallery: &Matrix| Distances::new(&half, gallery, None, Distance::L2).unwrap();
-        let to_natives = of(&half);
+        let distances_to = |gallery: &Matrix| Distances::new(&half, gallery, None, Distance::L2).unwrap();
+        let to_natives = distances_to(&half);
         let stretched = Matrix::from_fn(items, 1, |row, _| place(row));
-        let to_all = of(&stretched);
+        let to_all = distances_to(&stretched);
         let made = Imagined::new(&input, &right, &counted, &to_natives).unwrap().unwrap();
         assert!((made.offset.abs() < 1e-9) && (made.scale - 1.0).abs() < 1e-9 && made.error < 1e-9);
         // 20 of 100 held-out items have a query's label; the query itself is left out.
         assert!((made.known - 361.0 / (361.0 + 9.0 * 0.75)).abs() < 1e-12, "{}", made.known);
         for query in [0, 17, 63] {
             // A handicap moves all adapted distances, and no imagined one.
-            let adapted: Vec<f64> = to_all.of_query(query).iter().map(|distance| distance + 3.0).collect();
+            let adapted: Vec<f64> = to_all.query_distances(query).iter().map(|distance| distance + 3.0).collect();
             let (imagined, moved) =
-                made.distances(&right, query, &held_out, (&adapted, to_natives.of_query(query)));
+                made.distances(&right, query, &held_out, (&adapted, to_natives.query_distances(query)));
             assert!(moved < 1e-9);
-            for (imagined, true_distance) in imagined.iter().zip(to_all.of_query(query)) {
+            for (imagined, true_distance) in imagined.iter().zip(to_all.query_distances(query)) {
                 assert!((imagined - true_distance).abs() < 1e-6, "{imagined} {true_distance}");
             }
         }

@@ -295,7 +295,7 @@ impl<'a> Ground<'a> {
                 let query = self.counted[place];
                 let (mut work, mut row) = (Workspace::default(), Row::default());
                 let adapted: Vec<f64> = adapted.iter().map(|distance| distance + input.handicap).collect();
-                let native = native.of_query(query);
+                let native = native.query_distances(query);
                 let mut rank = |columns: &mut dyn Iterator<Item = (u32, f64)>| {
                     row.fill(columns, &self.right, query);
                     row.rank(&mut work, &self.measured)
@@ -375,11 +375,11 @@ impl<'a> Ground<'a> {
             let today = today.map(|today| &today[place]);
             let mut row = vec![Some(seen.switch[slot]), today.map(|today| today.whole[slot])];
             for view in 0..self.shares.len() {
-                let of = |views: &[Option<Vec<f64>>]| {
+                let value_at_view = |views: &[Option<Vec<f64>>]| {
                     views.get(view).and_then(|values| values.as_ref()).map(|values| values[slot])
                 };
-                row.extend([of(&seen.mixed), of(&seen.adapted), today.and_then(|today| of(&today.views))]);
-                row.extend(seen.random.iter().map(|views| of(views)));
+                row.extend([value_at_view(&seen.mixed), value_at_view(&seen.adapted), today.and_then(|today| value_at_view(&today.views))]);
+                row.extend(seen.random.iter().map(|views| value_at_view(views)));
             }
             if metric == MAP {
                 row.extend(seen.precision.iter().copied().map(Some));
@@ -500,18 +500,18 @@ mod tests {
         let made = world.forecast(&world.sample(240, 1), Some(&order));
         let cuts = grid_cuts(240, POINTS);
         for metric in [TOP1, MAP] {
-            let (line, of) = (&truth.lines[metric], &made.metrics[metric]);
+            let (line, seen) = (&truth.lines[metric], &made.metrics[metric]);
             for (place, &cut) in cuts.iter().enumerate() {
                 // The end of average precision is extrapolated, and the line goes over into it.
                 if metric == MAP && made.shares[place] > 0.75 {
                     continue;
                 }
-                let at = of.at[place];
+                let at = seen.at[place];
                 assert!((at.estimate - line.values()[cut]).abs() < 1e-6, "{metric} {place} {at:?}");
                 assert!((at.high - at.low).abs() < 1e-6, "nothing is left to sample: {at:?}");
             }
             let today = truth.do_nothing.as_ref().unwrap().evaluation.values[metric];
-            assert_eq!(of.do_nothing, Some(Interval { estimate: today, low: today, high: today }));
+            assert_eq!(seen.do_nothing, Some(Interval { estimate: today, low: today, high: today }));
         }
         assert_eq!(made.queries, truth.queries);
     }
@@ -594,13 +594,13 @@ mod tests {
         let made = forecast(&input, 10, &Progress::default()).unwrap();
         let metric = Metric::ndcg_at(10);
         let options = CurveOptions { metrics: vec![metric], ..CurveOptions::default() };
-        let of = |gallery: &Matrix, queries: &Matrix| {
+        let values_of_gallery = |gallery: &Matrix, queries: &Matrix| {
             let right = Relevance::Judgements(&qrels);
             evaluate(gallery, Some(queries), right, Distance::L2, &options, &Progress::default())
                 .unwrap()
                 .values
         };
-        let (today, switch) = (of(&world.old, &old), of(&world.adapted, &new));
+        let (today, switch) = (values_of_gallery(&world.old, &old), values_of_gallery(&world.adapted, &new));
         for metric in [metric, MAP, TOP1] {
             let made = &made.metrics[metric];
             assert!((made.do_nothing.unwrap().estimate - today[metric]).abs() < 1e-9);

@@ -257,9 +257,9 @@ impl<T> ByMetric<T> {
         self.0.iter().map(|&(metric, _)| metric)
     }
 
-    /// Converts the value of each metric by `of`.
-    pub fn map<U>(&self, mut of: impl FnMut(&T) -> U) -> ByMetric<U> {
-        self.iter().map(|(metric, value)| (metric, of(value))).collect()
+    /// Converts the value of each metric by `convert`.
+    pub fn map<U>(&self, mut convert: impl FnMut(&T) -> U) -> ByMetric<U> {
+        self.iter().map(|(metric, value)| (metric, convert(value))).collect()
     }
 }
 

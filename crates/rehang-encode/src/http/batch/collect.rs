@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::super::{Ended, Http, TOKENS_MORE, answer, explained};
 use super::Call;
 use super::kept::{Batches, Id, Stage, WITNESSES, id_of};
-use super::service::There;
+use super::service::ServiceBatch;
 use crate::contract::{Answer, Input, ItemFailure};
 use crate::json::read_json;
 use crate::meter::lock;
@@ -52,7 +52,7 @@ struct Files {
 
 /// Result of a batch that is over.
 #[derive(Default)]
-pub(super) struct Came {
+pub(super) struct BatchEnd {
     /// Reason why some of its texts were not embedded, and may be sent again.
     pub(super) why: String,
     /// Whether this process has sent the batch: sent again at once, it would come to the same.
@@ -70,12 +70,12 @@ impl Http {
         &self,
         batches: &Batches,
         own: &Arc<str>,
-        there: &There,
+        there: &ServiceBatch,
         heard: Duration,
-    ) -> Result<Option<Came>> {
+    ) -> Result<Option<BatchEnd>> {
         let (texts, is_first): (Vec<Id>, bool) = {
             let state = lock(&batches.state);
-            let Some(batch) = state.batches.get(own) else { return Ok(Some(Came::default())) };
+            let Some(batch) = state.batches.get(own) else { return Ok(Some(BatchEnd::default())) };
             let texts = batch.sent.texts.iter().filter_map(|text| id_of(text));
             (texts.collect(), !batch.stage.is_over())
         };
@@ -87,7 +87,7 @@ impl Http {
                 batches.path(own).display(),
                 there.input_file_id.as_deref().unwrap_or("file of its texts")
             );
-            return self.unheard(batches, heard, &reason);
+            return self.tolerate_silence(batches, heard, &reason);
         }
         if there.status == "failed" {
             self.blame_lines(there, &texts, &mut files.answers);
@@ -109,9 +109,9 @@ impl Http {
         let Some(batch) = state.batches.get_mut(own).filter(|batch| !(is_first && batch.stage.is_over()))
         else {
             // Another worker that waits for the batch has read it meanwhile.
-            return Ok(Some(Came::default()));
+            return Ok(Some(BatchEnd::default()));
         };
-        let came = Came {
+        let came = BatchEnd {
             why,
             is_own: matches!(batch.stage, Stage::Own),
             texts: texts.len(),
@@ -152,7 +152,7 @@ impl Http {
     /// Reads the files of a batch; gives what is missing where they have less than the batch says.
     ///
     /// Vectors that a service says it has are paid for, and a file may be short or gone for a moment.
-    fn read_files(&self, there: &There, files: &mut Files) -> Result<Option<String>> {
+    fn read_files(&self, there: &ServiceBatch, files: &mut Files) -> Result<Option<String>> {
         let read = |file: &Option<String>, files: &mut Files| -> Result<()> {
             let Some(file) = file else { return Ok(()) };
             files.is_any |= self.lines_of(file, &mut |line| self.take_line(line, files))?;
@@ -172,7 +172,7 @@ impl Http {
     }
 
     /// Blames the lines that the error of a whole batch names, unless it names all.
-    fn blame_lines(&self, there: &There, texts: &[Id], answers: &mut HashMap<Id, Answer>) {
+    fn blame_lines(&self, there: &ServiceBatch, texts: &[Id], answers: &mut HashMap<Id, Answer>) {
         let line = |error: &Value| error.get("line")?.as_u64()?.checked_sub(1).map(|line| line as usize);
         let named: BTreeMap<usize, &Value> =
             there.errors().iter().filter_map(|error| Some((line(error)?, error))).collect();
@@ -188,7 +188,7 @@ impl Http {
         answer::message(error.to_string().as_bytes(), self.secrets.iter().map(String::as_str))
     }
 
-    fn why_left(&self, there: &There, files: &Files, left: usize, all: usize) -> String {
+    fn why_left(&self, there: &ServiceBatch, files: &Files, left: usize, all: usize) -> String {
         let reason = there.errors().first().map(|error| format!(": {}", self.words_of(error)));
         let shown = match there.status.as_str() {
             "completed" if !files.is_any => "completed, and its files are gone",
@@ -283,7 +283,7 @@ impl Call<'_> {
         }
         for ((input, vector), now) in good.iter().zip(vectors) {
             let Ok(now) = http.check.vector(input.id, now)? else { continue };
-            let known = Arc::new(Known::of(input, vector));
+            let known = Arc::new(Known::new(input, vector));
             http.rider.expect_same(http.check.encoder(), &known, &now, http.ask())?;
         }
         if turn.is_none() {

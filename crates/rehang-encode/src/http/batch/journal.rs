@@ -72,7 +72,7 @@ impl Batches {
     }
 
     /// Remembers the service's name for a batch.
-    pub(super) fn is_created(&self, own: &str, batch: &str) -> Result<()> {
+    pub(super) fn note_created(&self, own: &str, batch: &str) -> Result<()> {
         if let Some(known) = lock(&self.state).batches.get_mut(own) {
             known.sent.batch = Some(batch.into());
         }
@@ -94,7 +94,7 @@ impl Batches {
             if lock(&self.state).batches.get(own).is_some_and(|batch| batch.sent.batch.is_some()) {
                 continue;
             }
-            let Some(sent) = read_sent(&path)?.filter(|sent| sent.of == self.of) else { continue };
+            let Some(sent) = read_sent(&path)?.filter(|sent| sent.encoder == self.encoder) else { continue };
             let is_old = sent.at_ms > 0 && sent.at_ms.saturating_add(KEPT_FOR_MS) < rehang_clock::unix_ms();
             if sent.is_counted && is_old {
                 // A file that cannot be removed costs a little room.
@@ -138,11 +138,11 @@ impl Http {
             lock(&batches.state).add(sent, Stage::Others, counted);
         }
         for there in self.list(rehang_clock::unix_ms().saturating_sub(KEPT_FOR_MS))?.0 {
-            let Some(own) = there.mark(OWN).filter(|_| there.mark(OF) == Some(&batches.of)) else { continue };
+            let Some(own) = there.mark(OWN).filter(|_| there.mark(OF) == Some(&batches.encoder)) else { continue };
             let known = lock(&batches.state).batches.get(own).map(|batch| batch.sent.batch.is_some());
             if let Some(is_named) = known {
                 if !is_named {
-                    batches.is_created(own, &there.id)?;
+                    batches.note_created(own, &there.id)?;
                 }
                 continue;
             }
@@ -160,7 +160,7 @@ impl Http {
                 continue;
             }
             let sent = Sent {
-                of: batches.of.clone(),
+                encoder: batches.encoder.clone(),
                 own: own.to_owned(),
                 batch: Some(there.id.clone()),
                 file,
@@ -197,7 +197,7 @@ impl Http {
     }
 
     /// Notes that the account of the budget was told what this process has used until some moment.
-    pub(in crate::http) fn told(&self, batches: &Batches) {
+    pub(in crate::http) fn note_told(&self, batches: &Batches) {
         let mut told = Vec::new();
         for (own, batch) in &mut lock(&batches.state).batches {
             if let Some(counted) = batch.counted.as_mut().filter(|_| !batch.sent.is_told) {

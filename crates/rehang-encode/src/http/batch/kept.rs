@@ -35,7 +35,8 @@ pub(super) fn id_of(name: &str) -> Option<Id> {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Sent {
     /// Fingerprint of the encoder that the batch is of.
-    pub(super) of: String,
+    #[serde(rename = "of")]
+    pub(super) encoder: String,
     /// The journal's name for the batch.
     pub(super) own: String,
     /// The service's name for the batch, once that is known.
@@ -134,7 +135,7 @@ impl State {
 pub(in crate::http) struct Batches {
     pub(super) folder: PathBuf,
     /// Fingerprint of what vectors depend on beside the text.
-    pub(super) of: String,
+    pub(super) encoder: String,
     pub(super) poll: Duration,
     /// Largest number of texts of a batch: smaller after a refusal.
     pub(super) most: AtomicUsize,

@@ -12,7 +12,7 @@ use super::super::answer::Request;
 use super::super::{Ended, Http, PROBE, probe};
 use super::Call;
 use super::kept::{Batches, DAY_MS, FEW, Id, OF, OWN, Sent, Stage, WITNESSES, name_of};
-use super::service::{Said, There, json_of, read};
+use super::service::{Reply, ServiceBatch, json_of, read};
 use crate::config::HttpConfig;
 use crate::contract::Input;
 use crate::fingerprint::Fingerprint;
@@ -180,27 +180,27 @@ impl Http {
         let number = batches.sent.fetch_add(1, Ordering::Relaxed);
         let own = Fingerprint::new("own").with(&(&file, at_ms, std::process::id(), number)).text();
         let texts = texts.into_iter().map(name_of).collect();
-        let of = batches.of.clone();
+        let encoder = batches.encoder.clone();
         let sent =
-            Sent { of, own, batch: None, file, at_ms, tokens, is_told: false, is_counted: false, texts };
+            Sent { encoder, own, batch: None, file, at_ms, tokens, is_told: false, is_counted: false, texts };
         lock(&batches.state).add(sent.clone(), Stage::Asked, Some(sent.counted()));
         let said = batches.keep(&sent).and_then(|()| self.create(batches, &sent));
         if let Some(batch) = lock(&batches.state).batches.get_mut(sent.own.as_str()) {
             batch.stage = Stage::Own;
         }
         let refused = match said.or_else(|error| self.drop_sent(batches, &sent.own).and(Err(error)))? {
-            Said::Good(mut response) => {
+            Reply::Good(mut response) => {
                 // Where the answer is broken, the list says the batch's name.
-                let there: serde_json::Result<There> = json_of(&mut response);
-                return there.map_or(Ok(()), |there| batches.is_created(&sent.own, &there.id));
+                let there: serde_json::Result<ServiceBatch> = json_of(&mut response);
+                return there.map_or(Ok(()), |there| batches.note_created(&sent.own, &there.id));
             }
-            Said::Refused(_, reason) if reason.contains("request_params") => {
+            Reply::Refused(_, reason) if reason.contains("request_params") => {
                 if !batches.is_voyage.swap(true, Ordering::Relaxed) {
                     return self.drop_sent(batches, &sent.own);
                 }
                 reason
             }
-            Said::Refused(400 | 404 | 413 | 422, reason) => reason,
+            Reply::Refused(400 | 404 | 413 | 422, reason) => reason,
             // The list of batches says whether the request was heard.
             _ => return Ok(()),
         };
@@ -234,12 +234,12 @@ impl Http {
         Ok(uploaded.id)
     }
 
-    fn create(&self, batches: &Batches, sent: &Sent) -> Result<Said> {
+    fn create(&self, batches: &Batches, sent: &Sent) -> Result<Reply> {
         let mut body = json!({
             "input_file_id": sent.file,
             "endpoint": ENDPOINT,
             "completion_window": "24h",
-            "metadata": {OF: sent.of, OWN: sent.own},
+            "metadata": {OF: sent.encoder, OWN: sent.own},
         });
         if batches.is_voyage.load(Ordering::Relaxed) {
             let mut parameters = json!(self.parameters(&[]));
@@ -269,7 +269,7 @@ impl Http {
                 there.mark(OWN) == Some(own) || there.input_file_id.as_ref() == Some(&sent.file)
             });
             if let Some(there) = found {
-                batches.is_created(own, &there.id)?;
+                batches.note_created(own, &there.id)?;
                 return Ok(Some(there.id));
             }
             if !is_whole {

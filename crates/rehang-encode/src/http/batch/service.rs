@@ -23,7 +23,7 @@ const PAGE: usize = 100;
 const SAID_BYTES_MAX: u64 = 64 << 20;
 
 /// Outcome of one question.
-pub(super) enum Said {
+pub(super) enum Reply {
     Good(Response<Body>),
     /// The service refuses everybody for its limits.
     Limited(String, Option<Duration>),
@@ -36,7 +36,7 @@ pub(super) enum Said {
 
 /// Batch as the service has it.
 #[derive(Debug, Deserialize)]
-pub(super) struct There {
+pub(super) struct ServiceBatch {
     pub(super) id: String,
     pub(super) status: String,
     #[serde(default)]
@@ -56,7 +56,7 @@ pub(super) struct There {
     metadata: Value,
 }
 
-impl There {
+impl ServiceBatch {
     pub(super) fn is_over(&self) -> bool {
         matches!(self.status.as_str(), "completed" | "failed" | "expired" | "cancelled")
     }
@@ -83,10 +83,10 @@ impl There {
 impl Http {
     /// Lists the batches that the service was asked for since some moment, and maybe earlier ones, the latest
     /// first. Gives whether these are all of them.
-    pub(super) fn list(&self, since_ms: u64) -> Result<(Vec<There>, bool)> {
+    pub(super) fn list(&self, since_ms: u64) -> Result<(Vec<ServiceBatch>, bool)> {
         #[derive(Deserialize)]
         struct Page {
-            data: Vec<There>,
+            data: Vec<ServiceBatch>,
             #[serde(default)]
             has_more: bool,
         }
@@ -100,7 +100,7 @@ impl Http {
                 self.unavailable(format!("its list of batches has another form ({error})"))
             })?;
             let last = page.data.last();
-            let is_old = last.and_then(There::created_ms).is_some_and(|at_ms| at_ms < since_ms);
+            let is_old = last.and_then(ServiceBatch::created_ms).is_some_and(|at_ms| at_ms < since_ms);
             let next = last.filter(|_| page.has_more && !is_old).map(|last| format!("&after={}", last.id));
             all.extend(page.data);
             let Some(next) = next else { return Ok((all, true)) };
@@ -143,13 +143,13 @@ impl Http {
         let mut failures = 0;
         loop {
             let reason = match self.ask_until_heard(method, path, body)? {
-                Said::Good(mut response) => match take(&mut response) {
+                Reply::Good(mut response) => match take(&mut response) {
                     Some(said) => return Ok(Some(said)),
                     None => "its answer broke off".into(),
                 },
-                Said::Refused(404 | 405 | 410 | 501, _) => return Ok(None),
-                Said::Refused(_, reason) => return Err(self.unavailable(reason)),
-                Said::Unclear(reason) | Said::Unheard(reason) | Said::Limited(reason, _) => reason,
+                Reply::Refused(404 | 405 | 410 | 501, _) => return Ok(None),
+                Reply::Refused(_, reason) => return Err(self.unavailable(reason)),
+                Reply::Unclear(reason) | Reply::Unheard(reason) | Reply::Limited(reason, _) => reason,
             };
             failures += 1;
             self.rest(path, &reason, failures)?;
@@ -163,14 +163,14 @@ impl Http {
         method: &str,
         path: &str,
         body: Option<(&str, &[u8])>,
-    ) -> Result<Said> {
+    ) -> Result<Reply> {
         let mut limited = Limited { times: 0, since: self.clock.now(), served: 0 };
         let mut failures = 0;
         loop {
             self.expect_not_stopped()?;
             match self.ask_at(method, path, body)? {
-                Said::Limited(reason, wait) => self.keep_to_limits(&mut limited, reason, wait)?,
-                Said::Unheard(reason) => {
+                Reply::Limited(reason, wait) => self.keep_to_limits(&mut limited, reason, wait)?,
+                Reply::Unheard(reason) => {
                     failures += 1;
                     self.rest(path, &reason, failures)?;
                 }
@@ -190,7 +190,7 @@ impl Http {
     }
 
     /// Asks once.
-    pub(super) fn ask_at(&self, method: &str, path: &str, body: Option<(&str, &[u8])>) -> Result<Said> {
+    pub(super) fn ask_at(&self, method: &str, path: &str, body: Option<(&str, &[u8])>) -> Result<Reply> {
         let (address, query) = self.url.split_once('?').unwrap_or((&self.url, ""));
         let base = address.strip_suffix("/embeddings").unwrap_or(address);
         let joint = if query.is_empty() {
@@ -217,26 +217,26 @@ impl Http {
         let mut response = match sent {
             Err(error) => {
                 return Ok(match self.unreachable(&error, 0, 0)? {
-                    Outcome::Unreachable(reason) => Said::Unheard(reason),
-                    Outcome::TimedOut(reason) | Outcome::Again { reason, .. } => Said::Unclear(reason),
-                    _ => Said::Unclear(error.to_string()),
+                    Outcome::Unreachable(reason) => Reply::Unheard(reason),
+                    Outcome::TimedOut(reason) | Outcome::Again { reason, .. } => Reply::Unclear(reason),
+                    _ => Reply::Unclear(error.to_string()),
                 });
             }
             Ok(response) => response,
         };
         let status = response.status().as_u16();
         if status == 200 || status == 201 {
-            return Ok(Said::Good(response));
+            return Ok(Reply::Good(response));
         }
         let said = read(&mut response).unwrap_or_default();
         let reason = self.reason(status, &said)?;
         Ok(match status {
             429 => {
                 let wait = wait_asked(response.headers()).or_else(|| answer::wait_in(&said));
-                Said::Limited(with_wait(reason, wait), wait)
+                Reply::Limited(with_wait(reason, wait), wait)
             }
-            408 | 409 | 425 | 500 | 502..=599 => Said::Unclear(reason),
-            _ => Said::Refused(status, reason),
+            408 | 409 | 425 | 500 | 502..=599 => Reply::Unclear(reason),
+            _ => Reply::Refused(status, reason),
         })
     }
 

@@ -779,7 +779,7 @@ fn a_batch_that_is_asked_for_at_this_moment_is_not_looked_for() {
         let batches = same.batches.as_ref().unwrap();
         let own = lock(&batches.state).batches.keys().next().cloned().unwrap();
         let call = Call { http: &same, batches, inputs: &[], ids: vec![], answers: &mut [] };
-        let came = call.look_at(&own, &[], &mut Duration::default());
+        let came = call.poll(&own, &[], &mut Duration::default());
         gives.send(matches!(came, Ok(None))).unwrap();
     };
     desk.books().meanwhile = Some(("POST /v1/batches", Box::new(looks)));

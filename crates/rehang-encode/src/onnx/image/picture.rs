@@ -144,7 +144,7 @@ impl<'a> Picture<'a> {
         filter: FilterType,
         memory: &Semaphore,
     ) -> Result<DynamicImage, String> {
-        let _room = memory.acquire_many(self.places(turn, scaled.1)?);
+        let _room = memory.acquire_many(self.bytes_needed(turn, scaled.1)?);
         let decoded = self.decode()?;
         // Colours come first and the size second: this is the order of the common libraries, and the size is
         // then the cheaper step.
@@ -166,7 +166,7 @@ impl<'a> Picture<'a> {
 
     /// Bytes that decoding and then scaling to a height may take; fails for more than there are for all
     /// images.
-    fn places(&self, turn: Turn, scaled_height: u32) -> Result<usize, String> {
+    fn bytes_needed(&self, turn: Turn, scaled_height: u32) -> Result<usize, String> {
         let (width, height) = turn.size(self.size());
         // The first of two passes of scaling changes the height, with four numbers of four bytes a pixel.
         let scaling = u64::from(width) * u64::from(scaled_height) * 16;

@@ -142,7 +142,7 @@ pub fn item(number: usize, version: usize) -> ItemWrite {
         id: id(number),
         label: Some((number % 5).to_string()),
         payload: Value::Null,
-        vectors: vec![NewVector::of_model(old_space().name, old_model(&source), Provenance::Old)],
+        vectors: vec![NewVector::from_model(old_space().name, old_model(&source), Provenance::Old)],
         source: Some(source),
     }
 }

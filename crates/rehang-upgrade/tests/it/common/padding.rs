@@ -19,6 +19,6 @@ pub fn padding(old: Space, new: Space, weight: Vec<f32>, bias: f32) -> Adapter {
         both: line,
     };
     let layer = Dense { weight: copy, bias: vec![0.0; d_new], relu: false };
-    let map = Map::of_layers(InputScaling::AsIs, vec![layer]);
+    let map = Map::from_layers(InputScaling::AsIs, vec![layer]);
     Adapter { fusion: Some(fusion), ..Adapter::new(old, new, map, Uncertainty::Linear { weight, bias }) }
 }

@@ -308,7 +308,7 @@ impl Studies {
             ("rehang's default (`auto`, coverage)", "auto", "coverage"),
         ]
         .into_iter()
-        .filter(|(_, method, _)| study.of(method, part).next().is_some())
+        .filter(|(_, method, _)| study.outcomes(method, part).next().is_some())
         .map(|(label, method, order)| {
             let cell = |of_line: &dyn Fn(&[f64]) -> f64| {
                 let number =
@@ -362,7 +362,7 @@ impl Studies {
         for (study, scenario) in studies {
             let study = self.get(study)?;
             for (label, method) in [("vanilla", "vanilla"), ("ours", "ract"), ("rehang's default", "auto")] {
-                if study.of(method, part).next().is_none() {
+                if study.outcomes(method, part).next().is_none() {
                     continue;
                 }
                 let mut row = vec![scenario.to_owned(), label.to_owned()];
@@ -405,7 +405,7 @@ impl Studies {
                 ("ours on top of BCT", "ract-on-bct", "random"),
                 ("rehang's default", "auto", "coverage"),
             ] {
-                if study.of(method, part).next().is_none() {
+                if study.outcomes(method, part).next().is_none() {
                     continue;
                 }
                 let cell = |number: &dyn Fn(&MethodOutcome) -> Option<f64>| {
@@ -451,7 +451,7 @@ impl Studies {
         let columns = ["Model", "mAP, seen", "mAP, unseen", "top-1, seen", "top-1, unseen"];
         let row = |label: &str, paper: Option<f64>, of: &dyn Fn(&MethodOutcome) -> Quality, method: &str| {
             let cell = |part: &str, measure: Measure, paper: Option<f64>| {
-                with_paper(study.over_seeds(method, part, |outcome| Some(of(outcome).of(measure))), paper)
+                with_paper(study.over_seeds(method, part, |outcome| Some(of(outcome).value(measure))), paper)
             };
             vec![
                 label.to_owned(),
@@ -543,7 +543,7 @@ impl Studies {
             row.push(cell("independent", &|outcome| outcome.best_best.map));
             for measure in [Measure::Map, Measure::Top1] {
                 let gain =
-                    |outcome: &MethodOutcome| outcome.new_old.of(measure) - outcome.old_old.of(measure);
+                    |outcome: &MethodOutcome| outcome.new_old.value(measure) - outcome.old_old.value(measure);
                 row.extend(["lwf", "bct", "auto"].map(|method| cell(method, &gain)));
             }
             rows.push(row);
@@ -569,7 +569,7 @@ impl Studies {
             let mut row = vec![label.to_owned()];
             for measure in [Measure::Map, Measure::Top1] {
                 let cell = |of: fn(&MethodOutcome) -> Quality| {
-                    let found = study.over_seeds(method, part, |outcome| Some(of(outcome).of(measure)));
+                    let found = study.over_seeds(method, part, |outcome| Some(of(outcome).value(measure)));
                     with_paper(found, None)
                 };
                 row.extend([cell(|outcome| outcome.old_old), cell(|outcome| outcome.new_old)]);
@@ -603,7 +603,7 @@ impl Studies {
             "Δ↓",
         ];
         let old =
-            |measure| study.over_seeds("independent", part, |outcome| Some(outcome.old_old.of(measure)));
+            |measure| study.over_seeds("independent", part, |outcome| Some(outcome.old_old.value(measure)));
         let mut first = vec!["φ_o".to_owned()];
         for (measure, paper) in [(Measure::Map, Some(there)), (Measure::Top1, None)] {
             first.push(with_paper(old(measure), paper));
@@ -611,15 +611,15 @@ impl Studies {
         }
         let mut table = vec![first];
         for (label, method, paper) in rows {
-            let Some(study) = studies.iter().find(|study| study.of(method, part).next().is_some()) else {
+            let Some(study) = studies.iter().find(|study| study.outcomes(method, part).next().is_some()) else {
                 continue;
             };
             let mut row = vec![(*label).to_owned()];
             for measure in [Measure::Map, Measure::Top1] {
                 type Number = fn(&MethodOutcome, Measure) -> Option<f64>;
                 let numbers: [Number; 4] = [
-                    |outcome, measure| Some(outcome.new_new.of(measure)),
-                    |outcome, measure| Some(outcome.new_old.of(measure)),
+                    |outcome, measure| Some(outcome.new_new.value(measure)),
+                    |outcome, measure| Some(outcome.new_old.value(measure)),
                     MethodOutcome::gain_up,
                     MethodOutcome::gain_down,
                 ];
@@ -654,11 +654,11 @@ fn compared(study: &Comparison, label: &str, method: &str, part: &str, paper: [f
     let [accuracy, update, absolute] = paper.map(|paper| Some(paper).filter(|paper| paper.is_finite()));
     let gain = |measure: Measure| {
         study.over_seeds(method, part, |outcome| {
-            Some(outcome.new_old.of(measure) - outcome.old_old.of(measure))
+            Some(outcome.new_old.value(measure) - outcome.old_old.value(measure))
         })
     };
     let found =
-        |measure: Measure| study.over_seeds(method, part, |outcome| Some(outcome.new_old.of(measure)));
+        |measure: Measure| study.over_seeds(method, part, |outcome| Some(outcome.new_old.value(measure)));
     vec![
         label.to_owned(),
         with_paper(found(Measure::Map), accuracy),
@@ -701,7 +701,7 @@ fn bound(
     there: Option<f64>,
 ) -> Vec<String> {
     let cell = |measure, paper| {
-        with_paper(study.over_seeds("independent", part, |outcome| Some(of(outcome).of(measure))), paper)
+        with_paper(study.over_seeds("independent", part, |outcome| Some(of(outcome).value(measure))), paper)
     };
     let dash = || "–".to_owned();
     vec![
@@ -718,7 +718,7 @@ fn bound(
 
 /// Says in how many seeds the criterion is met.
 fn met(study: &Comparison, method: &str, part: &str, measure: Measure) -> String {
-    let met: Vec<bool> = study.of(method, part).map(|outcome| outcome.criterion_met(measure)).collect();
+    let met: Vec<bool> = study.outcomes(method, part).map(|outcome| outcome.criterion_met(measure)).collect();
     match (met.iter().filter(|met| **met).count(), met.len()) {
         (_, 0) => "–".into(),
         (0, _) => "no".into(),

@@ -158,7 +158,7 @@ fn table_1(study: &Comparison, rows: &[(&str, &str, &str, Option<[f64; 2]>)]) ->
 fn table_4(studies: &Studies) -> Result<String> {
     let study = studies.get("fastfill-architecture")?;
     let [top1, map] = [Measure::Top1, Measure::Map]
-        .map(|measure| study.over_seeds("independent", "test", |outcome| Some(outcome.old_old.of(measure))));
+        .map(|measure| study.over_seeds("independent", "test", |outcome| Some(outcome.old_old.value(measure))));
     let text = table_1(study, &TABLE_4);
     let [paper_top1, paper_map] = OLD_OF_TABLE_4.map(Some);
     Ok(format!(
@@ -221,9 +221,9 @@ fn table_7(studies: &Studies) -> Result<String> {
                 // The old model by itself stands in every outcome, also in that of a model with no regard to
                 // it.
                 let number = if method.is_empty() {
-                    study.over_seeds("independent", part, |outcome| Some(outcome.old_old.of(measure)))
+                    study.over_seeds("independent", part, |outcome| Some(outcome.old_old.value(measure)))
                 } else {
-                    study.over_seeds(method, part, |outcome| Some(outcome.backfill(order)?.area.of(measure)))
+                    study.over_seeds(method, part, |outcome| Some(outcome.backfill(order)?.area.value(measure)))
                 };
                 with_paper(number, paper.map(|paper| paper[column]))
             })
