@@ -122,7 +122,7 @@ pub(crate) fn cut_vectors(
     if space.distance == Distance::Cosine || space.normalised {
         return Ok(None);
     }
-    let records = sample::some(store, &space.name, VECTORS_MAX, Some(&space.name))?;
+    let records = sample::draw(store, &space.name, VECTORS_MAX, Some(&space.name))?;
     let natives = records
         .iter()
         .filter_map(|record| record.vector.as_ref())

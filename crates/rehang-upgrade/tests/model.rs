@@ -1269,14 +1269,14 @@ struct Tally {
     cancelled: AtomicU64,
 }
 
-static IN_MEMORY: Tally = Tally::of("in memory");
-static ON_DISK: Tally = Tally::of("on disk");
-static ON_QDRANT: Tally = Tally::of("on Qdrant");
+static IN_MEMORY: Tally = Tally::named("in memory");
+static ON_DISK: Tally = Tally::named("on disk");
+static ON_QDRANT: Tally = Tally::named("on Qdrant");
 #[cfg(feature = "postgres")]
-static ON_POSTGRES: Tally = Tally::of("on PostgreSQL");
+static ON_POSTGRES: Tally = Tally::named("on PostgreSQL");
 
 impl Tally {
-    const fn of(kind: &'static str) -> Self {
+    const fn named(kind: &'static str) -> Self {
         let [histories, operations, deaths, refused, cancelled] = [const { AtomicU64::new(0) }; 5];
         Self { kind, histories, operations, deaths, refused, cancelled }
     }

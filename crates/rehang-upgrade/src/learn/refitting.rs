@@ -12,7 +12,7 @@ use rehang_store::Counts;
 
 use crate::kept::{self, Kind};
 use crate::learn::fitting::{self, DrawnPairs};
-use crate::learn::refit::{Refit, compare, decide, due, keep, pairs_of, refit, refits, undone};
+use crate::learn::refit::{Refit, compare, decide, decided_not_recorded, due, keep, pairs_of, refit, refits};
 use crate::live::backfill::Ending;
 use crate::live::faults::Place;
 use crate::live::run::{Beside, Summary};
@@ -154,7 +154,7 @@ impl<'a> Refitting<'a> {
         let Some((record, refits)) = self.filled()? else { return Ok(None) };
         let pairs = self.pairs_of(&refits, &record.adapter)?;
         let asked_at = due(&refits, counts, pairs);
-        let is_begun = record.refitting || undone(&refits, &record).is_some();
+        let is_begun = record.refitting || decided_not_recorded(&refits, &record).is_some();
         if asked_at.is_none() && !is_begun && !self.lacks_forecast(&refits, &record)? {
             return Ok(None);
         }
@@ -237,7 +237,7 @@ impl Answering<'_> {
         let (store, configuration) = (of.upgrade.store(), of.upgrade.configuration());
         let spaces = (&configuration.old, &configuration.new);
         if let Some(last) = refits.last()
-            && (undone(refits, record).is_some() || (record.refitting && last.after == record.adapter))
+            && (decided_not_recorded(refits, record).is_some() || (record.refitting && last.after == record.adapter))
         {
             self.take(last, record)?;
             return Ok(Some(last.clone()));

@@ -52,7 +52,7 @@ pub(crate) fn embeddable(store: &dyn Ledger, space: &str) -> Result<u64> {
 /// # Errors
 ///
 /// Those of the store.
-pub(crate) fn some(
+pub(crate) fn draw(
     store: &dyn Ledger,
     space: &str,
     items: usize,
@@ -77,7 +77,7 @@ pub(crate) fn is_native(record: &Record) -> bool {
 /// # Errors
 ///
 /// Those of the store.
-pub(crate) fn first(store: &dyn Ledger, new: &str, size: usize) -> Result<Vec<Record>> {
+pub(crate) fn first_of_shuffle(store: &dyn Ledger, new: &str, size: usize) -> Result<Vec<Record>> {
     Ok(store.sample(&beginning(new, size))?.records)
 }
 

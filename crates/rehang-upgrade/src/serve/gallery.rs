@@ -274,7 +274,7 @@ impl Gallery {
 
     /// Finds the upgrade, as long as its old space is there.
     fn replaced<'a>(&self, state: &'a ServingState) -> Result<&'a UpgradeRecord> {
-        let record = state.record.as_ref().ok_or_else(|| Recorded::is_missing(&*self.store))?;
+        let record = state.record.as_ref().ok_or_else(|| Recorded::missing_upgrade(&*self.store))?;
         if record.phase == Phase::Finished {
             let phase = format!("finished, so the old model's answers are gone with {:?}", record.old.name);
             return Err(Error::wrong_phase(upgrade_of(&*self.store), phase));
