@@ -154,13 +154,13 @@ fn number() -> impl Strategy<Value = usize> {
 }
 
 fn plain() -> impl Strategy<Value = Plain> {
-    let of = || prop_oneof![Just(Of::Old), Just(Of::New)];
+    let model = || prop_oneof![Just(Of::Old), Just(Of::New)];
     let statement = prop_oneof![
         3 => Just(Statement::Insert),
         2 => Just(Statement::Source),
         2 => Just(Statement::Touch),
-        3 => of().prop_map(Statement::Vector),
-        2 => of().prop_map(Statement::Update),
+        3 => model().prop_map(Statement::Vector),
+        2 => model().prop_map(Statement::Update),
         1 => Just(Statement::Label),
         2 => Just(Statement::Delete),
         2 => Just(Statement::Replace),

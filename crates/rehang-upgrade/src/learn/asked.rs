@@ -257,8 +257,8 @@ impl<'a> KeptQueries<'a> {
         // perhaps not known yet.
         let mut is_next_of = |space: &Space| {
             models.next().is_some_and(|model| {
-                let of = |normalised| format!("{} ", Space { normalised, ..space.clone() });
-                model.starts_with(&of(true)) || model.starts_with(&of(false))
+                let written_form = |normalised| format!("{} ", Space { normalised, ..space.clone() });
+                model.starts_with(&written_form(true)) || model.starts_with(&written_form(false))
             })
         };
         if !(is_next_of(new) && is_next_of(old)) {
@@ -328,10 +328,10 @@ impl<'a> KeptQueries<'a> {
         let mut judged = vec![Vec::new(); queries];
         for KeptClick { row, item, gain, .. } in clicks {
             let (Some(row), Some(&place)) = (row, places.get(item.as_str())) else { continue };
-            let of = judged
+            let clicks_of_query = judged
                 .get_mut(row)
                 .ok_or_else(|| Error::corrupt(CLICKED, format!("query {row} is clicked of {queries}")))?;
-            of.push((place, gain));
+            clicks_of_query.push((place, gain));
         }
         Qrels::new(judged).map(Some)
     }

@@ -630,10 +630,10 @@ impl DrawnPairs {
     ///
     /// As [`Vectors::measured`].
     pub fn vectors(&self, (old, new): (&Space, &Space)) -> Result<(Vectors, Vectors)> {
-        let of = |space: &Space, rows: &Matrix| {
+        let vectors = |space: &Space, rows: &Matrix| {
             Vectors::measured(&space.name, space.distance, rows.clone(), &space.name)
         };
-        Ok((of(old, &self.old)?, of(new, &self.new)?))
+        Ok((vectors(old, &self.old)?, vectors(new, &self.new)?))
     }
 
     /// Number of pairs that are held out.
@@ -1021,11 +1021,11 @@ fn known_pairs(
         return Err(Error::missing("pairs", format!("{what} between {:?} and {:?}", old.name, new.name))
             .advise(rehang_core::Remedy::DrawPairs));
     }
-    let of = |space: &Space, rows: &Matrix| {
+    let vectors = |space: &Space, rows: &Matrix| {
         Vectors::measured(&space.name, space.distance, rows.select(&known), &space.name)
     };
     let labels = drawn.label_numbers().map(|labels| known.iter().map(|&row| labels[row]).collect());
-    let pairs = rehang_core::Pairs::new(of(old, &drawn.old)?, of(new, &drawn.new)?, labels, None)?;
+    let pairs = rehang_core::Pairs::new(vectors(old, &drawn.old)?, vectors(new, &drawn.new)?, labels, None)?;
     let kept = KeptQueries::for_store(store);
     let queries = match kept.vectors(old, new)? {
         None => None,
@@ -1159,14 +1159,14 @@ mod tests {
 
     #[test]
     fn clicks_of_few_queries_choose_nothing_and_that_is_said() {
-        let of = |clicked: usize| {
+        let with_clicked = |clicked: usize| {
             let judged =
                 (0..50).map(|query| if query < clicked { vec![(query, 1.0)] } else { vec![(0, 0.0)] });
             let judged = Qrels::new(judged.collect()).unwrap();
             ClicksOfPairs { judged, fingerprint: String::new() }
         };
-        assert!(of(CLICKED_MIN).enough().is_some() && of(CLICKED_MIN).finding().is_none());
-        let few = of(CLICKED_MIN - 1);
+        assert!(with_clicked(CLICKED_MIN).enough().is_some() && with_clicked(CLICKED_MIN).finding().is_none());
+        let few = with_clicked(CLICKED_MIN - 1);
         assert!(few.finding().unwrap().seen.starts_with("29 queries have a clicked item among the pairs"));
         assert!(few.enough().is_none());
     }

@@ -552,8 +552,8 @@ mod tests {
         let bridge = [("map".to_owned(), NumberWithSpread { value: 32.0, spread })].into();
         let spread = Some(Spread::Interval { low: 28.5, high: 31.0, level: 0.95 });
         let do_nothing = [("map".to_owned(), NumberWithSpread { value: 30.0, spread })].into();
-        let of = WholeGallery { items: 9000, held_out: 300, speaks_of: 7500, do_nothing, bridge };
-        whole.gallery = Some(of);
+        let gallery = WholeGallery { items: 9000, held_out: 300, speaks_of: 7500, do_nothing, bridge };
+        whole.gallery = Some(gallery);
         let forecast = read(&whole).unwrap();
         assert_eq!((forecast.do_nothing_range, measured.do_nothing_range), (Some((28.5, 31.0)), None));
         assert_eq!(forecast.gallery, Some(7500));

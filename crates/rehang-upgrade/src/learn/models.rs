@@ -311,7 +311,7 @@ pub fn compare_models(input: &ModelsInput, progress: &Progress) -> Result<Models
     let shared = Shared::measured_by_all(&ground, &measured)?;
     let judge = Judge::choose(&ground, &shared, input.group.as_deref() == Some("label"))?;
     let metric = judge.metric();
-    let of = input.of.unwrap_or(ground.all);
+    let items = input.of.unwrap_or(ground.all);
     let mut reference = None;
     let mut evaluations: Vec<Option<Evaluation>> = Vec::new();
     for (model, outcome) in models.iter().zip(&outcomes) {
@@ -348,8 +348,8 @@ pub fn compare_models(input: &ModelsInput, progress: &Progress) -> Result<Models
                     latency_ms: quantile(&embedded.latencies, 0.5),
                     latency_p95_ms: quantile(&embedded.latencies, 0.95),
                     documents_per_second: embedded.probed.items_per_second,
-                    cost: model.cost(of, &embedded.probed),
-                    storage: model.storage(of),
+                    cost: model.cost(items, &embedded.probed),
+                    storage: model.storage(items),
                 })
             }
             _ => None,
@@ -368,7 +368,7 @@ pub fn compare_models(input: &ModelsInput, progress: &Progress) -> Result<Models
         judged_by: judge.by,
         metric: metric.id(),
         documents: shared.documents.len(),
-        of,
+        of: items,
         queries: shared.queries.as_ref().map_or(shared.documents.len(), Vec::len),
         counted,
         leave_one_out: shared.queries.is_none(),

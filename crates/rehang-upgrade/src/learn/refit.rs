@@ -266,8 +266,8 @@ pub(crate) fn decide(store: &dyn Ledger, new: &str, decided: &Refit) -> Result<(
     let (version, mut refits) = read(store, new)?;
     // Answers are compared by counts and fingerprints: other numbers may come back from the document with
     // their last digit changed.
-    let of = |refit: &Refit| (refit.native, refit.taken, refit.before.clone(), refit.after.clone());
-    if refits.last().map(of) == Some(of(decided)) {
+    let answer = |refit: &Refit| (refit.native, refit.taken, refit.before.clone(), refit.after.clone());
+    if refits.last().map(answer) == Some(answer(decided)) {
         return Ok(());
     }
     if let Some(other) = decided_not_recorded(&refits, &Recorded::expect(store)?.record) {

@@ -233,8 +233,8 @@ impl Answering<'_> {
         (record, refits): (&UpgradeRecord, &[Refit]),
         asked: impl FnOnce(&[Refit], usize) -> Option<Option<f64>>,
     ) -> Result<Option<Refit>> {
-        let of = self.refitting;
-        let (store, configuration) = (of.upgrade.store(), of.upgrade.configuration());
+        let refitting = self.refitting;
+        let (store, configuration) = (refitting.upgrade.store(), refitting.upgrade.configuration());
         let spaces = (&configuration.old, &configuration.new);
         if let Some(last) = refits.last()
             && (decided_not_recorded(refits, record).is_some() || (record.refitting && last.after == record.adapter))
@@ -242,10 +242,10 @@ impl Answering<'_> {
             self.take(last, record)?;
             return Ok(Some(last.clone()));
         }
-        if of.lacks_forecast(refits, record)? {
+        if refitting.lacks_forecast(refits, record)? {
             self.forecast(&record.adapter)?;
         }
-        let pairs = of.pairs_of(refits, &record.adapter)?;
+        let pairs = refitting.pairs_of(refits, &record.adapter)?;
         let Some(asked_at) = asked(refits, pairs) else { return Ok(None) };
         let Some(kept) = DrawnPairs::measured(store, spaces.0, spaces.1)? else {
             // In a gallery that has grown since the run began, other items are to be kept.
@@ -319,9 +319,9 @@ impl Answering<'_> {
     /// Makes the forecast of a map, where there is none.
     fn forecast(&self, map: &str) -> Result<()> {
         expect_going(&self.watched)?;
-        let of = self.refitting;
-        let (store, configuration) = (of.upgrade.store(), of.upgrade.configuration());
-        of.forecast.get_or_init(|| ());
+        let refitting = self.refitting;
+        let (store, configuration) = (refitting.upgrade.store(), refitting.upgrade.configuration());
+        refitting.forecast.get_or_init(|| ());
         if kept::has(store, Kind::Report, map)? {
             return Ok(());
         }

@@ -228,17 +228,17 @@ pub(crate) fn backfill_beside(
         return Err(Error::wrong_phase(format!("the backfill of {name}"), how).advise(Remedy::ResumeBackfill));
     }
     let encodes = setup.encoder.space();
-    let of = |space: &Space| (space.name.clone(), space.dimension, space.distance);
-    if of(encodes) != of(&record.new) {
+    let identity = |space: &Space| (space.name.clone(), space.dimension, space.distance);
+    if identity(encodes) != identity(&record.new) {
         return Err(mismatch(&record.new, encodes).context("the encoder"));
     }
     let mut filler = None;
     if let BackfillScope::Gallery(adapter) = setup.scope
         && record.phase != Phase::Finished
     {
-        let of = UpgradeSetup { old: &record.old, new: &record.new, adapter, order: record.order };
-        expect_adapter(setup.store, &record, &of)?;
-        filler = of.filler(record.order)?;
+        let of_record = UpgradeSetup { old: &record.old, new: &record.new, adapter, order: record.order };
+        expect_adapter(setup.store, &record, &of_record)?;
+        filler = of_record.filler(record.order)?;
         if let Some(adapter) = adapter
             && record.phase == Phase::Filled
         {
