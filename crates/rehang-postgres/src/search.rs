@@ -181,7 +181,7 @@ fn search_in(
 ) -> Step<Option<Vec<Vec<Found>>>> {
     let Searched { row: space, compared_from, .. } = known;
     let is_exact = k >= *compared_from;
-    let vectors = SpaceVectors::of(handle, space, !filter.labels.is_empty() || !filter.payload.is_empty());
+    let vectors = SpaceVectors::for_space(handle, space, !filter.labels.is_empty() || !filter.payload.is_empty());
     let limit = row_limit(k);
     let (names, contents): (Vec<String>, Vec<Value>) = filter.payload.iter().cloned().unzip();
     let (adapted, others) = filter.adapted_and_others();
@@ -726,7 +726,7 @@ pub(crate) fn recall(handle: &Handle, space: &str, samples: usize, k: usize) -> 
         if k == 0 || samples == 0 || compared_from(connection, handle, &row)? <= k {
             return Ok(1.0);
         }
-        let vectors = SpaceVectors::of(handle, &row, false);
+        let vectors = SpaceVectors::for_space(handle, &row, false);
         let sql = format!(
             "SELECT {} FROM {} WHERE s.provenance <> 'lacking' ORDER BY hashint8extended(s.item, 0) LIMIT $1",
             handle.pgvector.sent(&vectors.value),

@@ -462,7 +462,7 @@ pub(crate) fn view(handle: &Handle, space: &SpaceRow, vector_type: &str) -> Stri
         .map(|(name, kind)| format!("{} {kind}", quoted(name)))
         .collect();
     let columns = columns.join(", ");
-    let SpaceVectors { from, value, is_halfvec, .. } = SpaceVectors::of(handle, space, false);
+    let SpaceVectors { from, value, is_halfvec, .. } = SpaceVectors::for_space(handle, space, false);
     // A row of another table would be taken for an item's.
     let is_named =
         space.in_column.as_ref().map_or_else(String::new, |_| format!(" AND {}", is_named(g, table)));

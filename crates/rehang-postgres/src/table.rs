@@ -491,7 +491,7 @@ impl Table {
     }
 
     /// Returns the columns that the function of the triggers reads, by their present names.
-    pub(crate) fn read(&self) -> impl Iterator<Item = &(String, i16)> {
+    pub(crate) fn trigger_columns(&self) -> impl Iterator<Item = &(String, i16)> {
         let is_read = |column: &str| {
             self.key.iter().any(|key| key.name == column)
                 || self.options.vector.as_deref() == Some(column)
