@@ -924,7 +924,7 @@ fn expect_options(
     if was == *options {
         return Ok(());
     }
-    let of = |options: &TableOptions| {
+    let named_options = |options: &TableOptions| {
         let id = (!options.id.is_empty()).then(|| options.id.join(", "));
         [
             ("id", id),
@@ -936,9 +936,9 @@ fn expect_options(
         ]
     };
     let words = |value: Option<String>| value.map_or_else(|| "none".to_owned(), |value| format!("{value:?}"));
-    let differ: Vec<String> = of(&was)
+    let differ: Vec<String> = named_options(&was)
         .into_iter()
-        .zip(of(options))
+        .zip(named_options(options))
         .filter(|((_, was), (_, now))| was != now)
         .map(|((name, was), (_, now))| format!("{name} {}, and not {}", words(was), words(now)))
         .collect();

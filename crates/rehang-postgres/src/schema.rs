@@ -245,7 +245,7 @@ pub(crate) fn triggers(g: i32, table: &Table) -> String {
     let when = if has_columns_only { differs } else { format!("true OR {differs}") };
     if table.is_partitioned {
         // The columns of a partition key are never generated, and other generated columns have no value yet.
-        let of = |row: &str| -> String {
+        let key_columns = |row: &str| -> String {
             let columns = table.key.iter().filter(|column| !column.is_generated);
             columns.map(|column| format!("{row}.{}", quoted(&column.name))).collect::<Vec<_>>().join(", ")
         };
@@ -258,8 +258,8 @@ pub(crate) fn triggers(g: i32, table: &Table) -> String {
              ALTER TABLE {on} ENABLE ALWAYS TRIGGER \"00_rehang_{g}_updates\";
              ALTER TABLE {on} ENABLE ALWAYS TRIGGER \"zz_rehang_{g}_moves\";
              {}",
-            of("OLD"),
-            of("NEW"),
+            key_columns("OLD"),
+            key_columns("NEW"),
             truncate_triggers(g, table)
         );
     }
@@ -513,7 +513,7 @@ pub(crate) fn trigger_function(g: i32, table: &Table, spaces: &[SpaceRow]) -> St
             added += &paid::give_back_sql(n, table);
         }
     }
-    let of = |row: &str| {
+    let key_condition = |row: &str| {
         let equal: Vec<String> =
             (1..=table.key.len()).map(|at| format!("k{at} {EQUALS} {row}_{at}")).collect();
         equal.join(" AND ")
@@ -536,7 +536,7 @@ pub(crate) fn trigger_function(g: i32, table: &Table, spaces: &[SpaceRow]) -> St
             "
             OR was AND NOT ({same_key}) AND EXISTS (SELECT 1 FROM rehang.item_{g} AS i JOIN rehang.state_{m} AS s ON s.item = i.key
                 WHERE {} AND s.provenance = 'lacking')",
-            of("old"),
+            key_condition("old"),
         )
     });
     let stale = format!(
@@ -685,8 +685,8 @@ REVOKE ALL ON FUNCTION rehang.changed_{g}() FROM PUBLIC;
         variables = variables(table),
         read_old = read_row(table, "old"),
         read_new = read_row(table, "new"),
-        of_old = of("old"),
-        of_new = of("new"),
+        of_old = key_condition("old"),
+        of_new = key_condition("new"),
         source_revision = source_revision("i"),
         key_names = table.key_names(),
         key = of_key(&|at| format!("new_{at}"), ", "),

@@ -740,12 +740,12 @@ pub(crate) fn recall(handle: &Handle, space: &str, samples: usize, k: usize) -> 
         let queries = Matrix::new(row.record.space.dimension, queries)?;
         let everything = Filter::default();
         let until = rehang_clock::now();
-        let mut of = |compared_from: usize| -> Step<Vec<Vec<Found>>> {
+        let mut found_from = |compared_from: usize| -> Step<Vec<Vec<Found>>> {
             let known = Searched { row: row.clone(), compared_from, until };
             Ok(search_in(connection, handle, &known, &queries, k, &everything, 0.0, None)?
                 .unwrap_or_default())
         };
-        Ok(share_found(of(0)?.iter().zip(&of(usize::MAX)?)))
+        Ok(share_found(found_from(0)?.iter().zip(&found_from(usize::MAX)?)))
     })
 }
 
