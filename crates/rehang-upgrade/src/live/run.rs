@@ -236,9 +236,9 @@ pub(crate) fn backfill_beside(
     if let BackfillScope::Gallery(adapter) = setup.scope
         && record.phase != Phase::Finished
     {
-        let of_record = UpgradeSetup { old: &record.old, new: &record.new, adapter, order: record.order };
-        expect_adapter(setup.store, &record, &of_record)?;
-        filler = of_record.filler(record.order)?;
+        let recorded_setup = UpgradeSetup { old: &record.old, new: &record.new, adapter, order: record.order };
+        expect_adapter(setup.store, &record, &recorded_setup)?;
+        filler = recorded_setup.filler(record.order)?;
         if let Some(adapter) = adapter
             && record.phase == Phase::Filled
         {
