@@ -208,7 +208,7 @@ fn reserve(
             not.push(json!({"key": space.path("e"), "range": {"gt": epoch}}));
         }
         let filter = json!({
-            "must": [has_id(of.values().flatten().copied()), any_of(read), any_of(free)],
+            "must": [has_id(keys_of.values().flatten().copied()), any_of(read), any_of(free)],
             "must_not": not,
         });
         let mark = json!({"p": "pending", "k": name, "u": now_ms.saturating_add(RESERVED_MS), "l": epoch});

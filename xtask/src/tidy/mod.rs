@@ -406,7 +406,7 @@ fn imports(sources: &[Source], allowed: &[(&str, usize)]) -> Vec<Fault> {
     }
     let mut faults = Vec::new();
     for (name, files) in &crates {
-        let circles = circles::of(files);
+        let circles = circles::find_circles(files);
         let files: usize = circles.iter().map(|circle| circles::size(circle)).sum();
         let allowed = allowed.iter().find(|(of, _)| of == name).map_or(0, |(_, files)| *files);
         if files < allowed {

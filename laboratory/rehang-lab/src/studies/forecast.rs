@@ -22,7 +22,7 @@ use rehang_fit::{FitParameters, Method, NetworkOptions, fit_adapter};
 use rehang_upgrade::Until;
 
 use crate::studies::papers::units::{Part, Set};
-use crate::studies::regret::{JUDGED, JUDGED_PAIRS, JudgedSet, asked};
+use crate::studies::regret::{JUDGED, JUDGED_PAIRS, JudgedSet, parse_arguments};
 
 const SETS: [&str; 5] = ["img_omniglot", "img_caltech101", "text_clinc150", "text_banking77", "toy_digits"];
 /// Number of pairs that the map is fitted on.
@@ -78,7 +78,7 @@ struct Enough {
 /// Prints one table a sample size.
 pub fn run(arguments: &[&str]) -> Result<()> {
     let all: Vec<&str> = SETS.into_iter().chain([JUDGED]).collect();
-    let (splits, folder, sets) = asked(arguments, 5, &all)?;
+    let (splits, folder, sets) = parse_arguments(arguments, 5, &all)?;
     let is_judged = sets.contains(&JUDGED);
     let sets = sets.into_iter().filter(|set| *set != JUDGED);
     let mut promises = Promises::new();

@@ -191,7 +191,7 @@ impl HeadWeights {
             }
             return HeadPass { head: self, logits, width, read: Read::Products { vectors } };
         };
-        let (vectors, weights) = (Unit::of(&vectors), Unit::of(&self.weight));
+        let (vectors, weights) = (Unit::from_rows(&vectors), Unit::from_rows(&self.weight));
         let mut logits = products(&vectors.rows, &weights.rows);
         let mut true_slopes = vec![1.0; labels.len()];
         for (row, (&label, slope)) in labels.iter().zip(&mut true_slopes).enumerate() {
