@@ -166,8 +166,8 @@ fn pairs_are_written_as_files_that_the_file_verbs_read() {
     let path = |name: &str| place.path("pairs").join(name);
     let ids = rehang_files::read_lines(path("ids.txt")).unwrap();
     let (old, new) = (read("old.npy"), read("new.npy"));
-    let of = |name: &str| rehang_files::read_matrix(&VectorSource::path(path(name))).unwrap();
-    let (of_old, of_new) = (of("old.npy"), of("new.npy"));
+    let read_rows = |name: &str| rehang_files::read_matrix(&VectorSource::path(path(name))).unwrap();
+    let (of_old, of_new) = (read_rows("old.npy"), read_rows("new.npy"));
     for (place, id) in ids.iter().enumerate() {
         let row: usize = id[1..].parse().unwrap();
         assert_eq!((of_old.row(place), of_new.row(place)), (old.row(row), new.row(row)));

@@ -106,11 +106,11 @@ pub fn run(arguments: &[&str]) -> Result<()> {
             percent_of_draws(&|draw| draw.scale.is_off())
         );
     }
-    let of = |what: &str| format!("{what} / of held-out pairs: 5 % | median | 95 % | said to have drifted");
+    let heading = |what: &str| format!("{what} / of held-out pairs: 5 % | median | 95 % | said to have drifted");
     println!(
         "\n| pairs | the gallery is of | draws | {} | {} |",
-        of("σ²"),
-        of("distance to the nearest pair")
+        heading("σ²"),
+        heading("distance to the nearest pair")
     );
     println!("|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|");
     for ((count, kind), draws) in &seen {

@@ -67,7 +67,7 @@ fn one_by_one(sets: &[Set]) -> Result<()> {
         "| set | vectors of | model | its own | nearly | related | none | difference: least, middle, most |\n|---|---|---|--:|--:|--:|--:|--:|"
     );
     for set in sets.iter().filter(|set| set.name.ends_with("providers")) {
-        let of = |name: &str| set.models.iter().find(|(model, _)| model == name);
+        let model_named = |name: &str| set.models.iter().find(|(model, _)| model == name);
         for (unknown, model) in [
             ("L6 in 8 bits", "new"),
             ("L6, prompt 1", "new"),
@@ -76,7 +76,7 @@ fn one_by_one(sets: &[Set]) -> Result<()> {
             ("L3", "new"),
             ("E5, query", "new"),
         ] {
-            let (Some((_, vectors)), Some((name, own))) = (of(unknown), of(model)) else { continue };
+            let (Some((_, vectors)), Some((name, own))) = (model_named(unknown), model_named(model)) else { continue };
             let candidate = Candidate { name: name.clone(), vectors: own.clone(), noise: 0.0 };
             let found = identify_vectors(vectors, &[candidate])?;
             let between = |row: usize| difference(Distance::Cosine, vectors.row(row), own.row(row));
@@ -137,8 +137,8 @@ fn sorted(mut values: Vec<f64>) -> Vec<f64> {
 
 /// Gives the values at some parts of the way from the least to the most.
 fn quantiles(values: &[f64], parts: &[f64], digits: usize) -> String {
-    let of = |part: &f64| format!("{:.digits$}", values[(part * (values.len() - 1) as f64).round() as usize]);
-    parts.iter().map(of).collect::<Vec<_>>().join(", ")
+    let quantile = |part: &f64| format!("{:.digits$}", values[(part * (values.len() - 1) as f64).round() as usize]);
+    parts.iter().map(quantile).collect::<Vec<_>>().join(", ")
 }
 
 /// Prints the [`Nearness`] of models to each other, and what other thresholds would say.
@@ -259,9 +259,9 @@ fn sets(folder: &Path, real: &Path) -> Result<Vec<Set>> {
 /// Whether two names are of one model, up to what providers change: the set's `new` is MiniLM-L6 in single
 /// precision.
 fn is_one(a: &str, b: &str) -> bool {
-    let of =
+    let family =
         |name: &str| if name == "new" || name == "L6 in 8 bits" { "L6".to_owned() } else { name.to_owned() };
-    of(a) == of(b)
+    family(a) == family(b)
 }
 
 /// Names the model behind a name, whatever its provider and its prompt.
