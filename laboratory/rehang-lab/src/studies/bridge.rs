@@ -338,10 +338,10 @@ fn print(rows: &[Row]) {
         let today: Vec<String> = row.today.iter().map(|value| format!("{value:.1}")).collect();
         let cell = |gains: &Vec<Gains>| {
             let of_metric = |metric: usize| {
-                let of = |part: fn(&(f64, f64)) -> f64| {
-                    mean(&gains.iter().map(|of| part(&of[metric])).collect::<Vec<_>>())
+                let mean_of = |part: fn(&(f64, f64)) -> f64| {
+                    mean(&gains.iter().map(|gain| part(&gain[metric])).collect::<Vec<_>>())
                 };
-                format!("{:+.1} ± {:.1}", of(|of| of.0), of(|of| of.1))
+                format!("{:+.1} ± {:.1}", mean_of(|gain| gain.0), mean_of(|gain| gain.1))
             };
             (0..row.today.len()).map(of_metric).collect::<Vec<_>>().join(", ")
         };

@@ -472,8 +472,8 @@ fn without_models(sets: &[Set]) -> Result<()> {
                         let rows = drawn(&mut random, own.rows(), ALONE);
                         let is_other = |place: usize| 100 * place < share * rows.len();
                         let mixed = Matrix::from_fn(rows.len(), own.columns(), |place, column| {
-                            let of = if is_other(place) { other } else { own };
-                            of.row(rows[place])[column]
+                            let vectors = if is_other(place) { other } else { own };
+                            vectors.row(rows[place])[column]
                         });
                         let Some(kinds) = kinship_of_any(&mixed, draw, &Progress::default())? else {
                             continue;
