@@ -14,7 +14,7 @@ static LINE: OnceLock<Vec<OsString>> = OnceLock::new();
 /// Keeps the command line and the subcommand that was called, for [`line`] and [`said`].
 pub fn called(line: Vec<OsString>, command: Command, matches: &ArgMatches) {
     LINE.get_or_init(|| line);
-    CALLED.get_or_init(|| Flags::of(command, matches));
+    CALLED.get_or_init(|| Flags::of_subcommand(command, matches));
 }
 
 /// Gives the arguments behind the program's name, as they were given.
@@ -59,7 +59,7 @@ impl Flags {
     }
 
     /// Finds the subcommand that was called, and takes its words.
-    fn of(mut command: Command, matches: &ArgMatches) -> Self {
+    fn of_subcommand(mut command: Command, matches: &ArgMatches) -> Self {
         let mut matches = matches;
         while let Some((name, inner)) = matches.subcommand() {
             let Some(found) = command.find_subcommand(name) else { break };
@@ -135,7 +135,7 @@ mod tests {
     use crate::arguments::Arguments;
 
     fn words(line: &[&str]) -> Flags {
-        Flags::of(Arguments::command(), &Arguments::command().get_matches_from(line))
+        Flags::of_subcommand(Arguments::command(), &Arguments::command().get_matches_from(line))
     }
 
     #[test]

@@ -571,7 +571,7 @@ mod tests {
 
     #[test]
     fn what_an_address_leaves_out_comes_from_the_variables_of_libpq() {
-        let of = |text: &str| {
+        let parsed = |text: &str| {
             Address::parse_with(text, None, &|name| {
                 let set =
                     [("PGHOST", "db.example"), ("PGPORT", "6432"), ("PGDATABASE", "shop"), ("PGUSER", "me")];
@@ -579,12 +579,12 @@ mod tests {
             })
             .unwrap()
         };
-        assert_eq!(of("").shown(), "db.example:6432/shop");
-        assert_eq!(of("user=you").shown(), "db.example:6432/shop");
-        assert_eq!(of("postgresql://other/else").shown(), "other:6432/else");
-        assert_eq!(of("postgresql://other:7000/else").shown(), "other:7000/else");
-        assert_eq!(of("postgresql://you@other?connect_timeout=3").shown(), "other:6432/shop");
-        assert_eq!(of("postgresql:///else").shown(), "db.example:6432/else");
+        assert_eq!(parsed("").shown(), "db.example:6432/shop");
+        assert_eq!(parsed("user=you").shown(), "db.example:6432/shop");
+        assert_eq!(parsed("postgresql://other/else").shown(), "other:6432/else");
+        assert_eq!(parsed("postgresql://other:7000/else").shown(), "other:7000/else");
+        assert_eq!(parsed("postgresql://you@other?connect_timeout=3").shown(), "other:6432/shop");
+        assert_eq!(parsed("postgresql:///else").shown(), "db.example:6432/else");
         assert_eq!(
             with_port("postgresql://a@[::1],b:1,[::2]:3/x", 9),
             "postgresql://a@[::1]:9,b:1,[::2]:3/x"

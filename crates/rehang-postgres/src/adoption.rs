@@ -77,7 +77,7 @@ pub(crate) fn statements(address: &str, options: &TableOptions) -> Result<String
         let table = Table::inspect(connection, options)?;
         guard::expect_ours(connection, &table, Whose::Trusted)?;
         expect_unpublished(connection, &table)?;
-        let number = known(connection, &table)?.map_or(1, |known| known.number);
+        let number = find_gallery(connection, &table)?.map_or(1, |known| known.number);
         // All statements are one transaction: until its end nobody else may call the function of the
         // triggers. They use the names that the gallery's own sessions see.
         Ok([
@@ -90,8 +90,8 @@ pub(crate) fn statements(address: &str, options: &TableOptions) -> Result<String
             row_security::functions(number, &table),
             row_security::of_items(number, &table),
             schema::comment(number, &table),
-            schema::function(number, &table, &[]),
-            reading::function(number, &table),
+            schema::trigger_function(number, &table, &[]),
+            reading::row_reader_function(number, &table),
             schema::KEEP.to_owned(),
             schema::triggers(number, &table),
             "COMMIT;".to_owned(),
@@ -109,7 +109,7 @@ pub(crate) fn expect_vectors(address: &str, options: &TableOptions, space: &Spac
     database.run(Mode::Read, |connection| {
         let table = Table::inspect(connection, options)?;
         guard::expect_ours(connection, &table, Whose::Mine)?;
-        if known(connection, &table)?.is_some() {
+        if find_gallery(connection, &table)?.is_some() {
             return Ok(());
         }
         spaces::expect_column_width(connection, &table, &pgvector, space, column)
@@ -129,7 +129,7 @@ pub(crate) fn adopt(
         take_turn(connection)?;
         let table = Table::inspect(connection, options)?;
         guard::expect_ours(connection, &table, Whose::Mine)?;
-        if let Some(known) = known(connection, &table)? {
+        if let Some(known) = find_gallery(connection, &table)? {
             let renamed = known.renamed(connection, table.oid)?;
             expect_options(&known, &renamed, options, Some(&table))?;
             guard::expect_no_newer(guard::versions(connection, known.number)?, &options.table)?;
@@ -144,22 +144,22 @@ pub(crate) fn adopt(
         connection.batch(&serving::tables(&pgvector))?;
         connection.batch(&functions(&pgvector))?;
         connection.batch(&register(&table))?;
-        let number = known(connection, &table)?
+        let number = find_gallery(connection, &table)?
             .ok_or_else(|| Error::corrupt(database.name(), "the gallery that was made is not there"))?
             .number;
         connection.batch(&schema::item_table(number, &table))?;
         connection.batch(&row_security::functions(number, &table))?;
         connection.batch(&row_security::of_items(number, &table))?;
         connection.batch(&schema::comment(number, &table))?;
-        connection.batch(&schema::function(number, &table, &[]))?;
-        connection.batch(&reading::function(number, &table))?;
+        connection.batch(&schema::trigger_function(number, &table, &[]))?;
+        connection.batch(&reading::row_reader_function(number, &table))?;
         connection.batch(schema::KEEP)?;
         // The triggers come last, since writers of the table wait from here on.
         connection.batch(&schema::triggers(number, &table))?;
         Ok((table, number))
     });
     let (table, number) = made.map_err(|error| or_renamed(&database, options, error))?;
-    let handle = on(database, table, number, old, pgvector);
+    let handle = handle_on(database, table, number, old, pgvector);
     search::index_shuffle(&handle)?;
     spaces::renew_view(&handle)?;
     list_items(&handle, advance)?;
@@ -184,7 +184,7 @@ pub(crate) fn open(address: &str, options: &TableOptions, old: Option<&str>) -> 
     let found = database.run(Mode::Read, |connection| {
         let table = Table::inspect(connection, options)?;
         guard::expect_ours(connection, &table, Whose::Trusted)?;
-        let Some(known) = known(connection, &table)? else { return Ok((table, None)) };
+        let Some(known) = find_gallery(connection, &table)? else { return Ok((table, None)) };
         let renamed = known.renamed(connection, table.oid)?;
         let versions = guard::versions(connection, known.number)?;
         Ok((table, Some((known, renamed, versions))))
@@ -214,7 +214,7 @@ pub(crate) fn open(address: &str, options: &TableOptions, old: Option<&str>) -> 
             Error::wrong_phase(format!("the table {}", options.table), why).advise(Remedy::AdoptTable);
         return remembered(database, options, old, pgvector, error);
     }
-    Ok(on(database, table, known.number, old, pgvector))
+    Ok(handle_on(database, table, known.number, old, pgvector))
 }
 
 /// Opens a gallery whose table cannot be read as it should be, by the gallery's own tables. Its table is the
@@ -289,7 +289,7 @@ fn remembered(
         }
         None => error,
     };
-    let handle = on(database, table, number, old, pgvector);
+    let handle = handle_on(database, table, number, old, pgvector);
     Ok(Handle { out_of_step: Some(error), ..handle })
 }
 
@@ -346,8 +346,8 @@ fn expect_unpublished(connection: &mut Connection, table: &Table) -> Step<()> {
     Err(Error::option("published", false, expected).into())
 }
 
-fn on(database: Database, table: Table, number: i32, old: Option<&str>, pgvector: Pgvector) -> Handle {
-    database.is_about(&table.qualified, if table.is_partitioned { &guard::SAME_TEXT[..] } else { &[] });
+fn handle_on(database: Database, table: Table, number: i32, old: Option<&str>, pgvector: Pgvector) -> Handle {
+    database.set_table(&table.qualified, if table.is_partitioned { &guard::SAME_TEXT[..] } else { &[] });
     let old = old.map(str::to_owned);
     Handle {
         database,
@@ -587,7 +587,7 @@ struct Kept {
 }
 
 impl Kept {
-    fn of(table: &Table, leaves: Leaves) -> String {
+    fn as_json(table: &Table, leaves: Leaves) -> String {
         let (name, columns) = (table.qualified.clone(), table.numbers.clone());
         let kept = Self { relation: table.oid, name, columns, leaves };
         serde_json::to_string(&kept).unwrap_or_default()
@@ -679,7 +679,7 @@ fn key_of(joined: &str) -> Vec<String> {
 }
 
 /// Finds the gallery of a table; `None` where the table is none.
-fn known(connection: &mut Connection, table: &Table) -> Step<Option<Known>> {
+fn find_gallery(connection: &mut Connection, table: &Table) -> Step<Option<Known>> {
     if !has_galleries(connection)? {
         return Ok(None);
     }
@@ -721,7 +721,7 @@ pub(crate) fn remarks_on_partitions(handle: &Handle) -> Result<Vec<String>> {
         return Ok(Vec::new());
     }
     handle.database.run(Mode::Read, |connection| {
-        let Some(kept) = known(connection, &handle.table)?.and_then(|known| known.kept) else {
+        let Some(kept) = find_gallery(connection, &handle.table)?.and_then(|known| known.kept) else {
             return Ok(Vec::new());
         };
         // In a database that comes out of a dump, all numbers are others.
@@ -832,7 +832,7 @@ fn renew(
                 &table.options.table,
                 &as_text(&table.options),
                 &table.is_of("i", "t"),
-                &Kept::of(table, kept_leaves),
+                &Kept::as_json(table, kept_leaves),
             ],
         )?;
         connection.execute(
@@ -855,8 +855,8 @@ fn renew(
         connection.batch(&schema::drop_triggers(number, &table.qualified))?;
         connection.batch(&schema::drop_truncate_triggers(number))?;
     }
-    connection.batch(&schema::function(number, table, &spaces))?;
-    connection.batch(&reading::function(number, table))?;
+    connection.batch(&schema::trigger_function(number, table, &spaces))?;
+    connection.batch(&reading::row_reader_function(number, table))?;
     connection.batch(&row_security::functions(number, table))?;
     connection.batch(&row_security::of_items(number, table))?;
     for space in &spaces {
@@ -879,7 +879,7 @@ fn register(table: &Table) -> String {
         literal(&table.options.table),
         literal(&as_text(&table.options)),
         literal(&table.is_of("i", "t")),
-        literal(&Kept::of(table, Leaves::new()))
+        literal(&Kept::as_json(table, Leaves::new()))
     )
 }
 
@@ -924,7 +924,7 @@ fn expect_options(
     if was == *options {
         return Ok(());
     }
-    let of = |options: &TableOptions| {
+    let named_options = |options: &TableOptions| {
         let id = (!options.id.is_empty()).then(|| options.id.join(", "));
         [
             ("id", id),
@@ -936,9 +936,9 @@ fn expect_options(
         ]
     };
     let words = |value: Option<String>| value.map_or_else(|| "none".to_owned(), |value| format!("{value:?}"));
-    let differ: Vec<String> = of(&was)
+    let differ: Vec<String> = named_options(&was)
         .into_iter()
-        .zip(of(options))
+        .zip(named_options(options))
         .filter(|((_, was), (_, now))| was != now)
         .map(|((name, was), (_, now))| format!("{name} {}, and not {}", words(was), words(now)))
         .collect();

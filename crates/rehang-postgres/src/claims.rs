@@ -13,7 +13,7 @@ use crate::adoption;
 use crate::connection::{Connection, Mode, Step};
 use crate::handle::Handle;
 use crate::pages;
-use crate::queue::{self, first, keys};
+use crate::queue::{self, first_of_shuffle, keys};
 use crate::schema;
 use crate::spaces::find;
 use crate::values::{key, row_limit, rows_of};
@@ -21,7 +21,7 @@ use crate::values::{key, row_limit, rows_of};
 /// Takes the turn of a claim, until the transaction ends. The row is locked and never changed, so that an old
 /// snapshot makes the server keep no versions of it.
 fn take_turn(connection: &mut Connection, (g, n): (i32, i32)) -> Step<()> {
-    let name = schema::turns(n);
+    let name = schema::claim_turns_document(n);
     let lock = "SELECT 1 FROM rehang.document WHERE gallery = $1 AND name = $2 FOR NO KEY UPDATE";
     if connection.query_opt(lock, &[&g, &name])?.is_none() {
         let make = "INSERT INTO rehang.document (gallery, name, version, text) VALUES ($1, $2, 1, '') ON CONFLICT DO NOTHING";
@@ -77,7 +77,7 @@ fn claim_once(
         let mut next = match what {
             Queue::All => queue::next(connection, handle, n, &is_free, limit)?,
             Queue::Sample { seed, size } => {
-                let drawn = first(connection, (handle.number, n), Among::Embeddable, seed, size)?;
+                let drawn = first_of_shuffle(connection, (handle.number, n), Among::Embeddable, seed, size)?;
                 let sql = format!(
                     "SELECT s.item FROM unnest($1::bigint[]) WITH ORDINALITY AS k(item, at) JOIN rehang.state_{n} AS s ON s.item = k.item
                      WHERE s.provenance <> 'native' AND {is_free} ORDER BY k.at LIMIT $2"

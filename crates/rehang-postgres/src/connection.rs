@@ -161,7 +161,7 @@ impl Database {
     }
 
     /// Names the application's table, and the settings of transactions that work on it.
-    pub(crate) fn is_about(&self, table: &str, settings: &[(&str, &str)]) {
+    pub(crate) fn set_table(&self, table: &str, settings: &[(&str, &str)]) {
         self.table.get_or_init(|| About {
             lock: format!("; LOCK TABLE {table} IN ACCESS SHARE MODE"),
             settings: settings.iter().map(|(name, value)| format!("; SET LOCAL {name} = {value}")).collect(),

@@ -117,19 +117,19 @@ mod tests {
     #[test]
     fn long_statements_get_shorter_and_quick_ones_longer() {
         let pace = Pace::between(8, 64);
-        let of = |milliseconds: u64| Duration::from_millis(milliseconds);
+        let milliseconds = |count: u64| Duration::from_millis(count);
         for expected in [16, 32, 64, 64] {
-            pace.learn(pace.now(), of(5));
+            pace.learn(pace.now(), milliseconds(5));
             assert_eq!(pace.now(), expected);
         }
-        pace.learn(64, of(30));
+        pace.learn(64, milliseconds(30));
         assert_eq!(pace.now(), 64);
         for expected in [32, 16, 8, 8] {
-            pace.learn(pace.now(), of(90));
+            pace.learn(pace.now(), milliseconds(90));
             assert_eq!(pace.now(), expected);
         }
         // The rest of a batch was short, so its time tells nothing about more vectors than it had.
-        pace.learn(3, of(5));
+        pace.learn(3, milliseconds(5));
         assert_eq!(pace.now(), 8);
     }
 }

@@ -109,10 +109,10 @@ pub(crate) fn put(handle: &Handle, writes: &[ItemWrite]) -> Result<Vec<Revision>
                 }
             }
         }
-        let of = |name: &str| spaces.iter().find(|space| space.record.space.name == name);
+        let space_named = |name: &str| spaces.iter().find(|space| space.record.space.name == name);
         for write in writes {
             check::item_write(write, |name| {
-                of(name)
+                space_named(name)
                     .map(|space| &space.record.space)
                     .ok_or_else(|| Error::not_found("space", name, handle.name()))
             })?;

@@ -24,7 +24,7 @@ pub(crate) struct SpaceVectors {
 }
 
 impl SpaceVectors {
-    pub(crate) fn of(handle: &Handle, space: &SpaceRow, with_row: bool) -> Self {
+    pub(crate) fn for_space(handle: &Handle, space: &SpaceRow, with_row: bool) -> Self {
         let (n, g) = (space.number, handle.number);
         let has_row = with_row || space.in_column.is_some();
         let row = format!(" JOIN {} AS t ON {}", handle.table.qualified, handle.table.is_of("i", "t"));

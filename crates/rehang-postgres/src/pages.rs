@@ -6,7 +6,7 @@ use rehang_store::{Drawn, ItemKey, Record, Sample, Scan, Select};
 use crate::connection::{Connection, Mode, Step};
 use crate::handle::Handle;
 use crate::items;
-use crate::queue::{among, first, keys, queue};
+use crate::queue::{first_of_shuffle, keys, queue, sample_condition};
 use crate::schema::SpaceRow;
 use crate::spaces::find;
 use crate::values::{row_limit, row_of, rows_of};
@@ -96,8 +96,8 @@ pub(crate) fn sample(handle: &Handle, sample: &Sample) -> Result<Drawn> {
         let space = find(connection, handle, &sample.space)?;
         let vectors_of =
             sample.vectors_of.as_deref().map(|name| find(connection, handle, name)).transpose()?;
-        let drawn_from = connection.count(&format!("SELECT count(*) {}", among(space.number, sample.among)), &[])?;
-        let keys = first(connection, (handle.number, space.number), sample.among, sample.seed, sample.size)?;
+        let drawn_from = connection.count(&format!("SELECT count(*) {}", sample_condition(space.number, sample.among)), &[])?;
+        let keys = first_of_shuffle(connection, (handle.number, space.number), sample.among, sample.seed, sample.size)?;
         Ok(Drawn { records: records(connection, handle, &keys, &space, vectors_of.as_ref(), true)?, drawn_from })
     })
 }

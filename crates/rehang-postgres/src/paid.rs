@@ -24,7 +24,7 @@ const BYTES_MAX: u32 = 100_000_000;
 
 /// Returns the moment since which a vector may wait for its item to come back, as SQL;
 /// `None` where none is kept.
-fn since(table: &Table) -> Option<String> {
+fn kept_since(table: &Table) -> Option<String> {
     let kept_s = table.options.keep_paid_s.unwrap_or(KEPT_S);
     (kept_s > 0).then(|| format!("pg_catalog.now() - interval '{kept_s} seconds'"))
 }
@@ -59,7 +59,7 @@ pub(crate) fn table(n: i32, space: &Space, pgvector: &Pgvector) -> String {
 /// Returns the statements that make the tables for the spaces of a gallery of an earlier version. Where none
 /// is to be kept, they empty the tables.
 pub(crate) fn tables(on: &Table, spaces: &[SpaceRow], pgvector: &Pgvector) -> String {
-    let empty = since(on).is_none();
+    let empty = kept_since(on).is_none();
     let ours = spaces.iter().filter(|space| space.in_column.is_none());
     ours.map(|space| {
         let n = space.number;
@@ -93,7 +93,7 @@ const KEEPS: &str = "v.item, pg_catalog.now(), v.value";
 /// about to go. Vectors that are too old are cleared away little by little, where no snapshot keeps that
 /// from being done without waiting.
 pub(crate) fn keep(n: i32, table: &Table) -> String {
-    let Some(since) = since(table) else { return String::new() };
+    let Some(since) = kept_since(table) else { return String::new() };
     format!(
         "            IF {is_compared} THEN
                 INSERT INTO rehang.paid_{n} {INTO} SELECT {hash}, {KEEPS}
@@ -115,8 +115,8 @@ pub(crate) fn keep(n: i32, table: &Table) -> String {
 
 /// Returns the part of the triggers' function that gives the item `this`, which has just come, the native
 /// vector of an earlier item with its id and source.
-pub(crate) fn give(n: i32, table: &Table) -> String {
-    let Some(since) = since(table) else { return String::new() };
+pub(crate) fn give_back_sql(n: i32, table: &Table) -> String {
+    let Some(since) = kept_since(table) else { return String::new() };
     format!(
         "    IF NOT is_update AND {is_compared} THEN
         INSERT INTO rehang.vector_{n} AS v (item, value) SELECT this, p.value FROM rehang.paid_{n} AS p
@@ -135,7 +135,7 @@ pub(crate) fn give(n: i32, table: &Table) -> String {
 /// away what is too old or too much. Where the rows cannot be read, they are paid for again, and the
 /// application's statement goes on.
 pub(crate) fn keep_all(g: i32, table: &Table, spaces: &[SpaceRow]) -> String {
-    let (Some(since), Some(_)) = (since(table), &table.options.source) else { return String::new() };
+    let (Some(since), Some(_)) = (kept_since(table), &table.options.source) else { return String::new() };
     let source = table.source_of("t");
     let ours = spaces.iter().filter(|space| space.in_column.is_none());
     let keep: String = ours

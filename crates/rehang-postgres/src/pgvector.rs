@@ -100,22 +100,22 @@ mod tests {
 
     #[test]
     fn an_older_version_says_what_it_risks() {
-        let of = |version: &str| Pgvector::new(version, "public".into(), [0; 4]);
+        let of_version = |version: &str| Pgvector::new(version, "public".into(), [0; 4]);
         for (version, is_parallel, words) in [
             ("0.7.4", false, &["0.7.4", "CVE-2026-3172", "below 0.8.4"][..]),
             ("0.8.1", false, &["0.8.1", "CVE-2026-3172", "below 0.8.4"]),
             ("0.8.2", true, &["0.8.2", "below 0.8.4"]),
             ("0.8.3", true, &["0.8.3", "below 0.8.4"]),
         ] {
-            let said = of(version).risk().unwrap();
+            let said = of_version(version).risk().unwrap();
             assert!(words.iter().all(|word| said.contains(word)), "{said}");
             assert_eq!(said.contains("CVE"), !is_parallel, "{said}");
-            assert_eq!(of(version).builds_in_parallel(), is_parallel);
+            assert_eq!(of_version(version).builds_in_parallel(), is_parallel);
         }
         for version in ["0.8.4", "0.8.10", "0.9", "1"] {
-            assert_eq!(of(version).risk(), None, "{version}");
-            assert!(of(version).builds_in_parallel() && of(version).has_iterative_scan());
+            assert_eq!(of_version(version).risk(), None, "{version}");
+            assert!(of_version(version).builds_in_parallel() && of_version(version).has_iterative_scan());
         }
-        assert!(!of("0.7.4").has_iterative_scan() && of("0.7.4").is_at_least((0, 7)));
+        assert!(!of_version("0.7.4").has_iterative_scan() && of_version("0.7.4").is_at_least((0, 7)));
     }
 }

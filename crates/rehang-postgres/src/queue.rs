@@ -114,7 +114,7 @@ pub(crate) fn next(
     limit: usize,
 ) -> Step<Vec<ItemKey>> {
     if let Some(front) = front_of(handle, n) {
-        let (found, front) = behind(connection, n, condition, limit, front)?;
+        let (found, front) = next_behind_front(connection, n, condition, limit, front)?;
         if found.len() == limit {
             set_front(handle, n, Some(front));
             return Ok(found);
@@ -151,7 +151,7 @@ pub(crate) fn next(
 
 /// Reads the first items behind a front that meet a condition, and returns them with the
 /// front behind the last one.
-fn behind(
+fn next_behind_front(
     connection: &mut Connection,
     n: i32,
     condition: &str,
@@ -218,7 +218,7 @@ fn behind(
 }
 
 /// Returns `FROM … WHERE …` for the items that a sample is drawn from.
-pub(crate) fn among(n: i32, among: Among) -> String {
+pub(crate) fn sample_condition(n: i32, among: Among) -> String {
     let which = match among {
         Among::All => "true".to_owned(),
         Among::Adapted => format!("s.provenance = '{}'", Provenance::Adapted.name()),
@@ -231,14 +231,14 @@ pub(crate) fn among(n: i32, among: Among) -> String {
 
 /// Reads the first items of a shuffle that a sample is drawn from. Items of the shuffle by which pairs are
 /// drawn come from an index, in its order. Any other shuffle is made by a pass over all items.
-pub(crate) fn first(
+pub(crate) fn first_of_shuffle(
     connection: &mut Connection,
     (g, n): (i32, i32),
     which: Among,
     seed: u64,
     size: usize,
 ) -> Step<Vec<ItemKey>> {
-    let among = among(n, which);
+    let among = sample_condition(n, which);
     let (key, among) = if seed == PAIRS_SEED {
         ("i.key", among.replacen(" AS s", &format!(" AS s JOIN rehang.item_{g} AS i ON i.key = s.item"), 1))
     } else {

@@ -60,7 +60,7 @@ fn may_fail(table: &Table) -> bool {
 
 /// Returns the statement that makes the function which reads a row by itself; where no row may fail, the
 /// statement that removes it.
-pub(crate) fn function(g: i32, table: &Table) -> String {
+pub(crate) fn row_reader_function(g: i32, table: &Table) -> String {
     if !may_fail(table) {
         return drop_function(g);
     }

@@ -606,7 +606,7 @@ fn remove(database: &Database, g: i32, last: Option<&Moves>) -> Result<()> {
         if connection.count("SELECT count(*) FROM rehang.gallery", &[])? > 0 {
             return Ok(());
         }
-        let left: String = spaces::left(connection)?.into_iter().map(schema::drop_space_tables).collect();
+        let left: String = spaces::dropped_space_numbers(connection)?.into_iter().map(schema::drop_space_tables).collect();
         connection.batch(&(left + schema::DROP_BASE))
     })
 }
@@ -662,7 +662,7 @@ fn settling(connection: &mut Connection, g: i32, on: &str) -> Step<Vec<(String, 
 }
 
 /// Names the triggers of the application that an update of other columns than theirs fires.
-fn fired(connection: &mut Connection, oid: u32) -> Step<Vec<String>> {
+fn triggers_of_updates(connection: &mut Connection, oid: u32) -> Step<Vec<String>> {
     let rows = connection.query(
         &format!("SELECT DISTINCT format('%I', tgname) FROM pg_trigger WHERE (tgrelid = $1 OR tgrelid IN (SELECT relid FROM pg_partition_tree($1::oid::regclass)))
              AND NOT tgisinternal AND tgenabled IN ('O', 'A') AND tgtype & 16 <> 0
@@ -676,7 +676,7 @@ fn fired(connection: &mut Connection, oid: u32) -> Step<Vec<String>> {
 pub(crate) fn remarks(handle: &Handle) -> Result<Vec<String>> {
     handle.database.run(Mode::Read, |connection| {
         let mut said = Vec::new();
-        let triggers = fired(connection, handle.table.oid)?;
+        let triggers = triggers_of_updates(connection, handle.table.oid)?;
         if !triggers.is_empty() {
             said.push(format!(
                 "a release that moves the vectors into {} updates every row, and so fires {}: {}. Without superuser rights nobody can leave them out; \

@@ -147,7 +147,7 @@ pub(crate) const IS_OF_APPLICATION: &str =
 const TURNS: &str = "rehang.claims ";
 
 /// Returns the name of the document whose row orders the claims of a space.
-pub(crate) fn turns(n: i32) -> String {
+pub(crate) fn claim_turns_document(n: i32) -> String {
     format!("{TURNS}{n}")
 }
 
@@ -245,7 +245,7 @@ pub(crate) fn triggers(g: i32, table: &Table) -> String {
     let when = if has_columns_only { differs } else { format!("true OR {differs}") };
     if table.is_partitioned {
         // The columns of a partition key are never generated, and other generated columns have no value yet.
-        let of = |row: &str| -> String {
+        let key_columns = |row: &str| -> String {
             let columns = table.key.iter().filter(|column| !column.is_generated);
             columns.map(|column| format!("{row}.{}", quoted(&column.name))).collect::<Vec<_>>().join(", ")
         };
@@ -258,8 +258,8 @@ pub(crate) fn triggers(g: i32, table: &Table) -> String {
              ALTER TABLE {on} ENABLE ALWAYS TRIGGER \"00_rehang_{g}_updates\";
              ALTER TABLE {on} ENABLE ALWAYS TRIGGER \"zz_rehang_{g}_moves\";
              {}",
-            of("OLD"),
-            of("NEW"),
+            key_columns("OLD"),
+            key_columns("NEW"),
             truncate_triggers(g, table)
         );
     }
@@ -346,7 +346,7 @@ pub(crate) fn drop_truncate_triggers(g: i32) -> String {
 
 /// Returns the condition that the table which a trigger fires for is a gallery's table, or a part of its
 /// partitioned one. A statement that began to write before a `DETACH … CONCURRENTLY` may still go on.
-fn is_of_gallery(g: i32) -> String {
+fn trigger_table_condition(g: i32) -> String {
     format!(
         "EXISTS (SELECT 1 FROM rehang.gallery AS ours WHERE ours.number = {g} AND (ours.relation = TG_RELID OR EXISTS (SELECT 1
              FROM pg_catalog.pg_partition_ancestors(TG_RELID) AS whole WHERE whole.relid = ours.relation)))"
@@ -355,7 +355,7 @@ fn is_of_gallery(g: i32) -> String {
 /// Returns the statements that make the notes of changes while the vectors of a space move into a
 /// column of the application's table. Noted are changes of a vector in the gallery's table, and of the
 /// column by anything but the move. Each item is noted in the transaction that changes it. Names are
-/// written as in [`function`].
+/// written as in [`trigger_function`].
 pub(crate) fn moves(g: i32, n: i32, table: &Table, column: &str) -> String {
     let (on, column) = (&table.qualified, quoted(column));
     let by_others = "pg_catalog.current_setting('rehang.moving', true) IS DISTINCT FROM 'on'";
@@ -386,7 +386,7 @@ END
 $rehang$;
 REVOKE ALL ON FUNCTION rehang.moved_{g}() FROM PUBLIC;
 {}{}{}{KEEP}",
-        is_of_gallery(g),
+        trigger_table_condition(g),
         table.is_of("i", "NEW"),
         trigger("rows", "INSERT", on, &insert),
         trigger("updates", "UPDATE", on, &update),
@@ -417,7 +417,7 @@ pub(crate) fn end_moves(g: i32, qualified: Option<&str>) -> String {
 ///
 /// Nothing of pgvector's is named: an extension moves to another schema
 /// (`ALTER EXTENSION vector SET SCHEMA`), and the application writes on.
-pub(crate) fn function(g: i32, table: &Table, spaces: &[SpaceRow]) -> String {
+pub(crate) fn trigger_function(g: i32, table: &Table, spaces: &[SpaceRow]) -> String {
     let tables_of = |n: i32, row: &SpaceRow| {
         let vectors = if row.in_column.is_none() { vec![format!("rehang.vector_{n}")] } else { Vec::new() };
         let mut tables: Vec<String> =
@@ -510,10 +510,10 @@ pub(crate) fn function(g: i32, table: &Table, spaces: &[SpaceRow]) -> String {
                 )
         };
         if row.in_column.is_none() {
-            added += &paid::give(n, table);
+            added += &paid::give_back_sql(n, table);
         }
     }
-    let of = |row: &str| {
+    let key_condition = |row: &str| {
         let equal: Vec<String> =
             (1..=table.key.len()).map(|at| format!("k{at} {EQUALS} {row}_{at}")).collect();
         equal.join(" AND ")
@@ -536,7 +536,7 @@ pub(crate) fn function(g: i32, table: &Table, spaces: &[SpaceRow]) -> String {
             "
             OR was AND NOT ({same_key}) AND EXISTS (SELECT 1 FROM rehang.item_{g} AS i JOIN rehang.state_{m} AS s ON s.item = i.key
                 WHERE {} AND s.provenance = 'lacking')",
-            of("old"),
+            key_condition("old"),
         )
     });
     let stale = format!(
@@ -559,7 +559,7 @@ pub(crate) fn function(g: i32, table: &Table, spaces: &[SpaceRow]) -> String {
 "
     );
     let adapt = if has_vector { adapt } else { String::new() };
-    let parts = Parts::of(g, table, spaces);
+    let parts = Parts::for_table(g, table, spaces);
     format!(
         "CREATE OR REPLACE FUNCTION rehang.changed_{g}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = {SEARCH_PATH}{parts_settings} AS $rehang$
@@ -678,15 +678,15 @@ REVOKE ALL ON FUNCTION rehang.changed_{g}() FROM PUBLIC;
             &format!("keeps the gallery of {} right, whoever writes the table", table.options.table)
         ),
         others = table
-            .read()
+            .trigger_columns()
             .map(|(name, number)| format!("a.attnum = {number} AND a.attname <> {}", literal(name)))
             .collect::<Vec<_>>()
             .join(" OR "),
         variables = variables(table),
         read_old = read_row(table, "old"),
         read_new = read_row(table, "new"),
-        of_old = of("old"),
-        of_new = of("new"),
+        of_old = key_condition("old"),
+        of_new = key_condition("new"),
         source_revision = source_revision("i"),
         key_names = table.key_names(),
         key = of_key(&|at| format!("new_{at}"), ", "),
@@ -715,7 +715,7 @@ struct Parts {
 }
 
 impl Parts {
-    fn of(g: i32, table: &Table, spaces: &[SpaceRow]) -> Self {
+    fn for_table(g: i32, table: &Table, spaces: &[SpaceRow]) -> Self {
         if !table.is_partitioned {
             return Self::default();
         }

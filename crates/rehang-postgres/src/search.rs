@@ -181,7 +181,7 @@ fn search_in(
 ) -> Step<Option<Vec<Vec<Found>>>> {
     let Searched { row: space, compared_from, .. } = known;
     let is_exact = k >= *compared_from;
-    let vectors = SpaceVectors::of(handle, space, !filter.labels.is_empty() || !filter.payload.is_empty());
+    let vectors = SpaceVectors::for_space(handle, space, !filter.labels.is_empty() || !filter.payload.is_empty());
     let limit = row_limit(k);
     let (names, contents): (Vec<String>, Vec<Value>) = filter.payload.iter().cloned().unzip();
     let (adapted, others) = filter.adapted_and_others();
@@ -726,7 +726,7 @@ pub(crate) fn recall(handle: &Handle, space: &str, samples: usize, k: usize) -> 
         if k == 0 || samples == 0 || compared_from(connection, handle, &row)? <= k {
             return Ok(1.0);
         }
-        let vectors = SpaceVectors::of(handle, &row, false);
+        let vectors = SpaceVectors::for_space(handle, &row, false);
         let sql = format!(
             "SELECT {} FROM {} WHERE s.provenance <> 'lacking' ORDER BY hashint8extended(s.item, 0) LIMIT $1",
             handle.pgvector.sent(&vectors.value),
@@ -740,12 +740,12 @@ pub(crate) fn recall(handle: &Handle, space: &str, samples: usize, k: usize) -> 
         let queries = Matrix::new(row.record.space.dimension, queries)?;
         let everything = Filter::default();
         let until = rehang_clock::now();
-        let mut of = |compared_from: usize| -> Step<Vec<Vec<Found>>> {
+        let mut found_from = |compared_from: usize| -> Step<Vec<Vec<Found>>> {
             let known = Searched { row: row.clone(), compared_from, until };
             Ok(search_in(connection, handle, &known, &queries, k, &everything, 0.0, None)?
                 .unwrap_or_default())
         };
-        Ok(share_found(of(0)?.iter().zip(&of(usize::MAX)?)))
+        Ok(share_found(found_from(0)?.iter().zip(&found_from(usize::MAX)?)))
     })
 }
 

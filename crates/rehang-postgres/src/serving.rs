@@ -413,14 +413,14 @@ fn handicap(space: &str, gallery: &str) -> String {
 /// The type changes where a space comes or goes, which may wait for readers of the view, and never by
 /// a switch or a rollback.
 pub(crate) fn vector_type(handle: &Handle, spaces: &[SpaceRow]) -> String {
-    let of = |space: &SpaceRow| match &space.in_column {
+    let type_of = |space: &SpaceRow| match &space.in_column {
         None => column_type(space.record.space.dimension),
         Some(_) if handle.table.is_halfvec => {
             handle.table.dimension.map_or_else(|| "vector".to_owned(), |width| format!("halfvec({width})"))
         }
         Some(_) => "vector".to_owned(),
     };
-    let mut types: Vec<String> = spaces.iter().map(of).collect();
+    let mut types: Vec<String> = spaces.iter().map(type_of).collect();
     types.dedup();
     match &types[..] {
         [one] if one.starts_with("halfvec") => one.clone(),
@@ -462,7 +462,7 @@ pub(crate) fn view(handle: &Handle, space: &SpaceRow, vector_type: &str) -> Stri
         .map(|(name, kind)| format!("{} {kind}", quoted(name)))
         .collect();
     let columns = columns.join(", ");
-    let SpaceVectors { from, value, is_halfvec, .. } = SpaceVectors::of(handle, space, false);
+    let SpaceVectors { from, value, is_halfvec, .. } = SpaceVectors::for_space(handle, space, false);
     // A row of another table would be taken for an item's.
     let is_named =
         space.in_column.as_ref().map_or_else(String::new, |_| format!(" AND {}", is_named(g, table)));

@@ -147,13 +147,13 @@ pub(crate) fn create(handle: &Handle, space: &Space, written_as: Provenance) -> 
         // Spaces that were there before have no such table in a gallery of an earlier version
         // that was not adopted since.
         connection.batch(&paid::tables(&handle.table, &spaces, &handle.pgvector))?;
-        connection.batch(&schema::function(handle.number, &handle.table, &spaces))?;
+        connection.batch(&schema::trigger_function(handle.number, &handle.table, &spaces))?;
         connection.batch(schema::KEEP)?;
         // The view has to take the vectors of every space before one of another type may serve.
-        let serving = served(connection, handle)?;
+        let serving = lock_serving(connection, handle)?;
         if let Some(serving) = spaces.iter().find(|space| serving.as_ref() == Some(&space.record.space.name))
         {
-            show(connection, handle, serving, true)?;
+            renew_view_for(connection, handle, serving, true)?;
         }
         Ok(row)
     })?;
@@ -164,7 +164,7 @@ pub(crate) fn create(handle: &Handle, space: &Space, written_as: Provenance) -> 
     list_states(handle, &row)?;
     handle.database.run(Mode::Write, |connection| {
         connection.execute("UPDATE rehang.space SET listed = true WHERE number = $1", &[&row.number])?;
-        if served(connection, handle)?.is_none() {
+        if lock_serving(connection, handle)?.is_none() {
             serve(connection, handle, &row)?;
         }
         connection.batch(&format!("ANALYZE rehang.state_{}", row.number))
@@ -178,7 +178,7 @@ fn expect_no_newer(connection: &mut Connection, handle: &Handle) -> Step<()> {
 }
 
 /// Reads the name of the space that serves, which stays so until the transaction ends.
-fn served(connection: &mut Connection, handle: &Handle) -> Step<Option<String>> {
+fn lock_serving(connection: &mut Connection, handle: &Handle) -> Step<Option<String>> {
     let sql = "SELECT serving FROM rehang.gallery WHERE number = $1 FOR NO KEY UPDATE";
     Ok(connection.query_one(sql, &[&handle.number])?.try_get(0)?)
 }
@@ -189,13 +189,13 @@ fn serve(connection: &mut Connection, handle: &Handle, space: &SpaceRow) -> Step
         "UPDATE rehang.gallery SET serving = $2 WHERE number = $1",
         &[&handle.number, &space.record.space.name],
     )?;
-    show(connection, handle, space, true)
+    renew_view_for(connection, handle, space, true)
 }
 
 /// Makes the view give the vectors of a space. Where the view has other columns, it is made anew, with the
 /// rights that others have in it. Where something of the application's depends on the view, or `is_wanted` is
 /// not set, it is made anew only if it has to be.
-fn show(connection: &mut Connection, handle: &Handle, space: &SpaceRow, is_wanted: bool) -> Step<()> {
+fn renew_view_for(connection: &mut Connection, handle: &Handle, space: &SpaceRow, is_wanted: bool) -> Step<()> {
     let name = format!("rehang.serving_{}", handle.number);
     let there = connection.query_one(
         "SELECT coalesce(array_agg(attname::text ORDER BY attnum), '{}'), coalesce(array_agg(format_type(atttypid, atttypmod) ORDER BY attnum), '{}'),
@@ -235,9 +235,9 @@ fn show(connection: &mut Connection, handle: &Handle, space: &SpaceRow, is_wante
 pub(crate) fn renew_view(handle: &Handle) -> Result<()> {
     let renew = |is_wanted: bool| {
         handle.database.run(Mode::Write, |connection| {
-            let Some(name) = served(connection, handle)? else { return Ok(()) };
+            let Some(name) = lock_serving(connection, handle)? else { return Ok(()) };
             let space = find(connection, handle, &name)?;
-            show(connection, handle, &space, is_wanted)
+            renew_view_for(connection, handle, &space, is_wanted)
         })
     };
     // A transaction that has read the view and stays open keeps it as it is.
@@ -423,7 +423,7 @@ pub(crate) fn wait_for_writers(handle: &Handle) -> Result<()> {
 pub(crate) fn drop_space(handle: &Handle, name: &str) -> Result<()> {
     let dropped = handle.database.run(Mode::Write, |connection| {
         handle.lock(connection)?;
-        if served(connection, handle)?.as_deref() == Some(name) {
+        if lock_serving(connection, handle)?.as_deref() == Some(name) {
             return Err(serving_space_stays(name).into());
         }
         let mut spaces = all(connection, handle.number)?;
@@ -435,10 +435,10 @@ pub(crate) fn drop_space(handle: &Handle, name: &str) -> Result<()> {
         connection.execute("DELETE FROM rehang.space WHERE number = $1", &[&gone.number])?;
         connection.execute(
             "DELETE FROM rehang.document WHERE gallery = $1 AND name = $2",
-            &[&handle.number, &schema::turns(gone.number)],
+            &[&handle.number, &schema::claim_turns_document(gone.number)],
         )?;
         connection.batch(&paid::tables(&handle.table, &spaces, &handle.pgvector))?;
-        connection.batch(&schema::function(handle.number, &handle.table, &spaces))?;
+        connection.batch(&schema::trigger_function(handle.number, &handle.table, &spaces))?;
         Ok(Some(gone.number))
     })?;
     if dropped.is_none() {
@@ -451,7 +451,7 @@ pub(crate) fn drop_space(handle: &Handle, name: &str) -> Result<()> {
 
 /// Lists the numbers of spaces that are no more and whose tables are still there, for example where a process
 /// died before it removed them.
-pub(crate) fn left(connection: &mut Connection) -> Step<Vec<i32>> {
+pub(crate) fn dropped_space_numbers(connection: &mut Connection) -> Step<Vec<i32>> {
     let rows = connection.query(
         "SELECT substring(relname::text FROM 7)::int FROM pg_class
          WHERE relnamespace = 'rehang'::regnamespace AND relkind = 'r' AND relname ~ '^state_[0-9]+$'
@@ -467,7 +467,7 @@ pub(crate) fn left(connection: &mut Connection) -> Step<Vec<i32>> {
 
 /// Removes the tables of spaces that are no more, and returns the number of these spaces.
 pub(crate) fn remove_left(handle: &Handle) -> Result<usize> {
-    let numbers = handle.database.run(Mode::Read, left)?;
+    let numbers = handle.database.run(Mode::Read, dropped_space_numbers)?;
     for number in &numbers {
         handle
             .database
@@ -498,7 +498,7 @@ pub(crate) fn serving_and_document(
 pub(crate) fn switch_serving(handle: &Handle, from: &str, to: &str) -> Result<()> {
     handle.database.run(Mode::Write, |connection| {
         let space = find_kept(connection, handle, to)?;
-        match served(connection, handle)?.unwrap_or_default() {
+        match lock_serving(connection, handle)?.unwrap_or_default() {
             there if there == to => Ok(()),
             there if there == from => serve(connection, handle, &space),
             there => Err(another_serves(from, to, &there).into()),

@@ -76,7 +76,7 @@ impl PostgresStore {
         old: Option<&str>,
         advance: &dyn Fn(u64, u64) -> bool,
     ) -> Result<Self> {
-        adoption::adopt(address, options, old, advance).map(Self::of)
+        adoption::adopt(address, options, old, advance).map(Self::from_handle)
     }
 
     /// Opens a gallery that was [made](PostgresStore::adopt) of a table. `old` is the name of the space in
@@ -93,10 +93,10 @@ impl PostgresStore {
     /// yet; a conflict where it is one by other options, or in another form, or its functions are of a
     /// version that lets others in.
     pub fn open(address: &str, options: &TableOptions, old: Option<&str>) -> Result<Self> {
-        adoption::open(address, options, old).map(Self::of)
+        adoption::open(address, options, old).map(Self::from_handle)
     }
 
-    fn of(handle: Handle) -> Self {
+    fn from_handle(handle: Handle) -> Self {
         Self(Arc::new(handle))
     }
 
@@ -292,7 +292,7 @@ impl Examined for PostgresStore {
     }
 
     fn has_dropped_rows(&self) -> Result<bool> {
-        Ok(!self.0.database.run(Mode::Read, spaces::left)?.is_empty())
+        Ok(!self.0.database.run(Mode::Read, spaces::dropped_space_numbers)?.is_empty())
     }
 
     /// Lets the server use the room of dead rows of the gallery's tables again.

@@ -491,7 +491,7 @@ impl Table {
     }
 
     /// Returns the columns that the function of the triggers reads, by their present names.
-    pub(crate) fn read(&self) -> impl Iterator<Item = &(String, i16)> {
+    pub(crate) fn trigger_columns(&self) -> impl Iterator<Item = &(String, i16)> {
         let is_read = |column: &str| {
             self.key.iter().any(|key| key.name == column)
                 || self.options.vector.as_deref() == Some(column)
@@ -595,12 +595,12 @@ impl Table {
     /// Returns the columns of the key as [`Table::key_columns`] has them, with another letter than `k`.
     pub(crate) fn key_columns_as(&self, letter: char) -> String {
         let columns = self.key.iter().zip(1..);
-        let of = |(column, at): (&Column, usize)| {
+        let definition = |(column, at): (&Column, usize)| {
             let collation =
                 column.collation.iter().map(|collation| format!(" COLLATE {collation}")).collect::<String>();
             format!("{letter}{at} {}{collation} NOT NULL, ", column.kind)
         };
-        columns.map(of).collect()
+        columns.map(definition).collect()
     }
 
     /// Returns the names of the key's columns in the gallery's own tables: `k1, k2`.

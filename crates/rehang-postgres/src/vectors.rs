@@ -347,21 +347,21 @@ fn write_states_and_values(
     attempt: Attempt,
 ) -> Step<BTreeSet<ItemKey>> {
     let n = space.number;
-    let of = |at: &usize| &writes[*at];
-    let keys: Vec<i64> = round.iter().map(|at| row_of(of(at).key)).collect();
-    let revisions: Vec<i64> = round.iter().map(|at| int(of(at).revision)).collect();
-    let provenances: Vec<&str> = round.iter().map(|at| of(at).provenance.name()).collect();
-    let sigmas: Vec<Option<f32>> = round.iter().map(|at| of(at).sigma2).collect();
+    let write_at = |at: &usize| &writes[*at];
+    let keys: Vec<i64> = round.iter().map(|at| row_of(write_at(at).key)).collect();
+    let revisions: Vec<i64> = round.iter().map(|at| int(write_at(at).revision)).collect();
+    let provenances: Vec<&str> = round.iter().map(|at| write_at(at).provenance.name()).collect();
+    let sigmas: Vec<Option<f32>> = round.iter().map(|at| write_at(at).sigma2).collect();
     let (bands, scores): (Vec<i16>, Vec<Option<f64>>) =
-        round.iter().map(|at| band_and_score(of(at).priority)).unzip();
-    let errors: Vec<Option<f32>> = round.iter().map(|at| of(at).squared_error).collect();
+        round.iter().map(|at| band_and_score(write_at(at).priority)).unzip();
+    let errors: Vec<Option<f32>> = round.iter().map(|at| write_at(at).squared_error).collect();
     let epoch = epoch.map(|epoch| int(epoch.number()));
     let is_half = schema::column_type(space.record.space.dimension).starts_with("halfvec");
     let (kind, values): (_, Box<dyn Parameter>) = if is_half {
-        let values = round.iter().map(|at| HalfVector::from_f32_slice(&of(at).vector)).collect();
+        let values = round.iter().map(|at| HalfVector::from_f32_slice(&write_at(at).vector)).collect();
         ("halfvec", Box::new(Many::new(&handle.pgvector.halfvecs, values)))
     } else {
-        let values = round.iter().map(|at| Vector::from(of(at).vector.clone())).collect();
+        let values = round.iter().map(|at| Vector::from(write_at(at).vector.clone())).collect();
         ("vector", Box::new(Many::new(&handle.pgvector.vectors, values)))
     };
     let kind = handle.pgvector.named(kind);

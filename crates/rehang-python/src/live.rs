@@ -394,8 +394,8 @@ fn verb(name: &str, given: &Options<'_, '_>) -> PyResult<Work> {
         "identify" => {
             let asked = filled!(given, { space, items, output } over IdentifyOptions::default());
             Box::new(move |upgrade, _, progress| {
-                let of = upgrade.identify(&asked, progress)?;
-                warned(&of, &of.found.findings)
+                let identified = upgrade.identify(&asked, progress)?;
+                warned(&identified, &identified.found.findings)
             })
         }
         "start" => {

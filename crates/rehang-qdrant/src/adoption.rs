@@ -58,7 +58,7 @@ pub(crate) fn adopt(
     old: Option<&str>,
     advance: &dyn Fn(u64, u64) -> bool,
 ) -> Result<Handle> {
-    let (handle, known) = connect(address, options, old)?;
+    let (handle, known) = look_up_gallery(address, options, old)?;
     handle.expect_same_collection()?;
     let facts = handle.facts()?;
     let (total, is_there) = (facts.points, known.is_some());
@@ -99,7 +99,7 @@ pub(crate) fn adopt(
         handle.client.index(&handle.ours, field, kind)?;
     }
     if known.options.is_none() {
-        take_in(&handle, &facts)?;
+        take_over_tags(&handle, &facts)?;
     }
     meta::change(&handle, |meta| {
         match &meta.options {
@@ -168,7 +168,7 @@ fn expect_no_other_gallery(handle: &Handle) -> Result<()> {
     let aliases = collection::aliases(&handle.client)?;
     let names = aliases.iter().filter(|(_, leads_to)| leads_to == here).map(|(alias, _)| alias.as_str());
     for name in names.chain([here]).filter(|name| *name != handle.options.collection) {
-        let ours = collection::ours(name);
+        let ours = collection::gallery_collection_name(name);
         if collection::look(&handle.client, &ours)?.is_some()
             && let of_name = meta::read_of(&handle.client, &ours)?
             && of_name.collection.as_deref().is_none_or(|collection| collection == here)
@@ -200,7 +200,7 @@ fn expect_ids(handle: &Handle) -> Result<()> {
 /// Takes over the tags that an earlier gallery left on the points, where the state beside the points was
 /// lost: its newest revision, and the slots of its spaces. A space that is made in a vector of that gallery
 /// gets the natives there ([`spaces::create`]).
-fn take_in(handle: &Handle, facts: &Facts) -> Result<()> {
+fn take_over_tags(handle: &Handle, facts: &Facts) -> Result<()> {
     let newest = handle.client.largest(handle.collection(), REVISION, &handle.tag([]))?;
     if let Some(newest) = newest.as_ref().and_then(Point::revision) {
         meta::give_after(handle, newest)?;
@@ -262,7 +262,7 @@ pub(crate) fn open(
     options: &CollectionOptions,
     old: Option<&str>,
 ) -> Result<Handle> {
-    let (handle, known) = connect(address, options, old)?;
+    let (handle, known) = look_up_gallery(address, options, old)?;
     let not_yet =
         || Error::not_found("gallery", &options.collection, handle.client.name()).advise(Remedy::AdoptTable);
     expect_options(&known.and_then(|known| known.options).ok_or_else(not_yet)?, options)?;
@@ -272,7 +272,7 @@ pub(crate) fn open(
 
 /// Looks at the server and the collection. Returns the handle on what may be a gallery there, with its
 /// state where there is one.
-pub(crate) fn connect(
+pub(crate) fn look_up_gallery(
     address: &QdrantAddress,
     options: &CollectionOptions,
     old: Option<&str>,
@@ -282,7 +282,7 @@ pub(crate) fn connect(
     collection::expect_server(&client)?;
     let alias = collection::aliases(&client)?.into_iter().find(|(alias, _)| *alias == options.collection);
     let leads_to = alias.map_or_else(|| options.collection.clone(), |(_, leads_to)| leads_to);
-    let ours = collection::ours(&options.collection);
+    let ours = collection::gallery_collection_name(&options.collection);
     let known = collection::look(&client, &ours)?.map(|_| meta::read_of(&client, &ours)).transpose()?;
     let made_of = known.as_ref().and_then(|known| known.collection.clone());
     let collection = made_of.unwrap_or_else(|| leads_to.clone());

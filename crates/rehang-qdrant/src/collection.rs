@@ -120,7 +120,7 @@ impl Limits {
     };
 
     /// Reads the limits of a collection's strict mode. Refuses a limit that would end an upgrade half-way.
-    fn of(strict: &Value, what: &str) -> Result<Self> {
+    fn from_strict_mode(strict: &Value, what: &str) -> Result<Self> {
         if strict["enabled"].as_bool() != Some(true) {
             return Ok(Self::NONE);
         }
@@ -191,7 +191,7 @@ impl CollectionOptions {
 }
 
 /// Returns the name of the gallery's own collection, beside the application's collection (or alias) `name`.
-pub(crate) fn ours(name: &str) -> String {
+pub(crate) fn gallery_collection_name(name: &str) -> String {
     format!("rehang_{name}")
 }
 
@@ -251,7 +251,7 @@ pub(crate) fn facts(client: &Client, collection: &str) -> Result<Facts> {
                    has to name the key; copy the points into a collection without them";
         return Err(Error::option(what, "with custom sharding", why));
     }
-    let limits = Limits::of(&found["config"]["strict_mode_config"], &what)?;
+    let limits = Limits::from_strict_mode(&found["config"]["strict_mode_config"], &what)?;
     if found["config"]["optimizer_config"]["prevent_unoptimized"].as_bool() == Some(true) {
         let why = "one without prevent_unoptimized, which hides points that were just written";
         return Err(Error::option(what, "with prevent_unoptimized", why));

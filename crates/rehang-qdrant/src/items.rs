@@ -160,7 +160,7 @@ pub(crate) fn tag_new_points(handle: &Handle, each: &mut dyn FnMut(u64) -> bool)
             let native = witnessed.iter().map(|space| is(&space.path("p"), Provenance::Native.name()));
             let of_page = revisions.iter().map(|revision| is(REVISION, *revision));
             let filter = all_of([any_of(of_page.collect::<Vec<_>>()), any_of(native.collect::<Vec<_>>())]);
-            vectors::witness(handle, &keys, &filter)?;
+            vectors::put_witnesses(handle, &keys, &filter)?;
         }
         done += page.len() as u64;
         if !each(done) {

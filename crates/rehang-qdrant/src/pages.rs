@@ -12,7 +12,7 @@ use crate::items::{has_source, tag_all};
 use crate::meta;
 use crate::payload::{REVISION, TAG};
 use crate::points::Point;
-use crate::queue::{first, walk_queue};
+use crate::queue::{first_of_shuffle, walk_queue};
 use crate::scroll::With;
 use crate::slot::SpaceSlot;
 
@@ -31,7 +31,7 @@ pub(crate) fn record(
 }
 
 /// Returns the payload fields and vectors that a read brings along for a record.
-pub(crate) fn with_of(handle: &Handle, space: &SpaceSlot, vectors_of: Option<&SpaceSlot>) -> With {
+pub(crate) fn with_for_record(handle: &Handle, space: &SpaceSlot, vectors_of: Option<&SpaceSlot>) -> With {
     let own = Some(space)
         .filter(|space| space.is_applications && vectors_of.is_none_or(|other| other.slot != space.slot));
     handle.with(own.into_iter().chain(vectors_of))
@@ -42,7 +42,7 @@ pub(crate) fn scan(handle: &Handle, scan: &Scan) -> Result<Vec<Record>> {
     let space = meta.find(&scan.space, &name)?;
     let vectors_of = scan.vectors_of.as_deref().map(|other| meta.find(other, &name)).transpose()?;
     tag_all(handle)?;
-    let with = with_of(handle, space, vectors_of);
+    let with = with_for_record(handle, space, vectors_of);
     // A queue needs the items' sources, so its records are never bare.
     let is_bare = !scan.contents && scan.select != Select::WorstFirst;
     let with = if is_bare { With { payload: json!([REVISION, TAG]), ..with } } else { with };
@@ -80,8 +80,8 @@ pub(crate) fn sample(handle: &Handle, sample: &Sample) -> Result<Drawn> {
     let space = meta.find(&sample.space, &name)?;
     let vectors_of = sample.vectors_of.as_deref().map(|other| meta.find(other, &name)).transpose()?;
     tag_all(handle)?;
-    let (keys, drawn_from) = first(handle, space, sample.among, sample.seed, sample.size)?;
-    let points = in_order(handle, &keys, &with_of(handle, space, vectors_of))?;
+    let (keys, drawn_from) = first_of_shuffle(handle, space, sample.among, sample.seed, sample.size)?;
+    let points = in_order(handle, &keys, &with_for_record(handle, space, vectors_of))?;
     Ok(Drawn {
         records: points.iter().filter_map(|point| record(handle, point, space, vectors_of)).collect(),
         drawn_from,

@@ -93,7 +93,7 @@ pub(crate) fn among(space: &SpaceSlot, among: Among) -> Value {
 
 /// Draws the first keys of a shuffle, and counts how many keys are in it. It passes over all ids, since the
 /// server cannot order by a hash of them. Where no keys are wanted, it only counts.
-pub(crate) fn first(
+pub(crate) fn first_of_shuffle(
     handle: &Handle,
     space: &SpaceSlot,
     of: Among,
@@ -132,7 +132,7 @@ pub(crate) fn waiting_in_sample(
             return Ok(waiting);
         }
     }
-    (drawn.keys, _) = first(handle, space, Among::Embeddable, seed, size)?;
+    (drawn.keys, _) = first_of_shuffle(handle, space, Among::Embeddable, seed, size)?;
     drawn.sample = sample;
     waiting_of(handle, space, &drawn.keys)
 }

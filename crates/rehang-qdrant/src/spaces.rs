@@ -140,7 +140,7 @@ pub(crate) fn make_missing(handle: &Handle, facts: &Facts) -> Result<()> {
     for space in ours().filter(|space| !facts.has(&space.vector)) {
         // The tags are changed first: a vector that is there says that the tags are right.
         let said = ["adapted", "native", "pending"].map(|said| is(&space.path("p"), said));
-        handle.change_each(&any_of(said.to_vec()), |page| vectors::set(space, &no_vector(), &page))?;
+        handle.change_each(&any_of(said.to_vec()), |page| vectors::set_mark_operation(space, &no_vector(), &page))?;
         make_like_old(handle, facts, &space.vector, &space.record.space)?;
     }
     if !facts.has_witness && ours().any(|space| space.is_witnessed) {
@@ -222,7 +222,7 @@ fn slot_left(handle: &Handle, vector: &str) -> Result<Option<u32>> {
 fn take_natives(handle: &Handle, space: &SpaceSlot) -> Result<()> {
     let not_native = any_of([is(&space.path("p"), "adapted"), is(&space.path("p"), "pending")]);
     let is_none = all_of([is(&space.path("p"), "none")]);
-    handle.change_each(&not_native, |page| vectors::set(space, &no_vector(), &page))?;
+    handle.change_each(&not_native, |page| vectors::set_mark_operation(space, &no_vector(), &page))?;
     handle.change_each(
         &is_none,
         |page| json!({"delete_vectors": {"filter": page, "vector": [space.vector]}}),
@@ -230,7 +230,7 @@ fn take_natives(handle: &Handle, space: &SpaceSlot) -> Result<()> {
     if space.is_witnessed {
         let unsaid = all_of([space.came_with_point(), is_empty(&space.path("p"))]);
         handle.change_each(&unsaid, |page| {
-            vectors::set(space, &json!({"p": Provenance::Native.name()}), &page)
+            vectors::set_mark_operation(space, &json!({"p": Provenance::Native.name()}), &page)
         })?;
     }
     Ok(())

@@ -51,7 +51,7 @@ impl QdrantStore {
         old: Option<&str>,
         advance: &dyn Fn(u64, u64) -> bool,
     ) -> Result<Self> {
-        adoption::adopt(address, options, old, advance).map(Self::of)
+        adoption::adopt(address, options, old, advance).map(Self::from_handle)
     }
 
     /// Opens a gallery that was [made](QdrantStore::adopt) of a collection. `old` is the name of the space of
@@ -63,10 +63,10 @@ impl QdrantStore {
     /// As [`QdrantStore::inspect`]; not found where the collection is no gallery yet; a conflict where it
     /// is one by other options.
     pub fn open(address: &QdrantAddress, options: &CollectionOptions, old: Option<&str>) -> Result<Self> {
-        adoption::open(address, options, old).map(Self::of)
+        adoption::open(address, options, old).map(Self::from_handle)
     }
 
-    fn of(handle: Handle) -> Self {
+    fn from_handle(handle: Handle) -> Self {
         Self(Arc::new(handle))
     }
 
@@ -77,7 +77,7 @@ impl QdrantStore {
     ///
     /// As [`QdrantStore::open`].
     pub fn with_clock(self, clock: Arc<dyn LeaseClock>, address: &QdrantAddress) -> Result<Self> {
-        let (handle, _) = adoption::connect(address, &self.0.options, self.0.old.as_deref())?;
+        let (handle, _) = adoption::look_up_gallery(address, &self.0.options, self.0.old.as_deref())?;
         Ok(Self(Arc::new(Handle { clock, ..handle })))
     }
 

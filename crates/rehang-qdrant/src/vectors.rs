@@ -175,16 +175,16 @@ fn reserve(
     let now_ms = handle.clock.now_ms();
     let mut operations = Vec::new();
     for provenance in [Provenance::Adapted, Provenance::Native] {
-        let mut of: BTreeMap<Revision, Vec<ItemKey>> = BTreeMap::new();
+        let mut keys_of: BTreeMap<Revision, Vec<ItemKey>> = BTreeMap::new();
         for write in writes.iter().filter(|write| write.provenance == provenance) {
-            of.entry(write.revision).or_default().push(write.key);
+            keys_of.entry(write.revision).or_default().push(write.key);
         }
-        if of.is_empty() {
+        if keys_of.is_empty() {
             continue;
         }
         // The epoch in which the vector is reserved; a native vector has none.
         let epoch = epoch.filter(|_| provenance == Provenance::Adapted).map(Epoch::number);
-        let read: Vec<Value> = of
+        let read: Vec<Value> = keys_of
             .iter()
             .map(|(revision, keys)| {
                 let of_now = if provenance == Provenance::Native {
@@ -208,11 +208,11 @@ fn reserve(
             not.push(json!({"key": space.path("e"), "range": {"gt": epoch}}));
         }
         let filter = json!({
-            "must": [has_id(of.values().flatten().copied()), any_of(read), any_of(free)],
+            "must": [has_id(keys_of.values().flatten().copied()), any_of(read), any_of(free)],
             "must_not": not,
         });
         let mark = json!({"p": "pending", "k": name, "u": now_ms.saturating_add(RESERVED_MS), "l": epoch});
-        operations.push(set(space, &mark, &filter));
+        operations.push(set_mark_operation(space, &mark, &filter));
     }
     handle.client.change(handle.collection(), &operations)
 }
@@ -291,18 +291,18 @@ pub(crate) fn take_out(handle: &Handle, space: &SpaceSlot) -> Result<()> {
 }
 
 /// Puts a witness into the points of `keys` that pass a filter.
-pub(crate) fn witness(handle: &Handle, keys: &[ItemKey], filter: &Value) -> Result<()> {
+pub(crate) fn put_witnesses(handle: &Handle, keys: &[ItemKey], filter: &Value) -> Result<()> {
     put_where(handle, keys, filter, |_| BTreeMap::from([(WITNESS, Numbers::WITNESS)]))
 }
 
 /// Step 2: writes the vectors that this write has reserved.
 fn put_vectors(handle: &Handle, space: &SpaceSlot, writes: &[&VectorWrite], name: &str) -> Result<()> {
-    let of: BTreeMap<ItemKey, &VectorWrite> = writes.iter().map(|write| (write.key, *write)).collect();
-    let keys: Vec<ItemKey> = of.keys().copied().collect();
+    let write_of: BTreeMap<ItemKey, &VectorWrite> = writes.iter().map(|write| (write.key, *write)).collect();
+    let keys: Vec<ItemKey> = write_of.keys().copied().collect();
     // Points that step 3 has marked pass too. A server that was killed applies this write once more to what
     // it had flushed, which may be the payload and not the witness.
     let is_this_write = any_of([is(&space.path("k"), name), is(&space.path("w"), name)]);
-    put_where(handle, &keys, &is_this_write, |key| space.sent(space.at_length_1(&of[&key].vector)).collect())
+    put_where(handle, &keys, &is_this_write, |key| space.sent(space.at_length_1(&write_of[&key].vector)).collect())
 }
 
 /// Writes vectors of those points that pass a filter. A point that is gone fails the whole request, of which
@@ -371,14 +371,14 @@ fn say_who(
         .into_values()
         .map(|(mark, keys)| {
             let reserved = [has_id(keys.into_iter()), is(&space.path("k"), name)];
-            set(space, &mark, &all_of(reserved))
+            set_mark_operation(space, &mark, &all_of(reserved))
         })
         .collect();
     handle.client.change(handle.collection(), &operations)
 }
 
 /// Makes the operation that changes a space's part of the tag of items that pass a filter.
-pub(crate) fn set(space: &SpaceSlot, mark: &Value, filter: &Value) -> Value {
+pub(crate) fn set_mark_operation(space: &SpaceSlot, mark: &Value, filter: &Value) -> Value {
     json!({"set_payload": {"payload": mark, "key": format!("{TAG}.{}", space.field()), "filter": filter}})
 }
 
@@ -404,7 +404,7 @@ pub(crate) fn set_priorities(
                     "must": [has_id([*key].into_iter()), is(REVISION, *revision), is(&there.path("p"), "adapted")],
                     "must_not": [{"key": there.path("e"), "range": {"gt": epoch.number()}}],
                 });
-                set(there, &json!({"b": band, "q": score, "a": name}), &filter)
+                set_mark_operation(there, &json!({"b": band, "q": score, "a": name}), &filter)
             })
             .collect();
         handle.client.change(handle.collection(), &operations)?;
@@ -426,7 +426,7 @@ pub(crate) fn forget_natives(handle: &Handle, space: &str, epoch: Epoch, limit: 
         let (name, keys) = (handle.tokens.next(), || has_id(some.iter().map(|point| point.key)));
         let mut natives = native();
         natives.push(keys());
-        let out = set(there, &json!({"p": "none", "w": name, "x": null, "t": null}), &all_of(natives));
+        let out = set_mark_operation(there, &json!({"p": "none", "w": name, "x": null, "t": null}), &all_of(natives));
         // The vector is removed only while the tag still says that it is none.
         let gone = || all_of([keys(), is(&there.path("p"), "none"), is(&there.path("w"), name.as_str())]);
         let remove = json!({"delete_vectors": {"filter": gone(), "vector": [there.vector]}});
@@ -480,7 +480,7 @@ pub(crate) fn record_failures(
                 let reason: String = reason.chars().take(REASON_MAX).collect();
                 // An empty reason would count as no reason.
                 let reason = if reason.is_empty() { " ".to_owned() } else { reason };
-                set(space, &json!({"f": reason}), &all_of(of_now))
+                set_mark_operation(space, &json!({"f": reason}), &all_of(of_now))
             })
             .collect();
         handle.client.change(handle.collection(), &operations)?;
@@ -515,7 +515,7 @@ pub(crate) fn clear_failures(handle: &Handle, space: &str) -> Result<u64> {
     let space = &meta::space(handle, space)?;
     let failed = || none_of([is_empty(&space.path("f"))]);
     let count = handle.client.count(handle.collection(), &failed())?;
-    handle.client.change(handle.collection(), &[set(space, &json!({"f": null}), &failed())])?;
+    handle.client.change(handle.collection(), &[set_mark_operation(space, &json!({"f": null}), &failed())])?;
     Ok(count)
 }
 

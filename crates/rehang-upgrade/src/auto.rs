@@ -24,7 +24,7 @@ use crate::live::until::{Until, reaches};
 use crate::observe::expect_going;
 use crate::record::{Phase, Recorded, Serving, UpgradeRecord};
 use crate::serve::index::prepare_index;
-use crate::setup::{expect_between, is_the_same};
+use crate::setup::{expect_between, has_same_plan};
 use crate::upgrade::{Outlook, PairsFiles, Run, Upgrade};
 use crate::verbs::{Started, Switched};
 use crate::way::{PROBE_ITEMS, WayReason, Ways, misses_too_many};
@@ -72,16 +72,19 @@ impl Step {
 #[serde(rename_all = "kebab-case", tag = "why")]
 pub enum Halt {
     /// Nothing is left to embed, and searches go to the new model. Only a person finishes the upgrade.
-    Home,
+    #[serde(rename = "home")]
+    NothingToEmbed,
     /// The share of native items that was asked for is reached.
     Reached,
     /// The next step would fill the new space, which was not asked for.
     BeforeStart,
     /// The examination of the gallery found problems that need attention first.
-    Ill,
+    #[serde(rename = "ill")]
+    NeedsAttention,
     /// More than one item in a hundred has no vector in the new space, and cannot be embedded. After the
     /// switch of a plain upgrade no search would find them.
-    Lacking,
+    #[serde(rename = "lacking")]
+    TooManyMissing,
     /// Held-out pairs are too few to say what the upgrade would buy.
     TooFewPairs,
     /// The quality of doing nothing was not measured, so nothing says whether the switch pays.
@@ -231,7 +234,7 @@ impl Upgrade {
             }
             if forecast.is_none() {
                 let is_enough = || -> Result<bool> {
-                    Ok(is_fitted && DrawnPairs::asking(store, old, new)?.pairs.may_be_reported())
+                    Ok(is_fitted && DrawnPairs::forecast_queries(store, old, new)?.pairs.may_be_reported())
                 };
                 return Ok(Next::Step(if drawn || is_enough()? { Step::Report } else { Step::Pairs }));
             }
@@ -239,7 +242,7 @@ impl Upgrade {
         let Some(record) = record.filter(|record| record.phase == Phase::Filled) else {
             return Ok(Next::Step(Step::Start));
         };
-        if !is_the_same(&record, &planned.setup()) {
+        if !has_same_plan(&record, &planned.setup()) {
             return Ok(Next::Step(Step::Start));
         }
         let counts = store.counts(&new.name)?;
@@ -266,7 +269,7 @@ impl Upgrade {
         let until = share_of(until, forecast.as_ref(), || self.cost_of_all(&planned))?;
         let is_reached = matches!(until, Until::Fraction(wanted) if reaches(&counts, wanted));
         Ok(match (is_left, is_reached) {
-            (false, _) => Next::Halt(Halt::Home),
+            (false, _) => Next::Halt(Halt::NothingToEmbed),
             (true, true) => Next::Halt(Halt::Reached),
             (true, false) => Next::Step(Step::Run),
         })
@@ -282,9 +285,9 @@ impl Upgrade {
         let serves = store.serving()?.as_ref() == Some(new);
         Ok(match (serves, self.is_all_native()?) {
             (true, false) => Next::Step(Step::Run),
-            (true, true) => Next::Halt(Halt::Home),
+            (true, true) => Next::Halt(Halt::NothingToEmbed),
             (false, false) => Next::Step(Step::Backfill),
-            (false, true) if misses_too_many(&store.counts(new)?) => Next::Halt(Halt::Lacking),
+            (false, true) if misses_too_many(&store.counts(new)?) => Next::Halt(Halt::TooManyMissing),
             (false, true) => Next::Step(Step::Switch),
         })
     }
@@ -326,14 +329,14 @@ impl Upgrade {
         }
         let (mut drawn, mut embedded, mut is_planned, mut backfilled) = (false, 0, false, None);
         let mut lacking = u64::MAX;
-        let mut anew = self.anew(&asked, files)?;
+        let mut to_repeat = self.step_to_repeat(&asked, files)?;
         let is_begun = find_space(self.store(), &self.configuration().new.name)?.is_some();
         if !is_begun {
             let (configuration, location) = (self.configuration(), &self.configuration().gallery);
             let examination = examine_store(location, &*self.store, Some(configuration), false, false)?;
             tell(&StepResult::Examined(&examination))?;
             if examination.findings.iter().any(|finding| finding.severity == Severity::Problem) {
-                return Ok(Halt::Ill);
+                return Ok(Halt::NeedsAttention);
             }
         }
         let mut ways = self.ways(&asked, files)?;
@@ -356,7 +359,7 @@ impl Upgrade {
             let budget = asked.pairs.run.budget.map(|all| all.saturating_sub(embedded));
             // No run of these steps follows: each has to end, so that the next step can be found.
             let run = RunOptions { budget, follow: false, ..asked.pairs.run };
-            let next = anew.take().map_or_else(|| self.next(&asked, drawn), |step| Ok(Next::Step(step)))?;
+            let next = to_repeat.take().map_or_else(|| self.next(&asked, drawn), |step| Ok(Next::Step(step)))?;
             let is_plain = asked.way == Some(Way::Plain);
             let step = match next {
                 // Items that came during the backfill do not keep the switch waiting: a run
@@ -394,7 +397,7 @@ impl Upgrade {
                     let is_fitted = fitting::fitted(self.store(), &configuration.new.name)?.is_some();
                     // The map that is there was fitted on fewer pairs.
                     if now > 0 && is_fitted && !configuration.names_adapter() {
-                        anew = Some(Step::Fit);
+                        to_repeat = Some(Step::Fit);
                     }
                 }
                 Step::Fit => tell(&StepResult::Fit(&self.fit(asked.method, asked.within, progress)?))?,
@@ -406,7 +409,7 @@ impl Upgrade {
                     }
                 }
                 Step::Report => {
-                    if !self.asking()?.pairs.may_be_reported() {
+                    if !self.forecast_queries()?.pairs.may_be_reported() {
                         return Ok(Halt::TooFewPairs);
                     }
                     tell(&StepResult::Report(&self.report(progress)?))?;
@@ -419,7 +422,7 @@ impl Upgrade {
                         let embeddable = sample::embeddable(self.store(), &self.configuration().new.name)?;
                         let never = counts.items.saturating_sub(embeddable).min(counts.lacking);
                         if misses_too_many(&Counts { lacking: never, ..counts }) {
-                            return Ok(Halt::Lacking);
+                            return Ok(Halt::TooManyMissing);
                         }
                         // Items that came during the backfill are embedded first, as long as each round
                         // leaves fewer of them.
@@ -459,7 +462,7 @@ impl Upgrade {
                         return Ok(match ending {
                             Ending::ReachedFraction => Halt::Reached,
                             _ if is_finished => Halt::Finished,
-                            _ => Halt::Home,
+                            _ => Halt::NothingToEmbed,
                         });
                     }
                     backfilled = Some(ending);
@@ -475,7 +478,7 @@ impl Upgrade {
     /// What is wrong with the file of queries; as [`Upgrade::next`].
     pub fn steps_left(&self, asked: &AutoOptions, files: &PairsFiles<'_>) -> Result<StepsLeft> {
         asked.expect_of_its_way(files)?;
-        let again = self.anew(asked, files)?.map(Next::Step);
+        let again = self.step_to_repeat(asked, files)?.map(Next::Step);
         let ways = self.ways(asked, files)?;
         let (way, may_be_plain) = (ways.way, ways.needs_probe());
         let asked = &AutoOptions { way: Some(way), ..*asked };
@@ -509,7 +512,7 @@ impl Upgrade {
     ///
     /// What is wrong with the file of queries; as [`Configuration::planned`](crate::Configuration::planned);
     /// those of the store.
-    fn anew(&self, asked: &AutoOptions, files: &PairsFiles<'_>) -> Result<Option<Step>> {
+    fn step_to_repeat(&self, asked: &AutoOptions, files: &PairsFiles<'_>) -> Result<Option<Step>> {
         let (store, configuration) = (self.store(), self.configuration());
         let recorded = Recorded::read(store)?;
         let is_sampling = recorded.is_some_and(|recorded| recorded.record.phase == Phase::Sampling);
@@ -531,9 +534,9 @@ impl Upgrade {
     }
 
     /// Reads the pairs whose items would be the queries of a report.
-    fn asking(&self) -> Result<Asking> {
+    fn forecast_queries(&self) -> Result<Asking> {
         let configuration = self.configuration();
-        DrawnPairs::asking(self.store(), &configuration.old, &configuration.new)
+        DrawnPairs::forecast_queries(self.store(), &configuration.old, &configuration.new)
     }
 
     /// Whether no forecast is needed: the file names no adapter, everything is native, and too few pairs are
@@ -541,7 +544,7 @@ impl Upgrade {
     fn needs_no_forecast(&self) -> Result<bool> {
         Ok(!self.configuration().names_adapter()
             && self.is_all_native()?
-            && !self.asking()?.pairs.may_be_reported())
+            && !self.forecast_queries()?.pairs.may_be_reported())
     }
 
     /// Finds the share of native items from which on the switch is worth it.

@@ -423,10 +423,10 @@ impl Configuration {
     /// that names the key.
     pub fn read(path: &Path) -> Result<Self> {
         let document = read_toml(path)?;
-        Self::of(document, path).map_err(|error| error.context(path.display().to_string()))
+        Self::from_document(document, path).map_err(|error| error.context(path.display().to_string()))
     }
 
-    fn of(document: Document, path: &Path) -> Result<Self> {
+    fn from_document(document: Document, path: &Path) -> Result<Self> {
         let base = folder_of(path);
         if document.new.encoder.is_some() {
             return Err(Error::option("[new.encoder]", "given", "[encoder], which is the new model's"));
@@ -485,7 +485,7 @@ impl Configuration {
         if self.is_plain(store)? {
             return self.planned_plain(store);
         }
-        let adapter = self.read_adapter(store).map_err(|error| self.named(error))?;
+        let adapter = self.read_adapter(store).map_err(|error| self.with_name(error))?;
         Ok(Planned {
             old: Space { normalised: adapter.old.normalised, ..self.old.clone() },
             new: Space { normalised: adapter.output_space().normalised, ..self.new.clone() },
@@ -601,7 +601,7 @@ impl Configuration {
     ///
     /// As [`Location::open`].
     pub fn open_gallery(&self) -> Result<Arc<dyn Examined>> {
-        self.gallery.open().map_err(|error| self.named(error))
+        self.gallery.open().map_err(|error| self.with_name(error))
     }
 
     /// Opens the encoder of the new model, for the new space as the gallery or the adapter has it.
@@ -663,7 +663,7 @@ impl Configuration {
         let Some(encoder) = &self.encoder else { return Ok(Vec::new()) };
         let mut findings = Vec::new();
         if find_space(store, &self.old.name)?.is_some() {
-            let learnt = manners::kept(store, &self.new.name)?;
+            let learnt = manners::read(store, &self.new.name)?;
             let cut = self.service().zip(learnt).and_then(|(service, learnt)| service.known_cut(&learnt));
             // A tokeniser that cannot be read is an error of the verb that embeds.
             let lengths = Lengths::open(encoder, folder_of(&self.path)).ok().flatten();
@@ -720,7 +720,7 @@ impl Configuration {
     /// Adds to an error of an encoder which table of which file it is about.
     fn of_model(&self, space: &str, error: Error) -> Error {
         let table = if space == self.old.name { "[old.encoder]" } else { "[encoder]" };
-        self.named(error.context(table))
+        self.with_name(error.context(table))
     }
 
     /// Service of the new model's encoder, where it has one.
@@ -742,7 +742,7 @@ impl Configuration {
         } else {
             let fingerprint = rehang_files::adapter_file::fingerprint(adapter)?;
             let Some(report) = kept::read(store, Kind::Report, &fingerprint)? else { return Ok(None) };
-            let name = kept::named(store, Kind::Report, &fingerprint);
+            let name = kept::display_name(store, Kind::Report, &fingerprint);
             (String::from_utf8_lossy(&report).into_owned(), name)
         };
         Forecast::read(&text, &source, &planned.setup()).map(Some).map_err(|error| self.of_forecast(error))
@@ -801,7 +801,7 @@ impl Configuration {
         }
     }
 
-    fn named(&self, error: Error) -> Error {
+    fn with_name(&self, error: Error) -> Error {
         error.context(self.name())
     }
 }
@@ -855,7 +855,7 @@ mod tests {
                 space("small"),
                 space("Large-2")
             );
-            Configuration::of(toml::from_str(&text).unwrap(), Path::new("rehang.toml"))
+            Configuration::from_document(toml::from_str(&text).unwrap(), Path::new("rehang.toml"))
         };
         let postgres = "kind = \"postgres\"\ntable = \"notes\"\nvector = \"embedding\"";
         let column = "column = \"mine\"";
@@ -882,7 +882,7 @@ mod tests {
                 "[gallery]\nkind = \"qdrant\"\nurl = \"http://10.0.0.1:6333\"\ncollection = \"notes\"\nkey_env = \"PATH\"\n{more}
                  [old]\nname = \"a\"\ndimension = 2\ndistance = \"l2\"\n[new]\nname = \"b\"\ndimension = 2\ndistance = \"l2\""
             );
-            Configuration::of(toml::from_str(&text).unwrap(), Path::new("rehang.toml")).unwrap().gallery
+            Configuration::from_document(toml::from_str(&text).unwrap(), Path::new("rehang.toml")).unwrap().gallery
         };
         let refused = read("").open().err().unwrap().to_string();
         assert!(refused.contains("plain_http = true"), "{refused}");
@@ -898,7 +898,7 @@ mod tests {
         let read = |gallery: &str| {
             let spaces = "[old]\nname = \"a\"\ndimension = 2\ndistance = \"l2\"\n[new]\nname = \"b\"\ndimension = 2\ndistance = \"l2\"";
             let text = format!("[gallery]\n{gallery}\nroot_certificates = \"corp.pem\"\n{spaces}");
-            Configuration::of(toml::from_str(&text).unwrap(), Path::new("there/rehang.toml"))
+            Configuration::from_document(toml::from_str(&text).unwrap(), Path::new("there/rehang.toml"))
         };
         for gallery in [
             "kind = \"qdrant\"\nurl = \"https://10.0.0.1:6333\"\ncollection = \"notes\"",

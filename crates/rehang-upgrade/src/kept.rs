@@ -23,12 +23,12 @@ pub(crate) enum Kind {
 impl Kind {
     const ALL: [Self; 4] = [Self::Adapter, Self::Bridge, Self::Report, Self::Learned];
 
-    fn of(self, fingerprint: &str) -> String {
-        let (kind, ending) = self.around();
+    fn file_name(self, fingerprint: &str) -> String {
+        let (kind, ending) = self.prefix_and_suffix();
         format!("{kind}{fingerprint}{ending}")
     }
 
-    fn around(self) -> (&'static str, &'static str) {
+    fn prefix_and_suffix(self) -> (&'static str, &'static str) {
         match self {
             Self::Adapter => ("adapter-", ".safetensors"),
             Self::Bridge => ("bridge-", ".safetensors"),
@@ -39,26 +39,26 @@ impl Kind {
 
     /// Returns the fingerprint in a file's name; `None` where the file is not of this kind.
     fn fingerprint(self, name: &str) -> Option<&str> {
-        let (kind, ending) = self.around();
+        let (kind, ending) = self.prefix_and_suffix();
         name.strip_prefix(kind)?.strip_suffix(ending)
     }
 }
 
 /// Reads a file of an adapter or a bridge; `None` where there is none.
 pub(crate) fn read(store: &dyn Ledger, kind: Kind, fingerprint: &str) -> Result<Option<Vec<u8>>> {
-    Files::in_ledger(store).read(&kind.of(fingerprint))
+    Files::in_ledger(store).read(&kind.file_name(fingerprint))
 }
 
 pub(crate) fn has(store: &dyn Ledger, kind: Kind, fingerprint: &str) -> Result<bool> {
-    Files::in_ledger(store).has(&kind.of(fingerprint))
+    Files::in_ledger(store).has(&kind.file_name(fingerprint))
 }
 
 pub(crate) fn write(store: &dyn Ledger, kind: Kind, fingerprint: &str, bytes: &[u8]) -> Result<()> {
-    Files::in_ledger(store).write(&kind.of(fingerprint), bytes)
+    Files::in_ledger(store).write(&kind.file_name(fingerprint), bytes)
 }
 
 pub(crate) fn remove(store: &dyn Ledger, kind: Kind, fingerprint: &str) -> Result<()> {
-    let name = kind.of(fingerprint);
+    let name = kind.file_name(fingerprint);
     Files::in_ledger(store).retain(|other| other != name)
 }
 
@@ -80,7 +80,7 @@ pub(crate) fn adapter(store: &dyn Ledger, fingerprint: &str) -> Result<Option<Ar
         return Ok(Some(Arc::clone(adapter)));
     }
     let Some(bytes) = read(store, Kind::Adapter, fingerprint)? else { return Ok(None) };
-    let name = named(store, Kind::Adapter, fingerprint);
+    let name = display_name(store, Kind::Adapter, fingerprint);
     let adapter = Arc::new(adapter_file::from_bytes(&bytes, &name)?);
     *last = Some((fingerprint.to_owned(), Arc::clone(&adapter)));
     Ok(Some(adapter))
@@ -106,7 +106,7 @@ pub(crate) fn keep_adapter(store: &dyn Ledger, fingerprint: &str, adapter: &Adap
 /// As [`adapter`].
 pub(crate) fn bridge(store: &dyn Ledger, fingerprint: &str) -> Result<Option<Arc<Bridge>>> {
     let Some(bytes) = read(store, Kind::Bridge, fingerprint)? else { return Ok(None) };
-    bridge_file::from_bytes(&bytes, &named(store, Kind::Bridge, fingerprint))
+    bridge_file::from_bytes(&bytes, &display_name(store, Kind::Bridge, fingerprint))
         .map(|bridge| Some(Arc::new(bridge)))
 }
 
@@ -124,8 +124,8 @@ pub(crate) fn keep_bridge(store: &dyn Ledger, bridge: &Bridge) -> Result<String>
 }
 
 /// Returns the name that errors give to a file: the file's own, and the store's.
-pub(crate) fn named(store: &dyn Ledger, kind: Kind, fingerprint: &str) -> String {
-    format!("{} in {}", kind.of(fingerprint), store.name())
+pub(crate) fn display_name(store: &dyn Ledger, kind: Kind, fingerprint: &str) -> String {
+    format!("{} in {}", kind.file_name(fingerprint), store.name())
 }
 
 /// Removes the files of adapters and bridges, except those that are in use: `is_used` is given a file's kind
@@ -148,7 +148,7 @@ pub(crate) fn retain(store: &dyn Ledger, is_used: impl Fn(Kind, &str) -> bool) -
 /// # Errors
 ///
 /// Those of the store.
-pub(crate) fn take_in(store: &dyn Ledger, folder: &Path) -> Result<()> {
+pub(crate) fn import_folder(store: &dyn Ledger, folder: &Path) -> Result<()> {
     if !folder.is_dir() || Files::in_ledger(store).are_kept()? {
         return Ok(());
     }
@@ -161,5 +161,5 @@ pub(crate) fn take_in(store: &dyn Ledger, folder: &Path) -> Result<()> {
             Files::in_ledger(store).write(&name, &bytes)?;
         }
     }
-    crate::learn::asked::take_in(store, folder)
+    crate::learn::asked::import_folder(store, folder)
 }

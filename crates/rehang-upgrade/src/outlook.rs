@@ -62,10 +62,10 @@ pub(crate) fn sources(
             }
         }
     }
-    let of = if is_all { String::new() } else { format!("The first {looked_at} items were looked at. ") };
+    let looked_at_text = if is_all { String::new() } else { format!("The first {looked_at} items were looked at. ") };
     let mut findings: Vec<Finding> = cut
         .filter(|_| is_cut + may_be_cut > 0)
-        .map(|cut| cut_sources(cut, is_cut, may_be_cut, &of))
+        .map(|cut| cut_sources(cut, is_cut, may_be_cut, &looked_at_text))
         .into_iter()
         .chain(lengths.iter().flat_map(Lengths::findings))
         .collect();
@@ -80,7 +80,7 @@ pub(crate) fn sources(
     let seen = format!("{}.", told.collect::<Vec<_>>().join("; "));
     let finding = Finding::warning("peculiar-sources", seen)
         .may_mean(format!(
-            "{of}Services refuse such texts or make nothing of them, and a run lists them as failed."
+            "{looked_at_text}Services refuse such texts or make nothing of them, and a run lists them as failed."
         ))
         .remedy("Give these items a text, or no source.");
     findings.push(finding);
@@ -122,7 +122,7 @@ pub(crate) fn cut_vectors(
     if space.distance == Distance::Cosine || space.normalised {
         return Ok(None);
     }
-    let records = sample::some(store, &space.name, VECTORS_MAX, Some(&space.name))?;
+    let records = sample::draw(store, &space.name, VECTORS_MAX, Some(&space.name))?;
     let natives = records
         .iter()
         .filter_map(|record| record.vector.as_ref())

@@ -279,11 +279,11 @@ impl Recorded {
     ///
     /// Not found where there is none.
     pub fn expect(store: &dyn Ledger) -> Result<Self> {
-        Self::read(store)?.ok_or_else(|| Self::is_missing(store))
+        Self::read(store)?.ok_or_else(|| Self::missing_upgrade(store))
     }
 
     /// Returns the error for a gallery that has no upgrade.
-    pub(crate) fn is_missing(store: &dyn Ledger) -> Error {
+    pub(crate) fn missing_upgrade(store: &dyn Ledger) -> Error {
         Error::not_found("upgrade", "started", store.name()).advise(Remedy::BeginUpgrade)
     }
 

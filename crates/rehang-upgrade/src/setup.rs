@@ -41,7 +41,7 @@ impl UpgradeSetup<'_> {
         expect_of_adapter(&adapter.old, self.old, "old")?;
         expect_of_adapter(&adapter.new, self.new, "new")?;
         expect_spaces(store, self.old, &self.outputs())?;
-        Ok(drift::input(store, adapter, &self.old.name)?.into_iter().collect())
+        Ok(drift::input_drift_finding(store, adapter, &self.old.name)?.into_iter().collect())
     }
 
     /// Returns the adapter's fingerprint, as the record of the upgrade has it: empty without an adapter.
@@ -92,7 +92,7 @@ pub(crate) fn expect_spaces(store: &dyn Ledger, old: &Space, new: &Space) -> Res
         && record.is_between(&old.name, &new.name)
         && find_space(store, &old.name)?.is_none()
     {
-        return Err(finished(store, &record));
+        return Err(finished_error(store, &record));
     }
     let found = expect_space(store, &old.name)?;
     if (found.space.dimension, found.space.distance) != (old.dimension, old.distance) {
@@ -145,7 +145,7 @@ pub(crate) fn is_ongoing(record: &UpgradeRecord, setup: &UpgradeSetup<'_>) -> bo
 
 /// Whether a `start` continues the upgrade of a record, instead of beginning one. It begins one where pairs
 /// were drawn, since nothing is planned yet.
-pub(crate) fn goes_on(record: &UpgradeRecord, setup: &UpgradeSetup<'_>) -> bool {
+pub(crate) fn continues_upgrade(record: &UpgradeRecord, setup: &UpgradeSetup<'_>) -> bool {
     record.phase != Phase::Sampling && is_ongoing(record, setup)
 }
 
@@ -153,9 +153,9 @@ pub(crate) fn goes_on(record: &UpgradeRecord, setup: &UpgradeSetup<'_>) -> bool 
 /// another order, so that a fill has to make all again.
 pub(crate) fn may_hold_others(recorded: Option<&Recorded>, setup: &UpgradeSetup<'_>, has_new: bool) -> bool {
     match recorded.map(|recorded| &recorded.record) {
-        Some(record) if goes_on(record, setup) => {
+        Some(record) if continues_upgrade(record, setup) => {
             let has_others = record.adapted_before || record.refitting;
-            !is_the_same(record, setup) || (has_others && !is_filled(record, setup))
+            !has_same_plan(record, setup) || (has_others && !is_filled(record, setup))
         }
         // A space that is there before the record of its upgrade belongs to the application.
         _ => has_new,
@@ -168,10 +168,10 @@ pub(crate) fn is_filled(record: &UpgradeRecord, setup: &UpgradeSetup<'_>) -> boo
     matches!(record.phase, Phase::Filled | Phase::RolledBack)
         && !record.refitting
         && record.is_between(&setup.old.name, &setup.new.name)
-        && is_the_same(record, setup)
+        && has_same_plan(record, setup)
 }
 
-pub(crate) fn is_the_same(record: &UpgradeRecord, setup: &UpgradeSetup<'_>) -> bool {
+pub(crate) fn has_same_plan(record: &UpgradeRecord, setup: &UpgradeSetup<'_>) -> bool {
     setup.fingerprint().is_ok_and(|fingerprint| fingerprint == record.adapter) && record.order == setup.order
 }
 
@@ -270,7 +270,7 @@ pub(crate) fn upgrade_of(store: &dyn Ledger) -> String {
     format!("the upgrade of {}", store.name())
 }
 
-pub(crate) fn finished(store: &dyn Ledger, record: &UpgradeRecord) -> Error {
+pub(crate) fn finished_error(store: &dyn Ledger, record: &UpgradeRecord) -> Error {
     Error::wrong_phase(
         upgrade_of(store),
         format!(

@@ -82,7 +82,7 @@ impl Upgrade {
     /// As [`Configuration::open_gallery`].
     pub fn new(configuration: Configuration) -> Result<Self> {
         let store = configuration.open_gallery()?;
-        kept::take_in(&*store, &configuration.folder())?;
+        kept::import_folder(&*store, &configuration.folder())?;
         Ok(Self { configuration, store })
     }
 
@@ -913,7 +913,7 @@ impl Upgrade {
         let record = Recorded::read(self.store())?.map(|recorded| recorded.record);
         if record.is_some_and(|record| record.phase == Phase::Sampling && record.bridge.is_some()) {
             self.remove_bridge()?;
-            return verbs::served_again(self.store(), self.configuration.old.name.clone());
+            return verbs::rolled_back_result(self.store(), self.configuration.old.name.clone());
         }
         verbs::rollback(self.store(), &self.under_way()?.setup(), &Unobserved)
     }

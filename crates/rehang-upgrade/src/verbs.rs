@@ -16,8 +16,8 @@ use crate::observe::{Observation, Observer};
 use crate::record::{BridgeInUse, OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
 use crate::serve::index::{prepare_index, recall};
 use crate::setup::{
-    UpgradeSetup, as_sentences, expect_adapter, expect_between, expect_no_other, expect_spaces,
-    expect_upgrade, finished, goes_on, is_filled, is_ongoing, is_the_same, may_hold_others, upgrade_of,
+    UpgradeSetup, as_sentences, continues_upgrade, expect_adapter, expect_between, expect_no_other, expect_spaces,
+    expect_upgrade, finished_error, has_same_plan, is_filled, is_ongoing, may_hold_others, upgrade_of,
 };
 
 /// Number of times that a record is read again before a change of it is given up.
@@ -221,8 +221,8 @@ pub fn start(store: &dyn Store, setup: &UpgradeSetup<'_>, observer: &dyn Observe
     let fingerprint = setup.fingerprint()?;
     setup.adapter.map_or(Ok(()), |adapter| kept::keep_adapter(store, &fingerprint, adapter))?;
     let fresh = UpgradeRecord::new(setup.old.clone(), new.clone(), fingerprint, setup.order);
-    let continues = earlier.as_ref().is_some_and(|earlier| goes_on(&earlier.record, setup));
-    let replanned = continues && earlier.as_ref().is_some_and(|earlier| !is_the_same(&earlier.record, setup));
+    let continues = earlier.as_ref().is_some_and(|earlier| continues_upgrade(&earlier.record, setup));
+    let replanned = continues && earlier.as_ref().is_some_and(|earlier| !has_same_plan(&earlier.record, setup));
     let has_new = find_space(store, &new.name)?.is_some();
     let filled = has_new && earlier.as_ref().is_some_and(|earlier| is_filled(&earlier.record, setup));
     let adapted_before = filler.is_some() && may_hold_others(earlier.as_ref(), setup, has_new);
@@ -427,7 +427,7 @@ pub fn switch(
     let mut recorded = expect_upgrade(store, setup)?;
     match recorded.record.phase {
         Phase::Filled | Phase::RolledBack => {}
-        Phase::Finished => return Err(finished(store, &recorded.record)),
+        Phase::Finished => return Err(finished_error(store, &recorded.record)),
         phase @ (Phase::Sampling | Phase::Filling | Phase::Abandoned) => {
             let phase = format!("{}: only a filled one can be switched", phase.name());
             return Err(Error::wrong_phase(upgrade_of(store), phase).advise(Remedy::ContinueFilling));
@@ -531,7 +531,7 @@ pub fn set_bridge(
 /// Fails where the old space does not serve, so that no bridge is of use.
 pub(crate) fn expect_may_bridge(store: &dyn Ledger, record: &UpgradeRecord) -> Result<()> {
     if record.phase == Phase::Finished {
-        return Err(finished(store, record));
+        return Err(finished_error(store, record));
     }
     if record.is_served(store)? {
         let phase = "switched: new queries search new vectors, and need no bridge";
@@ -562,7 +562,7 @@ pub struct RolledBack {
 pub fn rollback(store: &dyn Ledger, setup: &UpgradeSetup<'_>, observer: &dyn Observer) -> Result<RolledBack> {
     let mut recorded = expect_upgrade(store, setup)?;
     if recorded.record.phase == Phase::Finished {
-        return Err(finished(store, &recorded.record));
+        return Err(finished_error(store, &recorded.record));
     }
     let (old, new) = (recorded.record.old.name.clone(), recorded.record.new.name.clone());
     // The record is written first, even where it does not change. A process that finishes at the same moment
@@ -591,11 +591,11 @@ pub fn rollback(store: &dyn Ledger, setup: &UpgradeSetup<'_>, observer: &dyn Obs
         store.keep_map(&new, None)?;
     }
     store.keep_bridge(None)?;
-    served_again(store, old)
+    rolled_back_result(store, old)
 }
 
 /// Returns the result of a rollback: which items no search finds once searches go to the old space again.
-pub(crate) fn served_again(store: &dyn Ledger, old: String) -> Result<RolledBack> {
+pub(crate) fn rolled_back_result(store: &dyn Ledger, old: String) -> Result<RolledBack> {
     let lacking = store.scan(&Scan::new(&old, Select::Lacking, 5))?;
     Ok(RolledBack {
         without_old_vector: store.counts(&old)?.lacking,

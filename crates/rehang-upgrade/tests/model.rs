@@ -154,13 +154,13 @@ fn number() -> impl Strategy<Value = usize> {
 }
 
 fn plain() -> impl Strategy<Value = Plain> {
-    let of = || prop_oneof![Just(Of::Old), Just(Of::New)];
+    let model = || prop_oneof![Just(Of::Old), Just(Of::New)];
     let statement = prop_oneof![
         3 => Just(Statement::Insert),
         2 => Just(Statement::Source),
         2 => Just(Statement::Touch),
-        3 => of().prop_map(Statement::Vector),
-        2 => of().prop_map(Statement::Update),
+        3 => model().prop_map(Statement::Vector),
+        2 => model().prop_map(Statement::Update),
         1 => Just(Statement::Label),
         2 => Just(Statement::Delete),
         2 => Just(Statement::Replace),
@@ -1269,14 +1269,14 @@ struct Tally {
     cancelled: AtomicU64,
 }
 
-static IN_MEMORY: Tally = Tally::of("in memory");
-static ON_DISK: Tally = Tally::of("on disk");
-static ON_QDRANT: Tally = Tally::of("on Qdrant");
+static IN_MEMORY: Tally = Tally::named("in memory");
+static ON_DISK: Tally = Tally::named("on disk");
+static ON_QDRANT: Tally = Tally::named("on Qdrant");
 #[cfg(feature = "postgres")]
-static ON_POSTGRES: Tally = Tally::of("on PostgreSQL");
+static ON_POSTGRES: Tally = Tally::named("on PostgreSQL");
 
 impl Tally {
-    const fn of(kind: &'static str) -> Self {
+    const fn named(kind: &'static str) -> Self {
         let [histories, operations, deaths, refused, cancelled] = [const { AtomicU64::new(0) }; 5];
         Self { kind, histories, operations, deaths, refused, cancelled }
     }

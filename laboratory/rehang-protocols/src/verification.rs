@@ -110,7 +110,7 @@ pub fn verify(scores: &[f64], genuine: &[bool], rates: &[f64]) -> Result<Verific
     if let Some(row) = scores.iter().position(|score| score.is_nan()) {
         return Err(ErrorKind::NotFinite { what: "scores of pairs".into(), row, column: 0 }.into());
     }
-    let of = |wanted: bool| -> Vec<f64> {
+    let sorted_scores = |wanted: bool| -> Vec<f64> {
         let mut part: Vec<f64> = scores
             .iter()
             .zip(genuine)
@@ -120,7 +120,7 @@ pub fn verify(scores: &[f64], genuine: &[bool], rates: &[f64]) -> Result<Verific
         part.par_sort_unstable_by(|a, b| b.total_cmp(a));
         part
     };
-    let (mated, impostors) = (of(true), of(false));
+    let (mated, impostors) = (sorted_scores(true), sorted_scores(false));
     for (part, what) in [(&mated, "the set of genuine pairs"), (&impostors, "the set of impostor pairs")] {
         if part.is_empty() {
             return Err(ErrorKind::Empty { what: what.into() }.into());

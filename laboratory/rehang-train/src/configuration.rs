@@ -269,7 +269,7 @@ impl TrainingFile {
             (Some(path), None) => {
                 OldPart::expect_absent("encoder", &[("model", old.model.is_some()), weight])?;
                 OldPart::expect_absent("encoder", &of_head)?;
-                Ok(Some(OldModel::of(TrainedEncoder::load(path)?, old.cached)))
+                Ok(Some(OldModel::from_encoder(TrainedEncoder::load(path)?, old.cached)))
             }
             (None, Some(path)) => {
                 OldPart::expect_absent("vectors", &[("cached", old.cached)])?;
@@ -394,7 +394,7 @@ impl OldPart {
                 Some(rehang_files::read_f32_column(&VectorSource::parse(&path.to_string_lossy())?)?)
             }
         };
-        let head = Head::new(weight, bias, form.core())?;
+        let head = Head::new(weight, bias, form.head_kind())?;
         let classes = match &self.classes {
             Some(classes) => classes.clone(),
             None if head.classes() == examples.classes.len() => examples.classes.clone(),

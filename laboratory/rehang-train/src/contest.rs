@@ -409,7 +409,7 @@ impl Study<'_> {
     fn contenders(&mut self, old: &TrainedEncoder, old_parts: &Galleries) -> Result<Vec<Side>> {
         let Self { data, parameters, progress, .. } = *self;
         let usual = &parameters.independent.architecture;
-        let old_model = OldModel::of(old.clone(), false);
+        let old_model = OldModel::from_encoder(old.clone(), false);
         let mut sides = Vec::new();
         for ContenderTraining { label, parameters } in &parameters.contenders {
             let architecture = &parameters.architecture;

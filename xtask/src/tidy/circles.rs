@@ -19,7 +19,7 @@ pub struct Tie {
 }
 
 /// Finds the circles of more than three files of one crate, each as the imports among its files.
-pub fn of(files: &[&Source]) -> Vec<Vec<Tie>> {
+pub fn find_circles(files: &[&Source]) -> Vec<Vec<Tie>> {
     let inside = Crate::read(files);
     let ties = inside.ties();
     let reached: Vec<BTreeSet<usize>> = (0..files.len()).map(|file| reachable(file, &ties)).collect();
@@ -203,7 +203,7 @@ mod tests {
             files.iter().map(|(path, text)| Source::new(&format!("crates/a/src/{path}"), text)).collect();
         let short = |path: &str| path.trim_start_matches("crates/a/src/").to_string();
         let said = |tie: Tie| format!("{}:{} {} {}", short(&tie.from), tie.line, tie.path, short(&tie.to));
-        let circles = of(&sources.iter().collect::<Vec<_>>());
+        let circles = find_circles(&sources.iter().collect::<Vec<_>>());
         circles.into_iter().map(|circle| circle.into_iter().map(said).collect()).collect()
     }
 

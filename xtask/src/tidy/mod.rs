@@ -118,7 +118,7 @@ fn packages(root: &Path) -> Result<Vec<Package>> {
     Ok(listed
         .iter()
         .map(|package| {
-            let of = |wanted: &dyn Fn(&Value) -> bool| {
+            let dependencies_where = |wanted: &dyn Fn(&Value) -> bool| {
                 let all = package["dependencies"].as_array().into_iter().flatten();
                 all.filter(|dependency| wanted(dependency))
                     .map(|dependency| text(&dependency["name"]))
@@ -127,9 +127,9 @@ fn packages(root: &Path) -> Result<Vec<Package>> {
             Package {
                 name: text(&package["name"]),
                 manifest: source::relative(root, Path::new(&text(&package["manifest_path"]))),
-                normal: of(&|dependency| dependency["kind"] != "dev"),
-                optional: of(&|dependency| dependency["optional"] == true),
-                development: of(&|dependency| dependency["kind"] == "dev"),
+                normal: dependencies_where(&|dependency| dependency["kind"] != "dev"),
+                optional: dependencies_where(&|dependency| dependency["optional"] == true),
+                development: dependencies_where(&|dependency| dependency["kind"] == "dev"),
                 features: package["features"]
                     .as_object()
                     .into_iter()
@@ -406,7 +406,7 @@ fn imports(sources: &[Source], allowed: &[(&str, usize)]) -> Vec<Fault> {
     }
     let mut faults = Vec::new();
     for (name, files) in &crates {
-        let circles = circles::of(files);
+        let circles = circles::find_circles(files);
         let files: usize = circles.iter().map(|circle| circles::size(circle)).sum();
         let allowed = allowed.iter().find(|(of, _)| of == name).map_or(0, |(_, files)| *files);
         if files < allowed {
@@ -537,8 +537,8 @@ fn unneeded(exception: &str) -> Fault {
 
 /// Finds exceptions that are not needed any more.
 fn stale(sources: &[Source]) -> Vec<Fault> {
-    let of = |path: &str| sources.iter().find(|source| source.path == path);
-    let lines = |path: &str| of(path).into_iter().flat_map(|source| source.product().map(|(_, line)| line));
+    let source_at = |path: &str| sources.iter().find(|source| source.path == path);
+    let lines = |path: &str| source_at(path).into_iter().flat_map(|source| source.product().map(|(_, line)| line));
     let doors = DOORS.iter().filter(|(path, _)| !lines(path).any(|line| reads_time(&line.code)));
     let said = SAID.iter().filter(|(path, part, _)| !lines(path).any(|line| line.text.contains(part)));
     let named = doors.map(|(path, _)| *path).chain(said.map(|(path, ..)| *path));

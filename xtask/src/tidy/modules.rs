@@ -276,7 +276,7 @@ impl Reader {
 mod tests {
     use super::*;
 
-    fn of(text: &str) -> Vec<(Vec<String>, Module)> {
+    fn read_text(text: &str) -> Vec<(Vec<String>, Module)> {
         read(&Source::new("crates/a/src/part/mod.rs", text), 7)
     }
 
@@ -284,7 +284,7 @@ mod tests {
     fn statements_of_use_are_read_to_their_leaves() {
         let text =
             "pub use crate::a::{self, B as C, d::{E, f::*}};\nuse super::g;\nfn h() -> impl I + use<'a> {}";
-        let (path, module) = of(text).pop().unwrap();
+        let (path, module) = read_text(text).pop().unwrap();
         assert_eq!(path, ["part"]);
         let imports = module.imports.iter();
         let said: Vec<String> = imports
@@ -308,7 +308,7 @@ mod tests {
     #[test]
     fn a_module_knows_what_stands_in_it_and_not_in_its_tests() {
         let text = "mod child;\npub struct A { b: crate::c::D }\npub(crate) enum E {}\nimpl A { fn not() { x.f(G::h) } }\nmod inner { pub trait I { type J; } fn k() { super::l(m) } }\nconst N: u8 = o(1);\nnamed! { pub enum P (\"p\") { Q } }\n#[cfg(test)]\nmod tests { use super::*; }";
-        let modules = of(text);
+        let modules = read_text(text);
         let [(inner, inside), (path, module)] = &modules[..] else { panic!("{modules:?}") };
         assert_eq!((inner.join("::"), path.join("::")), ("part::inner".into(), "part".into()));
         assert_eq!(module.items.keys().collect::<Vec<_>>(), ["A", "E", "N", "P"]);

@@ -30,7 +30,7 @@ pub fn run(arguments: &GalleryCommand, json: bool) -> Result<Exit> {
 }
 
 /// Finds the gallery that `--gallery` or `--config` names.
-fn of(which: &WhichGallery) -> Result<Location> {
+fn location_of(which: &WhichGallery) -> Result<Location> {
     let configuration = which.config.as_deref().map(Configuration::read).transpose()?;
     location(which.gallery.as_deref(), configuration.as_ref())
 }
@@ -140,7 +140,7 @@ fn run_import(arguments: &ImportArguments, json: bool) -> Result<Exit> {
 }
 
 fn run_export(arguments: &ExportArguments, json: bool) -> Result<Exit> {
-    let location = of(&arguments.which)?;
+    let location = location_of(&arguments.which)?;
     let outputs = [
         ("vectors", Some(&arguments.vectors)),
         ("ids", arguments.ids.as_ref()),
@@ -213,7 +213,7 @@ fn run_delete(arguments: &DeleteArguments, json: bool) -> Result<Exit> {
     if ids.is_empty() {
         return Err(Error::missing("an id", "`rehang gallery delete`"));
     }
-    let done = rehang_upgrade::delete(&*of(&arguments.which)?.open()?, &ids)?;
+    let done = rehang_upgrade::delete(&*location_of(&arguments.which)?.open()?, &ids)?;
     let outcome = Exit::done_if(done.missing.is_empty());
     outcome.print(json, &done, &format!("{} deleted\n", done.deleted))?;
     if !done.missing.is_empty() {
@@ -223,7 +223,7 @@ fn run_delete(arguments: &DeleteArguments, json: bool) -> Result<Exit> {
 }
 
 fn run_index(arguments: &IndexArguments, json: bool) -> Result<Exit> {
-    let location = of(&arguments.which)?;
+    let location = location_of(&arguments.which)?;
     let space = arguments.space.as_deref();
     let indexed = with_bar(|progress| rehang_upgrade::index(&location, space, progress))?;
     let what = if indexed.made { "was made" } else { "was ready" };
@@ -236,7 +236,7 @@ fn run_index(arguments: &IndexArguments, json: bool) -> Result<Exit> {
 }
 
 fn run_compact(which: &WhichGallery, json: bool) -> Result<Exit> {
-    let location = of(which)?;
+    let location = location_of(which)?;
     let compacted = with_bar(|progress| {
         progress.begin("giving room back", "bytes", 0);
         rehang_upgrade::compact(&location)
@@ -251,14 +251,14 @@ fn run_compact(which: &WhichGallery, json: bool) -> Result<Exit> {
 }
 
 fn run_drop_space(arguments: &DropSpaceArguments, json: bool) -> Result<Exit> {
-    let location = of(&arguments.which)?;
+    let location = location_of(&arguments.which)?;
     let dropped = rehang_upgrade::drop_space(&location, &arguments.space)?;
     let text = format!("{} is gone from {location}, with {} vectors\n", dropped.space, dropped.vectors);
     Exit::Done.print(json, &dropped, &text)
 }
 
 fn run_info(which: &WhichGallery, json: bool) -> Result<Exit> {
-    let location = of(which)?;
+    let location = location_of(which)?;
     let contents = rehang_upgrade::contents(&*location.open()?)?;
     let mut text = format!("{location}\n");
     for space in &contents.spaces {

@@ -17,12 +17,12 @@ pub fn run(arguments: &IdentifyArguments, json: bool) -> Result<Exit> {
     if let Some(config) = &arguments.config {
         let upgrade = Upgrade::open(config)?;
         let asked = options!(IdentifyOptions { space, items, output } from arguments);
-        let of = with_bar(|progress| {
+        let identified = with_bar(|progress| {
             end_at_ctrl_c(progress);
             upgrade.identify(&asked, progress)
         })?;
-        say_findings(&of.found.findings);
-        return Exit::done_if(of.found.origin.is_sound()).print(json, &of, &of_space(&of));
+        say_findings(&identified.found.findings);
+        return Exit::done_if(identified.found.origin.is_sound()).print(json, &identified, &of_space(&identified));
     }
     let models =
         arguments.models.iter().map(|text| NamedFile::parse("models", text)).collect::<Result<_>>()?;

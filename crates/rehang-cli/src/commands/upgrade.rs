@@ -144,7 +144,7 @@ fn taken_text(
 fn halt_text(halt: Halt, upgrade: &Upgrade) -> Result<(String, bool)> {
     let config = upgrade.configuration().path.display();
     Ok(match halt {
-        Halt::Home | Halt::Finished => {
+        Halt::NothingToEmbed | Halt::Finished => {
             let status = upgrade.status(0)?;
             let failed = status.counts.failed;
             let mut text = if failed > 0 {
@@ -190,8 +190,8 @@ fn halt_text(halt: Halt, upgrade: &Upgrade) -> Result<(String, bool)> {
             let serving = upgrade.store().serving()?.unwrap_or_else(|| "nothing".into());
             (format!("Searches go to {serving:?}. To go on: rehang upgrade auto --yes --config {config}\n"), true)
         }
-        Halt::Ill => ("The gallery needs attention first.\n".into(), false),
-        Halt::Lacking => {
+        Halt::NeedsAttention => ("The gallery needs attention first.\n".into(), false),
+        Halt::TooManyMissing => {
             let status = upgrade.status(0)?;
             let text = format!(
                 "Nothing is switched: no search would find {} of {} items, which cannot be embedded (`rehang upgrade status` lists them). \

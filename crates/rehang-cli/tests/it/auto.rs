@@ -29,7 +29,7 @@ pub struct Made {
 }
 
 impl Made {
-    pub fn of(items: usize) -> Self {
+    pub fn with_items(items: usize) -> Self {
         Self {
             items,
             label: |_, class| Some(class),
@@ -116,7 +116,7 @@ fn natives(place: &Place) -> usize {
 
 #[test]
 fn one_command_goes_from_a_gallery_to_everything_native() {
-    let place = place(&Made::of(1000));
+    let place = place(&Made::with_items(1000));
     let listed = place.json(&["upgrade", "auto", "--dry-run", "--method", "ridge"]);
     let commands: Vec<&str> =
         listed["commands"].as_array().unwrap().iter().map(|command| command.as_str().unwrap()).collect();
@@ -160,14 +160,14 @@ fn one_command_goes_from_a_gallery_to_everything_native() {
 
 #[test]
 fn pairs_are_written_as_files_that_the_file_verbs_read() {
-    let place = place(&Made::of(600));
+    let place = place(&Made::with_items(600));
     let drawn = place.json(&["upgrade", "pairs", "--items", "300", "--worth", "0", "--out", "pairs"]);
     assert_eq!((&drawn["pairs"], &drawn["folder"]), (&300.into(), &"pairs".into()));
     let path = |name: &str| place.path("pairs").join(name);
     let ids = rehang_files::read_lines(path("ids.txt")).unwrap();
     let (old, new) = (read("old.npy"), read("new.npy"));
-    let of = |name: &str| rehang_files::read_matrix(&VectorSource::path(path(name))).unwrap();
-    let (of_old, of_new) = (of("old.npy"), of("new.npy"));
+    let read_rows = |name: &str| rehang_files::read_matrix(&VectorSource::path(path(name))).unwrap();
+    let (of_old, of_new) = (read_rows("old.npy"), read_rows("new.npy"));
     for (place, id) in ids.iter().enumerate() {
         let row: usize = id[1..].parse().unwrap();
         assert_eq!((of_old.row(place), of_new.row(place)), (old.row(row), new.row(row)));
@@ -194,7 +194,7 @@ fn pairs_are_written_as_files_that_the_file_verbs_read() {
 
 #[test]
 fn what_a_question_whose_vectors_these_are_has_cost_counts_for_the_budget_of_the_upgrade() {
-    let place = place(&Made::of(300));
+    let place = place(&Made::with_items(300));
     place.finish(&["upgrade", "pairs", "--items", "100", "--worth", "0"]);
     let spent = || place.json(&["upgrade", "status"])["spent"]["items"].as_u64().unwrap();
     let before = spent();
@@ -207,7 +207,7 @@ fn what_a_question_whose_vectors_these_are_has_cost_counts_for_the_budget_of_the
 
 #[test]
 fn a_bridge_serves_new_queries_before_anything_is_written() {
-    let place = place(&Made { label: |_, _| None, old: noisy, ..Made::of(1000) });
+    let place = place(&Made { label: |_, _| None, old: noisy, ..Made::with_items(1000) });
     place.finish(&["upgrade", "pairs", "--items", "20", "--worth", "0"]);
     assert!(place.json(&["upgrade", "bridge"])["bridge"].is_null(), "twenty pairs prove nothing");
     place.finish(&["upgrade", "pairs", "--items", "800", "--worth", "0"]);
@@ -245,7 +245,7 @@ fn a_bridge_serves_new_queries_before_anything_is_written() {
 
 #[test]
 fn the_order_is_chosen_for_a_metric_and_followed_from_the_start_on() {
-    let place = place(&Made::of(1000));
+    let place = place(&Made::with_items(1000));
     let asked = ["--for", "top1", "--items", "500", "--worth", "0"];
     let listed = place.json(&[&["upgrade", "auto", "--dry-run", "--method", "ridge"], &asked[..]].concat());
     assert_eq!(listed["commands"][2], "rehang upgrade order --for top1 --config rehang.toml");
@@ -307,7 +307,7 @@ fn what_people_asked_is_what_the_choice_and_the_forecast_go_by() {
         let row = |text: &str| text.strip_prefix("row:").map_or(0, |row| row.parse().unwrap());
         Reply::Body(good_of(seen, |text| rows.row(row(text)).to_vec(), |_| {}))
     });
-    let place = place(&Made { encoder: "", ..Made::of(600) });
+    let place = place(&Made { encoder: "", ..Made::with_items(600) });
     let config = fs_err::read_to_string(place.path("rehang.toml")).unwrap();
     let service = |model: &str| {
         format!(
@@ -404,7 +404,7 @@ fn a_budget_that_ends_among_queries_is_gone_on_from() {
         let row = |text: &str| text.strip_prefix("row:").unwrap().parse().unwrap();
         Reply::Body(good_of(seen, |text| rows.row(row(text)).to_vec(), |_| {}))
     });
-    let place = place(&Made { encoder: "", ..Made::of(ITEMS) });
+    let place = place(&Made { encoder: "", ..Made::with_items(ITEMS) });
     let config = fs_err::read_to_string(place.path("rehang.toml")).unwrap();
     let configure = |budget: usize| {
         let service = |model: &str| {
@@ -456,7 +456,7 @@ fn a_switch_makes_the_index_that_an_earlier_process_left_unmade() {
     place.finish(&words(import, &[]));
     place.finish(&words("init --gallery G.db --new-name second --new-dimension 4", &[]));
     let config = fs_err::read_to_string(place.path("rehang.toml")).unwrap();
-    let encoder = Made::of(0).encoder;
+    let encoder = Made::with_items(0).encoder;
     place.write_bytes("rehang.toml", format!("{config}\n[encoder]\n{encoder}").as_bytes());
     let pairs = ["--items", "250", "--worth", "0"];
     let (stopped, _) = auto(&place, &pairs);
@@ -475,7 +475,7 @@ fn a_switch_makes_the_index_that_an_earlier_process_left_unmade() {
 
 #[test]
 fn what_has_no_old_vector_is_native_and_no_pair() {
-    let place = place(&Made::of(300));
+    let place = place(&Made::with_items(300));
     let lacking = |row: usize| ItemWrite::new(format!("i{row}"), Some(format!("row:{row}")), Vec::new());
     let store = SqliteStore::open(place.path("G.db")).unwrap();
     store.put(&(300..600).map(lacking).collect::<Vec<_>>()).unwrap();
@@ -492,7 +492,7 @@ fn what_has_no_old_vector_is_native_and_no_pair() {
 
 #[test]
 fn a_budget_that_ends_in_the_sample_is_gone_on_from() {
-    let place = place(&Made::of(600));
+    let place = place(&Made::with_items(600));
     let budget = ["--budget", "130", "--items", "400", "--worth", "0"];
     for natives_now in [130, 260, 390] {
         let (ended, code) = auto(&place, &budget);
@@ -508,13 +508,13 @@ fn a_budget_that_ends_in_the_sample_is_gone_on_from() {
 #[test]
 fn few_pairs_one_class_and_a_whole_gallery_are_said() {
     // No forecast is made of so few items. All of them are native, so none is needed.
-    let few = place(&Made::of(25));
+    let few = place(&Made::with_items(25));
     let (ended, code) = auto(&few, &["--yes"]);
     assert_eq!((&ended["halt"]["why"], code), (&"home".into(), 0), "{ended}");
     assert_eq!((&result(&ended, "pairs")["enough"], natives(&few)), (&"whole-gallery".into(), 25));
     assert_eq!(few.json(&["upgrade", "status"])["serving"], "second");
     // Where the gallery has more, more are drawn, and the map is fitted on them.
-    let more = place(&Made::of(400));
+    let more = place(&Made::with_items(400));
     let (ended, _) = auto(&more, &["--items", "60"]);
     assert_eq!(&ended["halt"]["why"], "too-few-pairs");
     let (ended, _) = auto(&more, &["--items", "400", "--worth", "0"]);
@@ -524,17 +524,17 @@ fn few_pairs_one_class_and_a_whole_gallery_are_said() {
     let (begun, _) = auto(&more, &["--items", "300", "--worth", "0"]);
     assert_eq!(steps(&begun), ["doctor", "pairs", "fit", "report", "plan"], "{begun}");
     // Pairs that were not worth drawing are not drawn by a second call.
-    let enough = place(&Made::of(400));
+    let enough = place(&Made::with_items(400));
     for _ in 0..2 {
         let drawn = enough.json(&["upgrade", "pairs", "--worth", "50"]);
         assert_eq!((&drawn["enough"], natives(&enough)), (&"learned".into(), 250), "{drawn}");
     }
     // All of one class: there is no truth by label, so agreement counts.
-    let one = place(&Made { label: |_, _| Some(7), ..Made::of(400) });
+    let one = place(&Made { label: |_, _| Some(7), ..Made::with_items(400) });
     let (ended, _) = auto(&one, &[]);
     assert_eq!(result(&ended, "fit")["held_out"]["criterion"], "agreement@10", "{ended}");
     // Everything is native before the new space is filled.
-    let whole = place(&Made::of(300));
+    let whole = place(&Made::with_items(300));
     let (ended, code) = auto(&whole, &["--yes", "--worth", "0"]);
     assert_eq!((&ended["halt"]["why"], code, natives(&whole)), (&"home".into(), 0, 300), "{ended}");
     assert_eq!(result(&ended, "start")["adapted"], 0);
@@ -549,7 +549,7 @@ fn sources_that_fail_or_are_missing_are_replaced_in_the_sample() {
             row if row % 11 == 5 => None,
             row => Some(format!("row:{row}")),
         },
-        ..Made::of(600)
+        ..Made::with_items(600)
     };
     let place = place(&made);
     let (ended, code) = auto(&place, &["--items", "250", "--worth", "0"]);
@@ -566,7 +566,7 @@ fn sources_that_fail_or_are_missing_are_replaced_in_the_sample() {
 
 #[test]
 fn a_gallery_that_changes_between_the_steps_is_right_in_the_end() {
-    let place = place(&Made::of(600));
+    let place = place(&Made::with_items(600));
     auto(&place, &["--items", "250", "--worth", "0"]);
     let old: Vec<String> = read("old.npy").row(599).iter().map(ToString::to_string).collect();
     let vector = format!("first=[{}]", old.join(","));
@@ -599,7 +599,7 @@ fn a_gallery_that_changes_between_the_steps_is_right_in_the_end() {
 /// An application that writes all the while puts no end off: each run begins at a share and ends at it.
 #[test]
 fn an_end_is_reached_beside_an_application_that_writes_on() {
-    let place = Arc::new(place(&Made::of(600)));
+    let place = Arc::new(place(&Made::with_items(600)));
     let (said, code) =
         auto(&place, &["--yes", "--mapped", "--items", "250", "--worth", "0", "--until", "55%"]);
     assert_eq!(code, 0, "{}", said["halt"]);
@@ -640,7 +640,7 @@ fn an_end_is_reached_beside_an_application_that_writes_on() {
 
 #[test]
 fn what_cannot_go_on_says_what_to_do() {
-    let place = place(&Made::of(100));
+    let place = place(&Made::with_items(100));
     let said = |arguments: &[&str]| {
         let output = place.run(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
@@ -687,7 +687,7 @@ fn what_cannot_go_on_says_what_to_do() {
 #[test]
 fn a_plan_says_what_a_bridge_brings_and_what_people_search_comes_first() {
     let source = |row| (row % 10 != 3).then(|| format!("row:{row}"));
-    let place = place(&Made { old: noisy, source, ..Made::of(1000) });
+    let place = place(&Made { old: noisy, source, ..Made::with_items(1000) });
     place.finish(&["upgrade", "pairs", "--items", "400", "--worth", "0"]);
     place.finish(&["upgrade", "fit", "--method", "ridge"]);
     let said = String::from_utf8(place.run(&["upgrade", "report"]).stdout).unwrap();
@@ -738,7 +738,7 @@ fn alone(place: &Place, more: &[&str]) -> (Value, i32) {
 #[test]
 fn a_small_gallery_is_embedded_and_switched() {
     for items in [1, 3, 60] {
-        let place = place(&Made::of(items));
+        let place = place(&Made::with_items(items));
         let (ended, code) = alone(&place, &["--yes"]);
         let all = ["doctor", "way", "plan", "start", "run", "switch"];
         assert_eq!((steps(&ended), code), (all.into(), 0), "{items}: {ended}");
@@ -759,7 +759,7 @@ fn a_small_gallery_is_embedded_and_switched() {
 #[test]
 fn a_gallery_without_old_vectors_is_embedded_and_switched() {
     const ITEMS: usize = 300;
-    let place = place(&Made::of(ITEMS));
+    let place = place(&Made::with_items(ITEMS));
     let store = SqliteStore::open(place.path("G.db")).unwrap();
     let ids: Vec<String> = (0..ITEMS).map(|row| format!("i{row}")).collect();
     store.delete(&ids.iter().map(String::as_str).collect::<Vec<_>>()).unwrap();
@@ -775,7 +775,7 @@ fn a_gallery_without_old_vectors_is_embedded_and_switched() {
 #[test]
 fn everything_is_embedded_where_that_is_the_shorter_way() {
     const ITEMS: usize = 600;
-    let place = place(&Made::of(ITEMS));
+    let place = place(&Made::with_items(ITEMS));
     // A plan begins with it, and changes nothing.
     let planned = String::from_utf8(place.run(&["upgrade", "plan", "--probe", "64"]).stdout).unwrap();
     let begins = planned.find("Re-embedding everything: 600 items").unwrap();
@@ -835,12 +835,12 @@ fn a_map_is_made_where_it_is_asked_for_or_pays() {
     let because =
         |place: &Place| place.json(&["upgrade", "plan", "--probe", "64"])["ways"]["because"].clone();
     let limited = |limit: &str| {
-        let place = place(&Made::of(300));
+        let place = place(&Made::with_items(300));
         let config = fs_err::read_to_string(place.path("rehang.toml")).unwrap();
         place.write_bytes("rehang.toml", config.replace("[run]", &format!("[run]\n{limit}")).as_bytes());
         place
     };
-    let plain = place(&Made::of(300));
+    let plain = place(&Made::with_items(300));
     assert_eq!(because(&plain), "shorter");
     assert!(first(&plain, &["--mapped"]).contains("pairs"));
     assert!(first(&plain, &["--method", "ridge"]).contains("pairs"));
@@ -851,9 +851,9 @@ fn a_map_is_made_where_it_is_asked_for_or_pays() {
     assert!(first(&slow, &[]).contains("pairs"));
     assert_eq!(because(&limited("budget = 200")), "budget");
     let source = |row: usize| (!row.is_multiple_of(20)).then(|| format!("row:{row}"));
-    assert_eq!(because(&place(&Made { source, ..Made::of(300) })), "without-source");
+    assert_eq!(because(&place(&Made { source, ..Made::with_items(300) })), "without-source");
     // Where it is asked for all the same, the switch waits for a person.
-    let lost = place(&Made { source, ..Made::of(300) });
+    let lost = place(&Made { source, ..Made::with_items(300) });
     let (ended, code) = alone(&lost, &["--yes", "--plain"]);
     assert_eq!((&ended["halt"]["why"], code, natives(&lost)), (&"lacking".into(), 1, 285), "{ended}");
     assert_eq!(lost.run(&["upgrade", "switch"]).status.code(), Some(2));
@@ -878,7 +878,7 @@ fn what_computes_ends_at_a_signal_with_nothing_half_and_the_same_command_goes_on
     use std::process::{Command, Stdio};
     use std::time::Duration;
 
-    let made = Made::of(1600);
+    let made = Made::with_items(1600);
     let (place, whole) = (self::place(&made), self::place(&made));
     let verbs =
         [&["upgrade", "fit", "--method", "kernel-ridge"][..], &["upgrade", "report"], &["upgrade", "start"]];

@@ -38,7 +38,7 @@ pub fn service_beside(other: impl Fn(&Seen) -> Option<Reply> + Send + Sync + 'st
 }
 
 fn gallery(url: &str) -> Place {
-    let place = place(&Made { encoder: "", old: noisy, ..Made::of(ITEMS) });
+    let place = place(&Made { encoder: "", old: noisy, ..Made::with_items(ITEMS) });
     let config = fs_err::read_to_string(place.path("rehang.toml")).unwrap();
     let service = |model: &str| {
         format!("kind = \"http\"\nurl = \"{url}\"\nmodel = \"{model}\"\nrevision = \"1\"\nbatch = 64\n")
@@ -229,7 +229,7 @@ fn carried(today: &[f64], then: &[f64], floor: f64) -> (f64, f64) {
 
 #[test]
 fn thresholds_are_those_of_counting_pair_by_pair() {
-    let place = place(&Made { old: noisy, ..Made::of(ITEMS) });
+    let place = place(&Made { old: noisy, ..Made::with_items(ITEMS) });
     place.finish(&["upgrade", "pairs", "--items", "400", "--worth", "0", "--out", "pairs"]);
     let fitted = place.json(&["upgrade", "fit", "--method", "ridge", "-o", "map.safetensors"]);
     place.json(&["transform", "map.safetensors", "old.npy", "-o", "adapted.npy"]);

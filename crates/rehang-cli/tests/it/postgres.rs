@@ -35,7 +35,7 @@ fn rows(address: &str) -> Vec<Row> {
             let vector = vector.map(|text| serde_json::from_str(&text).unwrap());
             // A text that changes takes its old vector away.
             let text: String = row.get(0);
-            Row { old: Some(model_of(&text)[..D_OLD].to_vec()), text, made_by: row.get(1), vector }
+            Row { old: Some(model_of(&text)[..D_OLD].to_vec()), text, provenance: row.get(1), vector }
         })
         .collect()
 }

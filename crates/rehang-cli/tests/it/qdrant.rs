@@ -23,12 +23,12 @@ fn rows(url: &str) -> Vec<Row> {
         let payload = &point["payload"];
         let said =
             || payload["rehang_tag"]["s2"]["p"].as_str().filter(|said| ["adapted", "native"].contains(said));
-        let made_by = payload["rehang"].as_u64().and_then(|_| said()).map(str::to_owned);
+        let provenance = payload["rehang"].as_u64().and_then(|_| said()).map(str::to_owned);
         let vector = serde_json::from_value(point["vector"]["second"].clone()).unwrap();
         let text = payload["body"].as_str().unwrap().to_owned();
         assert!(text.starts_with(&format!("{} ", point["id"])), "{point}");
         let old = serde_json::from_value(point["vector"]["embedding"].clone()).unwrap();
-        Row { text, old, vector: made_by.as_ref().and(vector), made_by }
+        Row { text, old, vector: provenance.as_ref().and(vector), provenance }
     };
     points.as_array().unwrap().iter().map(row).collect()
 }

@@ -120,16 +120,16 @@ fn a_text_finds_its_item_at_every_stage() {
     assert_eq!((&first(&found)["provenance"], &first(&found)["distance"]), (&json!("native"), &json!(0.0)));
     assert_eq!(found["before"][0][0], expected);
     assert_eq!(found["before"].as_array().unwrap().len(), 2);
-    let of = |model: &str| (model.to_owned(), query.clone());
-    assert_eq!(asked(&stub, &mut seen), [of("first"), of("second")]);
+    let asked_of = |model: &str| (model.to_owned(), query.clone());
+    assert_eq!(asked(&stub, &mut seen), [asked_of("first"), asked_of("second")]);
 
     upgrade(&place, "rollback", &[]);
     assert_eq!(first(&place.json(&search)), expected);
-    assert_eq!(asked(&stub, &mut seen), [of("first")]);
+    assert_eq!(asked(&stub, &mut seen), [asked_of("first")]);
     upgrade(&place, "switch", &["--fused"]);
     let found = place.json(&search);
     assert_eq!((&found["spaces"], &first(&found)["id"]), (&json!(["first", "second"]), &json!("t7")));
-    assert_eq!(asked(&stub, &mut seen), [of("first"), of("second")]);
+    assert_eq!(asked(&stub, &mut seen), [asked_of("first"), asked_of("second")]);
 
     upgrade(&place, "finish", &["--anyway"]);
     assert_eq!(first(&place.json(&search))["id"], "t7");

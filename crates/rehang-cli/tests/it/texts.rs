@@ -272,14 +272,14 @@ impl Observer for Stages {
 #[test]
 fn a_service_that_cuts_texts_is_named_and_the_sources_are_counted() {
     const LONG: usize = 40;
-    let of = |number: usize| -> String {
+    let source_of = |number: usize| -> String {
         let words: Vec<String> =
             (0..200).map(|word| format!("{} {}", text(word * 7 + number), number)).collect();
         words.join(". ")[..if number < LONG { 500 + 70 * number } else { 120 }].to_owned()
     };
     let old = Matrix::from_fn(400, D_OLD, |row, column| model(&text(row))[column]);
     let items: Vec<Value> =
-        (0..400).map(|number| json!({"id": format!("t{number}"), "source": of(number * 7 % 400)})).collect();
+        (0..400).map(|number| json!({"id": format!("t{number}"), "source": source_of(number * 7 % 400)})).collect();
     let place = upgrade::gallery(&old, &items, D_NEW);
     let stub =
         Stub::start(|_, seen| Reply::Body(good_of(seen, |text| model(&text[..text.len().min(400)]), |_| {})));

@@ -97,8 +97,8 @@ impl Application {
     }
 
     fn settle(&self) -> Looks {
-        let of = self.looks();
-        let at = |id: &str| (of[id].key, of[id].revision);
+        let looks = self.looks();
+        let at = |id: &str| (looks[id].key, looks[id].revision);
         let store = &self.store;
         let native = [write(at("1"), Provenance::Native), write(at("4"), Provenance::Native)];
         assert_eq!(store.write_vectors("new", None, &native).unwrap(), [WriteOutcome::Written; 2]);
@@ -2154,8 +2154,8 @@ fn searches_by_sql_look_into_the_index() {
         let rows =
             client.query("SELECT id, distance FROM rehang.search('notes', '[0.3,0.4,1]', 10)", &[]).unwrap();
         let ids: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
-        let of = |(_, id): &(f32, String)| id.clone();
-        assert_eq!(ids, expected.iter().map(of).collect::<Vec<_>>(), "handicap {handicap}");
+        let id_of = |(_, id): &(f32, String)| id.clone();
+        assert_eq!(ids, expected.iter().map(id_of).collect::<Vec<_>>(), "handicap {handicap}");
         assert!(
             rows.iter()
                 .zip(&expected)
@@ -2316,10 +2316,10 @@ fn is_emptied_while_its_gallery_is_read(table: &str, truncate: &str) {
             scope.spawn(move || {
                 while !is_over.load(Ordering::Acquire) {
                     let claimed = store.claim("new", Queue::All, name, 25, LEASE).unwrap();
-                    let of = |record: &rehang_store::Record| {
+                    let native_write = |record: &rehang_store::Record| {
                         write((record.item.key, record.item.revision), Provenance::Native)
                     };
-                    let natives: Vec<_> = claimed.records.iter().map(of).collect();
+                    let natives: Vec<_> = claimed.records.iter().map(native_write).collect();
                     store.write_vectors("new", None, &natives).unwrap();
                     store.scan(&Scan::new("old", Select::All, 100).with_vectors_of("new")).unwrap();
                     let query = Matrix::new(2, vec![0.0; 2]).unwrap();

@@ -98,8 +98,8 @@ fn a_search_with_a_handicap_costs_as_much_as_one_without() {
         .collect();
     for natives in [0, 5, 240, 2_400, ROWS / 2, ROWS - 240, ROWS - 5, ROWS] {
         // The natives are spread over the clusters, and each set is a part of the next.
-        let of: BTreeSet<usize> = (0..natives).map(|at| at * 7919 % ROWS + 1).collect();
-        let listed = of.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+        let native_items: BTreeSet<usize> = (0..natives).map(|at| at * 7919 % ROWS + 1).collect();
+        let listed = native_items.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
         client
             .batch_execute(&format!(
                 "UPDATE rehang.state_2 SET provenance = CASE WHEN item = ANY ('{{{listed}}}') THEN 'native' ELSE 'adapted' END"
@@ -114,7 +114,7 @@ fn a_search_with_a_handicap_costs_as_much_as_one_without() {
                 let what = format!("{natives} native, handicap {handicap}, {k} neighbours");
                 let (mut exact, mut by_library, mut by_sql) = (Vec::new(), Vec::new(), Vec::new());
                 for (query, distances) in queries.iter().zip(&distances) {
-                    exact.push(nearest(&of, distances, k, handicap));
+                    exact.push(nearest(&native_items, distances, k, handicap));
                     let matrix = Matrix::new(8, query.clone()).unwrap();
                     let found =
                         store.search_handicapped("new", &matrix, k, &Filter::default(), handicap).unwrap();

@@ -63,7 +63,7 @@ fn items(store: &PostgresStore) -> Vec<(ItemKey, Revision)> {
 
 fn writes(store: &PostgresStore, provenance: Provenance) -> Vec<VectorWrite> {
     let sigma2 = (provenance == Provenance::Adapted).then_some(0.5);
-    let of = |(key, revision)| VectorWrite {
+    let write_of = |(key, revision)| VectorWrite {
         key,
         revision,
         provenance,
@@ -72,7 +72,7 @@ fn writes(store: &PostgresStore, provenance: Provenance) -> Vec<VectorWrite> {
         squared_error: None,
         vector: vec![1.0, 2.0, 3.0],
     };
-    items(store).into_iter().map(of).collect()
+    items(store).into_iter().map(write_of).collect()
 }
 
 /// Stream that can be read and written, over TCP or a socket.
@@ -308,8 +308,8 @@ fn a_search_is_one_round_trip() {
     let table = Table::new(server);
     let make_native = |width: usize| {
         let records = table.store.scan(&Scan::new("new", Select::Lacking, 100)).unwrap();
-        let of = |record: &rehang_store::Record| VectorWrite::native(&record.item, vec![1.0; width]);
-        let writes: Vec<VectorWrite> = records.iter().map(of).collect();
+        let native_write = |record: &rehang_store::Record| VectorWrite::native(&record.item, vec![1.0; width]);
+        let writes: Vec<VectorWrite> = records.iter().map(native_write).collect();
         table.store.write_vectors("new", None, &writes).unwrap();
     };
     make_native(3);

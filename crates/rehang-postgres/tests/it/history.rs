@@ -352,7 +352,7 @@ fn collections_of_other_widths_are_nobodys_business() {
     ) else {
         return;
     };
-    let of = |collection: char| TableOptions {
+    let options_of = |collection: char| TableOptions {
         table: "notes".into(),
         source: Some("document".into()),
         payload: Some("cmetadata".into()),
@@ -361,13 +361,13 @@ fn collections_of_other_widths_are_nobodys_business() {
         ..TableOptions::default()
     };
     let old = Space::new("old", 2, Distance::L2, false);
-    assert_eq!(PostgresStore::inspect(&address, &of('a')).unwrap().dimension, Some(2));
-    assert_eq!(PostgresStore::inspect(&address, &of('b')).unwrap().dimension, Some(5));
+    assert_eq!(PostgresStore::inspect(&address, &options_of('a')).unwrap().dimension, Some(2));
+    assert_eq!(PostgresStore::inspect(&address, &options_of('b')).unwrap().dimension, Some(5));
     // The width is refused before anything is made.
-    let error = PostgresStore::expect_vectors(&address, &of('b'), &old).unwrap_err();
+    let error = PostgresStore::expect_vectors(&address, &options_of('b'), &old).unwrap_err();
     assert!(error.to_string().contains("has 5 coordinates a row where 2 are needed"), "{error}");
-    PostgresStore::expect_vectors(&address, &of('a'), &old).unwrap();
-    let store = adopt(&address, &of('a')).unwrap();
+    PostgresStore::expect_vectors(&address, &options_of('a'), &old).unwrap();
+    let store = adopt(&address, &options_of('a')).unwrap();
     make_spaces(&store);
     assert_eq!((store.counts("old").unwrap().items, store.counts("old").unwrap().old), (4, 4));
     client
@@ -382,12 +382,12 @@ fn collections_of_other_widths_are_nobodys_business() {
     let query = rehang_core::Matrix::new(2, vec![1.0, 1.0]).unwrap();
     assert_eq!(store.search("old", &query, 100, &Filter::default()).unwrap()[0].len(), 5);
     // Collection b has its turn after this one, and the refusal tells the two apart in words.
-    let error = adopt(&address, &of('b')).unwrap_err().to_string();
+    let error = adopt(&address, &options_of('b')).unwrap_err().to_string();
     for word in ["condition \"collection_id", "one gallery at a time", "finished and released"] {
         assert!(error.contains(word) && !error.contains("{\"table\""), "{error}");
     }
     store.release(None).unwrap();
-    let store = adopt(&address, &of('b')).unwrap();
+    let store = adopt(&address, &options_of('b')).unwrap();
     store.create_space(&Space::new("old", 5, Distance::L2, false), Provenance::Old).unwrap();
     assert_eq!(store.counts("old").unwrap().items, 7);
 }

@@ -37,7 +37,7 @@ fn adopt(address: &str) -> Result<PostgresStore, Error> {
 
 impl Place {
     /// Makes a gallery of a table that SQL makes; each row has an old and a native vector.
-    fn of(table: &str) -> Option<Self> {
+    fn with_table(table: &str) -> Option<Self> {
         let address = server::server()?.database();
         let mut client = server::client(&address);
         client.batch_execute(table).unwrap();
@@ -50,7 +50,7 @@ impl Place {
     }
 
     fn new() -> Option<Self> {
-        Self::of(TABLE)
+        Self::with_table(TABLE)
     }
 
     fn make_native(&self) {
@@ -343,11 +343,11 @@ fn partitions_that_come_and_go_are_told_and_taken_in() {
     place.adopt();
     assert_eq!(place.store.remarks().unwrap(), Vec::<String>::new());
     let items = place.items();
-    let of = |number: i64| items.get(&id("en", number)).copied();
-    assert_eq!(of(1), Some((OLD, None)), "of another source");
-    assert_eq!((of(2), of(6)), (None, Some((OLD, None))));
-    assert_eq!(of(3), Some((OLD, NATIVE)), "what was paid for depends on the source");
-    assert_eq!((of(4), of(5)), (Some((None, NATIVE)), Some((OLD, NATIVE))));
+    let item = |number: i64| items.get(&id("en", number)).copied();
+    assert_eq!(item(1), Some((OLD, None)), "of another source");
+    assert_eq!((item(2), item(6)), (None, Some((OLD, None))));
+    assert_eq!(item(3), Some((OLD, NATIVE)), "what was paid for depends on the source");
+    assert_eq!((item(4), item(5)), (Some((None, NATIVE)), Some((OLD, NATIVE))));
     // From here on the rows are seen again.
     place.sql("UPDATE notes SET body = 'x' WHERE id = 5 AND language = 'en'; DROP TABLE german_1");
     assert_eq!(place.looks()[&id("en", 5)], (None, None));
@@ -593,7 +593,7 @@ fn policies_of_a_partition_are_not_asked_with_our_rights() {
 /// same in every session.
 #[test]
 fn times_are_keys() {
-    let Some(mut place) = Place::of(
+    let Some(mut place) = Place::with_table(
         "CREATE TABLE notes (id bigint, at timestamptz(3), day date, hour timestamp, body text, embedding vector(2), PRIMARY KEY (at, day, hour, id)) PARTITION BY RANGE (at);
          CREATE TABLE may PARTITION OF notes FOR VALUES FROM ('2026-05-01 00:00+00') TO ('2026-06-01 00:00+00'); CREATE TABLE rest PARTITION OF notes DEFAULT;
          INSERT INTO notes SELECT n, '2026-05-01 00:00+00'::timestamptz + n * interval '10 days 1 ms', '2026-05-01'::date + n, 'infinity', at::text, format('[%s,1]', n)::vector

@@ -172,7 +172,7 @@ fn what_others_make_in_a_schema_is_never_called() {
         "float8", "real", "text[]", "\"char\"",
     ];
     let mut made = 0;
-    let mut of = |left: &str, right: &str, operator: &str, gives: &str, result: &str| {
+    let mut operator_sql = |left: &str, right: &str, operator: &str, gives: &str, result: &str| {
         made += 1;
         format!(
             "CREATE FUNCTION public.operator_{made}({left}, {right}) RETURNS {gives} LANGUAGE plpgsql AS $$ BEGIN {GRAB}; RETURN {result}; END $$;
@@ -183,7 +183,7 @@ fn what_others_make_in_a_schema_is_never_called() {
         for operator in ["=", "<>", "<", ">"] {
             // pgvector has operators of its own.
             if kind != "vector" {
-                sql += &of(kind, kind, operator, "boolean", "true");
+                sql += &operator_sql(kind, kind, operator, "boolean", "true");
             }
         }
     }
@@ -197,16 +197,16 @@ fn what_others_make_in_a_schema_is_never_called() {
             ("bigint", "int"),
         ] {
             let (gives, result) = if operator == "||" { ("text", "'x'") } else { ("boolean", "true") };
-            sql += &of(left, right, operator, gives, result);
+            sql += &operator_sql(left, right, operator, gives, result);
         }
     }
-    sql += &of("varchar", "varchar", "||", "text", "'x'");
-    sql += &of("varchar", "varchar", "~~", "boolean", "true");
-    sql += &of("jsonb", "jsonb", "#>>", "text", "'new'");
-    sql += &of("jsonb", "jsonb", "->>", "text", "'0'");
-    sql += &of("jsonb", "text[]", "#>>", "text", "'new'");
-    sql += &of("bigint", "bigint", "-", "bigint", "0");
-    sql += &of("float8", "float8", "^", "float8", "0");
+    sql += &operator_sql("varchar", "varchar", "||", "text", "'x'");
+    sql += &operator_sql("varchar", "varchar", "~~", "boolean", "true");
+    sql += &operator_sql("jsonb", "jsonb", "#>>", "text", "'new'");
+    sql += &operator_sql("jsonb", "jsonb", "->>", "text", "'0'");
+    sql += &operator_sql("jsonb", "text[]", "#>>", "text", "'new'");
+    sql += &operator_sql("bigint", "bigint", "-", "bigint", "0");
+    sql += &operator_sql("float8", "float8", "^", "float8", "0");
     for (function, arguments, gives) in [
         ("nextval", "text", "bigint"),
         ("nextval", "regclass", "bigint"),
@@ -463,15 +463,15 @@ fn an_expression_names_no_schema_that_others_make_things_in() {
             "{TABLE}; CREATE SCHEMA tools; CREATE FUNCTION tools.clean(text) RETURNS text LANGUAGE sql IMMUTABLE AS 'SELECT $1'; GRANT USAGE ON SCHEMA tools TO {stranger}"
         ))
         .unwrap();
-    let of = |source: &str| TableOptions { source: Some(source.into()), condition: None, ..options() };
-    assert!(PostgresStore::inspect(&address, &of("tools.clean(title)")).is_ok());
+    let with_source = |source: &str| TableOptions { source: Some(source.into()), condition: None, ..options() };
+    assert!(PostgresStore::inspect(&address, &with_source("tools.clean(title)")).is_ok());
     client.batch_execute(&format!("GRANT CREATE ON SCHEMA tools TO {stranger}")).unwrap();
-    let said = PostgresStore::inspect(&address, &of("tools.clean(title)")).unwrap_err().to_string();
+    let said = PostgresStore::inspect(&address, &with_source("tools.clean(title)")).unwrap_err().to_string();
     assert!(
         said.contains("no name of the schema tools") && said.contains("REVOKE CREATE ON SCHEMA"),
         "{said}"
     );
-    assert!(PostgresStore::inspect(&address, &of("lower(title)")).is_ok());
+    assert!(PostgresStore::inspect(&address, &with_source("lower(title)")).is_ok());
     client.batch_execute(&format!("DROP OWNED BY {stranger} CASCADE; DROP ROLE {stranger}")).unwrap();
 }
 
@@ -607,31 +607,31 @@ fn two_owners_in_one_database() {
             table("twos", &second)
         ))
         .unwrap();
-    let of = |name: &str| TableOptions {
+    let options_of = |name: &str| TableOptions {
         table: name.into(),
         source: Some("body".into()),
         vector: Some("embedding".into()),
         ..TableOptions::default()
     };
     let as_first = as_user(&address, &first);
-    adopt(&as_first, &of("ones")).unwrap();
+    adopt(&as_first, &options_of("ones")).unwrap();
     let lend = format!("GRANT {second} TO {first}");
     for other in [as_user(&address, &second), address.clone()] {
         is_conflict(
-            &adopt(&other, &of("twos")).unwrap_err(),
+            &adopt(&other, &options_of("twos")).unwrap_err(),
             &["it belongs to first", &format!("connect as {first}"), &lend],
         );
     }
     client.batch_execute(&lend).unwrap();
-    let store = adopt(&as_first, &of("twos")).unwrap();
+    let store = adopt(&as_first, &options_of("twos")).unwrap();
     store.create_space(&Space::new("old", 2, Distance::L2, false), Provenance::Old).unwrap();
     server::client(&as_user(&address, &second))
         .batch_execute("INSERT INTO twos VALUES (2, 'b', '[3,4]')")
         .unwrap();
     assert_eq!((store.counts("old").unwrap().old, store.check().unwrap()), (2, vec![]));
     // A superuser may look at the first owner's gallery, and not change it.
-    assert!(PostgresStore::open(&address, &of("ones"), Some("old")).is_ok());
-    is_conflict(&adopt(&address, &of("ones")).unwrap_err(), &[&format!("connect as {first}")]);
+    assert!(PostgresStore::open(&address, &options_of("ones"), Some("old")).is_ok());
+    is_conflict(&adopt(&address, &options_of("ones")).unwrap_err(), &[&format!("connect as {first}")]);
     client
         .batch_execute(&format!("DROP OWNED BY {first}, {second} CASCADE; DROP ROLE {first}, {second}"))
         .unwrap();

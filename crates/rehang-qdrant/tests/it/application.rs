@@ -390,7 +390,7 @@ fn a_vector_that_came_with_a_point_is_native_and_one_that_stayed_behind_is_not()
         (point["payload"]["body"], point["vector"][&vector]) = (body, json!([0, 1, 0, 0]));
         point
     };
-    let of = |id: u64| payload_of(server, &name, id)["vector"].get(&vector).cloned();
+    let vector_of = |id: u64| payload_of(server, &name, id)["vector"].get(&vector).cloned();
     let numbers = json!([0.0, 1.0, 0.0, 0.0]);
     let bare = json!({"id": 8, "vector": {&vector: [0, 1, 0, 0]}, "payload": {"body": "new alone"}});
     upsert(
@@ -398,7 +398,7 @@ fn a_vector_that_came_with_a_point_is_native_and_one_that_stayed_behind_is_not()
         &name,
         &[both(1, json!("one")), both(7, json!("seven")), both(9, Value::Null), bare, point(2, "two")],
     );
-    let native = |id| provenance(&store, id) == Some(Provenance::Native) && of(id) == Some(numbers.clone());
+    let native = |id| provenance(&store, id) == Some(Provenance::Native) && vector_of(id) == Some(numbers.clone());
     for id in [1, 7, 8, 9] {
         assert!(native(id), "{id}");
     }
@@ -415,12 +415,12 @@ fn a_vector_that_came_with_a_point_is_native_and_one_that_stayed_behind_is_not()
     store.write_vectors(NEW, None, &[write(2, read, Provenance::Native)]).unwrap();
     upsert(server, &name, &[both(2, json!("two by itself")), point(7, "seven by the old model")]);
     assert!(native(2));
-    assert_eq!((provenance(&store, 7), of(7)), (None, None));
+    assert_eq!((provenance(&store, 7), vector_of(7)), (None, None));
     // An overwritten payload leaves the vectors there, which nobody made of the new content.
     let path = format!("/collections/{name}/points/payload?wait=true");
     send(&server.url, "PUT", &path, &json!({"payload": {"body": "another one"}, "points": [1, 2]}));
     for id in [1, 2] {
-        assert_eq!((provenance(&store, id), of(id)), (None, None), "{id}");
+        assert_eq!((provenance(&store, id), vector_of(id)), (None, None), "{id}");
     }
     assert_eq!(store.check().unwrap(), []);
 
@@ -430,7 +430,7 @@ fn a_vector_that_came_with_a_point_is_native_and_one_that_stayed_behind_is_not()
     let new_alone = json!({"id": 50, "vector": {&vector: [0, 1, 0, 0]}, "payload": {"body": "fifty"}});
     upsert(server, &name, &[new_alone]);
     assert_eq!(store.release(true).unwrap().vectors, 3);
-    assert_eq!((of(50), of(8), of(9)), (Some(numbers.clone()), Some(numbers.clone()), Some(numbers.clone())));
+    assert_eq!((vector_of(50), vector_of(8), vector_of(9)), (Some(numbers.clone()), Some(numbers.clone()), Some(numbers.clone())));
     let there = send(&server.url, "GET", &format!("/collections/{name}"), &Value::Null);
     assert!(there["config"]["params"]["vectors"]["rehang"].is_null(), "{there}");
 }

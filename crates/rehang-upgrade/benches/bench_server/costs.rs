@@ -132,10 +132,10 @@ pub fn by_both_models(address: &str, mut adapter: Adapter, rows: usize) {
     server.index();
     let store = server.open();
     let (old, new) = (space("old", d_old()), space("new", d_new()));
-    let of = |at: usize| [vector(rows * 3 + at * 37, d_old()), vector(rows * 3 + at * 37, d_new())];
+    let query_by_both = |at: usize| [vector(rows * 3 + at * 37, d_old()), vector(rows * 3 + at * 37, d_new())];
     let distances: Vec<(f64, f64)> = (0..QUERIES * 500)
         .map(|at| {
-            let ([by_old, by_new], item) = (of(at % QUERIES), vector(at * 13 % rows, d_old()));
+            let ([by_old, by_new], item) = (query_by_both(at % QUERIES), vector(at * 13 % rows, d_old()));
             let adapted = adapter.map.outputs(&Matrix::new(d_old(), item.clone()).unwrap(), None).unwrap();
             (Distance::Cosine.between(&by_old, &item), Distance::Cosine.between(&by_new, adapted.row(0)))
         })
@@ -165,7 +165,7 @@ pub fn by_both_models(address: &str, mut adapter: Adapter, rows: usize) {
             let (mut by_one, mut by_sql, mut by_library) = (Vec::new(), Vec::new(), Vec::new());
             let (mut same, mut all) = (0, 0);
             for at in (0..TURNS).flat_map(|_| 0..QUERIES) {
-                let rows = of(at).map(|values| Matrix::new(values.len(), values).unwrap());
+                let rows = query_by_both(at).map(|values| Matrix::new(values.len(), values).unwrap());
                 let queries = [0, 1].map(|model| Vector::from(rows[model].as_slice().to_vec()));
                 let own = &queries[usize::from(serving == "new")];
                 let sql = "SELECT id FROM rehang.search('documents', $1::vector, $2::int)";

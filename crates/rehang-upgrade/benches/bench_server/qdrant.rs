@@ -88,8 +88,8 @@ impl Qdrant {
             self.send("POST", "bare/points/payload?wait=true", &mark);
             self.send("POST", "bare/points", &json!({"ids": ids, "with_payload": true}));
         }
-        let of = |(id, vector): (&usize, &Vec<f32>)| json!({"id": id, "vector": {"new": vector}});
-        let points: Vec<Value> = ids.iter().zip(vectors).map(of).collect();
+        let point = |(id, vector): (&usize, &Vec<f32>)| json!({"id": id, "vector": {"new": vector}});
+        let points: Vec<Value> = ids.iter().zip(vectors).map(point).collect();
         let filter = if step >= 4 { json!({"must": [reserved]}) } else { Value::Null };
         self.send(
             "PUT",
@@ -171,8 +171,8 @@ impl Server for Qdrant {
         let dense = json!({"dense": {"size": d_new(), "distance": "Cosine"}});
         self.send("PUT", "bare/vectors/new?wait=true", &dense);
         for (page, vectors) in vectors.chunks(POINTS).enumerate() {
-            let of = |(at, vector): (usize, &Vec<f32>)| json!({"id": page * POINTS + at, "vector": {"new": vector}});
-            let points: Vec<Value> = vectors.iter().enumerate().map(of).collect();
+            let point = |(at, vector): (usize, &Vec<f32>)| json!({"id": page * POINTS + at, "vector": {"new": vector}});
+            let points: Vec<Value> = vectors.iter().enumerate().map(point).collect();
             self.send("PUT", "bare/points/vectors?wait=true", &json!({"points": points}));
         }
         began.elapsed().as_secs_f64()

@@ -240,7 +240,7 @@ struct Embedded {
 }
 
 impl<'a> KeptQueries<'a> {
-    pub fn of(store: &'a dyn Ledger) -> Self {
+    pub fn for_store(store: &'a dyn Ledger) -> Self {
         Self { files: Files::in_ledger(store) }
     }
 
@@ -257,8 +257,8 @@ impl<'a> KeptQueries<'a> {
         // perhaps not known yet.
         let mut is_next_of = |space: &Space| {
             models.next().is_some_and(|model| {
-                let of = |normalised| format!("{} ", Space { normalised, ..space.clone() });
-                model.starts_with(&of(true)) || model.starts_with(&of(false))
+                let written_form = |normalised| format!("{} ", Space { normalised, ..space.clone() });
+                model.starts_with(&written_form(true)) || model.starts_with(&written_form(false))
             })
         };
         if !(is_next_of(new) && is_next_of(old)) {
@@ -328,10 +328,10 @@ impl<'a> KeptQueries<'a> {
         let mut judged = vec![Vec::new(); queries];
         for KeptClick { row, item, gain, .. } in clicks {
             let (Some(row), Some(&place)) = (row, places.get(item.as_str())) else { continue };
-            let of = judged
+            let clicks_of_query = judged
                 .get_mut(row)
                 .ok_or_else(|| Error::corrupt(CLICKED, format!("query {row} is clicked of {queries}")))?;
-            of.push((place, gain));
+            clicks_of_query.push((place, gain));
         }
         Qrels::new(judged).map(Some)
     }
@@ -393,7 +393,7 @@ impl<'a> KeptQueries<'a> {
 /// # Errors
 ///
 /// Those of the store.
-pub(crate) fn take_in(store: &dyn Ledger, folder: &Path) -> Result<()> {
+pub(crate) fn import_folder(store: &dyn Ledger, folder: &Path) -> Result<()> {
     let files = Files::in_ledger(store);
     let read = |name: &str| fs_err::read(folder.join(name)).ok();
     let vectors = |name: &str| {
@@ -421,7 +421,7 @@ fn bytes_of(rows: &Matrix) -> Vec<u8> {
 ///
 /// Those of the store.
 pub(crate) fn is_kept(store: &dyn Ledger, asked: &Asked, (old, new): (&Space, &Space)) -> Result<bool> {
-    let kept = KeptQueries::of(store);
+    let kept = KeptQueries::for_store(store);
     Ok(kept.are_of(&asked.queries)?
         && kept.have_clicks(asked.clicks.as_deref())
         && kept.vectors(old, new)?.is_some())
@@ -438,7 +438,7 @@ pub(crate) fn is_by_queries(
     adapter: &Adapter,
     (old, new): (&Space, &Space),
 ) -> Result<bool> {
-    let kept = KeptQueries::of(store);
+    let kept = KeptQueries::for_store(store);
     let Some(by_both) = kept.vectors(old, new)? else { return Ok(true) };
     let inputs = &adapter.training.inputs;
     let is_of_queries = inputs.get("queries_new") == Some(&by_both.new.fingerprint());
@@ -475,7 +475,7 @@ pub(crate) fn embed_queries(
     }
     let names = models.iter().map(|(.., model)| model).chain(queries.iter().map(|(name, _)| name));
     let text: String = names.map(|name| format!("{name}\n")).collect();
-    let kept = KeptQueries::of(store);
+    let kept = KeptQueries::for_store(store);
     if let Some(by_both) = kept.vectors(old, new)?
         && kept.text(ASKED)?.is_some_and(|before| before == text)
         && kept.have_clicks(asked.clicks.as_deref())
@@ -561,7 +561,7 @@ mod tests {
         let asked = Asked::read(None, Some(&log)).unwrap().unwrap();
         assert_eq!(asked.queries, ["red", "blue"].map(|text| Query::Text(text.into())));
         let store = rehang_store_tests::MemoryStore::new();
-        let kept = KeptQueries::of(&store);
+        let kept = KeptQueries::for_store(&store);
         let clicks = asked.clicks.as_deref();
         assert!(!kept.have_clicks(clicks) && kept.have_clicks(None));
         // No model could embed the first one.
@@ -611,7 +611,7 @@ mod tests {
     #[test]
     fn what_was_paid_for_is_there_to_the_last_bit() {
         let store = rehang_store_tests::MemoryStore::new();
-        let kept = KeptQueries::of(&store);
+        let kept = KeptQueries::for_store(&store);
         let line = |query: &str, value| Embedded {
             model: "m".into(),
             query: query.into(),
@@ -641,8 +641,8 @@ mod tests {
         let lines = format!("\n{line}\n{{\"model\":\n{}", line.replace('a', "b"));
         fs_err::write(folder.path().join("queries-embedded.jsonl"), lines).unwrap();
         let store = rehang_store_tests::MemoryStore::new();
-        take_in(&store, folder.path()).unwrap();
-        let kept = KeptQueries::of(&store);
+        import_folder(&store, folder.path()).unwrap();
+        let kept = KeptQueries::for_store(&store);
         let by_both = kept.vectors(&old, &new).unwrap().unwrap();
         assert_eq!((&by_both.old, &by_both.new), (&rows, &rows));
         assert_eq!(kept.embedded().unwrap()["m"].len(), 2);
@@ -651,7 +651,7 @@ mod tests {
     #[test]
     fn queries_of_an_earlier_upgrade_do_not_count() {
         let store = rehang_store_tests::MemoryStore::new();
-        let kept = KeptQueries::of(&store);
+        let kept = KeptQueries::for_store(&store);
         let space = |name: &str| Space::new(name, 2, rehang_core::Distance::Cosine, false);
         let [first, second, third] = ["first", "second", "third"].map(space);
         for name in [BY_OLD, BY_NEW] {

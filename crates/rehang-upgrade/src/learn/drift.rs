@@ -9,7 +9,7 @@ use crate::live::sample;
 
 /// Code of the finding that a gallery is not what its map was fitted for, before anything is embedded and in
 /// a [`Refit`](crate::Refit).
-pub(crate) const OF_GALLERY: &str = "gallery-drift";
+pub(crate) const GALLERY_DRIFT: &str = "gallery-drift";
 /// Number of vectors that are looked at before an adapter is applied to a whole gallery.
 const INPUT_SAMPLE: usize = 512;
 
@@ -19,9 +19,9 @@ const INPUT_SAMPLE: usize = 512;
 /// # Errors
 ///
 /// Those of the store; wrong direction and width mismatch as [`Adapter::expect_input_width`].
-pub(crate) fn input(store: &dyn Ledger, adapter: &Adapter, old: &str) -> Result<Option<Finding>> {
+pub(crate) fn input_drift_finding(store: &dyn Ledger, adapter: &Adapter, old: &str) -> Result<Option<Finding>> {
     let vectors =
-        sample::some(store, old, INPUT_SAMPLE, Some(old))?.into_iter().filter_map(|record| record.vector);
+        sample::draw(store, old, INPUT_SAMPLE, Some(old))?.into_iter().filter_map(|record| record.vector);
     // Vectors that the fill passes over say nothing of the others.
     let vectors = vectors.map(|vector| vector.vector).filter(|vector| adapter.old.distance.can_place(vector));
     let rows: Vec<f32> = vectors.flatten().collect();

@@ -10,8 +10,8 @@
 //!
 //! A backfill makes the worst items native first. So held-out natives are a random sample only up to the
 //! place in the shuffle to which an upgrade has embedded every item, or every one that it keeps for
-//! measuring. A document of the gallery says which place that is ([`DrawnPairs::asking`]): the queries of a
-//! forecast lie before it, whatever is native behind.
+//! measuring. A document of the gallery says which place that is ([`DrawnPairs::forecast_queries`]): the
+//! queries of a forecast lie before it, whatever is native behind.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
@@ -137,7 +137,7 @@ fn end_of(first: &[Record], until: &[ItemKey]) -> usize {
 ///
 /// Those of the store.
 pub(crate) fn ask_first(store: &dyn Ledger, new: &str, items: usize) -> Result<()> {
-    let first = sample::first(store, new, items.max(PAIRS_MAX))?;
+    let first = sample::first_of_shuffle(store, new, items.max(PAIRS_MAX))?;
     let items = items.min(first.len());
     if end_of(&first, &asking_until(store, new)?) >= items {
         return Ok(());
@@ -225,7 +225,7 @@ pub(crate) fn clear_unused(store: &dyn Ledger) -> Result<()> {
 }
 
 /// Codes of the findings of a fit about its pairs, which an examination tells again.
-const OF_PAIRS: [&str; 3] = ["one-vector", "two-kinds", "misfits"];
+const PAIR_FINDINGS: [&str; 3] = ["one-vector", "two-kinds", "misfits"];
 
 /// Findings and error of a fit, which are kept beside its adapter.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -251,7 +251,7 @@ impl Learned {
 ///
 /// Those of the store.
 pub(crate) fn keep_fitted(store: &dyn Ledger, fitted: &Fitted, error: Option<MeanError>) -> Result<String> {
-    let is_of_pairs = |finding: &&Finding| OF_PAIRS.contains(&finding.code.as_str());
+    let is_of_pairs = |finding: &&Finding| PAIR_FINDINGS.contains(&finding.code.as_str());
     let findings = fitted.findings.iter().filter(is_of_pairs).cloned().collect();
     let learned = serde_json::to_vec(&Learned { findings, error })
         .map_err(|error| Error::corrupt("the findings of a fit", error))?;
@@ -385,7 +385,7 @@ impl Asking {
     ///
     /// A conflict where they are too few; those of the store.
     fn expect(store: &dyn Ledger, (old, new): (&Space, &Space), what: &str) -> Result<Self> {
-        let asking = DrawnPairs::asking(store, old, new)?;
+        let asking = DrawnPairs::forecast_queries(store, old, new)?;
         if asking.pairs.may_be_reported() {
             return Ok(asking);
         }
@@ -445,10 +445,10 @@ impl DrawnPairs {
     /// Those of the store; nothing is found where there is no new space.
     pub fn read(store: &dyn Ledger, old: &Space, new: &Space, items: usize) -> Result<Self> {
         if find_space(store, &new.name)?.is_none() {
-            return Self::of(store, old, new, Vec::new());
+            return Self::from_items(store, old, new, Vec::new());
         }
         let records = sample::natives(store, &old.name, &new.name, items)?;
-        Self::of(store, old, new, records.into_iter().map(|record| record.item).collect())
+        Self::from_items(store, old, new, records.into_iter().map(|record| record.item).collect())
     }
 
     /// Reads the pairs among all natives, wherever they are in the shuffle: the first of it where there are
@@ -457,7 +457,7 @@ impl DrawnPairs {
     /// # Errors
     ///
     /// Those of the store; cancelled where a stop is wanted.
-    pub fn natives(store: &dyn Ledger, old: &Space, new: &Space, observer: &dyn Observer) -> Result<Self> {
+    pub fn from_natives(store: &dyn Ledger, old: &Space, new: &Space, observer: &dyn Observer) -> Result<Self> {
         let each = |take: &mut dyn FnMut(Item)| -> Result<()> {
             let native = Select::Provenance(Provenance::Native);
             let mut walk = Some(Scan::new(&new.name, native, NATIVES_PAGE).without_contents());
@@ -485,7 +485,7 @@ impl DrawnPairs {
             let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
             items.extend(store.get(&ids)?.into_iter().flatten());
         }
-        Self::of(store, old, new, items)
+        Self::from_items(store, old, new, items)
     }
 
     /// Reads the items that are kept for measuring, native or not: those held out among the first of the
@@ -495,13 +495,13 @@ impl DrawnPairs {
     /// # Errors
     ///
     /// Those of the store.
-    pub fn kept(store: &dyn Ledger, old: &Space, new: &str) -> Result<Vec<Record>> {
+    pub fn items_kept_for_measuring(store: &dyn Ledger, old: &Space, new: &str) -> Result<Vec<Record>> {
         let items = usize::try_from(sample::embeddable(store, new)?).unwrap_or(usize::MAX);
         let kept = kept_for_measuring(items);
         if kept < MEASURED_MIN {
             return Ok(Vec::new());
         }
-        Self::held_out_among(store, old, &sample::first(store, new, (kept as f64 / HELD_OUT) as usize)?)
+        Self::held_out_among(store, old, &sample::first_of_shuffle(store, new, (kept as f64 / HELD_OUT) as usize)?)
     }
 
     /// Picks the held-out ones of some items, native or not.
@@ -525,11 +525,11 @@ impl DrawnPairs {
     ///
     /// Those of the store.
     pub fn measured(store: &dyn Ledger, old: &Space, new: &Space) -> Result<Option<Self>> {
-        let (native, is_random) = natives_of(Self::kept(store, old, &new.name)?);
+        let (native, is_random) = natives_of(Self::items_kept_for_measuring(store, old, &new.name)?);
         if native.len() < MEASURED_MIN || !is_random {
             return Ok(None);
         }
-        Self::of(store, old, new, native).map(Some)
+        Self::from_items(store, old, new, native).map(Some)
     }
 
     /// Reads the held-out pairs whose items are the queries of a forecast: a random sample of the gallery,
@@ -541,16 +541,16 @@ impl DrawnPairs {
     /// # Errors
     ///
     /// Those of the store.
-    pub fn asking(store: &dyn Ledger, old: &Space, new: &Space) -> Result<Asking> {
+    pub fn forecast_queries(store: &dyn Ledger, old: &Space, new: &Space) -> Result<Asking> {
         if find_space(store, &new.name)?.is_none() {
-            let pairs = Self::of(store, old, new, Vec::new())?;
+            let pairs = Self::from_items(store, old, new, Vec::new())?;
             return Ok(Asking { pairs, until: Vec::new(), before: None });
         }
         let known = asking_until(store, &new.name)?;
         let mut size = PAIRS_MAX;
         let mut asking = None;
         if !known.is_empty() {
-            let mut first = sample::first(store, &new.name, PAIRS_MAX)?;
+            let mut first = sample::first_of_shuffle(store, &new.name, PAIRS_MAX)?;
             first.truncate(end_of(&first, &known));
             if !first.is_empty() {
                 size = first.len();
@@ -566,20 +566,20 @@ impl DrawnPairs {
             let drawn = sample::natives(store, &old.name, &new.name, size)?;
             (natives_of(Self::held_out_among(store, old, &drawn)?).0, last_of(&drawn))
         };
-        let pairs = Self::of(store, old, new, native)?;
+        let pairs = Self::from_items(store, old, new, native)?;
         if pairs.len() < QUERIES_MIN
             && let Some(kept) = Self::measured(store, old, new)?
             && kept.len() > pairs.len()
         {
             let before = Some(pairs.len()).filter(|&before| !known.is_empty() && before >= HELD_OUT_MIN);
-            let until = last_of(&Self::kept(store, old, &new.name)?);
+            let until = last_of(&Self::items_kept_for_measuring(store, old, &new.name)?);
             return Ok(Asking { pairs: kept, until, before });
         }
         Ok(Asking { pairs, until, before: None })
     }
 
     /// Reads the pairs among some items.
-    fn of(store: &dyn Ledger, old: &Space, new: &Space, items: Vec<Item>) -> Result<Self> {
+    fn from_items(store: &dyn Ledger, old: &Space, new: &Space, items: Vec<Item>) -> Result<Self> {
         let mut pairs = Self {
             ids: Vec::new(),
             labels: Vec::new(),
@@ -630,10 +630,10 @@ impl DrawnPairs {
     ///
     /// As [`Vectors::measured`].
     pub fn vectors(&self, (old, new): (&Space, &Space)) -> Result<(Vectors, Vectors)> {
-        let of = |space: &Space, rows: &Matrix| {
+        let vectors = |space: &Space, rows: &Matrix| {
             Vectors::measured(&space.name, space.distance, rows.clone(), &space.name)
         };
-        Ok((of(old, &self.old)?, of(new, &self.new)?))
+        Ok((vectors(old, &self.old)?, vectors(new, &self.new)?))
     }
 
     /// Number of pairs that are held out.
@@ -830,7 +830,7 @@ impl PairSources {
 const GALLERY_NUMBERS_MAX: usize = 1 << 26;
 
 /// Gallery that a forecast is of, as far as the forecast needs it.
-struct Whole {
+struct ForecastGallery {
     old: VectorSource,
     labels: Option<VectorSource>,
     /// Id of every row.
@@ -839,7 +839,7 @@ struct Whole {
     items: usize,
 }
 
-impl Whole {
+impl ForecastGallery {
     /// Reads every old vector of the gallery, or those of a random part, where `all` are wanted, or
     /// where it has labels and these say what a right answer is (`by_label`). Agreement depends on no
     /// more than the number of items. The held-out pairs are in it in any case, before all others: an
@@ -862,7 +862,7 @@ impl Whole {
         if all || (by_label && pairs.labels.iter().any(Option::is_some)) {
             let known: BTreeSet<&str> = held_out.iter().map(|&row| pairs.ids[row].as_str()).collect();
             let items_max = GALLERY_NUMBERS_MAX / space.dimension.max(1);
-            let mut drawn = sample::some(store, &space.name, items_max, None)?;
+            let mut drawn = sample::draw(store, &space.name, items_max, None)?;
             let is_whole = drawn.len() < items_max;
             progress.begin("reading the gallery", "vectors", drawn.len() as u64);
             for page in drawn.chunks_mut(NATIVES_PAGE) {
@@ -911,7 +911,7 @@ pub(crate) fn fit(
     let parameters = FitParameters { method, within, traits: pairs.traits(), ..FitParameters::default() };
     let held_out: Vec<usize> = (0..pairs.len()).filter(|&row| pairs.held_out[row]).collect();
     let [old_held_out, new_held_out] = [&pairs.old, &pairs.new].map(|rows| rows.select(&held_out));
-    let kept = KeptQueries::of(store);
+    let kept = KeptQueries::for_store(store);
     let clicks = pairs.clicks_of_known(kept, (old, new))?;
     let few = clicks.as_ref().and_then(ClicksOfPairs::finding);
     let mut answer = fit_on((pairs.sources(), clicks), kept, (old, new), parameters, progress)?;
@@ -955,14 +955,14 @@ pub(crate) fn fit_again(
     observer: &dyn Observer,
     progress: &Progress,
 ) -> Result<Option<(Fitted, usize)>> {
-    let pairs = DrawnPairs::natives(store, old, new, observer)?;
+    let pairs = DrawnPairs::from_natives(store, old, new, observer)?;
     let count = pairs.len() - pairs.held_out();
     if count == 0 {
         return Ok(None);
     }
     // The method was chosen among others when the map was fitted first.
     let parameters = FitParameters { method, compare: false, ..FitParameters::default() };
-    let kept = KeptQueries::of(store);
+    let kept = KeptQueries::for_store(store);
     let clicks = pairs.clicks_of_known(kept, (old, new))?;
     Ok(Some((fit_on((pairs.sources(), clicks), kept, (old, new), parameters, progress)?.fitted, count)))
 }
@@ -1021,12 +1021,12 @@ fn known_pairs(
         return Err(Error::missing("pairs", format!("{what} between {:?} and {:?}", old.name, new.name))
             .advise(rehang_core::Remedy::DrawPairs));
     }
-    let of = |space: &Space, rows: &Matrix| {
+    let vectors = |space: &Space, rows: &Matrix| {
         Vectors::measured(&space.name, space.distance, rows.select(&known), &space.name)
     };
     let labels = drawn.label_numbers().map(|labels| known.iter().map(|&row| labels[row]).collect());
-    let pairs = rehang_core::Pairs::new(of(old, &drawn.old)?, of(new, &drawn.new)?, labels, None)?;
-    let kept = KeptQueries::of(store);
+    let pairs = rehang_core::Pairs::new(vectors(old, &drawn.old)?, vectors(new, &drawn.new)?, labels, None)?;
+    let kept = KeptQueries::for_store(store);
     let queries = match kept.vectors(old, new)? {
         None => None,
         Some(ByBoth { old: by_old, new: by_new }) => Some(FitQueries {
@@ -1062,10 +1062,10 @@ pub(crate) fn measure(
     asking.keep(store, &new.name)?;
     let pairs = asking.pairs;
     progress.check()?;
-    let kept = KeptQueries::of(store);
+    let kept = KeptQueries::for_store(store);
     let queries = kept.vectors(old, new)?;
     let clicks = kept.clicks_fingerprint()?.filter(|_| queries.is_some());
-    let gallery = Whole::read(store, old, &pairs, (queries.is_none(), clicks.is_some()), progress)?;
+    let gallery = ForecastGallery::read(store, old, &pairs, (queries.is_none(), clicks.is_some()), progress)?;
     let judged = match (&queries, clicks) {
         (Some(by_both), Some(fingerprint)) => {
             let count = by_both.new.rows();
@@ -1133,12 +1133,12 @@ pub(crate) fn thresholds(
     progress: &Progress,
 ) -> Result<Floors> {
     let pairs = Asking::expect(store, (old, new), "floors")?.pairs;
-    let whole = Whole::read(store, old, &pairs, (false, true), progress)?;
+    let whole = ForecastGallery::read(store, old, &pairs, (false, true), progress)?;
     let gallery = rehang_files::read_matrix(&whole.old)?;
     let gallery = Vectors::new(adapter.old.clone(), gallery, "the gallery")?;
     let adapted = rehang_core::adapter::apply(adapter, &gallery, None, progress)?;
     let native = Vectors::new(adapter.new.clone(), pairs.new.clone(), "native vectors")?;
-    let queries = KeptQueries::of(store).vectors(old, new)?;
+    let queries = KeptQueries::for_store(store).vectors(old, new)?;
     let held_out: Vec<usize> = (0..pairs.len()).collect();
     let input = FloorsInput {
         old: &gallery,
@@ -1159,14 +1159,14 @@ mod tests {
 
     #[test]
     fn clicks_of_few_queries_choose_nothing_and_that_is_said() {
-        let of = |clicked: usize| {
+        let with_clicked = |clicked: usize| {
             let judged =
                 (0..50).map(|query| if query < clicked { vec![(query, 1.0)] } else { vec![(0, 0.0)] });
             let judged = Qrels::new(judged.collect()).unwrap();
             ClicksOfPairs { judged, fingerprint: String::new() }
         };
-        assert!(of(CLICKED_MIN).enough().is_some() && of(CLICKED_MIN).finding().is_none());
-        let few = of(CLICKED_MIN - 1);
+        assert!(with_clicked(CLICKED_MIN).enough().is_some() && with_clicked(CLICKED_MIN).finding().is_none());
+        let few = with_clicked(CLICKED_MIN - 1);
         assert!(few.finding().unwrap().seen.starts_with("29 queries have a clicked item among the pairs"));
         assert!(few.enough().is_none());
     }
@@ -1225,12 +1225,12 @@ mod tests {
         let pairs = DrawnPairs::read(&store, &old, &new, 40).unwrap();
         let held_out: Vec<usize> = (0..pairs.len()).filter(|&row| pairs.held_out[row]).collect();
         assert!(!held_out.is_empty() && held_out.len() < pairs.len());
-        let read = |whole: &Whole| {
+        let read = |whole: &ForecastGallery| {
             let mut inputs = InputReader::new(None).unwrap();
             inputs.matrix("gallery", std::slice::from_ref(&whole.old)).unwrap()
         };
         // Labels need all items that can be placed, the held-out ones first and once.
-        let whole = Whole::read(&store, &old, &pairs, (true, false), &Progress::default()).unwrap();
+        let whole = ForecastGallery::read(&store, &old, &pairs, (true, false), &Progress::default()).unwrap();
         let rows = read(&whole);
         assert_eq!((rows.rows(), whole.items, whole.labels.is_some()), (38, 38, true));
         for (row, &pair) in held_out.iter().enumerate() {
@@ -1241,7 +1241,7 @@ mod tests {
         lengths.dedup();
         assert_eq!(lengths.len(), 38);
         // Queries without labels need the number of items alone.
-        let whole = Whole::read(&store, &old, &pairs, (false, false), &Progress::default()).unwrap();
+        let whole = ForecastGallery::read(&store, &old, &pairs, (false, false), &Progress::default()).unwrap();
         assert_eq!((read(&whole).rows(), whole.items, whole.labels.is_some()), (held_out.len(), 39, false));
     }
 }

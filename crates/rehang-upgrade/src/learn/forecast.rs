@@ -95,7 +95,7 @@ pub struct OtherMetric {
 
 impl OtherMetric {
     /// Reads a metric of a curve; `None` where the curve has no such metric.
-    fn of(report: &Report, curve: &CurveSeries, shown: &ShownMetric) -> Option<Self> {
+    fn from_curve(report: &Report, curve: &CurveSeries, shown: &ShownMetric) -> Option<Self> {
         let line_of = curve.metrics.get(&shown.id)?;
         let do_nothing = report.do_nothing.get(&shown.id).copied().filter(|value| value.is_finite());
         // A fall that may be chance is none, so the upper end of the range counts.
@@ -193,11 +193,11 @@ impl Forecast {
         });
         let ranges = edges.as_ref().map_or_else(Vec::new, |edges| {
             let shares = std::iter::once(0.0).chain(SHOWN);
-            shares.map(|share| (share, at(&edges[0], share), at(&edges[1], share))).collect()
+            shares.map(|share| (share, interpolate(&edges[0], share), interpolate(&edges[1], share))).collect()
         });
         let do_nothing = report.do_nothing.get(&metric.id).copied().filter(|value| value.is_finite());
         let others = report.metrics.iter().filter(|other| other.primary && other.id != metric.id);
-        let others = others.filter_map(|other| OtherMetric::of(&report, curve, other)).collect();
+        let others = others.filter_map(|other| OtherMetric::from_curve(&report, curve, other)).collect();
         let whole = report.gallery.as_ref();
         Ok(Self {
             source: source.into(),
@@ -213,8 +213,8 @@ impl Forecast {
                 let (low, high) = of.interval().unwrap_or((of.value, of.value));
                 (of.value, low, high)
             }),
-            start: at(&points, 0.0),
-            curve_at: SHOWN.iter().map(|&share| (share, at(&points, share))).collect(),
+            start: interpolate(&points, 0.0),
+            curve_at: SHOWN.iter().map(|&share| (share, interpolate(&points, share))).collect(),
             passes_do_nothing_at: do_nothing.and(line_of.passes_do_nothing_at),
             others,
             floors: report.floors,
@@ -243,12 +243,12 @@ impl Forecast {
 
     /// Forecast quality at a share of native items: linear between the points of the report.
     pub fn at(&self, share: f64) -> f64 {
-        at(&self.points, share)
+        interpolate(&self.points, share)
     }
 
     /// The range of [`Forecast::at`], `(low, high)`; `None` where the curve was measured among its own items.
     pub fn range_at(&self, share: f64) -> Option<(f64, f64)> {
-        self.edges.as_ref().map(|[low, high]| (at(low, share), at(high, share)))
+        self.edges.as_ref().map(|[low, high]| (interpolate(low, share), interpolate(high, share)))
     }
 
     /// Finds the first share of native items from which on the curve `holds`, at every point of the report;
@@ -383,7 +383,7 @@ fn expect_nothing_falls(
 }
 
 /// Interpolates linearly between ascending points; beyond them it is the first or last value.
-fn at(points: &[(f64, f64)], share: f64) -> f64 {
+fn interpolate(points: &[(f64, f64)], share: f64) -> f64 {
     let right = points.partition_point(|point| point.0 <= share);
     match (right.checked_sub(1).map(|left| points[left]), points.get(right)) {
         (Some((x0, y0)), Some(&(x1, y1))) => y0 + (y1 - y0) * (share - x0) / (x1 - x0),
@@ -552,8 +552,8 @@ mod tests {
         let bridge = [("map".to_owned(), NumberWithSpread { value: 32.0, spread })].into();
         let spread = Some(Spread::Interval { low: 28.5, high: 31.0, level: 0.95 });
         let do_nothing = [("map".to_owned(), NumberWithSpread { value: 30.0, spread })].into();
-        let of = WholeGallery { items: 9000, held_out: 300, speaks_of: 7500, do_nothing, bridge };
-        whole.gallery = Some(of);
+        let gallery = WholeGallery { items: 9000, held_out: 300, speaks_of: 7500, do_nothing, bridge };
+        whole.gallery = Some(gallery);
         let forecast = read(&whole).unwrap();
         assert_eq!((forecast.do_nothing_range, measured.do_nothing_range), (Some((28.5, 31.0)), None));
         assert_eq!(forecast.gallery, Some(7500));

@@ -18,9 +18,9 @@ use crate::record::Recorded;
 use crate::upgrade::Upgrade;
 
 /// Vectors that are looked at without asking a model.
-const ALONE: usize = 1_500;
+const LOOKED_AT_MAX: usize = 1_500;
 /// Items that a model which cannot vouch for itself embeds once more, to be compared with itself.
-const TWICE: usize = 4;
+const EMBEDDED_TWICE: usize = 4;
 /// Items that are drawn for each one that is wanted: those without a source or with an
 /// adapted vector drop out.
 const DRAWN_TIMES: usize = 4;
@@ -91,7 +91,7 @@ impl Upgrade {
         let models: Vec<Space> = models(configuration, store)?;
         let mut spent = Spent::default();
         if models.is_empty() || asked.items == 0 {
-            let records = of_a_model(store, &space, ALONE)?;
+            let records = of_a_model(store, &space, LOOKED_AT_MAX)?;
             let progress = Progress::default();
             let found = identify_alone(&vectors(&records), 0, observer.counters().unwrap_or(&progress))?;
             return identified((space, adapted), found, &records, spent, asked);
@@ -136,7 +136,7 @@ fn models(configuration: &Configuration, store: &dyn Ledger) -> Result<Vec<Space
 
 /// Draws random items with a vector that a model made.
 fn of_a_model(store: &dyn Ledger, space: &str, items: usize) -> Result<Vec<Record>> {
-    let mut records = sample::some(store, space, items, Some(space))?;
+    let mut records = sample::draw(store, space, items, Some(space))?;
     records.retain(|record| {
         record.vector.as_ref().is_some_and(|vector| vector.provenance != Provenance::Adapted)
     });
@@ -144,8 +144,8 @@ fn of_a_model(store: &dyn Ledger, space: &str, items: usize) -> Result<Vec<Recor
 }
 
 fn vectors(records: &[Record]) -> Matrix {
-    let of = |record: &Record| record.vector.as_ref().map(|vector| vector.vector.clone()).unwrap_or_default();
-    let rows: Vec<Vec<f32>> = records.iter().map(of).collect();
+    let values = |record: &Record| record.vector.as_ref().map(|vector| vector.vector.clone()).unwrap_or_default();
+    let rows: Vec<Vec<f32>> = records.iter().map(values).collect();
     let width = rows.first().map_or(0, Vec::len);
     Matrix::from_fn(rows.len(), width, |row, column| rows[row][column])
 }
@@ -168,7 +168,7 @@ fn candidate(encoder: &dyn Encoder, records: &[Record], observer: &dyn Observer)
     }
     let mut noise = 0.0_f64;
     if encoder.fingerprint()?.is_none() {
-        let few = &inputs[..inputs.len().min(TWICE)];
+        let few = &inputs[..inputs.len().min(EMBEDDED_TWICE)];
         for (row, again) in encode(encoder, few)?.into_iter().enumerate() {
             let Ok(again) = again else { continue };
             let between = difference(space.distance, vectors.row(row), &again);
@@ -200,7 +200,7 @@ fn identified(
 ///
 /// Those of the store, and of [`identify_alone`].
 pub(crate) fn look_alone(store: &dyn Ledger, space: &str) -> Result<Identified> {
-    let records = of_a_model(store, space, ALONE)?;
+    let records = of_a_model(store, space, LOOKED_AT_MAX)?;
     identify_alone(&vectors(&records), 0, &Progress::default())
 }
 

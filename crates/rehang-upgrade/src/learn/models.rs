@@ -308,10 +308,10 @@ pub fn compare_models(input: &ModelsInput, progress: &Progress) -> Result<Models
         findings.push(Finding::warning("refused", seen).may_mean("They are left out for every model."));
     }
     let measured: Vec<&Embedded> = outcomes.iter().filter_map(|outcome| outcome.as_ref().ok()).collect();
-    let shared = Shared::of(&ground, &measured)?;
-    let judge = Judge::of(&ground, &shared, input.group.as_deref() == Some("label"))?;
+    let shared = Shared::measured_by_all(&ground, &measured)?;
+    let judge = Judge::choose(&ground, &shared, input.group.as_deref() == Some("label"))?;
     let metric = judge.metric();
-    let of = input.of.unwrap_or(ground.all);
+    let items = input.of.unwrap_or(ground.all);
     let mut reference = None;
     let mut evaluations: Vec<Option<Evaluation>> = Vec::new();
     for (model, outcome) in models.iter().zip(&outcomes) {
@@ -348,8 +348,8 @@ pub fn compare_models(input: &ModelsInput, progress: &Progress) -> Result<Models
                     latency_ms: quantile(&embedded.latencies, 0.5),
                     latency_p95_ms: quantile(&embedded.latencies, 0.95),
                     documents_per_second: embedded.probed.items_per_second,
-                    cost: model.cost(of, &embedded.probed),
-                    storage: model.storage(of),
+                    cost: model.cost(items, &embedded.probed),
+                    storage: model.storage(items),
                 })
             }
             _ => None,
@@ -368,11 +368,11 @@ pub fn compare_models(input: &ModelsInput, progress: &Progress) -> Result<Models
         judged_by: judge.by,
         metric: metric.id(),
         documents: shared.documents.len(),
-        of,
+        of: items,
         queries: shared.queries.as_ref().map_or(shared.documents.len(), Vec::len),
         counted,
         leave_one_out: shared.queries.is_none(),
-        choice: best.map(|best| choose(&models, &compared, best)),
+        choice: best.map(|best| choose_model(&models, &compared, best)),
         models: compared,
         findings,
     })
@@ -671,7 +671,7 @@ struct SharedVectors {
 }
 
 impl Shared {
-    fn of(ground: &Ground, models: &[&Embedded]) -> Result<Self> {
+    fn measured_by_all(ground: &Ground, models: &[&Embedded]) -> Result<Self> {
         let documents: Vec<usize> = (0..ground.documents.len())
             .filter(|&row| models.iter().all(|model| model.documents[row].is_some()))
             .collect();
@@ -737,7 +737,7 @@ struct Judge {
 impl Judge {
     /// Chooses the source of the right answers: clicks, or else labels, or else the first model. Labels that
     /// split the metric into groups judge nothing.
-    fn of(ground: &Ground, shared: &Shared, labels_are_groups: bool) -> Result<Self> {
+    fn choose(ground: &Ground, shared: &Shared, labels_are_groups: bool) -> Result<Self> {
         let mut judge = Self { by: JudgedBy::FirstModel, clicks: Qrels::default(), labels: Vec::new() };
         if let (Some(clicks), Some(queries)) = (&ground.clicks, &shared.queries) {
             let ids = shared.documents.iter().map(|&row| ground.documents[row].id.as_str());
@@ -802,7 +802,7 @@ fn best_of(evaluations: &[Option<Evaluation>], metric: Metric) -> Option<usize> 
 }
 
 /// Chooses the cheapest of the models that are level with the best one.
-fn choose(models: &[Model], compared: &[ModelCompared], best: usize) -> ModelChoice {
+fn choose_model(models: &[Model], compared: &[ModelCompared], best: usize) -> ModelChoice {
     let measured = |place: usize| compared[place].measured.as_ref();
     let is_level = |place: usize| {
         place != best

@@ -7,7 +7,7 @@ use rehang_core::{Matrix, Progress, Remedy, Result, Vectors};
 use rehang_fit::refit::MeanError;
 use rehang_store::{Ledger, find_space};
 
-use crate::learn::drift::OF_GALLERY;
+use crate::learn::drift::GALLERY_DRIFT;
 use crate::learn::fitting::{self, HELD_OUT, is_held_out};
 use crate::learn::refit::{MORE_PAIRS_MIN, refits};
 use crate::live::sample;
@@ -42,7 +42,7 @@ pub(crate) fn outgrown(store: &dyn Ledger, setup: &UpgradeSetup<'_>) -> Result<O
         return Ok(None);
     }
     let (mut of_pairs, mut of_others, mut looked_at) = (Vec::new(), Vec::new(), 0);
-    for page in sample::first(store, &new.name, SAMPLE)?.chunks(PAGE) {
+    for page in sample::first_of_shuffle(store, &new.name, SAMPLE)?.chunks(PAGE) {
         let keys: Vec<_> = page.iter().map(|record| record.item.key).collect();
         let (mut held_out, mut others) = (Vec::new(), Vec::new());
         for (record, before) in page.iter().zip(store.vectors(&old.name, &keys)?) {
@@ -69,7 +69,7 @@ pub(crate) fn outgrown(store: &dyn Ledger, setup: &UpgradeSetup<'_>) -> Result<O
             "The gallery is not what the pairs were drawn from: σ² of its other items is {times:.2} times that of held-out pairs ({} and {} items, at random).",
             seen.items, expected.items
         );
-        Finding::warning(OF_GALLERY, text)
+        Finding::warning(GALLERY_DRIFT, text)
             .may_mean("What is forecast is for the gallery as it was, and adapted vectors are farther off than that.")
             .remedy("Draw pairs of the gallery as it is, fit the map and report again.")
             .next(Remedy::DrawPairs)

@@ -83,7 +83,7 @@ impl Refit {
                  not what the map was fitted for.",
                 self.gain.items
             );
-            let finding = Finding::warning(drift::OF_GALLERY, seen).evidence(&[("times", times)]);
+            let finding = Finding::warning(drift::GALLERY_DRIFT, seen).evidence(&[("times", times)]);
             if self.taken {
                 return finding.may_mean("The map was fitted again, which answers to it.");
             }
@@ -225,7 +225,7 @@ pub(crate) fn keep(
     if record.phase != Phase::Filled || due(&refits(store, &new.name)?, &at_end, pairs).is_none() {
         return Ok(());
     }
-    let kept = DrawnPairs::kept(store, old, &new.name)?;
+    let kept = DrawnPairs::items_kept_for_measuring(store, old, &new.name)?;
     sample::place_first(store, &new.name, record.epoch.unwrap_or_default(), &kept, counts.items)
         .map_err(|error| Recorded::explain(store, &record, error))
 }
@@ -266,11 +266,11 @@ pub(crate) fn decide(store: &dyn Ledger, new: &str, decided: &Refit) -> Result<(
     let (version, mut refits) = read(store, new)?;
     // Answers are compared by counts and fingerprints: other numbers may come back from the document with
     // their last digit changed.
-    let of = |refit: &Refit| (refit.native, refit.taken, refit.before.clone(), refit.after.clone());
-    if refits.last().map(of) == Some(of(decided)) {
+    let answer = |refit: &Refit| (refit.native, refit.taken, refit.before.clone(), refit.after.clone());
+    if refits.last().map(answer) == Some(answer(decided)) {
         return Ok(());
     }
-    if let Some(other) = undone(&refits, &Recorded::expect(store)?.record) {
+    if let Some(other) = decided_not_recorded(&refits, &Recorded::expect(store)?.record) {
         let detail = format!("another process has decided for the map {}", other.after);
         return Err(Error::changed_meanwhile(document(new), detail));
     }
@@ -279,7 +279,7 @@ pub(crate) fn decide(store: &dyn Ledger, new: &str, decided: &Refit) -> Result<(
 }
 
 /// Returns the refit that was decided and is not in the record yet.
-pub(crate) fn undone<'a>(refits: &'a [Refit], record: &UpgradeRecord) -> Option<&'a Refit> {
+pub(crate) fn decided_not_recorded<'a>(refits: &'a [Refit], record: &UpgradeRecord) -> Option<&'a Refit> {
     refits.last().filter(|last| last.taken && last.before == record.adapter && record.phase == Phase::Filled)
 }
 
@@ -308,7 +308,7 @@ pub fn refit(
     decide(store, &setup.new.name, decided)?;
     observer.reach(Place::RefitDecided)?;
     let recorded = expect_upgrade(store, setup)?;
-    let plan = changing_map(store, recorded, setup, decided)?;
+    let plan = record_new_map(store, recorded, setup, decided)?;
     observer.reach(Place::RefitRecorded)?;
     if !plan.refitting {
         // Another process has made all vectors.
@@ -346,7 +346,7 @@ const RETRIES: usize = 20;
 
 /// Writes the new map into the record, in an epoch of its own, unless it is there already; returns the
 /// record.
-fn changing_map(
+fn record_new_map(
     store: &dyn Ledger,
     mut recorded: Recorded,
     setup: &UpgradeSetup<'_>,

@@ -12,7 +12,7 @@ use rehang_store::Counts;
 
 use crate::kept::{self, Kind};
 use crate::learn::fitting::{self, DrawnPairs};
-use crate::learn::refit::{Refit, compare, decide, due, keep, pairs_of, refit, refits, undone};
+use crate::learn::refit::{Refit, compare, decide, decided_not_recorded, due, keep, pairs_of, refit, refits};
 use crate::live::backfill::Ending;
 use crate::live::faults::Place;
 use crate::live::run::{Beside, Summary};
@@ -154,7 +154,7 @@ impl<'a> Refitting<'a> {
         let Some((record, refits)) = self.filled()? else { return Ok(None) };
         let pairs = self.pairs_of(&refits, &record.adapter)?;
         let asked_at = due(&refits, counts, pairs);
-        let is_begun = record.refitting || undone(&refits, &record).is_some();
+        let is_begun = record.refitting || decided_not_recorded(&refits, &record).is_some();
         if asked_at.is_none() && !is_begun && !self.lacks_forecast(&refits, &record)? {
             return Ok(None);
         }
@@ -233,19 +233,19 @@ impl Answering<'_> {
         (record, refits): (&UpgradeRecord, &[Refit]),
         asked: impl FnOnce(&[Refit], usize) -> Option<Option<f64>>,
     ) -> Result<Option<Refit>> {
-        let of = self.refitting;
-        let (store, configuration) = (of.upgrade.store(), of.upgrade.configuration());
+        let refitting = self.refitting;
+        let (store, configuration) = (refitting.upgrade.store(), refitting.upgrade.configuration());
         let spaces = (&configuration.old, &configuration.new);
         if let Some(last) = refits.last()
-            && (undone(refits, record).is_some() || (record.refitting && last.after == record.adapter))
+            && (decided_not_recorded(refits, record).is_some() || (record.refitting && last.after == record.adapter))
         {
             self.take(last, record)?;
             return Ok(Some(last.clone()));
         }
-        if of.lacks_forecast(refits, record)? {
+        if refitting.lacks_forecast(refits, record)? {
             self.forecast(&record.adapter)?;
         }
-        let pairs = of.pairs_of(refits, &record.adapter)?;
+        let pairs = refitting.pairs_of(refits, &record.adapter)?;
         let Some(asked_at) = asked(refits, pairs) else { return Ok(None) };
         let Some(kept) = DrawnPairs::measured(store, spaces.0, spaces.1)? else {
             // In a gallery that has grown since the run began, other items are to be kept.
@@ -319,9 +319,9 @@ impl Answering<'_> {
     /// Makes the forecast of a map, where there is none.
     fn forecast(&self, map: &str) -> Result<()> {
         expect_going(&self.watched)?;
-        let of = self.refitting;
-        let (store, configuration) = (of.upgrade.store(), of.upgrade.configuration());
-        of.forecast.get_or_init(|| ());
+        let refitting = self.refitting;
+        let (store, configuration) = (refitting.upgrade.store(), refitting.upgrade.configuration());
+        refitting.forecast.get_or_init(|| ());
         if kept::has(store, Kind::Report, map)? {
             return Ok(());
         }

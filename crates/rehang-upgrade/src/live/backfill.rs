@@ -43,7 +43,7 @@ const CLAIM_AGAIN_MS: u64 = 500;
 const TAKEN_WITHIN_MS: u64 = 600_000;
 /// Largest number of doublings of the rest between two writes of a vector that the store does not take. The
 /// first rest is that between two attempts of the encoder.
-const TAKEN_RESTS_MAX: u32 = 5;
+const TAKEN_DOUBLINGS_MAX: u32 = 5;
 
 /// Request to a running backfill: to go on, to pause or to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -279,7 +279,7 @@ pub struct Backfill {
     last_look_ms: u64,
     claiming: bool,
     /// Whether the last claim gave nothing, and nothing has changed since.
-    dry: bool,
+    last_claim_was_empty: bool,
     /// Whether all that was there at the beginning is done or in hand.
     late: bool,
     /// Number of items that others held at the last claim. For their sake a claim is tried again
@@ -306,7 +306,7 @@ pub struct Backfill {
     /// listed once it has.
     refused: Vec<Attempt>,
     /// Whether the encoder has given a vector in this run.
-    serves: bool,
+    has_given_a_vector: bool,
     /// Time at which the rate lets the next batch go.
     next_send_ms: u64,
     /// Counts of what was done.
@@ -383,12 +383,12 @@ impl Backfill {
 
     fn take_in(&mut self, now_ms: u64, event: Event, actions: &mut Vec<Action>) {
         match event {
-            Event::Begin => self.dry = false,
+            Event::Begin => self.last_claim_was_empty = false,
             // Items that others hold are not free a moment later; a follower's looks say whether
             // anything else waits.
             Event::Tick => {
                 let says_look = self.limits.follow && self.held_by_others == 0;
-                self.dry &= says_look || now_ms < self.claim_again_ms;
+                self.last_claim_was_empty &= says_look || now_ms < self.claim_again_ms;
             }
             Event::Interrupt => self.interrupted = true,
             Event::Looked { items, native_before, request, rolled_back, is_over, others, waits } => {
@@ -396,21 +396,21 @@ impl Backfill {
                 (self.rolled_back, self.is_over, self.others) = (rolled_back, is_over, others);
                 (self.looked, self.looking) = (true, false);
                 (self.batches_since_look, self.last_look_ms) = (0, now_ms);
-                self.dry &= !waits || now_ms < self.claim_again_ms;
+                self.last_claim_was_empty &= !waits || now_ms < self.claim_again_ms;
             }
             Event::Claimed { keys, held_by_others, alone, late } => {
                 self.claiming = false;
                 self.late |= late;
                 self.alone = keys.last().copied().filter(|_| alone);
-                self.dry = keys.is_empty();
+                self.last_claim_was_empty = keys.is_empty();
                 self.held_by_others = held_by_others;
                 let waits = if keys.is_empty() && held_by_others > 0 { CLAIM_AGAIN_MS } else { 0 };
                 self.claim_again_ms = now_ms.saturating_add(waits);
                 self.ready.extend(keys);
             }
             Event::GivenUp(attempt) => {
-                (self.claiming, self.dry) = (false, false);
-                self.list(vec![attempt], actions);
+                (self.claiming, self.last_claim_was_empty) = (false, false);
+                self.record_failures(vec![attempt], actions);
             }
             Event::Encoded { batch, failures } => {
                 self.encoder_rests = 0;
@@ -423,15 +423,15 @@ impl Backfill {
                     self.writing.insert(batch, done);
                     actions.push(Action::Write { batch });
                 }
-                self.serves |= self.writing.contains_key(&batch);
+                self.has_given_a_vector |= self.writing.contains_key(&batch);
                 let mut given_up = self.rest_or_give_up(now_ms, failures);
-                if !self.serves {
+                if !self.has_given_a_vector {
                     self.refused.extend(given_up.extract_if(.., |attempt| attempt.is_permanent()));
                 }
-                self.list(given_up, actions);
-                if self.serves {
+                self.record_failures(given_up, actions);
+                if self.has_given_a_vector {
                     let refused = mem::take(&mut self.refused);
-                    self.list(refused, actions);
+                    self.record_failures(refused, actions);
                 } else if self.refused.len() >= self.limits.refusals {
                     actions.push(Action::Refuse(mem::take(&mut self.refused)));
                     self.interrupted = true;
@@ -455,7 +455,7 @@ impl Backfill {
                 let rest = first.saturating_mul(1 << self.encoder_rests.min(16)).min(longest);
                 self.encoder_from_ms = now_ms.saturating_add(rest);
                 self.encoder_rests += 1;
-                self.dry = false;
+                self.last_claim_was_empty = false;
             }
             Event::Written { batch, outcomes } => {
                 let written: BTreeSet<ItemKey> = outcomes.iter().map(|(key, _)| *key).collect();
@@ -474,7 +474,7 @@ impl Backfill {
                         }
                     }
                 }
-                self.dry = false;
+                self.last_claim_was_empty = false;
             }
             Event::NotTaken { batch, keys } => {
                 if let Some(writing) = self.writing.get_mut(&batch) {
@@ -488,7 +488,7 @@ impl Backfill {
                     }
                     let first = Untaken { tries: 0, since_ms: now_ms, until_ms: 0, waits: true };
                     let untaken = self.untaken.entry(key).or_insert(first);
-                    let rest_ms = self.limits.rest_ms.saturating_mul(1 << untaken.tries.min(TAKEN_RESTS_MAX));
+                    let rest_ms = self.limits.rest_ms.saturating_mul(1 << untaken.tries.min(TAKEN_DOUBLINGS_MAX));
                     *untaken = Untaken {
                         tries: untaken.tries + 1,
                         until_ms: now_ms.saturating_add(rest_ms),
@@ -522,7 +522,7 @@ impl Backfill {
         self.next_batch - 1
     }
 
-    fn list(&mut self, failed: Vec<Attempt>, actions: &mut Vec<Action>) {
+    fn record_failures(&mut self, failed: Vec<Attempt>, actions: &mut Vec<Action>) {
         if !failed.is_empty() {
             self.tally.failed += failed.len() as u64;
             actions.push(Action::RecordFailures(failed));
@@ -578,17 +578,17 @@ impl Backfill {
         // Only a follower comes here while nothing may begin.
         let may_begin = self.why_nothing_begins().is_none() && now_ms >= self.encoder_from_ms;
         if !may_begin && !self.ready.is_empty() {
-            (self.alone, self.dry) = (None, false);
+            (self.alone, self.last_claim_was_empty) = (None, false);
             actions.push(Action::Release { keys: self.ready.drain(..).collect() });
         }
         let rested = self.end_rests(now_ms);
         if !rested.is_empty() {
-            self.dry = false;
+            self.last_claim_was_empty = false;
             actions.push(Action::Release { keys: rested });
         }
         // The last claim came back empty, no item rests, and no other worker holds any: the backfill is over.
         // Another look would only ask for another claim, without end where both are slow.
-        if (self.dry || (self.late && !self.claiming))
+        if (self.last_claim_was_empty || (self.late && !self.claiming))
             && !self.limits.follow
             && !self.looking
             && self.in_hand().next().is_none()
@@ -596,7 +596,7 @@ impl Backfill {
         {
             self.ended = true;
             let refused = mem::take(&mut self.refused);
-            self.list(refused, actions);
+            self.record_failures(refused, actions);
             actions.push(Action::End(Ending::NothingLeft));
             return;
         }
@@ -638,7 +638,7 @@ impl Backfill {
         let idle = self.limits.workers.saturating_sub(self.encoding.len());
         let ahead = self.batch_items() * if self.is_in_bulk { idle } else { self.limits.workers };
         let limit = ahead.saturating_sub(self.ready.len()).min(self.room());
-        let may_claim = !self.claiming && !self.dry && !self.late && self.alone.is_none();
+        let may_claim = !self.claiming && !self.last_claim_was_empty && !self.late && self.alone.is_none();
         if may_begin && may_claim && limit > 0 && !takes_too_little {
             self.claiming = true;
             actions.push(Action::Claim { limit });
@@ -683,14 +683,14 @@ impl Backfill {
 
     /// Reason why a follower embeds nothing at this moment, which would end another backfill;
     /// `None` while it embeds.
-    pub fn rests(&self) -> Option<Ending> {
-        let is_idle = self.dry && self.in_hand().next().is_none() && self.resting.is_empty();
+    pub fn why_idle(&self) -> Option<Ending> {
+        let is_idle = self.last_claim_was_empty && self.in_hand().next().is_none() && self.resting.is_empty();
         self.why_nothing_begins().or(is_idle.then_some(Ending::NothingLeft)).filter(|_| self.limits.follow)
     }
 
     /// Whether the last claim gave nothing, and nothing is known to have come since.
-    pub fn is_dry(&self) -> bool {
-        self.dry
+    pub fn last_claim_was_empty(&self) -> bool {
+        self.last_claim_was_empty
     }
 
     fn look_every_ms(&self) -> u64 {
@@ -814,7 +814,7 @@ mod tests {
     }
 
     impl World {
-        fn of(items: u64) -> Self {
+        fn with_items(items: u64) -> Self {
             Self {
                 queue: keys(0..items),
                 held: BTreeSet::new(),
@@ -966,20 +966,20 @@ mod tests {
                 (Limits { until: Until::Fraction(0.5), ..all }, 10, Ending::ReachedFraction),
                 (Limits { rate: Some(5.0), ..all }, 19, Ending::NothingLeft),
             ] {
-                let mut world = World { holds, ..World::of(20) };
+                let mut world = World { holds, ..World::with_items(20) };
                 world.flaky = [(ItemKey::from(4), 1), (ItemKey::from(6), u32::MAX)].into();
                 let (state, ended) = world.run(limits);
                 assert_eq!((ended, state.tally.native), (ending, native), "{holds} held, {limits:?}");
                 assert!(world.unvouched.is_empty() && world.vouched <= 8, "{} times", world.vouched);
             }
-            let mut world = World { holds, request: Request::Pause, ..World::of(20) };
+            let mut world = World { holds, request: Request::Pause, ..World::with_items(20) };
             assert_eq!(world.run(all).1, Ending::Paused);
         }
     }
 
     #[test]
     fn everything_becomes_native_once_and_in_order() {
-        let mut world = World::of(10);
+        let mut world = World::with_items(10);
         let (state, ending) = world.run(Limits { batch: 3, ..Limits::default() });
         assert_eq!(ending, Ending::NothingLeft);
         assert_eq!(world.encoded, keys(0..10));
@@ -1017,7 +1017,7 @@ mod tests {
 
     #[test]
     fn an_empty_gallery_is_done_at_once() {
-        assert_eq!(World::of(0).run(Limits::default()).1, Ending::NothingLeft);
+        assert_eq!(World::with_items(0).run(Limits::default()).1, Ending::NothingLeft);
     }
 
     #[test]
@@ -1025,11 +1025,11 @@ mod tests {
         for workers in 1..5 {
             for batch in [1, 4, 7, 100] {
                 let limits = Limits { batch, workers, budget: Some(13), ..Limits::default() };
-                let mut world = World::of(50);
+                let mut world = World::with_items(50);
                 assert_eq!(world.run(limits).1, Ending::SpentBudget);
                 assert_eq!(world.encoded.len(), 13);
                 let limits = Limits { batch, workers, until: Until::Fraction(0.33), ..Limits::default() };
-                let mut world = World::of(50);
+                let mut world = World::with_items(50);
                 assert_eq!(world.run(limits).1, Ending::ReachedFraction);
                 assert_eq!((world.encoded.len(), world.native.len()), (17, 17));
                 assert!(world.at_once_max <= workers);
@@ -1039,7 +1039,7 @@ mod tests {
 
     #[test]
     fn a_failing_item_is_tried_again_after_a_rest_then_listed() {
-        let mut world = World::of(5);
+        let mut world = World::with_items(5);
         world.flaky = BTreeMap::from([(1.into(), 2), (3.into(), u32::MAX)]);
         let (state, ending) = world.run(Limits { batch: 2, attempts: 3, rest_ms: 100, ..Limits::default() });
         assert_eq!(ending, Ending::NothingLeft);
@@ -1053,13 +1053,13 @@ mod tests {
     #[test]
     fn an_encoder_that_refuses_everything_stops_the_run_and_no_item_is_listed() {
         let limits = Limits { batch: 4, refusals: 10, ..Limits::default() };
-        let mut world = World::of(1000);
+        let mut world = World::with_items(1000);
         world.hopeless = 1000;
         let (state, ending) = world.run(limits);
         assert_eq!((ending, world.refused.len(), world.failed.len()), (Ending::Interrupted, 12, 0));
         assert_eq!(state.tally, Tally::default());
         // An encoder that gives a vector sooner may refuse items, and these are listed.
-        let mut world = World::of(1000);
+        let mut world = World::with_items(1000);
         world.hopeless = 9;
         let (state, ending) = world.run(limits);
         assert_eq!((ending, world.refused.len()), (Ending::NothingLeft, 0));
@@ -1067,7 +1067,7 @@ mod tests {
         assert_eq!(world.failed, keys(0..9));
         assert_eq!((state.tally.native, state.tally.failed), (991, 9));
         // And the last few items of a gallery may all be refused.
-        let mut world = World::of(9);
+        let mut world = World::with_items(9);
         world.hopeless = 9;
         assert_eq!(world.run(limits).1, Ending::NothingLeft);
         assert_eq!(world.failed, keys(0..9));
@@ -1075,7 +1075,7 @@ mod tests {
 
     #[test]
     fn what_the_store_does_not_take_is_written_again_and_embedded_once() {
-        let mut world = World::of(20);
+        let mut world = World::with_items(20);
         world.untaken = BTreeMap::from([(3.into(), 1), (7.into(), 4), (19.into(), 2)]);
         let (state, ending) = world.run(Limits { batch: 4, rest_ms: 100, ..Limits::default() });
         assert_eq!((ending, world.encoded.len()), (Ending::NothingLeft, 20));
@@ -1087,7 +1087,7 @@ mod tests {
     #[test]
     fn a_store_that_takes_nothing_ends_the_run_and_costs_no_more_than_what_it_refuses_at_first() {
         for (untaken, paid) in [(1000, 100), (1, 1000)] {
-            let mut world = World::of(1000);
+            let mut world = World::with_items(1000);
             world.untaken = (0..untaken).map(|key| (ItemKey::from(key), u32::MAX)).collect();
             let limits = Limits { batch: 4, workers: 2, ..Limits::default() };
             let (state, ending) = world.run(limits);
@@ -1101,7 +1101,7 @@ mod tests {
 
     #[test]
     fn failures_do_not_use_up_the_budget() {
-        let mut world = World::of(10);
+        let mut world = World::with_items(10);
         world.flaky = BTreeMap::from([(0.into(), u32::MAX), (1.into(), u32::MAX)]);
         let limits = Limits { batch: 2, attempts: 1, budget: Some(4), ..Limits::default() };
         assert_eq!(world.run(limits).1, Ending::SpentBudget);
@@ -1110,12 +1110,12 @@ mod tests {
 
     #[test]
     fn a_rate_spreads_items_over_time() {
-        let mut world = World::of(20);
+        let mut world = World::with_items(20);
         world.run(Limits { batch: 64, rate: Some(5.0), ..Limits::default() });
         // 20 items at 5 a second: the last batch of 5 goes after 3 seconds.
         assert_eq!(world.now_ms, 3000);
         // Four workers share the rate: 20 items at 5/4 a second, one at a time from two that go together.
-        let mut shared = World::of(20);
+        let mut shared = World::with_items(20);
         shared.others = 3;
         shared.run(Limits { batch: 64, rate: Some(5.0), ..Limits::default() });
         assert_eq!(shared.now_ms, 14_400);
@@ -1123,7 +1123,7 @@ mod tests {
 
     #[test]
     fn a_pause_begins_nothing_new() {
-        let mut world = World::of(10);
+        let mut world = World::with_items(10);
         world.request = Request::Pause;
         assert_eq!(world.run(Limits::default()).1, Ending::Paused);
         assert!(world.encoded.is_empty());
@@ -1131,7 +1131,7 @@ mod tests {
 
     #[test]
     fn a_rollback_begins_nothing_new() {
-        let mut world = World::of(10);
+        let mut world = World::with_items(10);
         world.rolled_back = true;
         assert_eq!(world.run(Limits::default()).1, Ending::RolledBack);
         assert!(world.encoded.is_empty());
@@ -1290,7 +1290,7 @@ mod tests {
         let (state, actions) = state.step(0, look(true));
         assert_eq!(actions, [Action::Claim { limit: 2 }]);
         let (mut state, actions) = state.step(0, claimed(vec![]));
-        assert_eq!((actions, state.rests()), (vec![Action::WaitUntil(500)], Some(Ending::NothingLeft)));
+        assert_eq!((actions, state.why_idle()), (vec![Action::WaitUntil(500)], Some(Ending::NothingLeft)));
         for tick in 1..5 {
             let (next, actions) = state.step(tick * 100, Event::Tick);
             assert_eq!(actions, [Action::WaitUntil(500)]);
@@ -1302,7 +1302,7 @@ mod tests {
         assert_eq!(actions, [Action::WaitUntil(1000)]);
         let (state, _) = state.step(1000, Event::Tick);
         let (state, actions) = state.step(1000, look(true));
-        assert_eq!((actions, state.rests()), (vec![Action::Claim { limit: 2 }], None));
+        assert_eq!((actions, state.why_idle()), (vec![Action::Claim { limit: 2 }], None));
         // Items in hand go back where the follower may embed no more, and an interrupt ends it.
         let (state, actions) = state.step(1000, claimed(keys([1, 2, 3])));
         assert_eq!(actions[0], Action::Encode { batch: 0, keys: keys([1, 2]) });
@@ -1318,7 +1318,7 @@ mod tests {
         };
         let (state, actions) = state.step(1100, paused);
         assert_eq!(
-            (&actions[0], state.rests()),
+            (&actions[0], state.why_idle()),
             (&Action::Release { keys: keys([3]) }, Some(Ending::Paused))
         );
         let (state, actions) = state.step(1200, Event::Encoded { batch: 0, failures: vec![] });

@@ -15,7 +15,7 @@ use sha2::{Digest as _, Sha256};
 /// Number of latest sources that are remembered at least; at most twice as many are.
 const REMEMBERED: usize = 1 << 17;
 /// Natives of earlier runs that are remembered: as many as the largest sample of pairs has, and some.
-const OF_BEFORE: usize = 1 << 14;
+const EARLIER_NATIVES_MAX: usize = 1 << 14;
 /// Natives of earlier runs that are read at a time.
 const PAGE: usize = 1 << 10;
 
@@ -29,7 +29,7 @@ pub(crate) struct Embedded {
 }
 
 impl Embedded {
-    pub(crate) fn of(record: &Record) -> Self {
+    pub(crate) fn from_record(record: &Record) -> Self {
         Self { key: record.item.key, revision: record.item.revision }
     }
 
@@ -50,7 +50,7 @@ pub(crate) enum Copied {
 
 /// Splits a batch into the items that are sent to the encoder, each of another source, and the others.
 /// `known` has the vectors from before, in order.
-pub(crate) fn apart(
+pub(crate) fn split_by_source(
     records: Vec<Record>,
     known: Vec<Option<Vec<f32>>>,
 ) -> (Vec<Record>, Vec<(Record, Copied)>) {
@@ -87,7 +87,7 @@ impl Sources {
     /// Those of the store.
     pub(crate) fn of_natives(store: &dyn Ledger, space: &str) -> Result<Self> {
         let mut sources = Self::default();
-        let mut left = OF_BEFORE;
+        let mut left = EARLIER_NATIVES_MAX;
         let mut walk = Some(Scan::new(space, Select::Provenance(Provenance::Native), PAGE));
         while let Some(page) = walk.filter(|_| left > 0) {
             let records = store.scan(&page)?;
@@ -106,7 +106,7 @@ impl Sources {
         if self.young.len() >= REMEMBERED {
             self.old = mem::take(&mut self.young);
         }
-        self.young.insert(hash(source), Embedded::of(record));
+        self.young.insert(hash(source), Embedded::from_record(record));
     }
 
     /// Finds the item that is remembered to have the vector of an item's source.

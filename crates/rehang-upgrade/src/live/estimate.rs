@@ -195,7 +195,7 @@ fn to_send(store: &dyn Ledger, setup: &UpgradeSetup<'_>, items: u64) -> Result<O
 
 /// Mean tokens of a source; `None` without sources.
 fn mean_tokens(store: &dyn Ledger, setup: &UpgradeSetup<'_>, service: &HttpConfig) -> Result<Option<f64>> {
-    let records = sample::some(store, &setup.old.name, SOURCES_MAX, None)?;
+    let records = sample::draw(store, &setup.old.name, SOURCES_MAX, None)?;
     let tokens: Vec<u64> =
         records.iter().filter_map(|record| Some(service.tokens(record.item.source.as_deref()?))).collect();
     Ok((!tokens.is_empty()).then(|| tokens.iter().sum::<u64>() as f64 / tokens.len() as f64))

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::live::encoding::encode_in_bulk;
 
 /// Number of vectors in a document of which one is compared.
-const OF_EACH: usize = 8;
+const ONE_COMPARED_IN: usize = 8;
 
 /// Name of the document of this number. Numbers begin at 0, and none is missing between two.
 fn document(space: &str, number: usize) -> String {
@@ -36,7 +36,7 @@ struct Batch {
 }
 
 impl Batch {
-    fn of(vectors: &[(Record, Vec<f32>)]) -> Self {
+    fn from_vectors(vectors: &[(Record, Vec<f32>)]) -> Self {
         let bytes: Vec<u8> =
             vectors.iter().flat_map(|(_, vector)| vector).flat_map(|x| x.to_le_bytes()).collect();
         let items = vectors
@@ -161,7 +161,7 @@ impl<'a> HeldDocuments<'a> {
     ///
     /// Those of the store.
     pub(crate) fn keep(&mut self, batch: u64, vectors: &[(Record, Vec<f32>)]) -> Result<()> {
-        let text = serde_json::json!(Batch::of(vectors)).to_string();
+        let text = serde_json::json!(Batch::from_vectors(vectors)).to_string();
         loop {
             let free = self.free.pop_first();
             let number = free.map_or(self.next, |(number, _)| number);
@@ -258,7 +258,7 @@ pub(crate) fn encode_rest(
         Ok::<_, Error>(places.iter().copied().zip(answers).collect::<BTreeMap<usize, _>>())
     };
     let witnesses_of =
-        |places: &[usize]| -> BTreeSet<usize> { places.iter().rev().step_by(OF_EACH).copied().collect() };
+        |places: &[usize]| -> BTreeSet<usize> { places.iter().rev().step_by(ONE_COMPARED_IN).copied().collect() };
     let witnesses: BTreeSet<usize> = uncompared.values().flat_map(|places| witnesses_of(places)).collect();
     let is_asked = |place: &usize| {
         witnesses.contains(place) || !(answers.contains_key(place) || kept.contains_key(place))

@@ -16,7 +16,7 @@ fn document(space: &str) -> String {
 /// # Errors
 ///
 /// Those of the store.
-pub(crate) fn kept(store: &dyn Ledger, space: &str) -> Result<Option<String>> {
+pub(crate) fn read(store: &dyn Ledger, space: &str) -> Result<Option<String>> {
     Ok(store.document(&document(space))?.map(|(_, text)| text).filter(|text| !text.is_empty()))
 }
 
@@ -26,7 +26,7 @@ pub(crate) fn kept(store: &dyn Ledger, space: &str) -> Result<Option<String>> {
 ///
 /// Those of the store.
 pub(crate) fn recall(store: &dyn Ledger, space: &str, encoder: &dyn Encoder) -> Result<Option<String>> {
-    let kept = kept(store, space)?;
+    let kept = read(store, space)?;
     if let Some(learnt) = &kept {
         encoder.recall(learnt);
     }

@@ -20,7 +20,7 @@ use serde::Serialize;
 use crate::kept;
 use crate::learn::health::{SigmaHealth, health_of};
 use crate::live::backfill::{Action, Attempt, Backfill, Ending, Event, Request, Tally};
-use crate::live::equal::{Copied, Embedded, Sources, apart};
+use crate::live::equal::{Copied, Embedded, Sources, split_by_source};
 use crate::live::estimate::keep_rate;
 use crate::live::faults::Place;
 use crate::live::fill::{Filler, written_of};
@@ -228,17 +228,17 @@ pub(crate) fn backfill_beside(
         return Err(Error::wrong_phase(format!("the backfill of {name}"), how).advise(Remedy::ResumeBackfill));
     }
     let encodes = setup.encoder.space();
-    let of = |space: &Space| (space.name.clone(), space.dimension, space.distance);
-    if of(encodes) != of(&record.new) {
+    let identity = |space: &Space| (space.name.clone(), space.dimension, space.distance);
+    if identity(encodes) != identity(&record.new) {
         return Err(mismatch(&record.new, encodes).context("the encoder"));
     }
     let mut filler = None;
     if let BackfillScope::Gallery(adapter) = setup.scope
         && record.phase != Phase::Finished
     {
-        let of = UpgradeSetup { old: &record.old, new: &record.new, adapter, order: record.order };
-        expect_adapter(setup.store, &record, &of)?;
-        filler = of.filler(record.order)?;
+        let recorded_setup = UpgradeSetup { old: &record.old, new: &record.new, adapter, order: record.order };
+        expect_adapter(setup.store, &record, &recorded_setup)?;
+        filler = recorded_setup.filler(record.order)?;
         if let Some(adapter) = adapter
             && record.phase == Phase::Filled
         {
@@ -544,8 +544,8 @@ impl Run<'_> {
             for action in actions {
                 match action {
                     Action::Look => {
-                        let is_dry = state.is_dry();
-                        let looked = self.patiently(|run| run.look(is_dry));
+                        let last_claim_was_empty = state.last_claim_was_empty();
+                        let looked = self.patiently(|run| run.look(last_claim_was_empty));
                         let event = self.or_drain(looked)?.unwrap_or(Event::Looked {
                             items: self.counts.0,
                             native_before: self.counts.1,
@@ -864,9 +864,9 @@ impl Run<'_> {
         }
     }
 
-    /// Looks how the upgrade stands, and catches up. Where nothing is in hand (`is_dry`), a follower also
-    /// asks whether anything waits.
-    fn look(&mut self, is_dry: bool) -> Result<Event> {
+    /// Looks how the upgrade stands, and catches up. Where the last claim was empty, a follower also asks
+    /// whether anything waits.
+    fn look(&mut self, last_claim_was_empty: bool) -> Result<Event> {
         let follows = self.setup.limits.follow;
         let record = Recorded::expect(self.setup.store)?.record;
         let is_back = matches!(record.phase, Phase::RolledBack | Phase::Abandoned);
@@ -888,11 +888,11 @@ impl Run<'_> {
         if adapts && clock.now_ms() >= self.catch_up_from_ms {
             self.catch_up(&record, CATCH_UP_MAX_MS)?;
         }
-        let waits = !follows || !is_dry || {
+        let waits = !follows || !last_claim_was_empty || {
             // Items without a vector come first.
             let next = Scan::new(self.space, Select::WorstFirst, 1).without_contents();
             let next = store.scan(&next)?;
-            self.turn.see(next.first().is_some_and(|first| first.state.is_none()));
+            self.turn.note_lacking(next.first().is_some_and(|first| first.state.is_none()));
             !next.is_empty()
         };
         if waits {
@@ -931,7 +931,7 @@ impl Run<'_> {
     /// Tells the observer that a follower has begun or ceased to rest. When one begins, its writes are
     /// settled.
     fn show_rest(&mut self, state: &Backfill) {
-        let rests = state.rests();
+        let rests = state.why_idle();
         if rests == self.resting || state.is_ending() {
             return;
         }
@@ -1062,9 +1062,9 @@ impl Run<'_> {
                 Ok(known) => known,
                 Err(error) => return Some(self.fail(batch, error)),
             };
-            let (sent, copies) = apart(records, known);
+            let (sent, copies) = split_by_source(records, known);
             if sent.is_empty() {
-                return Some(self.came(batch, Vec::new(), Vec::new(), copies, self.setup.encoder.receipt()));
+                return Some(self.sort_answers(batch, Vec::new(), Vec::new(), copies, self.setup.encoder.receipt()));
             }
             records = sent;
             self.copies.insert(batch, copies);
@@ -1086,7 +1086,7 @@ impl Run<'_> {
         self.sources = Some(sources);
         let unwritten = |before: Embedded| {
             let mut unwritten = self.vectors.values().flatten();
-            let found = unwritten.find(|(record, _)| Embedded::of(record) == before);
+            let found = unwritten.find(|(record, _)| Embedded::from_record(record) == before);
             found.map(|(_, vector)| vector.clone())
         };
         let mut known: Vec<_> = before.iter().map(|before| before.and_then(unwritten)).collect();
@@ -1170,7 +1170,7 @@ impl Run<'_> {
                 {
                     return Ok(self.fail(batch, Error::conflict("the encoder tried no item", failure)));
                 }
-                let event = self.came(batch, records, answers, copies, receipt);
+                let event = self.sort_answers(batch, records, answers, copies, receipt);
                 if matches!(event, Event::Held { .. }) {
                     self.observer.reach(Place::BackfillHeld)?;
                 }
@@ -1182,7 +1182,7 @@ impl Run<'_> {
 
     /// Sorts the items of a batch into vectors and failures. The items that were sent have answers, in order.
     /// Returns the event of the batch.
-    fn came(
+    fn sort_answers(
         &mut self,
         batch: u64,
         sent: Vec<Record>,

@@ -52,7 +52,7 @@ pub(crate) fn embeddable(store: &dyn Ledger, space: &str) -> Result<u64> {
 /// # Errors
 ///
 /// Those of the store.
-pub(crate) fn some(
+pub(crate) fn draw(
     store: &dyn Ledger,
     space: &str,
     items: usize,
@@ -77,7 +77,7 @@ pub(crate) fn is_native(record: &Record) -> bool {
 /// # Errors
 ///
 /// Those of the store.
-pub(crate) fn first(store: &dyn Ledger, new: &str, size: usize) -> Result<Vec<Record>> {
+pub(crate) fn first_of_shuffle(store: &dyn Ledger, new: &str, size: usize) -> Result<Vec<Record>> {
     Ok(store.sample(&beginning(new, size))?.records)
 }
 
@@ -152,17 +152,17 @@ fn end_of_native(native: &[bool]) -> usize {
     };
     let (mut seen, mut best) = (0, (0, f64::NEG_INFINITY));
     for (before, is_native) in native.iter().enumerate() {
-        let of = before + 1;
+        let looked_at = before + 1;
         seen += usize::from(*is_native);
-        let share = seen as f64 / of as f64;
-        let (left, of_left) = (all - seen, native.len() - of);
+        let share = seen as f64 / looked_at as f64;
+        let (left, of_left) = (all - seen, native.len() - looked_at);
         // Two shares fit better than one in any case. Where they do so by chance alone, the beginning ends at
         // the last item.
-        let chance = if of_left == 0 { (of as f64).ln() } else { 0.0 };
-        let fits = fits(seen, of) + fits(left, of_left) + chance;
-        let is_more = seen * of_left >= left * of;
+        let chance = if of_left == 0 { (looked_at as f64).ln() } else { 0.0 };
+        let fits = fits(seen, looked_at) + fits(left, of_left) + chance;
+        let is_more = seen * of_left >= left * looked_at;
         if share >= DRAWN_SHARE && is_more && fits > best.1 {
-            best = (of, fits);
+            best = (looked_at, fits);
         }
     }
     best.0

@@ -100,7 +100,7 @@ impl Turn {
     }
 
     /// Notes whether items lack a vector at this moment.
-    pub(crate) fn see(&mut self, lack: bool) {
+    pub(crate) fn note_lacking(&mut self, lack: bool) {
         self.lacking_since_ms = lack.then(|| self.lacking_since_ms.unwrap_or_else(rehang_clock::unix_ms));
     }
 
@@ -149,16 +149,16 @@ mod tests {
         let store = MemoryStore::new();
         let (mut first, mut second) = (Turn::default(), Turn::default());
         let since = || follower(&store).unwrap().unwrap().lacking_since_ms;
-        first.see(true);
+        first.note_lacking(true);
         assert!(first.take(&store, "first", 0).unwrap());
         let began = since();
         assert!(began.is_some());
         assert!(!second.take(&store, "second", 0).unwrap());
         assert!(second.take(&store, "second", LOST_AFTER_MS).unwrap());
-        second.see(true);
+        second.note_lacking(true);
         assert!(second.take(&store, "second", LOST_AFTER_MS + BEAT_EVERY_MS).unwrap());
         assert_eq!(since(), began);
-        second.see(false);
+        second.note_lacking(false);
         assert!(second.take(&store, "second", LOST_AFTER_MS + 2 * BEAT_EVERY_MS).unwrap());
         assert_eq!(since(), None);
     }

@@ -10,7 +10,7 @@ use rehang_core::{Error, Result};
 use rehang_store::Ledger;
 use serde::{Deserialize, Serialize};
 
-use crate::live::watch::{Seen, ended};
+use crate::live::watch::{Seen, superseded_error};
 use crate::observe::{Observation, Observer, RefitStage, RefitUnderWay};
 use crate::record::{Phase, Recorded, UpgradeRecord};
 
@@ -102,7 +102,7 @@ impl<'a> UnderWay<'a> {
             let what = format!("another process is at a refit of {}", store.name());
             return Err(Error::conflict(what, "two would do the same work"));
         }
-        let state = Mutex::new(State { seen: Seen::of(record), stage: None, version });
+        let state = Mutex::new(State { seen: Seen::from_record(record), stage: None, version });
         let since_ms = rehang_clock::unix_ms();
         Ok(Self { store, observer, record, since_ms, after: OnceLock::new(), state })
     }
@@ -134,7 +134,7 @@ impl<'a> UnderWay<'a> {
         let now = Recorded::expect(self.store)?.record;
         let happened = self.state().seen.decided(&now).or_else(|| self.is_planned_anew(&now));
         match happened {
-            Some(happened) => Ok(Some(ended(self.store, "a refit", happened))),
+            Some(happened) => Ok(Some(superseded_error(self.store, "a refit", happened))),
             None => self.tell(stage),
         }
     }
@@ -153,7 +153,7 @@ impl<'a> UnderWay<'a> {
         match self.store.set_document(&name, state.version, &text) {
             Ok(version) => state.version = Some(version),
             Err(error) if error.is_changed_meanwhile() => {
-                return Ok(Some(ended(
+                return Ok(Some(superseded_error(
                     self.store,
                     "a refit",
                     "another process needs the upgrade for itself",

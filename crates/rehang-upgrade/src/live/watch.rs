@@ -93,13 +93,13 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    pub(crate) fn of(record: &UpgradeRecord) -> Self {
+    pub(crate) fn from_record(record: &UpgradeRecord) -> Self {
         Self { phase: record.phase, request: record.request }
     }
 
     /// Returns a decision since the last look that ends whatever computes for the upgrade.
     pub(crate) fn decided(&mut self, now: &UpgradeRecord) -> Option<&'static str> {
-        let before = std::mem::replace(self, Self::of(now));
+        let before = std::mem::replace(self, Self::from_record(now));
         match (now.phase, now.request) {
             (phase @ (Phase::RolledBack | Phase::Abandoned), _) if phase != before.phase => {
                 Some("it was rolled back meanwhile")
@@ -113,7 +113,7 @@ impl Seen {
 }
 
 /// Returns the error for work that a decision of another process ended.
-pub(crate) fn ended(store: &dyn Ledger, what: &str, happened: &str) -> Error {
+pub(crate) fn superseded_error(store: &dyn Ledger, what: &str, happened: &str) -> Error {
     let what = format!("{what} for {}", upgrade_of(store));
     Error::superseded(what, format!("{happened}; nothing half is left, and the same call goes on"))
 }
@@ -130,14 +130,14 @@ pub(crate) fn watched_upgrade<T>(
     observer: &dyn Observer,
     work: impl FnOnce(&Progress) -> Result<T>,
 ) -> Result<T> {
-    let before = Recorded::read(store)?.map(|recorded| Seen::of(&recorded.record));
+    let before = Recorded::read(store)?.map(|recorded| Seen::from_record(&recorded.record));
     let seen = Mutex::new(before);
     let look = || {
         // A start writes the first record itself.
         let Some(Recorded { record, .. }) = Recorded::read(store)? else { return Ok(None) };
         let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let happened = seen.get_or_insert_with(|| Seen::of(&record)).decided(&record);
-        Ok(happened.map(|happened| ended(store, what, happened)))
+        let happened = seen.get_or_insert_with(|| Seen::from_record(&record)).decided(&record);
+        Ok(happened.map(|happened| superseded_error(store, what, happened)))
     };
     let alone = Progress::default();
     watched(observer, observer.counters().unwrap_or(&alone), &look, work)

@@ -220,10 +220,10 @@ pub struct SpaceContents {
 /// Those of the store.
 pub fn contents(store: &dyn Store) -> Result<Contents> {
     let serving = store.serving()?;
-    let of = |space: Space| -> Result<SpaceContents> {
+    let space_contents = |space: Space| -> Result<SpaceContents> {
         let is_serving = serving.as_deref() == Some(space.name.as_str());
         Ok(SpaceContents { serving: is_serving, counts: store.counts(&space.name)?, space })
     };
-    let spaces = store.spaces()?.into_iter().map(|record| of(record.space)).collect::<Result<_>>()?;
+    let spaces = store.spaces()?.into_iter().map(|record| space_contents(record.space)).collect::<Result<_>>()?;
     Ok(Contents { serving, spaces })
 }

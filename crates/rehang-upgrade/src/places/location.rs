@@ -94,7 +94,7 @@ pub(crate) trait GalleryKind {
 
     /// Looks at a table or a collection, as [`Location::look`] says.
     fn look(&self) -> Result<TableFindings> {
-        Err(self.is_no_application())
+        Err(self.not_an_application())
     }
 
     /// Lists the statements of an adoption, as [`Location::statements`] says.
@@ -104,17 +104,17 @@ pub(crate) trait GalleryKind {
 
     /// Makes a gallery of a table or a collection, as [`Location::adopt`] says.
     fn adopt(&self, _: &Space, _: &dyn Observer) -> Result<Adopted> {
-        Err(self.is_no_application())
+        Err(self.not_an_application())
     }
 
     /// Takes everything of ours out again, as [`Location::release`] says.
     fn release(&self, _: Option<&str>, _: bool, _: bool, _: &dyn Observer) -> Result<Option<Released>> {
-        Err(self.is_no_application())
+        Err(self.not_an_application())
     }
 
     /// Returns the error for a verb that needs an application's table or collection and is given another
     /// gallery.
-    fn is_no_application(&self) -> Error {
+    fn not_an_application(&self) -> Error {
         let expected = "\"postgres\" or \"qdrant\": what an application made, and no file";
         Error::option("[gallery] kind", self.name(), expected)
     }

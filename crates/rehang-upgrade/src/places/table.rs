@@ -114,14 +114,14 @@ mod tests {
 
     #[test]
     fn the_new_column_is_named_after_the_old_one_and_the_model() {
-        let of = |vector: Option<&str>, new: &str, column: Option<&str>| {
+        let new_column = |vector: Option<&str>, new: &str, column: Option<&str>| {
             let [vector, column] = [vector, column].map(|name| name.map(str::to_owned));
             TableLocation { vector, new: new.into(), column, ..TableLocation::default() }.new_column()
         };
-        assert_eq!(of(Some("embedding"), "MiniLM-L6 v2.0", None), "embedding_minilm_l6_v2_0");
-        assert_eq!(of(None, "large", None), "vector_large");
-        assert_eq!(of(Some("embedding"), "large", Some("Mine")), "Mine");
-        let long = of(Some(&"ä".repeat(40)), "large", None);
+        assert_eq!(new_column(Some("embedding"), "MiniLM-L6 v2.0", None), "embedding_minilm_l6_v2_0");
+        assert_eq!(new_column(None, "large", None), "vector_large");
+        assert_eq!(new_column(Some("embedding"), "large", Some("Mine")), "Mine");
+        let long = new_column(Some(&"ä".repeat(40)), "large", None);
         assert_eq!(long, "ä".repeat(31), "62 of 63 bytes, since a letter is not cut");
     }
 }

@@ -274,7 +274,7 @@ impl Gallery {
 
     /// Finds the upgrade, as long as its old space is there.
     fn replaced<'a>(&self, state: &'a ServingState) -> Result<&'a UpgradeRecord> {
-        let record = state.record.as_ref().ok_or_else(|| Recorded::is_missing(&*self.store))?;
+        let record = state.record.as_ref().ok_or_else(|| Recorded::missing_upgrade(&*self.store))?;
         if record.phase == Phase::Finished {
             let phase = format!("finished, so the old model's answers are gone with {:?}", record.old.name);
             return Err(Error::wrong_phase(upgrade_of(&*self.store), phase));
@@ -321,7 +321,7 @@ impl Gallery {
         let serving = &state.serving;
         let given =
             |space: &str| queries.iter().find(|(name, _)| *name == space).map(|(_, queries)| *queries);
-        let of = |space: &str| {
+        let query_for = |space: &str| {
             given(space).ok_or_else(|| {
                 let needed = format!("queries embedded by {space:?}");
                 Error::missing(needed, "a search of this gallery as it serves now")
@@ -336,9 +336,9 @@ impl Gallery {
             let found = self.store.search_handicapped(serving, &brought, k, filter, handicap)?;
             return Ok(SearchAnswer { spaces: state.spaces(), bridged: true, found });
         }
-        let new = of(serving)?;
+        let new = query_for(serving)?;
         if let Some((record, fusion)) = state.fused() {
-            let old = of(&record.old.name)?;
+            let old = query_for(&record.old.name)?;
             expect_count("queries of the old model", old.rows(), "queries of the new one", new.rows())?;
             let found = fuse::search(&*self.store, record, fusion, (old, new), k, filter)?;
             return Ok(SearchAnswer { spaces: state.spaces(), bridged: false, found });

@@ -127,8 +127,8 @@ pub(crate) fn embed_each(
         return Ok(vectors);
     }
     let encoder = &*encoders(space)?;
-    let of = |space: &Space| (space.name.clone(), space.dimension, space.distance);
-    if of(encoder.space()) != of(space) {
+    let identity = |space: &Space| (space.name.clone(), space.dimension, space.distance);
+    if identity(encoder.space()) != identity(space) {
         return Err(mismatch(space, encoder.space()).context("the encoder of queries"));
     }
     queries.iter().try_for_each(|query| query.expect_read_by(encoder))?;

@@ -165,11 +165,11 @@ fn a_text_is_embedded_by_the_models_that_the_bridge_needs() {
         let open = |space: &Space| {
             asked.lock().unwrap().push(space.name.clone());
             let model = if space.name == "old-model" { old_model } else { new_model };
-            let of = move |texts: &[&str]| {
+            let embed = move |texts: &[&str]| {
                 let rows = texts.iter().flat_map(|text| model(text)).collect();
                 Matrix::new(model("").len(), rows)
             };
-            Ok(Arc::new(rehang_encode::Function::new(space, 8, false, None, of)) as Arc<dyn Encoder>)
+            Ok(Arc::new(rehang_encode::Function::new(space, 8, false, None, embed)) as Arc<dyn Encoder>)
         };
         let texts = ["source 3 version 0", "another", "a third"].map(|text| Query::Text(text.into()));
         let (answer, _) = gallery(&store).search_source(&texts, &open, 7, &Filter::default(), false).unwrap();

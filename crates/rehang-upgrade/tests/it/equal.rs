@@ -153,12 +153,12 @@ fn a_plan_reckons_equal_sources_once() {
     let world = started(&store);
     let service = serde_json::json!({"url": "http://127.0.0.1:1", "model": "m"});
     let service: HttpConfig = serde_json::from_value(service).unwrap();
-    let of =
+    let estimated =
         |service, items| estimate(&store, &world.setup(), items, &Limits::default(), service, None).unwrap();
     let text = |number: usize| copy(number).source.unwrap();
     let tokens: u64 = (0..TEXTS).map(|number| service.tokens(&text(number))).sum();
-    let all = of(Some(&service), ITEMS as u64);
+    let all = estimated(Some(&service), ITEMS as u64);
     assert_eq!((all.sent, all.tokens), (Some(TEXTS as u64), Some(tokens)));
-    assert_eq!(of(Some(&service), ITEMS as u64 / 2).sent, Some(TEXTS as u64 / 2));
-    assert_eq!(of(None, ITEMS as u64).sent, None);
+    assert_eq!(estimated(Some(&service), ITEMS as u64 / 2).sent, Some(TEXTS as u64 / 2));
+    assert_eq!(estimated(None, ITEMS as u64).sent, None);
 }

@@ -24,9 +24,9 @@ fn embedded(store: &MemoryStore, world: &World, budget: usize) -> Vec<String> {
 /// Returns σ² of items in the new space, by id.
 fn sigma2(store: &MemoryStore) -> BTreeMap<String, f64> {
     let records = store.scan(&Scan::new("new-model", Select::All, 1000)).unwrap();
-    let of =
+    let id_and_sigma2 =
         |record: rehang_store::Record| (record.item.id, f64::from(record.state.unwrap().sigma2.unwrap()));
-    records.into_iter().map(of).collect()
+    records.into_iter().map(id_and_sigma2).collect()
 }
 
 fn sources(numbers: &[usize]) -> Vec<String> {
@@ -40,9 +40,9 @@ fn sources(numbers: &[usize]) -> Vec<String> {
 fn items_come_by_how_often_they_were_returned_times_their_error() {
     let (store, world) = started(60);
     let log = [(50, 9), (7, 1), (21, 30), (33, 2), (12, 4)];
-    let of = sigma2(&store);
+    let sigma2_of = sigma2(&store);
     let mut expected = log;
-    expected.sort_by(|a, b| (b.1 as f64 * of[&id(b.0)]).total_cmp(&(a.1 as f64 * of[&id(a.0)])));
+    expected.sort_by(|a, b| (b.1 as f64 * sigma2_of[&id(b.0)]).total_cmp(&(a.1 as f64 * sigma2_of[&id(a.0)])));
     assert_eq!(put(&store, &log).unwrap(), PutFirst { placed: 5, ..PutFirst::default() });
     let first: Vec<usize> = expected[..3].iter().map(|one| one.0).collect();
     assert_eq!(embedded(&store, &world, 3), sources(&first));

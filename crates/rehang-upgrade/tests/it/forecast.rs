@@ -145,8 +145,8 @@ impl Encoder for Digits {
 
 /// Returns the forecast's own words where other items ask than before.
 fn said(forecast: &Forecast) -> Option<String> {
-    let of = forecast.findings.iter().find(|finding| finding.code == MORE_QUERIES);
-    of.map(|finding| finding.seen.clone())
+    let more_queries = forecast.findings.iter().find(|finding| finding.code == MORE_QUERIES);
+    more_queries.map(|finding| finding.seen.clone())
 }
 
 fn forecast(upgrade: &Upgrade) -> Forecast {

@@ -229,8 +229,8 @@ fn without_a_judgement_there_is_agreement_with_the_first_model_and_no_choice() {
 #[test]
 fn a_sample_is_the_same_for_the_same_seed_and_what_says_nothing_is_refused() {
     let folder = folder(&[("good", "dimension = 8", model(8, 0.5))]);
-    let of = |seed| compare(&ModelsInput { sample: 30, seed, ..input(folder.path()) });
-    let (once, again, other) = (of(1), of(1), of(2));
+    let compared_with_seed = |seed| compare(&ModelsInput { sample: 30, seed, ..input(folder.path()) });
+    let (once, again, other) = (compared_with_seed(1), compared_with_seed(1), compared_with_seed(2));
     assert_eq!((once.documents, once.of), (30, ITEMS as u64));
     assert_eq!(score(&once.models[0]), score(&again.models[0]));
     assert_ne!(score(&once.models[0]), score(&other.models[0]));

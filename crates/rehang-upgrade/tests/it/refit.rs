@@ -330,12 +330,12 @@ fn what_a_gallery_has_grown_into_is_said_before_anything_is_paid() {
     let loud = |item: usize, from: f32| format!("loud {} {item}", from + item as f32 / 1000.0);
     let config = begun_of(400, Method::Ridge, &place, &model, |item| loud(item, 0.5));
     let upgrade = Upgrade::open(&config).unwrap();
-    let of = |findings: &[Finding]| findings.iter().find(|of| of.code == "gallery-drift").cloned();
+    let drift = |findings: &[Finding]| findings.iter().find(|finding| finding.code == "gallery-drift").cloned();
     let said = || {
-        let plan = of(&upgrade.plan(0).unwrap().findings());
-        assert_eq!(plan, of(&upgrade.start(&Unobserved).unwrap().findings));
+        let plan = drift(&upgrade.plan(0).unwrap().findings());
+        assert_eq!(plan, drift(&upgrade.start(&Unobserved).unwrap().findings));
         let own = upgrade.configuration();
-        assert_eq!(plan, of(&examine(&own.gallery, Some(own), false).unwrap().findings));
+        assert_eq!(plan, drift(&examine(&own.gallery, Some(own), false).unwrap().findings));
         plan
     };
     let quiet = Progress::default();
@@ -347,7 +347,7 @@ fn what_a_gallery_has_grown_into_is_said_before_anything_is_paid() {
     };
     assert_eq!(draw().pairs, 400);
     assert_eq!(said(), None, "the gallery is what the pairs were drawn from");
-    assert_eq!(of(&upgrade.report(&quiet).unwrap().findings), None);
+    assert_eq!(drift(&upgrade.report(&quiet).unwrap().findings), None);
     let more = |item: usize| write_of(format!("more {item}"), loud(item, 2.0));
     upgrade.gallery().put(&(0..600).map(more).collect::<Vec<_>>()).unwrap();
     // Expected numbers are computed one item at a time.

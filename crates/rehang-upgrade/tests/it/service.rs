@@ -205,12 +205,12 @@ fn right_natives(store: &MemoryStore) -> usize {
     crate::common::check(store, &[crate::common::adapter()]);
     let scan = Scan::new("new-model", Select::All, MANY).with_vectors_of("new-model");
     let records = store.scan(&scan).unwrap();
-    let of = |provenance| {
+    let count_with = |provenance| {
         let is_of = |record: &&rehang_store::Record| record.vector.as_ref().unwrap().provenance == provenance;
         records.iter().filter(is_of).count()
     };
-    let native = of(Provenance::Native);
-    assert_eq!((records.len(), native + of(Provenance::Adapted)), (MANY, MANY));
+    let native = count_with(Provenance::Native);
+    assert_eq!((records.len(), native + count_with(Provenance::Adapted)), (MANY, MANY));
     native
 }
 

@@ -69,15 +69,15 @@ fn bridge(old: &Space, new: &Space, share: f64, input: InputScaling) -> Bridge {
 
 /// Makes a fusion of the distances of some items to a query.
 fn fusion(old: &Space, new: &Space, weight: f64) -> Fusion {
-    let of = |space: &Space, text: &str| vector_of(&space.name, text);
+    let vector = |space: &Space, text: &str| vector_of(&space.name, text);
     let pairs: Vec<(f64, f64)> = (0..ITEMS)
         .map(|number| {
             let (query, item) = (format!("query {}", number % 7), format!("source {number} version 0"));
             // The adapter makes of an old vector the vector with zeros behind.
-            let mut adapted = of(old, &item);
+            let mut adapted = vector(old, &item);
             adapted.resize(new.dimension, 0.0);
-            let by_old = old.distance.between(&of(old, &query), &of(old, &item));
-            (by_old, new.distance.between(&of(new, &query), &adapted))
+            let by_old = old.distance.between(&vector(old, &query), &vector(old, &item));
+            (by_old, new.distance.between(&vector(new, &query), &adapted))
         })
         .collect();
     let fusion = Fusion::from_distances(weight, &pairs).unwrap();
@@ -211,12 +211,12 @@ impl Place {
         assert_eq!(asked, models, "{what}");
         assert_eq!(Some(serving.as_str()), self.store.serving().unwrap().as_deref(), "{what}");
         let gallery = Gallery::new(Arc::new(self.store.clone()));
-        let of = |name: &str| all.iter().find(|(space, _)| space == name).map(|(_, rows)| rows).unwrap();
+        let rows_of = |name: &str| all.iter().find(|(space, _)| space == name).map(|(_, rows)| rows).unwrap();
         let known: Vec<String> = all.iter().map(|(name, _)| name.clone()).collect();
         // Queries are given by the models that are asked for; and by all that there are, also those that are
         // asked for no more or not yet.
         for (k, names) in [(7, &asked), (7, &known), (2 * ITEMS, &asked)] {
-            let given: Vec<(&str, &Matrix)> = names.iter().map(|name| (&**name, of(name))).collect();
+            let given: Vec<(&str, &Matrix)> = names.iter().map(|name| (&**name, rows_of(name))).collect();
             // A filter, though it restricts nothing, is no matter of the function: the library puts both
             // spaces together itself.
             let everything = Filter { provenances: Provenance::ALL.to_vec(), ..Filter::default() };
@@ -239,7 +239,7 @@ impl Place {
             }
             for (at, (expected, mut seen)) in find(k).into_iter().zip(find(2 * ITEMS)).enumerate() {
                 let what = format!("{what}: query {at} by {names:?}, k {k}");
-                let queries: Vec<String> = names.iter().map(|name| text(of(name).row(at))).collect();
+                let queries: Vec<String> = names.iter().map(|name| text(rows_of(name).row(at))).collect();
                 same(&search(&mut self.app, names, &queries, k), &expected, &what);
                 // The tenant finds only rows that it sees.
                 seen.retain(|hit| hit.id.parse::<usize>().unwrap() % 5 == 0);
@@ -251,10 +251,10 @@ impl Place {
         let recorded = Recorded::read(&self.store).unwrap();
         let handicap = recorded.map_or(0.0, |recorded| recorded.record.handicap_of(&serving));
         let plainly =
-            self.store.search_handicapped(&serving, of(&serving), 9, &Filter::default(), handicap).unwrap();
+            self.store.search_handicapped(&serving, rows_of(&serving), 9, &Filter::default(), handicap).unwrap();
         for (at, expected) in plainly.iter().enumerate() {
             let sql = "SELECT id, distance, provenance FROM rehang.search('notes', $1::text::vector, 9)";
-            let rows = self.app.query(sql, &[&text(of(&serving).row(at))]).unwrap();
+            let rows = self.app.query(sql, &[&text(rows_of(&serving).row(at))]).unwrap();
             same(&read(&rows), expected, &format!("{what}: query {at} alone"));
         }
     }
@@ -518,7 +518,7 @@ fn maps(distance: Distance) -> Vec<Adapter> {
         bias: (0..rows).map(|row| shift * (row as f32 + 1.0)).collect(),
         relu: false,
     };
-    let of = |input, mixer: Vec<Dense>, geometry: Geometry| {
+    let adapter_with = |input, mixer: Vec<Dense>, geometry: Geometry| {
         let is_normalised = matches!(geometry, Geometry::Sphere { .. });
         let old = Space::new("old-model", D_OLD, distance, false);
         let new = Space::new("new-model", D_NEW, distance, is_normalised);
@@ -534,22 +534,22 @@ fn maps(distance: Distance) -> Vec<Adapter> {
             gamma: 0.75,
         };
         let mean = Dense { weight: Matrix::zeros(D_NEW, D_OLD), ..layer(D_NEW, D_OLD, 0.25) };
-        let mut adapter = of(input, vec![mean], geometry);
+        let mut adapter = adapter_with(input, vec![mean], geometry);
         adapter.map.kernel = Some(expansion);
         adapter
     };
     let fallback = vec![1.0, 0.0, 0.0, 0.0];
     let lengths = |scale: f32| [0.5, 1.0, 1.0, 2.0].map(|length: f32| length * scale).to_vec();
     vec![
-        of(InputScaling::AsIs, vec![layer(D_NEW, D_OLD, 0.25)], Geometry::Raw),
-        of(
+        adapter_with(InputScaling::AsIs, vec![layer(D_NEW, D_OLD, 0.25)], Geometry::Raw),
+        adapter_with(
             InputScaling::UnitLength,
             vec![layer(D_NEW, D_OLD, 0.0)],
             Geometry::Sphere { fallback: fallback.clone() },
         ),
         kernels(InputScaling::UnitLength, Geometry::Sphere { fallback }),
         kernels(InputScaling::AsIs, Geometry::Raw),
-        of(
+        adapter_with(
             InputScaling::AsIs,
             vec![layer(2, D_OLD, 0.0), layer(D_NEW, 2, -0.5)],
             Geometry::MatchedNorms { raw: lengths(1.0), native: lengths(3.0) },

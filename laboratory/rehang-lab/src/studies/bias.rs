@@ -257,19 +257,19 @@ fn table(lines: &[Line], names: &[&str]) -> String {
                 .iter()
                 .filter(|line| line.adapter == adapter.name() && line.order == policy.name())
                 .collect();
-            let of = |number: &dyn Fn(&Line) -> f64| spread(here.iter().map(|line| number(line)).collect());
+            let spread_of = |number: &dyn Fn(&Line) -> f64| spread(here.iter().map(|line| number(line)).collect());
             let _ = writeln!(
                 text,
                 "| {} | {} | {} | {} | {} | {} / {} / {} | {} |",
                 adapter.name(),
                 policy.name(),
-                of(&|line| line.today),
-                SHOWN.map(|at| of(&|line| line.gaps[at])).join(" | "),
+                spread_of(&|line| line.today),
+                SHOWN.map(|at| spread_of(&|line| line.gaps[at])).join(" | "),
                 closed(&here),
-                of(&|line| line.shares[0]),
-                of(&|line| line.shares[1]),
-                of(&|line| line.shares[2]),
-                of(&|line| line.area),
+                spread_of(&|line| line.shares[0]),
+                spread_of(&|line| line.shares[1]),
+                spread_of(&|line| line.shares[2]),
+                spread_of(&|line| line.area),
             );
         }
     }

@@ -19,7 +19,7 @@ use rehang_fit::{
 };
 
 use crate::studies::papers::units::SETS;
-use crate::studies::regret::{Ground, JUDGED, asked, judged, labelled};
+use crate::studies::regret::{Ground, JUDGED, judged, labelled, parse_arguments};
 
 /// Number of pairs of a split; of a set that has fewer, this part of its pairs.
 const PAIRS: usize = 2000;
@@ -60,7 +60,7 @@ struct Row {
 /// Prints one table, and what it says in all.
 pub fn run(arguments: &[&str]) -> Result<()> {
     let all: Vec<&str> = SETS.into_iter().chain([JUDGED]).collect();
-    let (splits, folder, sets) = asked(arguments, 3, &all)?;
+    let (splits, folder, sets) = parse_arguments(arguments, 3, &all)?;
     let mut rows = Vec::new();
     for set in sets {
         let study = if set == JUDGED { judged(&folder.join(set))? } else { labelled(&folder, set)? };
@@ -77,7 +77,7 @@ pub fn run(arguments: &[&str]) -> Result<()> {
                 })
                 .collect();
             for split in 0..splits {
-                let pairs = drawn(&study.pairs, *with_labels, queries.as_ref(), split)?;
+                let pairs = draw_pairs(&study.pairs, *with_labels, queries.as_ref(), split)?;
                 measure(&pairs, queries.as_ref(), &study.grounds, &mut of_set)?;
             }
             rows.extend(of_set);
@@ -86,12 +86,12 @@ pub fn run(arguments: &[&str]) -> Result<()> {
     print(&rows);
     // A fit without labels knows nothing of pairs but what the new model finds, so fused search goes where
     // the new model goes: it is held against both.
-    let fused = below_both(&rows, FUSED);
+    let fused = galleries_below_both(&rows, FUSED);
     println!(
         "\nfused search: beyond its interval below doing nothing and the new model in {} galleries.",
         fused.len()
     );
-    for (what, broken) in [("bridge", below(&rows, BRIDGE)), ("fused search", fused)] {
+    for (what, broken) in [("bridge", galleries_below(&rows, BRIDGE)), ("fused search", fused)] {
         if !broken.is_empty() {
             let what = format!("a {what} is below doing nothing beyond its interval");
             return Err(Error::corrupt(what, broken.join("; ")));
@@ -105,7 +105,7 @@ pub fn cosine(of: &Vectors) -> Result<Vectors> {
 }
 
 /// Draws the pairs of a split. Judgements name pairs by their place, so all pairs stay where there are any.
-pub fn drawn(pairs: &Pairs, with_labels: bool, queries: Option<&FitQueries>, split: u64) -> Result<Pairs> {
+pub fn draw_pairs(pairs: &Pairs, with_labels: bool, queries: Option<&FitQueries>, split: u64) -> Result<Pairs> {
     let is_judged = queries.is_some_and(|queries| queries.qrels.is_some());
     let count = if is_judged { pairs.len() } else { PAIRS.min((PART * pairs.len() as f64) as usize) };
     let place = folds(pairs.len(), pairs.len(), split);
@@ -127,7 +127,7 @@ fn options_for(relevance: Relevance<'_>) -> CurveOptions {
 }
 
 /// Ranks what queries find: the ground's own queries, or its items, each leaving itself out.
-fn found(gallery: &Matrix, queries: &Matrix, relevance: Relevance<'_>, own: bool) -> Result<QueryRanks> {
+fn rank_queries(gallery: &Matrix, queries: &Matrix, relevance: Relevance<'_>, own: bool) -> Result<QueryRanks> {
     let options = options_for(relevance);
     let quiet = Progress::default();
     let evaluation = if own {
@@ -140,7 +140,7 @@ fn found(gallery: &Matrix, queries: &Matrix, relevance: Relevance<'_>, own: bool
 
 /// Measures what fused searches find while nothing is native, by the fusion that a fit has chosen: the values
 /// of every query.
-fn fused(ground: &Ground, adapter: &Adapter, relevance: Relevance<'_>) -> Result<ByMetric<Vec<f64>>> {
+fn measure_fused(ground: &Ground, adapter: &Adapter, relevance: Relevance<'_>) -> Result<ByMetric<Vec<f64>>> {
     let quiet = Progress::default();
     let (old, new) = (cosine(&ground.old)?, cosine(&ground.new)?);
     let adapted = adapter::apply(adapter, &old, None, &quiet)?.vectors;
@@ -173,7 +173,7 @@ fn unit(of: &Matrix) -> Matrix {
 }
 
 /// Makes vectors whose inner products are `(1 − w) cos(old, old) + w cos(new, new)`.
-fn both(old: &Matrix, new: &Matrix, weight: f64) -> Matrix {
+fn join_scores(old: &Matrix, new: &Matrix, weight: f64) -> Matrix {
     let (old, new) = (unit(old), unit(new));
     let (d_old, of) = (old.columns(), [(1.0 - weight).sqrt() as f32, weight.sqrt() as f32]);
     Matrix::from_fn(old.rows(), d_old + new.columns(), |row, column| {
@@ -209,8 +209,8 @@ fn fusion_weight(pairs: &Pairs) -> Result<f64> {
             let metrics = if right.is_some() { vec![Metric::recall_at(DEPTH)] } else { vec![MAP, TOP1] };
             let mut today = Vec::new();
             for (weight, gains) in weights.iter().zip(&mut gains) {
-                let gallery = both(old, &adapted, *weight);
-                let ranks = found(&gallery, &both(old, new, *weight), relevance, true)?;
+                let gallery = join_scores(old, &adapted, *weight);
+                let ranks = rank_queries(&gallery, &join_scores(old, new, *weight), relevance, true)?;
                 let values: Vec<f64> = metrics.iter().map(|&metric| mean(&ranks.values[metric])).collect();
                 if today.is_empty() {
                     today.clone_from(&values);
@@ -270,22 +270,22 @@ fn measure(pairs: &Pairs, queries: Option<&FitQueries>, grounds: &[Ground], rows
         };
         let metrics = metrics_of(ground);
         let unit_old = unit(old);
-        let today = found(&unit_old, by_old, relevance, own)?.values;
+        let today = rank_queries(&unit_old, by_old, relevance, own)?.values;
         let mut values = Vec::new();
         for bridge in &bridges {
             values.push(match bridge {
                 None => today.clone(),
                 Some(bridge) => {
-                    found(&unit_old, &bridge.queries(Some(by_old), by_new)?, relevance, own)?.values
+                    rank_queries(&unit_old, &bridge.queries(Some(by_old), by_new)?, relevance, own)?.values
                 }
             });
         }
-        values.push(fused(ground, &served, relevance)?);
+        values.push(measure_fused(ground, &served, relevance)?);
         let adapted = forward.outputs(old, None)?;
-        let blended = (both(old, &adapted, weight), both(by_old, by_new, weight));
-        values.push(found(&blended.0, &blended.1, relevance, own)?.values);
-        values.push(found(&unit(&adapted), by_new, relevance, own)?.values);
-        values.push(found(&unit(new), by_new, relevance, own)?.values);
+        let blended = (join_scores(old, &adapted, weight), join_scores(by_old, by_new, weight));
+        values.push(rank_queries(&blended.0, &blended.1, relevance, own)?.values);
+        values.push(rank_queries(&unit(&adapted), by_new, relevance, own)?.values);
+        values.push(rank_queries(&unit(new), by_new, relevance, own)?.values);
         of.chosen.push(match kept {
             Some(row) => {
                 let g = if row.method == Method::Ridge { "ridge" } else { "rotation" };
@@ -308,7 +308,7 @@ fn measure(pairs: &Pairs, queries: Option<&FitQueries>, grounds: &[Ground], rows
 
 /// Names galleries in which a way of serving is below doing nothing beyond its interval, by any split and
 /// metric.
-fn below(rows: &[Row], served: usize) -> Vec<String> {
+fn galleries_below(rows: &[Row], served: usize) -> Vec<String> {
     let of_row =
         |row: &&Row| row.gains[served].iter().flat_map(|of| of.iter()).any(|(gain, half)| *gain < -half);
     rows.iter().filter(of_row).map(|row| row.name.clone()).collect()
@@ -316,7 +316,7 @@ fn below(rows: &[Row], served: usize) -> Vec<String> {
 
 /// Names galleries in which a way of serving is below doing nothing and below the new model, beyond its
 /// interval.
-fn below_both(rows: &[Row], served: usize) -> Vec<String> {
+fn galleries_below_both(rows: &[Row], served: usize) -> Vec<String> {
     let of_row = |row: &&Row| {
         let both = row.gains[served].iter().flatten().zip(row.gains[NEW_MODEL].iter().flatten());
         both.into_iter().any(|((gain, half), (end, _))| gain + half < end.min(0.0))
@@ -338,10 +338,10 @@ fn print(rows: &[Row]) {
         let today: Vec<String> = row.today.iter().map(|value| format!("{value:.1}")).collect();
         let cell = |gains: &Vec<Gains>| {
             let of_metric = |metric: usize| {
-                let of = |part: fn(&(f64, f64)) -> f64| {
-                    mean(&gains.iter().map(|of| part(&of[metric])).collect::<Vec<_>>())
+                let mean_of = |part: fn(&(f64, f64)) -> f64| {
+                    mean(&gains.iter().map(|gain| part(&gain[metric])).collect::<Vec<_>>())
                 };
-                format!("{:+.1} ± {:.1}", of(|of| of.0), of(|of| of.1))
+                format!("{:+.1} ± {:.1}", mean_of(|gain| gain.0), mean_of(|gain| gain.1))
             };
             (0..row.today.len()).map(of_metric).collect::<Vec<_>>().join(", ")
         };
@@ -373,7 +373,7 @@ fn print(rows: &[Row]) {
         println!("| {name} | {} |", cells.join(" | "));
     }
     for (served, name) in SERVED.iter().enumerate() {
-        let below = below(rows, served);
+        let below = galleries_below(rows, served);
         println!(
             "\n{name}: beyond its interval below doing nothing in {} of {} galleries{}{}.",
             below.len(),

@@ -51,10 +51,10 @@ pub fn run(arguments: &[&str]) -> Result<()> {
                     let expected = measured(&adapter, &old.select(held_out), &new.select(held_out))?;
                     let Some((expected, _)) = expected else { continue };
                     let of_fitted = old.select(fitted);
-                    let of_pairs = unpaid(&adapter, &of_fitted, &old.select(held_out))?;
+                    let of_pairs = means_without_new(&adapter, &of_fitted, &old.select(held_out))?;
                     let mut measure = |kind, old: &Vectors, new: &Vectors, from: Vec<usize>| -> Result<()> {
                         let many: Vec<usize> = from.iter().copied().take(LOOKED_AT).collect();
-                        let of_gallery = unpaid(&adapter, &of_fitted, &old.select(&many))?;
+                        let of_gallery = means_without_new(&adapter, &of_fitted, &old.select(&many))?;
                         let from: Vec<usize> = from.into_iter().take(kept).collect();
                         if let Some((error, scale)) =
                             measured(&adapter, &old.select(&from), &new.select(&from))?
@@ -94,30 +94,30 @@ pub fn run(arguments: &[&str]) -> Result<()> {
     );
     println!("|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|");
     for ((count, kind), draws) in &seen {
-        let three = |of: &dyn Fn(&Drawn) -> f64| three(draws, of);
-        let share = |is: &dyn Fn(&Drawn) -> bool| share(draws, is);
+        let quantiles = |of: &dyn Fn(&Drawn) -> f64| quantiles(draws, of);
+        let percent_of_draws = |is: &dyn Fn(&Drawn) -> bool| percent_of_draws(draws, is);
         println!(
             "| {count} | {kind} | {} | {} | {:.0} % | {} | {:.0} % | {:.0} % |",
             draws.len(),
-            three(&|draw| draw.error.times(&draw.expected)),
-            share(&|draw| draw.error.has_drifted_from(&draw.expected)),
-            three(&|draw| draw.scale.ratio),
-            share(&|draw| draw.scale.low <= 1.0 && draw.scale.high >= 1.0),
-            share(&|draw| draw.scale.is_off())
+            quantiles(&|draw| draw.error.times(&draw.expected)),
+            percent_of_draws(&|draw| draw.error.has_drifted_from(&draw.expected)),
+            quantiles(&|draw| draw.scale.ratio),
+            percent_of_draws(&|draw| draw.scale.low <= 1.0 && draw.scale.high >= 1.0),
+            percent_of_draws(&|draw| draw.scale.is_off())
         );
     }
-    let of = |what: &str| format!("{what} / of held-out pairs: 5 % | median | 95 % | said to have drifted");
+    let heading = |what: &str| format!("{what} / of held-out pairs: 5 % | median | 95 % | said to have drifted");
     println!(
         "\n| pairs | the gallery is of | draws | {} | {} |",
-        of("σ²"),
-        of("distance to the nearest pair")
+        heading("σ²"),
+        heading("distance to the nearest pair")
     );
     println!("|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|");
     for ((count, kind), draws) in &seen {
         let by = |which: usize| {
             let times = |draw: &Drawn| draw.of_gallery[which].times(&draw.of_pairs[which]);
             let is_said = |draw: &Drawn| draw.of_gallery[which].has_outgrown(&draw.of_pairs[which], 1.0);
-            format!("{} | {:.0} %", three(draws, &times), share(draws, &is_said))
+            format!("{} | {:.0} %", quantiles(draws, &times), percent_of_draws(draws, &is_said))
         };
         println!("| {count} | {kind} | {} | {} | {} |", draws.len(), by(0), by(1));
     }
@@ -125,7 +125,7 @@ pub fn run(arguments: &[&str]) -> Result<()> {
 }
 
 /// Gives the 5 %, the median and the 95 % of a number over the draws.
-fn three(draws: &[Drawn], of: &dyn Fn(&Drawn) -> f64) -> String {
+fn quantiles(draws: &[Drawn], of: &dyn Fn(&Drawn) -> f64) -> String {
     let mut values: Vec<f64> = draws.iter().map(of).collect();
     values.sort_unstable_by(f64::total_cmp);
     let at = |share: f64| values[((values.len() - 1) as f64 * share).round() as usize];
@@ -133,13 +133,13 @@ fn three(draws: &[Drawn], of: &dyn Fn(&Drawn) -> f64) -> String {
 }
 
 /// Share of draws of which a statement is true, in percent.
-fn share(draws: &[Drawn], is: &dyn Fn(&Drawn) -> bool) -> f64 {
+fn percent_of_draws(draws: &[Drawn], is: &dyn Fn(&Drawn) -> bool) -> f64 {
     100.0 * draws.iter().filter(|draw| is(draw)).count() as f64 / draws.len() as f64
 }
 
 /// Computes means over items that the map was not fitted on, of what is known without a new vector: σ², and
 /// the distance to the nearest pair that the map was fitted on.
-fn unpaid(adapter: &Adapter, fitted: &Vectors, items: &Vectors) -> Result<[MeanError; 2]> {
+fn means_without_new(adapter: &Adapter, fitted: &Vectors, items: &Vectors) -> Result<[MeanError; 2]> {
     let applied = adapter::apply(adapter, items, None, &Progress::default())?;
     let sigma: Vec<f64> = applied.variance.iter().map(|&value| f64::from(value)).collect();
     let unit = |of: &Vectors| {
@@ -159,9 +159,9 @@ struct Drawn {
     /// Mean error of natives.
     error: MeanError,
     scale: SigmaScale,
-    /// Means of held-out pairs, by [`unpaid`].
+    /// Means of held-out pairs, by [`means_without_new`].
     of_pairs: [MeanError; 2],
-    /// Means of items that are no pairs, by [`unpaid`].
+    /// Means of items that are no pairs, by [`means_without_new`].
     of_gallery: [MeanError; 2],
 }
 

@@ -22,7 +22,7 @@ use rehang_fit::{FitParameters, Method, NetworkOptions, fit_adapter};
 use rehang_upgrade::Until;
 
 use crate::studies::papers::units::{Part, Set};
-use crate::studies::regret::{JUDGED, JUDGED_PAIRS, JudgedSet, asked};
+use crate::studies::regret::{JUDGED, JUDGED_PAIRS, JudgedSet, parse_arguments};
 
 const SETS: [&str; 5] = ["img_omniglot", "img_caltech101", "text_clinc150", "text_banking77", "toy_digits"];
 /// Number of pairs that the map is fitted on.
@@ -78,7 +78,7 @@ struct Enough {
 /// Prints one table a sample size.
 pub fn run(arguments: &[&str]) -> Result<()> {
     let all: Vec<&str> = SETS.into_iter().chain([JUDGED]).collect();
-    let (splits, folder, sets) = asked(arguments, 5, &all)?;
+    let (splits, folder, sets) = parse_arguments(arguments, 5, &all)?;
     let is_judged = sets.contains(&JUDGED);
     let sets = sets.into_iter().filter(|set| *set != JUDGED);
     let mut promises = Promises::new();
@@ -113,12 +113,12 @@ fn judged(folder: &Path, splits: u64, promises: &mut Promises) -> Result<()> {
     let set = JudgedSet::read(folder)?;
     let rows = shuffled(set.documents[0].rows(), 7);
     let (known, rest) = rows.split_at(JUDGED_PAIRS);
-    let of = |model: usize, rows: &[usize]| set.documents[model].select(rows);
+    let rows_by = |model: usize, rows: &[usize]| set.documents[model].select(rows);
     let vectors = |name: &str, rows: Matrix| Vectors::measured(name, Distance::Cosine, rows, name);
-    let pairs = Pairs::new(vectors("old", of(0, known))?, vectors("new", of(1, known))?, None, None)?;
+    let pairs = Pairs::new(vectors("old", rows_by(0, known))?, vectors("new", rows_by(1, known))?, None, None)?;
     let parameters = FitParameters { method: Method::Ridge, compare: false, ..FitParameters::default() };
     let fitted = fit_adapter(&pairs, None, &parameters, &NetworkOptions::default(), &Progress::default())?;
-    let (old, new) = (vectors("old", of(0, rest))?, of(1, rest));
+    let (old, new) = (vectors("old", rows_by(0, rest))?, rows_by(1, rest));
     let applied = adapter::apply(&fitted.adapter, &old, None, &Progress::default())?;
     let sigma: Vec<f64> = applied.variance.iter().map(|&value| f64::from(value)).collect();
     let (old, adapted) = (old.matrix(), applied.vectors.matrix());
@@ -263,8 +263,8 @@ impl<'a> Whole<'a> {
         relevance: Relevance<'_>,
         kept_cuts: usize,
     ) -> Result<Curve> {
-        let of = |vectors: &Matrix| vectors.select(rows);
-        let (old, new, adapted) = (of(self.old), of(self.new), of(&self.adapted));
+        let rows_of = |vectors: &Matrix| vectors.select(rows);
+        let (old, new, adapted) = (rows_of(self.old), rows_of(self.new), rows_of(&self.adapted));
         let [old_distance, distance] = self.distances;
         let today = DoNothing { gallery: &old, queries: None, distance: old_distance };
         let input = CurveInput::new(&new, &adapted, order, relevance, distance);
@@ -332,17 +332,17 @@ impl<'a> Whole<'a> {
         let own: Vec<usize> = (0..size).collect();
         let alone = self.curve(held_out, &own, relevance, made.shares.len())?;
         let metric = Metric::agreement_at(DEPTH);
-        let of = &made.metrics[metric];
+        let made_metric = &made.metrics[metric];
         let name = |what: &str| format!("{metric}, {what}");
         let band = alone.bands(RESAMPLES, 0.95, split)?;
         let last = self.agreement_line.len() - 1;
         // Agreement of the new model with itself, at the end, needs no comparison.
         for (number, (point, said)) in POINTS.into_iter().take(4).enumerate() {
             let truth = self.agreement_line[point * last / (made.shares.len() - 1)];
-            promise(name(&format!("{number} {said}")), 0, of.at[point], truth);
+            promise(name(&format!("{number} {said}")), 0, made_metric.at[point], truth);
             promise(name(&format!("{number} {said}")), 1, band[metric][point], truth);
         }
-        if let Some(today) = of.do_nothing {
+        if let Some(today) = made_metric.do_nothing {
             let value = today_of(&alone);
             promise(name("do nothing"), 0, today, self.agreement_today);
             let alone = Interval { estimate: value, low: value, high: value };

@@ -67,7 +67,7 @@ fn one_by_one(sets: &[Set]) -> Result<()> {
         "| set | vectors of | model | its own | nearly | related | none | difference: least, middle, most |\n|---|---|---|--:|--:|--:|--:|--:|"
     );
     for set in sets.iter().filter(|set| set.name.ends_with("providers")) {
-        let of = |name: &str| set.models.iter().find(|(model, _)| model == name);
+        let model_named = |name: &str| set.models.iter().find(|(model, _)| model == name);
         for (unknown, model) in [
             ("L6 in 8 bits", "new"),
             ("L6, prompt 1", "new"),
@@ -76,7 +76,7 @@ fn one_by_one(sets: &[Set]) -> Result<()> {
             ("L3", "new"),
             ("E5, query", "new"),
         ] {
-            let (Some((_, vectors)), Some((name, own))) = (of(unknown), of(model)) else { continue };
+            let (Some((_, vectors)), Some((name, own))) = (model_named(unknown), model_named(model)) else { continue };
             let candidate = Candidate { name: name.clone(), vectors: own.clone(), noise: 0.0 };
             let found = identify_vectors(vectors, &[candidate])?;
             let between = |row: usize| difference(Distance::Cosine, vectors.row(row), own.row(row));
@@ -101,7 +101,7 @@ fn one_by_one(sets: &[Set]) -> Result<()> {
 }
 
 /// Leaves out sets whose models another set has too, beside those of providers.
-fn once(sets: &[Set]) -> impl Iterator<Item = &Set> {
+fn distinct_sets(sets: &[Set]) -> impl Iterator<Item = &Set> {
     let provided = |set: &Set| format!("{}, providers", set.name);
     sets.iter().filter(move |set| sets.iter().all(|other| other.name != provided(set)))
 }
@@ -136,15 +136,15 @@ fn sorted(mut values: Vec<f64>) -> Vec<f64> {
 }
 
 /// Gives the values at some parts of the way from the least to the most.
-fn at(values: &[f64], parts: &[f64], digits: usize) -> String {
-    let of = |part: &f64| format!("{:.digits$}", values[(part * (values.len() - 1) as f64).round() as usize]);
-    parts.iter().map(of).collect::<Vec<_>>().join(", ")
+fn quantiles(values: &[f64], parts: &[f64], digits: usize) -> String {
+    let quantile = |part: &f64| format!("{:.digits$}", values[(part * (values.len() - 1) as f64).round() as usize]);
+    parts.iter().map(quantile).collect::<Vec<_>>().join(", ")
 }
 
 /// Prints the [`Nearness`] of models to each other, and what other thresholds would say.
 fn near_and_related(sets: &[Set]) -> Result<()> {
     let mut found: BTreeMap<&'static str, Vec<Nearness>> = BTreeMap::new();
-    for set in once(sets) {
+    for set in distinct_sets(sets) {
         for (one, vectors) in &set.models {
             let mut random = ChaCha8Rng::seed_from_u64(0);
             let rows = drawn(&mut random, vectors.rows(), ALONE);
@@ -165,8 +165,8 @@ fn near_and_related(sets: &[Set]) -> Result<()> {
         println!(
             "| {relation} | {} | {} | {} |",
             near.len(),
-            at(&nearer, &[0.5, 0.9, 0.99], 0),
-            at(&times, &[0.01, 0.5, 0.9, 0.99], 3)
+            quantiles(&nearer, &[0.5, 0.9, 0.99], 0),
+            quantiles(&times, &[0.01, 0.5, 0.9, 0.99], 3)
         );
     }
     let names: Vec<&str> = found.keys().copied().collect();
@@ -259,9 +259,9 @@ fn sets(folder: &Path, real: &Path) -> Result<Vec<Set>> {
 /// Whether two names are of one model, up to what providers change: the set's `new` is MiniLM-L6 in single
 /// precision.
 fn is_one(a: &str, b: &str) -> bool {
-    let of =
+    let family =
         |name: &str| if name == "new" || name == "L6 in 8 bits" { "L6".to_owned() } else { name.to_owned() };
-    of(a) == of(b)
+    family(a) == family(b)
 }
 
 /// Names the model behind a name, whatever its provider and its prompt.
@@ -270,7 +270,7 @@ fn model_of(name: &str) -> String {
     if name == "new" || name == "L6 in 8 bits" { "L6".into() } else { name.into() }
 }
 
-fn below(random: &mut ChaCha8Rng, end: usize) -> usize {
+fn random_below(random: &mut ChaCha8Rng, end: usize) -> usize {
     (random.next_u64() % end as u64) as usize
 }
 
@@ -328,8 +328,8 @@ fn with_models(sets: &[Set]) -> Result<()> {
     let mut all = Count::default();
     for case in 0..CASES as u64 {
         let mut random = ChaCha8Rng::seed_from_u64(case);
-        let set = &sets[below(&mut random, sets.len())];
-        let first = below(&mut random, set.models.len());
+        let set = &sets[random_below(&mut random, sets.len())];
+        let first = random_below(&mut random, set.models.len());
         let rows = drawn(&mut random, set.models[first].1.rows(), ITEMS);
         let own = set.models[first].1.select(&rows);
         let width = own.columns();
@@ -344,9 +344,9 @@ fn with_models(sets: &[Set]) -> Result<()> {
                 set.models[model].1.columns() >= width && !is_one(&set.models[model].0, &set.models[first].0)
             })
             .collect();
-        let kind = below(&mut random, 4);
+        let kind = random_below(&mut random, 4);
         let (what, other, second) = if kind >= 2 && !others.is_empty() {
-            let second = others[below(&mut random, others.len())];
+            let second = others[random_below(&mut random, others.len())];
             let whole = set.models[second].1.select(&rows);
             let cut = Matrix::from_fn(ITEMS, width, |row, column| whole.row(row)[column]);
             let of_one = model_of(&set.models[second].0) == model_of(&set.models[first].0);
@@ -381,7 +381,7 @@ fn with_models(sets: &[Set]) -> Result<()> {
         let mixed = Matrix::from_fn(ITEMS, width, |row, column| {
             if is_other[row] { other.row(row)[column] } else { own.row(row)[column] }
         });
-        let (change, mixed) = changed(&mixed, below(&mut random, 6));
+        let (change, mixed) = changed(&mixed, random_below(&mut random, 6));
         // The model is known, in half of the cases by another provider where the set has one; what is mixed
         // in is known or not.
         let by = (0..set.models.len())
@@ -457,7 +457,7 @@ fn without_models(sets: &[Set]) -> Result<()> {
         "\n| set | model | mixed in | share, % | found | vectors told right, % | across | within |\n|---|---|---|--:|--:|--:|--:|--:|"
     );
     let mut seen: BTreeMap<(&'static str, usize), Vec<Drawn>> = BTreeMap::new();
-    for set in once(sets) {
+    for set in distinct_sets(sets) {
         let of_all = set.models.iter().filter(|(name, _)| !PROVIDED.contains(&name.as_str()));
         let models: Vec<&(String, Matrix)> = of_all.collect();
         for (first, (name, own)) in models.iter().enumerate() {
@@ -472,8 +472,8 @@ fn without_models(sets: &[Set]) -> Result<()> {
                         let rows = drawn(&mut random, own.rows(), ALONE);
                         let is_other = |place: usize| 100 * place < share * rows.len();
                         let mixed = Matrix::from_fn(rows.len(), own.columns(), |place, column| {
-                            let of = if is_other(place) { other } else { own };
-                            of.row(rows[place])[column]
+                            let vectors = if is_other(place) { other } else { own };
+                            vectors.row(rows[place])[column]
                         });
                         let Some(kinds) = kinship_of_any(&mixed, draw, &Progress::default())? else {
                             continue;
@@ -529,7 +529,7 @@ fn of_two_models(seen: &BTreeMap<(&'static str, usize), Vec<Drawn>>) {
                 continue;
             }
             let values = |of: fn(&Drawn) -> f64| {
-                at(&sorted(of_these.iter().map(|draw| of(draw)).collect()), &[0.0, 0.5, 1.0], 2)
+                quantiles(&sorted(of_these.iter().map(|draw| of(draw)).collect()), &[0.0, 0.5, 1.0], 2)
             };
             let of = if *share == 0 { "" } else { of };
             println!(

@@ -15,10 +15,10 @@ use rehang_core::{Adapter, Error, Pairs, Progress, Result};
 use rehang_fit::folds::folds;
 use rehang_fit::{FitParameters, Method, ORDERS, choose_order};
 
-use crate::studies::bridge::{cosine, drawn};
+use crate::studies::bridge::{cosine, draw_pairs};
 use crate::studies::papers::units::SETS;
 use crate::studies::refit::fit;
-use crate::studies::regret::{Ground, asked, labelled};
+use crate::studies::regret::{Ground, labelled, parse_arguments};
 
 const METHOD: Method = Method::KernelRidge;
 const METRICS: [Metric; 2] = [MAP, TOP1];
@@ -37,14 +37,14 @@ struct Row {
 /// Prints which order was chosen and what it gains over each; fails where it is below another one in more
 /// than one of twenty cases.
 pub fn run(arguments: &[&str]) -> Result<()> {
-    let (splits, folder, sets) = asked(arguments, 5, &SETS)?;
+    let (splits, folder, sets) = parse_arguments(arguments, 5, &SETS)?;
     let mut rows: BTreeMap<(String, &str), Row> = BTreeMap::new();
     let quiet = Progress::default();
     for set in sets {
         let study = labelled(&folder, set)?;
         for split in 0..splits {
             eprintln!("{set}, split {split} …");
-            let pairs = drawn(&study.pairs, true, None, split)?;
+            let pairs = draw_pairs(&study.pairs, true, None, split)?;
             let adapter = fit(&pairs, METHOD)?;
             let chosen = |metric: Metric| -> Result<usize> {
                 let parameters =

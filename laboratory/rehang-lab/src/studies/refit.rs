@@ -201,7 +201,7 @@ impl Study<'_> {
     /// Follows the gallery to its end, with and without refits.
     fn follow(&self, first: &'static str, adapter: &Adapter) -> Result<(Way, Vec<Asked>)> {
         let items = self.items();
-        let of = |curve: &Curve, from: usize, to: usize| -> Points {
+        let sum_between = |curve: &Curve, from: usize, to: usize| -> Points {
             [MAP, TOP1].map(|metric| curve.lines[metric].values()[from..to].iter().sum::<f64>())
         };
         let random = shuffled(items, 11);
@@ -213,11 +213,11 @@ impl Study<'_> {
         }
         let mut mapped = self.map(adapter)?;
         let plain = self.curve(&mapped.adapted, mapped.handicap, &self.ordered(&[], &mapped)?)?;
-        let without = of(&plain, 0, items).map(|sum| sum / items as f64);
+        let without = sum_between(&plain, 0, items).map(|sum| sum / items as f64);
 
         let mut order = self.ordered(kept, &mapped)?;
         let mut line = self.curve(&mapped.adapted, mapped.handicap, &order)?;
-        let kept_first = of(&line, 0, items).map(|sum| sum / items as f64);
+        let kept_first = sum_between(&line, 0, items).map(|sum| sum / items as f64);
         let first_order = order.clone();
         // Other lines take the handicap of the first map, or its order.
         let mut others = [line.clone(), line.clone()];
@@ -232,7 +232,7 @@ impl Study<'_> {
             let Some(gain) = RefitGain::compared(&errors(&mapped), &errors(&again))? else { continue };
             let next_order = self.ordered(natives, &again)?;
             let next = self.curve(&again.adapted, again.handicap, &next_order)?;
-            let rest = |curve: &Curve| of(curve, at, items).map(|sum| sum / (items - at) as f64);
+            let rest = |curve: &Curve| sum_between(curve, at, items).map(|sum| sum / (items - at) as f64);
             let less = |a: Points, b: Points| [a[0] - b[0], a[1] - b[1]];
             let with_all = if self.policy == Policy::Random {
                 let more: Vec<usize> = natives.iter().copied().filter(|item| !kept.contains(item)).collect();
@@ -245,9 +245,9 @@ impl Study<'_> {
             asked.push(Asked { first, gain, worth: less(rest(&next), rest(&line)), with_all });
             if gain.pays() {
                 let plus = |sums: Points, more: Points| [sums[0] + more[0], sums[1] + more[1]];
-                sums = plus(sums, of(&line, from, at));
+                sums = plus(sums, sum_between(&line, from, at));
                 for (sums, line) in sums_of_others.iter_mut().zip(&others) {
-                    *sums = plus(*sums, of(line, from, at));
+                    *sums = plus(*sums, sum_between(line, from, at));
                 }
                 others = [
                     self.curve(&again.adapted, adapter.handicap, &next_order)?,
@@ -258,7 +258,7 @@ impl Study<'_> {
             }
         }
         let whole = |sums: Points, line: &Curve| {
-            let rest = of(line, from, items);
+            let rest = sum_between(line, from, items);
             [sums[0] + rest[0], sums[1] + rest[1]].map(|sum| sum / items as f64)
         };
         let way = Way {
@@ -385,8 +385,8 @@ fn print_pages(pages: &[[Points; 4]]) {
     println!("\n| 10 % native; made anew | mAP | top-1 |\n|---|--:|--:|");
     let rows = ["nothing", "half, with the handicap before", "half, with the handicap of the new map", "all"];
     for (row, name) in rows.into_iter().enumerate() {
-        let of = |metric: usize| mean(pages.iter().map(|found| found[row][metric]));
-        println!("| {name} | {:.2} | {:.2} |", of(0), of(1));
+        let mean_of = |metric: usize| mean(pages.iter().map(|found| found[row][metric]));
+        println!("| {name} | {:.2} | {:.2} |", mean_of(0), mean_of(1));
     }
     let lost = |metric: usize| {
         let below = |found: &[Points; 4]| found[0][metric].min(found[3][metric]) - found[2][metric];

@@ -78,7 +78,7 @@ pub struct Study {
 
 /// Reads the arguments of a study, `[SPLITS [FOLDER [SET…]]]`: how many splits, where the sets lie, and which
 /// of them.
-pub fn asked<'a>(
+pub fn parse_arguments<'a>(
     arguments: &[&'a str],
     splits: u64,
     all: &[&'a str],

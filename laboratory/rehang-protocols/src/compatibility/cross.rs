@@ -37,7 +37,7 @@ pub enum WidthRule {
 
 impl WidthRule {
     /// Finds the rule for queries and a gallery of these widths.
-    pub fn of(query_width: usize, gallery_width: usize) -> Self {
+    pub fn for_widths(query_width: usize, gallery_width: usize) -> Self {
         match query_width.cmp(&gallery_width) {
             std::cmp::Ordering::Equal => Self::Same,
             std::cmp::Ordering::Greater => Self::FirstCoordinates,
@@ -160,5 +160,5 @@ fn cell(
         Some(_) => evaluate(gallery, Some(&queries), relevance, distance, options, progress)?,
         None => evaluate_leave_one_out(gallery, &queries, relevance, distance, options, progress)?,
     };
-    Ok(Cell { evaluation, width_rule: WidthRule::of(own.columns(), width) })
+    Ok(Cell { evaluation, width_rule: WidthRule::for_widths(own.columns(), width) })
 }

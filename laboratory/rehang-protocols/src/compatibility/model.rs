@@ -25,12 +25,12 @@ pub(super) fn check_models<'a>(models: impl Iterator<Item = Model<'a>> + Clone) 
         check_vectors(model.gallery, None, model.queries)
             .map_err(|error| error.context(format!("model {:?}", model.name)))?;
         let [own, expected] = [&model, first].map(|model| (model.name, model.gallery, model.queries));
-        let of = |what: &str, name: &str| format!("{what} by {name:?}");
-        expect_count(of("vectors", own.0), own.1.rows(), of("vectors", expected.0), expected.1.rows())?;
+        let named = |what: &str, name: &str| format!("{what} by {name:?}");
+        expect_count(named("vectors", own.0), own.1.rows(), named("vectors", expected.0), expected.1.rows())?;
         match (expected.2, own.2) {
             (None, None) => {}
             (Some(all), Some(queries)) => {
-                expect_count(of("queries", own.0), queries.rows(), of("queries", expected.0), all.rows())?;
+                expect_count(named("queries", own.0), queries.rows(), named("queries", expected.0), all.rows())?;
             }
             (all, _) => {
                 let without = if all.is_some() { own.0 } else { expected.0 };

@@ -195,11 +195,11 @@ proptest! {
             prop::collection::vec(prop::collection::vec(0_u8..4, n), m),
         )),
     ) {
-        let of = |query: usize, kind: u8| -> Vec<usize> {
+        let items_of_kind = |query: usize, kind: u8| -> Vec<usize> {
             (0..gallery.rows()).filter(|&item| kinds[query][item] == kind).collect()
         };
         let truth: Vec<GroundTruth> = (0..queries.rows())
-            .map(|query| GroundTruth { easy: of(query, 1), hard: of(query, 2), junk: of(query, 3) })
+            .map(|query| GroundTruth { easy: items_of_kind(query, 1), hard: items_of_kind(query, 2), junk: items_of_kind(query, 3) })
             .collect();
         let result = revisited(&gallery, &queries, &truth, Distance::Cosine, &Progress::default());
         for (place, (right, out)) in [(&[1][..], &[2, 3][..]), (&[1, 2], &[3]), (&[2], &[1, 3])].into_iter().enumerate() {

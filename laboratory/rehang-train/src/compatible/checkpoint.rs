@@ -31,7 +31,7 @@ struct EpochText {
 }
 
 impl EpochText {
-    fn of(epoch: &EpochSummary) -> Self {
+    fn from_summary(epoch: &EpochSummary) -> Self {
         let texts = |numbers: &[(String, f64)]| {
             numbers.iter().map(|(name, value)| (name.clone(), value.to_string())).collect()
         };
@@ -107,7 +107,7 @@ pub(crate) fn write(
 ) -> Result<()> {
     let metadata = Metadata::from([
         ("identity".into(), identity.into()),
-        ("history".into(), json(&history.iter().map(EpochText::of).collect::<Vec<_>>())?),
+        ("history".into(), json(&history.iter().map(EpochText::from_summary).collect::<Vec<_>>())?),
         ("steps".into(), steps.to_string()),
     ]);
     AtomicFile::write(path, &tensors::write(&KIND, metadata, tensors)?)

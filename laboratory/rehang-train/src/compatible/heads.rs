@@ -191,7 +191,7 @@ impl HeadWeights {
             }
             return HeadPass { head: self, logits, width, read: Read::Products { vectors } };
         };
-        let (vectors, weights) = (Unit::of(&vectors), Unit::of(&self.weight));
+        let (vectors, weights) = (Unit::from_rows(&vectors), Unit::from_rows(&self.weight));
         let mut logits = products(&vectors.rows, &weights.rows);
         let mut true_slopes = vec![1.0; labels.len()];
         for (row, (&label, slope)) in labels.iter().zip(&mut true_slopes).enumerate() {
@@ -392,14 +392,14 @@ mod tests {
     #[test]
     fn classes_that_are_not_taught_take_no_part() {
         for form in [HeadForm::Softmax, HeadForm::ArcFace { scale: 4.0, margin: 0.3 }] {
-            let of = |rows: &[f32], taught: &[usize]| {
+            let with_rows = |rows: &[f32], taught: &[usize]| {
                 let weight = Matrix::new(2, rows.to_vec()).unwrap();
                 let head = HeadWeights::new(weight, vec![0.0; rows.len() / 2], form);
                 HeadWeights { taught: taught.to_vec(), ..head }
             };
-            let two = of(&[1.0, 0.2, 0.1, 2.0], &[0, 1]);
+            let two = with_rows(&[1.0, 0.2, 0.1, 2.0], &[0, 1]);
             // The third class, which would be chosen, is the old head's alone.
-            let three = of(&[1.0, 0.2, 0.1, 2.0, 30.0, 40.0], &[0, 1]);
+            let three = with_rows(&[1.0, 0.2, 0.1, 2.0, 30.0, 40.0], &[0, 1]);
             let vectors = [3.0, 4.0, 1.0, -1.0];
             let loss = |head: &HeadWeights| losses(head, &vectors, &[1, 0], 0.1);
             for (left, right) in loss(&two).into_iter().zip(loss(&three)) {

@@ -532,8 +532,8 @@ impl TrainingMethod {
                 terms.push((weight, influence(head()?, influence_set, new_classes)));
             }
             Self::Ract { weight, form, temperature, temperature_new, eta, hardest, margin, .. } => {
-                let of = Contrast::new(temperature, temperature_new, hardest);
-                let contrast = |negatives| contrastive(negatives, of);
+                let contrast_options = Contrast::new(temperature, temperature_new, hardest);
+                let contrast = |negatives| contrastive(negatives, contrast_options);
                 let objective = match form {
                     RactForm::Contrastive => contrast(Negatives::OldAndNew),
                     RactForm::Vanilla => contrast(Negatives::Old),
@@ -567,8 +567,8 @@ impl TrainingMethod {
             }
             Self::RactOnBct { weight, temperature, temperature_new, hardest } => {
                 terms.push((1.0, influence(head()?, InfluenceSet::New, NewClasses::Synthesised)));
-                let of = Contrast::new(temperature, temperature_new, hardest);
-                terms.push((weight, contrastive(Negatives::OldAndNew, of)));
+                let contrast_options = Contrast::new(temperature, temperature_new, hardest);
+                terms.push((weight, contrastive(Negatives::OldAndNew, contrast_options)));
             }
             Self::BothHeads { weight } => terms.push((weight, both_heads(head()?))),
         }
@@ -647,10 +647,10 @@ mod tests {
         let focal = |form: &str| TrainingMethod::named("focal-distillation", form).unwrap();
         let value = |objective: &Objective| Plain::usual().value(objective);
         let terms = focal("").terms(0.0, Some(&heads)).unwrap();
-        let of = |form| focal_distillation(own.clone(), form, 1.0, 5.0, 100.0);
-        assert_eq!(value(&terms[2].1), value(&of(FocalForm::Features)));
+        let distillation = |form| focal_distillation(own.clone(), form, 1.0, 5.0, 100.0);
+        assert_eq!(value(&terms[2].1), value(&distillation(FocalForm::Features)));
         let others = focal("form = 'probabilities'").terms(0.0, Some(&heads)).unwrap();
-        assert_eq!(value(&others[2].1), value(&of(FocalForm::Probabilities)));
+        assert_eq!(value(&others[2].1), value(&distillation(FocalForm::Probabilities)));
         let influence = influence(heads.whole.clone(), InfluenceSet::New, NewClasses::Synthesised);
         assert_eq!(value(&terms[1].1), value(&influence), "the influence loss has the synthesised classes");
     }

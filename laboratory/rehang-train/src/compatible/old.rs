@@ -46,7 +46,7 @@ pub struct OldHead {
 
 impl OldModel {
     /// Takes an encoder as the old model, with its own head.
-    pub fn of(encoder: TrainedEncoder, cached: bool) -> Self {
+    pub fn from_encoder(encoder: TrainedEncoder, cached: bool) -> Self {
         let head =
             OldHead { head: encoder.head.clone(), form: encoder.form, classes: encoder.classes.clone() };
         Self {

@@ -28,7 +28,7 @@ pub(crate) struct Unit {
 }
 
 impl Unit {
-    pub(crate) fn of(rows: &Matrix) -> Self {
+    pub(crate) fn from_rows(rows: &Matrix) -> Self {
         let (n, d) = (rows.rows(), rows.columns());
         let (mut unit, mut lengths) = (Matrix::zeros(n, d), vec![0.0; n]);
         unit_rows(rows.as_slice(), d, unit.as_mut_slice(), &mut lengths);

@@ -73,7 +73,7 @@ fn run(
 /// Trains an old model on the first two classes.
 fn old_model(examples: &Examples, cached: bool) -> OldModel {
     let parameters = TrainingParameters { model: "old".into(), seed: 5, ..quick("plain", "", mlp(6)) };
-    OldModel::of(run(examples, &rows_of(examples, 2), None, &parameters).unwrap().encoder, cached)
+    OldModel::from_encoder(run(examples, &rows_of(examples, 2), None, &parameters).unwrap().encoder, cached)
 }
 
 fn all(examples: &Examples) -> Vec<usize> {
@@ -580,7 +580,7 @@ fn a_compatible_model_searches_the_old_gallery_and_an_independent_one_does_not()
     };
     // The gallery grew: the old model saw a third of every class.
     let third: Vec<usize> = (0..examples.len()).filter(|row| row / 6 % 3 == 0).collect();
-    let old = OldModel::of(plain(&third, 1), false);
+    let old = OldModel::from_encoder(plain(&third, 1), false);
     let gallery = embed(encoder_of(&old));
     let today = top_1(&gallery, &gallery, &examples.labels);
     let independent = top_1(&embed(&plain(&rows, 2)), &gallery, &examples.labels);

@@ -285,7 +285,7 @@ pub(super) fn train_until(
         input: shape_of(&examples.inputs),
         normalisation: augmenter.normalisation().clone(),
         state: model.encoder.state.clone(),
-        head: Head::new(weight.select(&taught), Some(bias), parameters.head.core())?,
+        head: Head::new(weight.select(&taught), Some(bias), parameters.head.head_kind())?,
         form: parameters.head,
         classes: taught.iter().map(|&class| numbering.classes[class].clone()).collect(),
         training,
@@ -935,7 +935,7 @@ impl<'a> Run<'a> {
         }
         // ψ's gradient is long at first: in one norm with the encoder's it would shorten the encoder's steps.
         for part in [&mut [&mut of_encoder, &mut of_weight, &mut of_bias][..], &mut [&mut of_adapter]] {
-            if !cut(part, self.parameters.gradient_clip).is_finite() {
+            if !clip_gradient(part, self.parameters.gradient_clip).is_finite() {
                 return Err(self.diverged("the gradient"));
             }
         }
@@ -972,7 +972,7 @@ impl<'a> Run<'a> {
 
 /// Scales the parts of a gradient down to a length, where they are longer together; gives the length that
 /// they had.
-fn cut(parts: &mut [&mut Vec<f32>], limit: Option<f64>) -> f64 {
+fn clip_gradient(parts: &mut [&mut Vec<f32>], limit: Option<f64>) -> f64 {
     let squares = |values: &[f32]| values.iter().map(|&value| f64::from(value).powi(2)).sum::<f64>();
     let length = parts.iter().map(|values| squares(values)).sum::<f64>().sqrt();
     if let Some(limit) = limit.filter(|&limit| length > limit && length.is_finite()) {

@@ -270,7 +270,7 @@ fn assemble(bytes: &[u8]) -> Result<TrainedEncoder, Detail> {
     let mut take = |name: &str| tensors.remove(name).ok_or_else(|| format!("tensor {name:?} is missing"));
     let (weight, bias) = (take("head.weight")?, take("head.bias")?);
     let head = Matrix::new(architecture.outputs(), weight.values.into_owned())
-        .and_then(|weight| Head::new(weight, Some(bias.values.into_owned()), form.core()))
+        .and_then(|weight| Head::new(weight, Some(bias.values.into_owned()), form.head_kind()))
         .map_err(say)?;
     let classes: Vec<String> = parse_json(&metadata, "classes")?;
     if classes.len() != head.classes() {
@@ -306,7 +306,7 @@ fn assemble(bytes: &[u8]) -> Result<TrainedEncoder, Detail> {
 
 impl HeadForm {
     /// Gives the core's word for the form: a normalised softmax is a CosFace without a margin there.
-    pub fn core(self) -> HeadKind {
+    pub fn head_kind(self) -> HeadKind {
         match self {
             Self::Softmax => HeadKind::Softmax,
             Self::NormalisedSoftmax { scale } => HeadKind::CosFace { scale, margin: 0.0 },

@@ -53,7 +53,7 @@ pub(super) fn encoder(architecture: EncoderArchitecture, shape: Shape) -> Traine
         input: shape,
         normalisation: Normalisation { mean: vec![0.4; shape.channels], std: vec![0.3; shape.channels] },
         state,
-        head: Head::new(weight, None, form.core()).unwrap(),
+        head: Head::new(weight, None, form.head_kind()).unwrap(),
         form,
         classes: vec!["a".into(), "b".into(), "c".into()],
         training: Training { method: "plain".into(), version: "0.1.0".into(), ..Training::default() },
@@ -103,11 +103,11 @@ fn a_file_that_claims_more_than_it_holds_is_refused() {
 #[test]
 fn heads_keep_their_margins_where_adapters_are_fitted_with_them() {
     let core = |margin| HeadKind::CosFace { scale: 20.0, margin };
-    assert_eq!(HeadForm::CosFace { scale: 20.0, margin: 0.35 }.core(), core(0.35));
-    assert_eq!(HeadForm::NormalisedSoftmax { scale: 20.0 }.core(), core(0.0));
+    assert_eq!(HeadForm::CosFace { scale: 20.0, margin: 0.35 }.head_kind(), core(0.35));
+    assert_eq!(HeadForm::NormalisedSoftmax { scale: 20.0 }.head_kind(), core(0.0));
     let arcface = HeadKind::ArcFace { scale: 20.0, margin: 0.35 };
-    assert_eq!(HeadForm::ArcFace { scale: 20.0, margin: 0.35 }.core(), arcface);
-    assert_eq!(HeadForm::Softmax.core(), HeadKind::Softmax);
+    assert_eq!(HeadForm::ArcFace { scale: 20.0, margin: 0.35 }.head_kind(), arcface);
+    assert_eq!(HeadForm::Softmax.head_kind(), HeadKind::Softmax);
 }
 
 #[test]

@@ -417,14 +417,14 @@ impl Division {
         let Some(lists) = &parameters.classes else {
             return Err(Error::missing("classes", "an allocation of kind \"classes\""));
         };
-        let of = |entries: &[String], list: &str| -> Result<Vec<usize>> {
+        let rows_of = |entries: &[String], list: &str| -> Result<Vec<usize>> {
             let mut wanted = vec![false; examples.classes.len()];
             for class in numbers(entries, list, examples)? {
                 wanted[class] = true;
             }
             Ok(self.stage(1.0).into_iter().filter(|&row| wanted[examples.labels[row] as usize]).collect())
         };
-        Ok((of(&lists.old, "old")?, of(&lists.new, "new")?))
+        Ok((rows_of(&lists.old, "old")?, rows_of(&lists.new, "new")?))
     }
 
     fn finish(

@@ -557,10 +557,10 @@ mod allocations {
                     }
                     AllocationKind::OpenData => {
                         for class in classes(&examples, &[&old[..], new].concat()) {
-                            let of = |rows: &[usize]| {
+                            let count_in_class = |rows: &[usize]| {
                                 rows.iter().filter(|&&row| examples.labels[row] == class).count() as f64
                             };
-                            prop_assert!((of(old) - share * (of(old) + of(new))).abs() <= 1.0);
+                            prop_assert!((count_in_class(old) - share * (count_in_class(old) + count_in_class(new))).abs() <= 1.0);
                         }
                     }
                     AllocationKind::Expansion => {

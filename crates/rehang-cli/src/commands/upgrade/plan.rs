@@ -110,7 +110,7 @@ fn forecast_text(forecast: Option<&Forecast>) -> String {
     let range = |(low, high): (f64, f64)| format!(" ({}–{})", one_decimal(low), one_decimal(high));
     let today = forecast.do_nothing.map_or("not measured".into(), one_decimal)
         + &forecast.do_nothing_range.map_or_else(String::new, range);
-    let of = forecast.gallery.map_or_else(
+    let searched_how = forecast.gallery.map_or_else(
         || "searched among themselves".to_owned(),
         |items| format!("for a gallery of {items}, each number with the range of 95 in 100 samples"),
     );
@@ -122,7 +122,7 @@ fn forecast_text(forecast: Option<&Forecast>) -> String {
         format!(", over a bridge {}{}", one_decimal(value), range((low, high)))
     });
     let mut text = format!(
-        "\nforecast  {} of {} on {} held-out items, {of} ({})\n          do nothing {today}{bridge}, at the switch {}",
+        "\nforecast  {} of {} on {} held-out items, {searched_how} ({})\n          do nothing {today}{bridge}, at the switch {}",
         forecast.metric,
         forecast.curve,
         forecast.items,

@@ -310,10 +310,10 @@ fn way_text(next: Option<Next>, plain: bool) -> String {
         Some(Next::Step(Step::Backfill)) if plain => "run",
         Some(
             Next::Step(Step::Switch | Step::Backfill)
-            | Next::Halt(Halt::Lacking | Halt::NotWorthwhile | Halt::NotMeasured),
+            | Next::Halt(Halt::TooManyMissing | Halt::NotWorthwhile | Halt::NotMeasured),
         ) => "switch",
         Some(Next::Step(Step::Run) | Next::Halt(Halt::Reached)) => "run",
-        Some(Next::Halt(Halt::Home)) => "finish",
+        Some(Next::Halt(Halt::NothingToEmbed)) => "finish",
         _ => return String::new(),
     };
     let mapped = ["pairs", "fit", "report", "start", "switch", "run", "finish"];

@@ -64,7 +64,7 @@ pub struct Row {
     /// there no more.
     pub old: Option<Vec<f32>>,
     /// Provenance of the vector in the new space; a vector without one does not count.
-    pub made_by: Option<String>,
+    pub provenance: Option<String>,
     pub vector: Option<Vec<f32>>,
 }
 
@@ -217,9 +217,9 @@ fn write_until(
 /// vector. Gives how many are native.
 fn check(place: &Place, rows: &[Row]) -> usize {
     let mut natives = 0;
-    for Row { text, old, made_by, vector } in rows {
+    for Row { text, old, provenance, vector } in rows {
         let expected = model_of(text);
-        match made_by.as_deref() {
+        match provenance.as_deref() {
             Some("native") => {
                 natives += 1;
                 assert_eq!(vector.as_ref(), Some(&expected), "the vector of {text:?}");

@@ -124,8 +124,8 @@ impl Ledger for Hooked {
         let passed =
             writes.iter().zip(&ignored).filter(|(_, ignored)| !**ignored).map(|(write, _)| write.clone());
         let mut outcomes = self.store.write_vectors(space, epoch, &passed.collect::<Vec<_>>())?.into_iter();
-        let of = |ignored: &bool| if *ignored { Some(WriteOutcome::Changed) } else { outcomes.next() };
-        Ok(ignored.iter().filter_map(of).collect())
+        let outcome = |ignored: &bool| if *ignored { Some(WriteOutcome::Changed) } else { outcomes.next() };
+        Ok(ignored.iter().filter_map(outcome).collect())
     }
 
     passed_on! {

@@ -419,7 +419,7 @@ impl Studies {
                     cell(&|outcome| Some(outcome.backfill(order)?.area.map)),
                     cell(&|outcome| Some(outcome.new_new.map)),
                     cell(&|outcome| Some(outcome.backfill(order)?.negative_flips)),
-                    met(study, method, part, Measure::Map),
+                    seeds_that_meet(study, method, part, Measure::Map),
                 ]);
             }
         }
@@ -573,7 +573,7 @@ impl Studies {
                     with_paper(found, None)
                 };
                 row.extend([cell(|outcome| outcome.old_old), cell(|outcome| outcome.new_old)]);
-                row.extend([met(study, method, part, measure), cell(|outcome| outcome.new_new)]);
+                row.extend([seeds_that_meet(study, method, part, measure), cell(|outcome| outcome.new_new)]);
             }
             Ok(row)
         };
@@ -581,7 +581,7 @@ impl Studies {
     }
 
     /// Renders every record as text, with its path, as it is made anew with the pages.
-    pub fn told(&self) -> Vec<(String, String)> {
+    pub fn rendered(&self) -> Vec<(String, String)> {
         let path = |name: &str| folder(name).join("comparison.md").display().to_string();
         self.0.iter().map(|(name, study)| (path(name), comparison_markdown(study))).collect()
     }
@@ -662,14 +662,14 @@ fn compared(study: &Comparison, label: &str, method: &str, part: &str, paper: [f
     vec![
         label.to_owned(),
         with_paper(found(Measure::Map), accuracy),
-        met(study, method, part, Measure::Map),
+        seeds_that_meet(study, method, part, Measure::Map),
         with_paper(
             study.over_seeds(method, part, |outcome| study.update_gain(outcome, Measure::Map)),
             update,
         ),
         with_paper(gain(Measure::Map), absolute),
         with_paper(found(Measure::Top1), None),
-        met(study, method, part, Measure::Top1),
+        seeds_that_meet(study, method, part, Measure::Top1),
         with_paper(gain(Measure::Top1), None),
     ]
 }
@@ -717,8 +717,8 @@ fn bound(
 }
 
 /// Says in how many seeds the criterion is met.
-fn met(study: &Comparison, method: &str, part: &str, measure: Measure) -> String {
-    let met: Vec<bool> = study.outcomes(method, part).map(|outcome| outcome.criterion_met(measure)).collect();
+fn seeds_that_meet(study: &Comparison, method: &str, part: &str, measure: Measure) -> String {
+    let met: Vec<bool> = study.of(method, part).map(|outcome| outcome.criterion_met(measure)).collect();
     match (met.iter().filter(|met| **met).count(), met.len()) {
         (_, 0) => "–".into(),
         (0, _) => "no".into(),

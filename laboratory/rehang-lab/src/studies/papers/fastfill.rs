@@ -184,7 +184,7 @@ fn figure_7(units: &[Row]) -> String {
             let mut row = vec![(*label).to_owned(), paper];
             row.extend(places.iter().map(|(set, part)| {
                 let number = |number: &dyn Fn(&Row) -> Option<f64>| {
-                    let found: Vec<f64> = of(units, set, part, method, order).filter_map(number).collect();
+                    let found: Vec<f64> = rows_with(units, set, part, method, order).filter_map(number).collect();
                     spread(&found)
                 };
                 let [top1, top5, map] = [
@@ -250,8 +250,8 @@ fn table_7(studies: &Studies) -> Result<String> {
 }
 
 /// Names the sets on which the published recipe has a number, which the other rows are held against.
-fn measured(units: &[Row], is_there: impl Fn(&Row) -> bool) -> Vec<&'static str> {
-    let of_recipe = |set| of(units, set, "seen", "fastfill-reference", "sigma");
+fn sets_with_recipe(units: &[Row], is_there: impl Fn(&Row) -> bool) -> Vec<&'static str> {
+    let of_recipe = |set| rows_with(units, set, "seen", "fastfill-reference", "sigma");
     SETS.into_iter().filter(|set| of_recipe(set).any(&is_there)).collect()
 }
 
@@ -260,7 +260,7 @@ fn flips(units: &[Row]) -> String {
     let mut columns = vec!["Set, part, metric", "Method"];
     columns.extend(headings.iter().map(String::as_str));
     let mut rows = Vec::new();
-    for set in measured(units, |row| row.flips.is_some()) {
+    for set in sets_with_recipe(units, |row| row.flips.is_some()) {
         for part in PARTS {
             for (metric, place) in [("top-1", 0), ("top-5", 2)] {
                 for (label, method, order) in [
@@ -269,7 +269,7 @@ fn flips(units: &[Row]) -> String {
                     ("rehang's default", "auto", Policy::Coverage.name()),
                 ] {
                     let found: Vec<&Vec<[f64; 4]>> =
-                        of(units, set, part, method, order).filter_map(|row| row.flips.as_ref()).collect();
+                        rows_with(units, set, part, method, order).filter_map(|row| row.flips.as_ref()).collect();
                     if found.is_empty() {
                         continue;
                     }
@@ -289,13 +289,13 @@ fn flips(units: &[Row]) -> String {
 }
 
 fn taus(units: &[Row]) -> String {
-    let measured = measured(units, |row| row.taus.is_some());
+    let measured = sets_with_recipe(units, |row| row.taus.is_some());
     let mut rows = Vec::new();
     for (label, method, paper) in TAUS {
         let mut row = vec![label.to_owned()];
         for set in &measured {
             let found: Vec<[f64; 3]> =
-                of(units, set, "seen", method, "sigma").filter_map(|row| row.taus).collect();
+                rows_with(units, set, "seen", method, "sigma").filter_map(|row| row.taus).collect();
             for (column, paper) in paper.iter().enumerate() {
                 let mean = mean_sd(&found.iter().map(|taus| taus[column]).collect::<Vec<_>>());
                 row.push(match (mean, paper) {
@@ -334,7 +334,7 @@ fn oracles(units: &[Row]) -> String {
     markdown(&columns, &rows)
 }
 
-fn of<'a>(
+fn rows_with<'a>(
     units: &'a [Row],
     set: &'a str,
     part: &'a str,
@@ -348,7 +348,7 @@ fn of<'a>(
 
 /// Gives top-1 and mAP areas of one method and order over seeds.
 fn areas(rows: &[Row], set: &str, part: &str, method: &str, order: &str) -> Option<[Vec<f64>; 2]> {
-    let found: Vec<[f64; 2]> = of(rows, set, part, method, order).map(|row| row.area).collect();
+    let found: Vec<[f64; 2]> = rows_with(rows, set, part, method, order).map(|row| row.area).collect();
     (!found.is_empty()).then(|| [0, 1].map(|metric| found.iter().map(|area| area[metric]).collect()))
 }
 

@@ -150,7 +150,7 @@ pub fn pages(root: &Path) -> Result<Vec<(String, String)>> {
         }
         Ok(text)
     };
-    let mut pages = studies.told();
+    let mut pages = studies.rendered();
     for (path, template) in templates {
         pages.push((path.to_owned(), fill(&read(template)?)?));
     }

@@ -223,7 +223,7 @@ fn in_a_row(upgrades: &[Upgrade]) -> Option<Chart> {
     if upgrades.is_empty() {
         return None;
     }
-    let of = |line: &str, generation: usize| -> Vec<&Upgrade> {
+    let upgrades_of = |line: &str, generation: usize| -> Vec<&Upgrade> {
         let is_it = |one: &&Upgrade| {
             (one.part.as_str(), one.line.as_str(), one.generation) == ("seen", line, generation)
         };
@@ -233,7 +233,7 @@ fn in_a_row(upgrades: &[Upgrade]) -> Option<Chart> {
     for (name, line) in [("RACT, hot refresh", "ours"), ("vanilla, hot refresh", "vanilla")] {
         let points = (1..=3).flat_map(|generation| {
             let begin = 100.0 * (generation - 1) as f64;
-            mean(of(line, generation).into_iter().map(|one| &one.hot[..]))
+            mean(upgrades_of(line, generation).into_iter().map(|one| &one.hot[..]))
                 .into_iter()
                 .map(move |(share, value)| (begin + share, value))
         });
@@ -241,7 +241,7 @@ fn in_a_row(upgrades: &[Upgrade]) -> Option<Chart> {
     }
     for (name, line) in [("RACT, no refresh", "ours"), ("vanilla, no refresh", "vanilla")] {
         let points = (1..=3).flat_map(|generation| {
-            let here = of(line, generation);
+            let here = upgrades_of(line, generation);
             let value = here.iter().map(|one| one.no_refresh).sum::<f64>() / here.len() as f64;
             let begin = 100.0 * (generation - 1) as f64;
             [(begin, value), (begin + 100.0, value)]

@@ -60,7 +60,7 @@ pub(crate) fn contrastive(negatives: Negatives, of: Contrast) -> Objective {
     };
     Objective::new("contrast", move |batch| {
         let labels = &batch.labels;
-        let cosines = Cosines::of(batch, negatives != Negatives::Old);
+        let cosines = Cosines::from_batch(batch, negatives != Negatives::Old);
         let mut slopes = cosines.slopes();
         let mut value = 0.0;
         for (row, share) in shares(&vec![true; labels.len()]).into_iter().enumerate() {

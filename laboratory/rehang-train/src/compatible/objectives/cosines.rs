@@ -33,10 +33,10 @@ pub(crate) struct Slopes {
 }
 
 impl Cosines {
-    pub(crate) fn of(batch: &Batch, with_new: bool) -> Self {
-        let (cut, whole) = (Unit::of(&as_wide_as(&batch.new, batch.old.columns())), Unit::of(&batch.new));
-        let old = Unit::of(&batch.old).rows;
-        let positives = batch.sister.as_ref().map_or_else(|| old.clone(), |sister| Unit::of(sister).rows);
+    pub(crate) fn from_batch(batch: &Batch, with_new: bool) -> Self {
+        let (cut, whole) = (Unit::from_rows(&as_wide_as(&batch.new, batch.old.columns())), Unit::from_rows(&batch.new));
+        let old = Unit::from_rows(&batch.old).rows;
+        let positives = batch.sister.as_ref().map_or_else(|| old.clone(), |sister| Unit::from_rows(sister).rows);
         Self {
             positive: (0..old.rows()).map(|row| dot(cut.rows.row(row), positives.row(row))).collect(),
             to_old: products(&cut.rows, &old),

@@ -31,7 +31,7 @@ pub(crate) fn influence(old_head: HeadWeights, set: InfluenceSet, new_classes: N
         let counts: Vec<bool> = rows.map(|row| is_told(row) || (is_distilled && !known(row))).collect();
         // Both kinds of rows stand in one mean.
         let shares = shares(&counts);
-        let of = |kind: bool| -> Vec<f32> {
+        let shares_of = |kind: bool| -> Vec<f32> {
             shares
                 .iter()
                 .enumerate()
@@ -39,10 +39,10 @@ pub(crate) fn influence(old_head: HeadWeights, set: InfluenceSet, new_classes: N
                 .collect()
         };
         let pass = old_head.pass_with_margin(&batch.new, &batch.labels);
-        let (value, slopes) = pass.cross_entropy(&batch.labels, 0.0, &of(true));
+        let (value, slopes) = pass.cross_entropy(&batch.labels, 0.0, &shares_of(true));
         let mut loss = Loss { value, new: Some(pass.to_vectors(&slopes)), ..Loss::default() };
         if is_distilled {
-            loss.add(1.0, distilled(&old_head, batch, 1.0, &of(false)));
+            loss.add(1.0, distilled(&old_head, batch, 1.0, &shares_of(false)));
         }
         loss
     })

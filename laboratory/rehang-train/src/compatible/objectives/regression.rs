@@ -49,12 +49,12 @@ pub(crate) fn regression(
                 }
             }
         }
-        let new = Unit::of(&as_wide_as(&batch.new, batch.old.columns()));
-        let (value, [backward, _]) = apart(&new, &Unit::of(&batch.old), &lambda);
+        let new = Unit::from_rows(&as_wide_as(&batch.new, batch.old.columns()));
+        let (value, [backward, _]) = apart(&new, &Unit::from_rows(&batch.old), &lambda);
         let backward = as_wide_as(&backward, batch.new.columns());
         let mut loss = Loss { value, new: Some(backward), ..Loss::default() };
         if let Some(adapted) = &batch.adapted {
-            let (value, [adapted, new]) = apart(&Unit::of(adapted), &Unit::of(&batch.new), &even);
+            let (value, [adapted, new]) = apart(&Unit::from_rows(adapted), &Unit::from_rows(&batch.new), &even);
             let new = Some(new).filter(|_| !stop_gradient);
             loss.add(1.0, Loss { value, new, adapted: Some(adapted), ..Loss::default() });
         }

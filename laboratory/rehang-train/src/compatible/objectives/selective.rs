@@ -159,14 +159,14 @@ mod tests {
         let selection = RowWeighting::LeastConfidence;
         let arcface = HeadForm::ArcFace { scale: 4.0, margin: 0.3 };
         let batch = plain.batch();
-        let of = |head: &HeadWeights| weights(head, &batch.old, &batch.labels, selection, None);
-        let bare = of(&head(arcface).bare());
-        assert_eq!(bare, of(&head(HeadForm::NormalisedSoftmax { scale: 1.0 })));
-        assert!(bare != of(&head(arcface)));
+        let weights_by = |head: &HeadWeights| weights(head, &batch.old, &batch.labels, selection, None);
+        let bare = weights_by(&head(arcface).bare());
+        assert_eq!(bare, weights_by(&head(HeadForm::NormalisedSoftmax { scale: 1.0 })));
+        assert!(bare != weights_by(&head(arcface)));
         let mut biased = head(HeadForm::Softmax);
         biased.bias = vec![3.0, -1.0];
-        assert_eq!(of(&biased.bare()), of(&head(HeadForm::Softmax)));
-        assert!(of(&biased) != of(&biased.bare()));
+        assert_eq!(weights_by(&biased.bare()), weights_by(&head(HeadForm::Softmax)));
+        assert!(weights_by(&biased) != weights_by(&biased.bare()));
         let printed = selective(head(arcface), selection, SelectionLogits::InnerProducts, None);
         let pass = head(arcface);
         let (expected, _) =

@@ -79,11 +79,11 @@ impl Plain {
     /// Gives the gradients of new, adapted and the head's weight; zeros where nothing flows.
     pub(crate) fn gradients(&self, objective: &Objective) -> [Vec<f32>; 3] {
         let loss = objective.evaluate(&self.batch());
-        let of = |gradient: Option<Matrix>, values: &[f32]| {
+        let data_or_zeros = |gradient: Option<Matrix>, values: &[f32]| {
             gradient.map_or_else(|| vec![0.0; values.len()], Matrix::into_data)
         };
         let head = loss.head.map(|head| head.weight);
-        [of(loss.new, &self.new), of(loss.adapted, &self.adapted), of(head, &self.head)]
+        [data_or_zeros(loss.new, &self.new), data_or_zeros(loss.adapted, &self.adapted), data_or_zeros(head, &self.head)]
     }
 
     /// Compares every derivative with differences of the value.

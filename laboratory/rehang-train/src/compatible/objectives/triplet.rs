@@ -19,7 +19,7 @@ use super::{Loss, Objective, shares};
 pub(crate) fn triplet(new_negatives: bool, margin: f32, hardest: Option<usize>) -> Objective {
     Objective::new("triplets", move |batch| {
         let labels = &batch.labels;
-        let cosines = Cosines::of(batch, new_negatives);
+        let cosines = Cosines::from_batch(batch, new_negatives);
         let mut slopes = cosines.slopes();
         let has_others: Vec<bool> =
             labels.iter().map(|label| labels.iter().any(|other| other != label)).collect();

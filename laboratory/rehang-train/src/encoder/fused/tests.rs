@@ -34,7 +34,7 @@ fn reference(
     let mut values: Vec<Vec<f64>> = Vec::new();
     for (node, &GraphNode { input: read, operation }) in graph.nodes.iter().enumerate() {
         let shape = graph.shapes[node];
-        let of = |index: usize| &parameters[graph.parameters[index].range.clone()];
+        let values_of = |index: usize| &parameters[graph.parameters[index].range.clone()];
         let mut out = vec![0.0; rows * shape.size()];
         // Index of a number in a node's values.
         let at = |node: usize, row: usize, channel: usize, y: usize, x: usize| {
@@ -83,8 +83,8 @@ fn reference(
                             Operation::Dense { weight, bias } => {
                                 let inputs = graph.shapes[read].size();
                                 let row = &values[read][row * inputs..][..inputs];
-                                let products = row.iter().zip(&of(weight)[channel * inputs..]);
-                                products.map(|(v, w)| v * w).sum::<f64>() + of(bias)[channel]
+                                let products = row.iter().zip(&values_of(weight)[channel * inputs..]);
+                                products.map(|(v, w)| v * w).sum::<f64>() + values_of(bias)[channel]
                             }
                             Operation::Convolution { .. } | Operation::Normalisation { .. } => 0.0,
                         };
@@ -99,7 +99,7 @@ fn reference(
                 for (row, channel) in (0..rows).flat_map(|row| (0..shape.channels).map(move |c| (row, c))) {
                     let mut sum = 0.0;
                     for c in 0..inputs {
-                        let weights = &of(weight)[(channel * inputs + c) * squares..][..squares];
+                        let weights = &values_of(weight)[(channel * inputs + c) * squares..][..squares];
                         let plane = &values[read][at(read, row, c, 0, 0)..];
                         sum +=
                             inside.iter().map(|&(square, from)| weights[square] * plane[from]).sum::<f64>();
@@ -124,7 +124,7 @@ fn reference(
                 }
                 for i in of_channel {
                     let normalised = (values[read][i] - mean) / (variance + 1e-5).sqrt();
-                    out[i] = of(scale)[channel] * normalised + of(shift)[channel];
+                    out[i] = values_of(scale)[channel] * normalised + values_of(shift)[channel];
                 }
             }
         }
