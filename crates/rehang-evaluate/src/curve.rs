@@ -190,7 +190,8 @@ pub fn curve(files: &CurveFiles, progress: &Progress) -> Result<CurveAnswer> {
     let new = inputs.matrix("new", &files.new)?;
     let adapted = inputs.matrix("adapted", &files.adapted)?;
     let old = (!files.old.is_empty()).then(|| inputs.matrix("old", &files.old)).transpose()?;
-    let [new_said, adapted_said, old_said] = [&files.new, &files.adapted, &files.old].map(|at| joined_names(at));
+    let [new_said, adapted_said, old_said] =
+        [&files.new, &files.adapted, &files.old].map(|at| joined_names(at));
     if let (Some(adapter), Some(path)) = (&adapter, &files.adapter) {
         inputs.note_adapter(path, adapter)?;
         for (space, said, vectors) in
@@ -276,8 +277,9 @@ pub fn curve(files: &CurveFiles, progress: &Progress) -> Result<CurveAnswer> {
     let points = files.points.as_ref().map(write).transpose()?;
     let warnings = problems(&curve, relevance);
     let intervals = (samples > 0).then(|| curve.area_intervals(samples, LEVEL, SEED)).transpose()?;
-    let sigma =
-        predicted.map(|predicted| SigmaQuality::compare(&predicted, &true_errors(&new, &adapted))).transpose()?;
+    let sigma = predicted
+        .map(|predicted| SigmaQuality::compare(&predicted, &true_errors(&new, &adapted)))
+        .transpose()?;
     // Warnings become findings and no failure: the numbers are right all the same, and scripts that compare
     // models want them.
     let said = warnings.iter().map(|warning| Finding { severity: Severity::Warning, ..warning.clone() });

@@ -88,10 +88,10 @@ pub fn floors(
     let counted: Vec<usize> = (0..count.min(new_queries.rows())).collect();
     progress.begin("floors", "queries", 4 * counted.len() as u64);
     let distances_to = |gallery: &Matrix,
-              queries: &Matrix,
-              distance,
-              own_row: &(dyn Fn(usize) -> Option<usize> + Sync),
-              more: f64| {
+                        queries: &Matrix,
+                        distance,
+                        own_row: &(dyn Fn(usize) -> Option<usize> + Sync),
+                        more: f64| {
         distances_by_query(gallery, queries, &counted, distance, progress, |query, distances| {
             let own = own_row(query);
             let others = distances.iter().enumerate().filter(|(row, _)| own != Some(*row));
@@ -277,13 +277,15 @@ mod tests {
             .flat_map(|&q| items.iter().map(move |&i| (q, i)))
             .filter(|(q, i)| q != i)
             .collect();
-        let between = |v: &Vectors, (q, i): (usize, usize)| distance.between(v.matrix().row(q), v.matrix().row(i));
+        let between =
+            |v: &Vectors, (q, i): (usize, usize)| distance.between(v.matrix().row(q), v.matrix().row(i));
         let passes = |pair| between(today, pair) <= distance_at(distance, floor);
         let answers = pairs.iter().filter(|pair| passes(**pair)).count();
         let mut later: Vec<f64> = pairs.iter().map(|pair| between(then, *pair) + more).collect();
         later.sort_by(f64::total_cmp);
         let limit = later[answers - 1];
-        let kept = pairs.iter().filter(|pair| passes(**pair) && between(then, **pair) + more <= limit).count();
+        let kept =
+            pairs.iter().filter(|pair| passes(**pair) && between(then, **pair) + more <= limit).count();
         (floor_at(distance, limit as f32), 1.0 - kept as f64 / answers as f64)
     }
 
@@ -346,7 +348,8 @@ mod tests {
             native: &native,
             queries: None,
         };
-        let floors_at = |values: Option<&[f64]>| floors(&input, values, &Progress::default()).unwrap().unwrap();
+        let floors_at =
+            |values: Option<&[f64]>| floors(&input, values, &Progress::default()).unwrap().unwrap();
         let none = floors_at(Some(&[0.0]));
         assert_eq!((none.rows[0].adapted, none.rows[0].native), (None, None));
         let usual = floors_at(None);

@@ -10,7 +10,7 @@ use rehang_core::{
 };
 use rehang_files::{
     AtomicFile, InputReader, JoinFiles, NamedFile, RowSelection, VectorSource, expect_distinct,
-    expect_same_items, read_ids, read_labels, joined_names,
+    expect_same_items, joined_names, read_ids, read_labels,
 };
 use rehang_fit::{KINDS_MIN, KINSHIP_MIN, KINSHIP_WIDTH_MIN, kinds_of_pairs, kinship};
 use serde::Serialize;
@@ -165,7 +165,9 @@ impl Identified {
     pub fn main(&self) -> Option<usize> {
         let most = |count: fn(&ModelFound) -> usize| {
             let places = (0..self.models.len()).rev();
-            places.max_by_key(|&place| count(&self.models[place])).filter(|&place| count(&self.models[place]) > 0)
+            places
+                .max_by_key(|&place| count(&self.models[place]))
+                .filter(|&place| count(&self.models[place]) > 0)
         };
         most(|model| model.made).or_else(|| most(|model| model.near))
     }
@@ -693,7 +695,8 @@ fn by_pairs(old: Matrix, new: Matrix, files: &IdentifyFiles, progress: &Progress
     let measured = |name: &str, rows, sources: &[VectorSource]| {
         Vectors::measured(name, Distance::Cosine, rows, &joined_names(sources))
     };
-    let pairs = Pairs::new(measured("unknown", old, &files.vectors)?, measured("new", new, &files.new)?, None, None)?;
+    let pairs =
+        Pairs::new(measured("unknown", old, &files.vectors)?, measured("new", new, &files.new)?, None, None)?;
     let found = kinds_of_pairs(&pairs, files.seed, progress)?;
     let too_little = (pairs.len() < KINDS_MIN).then(|| few("vectors to look at", pairs.len(), KINDS_MIN));
     let mut small = Vec::new();

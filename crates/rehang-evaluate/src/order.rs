@@ -90,7 +90,8 @@ pub fn order(files: &OrderFiles) -> Result<Ordered> {
     let sigma = given(&files.sigma).then(|| inputs.column("sigma", &files.sigma)).transpose()?;
     let adapted = given(&files.adapted).then(|| inputs.matrix("adapted", &files.adapted)).transpose()?;
     let new = given(&files.new).then(|| inputs.matrix("new", &files.new)).transpose()?;
-    let [sigma_said, adapted_said, new_said] = [&files.sigma, &files.adapted, &files.new].map(|at| joined_names(at));
+    let [sigma_said, adapted_said, new_said] =
+        [&files.sigma, &files.adapted, &files.new].map(|at| joined_names(at));
     if let (Some(sigma), Some(adapted)) = (&sigma, &adapted) {
         expect_count(&sigma_said, sigma.len(), &adapted_said, adapted.rows())?;
     }

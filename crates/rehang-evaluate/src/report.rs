@@ -15,7 +15,9 @@ use rehang_core::order::Policy;
 use rehang_core::report::{InputRecord, Precision, Report};
 use rehang_core::{Adapter, Bridge, Error, Labels, Matrix, Progress, Result, Vectors};
 use rehang_files::adapter_file::AdapterSource;
-use rehang_files::{HeadFiles, InputReader, JoinFiles, RowSelection, VectorSource, expect_same_items, joined_names};
+use rehang_files::{
+    HeadFiles, InputReader, JoinFiles, RowSelection, VectorSource, expect_same_items, joined_names,
+};
 
 use crate::answers::{AnswerFiles, Answers};
 use crate::guards::{adapter_findings, among_pairs};

@@ -50,7 +50,8 @@ fn adapters() -> Vec<(&'static str, Adapter)> {
         kernel: None,
         per_kind: None,
     };
-    let dmu = Map::from_layers(InputScaling::AsIs, chain(&mut random, &[1024, 1024, 1024, 1024, 1024], false));
+    let dmu =
+        Map::from_layers(InputScaling::AsIs, chain(&mut random, &[1024, 1024, 1024, 1024, 1024], false));
     [("fct", fct, 128), ("dmu", dmu, 1024)]
         .into_iter()
         .map(|(name, map, width)| {

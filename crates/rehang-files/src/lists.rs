@@ -75,8 +75,10 @@ pub fn read_faces<P: AsRef<Path>>(paths: &[P], names: Option<&[String]>) -> Resu
             let corrupt = |detail: String| Error::corrupt(path.display(), format!("line {number}: {detail}"));
             let fields = split_csv(line).ok_or_else(|| corrupt("a quote is not closed".into()))?;
             let Some(columns) = &columns else {
-                columns =
-                    Some(FaceColumns::from_header(&fields, names.is_some()).map_err(|detail| corrupt(detail.into()))?);
+                columns = Some(
+                    FaceColumns::from_header(&fields, names.is_some())
+                        .map_err(|detail| corrupt(detail.into()))?,
+                );
                 return Ok(());
             };
             if fields.len() != columns.count {

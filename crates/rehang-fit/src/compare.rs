@@ -235,9 +235,10 @@ impl Task<'_> {
         for (at, candidate) in candidates.iter().enumerate() {
             self.progress.check()?;
             // Methods to come are named from the first one on, so that nobody is surprised by the last.
-            let said = |which: &Candidate<'_>| Some(format!("{} {}", which.method, duration_text(needed(which)?)));
-            let of_this =
-                needed(candidate).map_or_else(String::new, |time| format!(", {} if it is kept", duration_text(time)));
+            let said =
+                |which: &Candidate<'_>| Some(format!("{} {}", which.method, duration_text(needed(which)?)));
+            let of_this = needed(candidate)
+                .map_or_else(String::new, |time| format!(", {} if it is kept", duration_text(time)));
             let to_come: Vec<String> = candidates[at + 1..].iter().filter_map(|which| said(which)).collect();
             let to_come = if to_come.is_empty() {
                 String::new()
@@ -786,7 +787,8 @@ mod tests {
             progress: &progress,
         };
         let candidates = closed_form_candidates(0);
-        let candidate = |method: Method| candidates.iter().find(|candidate| candidate.method == method).unwrap();
+        let candidate =
+            |method: Method| candidates.iter().find(|candidate| candidate.method == method).unwrap();
         let two = [candidate(Method::Procrustes), candidate(Method::Ridge)];
         let selection = task.compare(&two).unwrap().selection.unwrap();
         let (rotation, ridge) = (&selection.rows[0], &selection.rows[1]);

@@ -359,7 +359,8 @@ impl Half {
         /// Part of the largest gap from which a gap is about as much.
         const AS_MUCH: f64 = 0.85;
         let old_axes = AXES_OLD.min((self.fitted[0].nrows() / 8).max(2));
-        let lead = |[old, new]: &[Mat<f64>; 2]| (leading_columns(old, old_axes), leading_columns(new, AXES_NEW));
+        let lead =
+            |[old, new]: &[Mat<f64>; 2]| (leading_columns(old, old_axes), leading_columns(new, AXES_NEW));
         let (old, new) = lead(&self.fitted);
         let (old_judged, new_judged) = lead(&self.judged);
         let neighbours = Neighbours::from_coordinates(&self.judged);

@@ -110,7 +110,12 @@ impl Moments {
     /// Measures the moments of the rows `rows` (all, where `None`) of `old`, scaled, against those of `new`.
     ///
     /// Sums are taken about the first row, so that a constant column has a covariance of exactly 0.
-    pub(crate) fn from_pairs(old: &Matrix, new: &Matrix, rows: Option<&[usize]>, scaling: InputScaling) -> Self {
+    pub(crate) fn from_pairs(
+        old: &Matrix,
+        new: &Matrix,
+        rows: Option<&[usize]>,
+        scaling: InputScaling,
+    ) -> Self {
         let (d_x, d_y) = (old.columns(), new.columns());
         let count = rows.map_or(old.rows(), <[usize]>::len);
         let row_at = |position: usize| rows.map_or(position, |rows| rows[position]);

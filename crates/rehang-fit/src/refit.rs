@@ -307,14 +307,16 @@ mod tests {
         let scale = |ratio, spread: f64| SigmaScale { ratio, low: ratio / spread, high: ratio * spread };
         assert!(scale(1.11, 1.05).is_off() && !scale(1.11, 1.15).is_off() && !scale(1.09, 1.01).is_off());
         assert!(scale(0.9, 1.05).is_off() && !scale(0.92, 1.01).is_off());
-        for exact in
-            [SigmaScale::from_errors(&[0.0; 9], &[1.0; 9]), SigmaScale::from_errors(&[1.0], &[0.0]), SigmaScale::from_errors(&[], &[])]
-        {
+        for exact in [
+            SigmaScale::from_errors(&[0.0; 9], &[1.0; 9]),
+            SigmaScale::from_errors(&[1.0], &[0.0]),
+            SigmaScale::from_errors(&[], &[]),
+        ] {
             assert!(!exact.unwrap().is_off());
         }
         assert!(SigmaScale::from_errors(&[1.0], &[]).is_err());
-        let [some, all] =
-            [[f64::NAN, 2.0], [2.0, 2.0]].map(|errors| SigmaScale::from_errors(&errors, &[1.0, 1.0]).unwrap());
+        let [some, all] = [[f64::NAN, 2.0], [2.0, 2.0]]
+            .map(|errors| SigmaScale::from_errors(&errors, &[1.0, 1.0]).unwrap());
         assert_eq!(some, all);
     }
 

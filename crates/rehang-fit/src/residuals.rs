@@ -95,8 +95,14 @@ pub(crate) fn examine(
     if let Some(kinds) = kinds
         && (has_own_maps || !worst.as_ref().map(fitted_by_nothing).transpose()?.unwrap_or(false))
     {
-        seen.finding =
-            Some(two_kinds_finding(pairs, &kinds, &errors, (geometry, traits, has_own_maps), seed, progress)?);
+        seen.finding = Some(two_kinds_finding(
+            pairs,
+            &kinds,
+            &errors,
+            (geometry, traits, has_own_maps),
+            seed,
+            progress,
+        )?);
         seen.small_kind = kinds.small;
         return Ok(seen);
     }
@@ -191,10 +197,11 @@ fn upper_hump(values: &[f64]) -> Option<Vec<bool>> {
             let weights = [n - weight, weight];
             let weight_on = |hump: usize, row: usize| if hump == 1 { upper[row] } else { 1.0 - upper[row] };
             for hump in 0..2 {
-                means[hump] =
-                    (0..values.len()).map(|row| weight_on(hump, row) * values[row]).sum::<f64>() / weights[hump];
-                let spread: f64 =
-                    (0..values.len()).map(|row| weight_on(hump, row) * (values[row] - means[hump]).powi(2)).sum();
+                means[hump] = (0..values.len()).map(|row| weight_on(hump, row) * values[row]).sum::<f64>()
+                    / weights[hump];
+                let spread: f64 = (0..values.len())
+                    .map(|row| weight_on(hump, row) * (values[row] - means[hump]).powi(2))
+                    .sum();
                 variances[hump] = (spread / weights[hump]).max(SPREAD_MIN * variance);
             }
             let before = std::mem::replace(&mut likelihood, 0.0);

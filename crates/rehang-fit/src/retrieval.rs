@@ -240,7 +240,11 @@ impl<'a> Gallery<'a> {
     }
 
     /// Makes a gallery without distances, which the caller passes to [`Gallery::curve_by`].
-    pub(crate) fn without_distances(criterion: &'a Criterion<'a>, native: &'a Vectors, adapted: Matrix) -> Self {
+    pub(crate) fn without_distances(
+        criterion: &'a Criterion<'a>,
+        native: &'a Vectors,
+        adapted: Matrix,
+    ) -> Self {
         Self { criterion, native, adapted, known: None }
     }
 

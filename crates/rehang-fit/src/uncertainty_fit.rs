@@ -254,9 +254,10 @@ impl Level {
         const OF_KIND_MAX: f64 = 3.0;
         let mut level = Self::default();
         let off = |level: Self, is_counted: &dyn Fn(usize) -> bool| {
-            let sums = rows.iter().filter(|&&row| is_counted(row)).fold((0.0, 0.0), |(errors, said), &row| {
-                (errors + actual[row], said + (predicted[row] + level.at(row, kinds)).exp())
-            });
+            let sums =
+                rows.iter().filter(|&&row| is_counted(row)).fold((0.0, 0.0), |(errors, said), &row| {
+                    (errors + actual[row], said + (predicted[row] + level.at(row, kinds)).exp())
+                });
             let off = (sums.0 / sums.1).ln();
             if off.is_finite() { off } else { 0.0 }
         };

@@ -67,7 +67,8 @@ pub(crate) fn while_it_lasts<T>(
 ) -> Result<T> {
     let Some(left) = left else { return work(progress) };
     if left.is_zero() || needed.is_some_and(|needed| needed > left.as_secs_f64()) {
-        let needed = needed.map_or_else(String::new, |needed| format!("{} to fit, and ", duration_text(needed)));
+        let needed =
+            needed.map_or_else(String::new, |needed| format!("{} to fit, and ", duration_text(needed)));
         let detail = format!("{needed}{:.0} s of the time given are left", left.as_secs_f64());
         return Err(Error::budget_spent(method, detail));
     }

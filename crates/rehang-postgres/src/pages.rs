@@ -96,8 +96,18 @@ pub(crate) fn sample(handle: &Handle, sample: &Sample) -> Result<Drawn> {
         let space = find(connection, handle, &sample.space)?;
         let vectors_of =
             sample.vectors_of.as_deref().map(|name| find(connection, handle, name)).transpose()?;
-        let drawn_from = connection.count(&format!("SELECT count(*) {}", sample_condition(space.number, sample.among)), &[])?;
-        let keys = first_of_shuffle(connection, (handle.number, space.number), sample.among, sample.seed, sample.size)?;
-        Ok(Drawn { records: records(connection, handle, &keys, &space, vectors_of.as_ref(), true)?, drawn_from })
+        let drawn_from = connection
+            .count(&format!("SELECT count(*) {}", sample_condition(space.number, sample.among)), &[])?;
+        let keys = first_of_shuffle(
+            connection,
+            (handle.number, space.number),
+            sample.among,
+            sample.seed,
+            sample.size,
+        )?;
+        Ok(Drawn {
+            records: records(connection, handle, &keys, &space, vectors_of.as_ref(), true)?,
+            drawn_from,
+        })
     })
 }

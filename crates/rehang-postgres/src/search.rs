@@ -181,7 +181,8 @@ fn search_in(
 ) -> Step<Option<Vec<Vec<Found>>>> {
     let Searched { row: space, compared_from, .. } = known;
     let is_exact = k >= *compared_from;
-    let vectors = SpaceVectors::for_space(handle, space, !filter.labels.is_empty() || !filter.payload.is_empty());
+    let vectors =
+        SpaceVectors::for_space(handle, space, !filter.labels.is_empty() || !filter.payload.is_empty());
     let limit = row_limit(k);
     let (names, contents): (Vec<String>, Vec<Value>) = filter.payload.iter().cloned().unzip();
     let (adapted, others) = filter.adapted_and_others();

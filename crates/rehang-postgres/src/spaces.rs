@@ -195,7 +195,12 @@ fn serve(connection: &mut Connection, handle: &Handle, space: &SpaceRow) -> Step
 /// Makes the view give the vectors of a space. Where the view has other columns, it is made anew, with the
 /// rights that others have in it. Where something of the application's depends on the view, or `is_wanted` is
 /// not set, it is made anew only if it has to be.
-fn renew_view_for(connection: &mut Connection, handle: &Handle, space: &SpaceRow, is_wanted: bool) -> Step<()> {
+fn renew_view_for(
+    connection: &mut Connection,
+    handle: &Handle,
+    space: &SpaceRow,
+    is_wanted: bool,
+) -> Step<()> {
     let name = format!("rehang.serving_{}", handle.number);
     let there = connection.query_one(
         "SELECT coalesce(array_agg(attname::text ORDER BY attnum), '{}'), coalesce(array_agg(format_type(atttypid, atttypmod) ORDER BY attnum), '{}'),

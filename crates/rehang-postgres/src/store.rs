@@ -6,8 +6,8 @@ use std::time::Duration;
 use rehang_core::{Adapter, Bridge, Matrix, Provenance, Result, Space};
 use rehang_store::{
     AtWork, Claimed, Counts, Document, Drawn, Epoch, Examined, Failure, Filter, Found, FusedSpaces, Index,
-    IndexHealth, Item, ItemKey, ItemWrite, Ledger, TableFindings, Priority, Problem, Queue, Record, Released,
-    Revision, Sample, Scan, SpaceRecord, VectorRecord, VectorWrite, WriteOutcome,
+    IndexHealth, Item, ItemKey, ItemWrite, Ledger, Priority, Problem, Queue, Record, Released, Revision,
+    Sample, Scan, SpaceRecord, TableFindings, VectorRecord, VectorWrite, WriteOutcome,
 };
 
 use crate::connection::Mode;

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use rehang_core::{Error, Remedy, Result};
-use rehang_store::{TableFindings, SystemLeaseClock};
+use rehang_store::{SystemLeaseClock, TableFindings};
 use serde_json::{Value, json};
 
 use crate::address::QdrantAddress;

@@ -140,7 +140,9 @@ pub(crate) fn make_missing(handle: &Handle, facts: &Facts) -> Result<()> {
     for space in ours().filter(|space| !facts.has(&space.vector)) {
         // The tags are changed first: a vector that is there says that the tags are right.
         let said = ["adapted", "native", "pending"].map(|said| is(&space.path("p"), said));
-        handle.change_each(&any_of(said.to_vec()), |page| vectors::set_mark_operation(space, &no_vector(), &page))?;
+        handle.change_each(&any_of(said.to_vec()), |page| {
+            vectors::set_mark_operation(space, &no_vector(), &page)
+        })?;
         make_like_old(handle, facts, &space.vector, &space.record.space)?;
     }
     if !facts.has_witness && ours().any(|space| space.is_witnessed) {

@@ -6,8 +6,8 @@ use std::time::Duration;
 use rehang_core::{Matrix, Provenance, Result, Space};
 use rehang_store::{
     AtWork, Claimed, Counts, Document, Drawn, Epoch, Examined, Failure, Filter, Found, Index, IndexHealth,
-    Item, ItemKey, ItemWrite, LeaseClock, Ledger, TableFindings, Priority, Problem, Queue, Record, Released,
-    Revision, Sample, Scan, SpaceRecord, VectorRecord, VectorWrite, WriteOutcome,
+    Item, ItemKey, ItemWrite, LeaseClock, Ledger, Priority, Problem, Queue, Record, Released, Revision,
+    Sample, Scan, SpaceRecord, TableFindings, VectorRecord, VectorWrite, WriteOutcome,
 };
 
 use crate::address::QdrantAddress;

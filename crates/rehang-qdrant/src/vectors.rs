@@ -302,7 +302,9 @@ fn put_vectors(handle: &Handle, space: &SpaceSlot, writes: &[&VectorWrite], name
     // Points that step 3 has marked pass too. A server that was killed applies this write once more to what
     // it had flushed, which may be the payload and not the witness.
     let is_this_write = any_of([is(&space.path("k"), name), is(&space.path("w"), name)]);
-    put_where(handle, &keys, &is_this_write, |key| space.sent(space.at_length_1(&write_of[&key].vector)).collect())
+    put_where(handle, &keys, &is_this_write, |key| {
+        space.sent(space.at_length_1(&write_of[&key].vector)).collect()
+    })
 }
 
 /// Writes vectors of those points that pass a filter. A point that is gone fails the whole request, of which
@@ -426,7 +428,11 @@ pub(crate) fn forget_natives(handle: &Handle, space: &str, epoch: Epoch, limit: 
         let (name, keys) = (handle.tokens.next(), || has_id(some.iter().map(|point| point.key)));
         let mut natives = native();
         natives.push(keys());
-        let out = set_mark_operation(there, &json!({"p": "none", "w": name, "x": null, "t": null}), &all_of(natives));
+        let out = set_mark_operation(
+            there,
+            &json!({"p": "none", "w": name, "x": null, "t": null}),
+            &all_of(natives),
+        );
         // The vector is removed only while the tag still says that it is none.
         let gone = || all_of([keys(), is(&there.path("p"), "none"), is(&there.path("w"), name.as_str())]);
         let remove = json!({"delete_vectors": {"filter": gone(), "vector": [there.vector]}});
@@ -515,7 +521,9 @@ pub(crate) fn clear_failures(handle: &Handle, space: &str) -> Result<u64> {
     let space = &meta::space(handle, space)?;
     let failed = || none_of([is_empty(&space.path("f"))]);
     let count = handle.client.count(handle.collection(), &failed())?;
-    handle.client.change(handle.collection(), &[set_mark_operation(space, &json!({"f": null}), &failed())])?;
+    handle
+        .client
+        .change(handle.collection(), &[set_mark_operation(space, &json!({"f": null}), &failed())])?;
     Ok(count)
 }
 

@@ -979,7 +979,9 @@ fn sizes_section<'a>(report: &Report, metrics: &[&ShownMetric]) -> Option<Sectio
         |name: &str, width: usize, kept_as: &str, bytes: usize, scores: &Scores, at_the_switch: &Scores| {
             let score = |scores: &Scores, id: &str| metric(scores.get(id).copied().unwrap_or(f64::NAN));
             let cells = metrics.iter().flat_map(|metric| {
-                [score(scores, &metric.id)].into_iter().chain(has_switch.then(|| score(at_the_switch, &metric.id)))
+                [score(scores, &metric.id)]
+                    .into_iter()
+                    .chain(has_switch.then(|| score(at_the_switch, &metric.id)))
             });
             Row::new(
                 name,

@@ -112,7 +112,8 @@ impl<'a> Part<'a> {
     /// others.
     fn order_of(&self, method: &'a str) -> Option<&'a str> {
         let order = self.chart_order()?;
-        let mut backfills = self.comparison.outcomes(method, self.name).flat_map(|outcome| &outcome.backfills);
+        let mut backfills =
+            self.comparison.outcomes(method, self.name).flat_map(|outcome| &outcome.backfills);
         let first = backfills.next()?;
         if first.order == order || backfills.any(|backfill| backfill.order == order) {
             Some(order)
@@ -313,7 +314,9 @@ fn methods_table(part: &Part<'_>, measure: Measure) -> Table {
         })
     };
     let gain = |heading, better, percent: fn(&MethodOutcome, Measure) -> Option<f64>| {
-        Quantity::new(heading, better, move |method: &str| part.entry(method, |outcome| percent(outcome, measure)))
+        Quantity::new(heading, better, move |method: &str| {
+            part.entry(method, |outcome| percent(outcome, measure))
+        })
     };
     let quantities = [
         quality("M(old,\u{a0}old)", |outcome| outcome.old_old),

@@ -12,7 +12,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavio
 
 use crate::fairness::Fairness;
 use crate::schema;
-use crate::trouble::{BUSY, Step, Trouble, refuse, explain};
+use crate::trouble::{BUSY, Step, Trouble, explain, refuse};
 
 /// Time between two looks at a lock that another process holds. SQLite's own waiting looks ever more rarely,
 /// down to every 100 ms, and misses the moment between two large transactions of the other process again and

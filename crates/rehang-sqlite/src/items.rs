@@ -262,7 +262,9 @@ pub(crate) fn delete(database: &Database, ids: &[&str]) -> Result<usize> {
         for id in ids {
             let gone = delete.execute([id])?;
             if gone == 0 && find.exists([id])? {
-                return Err(ignored_error(transaction, "item", &format!("the deletion of item {id:?}"))?.into());
+                return Err(
+                    ignored_error(transaction, "item", &format!("the deletion of item {id:?}"))?.into()
+                );
             }
             deleted += gone;
         }

@@ -66,7 +66,8 @@ pub(crate) fn sample(database: &Database, sample: &Sample) -> Result<Drawn> {
         let space = spaces::find(transaction, &sample.space)?;
         let vectors_of =
             sample.vectors_of.as_deref().map(|name| spaces::find(transaction, name)).transpose()?;
-        let (keys, drawn_from) = queue::draw_first(transaction, &space, sample.among, sample.seed, sample.size)?;
+        let (keys, drawn_from) =
+            queue::draw_first(transaction, &space, sample.among, sample.seed, sample.size)?;
         let mut page = Page::new(transaction, &space, vectors_of, keys.len());
         for key in keys {
             page.read("item", "item.key = ?1", row_of(key))?;

@@ -122,9 +122,12 @@ pub(crate) fn begin(database: &Database, space: &Space, written_as: Provenance) 
         ];
         let number: Option<i64> = transaction.query_row(sql, values, |row| row.get(0)).optional()?;
         let Some(number) = number else {
-            return Err(
-                ignored_error(transaction, "space", &format!("the making of space {:?}", space.name))?.into()
-            );
+            return Err(ignored_error(
+                transaction,
+                "space",
+                &format!("the making of space {:?}", space.name),
+            )?
+            .into());
         };
         transaction.execute_batch(&schema::space_tables(number, space, written_as))?;
         transaction.execute(

@@ -513,7 +513,11 @@ impl Claimed {
     /// on each.
     ///
     /// These are the items before the first one that has to go alone, or only that one where it is the first.
-    pub fn up_to_first_alone(mut next: Vec<Record>, lost: &BTreeMap<ItemKey, u32>, held_by_others: u64) -> Self {
+    pub fn up_to_first_alone(
+        mut next: Vec<Record>,
+        lost: &BTreeMap<ItemKey, u32>,
+        held_by_others: u64,
+    ) -> Self {
         let lost = |record: &Record| lost.get(&record.item.key).copied().unwrap_or(0);
         if let Some(at) = next.iter().position(|record| lost(record) >= ALONE_AFTER) {
             next.truncate(at.max(1));

@@ -22,7 +22,7 @@ pub use contract::{
     Scan, Select, SpaceRecord, Store, VectorRecord, VectorWrite, WriteOutcome, find_space,
 };
 pub use exact::share_found;
-pub use examined::{Examined, IndexHealth, IndexKind, TableFindings, Problem, Released};
+pub use examined::{Examined, IndexHealth, IndexKind, Problem, Released, TableFindings};
 pub use files::Files;
 pub use lease::{LeaseClock, ManualLeaseClock, SystemLeaseClock, lease_end};
 pub use numbers::rounded_number;

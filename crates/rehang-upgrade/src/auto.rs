@@ -359,7 +359,8 @@ impl Upgrade {
             let budget = asked.pairs.run.budget.map(|all| all.saturating_sub(embedded));
             // No run of these steps follows: each has to end, so that the next step can be found.
             let run = RunOptions { budget, follow: false, ..asked.pairs.run };
-            let next = to_repeat.take().map_or_else(|| self.next(&asked, drawn), |step| Ok(Next::Step(step)))?;
+            let next =
+                to_repeat.take().map_or_else(|| self.next(&asked, drawn), |step| Ok(Next::Step(step)))?;
             let is_plain = asked.way == Some(Way::Plain);
             let step = match next {
                 // Items that came during the backfill do not keep the switch waiting: a run

@@ -882,7 +882,9 @@ mod tests {
                 "[gallery]\nkind = \"qdrant\"\nurl = \"http://10.0.0.1:6333\"\ncollection = \"notes\"\nkey_env = \"PATH\"\n{more}
                  [old]\nname = \"a\"\ndimension = 2\ndistance = \"l2\"\n[new]\nname = \"b\"\ndimension = 2\ndistance = \"l2\""
             );
-            Configuration::from_document(toml::from_str(&text).unwrap(), Path::new("rehang.toml")).unwrap().gallery
+            Configuration::from_document(toml::from_str(&text).unwrap(), Path::new("rehang.toml"))
+                .unwrap()
+                .gallery
         };
         let refused = read("").open().err().unwrap().to_string();
         assert!(refused.contains("plain_http = true"), "{refused}");

@@ -62,7 +62,8 @@ pub(crate) fn sources(
             }
         }
     }
-    let looked_at_text = if is_all { String::new() } else { format!("The first {looked_at} items were looked at. ") };
+    let looked_at_text =
+        if is_all { String::new() } else { format!("The first {looked_at} items were looked at. ") };
     let mut findings: Vec<Finding> = cut
         .filter(|_| is_cut + may_be_cut > 0)
         .map(|cut| cut_sources(cut, is_cut, may_be_cut, &looked_at_text))

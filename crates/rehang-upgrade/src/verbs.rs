@@ -16,8 +16,9 @@ use crate::observe::{Observation, Observer};
 use crate::record::{BridgeInUse, OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
 use crate::serve::index::{prepare_index, recall};
 use crate::setup::{
-    UpgradeSetup, as_sentences, continues_upgrade, expect_adapter, expect_between, expect_no_other, expect_spaces,
-    expect_upgrade, finished_error, has_same_plan, is_filled, is_ongoing, may_hold_others, upgrade_of,
+    UpgradeSetup, as_sentences, continues_upgrade, expect_adapter, expect_between, expect_no_other,
+    expect_spaces, expect_upgrade, finished_error, has_same_plan, is_filled, is_ongoing, may_hold_others,
+    upgrade_of,
 };
 
 /// Number of times that a record is read again before a change of it is given up.
@@ -222,7 +223,8 @@ pub fn start(store: &dyn Store, setup: &UpgradeSetup<'_>, observer: &dyn Observe
     setup.adapter.map_or(Ok(()), |adapter| kept::keep_adapter(store, &fingerprint, adapter))?;
     let fresh = UpgradeRecord::new(setup.old.clone(), new.clone(), fingerprint, setup.order);
     let continues = earlier.as_ref().is_some_and(|earlier| continues_upgrade(&earlier.record, setup));
-    let replanned = continues && earlier.as_ref().is_some_and(|earlier| !has_same_plan(&earlier.record, setup));
+    let replanned =
+        continues && earlier.as_ref().is_some_and(|earlier| !has_same_plan(&earlier.record, setup));
     let has_new = find_space(store, &new.name)?.is_some();
     let filled = has_new && earlier.as_ref().is_some_and(|earlier| is_filled(&earlier.record, setup));
     let adapted_before = filler.is_some() && may_hold_others(earlier.as_ref(), setup, has_new);

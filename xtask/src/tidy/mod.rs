@@ -538,7 +538,8 @@ fn unneeded(exception: &str) -> Fault {
 /// Finds exceptions that are not needed any more.
 fn stale(sources: &[Source]) -> Vec<Fault> {
     let source_at = |path: &str| sources.iter().find(|source| source.path == path);
-    let lines = |path: &str| source_at(path).into_iter().flat_map(|source| source.product().map(|(_, line)| line));
+    let lines =
+        |path: &str| source_at(path).into_iter().flat_map(|source| source.product().map(|(_, line)| line));
     let doors = DOORS.iter().filter(|(path, _)| !lines(path).any(|line| reads_time(&line.code)));
     let said = SAID.iter().filter(|(path, part, _)| !lines(path).any(|line| line.text.contains(part)));
     let named = doors.map(|(path, _)| *path).chain(said.map(|(path, ..)| *path));

@@ -22,7 +22,11 @@ pub fn run(arguments: &IdentifyArguments, json: bool) -> Result<Exit> {
             upgrade.identify(&asked, progress)
         })?;
         say_findings(&identified.found.findings);
-        return Exit::done_if(identified.found.origin.is_sound()).print(json, &identified, &of_space(&identified));
+        return Exit::done_if(identified.found.origin.is_sound()).print(
+            json,
+            &identified,
+            &of_space(&identified),
+        );
     }
     let models =
         arguments.models.iter().map(|text| NamedFile::parse("models", text)).collect::<Result<_>>()?;

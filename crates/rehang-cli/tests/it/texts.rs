@@ -278,8 +278,9 @@ fn a_service_that_cuts_texts_is_named_and_the_sources_are_counted() {
         words.join(". ")[..if number < LONG { 500 + 70 * number } else { 120 }].to_owned()
     };
     let old = Matrix::from_fn(400, D_OLD, |row, column| model(&text(row))[column]);
-    let items: Vec<Value> =
-        (0..400).map(|number| json!({"id": format!("t{number}"), "source": source_of(number * 7 % 400)})).collect();
+    let items: Vec<Value> = (0..400)
+        .map(|number| json!({"id": format!("t{number}"), "source": source_of(number * 7 % 400)}))
+        .collect();
     let place = upgrade::gallery(&old, &items, D_NEW);
     let stub =
         Stub::start(|_, seen| Reply::Body(good_of(seen, |text| model(&text[..text.len().min(400)]), |_| {})));

@@ -238,7 +238,8 @@ impl Adapter {
                 })
             }
         };
-        let map = Map::from_layers(InputScaling::AsIs, vec![Dense { weight, bias: vec![0.0; d], relu: false }]);
+        let map =
+            Map::from_layers(InputScaling::AsIs, vec![Dense { weight, bias: vec![0.0; d], relu: false }]);
         let training = Training { method: "identity".into(), ..Training::default() };
         let adapter = Self { training, ..Self::new(old, new, map, uncertainty) };
         adapter.check()?;

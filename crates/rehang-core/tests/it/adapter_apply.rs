@@ -1,7 +1,7 @@
 //! Applying adapters: the fast path against a few lines that can be checked by reading, and every way to give
 //! it something wrong.
 
-use crate::adapters::{self, Kind, adapter, broken, fitted_on, matrix, adapters_of_every_kind};
+use crate::adapters::{self, Kind, adapter, adapters_of_every_kind, broken, fitted_on, matrix};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use rand::SeedableRng;

@@ -25,7 +25,7 @@ use crate::contract::{Answer, Encoder, Input, ItemFailure, Spent};
 use crate::fingerprint::Fingerprint;
 use crate::json::read_json;
 use crate::meter::{Meter, lock};
-use process::{Launch, Output, Process, OutputPiece};
+use process::{Launch, Output, OutputPiece, Process};
 
 /// Faults one after the other, without a single answer in the whole run, after which the program is taken for
 /// broken.

@@ -293,7 +293,9 @@ fn read_lines(pipe: ChildStdout, line_bytes_max: usize, said: &SyncSender<Output
 fn read_whole(pipe: ChildStdout, bytes_max: usize, said: &SyncSender<OutputPiece>) {
     let mut bytes = Vec::new();
     let message = match pipe.take(bytes_max as u64 + 1).read_to_end(&mut bytes) {
-        Ok(_) if bytes.len() > bytes_max => OutputPiece::Broken(format!("it wrote more than {bytes_max} bytes")),
+        Ok(_) if bytes.len() > bytes_max => {
+            OutputPiece::Broken(format!("it wrote more than {bytes_max} bytes"))
+        }
         Ok(0) => return,
         Ok(_) => OutputPiece::Bytes(bytes),
         Err(error) => OutputPiece::Broken(format!("its output cannot be read ({error})")),

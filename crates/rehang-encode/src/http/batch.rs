@@ -258,7 +258,11 @@ impl Call<'_> {
             Reply::Good(mut response) => match json_of(&mut response) {
                 Ok(there) => there,
                 Err(error) => {
-                    return http.tolerate_silence(batches, *heard, &format!("its answer is broken ({error})"));
+                    return http.tolerate_silence(
+                        batches,
+                        *heard,
+                        &format!("its answer is broken ({error})"),
+                    );
                 }
             },
             Reply::Refused(_, reason) if !is_own => {

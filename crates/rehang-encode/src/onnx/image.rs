@@ -128,7 +128,8 @@ impl ImageInput {
         };
         let value = |byte: u8, channel: usize| {
             let byte = if self.invert { 255 - byte } else { byte };
-            (f32::from(byte) / 255.0 - at_channel(&self.mean, channel, 0.0)) / at_channel(&self.std, channel, 1.0)
+            (f32::from(byte) / 255.0 - at_channel(&self.mean, channel, 0.0))
+                / at_channel(&self.std, channel, 1.0)
         };
         match self.layout {
             ImageLayout::Nhwc => {

@@ -15,7 +15,12 @@ use crate::contract::ItemFailure;
 pub(super) enum Texts {}
 
 impl Texts {
-    pub(super) fn open(_: &TextInput, _: &Path, _: &[ModelInput], _: (&str, Option<Positions>)) -> Result<Self> {
+    pub(super) fn open(
+        _: &TextInput,
+        _: &Path,
+        _: &[ModelInput],
+        _: (&str, Option<Positions>),
+    ) -> Result<Self> {
         Err(ErrorKind::MissingFeature { feature: "tokenizers" }.into())
     }
 

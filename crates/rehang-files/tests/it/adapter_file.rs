@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::adapters::{broken, fitted_on, adapters_of_every_kind};
+use crate::adapters::{adapters_of_every_kind, broken, fitted_on};
 use rehang_core::adapter::{Applier, input_drift};
 use rehang_core::{ErrorKind, Matrix};
 use rehang_files::{VectorSource, adapter_file, read_matrix};

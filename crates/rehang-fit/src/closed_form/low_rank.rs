@@ -10,7 +10,7 @@ use rehang_core::{Pairs, Progress, Result};
 use super::ridge::{self, Dual, PENALTIES, coefficients_of, solve, weight_of};
 use super::{ClosedForm, best, best_scaling, layer, scaling_name};
 use crate::folds::{folds, parted};
-use crate::left_out::{Refit, LeavesOut};
+use crate::left_out::{LeavesOut, Refit};
 use crate::linear_algebra::{Centred, Moments, eigen, factorise, product};
 
 /// Part of the new vectors' variance by which a measured rank may be worse than the best one, if it is
@@ -98,7 +98,8 @@ fn through_few(
 fn fit_again(pairs: &Pairs, settings: Settings, rank: usize) -> Result<ClosedForm> {
     let (old, new) = (pairs.old().matrix(), pairs.new_vectors().matrix());
     if pairs.len() < pairs.old().dimension() {
-        let (old, new) = (Centred::from_rows(old, settings.scaling), Centred::from_rows(new, InputScaling::AsIs));
+        let (old, new) =
+            (Centred::from_rows(old, settings.scaling), Centred::from_rows(new, InputScaling::AsIs));
         let products = ridge::products(&old);
         let coefficients = coefficients_of(products.clone(), old.rows.ncols(), &new.rows, settings.penalty)?;
         through_few(&old, &new, &products, &coefficients, settings, |_| Ok(rank))

@@ -14,7 +14,7 @@ use rehang_core::adapter::{InputScaling, Map};
 use rehang_core::{Pairs, Progress, Result};
 
 use super::{ClosedForm, best, best_scaling, centring_bias, layer, scaling_name};
-use crate::left_out::{Refit, LeavesOut};
+use crate::left_out::{LeavesOut, Refit};
 use crate::linear_algebra::{Centred, eigen, product, singular_values};
 
 /// Fits `h(o) = s·Rᵀ(o − ō) + v̄`, `[n, d_old] → [n, d_new]`.

@@ -136,7 +136,8 @@ impl RidgeLeavingOut {
                 (with_constant(product(x.as_ref(), axes.as_ref()).as_ref()), left)
             }
             Self::Products { influence, left } => {
-                let rows_of = |all: &Mat<f64>| Mat::from_fn(rows.len(), all.ncols(), |i, j| all[(rows[i], j)]);
+                let rows_of =
+                    |all: &Mat<f64>| Mat::from_fn(rows.len(), all.ncols(), |i, j| all[(rows[i], j)]);
                 (with_constant(rows_of(influence).as_ref()), rows_of(left))
             }
         }
@@ -541,7 +542,8 @@ mod tests {
             let moments = Moments::from_pairs(old, new, None, InputScaling::AsIs);
             let [fast, slow] = [weight_of(&moments, 0.03).unwrap(), solve(&moments, &[0.03]).unwrap().weight];
             assert!((&fast - &slow).norm_max() < 1e-9 * slow.norm_max());
-            let (old, new) = (Centred::from_rows(old, InputScaling::AsIs), Centred::from_rows(new, InputScaling::AsIs));
+            let (old, new) =
+                (Centred::from_rows(old, InputScaling::AsIs), Centred::from_rows(new, InputScaling::AsIs));
             let slow = Dual::from_products(products(&old), 40, &new.rows).unwrap().coefficients(0.03);
             let fast = coefficients_of(products(&old), 40, &new.rows, 0.03).unwrap();
             assert!((&fast - &slow).norm_max() < 1e-9 * slow.norm_max());

@@ -308,7 +308,8 @@ fn a_search_is_one_round_trip() {
     let table = Table::new(server);
     let make_native = |width: usize| {
         let records = table.store.scan(&Scan::new("new", Select::Lacking, 100)).unwrap();
-        let native_write = |record: &rehang_store::Record| VectorWrite::native(&record.item, vec![1.0; width]);
+        let native_write =
+            |record: &rehang_store::Record| VectorWrite::native(&record.item, vec![1.0; width]);
         let writes: Vec<VectorWrite> = records.iter().map(native_write).collect();
         table.store.write_vectors("new", None, &writes).unwrap();
     };

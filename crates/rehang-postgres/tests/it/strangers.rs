@@ -463,7 +463,8 @@ fn an_expression_names_no_schema_that_others_make_things_in() {
             "{TABLE}; CREATE SCHEMA tools; CREATE FUNCTION tools.clean(text) RETURNS text LANGUAGE sql IMMUTABLE AS 'SELECT $1'; GRANT USAGE ON SCHEMA tools TO {stranger}"
         ))
         .unwrap();
-    let with_source = |source: &str| TableOptions { source: Some(source.into()), condition: None, ..options() };
+    let with_source =
+        |source: &str| TableOptions { source: Some(source.into()), condition: None, ..options() };
     assert!(PostgresStore::inspect(&address, &with_source("tools.clean(title)")).is_ok());
     client.batch_execute(&format!("GRANT CREATE ON SCHEMA tools TO {stranger}")).unwrap();
     let said = PostgresStore::inspect(&address, &with_source("tools.clean(title)")).unwrap_err().to_string();

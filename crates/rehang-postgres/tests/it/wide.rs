@@ -32,7 +32,8 @@ fn gallery(kind: &str) -> Option<(String, Client, PostgresStore)> {
 fn make_native(store: &PostgresStore) {
     let vector = |at: usize| (0..WIDTH).map(|coordinate| (((at + 1) * coordinate) as f32).sin()).collect();
     let records = store.scan(&Scan::new("new", Select::Lacking, 100)).unwrap();
-    let native_write = |(at, record): (usize, &rehang_store::Record)| VectorWrite::native(&record.item, vector(at));
+    let native_write =
+        |(at, record): (usize, &rehang_store::Record)| VectorWrite::native(&record.item, vector(at));
     let writes: Vec<VectorWrite> = records.iter().enumerate().map(native_write).collect();
     store.write_vectors("new", None, &writes).unwrap();
 }

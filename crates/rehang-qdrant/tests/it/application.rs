@@ -398,7 +398,8 @@ fn a_vector_that_came_with_a_point_is_native_and_one_that_stayed_behind_is_not()
         &name,
         &[both(1, json!("one")), both(7, json!("seven")), both(9, Value::Null), bare, point(2, "two")],
     );
-    let native = |id| provenance(&store, id) == Some(Provenance::Native) && vector_of(id) == Some(numbers.clone());
+    let native =
+        |id| provenance(&store, id) == Some(Provenance::Native) && vector_of(id) == Some(numbers.clone());
     for id in [1, 7, 8, 9] {
         assert!(native(id), "{id}");
     }
@@ -430,7 +431,10 @@ fn a_vector_that_came_with_a_point_is_native_and_one_that_stayed_behind_is_not()
     let new_alone = json!({"id": 50, "vector": {&vector: [0, 1, 0, 0]}, "payload": {"body": "fifty"}});
     upsert(server, &name, &[new_alone]);
     assert_eq!(store.release(true).unwrap().vectors, 3);
-    assert_eq!((vector_of(50), vector_of(8), vector_of(9)), (Some(numbers.clone()), Some(numbers.clone()), Some(numbers.clone())));
+    assert_eq!(
+        (vector_of(50), vector_of(8), vector_of(9)),
+        (Some(numbers.clone()), Some(numbers.clone()), Some(numbers.clone()))
+    );
     let there = send(&server.url, "GET", &format!("/collections/{name}"), &Value::Null);
     assert!(there["config"]["params"]["vectors"]["rehang"].is_null(), "{there}");
 }

@@ -434,7 +434,12 @@ fn a_write_that_a_trigger_ignores_fails_and_writes_nothing() {
             let items = gallery.store.get(&["a", "b", "c"]).unwrap();
             let keys: Vec<_> = items.iter().flatten().map(|item| item.key).collect();
             let vectors_of = |space: &str| gallery.store.vectors(space, &keys).unwrap();
-            vec![format!("{items:?} {:?} {:?} {:?}", vectors_of("old"), vectors_of("new"), gallery.store.serving())]
+            vec![format!(
+                "{items:?} {:?} {:?} {:?}",
+                vectors_of("old"),
+                vectors_of("new"),
+                gallery.store.serving()
+            )]
         };
         let before = looks();
         ignoring(&gallery, event, when);

@@ -132,7 +132,8 @@ pub fn by_both_models(address: &str, mut adapter: Adapter, rows: usize) {
     server.index();
     let store = server.open();
     let (old, new) = (space("old", d_old()), space("new", d_new()));
-    let query_by_both = |at: usize| [vector(rows * 3 + at * 37, d_old()), vector(rows * 3 + at * 37, d_new())];
+    let query_by_both =
+        |at: usize| [vector(rows * 3 + at * 37, d_old()), vector(rows * 3 + at * 37, d_new())];
     let distances: Vec<(f64, f64)> = (0..QUERIES * 500)
         .map(|at| {
             let ([by_old, by_new], item) = (query_by_both(at % QUERIES), vector(at * 13 % rows, d_old()));

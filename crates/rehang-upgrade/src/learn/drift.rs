@@ -19,7 +19,11 @@ const INPUT_SAMPLE: usize = 512;
 /// # Errors
 ///
 /// Those of the store; wrong direction and width mismatch as [`Adapter::expect_input_width`].
-pub(crate) fn input_drift_finding(store: &dyn Ledger, adapter: &Adapter, old: &str) -> Result<Option<Finding>> {
+pub(crate) fn input_drift_finding(
+    store: &dyn Ledger,
+    adapter: &Adapter,
+    old: &str,
+) -> Result<Option<Finding>> {
     let vectors =
         sample::draw(store, old, INPUT_SAMPLE, Some(old))?.into_iter().filter_map(|record| record.vector);
     // Vectors that the fill passes over say nothing of the others.

@@ -457,7 +457,12 @@ impl DrawnPairs {
     /// # Errors
     ///
     /// Those of the store; cancelled where a stop is wanted.
-    pub fn from_natives(store: &dyn Ledger, old: &Space, new: &Space, observer: &dyn Observer) -> Result<Self> {
+    pub fn from_natives(
+        store: &dyn Ledger,
+        old: &Space,
+        new: &Space,
+        observer: &dyn Observer,
+    ) -> Result<Self> {
         let each = |take: &mut dyn FnMut(Item)| -> Result<()> {
             let native = Select::Provenance(Provenance::Native);
             let mut walk = Some(Scan::new(&new.name, native, NATIVES_PAGE).without_contents());
@@ -501,7 +506,11 @@ impl DrawnPairs {
         if kept < MEASURED_MIN {
             return Ok(Vec::new());
         }
-        Self::held_out_among(store, old, &sample::first_of_shuffle(store, new, (kept as f64 / HELD_OUT) as usize)?)
+        Self::held_out_among(
+            store,
+            old,
+            &sample::first_of_shuffle(store, new, (kept as f64 / HELD_OUT) as usize)?,
+        )
     }
 
     /// Picks the held-out ones of some items, native or not.
@@ -1165,7 +1174,9 @@ mod tests {
             let judged = Qrels::new(judged.collect()).unwrap();
             ClicksOfPairs { judged, fingerprint: String::new() }
         };
-        assert!(with_clicked(CLICKED_MIN).enough().is_some() && with_clicked(CLICKED_MIN).finding().is_none());
+        assert!(
+            with_clicked(CLICKED_MIN).enough().is_some() && with_clicked(CLICKED_MIN).finding().is_none()
+        );
         let few = with_clicked(CLICKED_MIN - 1);
         assert!(few.finding().unwrap().seen.starts_with("29 queries have a clicked item among the pairs"));
         assert!(few.enough().is_none());
@@ -1241,7 +1252,8 @@ mod tests {
         lengths.dedup();
         assert_eq!(lengths.len(), 38);
         // Queries without labels need the number of items alone.
-        let whole = ForecastGallery::read(&store, &old, &pairs, (false, false), &Progress::default()).unwrap();
+        let whole =
+            ForecastGallery::read(&store, &old, &pairs, (false, false), &Progress::default()).unwrap();
         assert_eq!((read(&whole).rows(), whole.items, whole.labels.is_some()), (held_out.len(), 39, false));
     }
 }

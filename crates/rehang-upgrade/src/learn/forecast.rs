@@ -193,7 +193,9 @@ impl Forecast {
         });
         let ranges = edges.as_ref().map_or_else(Vec::new, |edges| {
             let shares = std::iter::once(0.0).chain(SHOWN);
-            shares.map(|share| (share, interpolate(&edges[0], share), interpolate(&edges[1], share))).collect()
+            shares
+                .map(|share| (share, interpolate(&edges[0], share), interpolate(&edges[1], share)))
+                .collect()
         });
         let do_nothing = report.do_nothing.get(&metric.id).copied().filter(|value| value.is_finite());
         let others = report.metrics.iter().filter(|other| other.primary && other.id != metric.id);

@@ -144,7 +144,8 @@ fn of_a_model(store: &dyn Ledger, space: &str, items: usize) -> Result<Vec<Recor
 }
 
 fn vectors(records: &[Record]) -> Matrix {
-    let values = |record: &Record| record.vector.as_ref().map(|vector| vector.vector.clone()).unwrap_or_default();
+    let values =
+        |record: &Record| record.vector.as_ref().map(|vector| vector.vector.clone()).unwrap_or_default();
     let rows: Vec<Vec<f32>> = records.iter().map(values).collect();
     let width = rows.first().map_or(0, Vec::len);
     Matrix::from_fn(rows.len(), width, |row, column| rows[row][column])

@@ -59,7 +59,9 @@ pub(crate) fn outgrown(store: &dyn Ledger, setup: &UpgradeSetup<'_>) -> Result<O
         of_pairs.extend(expected_errors(adapter, held_out)?);
         of_others.extend(expected_errors(adapter, others)?);
     }
-    let (Some(expected), Some(seen)) = (MeanError::from_errors(&of_pairs), MeanError::from_errors(&of_others)) else {
+    let (Some(expected), Some(seen)) =
+        (MeanError::from_errors(&of_pairs), MeanError::from_errors(&of_others))
+    else {
         return Ok(None);
     };
     let share = of_others.len() as f64 / f64::from(looked_at);

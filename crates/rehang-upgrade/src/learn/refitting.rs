@@ -237,7 +237,8 @@ impl Answering<'_> {
         let (store, configuration) = (refitting.upgrade.store(), refitting.upgrade.configuration());
         let spaces = (&configuration.old, &configuration.new);
         if let Some(last) = refits.last()
-            && (decided_not_recorded(refits, record).is_some() || (record.refitting && last.after == record.adapter))
+            && (decided_not_recorded(refits, record).is_some()
+                || (record.refitting && last.after == record.adapter))
         {
             self.take(last, record)?;
             return Ok(Some(last.clone()));

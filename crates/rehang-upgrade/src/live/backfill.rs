@@ -488,7 +488,8 @@ impl Backfill {
                     }
                     let first = Untaken { tries: 0, since_ms: now_ms, until_ms: 0, waits: true };
                     let untaken = self.untaken.entry(key).or_insert(first);
-                    let rest_ms = self.limits.rest_ms.saturating_mul(1 << untaken.tries.min(TAKEN_DOUBLINGS_MAX));
+                    let rest_ms =
+                        self.limits.rest_ms.saturating_mul(1 << untaken.tries.min(TAKEN_DOUBLINGS_MAX));
                     *untaken = Untaken {
                         tries: untaken.tries + 1,
                         until_ms: now_ms.saturating_add(rest_ms),

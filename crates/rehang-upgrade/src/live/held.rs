@@ -257,8 +257,9 @@ pub(crate) fn encode_rest(
         let answers = if asked.is_empty() { Vec::new() } else { encode_in_bulk(encoder, &asked)? };
         Ok::<_, Error>(places.iter().copied().zip(answers).collect::<BTreeMap<usize, _>>())
     };
-    let witnesses_of =
-        |places: &[usize]| -> BTreeSet<usize> { places.iter().rev().step_by(ONE_COMPARED_IN).copied().collect() };
+    let witnesses_of = |places: &[usize]| -> BTreeSet<usize> {
+        places.iter().rev().step_by(ONE_COMPARED_IN).copied().collect()
+    };
     let witnesses: BTreeSet<usize> = uncompared.values().flat_map(|places| witnesses_of(places)).collect();
     let is_asked = |place: &usize| {
         witnesses.contains(place) || !(answers.contains_key(place) || kept.contains_key(place))

@@ -236,7 +236,8 @@ pub(crate) fn backfill_beside(
     if let BackfillScope::Gallery(adapter) = setup.scope
         && record.phase != Phase::Finished
     {
-        let recorded_setup = UpgradeSetup { old: &record.old, new: &record.new, adapter, order: record.order };
+        let recorded_setup =
+            UpgradeSetup { old: &record.old, new: &record.new, adapter, order: record.order };
         expect_adapter(setup.store, &record, &recorded_setup)?;
         filler = recorded_setup.filler(record.order)?;
         if let Some(adapter) = adapter
@@ -1064,7 +1065,13 @@ impl Run<'_> {
             };
             let (sent, copies) = split_by_source(records, known);
             if sent.is_empty() {
-                return Some(self.sort_answers(batch, Vec::new(), Vec::new(), copies, self.setup.encoder.receipt()));
+                return Some(self.sort_answers(
+                    batch,
+                    Vec::new(),
+                    Vec::new(),
+                    copies,
+                    self.setup.encoder.receipt(),
+                ));
             }
             records = sent;
             self.copies.insert(batch, copies);

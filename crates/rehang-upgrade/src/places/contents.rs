@@ -224,6 +224,7 @@ pub fn contents(store: &dyn Store) -> Result<Contents> {
         let is_serving = serving.as_deref() == Some(space.name.as_str());
         Ok(SpaceContents { serving: is_serving, counts: store.counts(&space.name)?, space })
     };
-    let spaces = store.spaces()?.into_iter().map(|record| space_contents(record.space)).collect::<Result<_>>()?;
+    let spaces =
+        store.spaces()?.into_iter().map(|record| space_contents(record.space)).collect::<Result<_>>()?;
     Ok(Contents { serving, spaces })
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use rehang_core::{Error, ErrorKind, Result, Space};
 use rehang_files::is_same_file;
-use rehang_store::{Examined, TableFindings, Released, Store};
+use rehang_store::{Examined, Released, Store, TableFindings};
 use serde::Serialize;
 
 use crate::observe::Observer;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rehang_core::{Error, Provenance, Remedy, Result, Space};
 use rehang_postgres::{PostgresStore, TableOptions};
-use rehang_store::{Examined, Ledger, TableFindings, Released, find_space};
+use rehang_store::{Examined, Ledger, Released, TableFindings, find_space};
 
 use crate::observe::{Observer, counting};
 use crate::places::location::{Adopted, GalleryKind, UpgradeLock};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rehang_core::{Error, Provenance, Result, Space};
 use rehang_qdrant::{CollectionOptions, QdrantAddress, QdrantStore};
-use rehang_store::{Examined, Ledger, TableFindings, Released};
+use rehang_store::{Examined, Ledger, Released, TableFindings};
 
 use crate::observe::{Observer, counting};
 use crate::places::collection::{CollectionLocation, QDRANT_URL_ENV};

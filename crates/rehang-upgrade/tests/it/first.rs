@@ -42,7 +42,8 @@ fn items_come_by_how_often_they_were_returned_times_their_error() {
     let log = [(50, 9), (7, 1), (21, 30), (33, 2), (12, 4)];
     let sigma2_of = sigma2(&store);
     let mut expected = log;
-    expected.sort_by(|a, b| (b.1 as f64 * sigma2_of[&id(b.0)]).total_cmp(&(a.1 as f64 * sigma2_of[&id(a.0)])));
+    expected
+        .sort_by(|a, b| (b.1 as f64 * sigma2_of[&id(b.0)]).total_cmp(&(a.1 as f64 * sigma2_of[&id(a.0)])));
     assert_eq!(put(&store, &log).unwrap(), PutFirst { placed: 5, ..PutFirst::default() });
     let first: Vec<usize> = expected[..3].iter().map(|one| one.0).collect();
     assert_eq!(embedded(&store, &world, 3), sources(&first));

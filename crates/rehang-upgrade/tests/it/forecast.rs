@@ -44,7 +44,8 @@ impl Digits {
         let store = SqliteStore::create(folder.join("G.db")).unwrap();
         store.create_space(&old, Provenance::Old).unwrap();
         let write = |row: usize| {
-            let vectors = vec![NewVector::from_model("old-model", self.old.row(row).to_vec(), Provenance::Old)];
+            let vectors =
+                vec![NewVector::from_model("old-model", self.old.row(row).to_vec(), Provenance::Old)];
             let label = Some(self.labels[row].to_string());
             ItemWrite { label, ..ItemWrite::new(format!("digit {row}"), Some(row.to_string()), vectors) }
         };

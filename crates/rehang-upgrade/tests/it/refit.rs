@@ -143,7 +143,8 @@ fn until(share: f64) -> RunOptions {
 
 fn map_of(upgrade: &Upgrade) -> Adapter {
     let fingerprint = Recorded::expect(upgrade.store()).unwrap().record.adapter;
-    let bytes = Files::in_ledger(upgrade.store()).read(&format!("adapter-{fingerprint}.safetensors")).unwrap();
+    let bytes =
+        Files::in_ledger(upgrade.store()).read(&format!("adapter-{fingerprint}.safetensors")).unwrap();
     rehang_files::adapter_file::from_bytes(&bytes.unwrap(), "the map").unwrap()
 }
 
@@ -218,7 +219,8 @@ fn a_map_of_few_pairs_is_fitted_again_on_what_is_native_and_the_forecast_with_it
     let now = if again.taken { &again.after } else { &again.before };
     assert_eq!(check(&upgrade, &model), *now);
     // Each map has a forecast of its own, and the forecast of the map before is kept.
-    let has_report = |map: &str| Files::in_ledger(upgrade.store()).has(&format!("report-{map}.json")).unwrap();
+    let has_report =
+        |map: &str| Files::in_ledger(upgrade.store()).has(&format!("report-{map}.json")).unwrap();
     assert!(has_report(&refit.after) && has_report(now));
     // A person may ask at any time, and is answered by the same rule.
     let asked = upgrade.refit(&Progress::default()).unwrap();
@@ -330,7 +332,8 @@ fn what_a_gallery_has_grown_into_is_said_before_anything_is_paid() {
     let loud = |item: usize, from: f32| format!("loud {} {item}", from + item as f32 / 1000.0);
     let config = begun_of(400, Method::Ridge, &place, &model, |item| loud(item, 0.5));
     let upgrade = Upgrade::open(&config).unwrap();
-    let drift = |findings: &[Finding]| findings.iter().find(|finding| finding.code == "gallery-drift").cloned();
+    let drift =
+        |findings: &[Finding]| findings.iter().find(|finding| finding.code == "gallery-drift").cloned();
     let said = || {
         let plan = drift(&upgrade.plan(0).unwrap().findings());
         assert_eq!(plan, drift(&upgrade.start(&Unobserved).unwrap().findings));

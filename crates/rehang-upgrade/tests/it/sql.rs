@@ -250,8 +250,10 @@ impl Place {
         // A search by one query goes as it went before there were two.
         let recorded = Recorded::read(&self.store).unwrap();
         let handicap = recorded.map_or(0.0, |recorded| recorded.record.handicap_of(&serving));
-        let plainly =
-            self.store.search_handicapped(&serving, rows_of(&serving), 9, &Filter::default(), handicap).unwrap();
+        let plainly = self
+            .store
+            .search_handicapped(&serving, rows_of(&serving), 9, &Filter::default(), handicap)
+            .unwrap();
         for (at, expected) in plainly.iter().enumerate() {
             let sql = "SELECT id, distance, provenance FROM rehang.search('notes', $1::text::vector, 9)";
             let rows = self.app.query(sql, &[&text(rows_of(&serving).row(at))]).unwrap();

@@ -257,7 +257,8 @@ fn table(lines: &[Line], names: &[&str]) -> String {
                 .iter()
                 .filter(|line| line.adapter == adapter.name() && line.order == policy.name())
                 .collect();
-            let spread_of = |number: &dyn Fn(&Line) -> f64| spread(here.iter().map(|line| number(line)).collect());
+            let spread_of =
+                |number: &dyn Fn(&Line) -> f64| spread(here.iter().map(|line| number(line)).collect());
             let _ = writeln!(
                 text,
                 "| {} | {} | {} | {} | {} | {} / {} / {} | {} |",

@@ -105,7 +105,12 @@ pub fn cosine(of: &Vectors) -> Result<Vectors> {
 }
 
 /// Draws the pairs of a split. Judgements name pairs by their place, so all pairs stay where there are any.
-pub fn draw_pairs(pairs: &Pairs, with_labels: bool, queries: Option<&FitQueries>, split: u64) -> Result<Pairs> {
+pub fn draw_pairs(
+    pairs: &Pairs,
+    with_labels: bool,
+    queries: Option<&FitQueries>,
+    split: u64,
+) -> Result<Pairs> {
     let is_judged = queries.is_some_and(|queries| queries.qrels.is_some());
     let count = if is_judged { pairs.len() } else { PAIRS.min((PART * pairs.len() as f64) as usize) };
     let place = folds(pairs.len(), pairs.len(), split);
@@ -127,7 +132,12 @@ fn options_for(relevance: Relevance<'_>) -> CurveOptions {
 }
 
 /// Ranks what queries find: the ground's own queries, or its items, each leaving itself out.
-fn rank_queries(gallery: &Matrix, queries: &Matrix, relevance: Relevance<'_>, own: bool) -> Result<QueryRanks> {
+fn rank_queries(
+    gallery: &Matrix,
+    queries: &Matrix,
+    relevance: Relevance<'_>,
+    own: bool,
+) -> Result<QueryRanks> {
     let options = options_for(relevance);
     let quiet = Progress::default();
     let evaluation = if own {

@@ -106,7 +106,8 @@ pub fn run(arguments: &[&str]) -> Result<()> {
             percent_of_draws(&|draw| draw.scale.is_off())
         );
     }
-    let heading = |what: &str| format!("{what} / of held-out pairs: 5 % | median | 95 % | said to have drifted");
+    let heading =
+        |what: &str| format!("{what} / of held-out pairs: 5 % | median | 95 % | said to have drifted");
     println!(
         "\n| pairs | the gallery is of | draws | {} | {} |",
         heading("σ²"),

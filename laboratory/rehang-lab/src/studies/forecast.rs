@@ -115,7 +115,8 @@ fn judged(folder: &Path, splits: u64, promises: &mut Promises) -> Result<()> {
     let (known, rest) = rows.split_at(JUDGED_PAIRS);
     let rows_by = |model: usize, rows: &[usize]| set.documents[model].select(rows);
     let vectors = |name: &str, rows: Matrix| Vectors::measured(name, Distance::Cosine, rows, name);
-    let pairs = Pairs::new(vectors("old", rows_by(0, known))?, vectors("new", rows_by(1, known))?, None, None)?;
+    let pairs =
+        Pairs::new(vectors("old", rows_by(0, known))?, vectors("new", rows_by(1, known))?, None, None)?;
     let parameters = FitParameters { method: Method::Ridge, compare: false, ..FitParameters::default() };
     let fitted = fit_adapter(&pairs, None, &parameters, &NetworkOptions::default(), &Progress::default())?;
     let (old, new) = (vectors("old", rows_by(0, rest))?, rows_by(1, rest));

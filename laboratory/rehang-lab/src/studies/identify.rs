@@ -76,7 +76,9 @@ fn one_by_one(sets: &[Set]) -> Result<()> {
             ("L3", "new"),
             ("E5, query", "new"),
         ] {
-            let (Some((_, vectors)), Some((name, own))) = (model_named(unknown), model_named(model)) else { continue };
+            let (Some((_, vectors)), Some((name, own))) = (model_named(unknown), model_named(model)) else {
+                continue;
+            };
             let candidate = Candidate { name: name.clone(), vectors: own.clone(), noise: 0.0 };
             let found = identify_vectors(vectors, &[candidate])?;
             let between = |row: usize| difference(Distance::Cosine, vectors.row(row), own.row(row));
@@ -137,7 +139,8 @@ fn sorted(mut values: Vec<f64>) -> Vec<f64> {
 
 /// Gives the values at some parts of the way from the least to the most.
 fn quantiles(values: &[f64], parts: &[f64], digits: usize) -> String {
-    let quantile = |part: &f64| format!("{:.digits$}", values[(part * (values.len() - 1) as f64).round() as usize]);
+    let quantile =
+        |part: &f64| format!("{:.digits$}", values[(part * (values.len() - 1) as f64).round() as usize]);
     parts.iter().map(quantile).collect::<Vec<_>>().join(", ")
 }
 

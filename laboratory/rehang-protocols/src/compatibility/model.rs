@@ -30,7 +30,12 @@ pub(super) fn check_models<'a>(models: impl Iterator<Item = Model<'a>> + Clone) 
         match (expected.2, own.2) {
             (None, None) => {}
             (Some(all), Some(queries)) => {
-                expect_count(named("queries", own.0), queries.rows(), named("queries", expected.0), all.rows())?;
+                expect_count(
+                    named("queries", own.0),
+                    queries.rows(),
+                    named("queries", expected.0),
+                    all.rows(),
+                )?;
             }
             (all, _) => {
                 let without = if all.is_some() { own.0 } else { expected.0 };

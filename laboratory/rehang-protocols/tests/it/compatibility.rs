@@ -446,7 +446,8 @@ fn widths_are_brought_together_without_a_copy_where_they_agree() {
 /// items that are not backfilled are as good as new; without them they are not.
 #[test]
 fn a_gallery_goes_through_one_adapter_after_the_other() {
-    let line_of_values = |factor: f32, offset: f32| Matrix::from_fn(40, 1, |row, _| factor * row as f32 + offset);
+    let line_of_values =
+        |factor: f32, offset: f32| Matrix::from_fn(40, 1, |row, _| factor * row as f32 + offset);
     let galleries = [line_of_values(1.0, 0.0), line_of_values(-1.0, 7.0), line_of_values(2.0, 300.0)];
     let space = |name: &str| Space::new(name, 1, Distance::L2, false);
     let line = |from: &str, to: &str, factor: f32, offset: f32| {

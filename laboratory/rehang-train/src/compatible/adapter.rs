@@ -53,7 +53,10 @@ pub(crate) fn adapter(
     let adapter = Adapter {
         geometry,
         input_statistics: Some(InputStatistics::from_rows(old.matrix())),
-        training: Training { pairs_sketch: Some(RowSketch::from_rows(old.matrix())), ..encoder.training.clone() },
+        training: Training {
+            pairs_sketch: Some(RowSketch::from_rows(old.matrix())),
+            ..encoder.training.clone()
+        },
         ..Adapter::new(old.space().clone(), new.space().clone(), map, uncertainty)
     };
     adapter.check()?;

@@ -189,7 +189,11 @@ impl Imagined {
         let imagined = |(item, &distance): (usize, &f64)| {
             let z = of_adapted.z(distance);
             let is_right = right.is_right(query, item);
-            of_native.distance(if is_right { self.offset + self.scale * z } else { self.native_z_of_wrong(z) })
+            of_native.distance(if is_right {
+                self.offset + self.scale * z
+            } else {
+                self.native_z_of_wrong(z)
+            })
         };
         (adapted.iter().enumerate().map(imagined).collect(), of_native.spread * self.error)
     }
@@ -276,7 +280,8 @@ mod tests {
         assert!((made.known - 361.0 / (361.0 + 9.0 * 0.75)).abs() < 1e-12, "{}", made.known);
         for query in [0, 17, 63] {
             // A handicap moves all adapted distances, and no imagined one.
-            let adapted: Vec<f64> = to_all.query_distances(query).iter().map(|distance| distance + 3.0).collect();
+            let adapted: Vec<f64> =
+                to_all.query_distances(query).iter().map(|distance| distance + 3.0).collect();
             let (imagined, moved) =
                 made.distances(&right, query, &held_out, (&adapted, to_natives.query_distances(query)));
             assert!(moved < 1e-9);

@@ -378,7 +378,11 @@ impl<'a> Ground<'a> {
                 let value_at_view = |views: &[Option<Vec<f64>>]| {
                     views.get(view).and_then(|values| values.as_ref()).map(|values| values[slot])
                 };
-                row.extend([value_at_view(&seen.mixed), value_at_view(&seen.adapted), today.and_then(|today| value_at_view(&today.views))]);
+                row.extend([
+                    value_at_view(&seen.mixed),
+                    value_at_view(&seen.adapted),
+                    today.and_then(|today| value_at_view(&today.views)),
+                ]);
                 row.extend(seen.random.iter().map(|views| value_at_view(views)));
             }
             if metric == MAP {

@@ -138,7 +138,9 @@ impl Http {
             lock(&batches.state).add(sent, Stage::Others, counted);
         }
         for there in self.list(rehang_clock::unix_ms().saturating_sub(KEPT_FOR_MS))?.0 {
-            let Some(own) = there.mark(OWN).filter(|_| there.mark(OF) == Some(&batches.encoder)) else { continue };
+            let Some(own) = there.mark(OWN).filter(|_| there.mark(OF) == Some(&batches.encoder)) else {
+                continue;
+            };
             let known = lock(&batches.state).batches.get(own).map(|batch| batch.sent.batch.is_some());
             if let Some(is_named) = known {
                 if !is_named {

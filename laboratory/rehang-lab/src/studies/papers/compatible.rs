@@ -611,7 +611,8 @@ impl Studies {
         }
         let mut table = vec![first];
         for (label, method, paper) in rows {
-            let Some(study) = studies.iter().find(|study| study.outcomes(method, part).next().is_some()) else {
+            let Some(study) = studies.iter().find(|study| study.outcomes(method, part).next().is_some())
+            else {
                 continue;
             };
             let mut row = vec![(*label).to_owned()];

@@ -157,8 +157,9 @@ fn table_1(study: &Comparison, rows: &[(&str, &str, &str, Option<[f64; 2]>)]) ->
 
 fn table_4(studies: &Studies) -> Result<String> {
     let study = studies.get("fastfill-architecture")?;
-    let [top1, map] = [Measure::Top1, Measure::Map]
-        .map(|measure| study.over_seeds("independent", "test", |outcome| Some(outcome.old_old.value(measure))));
+    let [top1, map] = [Measure::Top1, Measure::Map].map(|measure| {
+        study.over_seeds("independent", "test", |outcome| Some(outcome.old_old.value(measure)))
+    });
     let text = table_1(study, &TABLE_4);
     let [paper_top1, paper_map] = OLD_OF_TABLE_4.map(Some);
     Ok(format!(
@@ -184,7 +185,8 @@ fn figure_7(units: &[Row]) -> String {
             let mut row = vec![(*label).to_owned(), paper];
             row.extend(places.iter().map(|(set, part)| {
                 let number = |number: &dyn Fn(&Row) -> Option<f64>| {
-                    let found: Vec<f64> = rows_with(units, set, part, method, order).filter_map(number).collect();
+                    let found: Vec<f64> =
+                        rows_with(units, set, part, method, order).filter_map(number).collect();
                     spread(&found)
                 };
                 let [top1, top5, map] = [
@@ -223,7 +225,9 @@ fn table_7(studies: &Studies) -> Result<String> {
                 let number = if method.is_empty() {
                     study.over_seeds("independent", part, |outcome| Some(outcome.old_old.value(measure)))
                 } else {
-                    study.over_seeds(method, part, |outcome| Some(outcome.backfill(order)?.area.value(measure)))
+                    study.over_seeds(method, part, |outcome| {
+                        Some(outcome.backfill(order)?.area.value(measure))
+                    })
                 };
                 with_paper(number, paper.map(|paper| paper[column]))
             })
@@ -268,8 +272,9 @@ fn flips(units: &[Row]) -> String {
                     ("FastFill", "fastfill-reference", "sigma"),
                     ("rehang's default", "auto", Policy::Coverage.name()),
                 ] {
-                    let found: Vec<&Vec<[f64; 4]>> =
-                        rows_with(units, set, part, method, order).filter_map(|row| row.flips.as_ref()).collect();
+                    let found: Vec<&Vec<[f64; 4]>> = rows_with(units, set, part, method, order)
+                        .filter_map(|row| row.flips.as_ref())
+                        .collect();
                     if found.is_empty() {
                         continue;
                     }

@@ -130,7 +130,8 @@ fn backfills(
     let lines = lines
         .iter()
         .map(|&(name, method, order)| {
-            let curves = study.outcomes(method, part).filter_map(|outcome| Some(&of(outcome.backfill(order)?)[..]));
+            let curves =
+                study.outcomes(method, part).filter_map(|outcome| Some(&of(outcome.backfill(order)?)[..]));
             ChartLine::new(name, mean(curves))
         })
         .collect();

@@ -34,9 +34,11 @@ pub(crate) struct Slopes {
 
 impl Cosines {
     pub(crate) fn from_batch(batch: &Batch, with_new: bool) -> Self {
-        let (cut, whole) = (Unit::from_rows(&as_wide_as(&batch.new, batch.old.columns())), Unit::from_rows(&batch.new));
+        let (cut, whole) =
+            (Unit::from_rows(&as_wide_as(&batch.new, batch.old.columns())), Unit::from_rows(&batch.new));
         let old = Unit::from_rows(&batch.old).rows;
-        let positives = batch.sister.as_ref().map_or_else(|| old.clone(), |sister| Unit::from_rows(sister).rows);
+        let positives =
+            batch.sister.as_ref().map_or_else(|| old.clone(), |sister| Unit::from_rows(sister).rows);
         Self {
             positive: (0..old.rows()).map(|row| dot(cut.rows.row(row), positives.row(row))).collect(),
             to_old: products(&cut.rows, &old),

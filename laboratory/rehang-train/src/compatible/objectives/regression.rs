@@ -54,7 +54,8 @@ pub(crate) fn regression(
         let backward = as_wide_as(&backward, batch.new.columns());
         let mut loss = Loss { value, new: Some(backward), ..Loss::default() };
         if let Some(adapted) = &batch.adapted {
-            let (value, [adapted, new]) = apart(&Unit::from_rows(adapted), &Unit::from_rows(&batch.new), &even);
+            let (value, [adapted, new]) =
+                apart(&Unit::from_rows(adapted), &Unit::from_rows(&batch.new), &even);
             let new = Some(new).filter(|_| !stop_gradient);
             loss.add(1.0, Loss { value, new, adapted: Some(adapted), ..Loss::default() });
         }

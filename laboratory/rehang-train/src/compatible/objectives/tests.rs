@@ -83,7 +83,11 @@ impl Plain {
             gradient.map_or_else(|| vec![0.0; values.len()], Matrix::into_data)
         };
         let head = loss.head.map(|head| head.weight);
-        [data_or_zeros(loss.new, &self.new), data_or_zeros(loss.adapted, &self.adapted), data_or_zeros(head, &self.head)]
+        [
+            data_or_zeros(loss.new, &self.new),
+            data_or_zeros(loss.adapted, &self.adapted),
+            data_or_zeros(head, &self.head),
+        ]
     }
 
     /// Compares every derivative with differences of the value.
