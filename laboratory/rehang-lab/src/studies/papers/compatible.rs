@@ -719,7 +719,7 @@ fn bound(
 
 /// Says in how many seeds the criterion is met.
 fn seeds_that_meet(study: &Comparison, method: &str, part: &str, measure: Measure) -> String {
-    let met: Vec<bool> = study.of(method, part).map(|outcome| outcome.criterion_met(measure)).collect();
+    let met: Vec<bool> = study.outcomes(method, part).map(|outcome| outcome.criterion_met(measure)).collect();
     match (met.iter().filter(|met| **met).count(), met.len()) {
         (_, 0) => "–".into(),
         (0, _) => "no".into(),
