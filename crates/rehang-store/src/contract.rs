@@ -1063,12 +1063,16 @@ pub trait Index: Send + Sync {
         Ok(adapted.into_iter().zip(others).map(merge).collect())
     }
 
-    /// The `k` nearest items to each query, judged by both spaces of an upgrade: native vectors by the new
-    /// query alone, all others by
-    /// [`Fusion::distance`]. `queries` are the same ones by the old and by the new model.
+    /// Searches both spaces of an upgrade for the `k` nearest items to each query: native vectors by the new
+    /// query alone, all others by [`Fusion::distance`]. `queries` are the same ones by the old and by the new
+    /// model.
     ///
     /// `None` where the store has no search of its own for this filter: the caller then asks both spaces for
     /// candidates and puts them together.
+    ///
+    /// # Errors
+    ///
+    /// A mismatch of widths; those of the store.
     fn search_fused(
         &self,
         _spaces: &FusedSpaces<'_>,
@@ -1100,11 +1104,17 @@ pub trait Index: Send + Sync {
 }
 
 /// Gallery that is written and searched: truth and index in one.
+///
+/// Functions that never search take a [`Ledger`].
 pub trait Store: Ledger + Index {}
 
 impl<T: Ledger + Index> Store for T {}
 
 /// Looks up a space of a gallery by name; `None` where there is none.
+///
+/// # Errors
+///
+/// Those of [`Ledger::spaces`].
 pub fn find_space(ledger: &dyn Ledger, name: &str) -> Result<Option<SpaceRecord>> {
     Ok(ledger.spaces()?.into_iter().find(|record| record.space.name == name))
 }
