@@ -11,7 +11,6 @@ use crate::text::{for_each_line, split_csv};
 
 /// Gain of one item for one query, from clicks.
 #[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
 pub struct Clicked {
     /// The query, as the file writes it: its text, or its id.
     pub query: String,

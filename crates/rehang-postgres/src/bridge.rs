@@ -5,7 +5,7 @@
 //! that lies here under another fingerprint.
 
 use rehang_core::adapter::InputScaling;
-use rehang_core::{Bridge, Error, Remedy, Result};
+use rehang_core::{Bridge, Error, Result};
 
 use crate::connection::{Connection, Mode, Step};
 use crate::handle::Handle;
