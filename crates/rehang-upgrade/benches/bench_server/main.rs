@@ -1,16 +1,15 @@
-//! An upgrade of a table of PostgreSQL or of a collection of Qdrant, measured:
-//! `cargo bench -p rehang-upgrade --features postgres,qdrant --bench bench_server -- ADDRESS [ROWS
-//! [fill|beside|deaths|searches|both|policies|claims|promises …]]`, with the address of an empty
-//! database with pgvector, or of a server of Qdrant (`http://…`). `WIDTHS=1536x3072` before it: vectors of these widths, in place of 128 and 256.
+//! An upgrade of a table of PostgreSQL or of a collection of Qdrant, measured: `cargo bench -p rehang-upgrade
+//! --features postgres,qdrant --bench bench_server -- ADDRESS [ROWS
+//! [fill|beside|deaths|searches|both|policies|claims|promises …]]`, with the address of an empty database
+//! with pgvector, or of a server of Qdrant (`http://…`). `WIDTHS=1536x3072` before it: vectors of these
+//! widths, in place of 128 and 256.
 //!
 //! 1. Filling beside what the server does bare for the same bytes, in turns, three times: bare is a binary
-//!    COPY of key and vector into a
-//! staging table and one UPDATE of the application's rows from it, without any index on the vectors and
-//! without any row of ours; in
-//!    Qdrant updates of the new vector, 256 points a request.
+//!    COPY of key and vector into a staging table and one UPDATE of the application's rows from it, without
+//!    any index on the vectors and without any row of ours; in Qdrant updates of the new vector, 256 points a
+//!    request.
 //! 2. A whole upgrade while an application writes and searches by plain SQL or plain requests: how long its
-//!    calls take before, during the
-//!    start, after the switch, during a backfill and after the rollback.
+//!    calls take before, during the start, after the switch, during a backfill and after the rollback.
 //! 3. A backfill by one, two and four workers, each with an encoder of its own that takes 200 ms for 64
 //!    items.
 //! 4. A whole gallery embedded by four processes while the application writes and searches, two of them
