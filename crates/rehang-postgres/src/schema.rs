@@ -48,74 +48,16 @@ pub(crate) fn source_revision(row: &str) -> String {
 }
 
 /// The tables every database with galleries has.
-pub(crate) const BASE: &str = "
-CREATE SCHEMA IF NOT EXISTS rehang;
-CREATE SEQUENCE IF NOT EXISTS rehang.revision;
-CREATE TABLE IF NOT EXISTS rehang.gallery (
-    number int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    relation regclass NOT NULL UNIQUE,
-    name text NOT NULL,
-    options text NOT NULL,
-    joined text NOT NULL,
-    format int NOT NULL,
-    serving text,
-    listed boolean NOT NULL DEFAULT false,
-    columns text
-);
-CREATE TABLE IF NOT EXISTS rehang.space (
-    number int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    gallery int NOT NULL REFERENCES rehang.gallery ON DELETE CASCADE,
-    name text NOT NULL,
-    dimension int NOT NULL CHECK (dimension > 0),
-    distance text NOT NULL CHECK (distance IN ('l2', 'cosine', 'dot')),
-    normalised boolean NOT NULL,
-    written_as text NOT NULL CHECK (written_as IN ('old', 'native')),
-    epoch bigint NOT NULL DEFAULT 0,
-    in_column text,
-    listed boolean NOT NULL DEFAULT false,
-    UNIQUE (gallery, name)
-);
-CREATE TABLE IF NOT EXISTS rehang.document (
-    gallery int NOT NULL REFERENCES rehang.gallery ON DELETE CASCADE,
-    name text NOT NULL,
-    version bigint NOT NULL,
-    text text NOT NULL,
-    PRIMARY KEY (gallery, name)
-);
-";
+pub(crate) const BASE: &str = include_str!("sql/base.sql");
 
 /// Statement that takes from everybody but the owner the rights which default privileges may have given with
 /// a new table or function. A trigger of another role on a table of the gallery would run with our rights,
 /// and nobody else is to call the function of the triggers.
-pub(crate) const KEEP: &str = "
-DO $rehang$ DECLARE given record; BEGIN
-    FOR given IN
-        SELECT format('REVOKE %s ON TABLE %s', a.privilege_type, c.oid::regclass) AS taken, a.grantee
-            FROM pg_class AS c, aclexplode(c.relacl) AS a
-            WHERE c.relnamespace = 'rehang'::regnamespace AND c.relkind = 'r' AND a.grantee <> c.relowner
-                AND (a.privilege_type IN ('TRIGGER', 'REFERENCES') OR c.relname ~ '^paid_[0-9]+$')
-        UNION ALL SELECT format('REVOKE ALL ON FUNCTION %s', p.oid::regprocedure), a.grantee
-            FROM pg_proc AS p, aclexplode(p.proacl) AS a
-            WHERE p.pronamespace = 'rehang'::regnamespace AND p.proname ~ '^(changed|moved)_[0-9]+$' AND a.grantee <> p.proowner
-    LOOP
-        EXECUTE format('%s FROM %s CASCADE', given.taken, CASE WHEN given.grantee = 0 THEN 'PUBLIC' ELSE given.grantee::regrole::text END);
-    END LOOP;
-END $rehang$;
-";
+pub(crate) const KEEP: &str = include_str!("sql/keep.sql");
 
 /// Takes away what every database with galleries has. The server refuses it where something of an
 /// application's depends on it.
-pub(crate) const DROP_BASE: &str = "
-DO $rehang$ DECLARE ours regprocedure; BEGIN
-    FOR ours IN SELECT oid FROM pg_proc WHERE pronamespace = 'rehang'::regnamespace
-        AND proname IN ('serving', 'models', 'way', 'place', 'search', 'nearest', 'mapped', 'expanded', 'rounded', 'bridged', 'adapted', 'fused', 'fuse', 'along', 'write') LOOP
-        EXECUTE format('DROP FUNCTION %s', ours);
-    END LOOP;
-END $rehang$;
-DROP TABLE IF EXISTS rehang.matrix_row, rehang.bridge, rehang.map, rehang.document, rehang.space, rehang.gallery;
-DROP SEQUENCE IF EXISTS rehang.revision;
-DROP SCHEMA rehang;
-";
+pub(crate) const DROP_BASE: &str = include_str!("sql/drop_base.sql");
 
 /// Space as its row in the database says.
 #[derive(Debug, Clone, PartialEq)]
