@@ -765,7 +765,7 @@ impl Upgrade {
         let progress = Progress::default();
         let refitting = Refitting::new(self, observer, &progress);
         let (summary, refitted) = refitting
-            .beside(asks, |beside| backfill_beside(&setup, observer, false, may_refit.then_some(beside)))?;
+            .beside(asks, |counted| backfill_beside(&setup, observer, false, asks.then_some(counted)))?;
         let failed_in_all = match summary.ending {
             Ending::Released => 0,
             _ => self.store.counts(&self.configuration.new.name)?.failed,

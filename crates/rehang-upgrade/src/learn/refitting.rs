@@ -1,10 +1,9 @@
 //! Asks whether refits of an upgrade pay, beside a run or for a person, and makes them.
 
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
+use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
-use rehang_core::adapter::Adapter;
 use rehang_core::finding::Finding;
 use rehang_core::{Error, Progress, Result, in_parallel};
 use rehang_fit::Method;
@@ -15,7 +14,7 @@ use crate::learn::fitting::{self, DrawnPairs};
 use crate::learn::refit::{Refit, compare, decide, decided_not_recorded, due, keep, pairs_of, refit, refits};
 use crate::live::backfill::Ending;
 use crate::live::faults::Place;
-use crate::live::run::{Beside, Summary};
+use crate::live::run::{Counted, Summary};
 use crate::live::under_way::UnderWay;
 use crate::live::watch::{Watched, watched};
 use crate::observe::{Observation, Observer, RefitStage, expect_going};
@@ -40,7 +39,6 @@ pub(crate) struct Refitting<'a> {
     observer: &'a dyn Observer,
     /// Progress of fits and reports, which end where it is cancelled.
     progress: &'a Progress,
-    counted: Mutex<Option<Sender<Counts>>>,
     /// Set when a forecast of the map in use was made, or tried in vain.
     forecast: OnceLock<()>,
     /// Fingerprint of the map that the upgrade was filled with first, and the number of its pairs: its file
@@ -66,24 +64,10 @@ impl Observer for Refitting<'_> {
     }
 }
 
-impl Beside for Refitting<'_> {
-    fn counted(&self, counts: &Counts) {
-        if let Some(counted) = &*self.counted.lock().unwrap_or_else(PoisonError::into_inner) {
-            // Sending fails only where the thread that answers has ended, and with it its end of the channel.
-            counted.send(*counts).ok();
-        }
-    }
-
-    fn adapter(&self, fingerprint: &str) -> Result<Option<Arc<Adapter>>> {
-        kept::adapter(self.upgrade.store(), fingerprint)
-    }
-}
-
 impl<'a> Refitting<'a> {
     pub(crate) fn new(upgrade: &'a Upgrade, observer: &'a dyn Observer, progress: &'a Progress) -> Self {
-        let counted = Mutex::default();
         let (forecast, first, death) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
-        Self { upgrade, observer, progress, counted, forecast, first, death }
+        Self { upgrade, observer, progress, forecast, first, death }
     }
 
     /// Runs a backfill and, if it `asks`, answers questions beside it. A run that ends while a question is
@@ -92,18 +76,19 @@ impl<'a> Refitting<'a> {
     pub(crate) fn beside(
         &self,
         asks: bool,
-        run: impl FnOnce(&dyn Beside) -> Result<Summary>,
+        run: impl FnOnce(&Counted<'_>) -> Result<Summary>,
     ) -> Result<(Summary, Refitted)> {
         if !asks {
-            return Ok((run(self)?, Refitted::default()));
+            return Ok((run(&|_| {})?, Refitted::default()));
         }
         thread::scope(|scope| {
             let (counted, heard) = channel();
-            let set = |to| *self.counted.lock().unwrap_or_else(PoisonError::into_inner) = to;
-            set(Some(counted));
             let asking = scope.spawn(move || in_parallel(move || self.answer(&heard)));
-            let summary = run(self);
-            set(None);
+            let summary = {
+                // Sending fails only where the thread that answers has ended. The channel ends with this block.
+                let tell = move |counts: &Counts| drop(counted.send(*counts));
+                run(&tell)
+            };
             let is_over = summary.as_ref().map_or(true, |summary| {
                 let is_held_up =
                     matches!(summary.ending, Ending::Paused | Ending::Stopped | Ending::RolledBack);

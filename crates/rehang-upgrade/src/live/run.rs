@@ -183,25 +183,15 @@ pub(crate) fn backfill_compared(
     backfill_beside(setup, observer, is_compared, None)
 }
 
-/// Work that goes on beside a backfill, and may take another map up meanwhile.
-pub(crate) trait Beside: Sync {
-    /// Receives the counts of the gallery whenever it was counted.
-    fn counted(&self, counts: &Counts);
+/// Hears the counts of the gallery whenever a backfill has counted it.
+pub(crate) type Counted<'a> = dyn Fn(&Counts) + Sync + 'a;
 
-    /// Returns the adapter of a fingerprint; `None` where it is not at hand.
-    ///
-    /// # Errors
-    ///
-    /// What is wrong with the adapter's file.
-    fn adapter(&self, fingerprint: &str) -> Result<Option<Arc<Adapter>>>;
-}
-
-/// Backfills as [`backfill`] does, with other work `beside` it.
+/// Backfills as [`backfill`] does, and tells `counted` what it counts.
 pub(crate) fn backfill_beside(
     setup: &BackfillSetup<'_>,
     observer: &dyn Observer,
     is_compared: bool,
-    beside: Option<&dyn Beside>,
+    counted: Option<&Counted<'_>>,
 ) -> Result<Summary> {
     let record = Recorded::expect(setup.store)?.record;
     let name = setup.store.name();
@@ -282,7 +272,7 @@ pub(crate) fn backfill_beside(
             rolled_back: matches!(record.phase, Phase::RolledBack | Phase::Abandoned),
             filler,
             adapter: record.adapter.clone(),
-            beside,
+            counted,
             observer,
             shown: false,
             jobs,
@@ -444,7 +434,7 @@ struct Run<'a> {
     filler: Option<Filler>,
     /// Fingerprint of the filler's adapter.
     adapter: String,
-    beside: Option<&'a dyn Beside>,
+    counted: Option<&'a Counted<'a>>,
     observer: &'a dyn Observer,
     /// Whether the observer knows the stage.
     shown: bool,
@@ -825,8 +815,8 @@ impl Run<'_> {
         };
         // Other workers may have done what this one has not counted yet, all that was left included.
         let counts = self.patiently(|run| run.setup.store.counts(run.space))?;
-        if let Some(beside) = self.beside {
-            beside.counted(&counts);
+        if let Some(counted) = self.counted {
+            counted(&counts);
         }
         if counts.adapted == 0 {
             self.patiently(|run| forget_handicap(run.setup.store))?;
@@ -911,8 +901,8 @@ impl Run<'_> {
             // Writes of this run are counted apart: a look may come between a write and the event that tells
             // of it.
             self.counts = (counts.items, counts.native as i64 - self.written as i64);
-            if let Some(beside) = self.beside {
-                beside.counted(&counts);
+            if let Some(counted) = self.counted {
+                counted(&counts);
             }
             let counted = self.setup.clock.now_ms();
             self.count_from_ms = (now + COUNT_EVERY_MS).max(counted + COUNT_RESTS * (counted - now));
@@ -960,8 +950,7 @@ impl Run<'_> {
         if record.adapter != self.adapter {
             // The map was fitted again meanwhile. Where the new one is not at hand, items that lack a vector
             // are the next to be embedded, and wait for that.
-            let of_record = self.beside.map(|beside| beside.adapter(&record.adapter)).transpose()?.flatten();
-            let Some(adapter) = of_record else {
+            let Some(adapter) = kept::adapter(self.setup.store, &record.adapter)? else {
                 if self.setup.limits.follow {
                     // A follower without the map would leave new items for nobody to find.
                     let plan = UpgradeRecord { adapter: self.adapter.clone(), ..record.clone() };
