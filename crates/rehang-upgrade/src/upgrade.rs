@@ -749,8 +749,7 @@ impl Upgrade {
             clock: &SystemClock::start(),
             worker: &worker_name(),
         };
-        let may_refit = planned.is_some() && self.may_refit()?;
-        let asks = may_refit && !asked.no_refit;
+        let asks = planned.is_some() && !asked.no_refit && self.may_refit()?;
         if let Some(planned) = planned.as_ref().filter(|_| asks) {
             let counts = self.store.counts(&self.configuration.new.name)?;
             let by_budget = limits.budget.map_or(u64::MAX, |budget| counts.native.saturating_add(budget));
