@@ -98,6 +98,14 @@ fn run_release(arguments: &ReleaseArguments, json: bool) -> Result<Exit> {
     if let Some(column) = &into {
         text += &format!("Its column {column} has the vectors that served.\n");
     }
+    if let Some(released) = released.as_ref().filter(|released| into.is_none() && released.vectors > 0) {
+        let items = released.vectors + released.without_source + released.waiting;
+        text += &format!(
+            "{} of {items} items ({:.0} %) keep the vector that searches went to.\n",
+            released.vectors,
+            100.0 * released.vectors as f64 / items as f64
+        );
+    }
     if let Some(released) = &released {
         text += &released_text(released, if into.is_some() { " (NULL)" } else { "" });
     }
