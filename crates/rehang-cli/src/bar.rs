@@ -20,7 +20,7 @@ const LINE_EVERY: Duration = Duration::from_secs(10);
 
 /// Does `work` while its progress is shown on stderr.
 ///
-/// Ctrl-C is left to the system: every output appears by a rename, so an interrupted run leaves nothing
+/// Ctrl-C is left to the system unless `end_at_ctrl_c` was called: every output appears by a rename, so an interrupted run leaves nothing
 /// half-written under an output's name.
 pub fn with_bar<T>(work: impl FnOnce(&Progress) -> T) -> T {
     let progress = Progress::default();

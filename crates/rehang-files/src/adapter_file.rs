@@ -64,16 +64,6 @@ pub fn inspect(path: &Path) -> Result<Inspected> {
     Ok(Inspected { adapter: path.to_owned(), old, new, geometry, uncertainty, handicap, training })
 }
 
-/// Whether a file holds an adapter, and not something else that rehang writes.
-///
-/// # Errors
-///
-/// [`ErrorKind::Io`](rehang_core::ErrorKind::Io).
-pub fn is_adapter(path: &Path) -> Result<bool> {
-    let bytes = fs_err::read(path).map_err(|error| Error::io("read", path, &error))?;
-    Ok(tensors::is_of(&bytes, &KIND))
-}
-
 /// Summary of a file that [`export_onnx`] wrote.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]

@@ -107,13 +107,6 @@ pub fn read(bytes: &[u8], kind: &FileKind) -> Result<(Metadata, BTreeMap<String,
     Ok((metadata, tensors))
 }
 
-/// Whether the metadata in these bytes state the format of this kind.
-pub fn is_of(bytes: &[u8], kind: &FileKind) -> bool {
-    let Ok((_, header)) = SafeTensors::read_metadata(bytes) else { return false };
-    let format = header.metadata().as_ref().and_then(|metadata| metadata.get("format"));
-    format.is_some_and(|format| format == kind.format)
-}
-
 /// Reads the tensors of any safetensors file, whatever its metadata; all have to be F32.
 ///
 /// PyTorch's BatchNorm counts its batches in an I64 tensor `….num_batches_tracked`. Nothing here reads these

@@ -81,8 +81,8 @@ pub struct SelectionRow {
 /// Comparison of methods on held-out pairs.
 ///
 /// The row with the largest mean area is the best one. Among the rows that are no farther behind it than one
-/// standard error of the difference, the first one is kept, which is the simplest. Where only agreement
-/// counts, the one with the least squared error is kept.
+/// standard error of the difference, the one with the best start is kept, the simplest of equals. Where only
+/// agreement counts, the one with the least squared error is kept.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Selection {
@@ -305,7 +305,7 @@ impl Task<'_> {
         }
         let criterion = first.parts.iter().find_map(|part| part.criterion.as_ref());
         let tie =
-            if criterion.is_some_and(Criterion::is_agreement) { Tie::LeastError } else { Tie::Simplest };
+            if criterion.is_some_and(Criterion::is_agreement) { Tie::LeastError } else { Tie::BestStart };
         let (best, kept) = choose(&mut measured, parameters.method, tie);
         compared.selection = Some(Selection {
             criterion: criterion.map(Criterion::name).unwrap_or_default(),
@@ -551,8 +551,8 @@ fn rows(splits: &[Vec<Served<'_>>], method: Method, seconds: f64) -> Result<Vec<
 /// Rule for the row that is kept among those within the spread of the best.
 #[derive(Clone, Copy)]
 enum Tie {
-    /// First row in the table.
-    Simplest,
+    /// Row that serves best at the switch, which people meet first; the simplest of equals.
+    BestStart,
     /// Row whose vectors are nearest to the native ones. Agreement looks at ten of them, and is the same for
     /// maps that labels tell apart by points.
     LeastError,
@@ -588,10 +588,12 @@ fn choose(measured: &mut [Measured], asked: Method, tie: Tie) -> (Option<usize>,
         row == best || behind <= spread.unwrap_or(0.0)
     };
     let error = |row: usize| measured[row].row.relative_error;
+    let start = |row: usize| measured[row].row.start;
     let kept = best.and_then(|best| {
         open.into_iter().filter(|&row| within(row, best)).reduce(|kept, row| match tie {
             Tie::LeastError if error(row) < error(kept) => row,
-            Tie::LeastError | Tie::Simplest => kept,
+            Tie::BestStart if start(row) > start(kept) => row,
+            Tie::LeastError | Tie::BestStart => kept,
         })
     });
     if let Some(best) = best_of_all {
@@ -689,13 +691,24 @@ mod tests {
         let (wavering, steady) = ([69.0, 71.6, 69.6, 70.8, 68.0], [69.8, 70.75, 68.85, 71.8, 67.8]);
         for (simple, is_kept) in [(wavering, true), (steady, false)] {
             let mut rows = [row(Method::Ridge, &simple), row(Method::KernelRidge, &best)];
-            let (first, kept) = choose(&mut rows, Method::Auto, Tie::Simplest);
+            let (first, kept) = choose(&mut rows, Method::Auto, Tie::BestStart);
             assert_eq!((first, kept), (Some(1), Some(usize::from(!is_kept))), "{:?}", rows[0].row);
             assert!((rows[0].row.behind - 0.2).abs() < 0.01 && rows[1].row.behind == 0.0);
             // Naming a method keeps its row.
-            assert_eq!(choose(&mut rows, Method::KernelRidge, Tie::Simplest).1, Some(1));
-            assert_eq!(choose(&mut rows, Method::Ridge, Tie::Simplest).1, Some(0));
+            assert_eq!(choose(&mut rows, Method::KernelRidge, Tie::BestStart).1, Some(1));
+            assert_eq!(choose(&mut rows, Method::Ridge, Tie::BestStart).1, Some(0));
         }
+    }
+
+    #[test]
+    fn within_the_spread_the_best_start_is_kept() {
+        let mut rows = [[69.0, 71.6], [70.0, 71.0], [60.0, 61.0]].map(|areas| row(Method::Ridge, &areas));
+        for (row, start) in rows.iter_mut().zip([63.0, 64.6, 70.0]) {
+            row.row.start = start;
+        }
+        assert_eq!(choose(&mut rows, Method::Auto, Tie::BestStart), (Some(1), Some(1)));
+        rows[0].row.start = 65.0;
+        assert_eq!(choose(&mut rows, Method::Auto, Tie::BestStart), (Some(1), Some(0)));
     }
 
     #[test]
@@ -705,7 +718,7 @@ mod tests {
         for (row, error) in rows.iter_mut().zip([0.6, 0.4, 0.5, 0.1]) {
             row.row.relative_error = error;
         }
-        assert_eq!(choose(&mut rows, Method::Auto, Tie::Simplest), (Some(1), Some(0)));
+        assert_eq!(choose(&mut rows, Method::Auto, Tie::BestStart), (Some(1), Some(0)));
         assert_eq!(choose(&mut rows, Method::Auto, Tie::LeastError), (Some(1), Some(1)));
         rows[2].row.relative_error = 0.3;
         assert_eq!(choose(&mut rows, Method::Auto, Tie::LeastError), (Some(1), Some(2)));
@@ -719,7 +732,7 @@ mod tests {
                 .map(|row| random.row(row).iter().map(|&value| 70.0 + f64::from(value)).collect())
                 .collect();
             let mut rows: Vec<Measured> = areas.iter().map(|areas| row(Method::Ridge, areas)).collect();
-            let (best, kept) = choose(&mut rows, Method::Auto, Tie::Simplest);
+            let (best, kept) = choose(&mut rows, Method::Auto, Tie::BestStart);
             let (best, kept) = (best.unwrap(), kept.unwrap());
             let behind = |row: usize| {
                 let differences: Vec<f64> =
@@ -750,11 +763,11 @@ mod tests {
             row(Method::Fct, &[69.0]),
         ];
         // The last row's mean is the largest, but over another part.
-        assert_eq!(choose(&mut rows, Method::Auto, Tie::Simplest), (Some(0), Some(0)));
-        assert_eq!(choose(&mut rows, Method::Fct, Tie::Simplest), (Some(2), Some(2)));
+        assert_eq!(choose(&mut rows, Method::Auto, Tie::BestStart), (Some(0), Some(0)));
+        assert_eq!(choose(&mut rows, Method::Fct, Tie::BestStart), (Some(2), Some(2)));
         assert_eq!((rows[2].row.behind, rows[2].row.spread), (1.0, None));
-        assert_eq!(choose(&mut rows, Method::LowRank, Tie::Simplest), (None, None));
-        assert_eq!(choose(&mut [], Method::Auto, Tie::Simplest), (None, None));
+        assert_eq!(choose(&mut rows, Method::LowRank, Tie::BestStart), (None, None));
+        assert_eq!(choose(&mut [], Method::Auto, Tie::BestStart), (None, None));
     }
 
     /// Makes vectors of which the old model sees a half, with noise.

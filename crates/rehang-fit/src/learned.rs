@@ -133,8 +133,8 @@ impl Default for NetworkOptions {
 ///    the same. Where [`FitParameters::queries`] are given, they ask in place of the held-out items. Where
 ///    [`FitParameters::metric`] is named, it is measured. A network that is slow to fit is fitted on the
 ///    first part only, unless it leads there.
-/// 2. The simplest row that is no farther behind the best one than one standard error of their difference is
-///    kept; where a method is named, only its rows count. It is fitted on all pairs.
+/// 2. Of the rows that are no farther behind the best one than one standard error of their difference, the one
+///    with the best start is kept; where a method is named, only its rows count. It is fitted on all pairs.
 /// 3. σ² is learned from out-of-fold residuals ([`crate::uncertainty_fit`]). Where no head is given, the
 ///    doubt of a head made of class means (or of k-means centres, without labels) is used.
 ///

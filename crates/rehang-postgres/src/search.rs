@@ -106,7 +106,7 @@ pub(crate) fn search_handicapped(
     })
 }
 
-/// Searches both spaces by the server's own function, in one call for some queries; `None` for a filter,
+/// Searches both spaces by the server's own function, in one round trip for [`TOGETHER`] queries; `None` for a filter,
 /// which that function does not know.
 pub(crate) fn search_fused(
     handle: &Handle,

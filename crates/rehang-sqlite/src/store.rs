@@ -72,13 +72,12 @@ impl SqliteStore {
         Ok(Self::on(Database::create(path.as_ref())?, SearchOptions::default()))
     }
 
-    /// Opens a gallery. One that an older rehang has written is brought up to this format first, in one
-    /// transaction. A process of the older rehang that has it open then fails at its next call.
+    /// Opens a gallery.
     ///
     /// # Errors
     ///
     /// An I/O error where there is no such file, a corrupt one where the file is no gallery, a conflict where
-    /// a newer rehang has written it, or an older one a file that is marked read-only.
+    /// it has another format than this rehang knows.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Ok(Self::on(Database::open(path.as_ref())?, SearchOptions::default()))
     }

@@ -979,7 +979,7 @@ pub trait Ledger: Send + Sync {
     ///
     /// # Errors
     ///
-    /// A wrong phase where an earlier version made the ledger, which has no place for one.
+    /// Those of the store.
     fn keep_bridge(&self, _kept: Option<(&str, &Bridge)>) -> Result<()> {
         Ok(())
     }

@@ -170,11 +170,11 @@ fn table(text: &mut String, selection: &Selection) {
     if let (Some(kept), Some(best)) = (selection.kept, selection.best)
         && kept != best
     {
-        // Rows stand from simple to complicated.
-        let better = if kept < best { "is simpler" } else { "has a smaller error" };
+        let [start, best_start] = [kept, best].map(|row| selection.rows[row].start);
+        let better = if start > best_start { "serves better at the switch" } else { "has a smaller error" };
         let _ = writeln!(
             text,
-            "\n* {better} than {} and not behind it by more than the spread.",
+            "\n* {better} than {} and is not behind it by more than the spread.",
             selection.rows[best].method
         );
     }

@@ -175,7 +175,7 @@ BEGIN
     IF upgrade #>> '{old,model}' = way.serving THEN
         SELECT b.fingerprint, b.share, b.model, b.width INTO way.bridge, way.share, way.other, way.other_width
             FROM rehang.bridge AS b WHERE b.gallery = way.number AND b.fingerprint = upgrade #>> '{bridge,fingerprint}';
-    ELSIF upgrade #>> '{new,model}' = way.serving AND upgrade ->> 'phase' <> 'finished' AND upgrade ->> 'serving' IN ('fused', 'merged')
+    ELSIF upgrade #>> '{new,model}' = way.serving AND upgrade ->> 'phase' <> 'finished' AND upgrade ->> 'serving' = 'fused'
         AND jsonb_typeof(upgrade -> 'fusion') = 'object' THEN
         SELECT s.name, s.dimension INTO way.other, way.other_width
             FROM rehang.space AS s WHERE s.gallery = way.number AND s.name = upgrade #>> '{old,model}';
