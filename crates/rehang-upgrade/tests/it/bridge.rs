@@ -206,18 +206,3 @@ fn a_bridge_lasts_from_the_pairs_to_the_switch_and_a_rollback_takes_it_away() {
     use_bridge(&store, &bridge);
     assert!(bridged(&store));
 }
-
-#[test]
-fn an_older_rehang_reads_every_record_without_a_bridge() {
-    let (store, _) = started(3);
-    let format = |store: &MemoryStore| {
-        let (_, text) = store.document("upgrade").unwrap().unwrap();
-        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
-        (value["format"].as_u64().unwrap(), value.get("bridge").is_some())
-    };
-    assert_eq!(format(&store), (5, false));
-    use_bridge(&store, &bridge(0.5));
-    assert_eq!(format(&store), (6, true));
-    set_bridge(&store, &old_space(), &new_space(), None).unwrap();
-    assert_eq!(format(&store), (5, false));
-}

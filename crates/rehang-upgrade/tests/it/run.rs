@@ -638,23 +638,6 @@ fn a_fill_that_died_goes_on_where_it_was() {
 }
 
 #[test]
-fn a_record_that_does_not_say_whose_the_adapted_vectors_are_has_them_made_again() {
-    let (store, world, _) = half_filled();
-    let (version, text) = store.document("upgrade").unwrap().unwrap();
-    let mut record: serde_json::Value = serde_json::from_str(&text).unwrap();
-    record.as_object_mut().unwrap().remove("adapted_before").unwrap();
-    record["format"] = 2.into();
-    store.set_document("upgrade", Some(version), &record.to_string()).unwrap();
-    assert_eq!(plan(&store, &world.setup()).unwrap().to_adapt, PAGES);
-    assert_eq!(start(&store, &world.setup(), &Unobserved).unwrap().adapted, PAGES);
-    // From now on the record says whose they are, in a form that a rehang refuses that does not know it.
-    let (_, text) = store.document("upgrade").unwrap().unwrap();
-    let record: serde_json::Value = serde_json::from_str(&text).unwrap();
-    assert_eq!((&record["format"], &record["adapted_before"]), (&5.into(), &false.into()));
-    assert_eq!(start(&store, &world.setup(), &Unobserved).unwrap().adapted, 0);
-}
-
-#[test]
 fn wherever_a_start_with_another_adapter_dies_no_vector_of_the_former_one_is_left() {
     let (first, other) = (World::new(), World { adapter: common::other_adapter(), ..World::new() });
     let start =
