@@ -502,9 +502,9 @@ impl Configuration {
     ///
     /// As [`Configuration::planned`].
     pub fn under_way(&self, store: &dyn Ledger) -> Result<Planned> {
-        let record = Recorded::read(store)?.map(|recorded| recorded.record).filter(|record| {
-            record.is_live() && !record.is_plain() && record.is_between(&self.old.name, &self.new.name)
-        });
+        let record = Recorded::read(store)?
+            .map(|recorded| recorded.record)
+            .filter(|record| record.is_between(&self.old.name, &self.new.name) && !record.adapter.is_empty());
         let Some(record) = record.filter(|_| !self.names_adapter()) else { return self.planned(store) };
         let Some(adapter) = kept::adapter(store, &record.adapter)? else { return self.planned(store) };
         Ok(Planned {
