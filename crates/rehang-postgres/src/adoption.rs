@@ -777,8 +777,7 @@ fn or_renamed(database: &Database, options: &TableOptions, error: Error) -> Erro
 }
 
 /// Makes the functions of a gallery anew, by the present names of its table and columns: a function names
-/// columns by the names of when it was
-/// made.
+/// columns by the names of when it was made.
 fn renew(
     connection: &mut Connection,
     known: &Known,

@@ -233,8 +233,7 @@ pub(crate) fn truncate_triggers(g: i32, table: &Table) -> String {
 }
 
 /// Counts the triggers of a gallery that its table lacks, or that do not fire in every session. A partition
-/// that came later is told [elsewhere](without_truncate)
-/// to have none of `TRUNCATE`.
+/// that came later is told [elsewhere](without_truncate) to have none of `TRUNCATE`.
 pub(crate) fn missing_triggers(g: i32, table: &Table) -> String {
     let is_there = format!(
         "EXISTS (SELECT 1 FROM pg_trigger AS t WHERE t.tgrelid = p.relid AND t.tgenabled = 'A' AND t.tgname = w.name AND t.tgfoid = to_regprocedure('rehang.changed_{g}()'))"
@@ -357,8 +356,8 @@ pub(crate) fn end_moves(g: i32, qualified: Option<&str>) -> String {
 /// Every name in it is the server's: where an operator cannot be named in full (`IN`, `IS DISTINCT FROM`),
 /// its operands are of the server's own types.
 ///
-/// Nothing of pgvector's is named: an extension moves to another schema
-/// (`ALTER EXTENSION vector SET SCHEMA`), and the application writes on.
+/// Nothing of pgvector's is named: an extension moves to another schema (`ALTER EXTENSION vector SET
+/// SCHEMA`), and the application writes on.
 pub(crate) fn trigger_function(g: i32, table: &Table, spaces: &[SpaceRow]) -> String {
     let tables_of = |n: i32, row: &SpaceRow| {
         let vectors = if row.in_column.is_none() { vec![format!("rehang.vector_{n}")] } else { Vec::new() };

@@ -1084,8 +1084,7 @@ pub trait Index: Send + Sync {
     }
 
     /// Share of the true `k` nearest neighbours that [`Index::search`] finds, over `samples` stored vectors
-    /// as queries
-    /// (the vector itself counts); 1 for exact indexes. Read-only.
+    /// as queries (the vector itself counts); 1 for exact indexes. Read-only.
     fn recall(&self, space: &str, samples: usize, k: usize) -> Result<f64>;
 
     /// Whether searches of a space are as fast as they can be: no index has to be made for them first. The

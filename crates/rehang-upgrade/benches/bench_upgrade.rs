@@ -2,11 +2,9 @@
 //! [ITEMS [ROUNDS]]`.
 //!
 //! Prints the rate at which the store takes vectors that are ready (raw) and the rate of `start` (make the
-//! space, read, adapt, order,
-//! write), in turns on copies of one gallery, with medians; how long another application's writes wait beside
-//! a `start`; and
-//! how busy a backfill keeps an encoder that does one batch after the other. The numbers of items written are
-//! asserted.
+//! space, read, adapt, order, write), in turns on copies of one gallery, with medians; how long another
+//! application's writes wait beside a `start`; and how busy a backfill keeps an encoder that does one batch
+//! after the other. The numbers of items written are asserted.
 
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "a measurement reads clocks and prints")]
 
@@ -158,9 +156,8 @@ fn main() -> Result<()> {
 }
 
 /// A `start` while an application adds and deletes an item again and again, and how long it waits. Like
-/// another process, the
-/// application has a handle of its own: it takes SQLite's lock, and not the lock that the threads of one
-/// store share.
+/// another process, the application has a handle of its own: it takes SQLite's lock, and not the lock that
+/// the threads of one store share.
 fn beside_an_application(
     store: &SqliteStore,
     items: usize,

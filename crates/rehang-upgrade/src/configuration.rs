@@ -495,8 +495,8 @@ impl Configuration {
     }
 
     /// Plans the upgrade that is under way: by the adapter of its record, whatever was fitted since. Where
-    /// none
-    /// is under way by a map, or the file names an adapter, it is planned [anew](Configuration::planned).
+    /// none is under way by a map, or the file names an adapter, it is planned
+    /// [anew](Configuration::planned).
     ///
     /// # Errors
     ///

@@ -75,8 +75,7 @@ pub enum Serving {
     #[default]
     Mixed,
     /// Native vectors by the new query, all others by both models together ([`UpgradeRecord::fusion`]):
-    /// better around the switch, as long as
-    /// the application has the old model's queries too.
+    /// better around the switch, as long as the application has the old model's queries too.
     Fused,
 }
 
@@ -103,16 +102,14 @@ pub struct UpgradeRecord {
     /// Vectors and queries that searches after the switch use.
     pub serving: Serving,
     /// The newest revision when it began: items with a later one came or changed during the upgrade, and go
-    /// to the front of
-    /// the queue. A hint for the queue and no more: nothing is wrong where revisions do not come in the order
-    /// of time.
+    /// to the front of the queue. A hint for the queue and no more: nothing is wrong where revisions do not
+    /// come in the order of time.
     pub since: Option<Revision>,
     /// Whether the old space of a finished upgrade is gone: it is dropped once, whatever takes its name
     /// later.
     pub dropped: bool,
-    /// Handicap that searches add to the distance of adapted vectors: [`rehang_core::adapter::Adapter::handicap`]
-    /// of the adapter that fills
-    /// the new space.
+    /// Handicap that searches add to the distance of adapted vectors:
+    /// [`rehang_core::adapter::Adapter::handicap`] of the adapter that fills the new space.
     pub handicap: f64,
     /// Handicap of the old space, where an earlier upgrade left adapted vectors in it.
     pub old_handicap: f64,
@@ -125,12 +122,10 @@ pub struct UpgradeRecord {
     #[serde(default)]
     pub refitting: bool,
     /// The epoch of the new space in which this plan fills it; every write of an adapted vector for it
-    /// carries it. `None` until the
-    /// space is there.
+    /// carries it. `None` until the space is there.
     pub epoch: Option<Epoch>,
-    /// How fused searches judge what is not native: [`rehang_core::Adapter::fusion`] of the adapter that fills the
-    /// new space. `None` where searches
-    /// are not fused.
+    /// How fused searches judge what is not native: [`rehang_core::Adapter::fusion`] of the adapter that
+    /// fills the new space. `None` where searches are not fused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fusion: Option<Fusion>,
     /// Bridge over which queries go to the old space while that serves; `None` where they go there as they

@@ -78,8 +78,7 @@ arguments! {
         /// Let auto compare networks too (residual-mlp, fct, fastfill), which takes minutes to hours.
         networks: bool = [long],
         /// Keep the best map of those that can be tried within this time (60s, 5min), closed forms first.
-        /// What is left out is named; another run may try
-        /// others.
+        /// What is left out is named; another run may try others.
         within: Option<String> = [long, value_name = "TIME"],
         /// Fit the named method alone: it is not compared with the others on held-out pairs, which takes most
         /// of the time.

@@ -124,8 +124,7 @@ pub fn searches(address: &str, adapter: &Adapter, rows: usize) {
 }
 
 /// Searches by queries of both models, by SQL and by the library in turns, each answer held against the other
-/// one's, beside `rehang.search` by
-/// the one model that serves.
+/// one's, beside `rehang.search` by the one model that serves.
 pub fn by_both_models(address: &str, mut adapter: Adapter, rows: usize) {
     let server = Postgres::new(address.into());
     server.make("documents", rows);
@@ -205,8 +204,8 @@ pub fn by_both_models(address: &str, mut adapter: Adapter, rows: usize) {
 }
 
 /// Times a search under a policy of row security: a role that sees every second row, by a plain query of the
-/// table and by `rehang.search`, each also
-/// by the owner, who sees all. What the role finds is held against the rows it may see, compared one by one.
+/// table and by `rehang.search`, each also by the owner, who sees all. What the role finds is held against
+/// the rows it may see, compared one by one.
 pub fn policies(address: &str, adapter: &Adapter, rows: usize) {
     const K: i64 = 10;
     let server = Postgres::new(address.into());

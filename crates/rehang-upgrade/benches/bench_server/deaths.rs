@@ -1,6 +1,6 @@
 //! Four workers, each a process of its own, embed a whole gallery while an application writes and searches
-//! it; two of them are killed. In the end every
-//! item has the new model's vector of the text that the application wrote last.
+//! it; two of them are killed. In the end every item has the new model's vector of the text that the
+//! application wrote last.
 
 use std::collections::BTreeMap;
 use std::process::{Child, Command};

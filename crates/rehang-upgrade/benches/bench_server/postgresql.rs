@@ -149,8 +149,7 @@ impl Application for Statements {
     }
 
     /// The server knows where searches go. A switch between the two functions makes the query one of the
-    /// other model, which the second
-    /// refuses: the application asks again.
+    /// other model, which the second refuses: the application asks again.
     fn search(&mut self, at: usize, _to_new: bool) -> usize {
         let Self(client) = self;
         loop {

@@ -3,9 +3,9 @@
 //!
 //! No list of the pairs is kept: they are the items at the beginning of the gallery's shuffle
 //! ([`crate::live::sample`]) that are native and have an old vector. A pair's old vector alone decides
-//! whether it
-//! is held out. So nothing can disagree with the gallery. Held-out pairs stay held out in a larger sample,
-//! and an item that is in the gallery twice is held out both times or never. The adapter and the report are
+//! whether it is held out. So nothing can disagree with the gallery. Held-out pairs stay held out in a larger
+//! sample, and an item that is in the gallery twice is held out both times or never. The adapter and the
+//! report are
 //! [files of the gallery](kept); a document names the last adapter.
 //!
 //! A backfill makes the worst items native first. So held-out natives are a random sample only up to the

@@ -2,10 +2,9 @@
 //! kernel ridge, if ever.
 //!
 //! Both are fitted on the first pairs of a random order and served to test parts that no fit has seen, with
-//! their own handicaps in the
-//! default order. The sets are the two largest of texts, and one that `laboratory/bench/made-set.py` makes:
-//! 1,536 → 3,072 coordinates, where
-//! both spaces are curved images of one latent space, so that no linear map is right.
+//! their own handicaps in the default order. The sets are the two largest of texts, and one that
+//! `laboratory/bench/made-set.py` makes: 1,536 → 3,072 coordinates, where both spaces are curved images of
+//! one latent space, so that no linear map is right.
 
 use std::fmt::Write as _;
 use std::path::Path;
