@@ -157,7 +157,7 @@ impl<'a> Refitting<'a> {
             {
                 return Ok(*pairs);
             }
-            let pairs = self.adapter(map)?.map(|adapter| adapter.training.pairs);
+            let pairs = kept::adapter(self.upgrade.store(), map)?.map(|adapter| adapter.training.pairs);
             self.first.set((map.into(), pairs)).ok();
             Ok(pairs)
         })
