@@ -48,7 +48,7 @@ pub const ARROWS: &[(&str, &[&str])] = &[
     ("xtask", XTASK),
 ];
 
-/// What the one crate for applications passes on.
+/// Crates that the one crate for applications passes on.
 const FACADE: &[&str] = &[
     "rehang-core",
     "rehang-files",
