@@ -745,10 +745,10 @@ mod tests {
                 ),
             "{fault}"
         );
-        assert_eq!(said(&[("rehang", 4)]), [""; 0]);
-        assert!(said(&[("rehang", 3)])[0].starts_with("4 files"));
-        assert!(said(&[("rehang", 5)])[0].contains("only 4 files"));
-        assert!(said(&[("rehang", 4), ("rehang-gone", 4)])[0].contains("rehang-gone is not needed"));
+        assert_eq!(said(&[("rehang-core", 4)]), [""; 0]);
+        assert!(said(&[("rehang-core", 3)])[0].starts_with("4 files"));
+        assert!(said(&[("rehang-core", 5)])[0].contains("only 4 files"));
+        assert!(said(&[("rehang-core", 4), ("rehang-gone", 4)])[0].contains("rehang-gone is not needed"));
     }
 
     #[test]
