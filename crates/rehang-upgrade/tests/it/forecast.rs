@@ -321,7 +321,7 @@ fn the_same_items_ask(digits: &Digits, config: &Path) {
 #[test]
 fn where_few_ask_those_kept_for_measuring_take_over_and_it_is_said() {
     let (digits, folder) = (Digits::read(), tempfile::tempdir().unwrap());
-    let config = digits.begun(folder.path(), 250);
+    let config = digits.begun(folder.path(), 320);
     let upgrade = Upgrade::open(&config).unwrap();
     let before = forecast(&upgrade);
     assert!(before.items < 70 && said(&before).is_none(), "{before:?}");
