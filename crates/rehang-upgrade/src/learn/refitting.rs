@@ -86,7 +86,9 @@ impl<'a> Refitting<'a> {
             let asking = scope.spawn(move || in_parallel(move || self.answer(&heard)));
             let summary = {
                 // Sending fails only where the thread that answers has ended. The channel ends with this block.
-                let tell = move |counts: &Counts| drop(counted.send(*counts));
+                let tell = move |counts: &Counts| {
+                    counted.send(*counts).ok();
+                };
                 run(&tell)
             };
             let is_over = summary.as_ref().map_or(true, |summary| {
