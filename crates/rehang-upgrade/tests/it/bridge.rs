@@ -7,7 +7,7 @@ use rehang_core::{Bridge, Matrix, Remedy, Space};
 use rehang_encode::Encoder;
 use rehang_files::bridge_file::fingerprint;
 use rehang_sqlite::SqliteStore;
-use rehang_store::{Files, Filter, Index, Ledger};
+use rehang_store::{Files, Filter, Index};
 use rehang_store_tests::MemoryStore;
 use rehang_upgrade::{
     BridgeInUse, OrderSettings, Phase, Query, Recorded, SearchAnswer, Serving, Unobserved, Upgrade,
