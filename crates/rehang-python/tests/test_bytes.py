@@ -55,8 +55,8 @@ def test_auto_with_its_table(pairs: Any, rehang_cli: Any, tmp_path: Path) -> Non
     old, new, _ = pairs
     np.save(tmp_path / "old.npy", old[:300])
     np.save(tmp_path / "new.npy", new[:300])
-    said = rehang_cli("fit", "--old=old.npy", "--new=new.npy", "--epochs=1", "-o", "a.safetensors")
-    adapter = rehang.fit(old[:300], new[:300], epochs=1)
+    said = rehang_cli("fit", "--old=old.npy", "--new=new.npy", "--networks", "--epochs=1", "-o", "a.safetensors")
+    adapter = rehang.fit(old[:300], new[:300], networks=True, epochs=1)
     assert adapter.to_bytes() == (tmp_path / "a.safetensors").read_bytes()
     assert adapter.answer is not None
     for answer in (said, adapter.answer):
