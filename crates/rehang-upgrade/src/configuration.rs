@@ -486,12 +486,7 @@ impl Configuration {
             return self.planned_plain(store);
         }
         let adapter = self.read_adapter(store).map_err(|error| self.with_name(error))?;
-        Ok(Planned {
-            old: Space { normalised: adapter.old.normalised, ..self.old.clone() },
-            new: Space { normalised: adapter.output_space().normalised, ..self.new.clone() },
-            adapter: Some(adapter),
-            order: self.order(store)?,
-        })
+        self.planned_by(store, adapter)
     }
 
     /// Plans the upgrade that is under way: by the adapter of its record, whatever was fitted since. Where
@@ -507,6 +502,11 @@ impl Configuration {
             .filter(|record| record.is_between(&self.old.name, &self.new.name) && !record.adapter.is_empty());
         let Some(record) = record.filter(|_| !self.names_adapter()) else { return self.planned(store) };
         let Some(adapter) = kept::adapter(store, &record.adapter)? else { return self.planned(store) };
+        self.planned_by(store, adapter)
+    }
+
+    /// Plans the upgrade by an adapter, with the spaces as it has them.
+    fn planned_by(&self, store: &dyn Ledger, adapter: Arc<Adapter>) -> Result<Planned> {
         Ok(Planned {
             old: Space { normalised: adapter.old.normalised, ..self.old.clone() },
             new: Space { normalised: adapter.output_space().normalised, ..self.new.clone() },
