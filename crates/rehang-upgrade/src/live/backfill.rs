@@ -145,7 +145,7 @@ pub enum Event {
         alone: bool,
         /// Whether all that waits came since the backfill began. These items are embedded, and nothing
         /// is claimed after them: an application that goes on writing would otherwise keep the
-        /// backfill for ever.
+        /// backfill for ever. What others hold counts as waiting.
         late: bool,
     },
     /// The answer to [`Action::Claim`] where the item is not to be tried again: too many workers have
@@ -369,7 +369,23 @@ impl Backfill {
         let mut actions = Vec::new();
         self.take_in(now_ms, event, &mut actions);
         self.decide(now_ms, &mut actions);
+        self.keep_what_was_claimed_again(&mut actions);
         (self, actions)
+    }
+
+    /// Takes items out of releases that are in hand once more: an item that was changed is free in the store,
+    /// so a claim gives it again while its former content is at the encoder. Where the lease of the new claim
+    /// were given back with the former one, another worker would embed the item too.
+    fn keep_what_was_claimed_again(&self, actions: &mut Vec<Action>) {
+        let in_hand: BTreeSet<ItemKey> = match actions[..] {
+            [] => return,
+            _ => self.in_hand().collect(),
+        };
+        actions.retain_mut(|action| {
+            let Action::Release { keys } = action else { return true };
+            keys.retain(|key| !in_hand.contains(key));
+            !keys.is_empty()
+        });
     }
 
     fn native(&self) -> u64 {
@@ -406,6 +422,8 @@ impl Backfill {
                 self.held_by_others = held_by_others;
                 let waits = if keys.is_empty() && held_by_others > 0 { CLAIM_AGAIN_MS } else { 0 };
                 self.claim_again_ms = now_ms.saturating_add(waits);
+                // An item that was changed while it waited is embedded once, as it is now.
+                self.ready.retain(|key| !keys.contains(key));
                 self.ready.extend(keys);
             }
             Event::GivenUp(attempt) => {
@@ -730,7 +748,9 @@ impl Backfill {
         }
         let rests = self.resting.values().filter(|rest| rest.held).map(|rest| rest.until_ms);
         let untaken = self.untaken.values().filter(|untaken| untaken.waits).map(|untaken| untaken.until_ms);
-        rests.chain(untaken).chain((self.held_by_others > 0).then_some(self.claim_again_ms)).min()
+        // Where all that waits came since the beginning, so did what others hold of it.
+        let is_held = self.held_by_others > 0 && !self.late;
+        rests.chain(untaken).chain(is_held.then_some(self.claim_again_ms)).min()
     }
 
     /// Ends the rests that are over and gives their items. These go back to the queue, from which they come
@@ -1207,18 +1227,40 @@ mod tests {
         assert_eq!(actions[0], Action::Release { keys: keys([7, 9]) });
     }
 
+    /// The store frees an item that changes, so that a claim may give it to the worker that has it in hand.
+    #[test]
+    fn an_item_that_is_claimed_again_is_embedded_once_more_and_stays_leased() {
+        let state = Backfill::new(Limits { batch: 1, workers: 2, ..Limits::default() });
+        let (state, _) = state.step(0, Event::Begin);
+        let (state, _) = state.step(0, looked(9, 0, Request::Run));
+        let encode = |batch, number: u64| Action::Encode { batch, keys: keys([number]) };
+        let (state, actions) = state.step(0, claimed(keys([7, 8, 9])));
+        assert_eq!(actions, [encode(0, 7), encode(1, 8), Action::Claim { limit: 1 }]);
+        let (state, actions) = state.step(0, claimed(keys([9])));
+        assert_eq!(actions, [Action::Claim { limit: 1 }], "9 waits already");
+        let (state, _) = state.step(0, claimed(keys([8])));
+        let (state, actions) = state.step(0, Event::Encoded { batch: 0, failures: vec![] });
+        assert_eq!(actions[..2], [Action::Write { batch: 0 }, encode(2, 9)]);
+        let (state, actions) = state.step(0, Event::Encoded { batch: 1, failures: vec![] });
+        assert_eq!(actions[..2], [Action::Write { batch: 1 }, encode(3, 8)]);
+        let (_, actions) = state.step(0, Event::Written { batch: 1, outcomes: vec![] });
+        assert!(!actions.contains(&Action::Release { keys: keys([8]) }), "8 is at the encoder as it is now");
+    }
+
     #[test]
     fn it_claims_nothing_after_items_that_came_since_it_began() {
-        let state = Backfill::new(Limits { batch: 2, rest_ms: 100, ..Limits::default() });
-        let (state, _) = state.step(0, Event::Begin);
-        let (state, _) = state.step(0, looked(4, 0, Request::Run));
-        let late = Event::Claimed { keys: keys([3]), held_by_others: 0, alone: false, late: true };
-        let (state, actions) = state.step(0, late);
-        assert_eq!(actions, [Action::Encode { batch: 0, keys: keys([3]) }]);
-        let (state, _) = state.step(10, Event::Encoded { batch: 0, failures: vec![] });
-        let written = Event::Written { batch: 0, outcomes: vec![(3.into(), WriteOutcome::Written)] };
-        let (_, actions) = state.step(20, written);
-        assert_eq!(actions, [Action::End(Ending::NothingLeft)]);
+        for held_by_others in [0, 4] {
+            let state = Backfill::new(Limits { batch: 2, rest_ms: 100, ..Limits::default() });
+            let (state, _) = state.step(0, Event::Begin);
+            let (state, _) = state.step(0, looked(4, 0, Request::Run));
+            let late = Event::Claimed { keys: keys([3]), held_by_others, alone: false, late: true };
+            let (state, actions) = state.step(0, late);
+            assert_eq!(actions, [Action::Encode { batch: 0, keys: keys([3]) }]);
+            let (state, _) = state.step(10, Event::Encoded { batch: 0, failures: vec![] });
+            let written = Event::Written { batch: 0, outcomes: vec![(3.into(), WriteOutcome::Written)] };
+            let (_, actions) = state.step(20, written);
+            assert_eq!(actions, [Action::End(Ending::NothingLeft)], "{held_by_others} held by others");
+        }
     }
 
     #[test]
