@@ -69,9 +69,9 @@ mod tests {
 
     #[test]
     fn a_build_without_object_stores_says_what_to_do() {
-        let said = folder_there(Path::new("s3://bucket/old")).unwrap_err().to_string();
+        let message = folder_there(Path::new("s3://bucket/old")).unwrap_err().to_string();
         for words in ["s3://bucket/old", "mounted", "--features objects"] {
-            assert!(said.contains(words), "{said}");
+            assert!(message.contains(words), "{message}");
         }
     }
 }

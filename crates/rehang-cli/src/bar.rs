@@ -114,12 +114,12 @@ struct Lines {
     stage_started: Instant,
     last: Instant,
     /// State that the last line was about. A follower that waits for days says so once.
-    said: Option<ProgressSnapshot>,
+    last_shown: Option<ProgressSnapshot>,
 }
 
 impl Lines {
     fn new() -> Self {
-        Self { stage: Stage::default(), stage_started: Instant::now(), last: Instant::now(), said: None }
+        Self { stage: Stage::default(), stage_started: Instant::now(), last: Instant::now(), last_shown: None }
     }
 }
 
@@ -129,20 +129,20 @@ impl View for Lines {
             self.stage_started = Instant::now();
         } else if self.last.elapsed() >= LINE_EVERY && !now.stage.is_empty() {
             self.last = Instant::now();
-            if now.total == 0 && self.said.as_ref() == Some(now) {
+            if now.total == 0 && self.last_shown.as_ref() == Some(now) {
                 return;
             }
-            self.said = Some(now.clone());
+            self.last_shown = Some(now.clone());
             let seconds = self.stage_started.elapsed().as_secs_f64();
             let rate = now.done as f64 / seconds.max(1e-9);
-            let left = if now.total > now.done && rate > 0.0 {
+            let time_left = if now.total > now.done && rate > 0.0 {
                 format!(", {:.0} s left", (now.total - now.done) as f64 / rate)
             } else {
                 String::new()
             };
             let total = if now.total > 0 { format!("/{}", now.total) } else { String::new() };
             let line =
-                format!("{}: {}{total} {} {} ({rate:.1}/s{left})", now.stage, now.done, now.unit, now.note);
+                format!("{}: {}{total} {} {} ({rate:.1}/s{time_left})", now.stage, now.done, now.unit, now.note);
             say(&line);
         }
     }

@@ -31,17 +31,17 @@ pub fn said(error: &Error) -> String {
 /// them.
 pub fn in_flags(text: &str) -> String {
     let Some(flags) = CALLED.get() else { return text.to_owned() };
-    let mut said = String::new();
+    let mut worded = String::new();
     for (place, part) in text.split('`').enumerate() {
         let option = flags.parameter(part);
         match place % 2 {
-            0 => said += part,
-            _ if flags.is_positional(part) => said += &format!("the {}", part.replace('_', " ")),
-            _ if option == part => said += &format!("`{part}`"),
-            _ => said += &option,
+            0 => worded += part,
+            _ if flags.is_positional(part) => worded += &format!("the {}", part.replace('_', " ")),
+            _ if option == part => worded += &format!("`{part}`"),
+            _ => worded += &option,
         }
     }
-    said
+    worded
 }
 
 /// Words a remedy as the command line puts it.
@@ -62,8 +62,8 @@ impl Flags {
     fn of_subcommand(mut command: Command, matches: &ArgMatches) -> Self {
         let mut matches = matches;
         while let Some((name, inner)) = matches.subcommand() {
-            let Some(found) = command.find_subcommand(name) else { break };
-            command = found.clone();
+            let Some(subcommand) = command.find_subcommand(name) else { break };
+            command = subcommand.clone();
             matches = inner;
         }
         Self(command)
@@ -76,10 +76,10 @@ impl Wording for Flags {
     fn parameter(&self, name: &str) -> String {
         let flag = name.replace('_', "-");
         let options = || self.0.get_arguments().filter(|option| !option.is_positional());
-        let found = options()
+        let argument = options()
             .find(|option| option.get_id() == name)
             .or_else(|| options().find(|option| option.get_long() == Some(flag.as_str())));
-        found.map_or_else(
+        argument.map_or_else(
             || name.to_owned(),
             |option| match (option.get_long(), option.get_short()) {
                 (Some(long), _) => format!("--{long}"),

@@ -34,7 +34,11 @@ impl Connection {
     ///
     /// An invalid option for a file of certificates that cannot be read or holds none, and for the address of
     /// a proxy that cannot be one.
-    pub fn to(url: &str, own: &OwnRoots<'_>, variable: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
+    pub fn to(
+        url: &str,
+        own_roots: &OwnRoots<'_>,
+        variable: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Self> {
         let machine = Machine::from_url(url);
         let proxies = Proxies::from_environment(variable)?;
         let proxy = machine.as_ref().and_then(|machine| proxies.before(machine)).cloned();
@@ -45,13 +49,13 @@ impl Connection {
         });
         let speaks_tls = machine.as_ref().is_some_and(|machine| machine.is_tls)
             || proxy.as_ref().is_some_and(Proxy::is_tls);
-        let roots = (speaks_tls || own.file.is_some()).then(|| Roots::load(Some(own), variable));
+        let roots = (speaks_tls || own_roots.file.is_some()).then(|| Roots::load(Some(own_roots), variable));
         Ok(Self {
             machine,
             proxy,
             spoken: spoken.transpose()?,
             roots: roots.transpose()?,
-            key: own.key.to_owned(),
+            key: own_roots.key.to_owned(),
         })
     }
 
@@ -59,7 +63,8 @@ impl Connection {
     pub fn configure(&self, settings: ConfigBuilder<AgentScope>) -> ConfigBuilder<AgentScope> {
         let settings = settings.proxy(self.spoken.clone());
         let Some(roots) = &self.roots else { return settings };
-        let certificates = roots.certificates().iter().map(|one| Certificate::from_der(one).to_owned());
+        let certificates =
+            roots.certificates().iter().map(|certificate| Certificate::from_der(certificate).to_owned());
         let tls = TlsConfig::builder()
             .root_certs(RootCerts::from(certificates))
             .unversioned_rustls_crypto_provider(Arc::new(ring::default_provider()));
@@ -86,12 +91,12 @@ impl Connection {
         }
         let proxy = self.proxy.as_ref()?;
         match error {
-            Failed::ConnectProxyFailed(said) => match status_in(said) {
+            Failed::ConnectProxyFailed(words) => match status_in(words) {
                 Some(407) => Some(proxy.wants_password()),
                 // The proxy has tried: the service is not there, or not now.
                 Some(500..=599) => None,
                 Some(status) => Some(proxy.refuses(host, format!("status {status}"))),
-                None => Some(proxy.is_down(host, said)),
+                None => Some(proxy.is_down(host, words)),
             },
             _ if is_unknown(error) && self.spoken.as_ref().is_some_and(ureq::Proxy::resolve_target) => {
                 let why = "the name is looked up on this machine, which does not know it; with socks5h:// the proxy looks it up";
@@ -127,8 +132,8 @@ fn is_unknown(error: &Failed) -> bool {
 
 /// Reads the status out of what the client says of a proxy that makes no connection: "proxy server responded
 /// 407/407".
-fn status_in(said: &str) -> Option<u16> {
-    said.split(|letter: char| !letter.is_ascii_digit()).find(|word| word.len() == 3)?.parse().ok()
+fn status_in(words: &str) -> Option<u16> {
+    words.split(|letter: char| !letter.is_ascii_digit()).find(|word| word.len() == 3)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -139,17 +144,17 @@ mod tests {
     fn a_name_that_is_not_found_is_that_of_the_proxy_or_one_that_it_should_look_up() {
         let blamed = |proxy: &str| {
             let variable = |name: &str| (name == "ALL_PROXY").then(|| proxy.to_owned());
-            let own = OwnRoots { key: "root_certificates", file: None };
-            let connection = Connection::to("http://embed.corp.example", &own, &variable).unwrap();
-            let said = std::io::Error::other("failed to lookup address information: unknown");
-            [Failed::HostNotFound, Failed::Io(said)]
+            let own_roots = OwnRoots { key: "root_certificates", file: None };
+            let connection = Connection::to("http://embed.corp.example", &own_roots, &variable).unwrap();
+            let lookup_failure = std::io::Error::other("failed to lookup address information: unknown");
+            [Failed::HostNotFound, Failed::Io(lookup_failure)]
                 .map(|error| connection.blame(&error).unwrap().to_string())
         };
         for (proxy, words) in [("http://proxy:3128", "no such host"), ("socks5://proxy", "socks5h://")] {
-            for said in blamed(proxy) {
+            for message in blamed(proxy) {
                 assert!(
-                    said.contains(&format!("the proxy {proxy} (ALL_PROXY)")) && said.contains(words),
-                    "{said}"
+                    message.contains(&format!("the proxy {proxy} (ALL_PROXY)")) && message.contains(words),
+                    "{message}"
                 );
             }
         }

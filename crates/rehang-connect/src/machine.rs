@@ -24,12 +24,12 @@ impl Machine {
     /// assert_eq!((machine.host.as_str(), machine.port, machine.is_tls), ("qdrant.corp.example", 443, true));
     /// ```
     pub fn from_url(url: &str) -> Option<Self> {
-        let (scheme, rest) = url.split_once("://")?;
+        let (scheme, after_scheme) = url.split_once("://")?;
         let is_tls = scheme.eq_ignore_ascii_case("https");
         if !is_tls && !scheme.eq_ignore_ascii_case("http") {
             return None;
         }
-        let authority = rest.split(['/', '?', '#']).next()?;
+        let authority = after_scheme.split(['/', '?', '#']).next()?;
         let authority = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
         let (host, port) = split_port(authority);
         let port = port.unwrap_or(if is_tls { 443 } else { 80 });

@@ -47,7 +47,7 @@ impl Proxies {
     /// An invalid option for a proxy whose address cannot be one. The address is not repeated, since it may
     /// hold a password.
     pub fn from_environment(variable: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
-        let given = |name: &str| {
+        let setting_of = |name: &str| {
             let names = [name.to_owned(), name.to_ascii_lowercase()];
             names.into_iter().find_map(|name| {
                 let value = variable(&name)?.trim().to_owned();
@@ -55,12 +55,12 @@ impl Proxies {
             })
         };
         let proxy =
-            |name: &str| given(name).map(|(variable, value)| Proxy::parse(variable, &value)).transpose();
+            |name: &str| setting_of(name).map(|(variable, value)| Proxy::parse(variable, &value)).transpose();
         Ok(Self {
             http: proxy("HTTP_PROXY")?,
             https: proxy("HTTPS_PROXY")?,
             all: proxy("ALL_PROXY")?,
-            exceptions: given("NO_PROXY").map(|(_, list)| exceptions(&list)).unwrap_or_default(),
+            exceptions: setting_of("NO_PROXY").map(|(_, list)| exceptions(&list)).unwrap_or_default(),
         })
     }
 
@@ -83,12 +83,12 @@ impl Proxies {
 impl Proxy {
     fn parse(variable: String, value: &str) -> Result<Self> {
         let address = if value.contains("://") { value.to_owned() } else { format!("http://{value}") };
-        let (scheme, rest) = address.split_once("://").unwrap_or_default();
-        let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+        let (scheme, after_scheme) = address.split_once("://").unwrap_or_default();
+        let authority = after_scheme.split(['/', '?', '#']).next().unwrap_or_default();
         let (host, _) = split_port(authority.rsplit_once('@').map_or(authority, |(_, host)| host));
         let is_word = !host.is_empty()
             && !address.contains(|letter: char| letter.is_whitespace() || letter.is_control());
-        if SCHEMES.iter().any(|known| scheme.eq_ignore_ascii_case(known)) && is_word {
+        if SCHEMES.iter().any(|known_scheme| scheme.eq_ignore_ascii_case(known_scheme)) && is_word {
             return Ok(Self { address, variable });
         }
         let expected =
@@ -127,9 +127,9 @@ impl Proxy {
     }
 
     /// Makes the error for a proxy that lets nothing through to a host.
-    pub fn refuses(&self, host: &str, said: impl fmt::Display) -> Error {
+    pub fn refuses(&self, host: &str, reason: impl fmt::Display) -> Error {
         let way = format!(
-            "it lets nothing through to {host} ({said}); the variable NO_PROXY = {host} goes past it"
+            "it lets nothing through to {host} ({reason}); the variable NO_PROXY = {host} goes past it"
         );
         Error::conflict(self, way)
     }
@@ -137,8 +137,8 @@ impl Proxy {
 
 impl fmt::Display for Proxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (scheme, rest) = self.address.split_once("://").unwrap_or_default();
-        let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+        let (scheme, after_scheme) = self.address.split_once("://").unwrap_or_default();
+        let authority = after_scheme.split(['/', '?', '#']).next().unwrap_or_default();
         let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
         write!(f, "the proxy {scheme}://{host} ({})", self.variable)
     }
@@ -229,7 +229,7 @@ mod tests {
 
     fn proxies(set: &[(&str, &str)]) -> Result<Proxies> {
         Proxies::from_environment(&|name| {
-            set.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
+            set.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
         })
     }
 
@@ -239,10 +239,10 @@ mod tests {
 
     #[test]
     fn the_scheme_of_the_address_chooses_the_variable() {
-        let both = [("HTTP_PROXY", "one:1"), ("https_proxy", "https://two")];
-        assert_eq!(before(&both, "http://a").as_deref(), Some("the proxy http://one:1 (HTTP_PROXY)"));
-        assert_eq!(before(&both, "https://a").as_deref(), Some("the proxy https://two (https_proxy)"));
-        assert_eq!(before(&both[..1], "https://a"), None);
+        let variables = [("HTTP_PROXY", "one:1"), ("https_proxy", "https://two")];
+        assert_eq!(before(&variables, "http://a").as_deref(), Some("the proxy http://one:1 (HTTP_PROXY)"));
+        assert_eq!(before(&variables, "https://a").as_deref(), Some("the proxy https://two (https_proxy)"));
+        assert_eq!(before(&variables[..1], "https://a"), None);
         let all = [("all_proxy", "socks5h://three:3"), ("HTTP_PROXY", "one"), ("http_proxy", "small")];
         assert_eq!(before(&all, "https://a").as_deref(), Some("the proxy socks5h://three:3 (all_proxy)"));
         assert_eq!(before(&all, "http://a").as_deref(), Some("the proxy http://one (HTTP_PROXY)"));
@@ -301,22 +301,22 @@ mod tests {
         let proxies = proxies(&set).unwrap();
         let proxy = proxies.all().next().unwrap();
         assert!(proxy.address().contains("p%40ss:w"));
-        for said in [
+        for message in [
             proxy.is_down("host", "refused").to_string(),
             proxy.wants_password().to_string(),
             proxy.refuses("host", "status 403").to_string(),
             format!("{proxies:?}"),
         ] {
-            assert!(said.contains("the proxy http://proxy.example:3128 (HTTP_PROXY)"), "{said}");
-            assert!(!said.contains("ss:w"), "{said}");
+            assert!(message.contains("the proxy http://proxy.example:3128 (HTTP_PROXY)"), "{message}");
+            assert!(!message.contains("ss:w"), "{message}");
         }
         let bare = Proxy::parse("all_proxy".into(), "proxy:3128").unwrap().wants_password();
         assert!(bare.to_string().contains("all_proxy = http://NAME:PASSWORD@proxy:3128"), "{bare}");
         for bad in
             ["ftp://me:secret@proxy", "http://", "http://me:secret@", "http://me:secret@a b", "http://:1"]
         {
-            let said = super::tests::proxies(&[("HTTPS_PROXY", bad)]).unwrap_err().to_string();
-            assert!(said.contains("the variable HTTPS_PROXY") && !said.contains("secret"), "{said}");
+            let message = super::tests::proxies(&[("HTTPS_PROXY", bad)]).unwrap_err().to_string();
+            assert!(message.contains("the variable HTTPS_PROXY") && !message.contains("secret"), "{message}");
         }
     }
 

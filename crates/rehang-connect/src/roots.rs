@@ -38,21 +38,21 @@ pub struct Roots {
 impl Roots {
     /// Loads the system's authorities. Where the environment has `SSL_CERT_FILE` or `SSL_CERT_DIR`, it loads
     /// those instead. A machine without any authorities, such as a small container, trusts those that Mozilla
-    /// trusts, which are built in. The file of `own` comes on top. It is in the PEM format and may hold
+    /// trusts, which are built in. The file of `own_roots` comes on top. It is in the PEM format and may hold
     /// several certificates; a certificate that cannot be an authority's is passed over.
     ///
     /// # Errors
     ///
     /// An invalid option for a file that cannot be read, or in which no certificate is.
-    pub fn load(own: Option<&OwnRoots<'_>>, variable: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
-        let given = |name: &str| variable(name).filter(|value| !value.is_empty());
+    pub fn load(own_roots: Option<&OwnRoots<'_>>, variable: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
+        let value_of = |name: &str| variable(name).filter(|value| !value.is_empty());
         let mut roots =
             Self { certificates: Vec::new(), store: RootCertStore::empty(), trusted: String::new() };
-        match (given(FILE), given(FOLDERS)) {
+        match (value_of(FILE), value_of(FOLDERS)) {
             (None, None) => {
                 roots.extend(rustls_native_certs::load_native_certs().certs);
                 roots.trusted = "those of the system".into();
-                if let Some(other) = OF_OTHERS.iter().find(|name| given(name).is_some()) {
+                if let Some(other) = OF_OTHERS.iter().find(|name| value_of(name).is_some()) {
                     roots.trusted += &format!(" ({other} is of other programs, and not read here)");
                 }
                 if roots.certificates.is_empty() {
@@ -79,20 +79,20 @@ impl Roots {
                 }
             }
         }
-        roots.add_own(own)?;
+        roots.add_own(own_roots)?;
         Ok(roots)
     }
 
-    /// Loads the authorities of one file alone, which `named_by` names, and of the file of `own`.
+    /// Loads the authorities of one file alone, which `named_by` names, and of the file of `own_roots`.
     ///
     /// # Errors
     ///
     /// As [`Roots::load`].
-    pub fn from_file(named_by: &str, file: &Path, own: Option<&OwnRoots<'_>>) -> Result<Self> {
+    pub fn from_file(named_by: &str, file: &Path, own_roots: Option<&OwnRoots<'_>>) -> Result<Self> {
         let trusted = format!("those of {named_by} ({})", file.display());
         let mut roots = Self { certificates: Vec::new(), store: RootCertStore::empty(), trusted };
         roots.add_file(named_by, file)?;
-        roots.add_own(own)?;
+        roots.add_own(own_roots)?;
         Ok(roots)
     }
 
@@ -119,8 +119,8 @@ impl Roots {
         }
     }
 
-    fn add_own(&mut self, own: Option<&OwnRoots<'_>>) -> Result<()> {
-        if let Some((key, file)) = own.and_then(|own| Some((own.key, own.file?))) {
+    fn add_own(&mut self, own_roots: Option<&OwnRoots<'_>>) -> Result<()> {
+        if let Some((key, file)) = own_roots.and_then(|roots| Some((roots.key, roots.file?))) {
             self.add_file(key, file)?;
             self.trusted += &format!(", nor in {}", file.display());
         }
@@ -157,10 +157,10 @@ mod tests {
 
     const AUTHORITY: &str = include_str!("../tests/certificates/authority.pem");
 
-    fn load(own: Option<&Path>, set: &[(&str, &str)]) -> Result<Roots> {
-        let own = own.map(|file| OwnRoots { key: "root_certificates", file: Some(file) });
-        Roots::load(own.as_ref(), &|name| {
-            set.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
+    fn load(file: Option<&Path>, set: &[(&str, &str)]) -> Result<Roots> {
+        let own_roots = file.map(|file| OwnRoots { key: "root_certificates", file: Some(file) });
+        Roots::load(own_roots.as_ref(), &|name| {
+            set.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
         })
     }
 
@@ -182,8 +182,8 @@ mod tests {
             assert_eq!(roots.certificates().len(), 1);
             assert!(roots.trusted().contains(variable.0) && roots.trusted().contains(variable.1));
         }
-        let both = format!("/nowhere:{place}");
-        let separated = if cfg!(windows) { both.replace("e:", "e;") } else { both };
+        let folders = format!("/nowhere:{place}");
+        let separated = if cfg!(windows) { folders.replace("e:", "e;") } else { folders };
         assert_eq!(load(None, &[("SSL_CERT_DIR", &separated)]).unwrap().store().len(), 1);
     }
 
@@ -207,16 +207,19 @@ mod tests {
             (no_authority, "there is none in it"),
         ] {
             let shown = path.display().to_string();
-            for (named, said) in [
+            for (named, loaded) in [
                 ("root_certificates", load(Some(&path), &[])),
                 ("the variable SSL_CERT_FILE", load(None, &[("SSL_CERT_FILE", &shown)])),
             ] {
-                let said = said.unwrap_err().to_string();
-                assert!(said.starts_with(named) && said.contains(why) && said.contains("PEM"), "{said}");
-                assert!(said.contains(&*path.file_name().unwrap().to_string_lossy()), "{said}");
+                let message = loaded.unwrap_err().to_string();
+                assert!(
+                    message.starts_with(named) && message.contains(why) && message.contains("PEM"),
+                    "{message}"
+                );
+                assert!(message.contains(&*path.file_name().unwrap().to_string_lossy()), "{message}");
             }
         }
-        let said = load(None, &[("SSL_CERT_DIR", "/nowhere")]).unwrap_err().to_string();
-        assert!(said.contains("SSL_CERT_DIR") && said.contains("/nowhere"), "{said}");
+        let message = load(None, &[("SSL_CERT_DIR", "/nowhere")]).unwrap_err().to_string();
+        assert!(message.contains("SSL_CERT_DIR") && message.contains("/nowhere"), "{message}");
     }
 }

@@ -154,23 +154,23 @@ impl Bridge {
 pub fn mixed(old: Option<&Matrix>, turned: &Matrix, share: f64, length: f64) -> Matrix {
     let mut queries = turned.clone();
     for row in 0..queries.rows() {
-        let own = old.map(|old| (old.row(row), norm(old.row(row)))).filter(|(_, length)| *length > 0.0);
-        let target = own.map_or(length, |(_, length)| length);
+        let old_row = old.map(|old| (old.row(row), norm(old.row(row)))).filter(|(_, length)| *length > 0.0);
+        let target = old_row.map_or(length, |(_, length)| length);
         let sum: Vec<f64> = (0..queries.columns())
             .map(|column| {
-                let by_old = own.map_or(0.0, |(own, length)| f64::from(own[column]) / length);
+                let by_old = old_row.map_or(0.0, |(old_row, length)| f64::from(old_row[column]) / length);
                 (1.0 - share) * by_old + share * f64::from(turned.row(row)[column])
             })
             .collect();
-        let whole = sum.iter().map(|value| value * value).sum::<f64>().sqrt();
+        let sum_length = sum.iter().map(|value| value * value).sum::<f64>().sqrt();
         let query = queries.row_mut(row);
         // Two queries that cancel leave only rounding, which has no direction.
-        if whole > f64::from(f32::EPSILON) {
+        if sum_length > f64::from(f32::EPSILON) {
             for (query, sum) in query.iter_mut().zip(&sum) {
-                *query = (sum / whole * target) as f32;
+                *query = (sum / sum_length * target) as f32;
             }
-        } else if let Some((own, _)) = own {
-            query.copy_from_slice(own);
+        } else if let Some((old_row, _)) = old_row {
+            query.copy_from_slice(old_row);
         }
     }
     queries
@@ -200,7 +200,7 @@ mod tests {
         let old = Matrix::new(3, vec![1.0, 2.0, 2.0, 0.0, -3.0, 4.0]).unwrap();
         let new = Matrix::new(2, vec![3.0, 4.0, -1.0, 0.5]).unwrap();
         let bridge = bridge(0.3);
-        let made = bridge.queries(Some(&old), &new).unwrap();
+        let queries = bridge.queries(Some(&old), &new).unwrap();
         let layer = &bridge.map.mixer[0];
         for row in 0..2 {
             let length_of = |values: &[f64]| values.iter().map(|value| value * value).sum::<f64>().sqrt();
@@ -218,9 +218,9 @@ mod tests {
             for i in 0..3 {
                 let expected = sum[i] / length_of(&sum) * length_of(&o);
                 assert!(
-                    (f64::from(made.row(row)[i]) - expected).abs() < 1e-5,
+                    (f64::from(queries.row(row)[i]) - expected).abs() < 1e-5,
                     "{expected} {:?}",
-                    made.row(row)
+                    queries.row(row)
                 );
             }
         }

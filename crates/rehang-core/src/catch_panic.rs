@@ -21,10 +21,10 @@ thread_local! {
 pub fn catch_panic<T>(work: impl FnOnce() -> T) -> Option<T> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
-        let others = panic::take_hook();
+        let former_hook = panic::take_hook();
         panic::set_hook(Box::new(move |panic| {
             if !IS_CAUGHT.get() {
-                others(panic);
+                former_hook(panic);
             }
         }));
     });

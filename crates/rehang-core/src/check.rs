@@ -105,15 +105,15 @@ pub fn check_handicap(handicap: f64) -> Result<()> {
 /// gallery.
 pub fn check_permutation(order: &[usize], items: usize) -> Result<()> {
     expect_count("the order", order.len(), "the gallery", items)?;
-    let mut seen = vec![false; items];
+    let mut is_listed = vec![false; items];
     for &item in order {
-        match seen.get_mut(item) {
+        match is_listed.get_mut(item) {
             None => {
                 let detail = format!("item {item} is outside the gallery of {items}");
                 return Err(Error::corrupt("the order", detail));
             }
             Some(true) => return Err(Error::duplicate("the order", format!("item {item}"))),
-            Some(seen) => *seen = true,
+            Some(is_listed) => *is_listed = true,
         }
     }
     Ok(())

@@ -87,8 +87,8 @@ pub(crate) fn weighted_k_means(
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let mut drawn = sample.clone();
     for place in 0..count {
-        let other = place + below(&mut random, sample_size - place);
-        drawn.swap(place, other);
+        let drawn_place = place + below(&mut random, sample_size - place);
+        drawn.swap(place, drawn_place);
     }
     let mut centres = vectors.select(&drawn[..count]);
     let mut settled: Vec<Nearest> = Vec::new();
@@ -113,8 +113,8 @@ pub(crate) fn weighted_k_means(
         progress.advance(1);
     }
     let all: Vec<usize> = (0..items).collect();
-    let known = if sample_size == items { (&settled[..], &moved[..]) } else { (&[][..], &[][..]) };
-    let of_item = nearest_centres(vectors, &all, &centres, known, progress)?;
+    let last_round = if sample_size == items { (&settled[..], &moved[..]) } else { (&[][..], &[][..]) };
+    let of_item = nearest_centres(vectors, &all, &centres, last_round, progress)?;
     Ok(Clusters { centres, of_item: of_item.into_iter().map(|nearest| nearest.place).collect() })
 }
 
@@ -124,8 +124,8 @@ pub(crate) fn weighted_k_means(
 /// of a class without rows is 0.
 pub fn class_means(vectors: &Matrix, classes: &[Option<usize>], count: usize) -> Matrix {
     let mut means = Matrix::zeros(count, vectors.columns());
-    let known = classes.iter().enumerate().filter_map(|(row, class)| Some((row, (*class)?, 1.0)));
-    move_centres(vectors, known, &mut means);
+    let members = classes.iter().enumerate().filter_map(|(row, class)| Some((row, (*class)?, 1.0)));
+    move_centres(vectors, members, &mut means);
     means
 }
 
@@ -155,73 +155,73 @@ struct Nearest {
     place: u32,
 }
 
-/// Finds the nearest centre of each named item. `known` may hold the nearest centres from before some centres
-/// `moved`. Then an item whose own centre stayed is compared with the moved ones alone, since all others are
-/// as far as before.
+/// Finds the nearest centre of each named item. `nearest_before` may hold the nearest centres from
+/// before some centres `moved`. Then an item whose own centre stayed is compared with the moved ones alone,
+/// since all others are as far as before.
 fn nearest_centres(
     vectors: &Matrix,
     items: &[usize],
     centres: &Matrix,
-    (known, moved): (&[Nearest], &[usize]),
+    (nearest_before, moved): (&[Nearest], &[usize]),
     progress: &Progress,
 ) -> Result<Vec<Nearest>> {
     let all: Vec<usize> = (0..centres.rows()).collect();
-    let mut has_moved = vec![known.is_empty(); centres.rows()];
+    let mut has_moved = vec![nearest_before.is_empty(); centres.rows()];
     for &centre in moved {
         has_moved[centre] = true;
     }
-    let stays = |&place: &usize| known.get(place).is_some_and(|known| !has_moved[known.place as usize]);
-    let (stay, others): (Vec<usize>, Vec<usize>) = (0..items.len()).partition(stays);
+    let stays = |&place: &usize| nearest_before.get(place).is_some_and(|nearest| !has_moved[nearest.place as usize]);
+    let (staying, unsettled): (Vec<usize>, Vec<usize>) = (0..items.len()).partition(stays);
     let far = Nearest { distance: f64::INFINITY, place: 0 };
     let mut nearest = vec![far; items.len()];
-    for (places, among) in [(&others, &all[..]), (&stay, moved)] {
+    for (places, among) in [(&unsettled, &all[..]), (&staying, moved)] {
         let start: Vec<Nearest> = places
             .iter()
-            .map(|&place| known.get(place).copied().filter(|_| stays(&place)).unwrap_or(far))
+            .map(|&place| nearest_before.get(place).copied().filter(|_| stays(&place)).unwrap_or(far))
             .collect();
         let of_places: Vec<usize> = places.iter().map(|&place| items[place]).collect();
-        let found = nearer_centres(vectors, &of_places, centres, (&start, among), progress)?;
-        for (&place, found) in places.iter().zip(found) {
-            nearest[place] = found;
+        let nearer = nearer_centres(vectors, &of_places, centres, (&start, among), progress)?;
+        for (&place, centre) in places.iter().zip(nearer) {
+            nearest[place] = centre;
         }
     }
     Ok(nearest)
 }
 
-/// Finds, for each named item, the nearest centre among the known one and those of `among`, in the order of
-/// their numbers.
+/// Finds, for each named item, the nearest centre among the known one of `starts` and those of `among`,
+/// in the order of their numbers.
 fn nearer_centres(
     vectors: &Matrix,
     items: &[usize],
     centres: &Matrix,
-    (known, among): (&[Nearest], &[usize]),
+    (starts, among): (&[Nearest], &[usize]),
     progress: &Progress,
 ) -> Result<Vec<Nearest>> {
     if among.is_empty() || items.is_empty() {
-        return Ok(known.to_vec());
+        return Ok(starts.to_vec());
     }
     let panels = Panels::new(centres, among);
     let processor = Processor::detect();
     let blocks: Vec<Vec<Nearest>> = items
         .par_chunks(BLOCK)
-        .zip(known.par_chunks(BLOCK))
+        .zip(starts.par_chunks(BLOCK))
         .map_init(
             || (QueryTiles::default(), vec![0.0; BLOCK * among.len()]),
-            |(tiles, out), (items, known)| {
+            |(tiles, out), (items, starts)| {
                 progress.check()?;
                 tiles.fill(vectors, items);
                 let out = &mut out[..items.len() * among.len()];
                 distances(processor, tiles, &panels, Distance::L2, out);
-                let nearest = |(line, &known): (&[f64], &Nearest)| {
+                let nearest = |(line, &start): (&[f64], &Nearest)| {
                     let step = |best: Nearest, (&centre, &distance): (&usize, &f64)| {
                         let place = centre as u32;
                         let is_nearer =
                             distance < best.distance || (distance == best.distance && place < best.place);
                         if is_nearer { Nearest { distance, place } } else { best }
                     };
-                    among.iter().zip(line).fold(known, step)
+                    among.iter().zip(line).fold(start, step)
                 };
-                Ok(out.chunks(among.len()).zip(known).map(nearest).collect())
+                Ok(out.chunks(among.len()).zip(starts).map(nearest).collect())
             },
         )
         .collect::<Result<_>>()?;
@@ -254,8 +254,8 @@ mod tests {
             let distance = |centre: usize| -> f32 {
                 clusters.centres.row(centre).iter().zip(vectors.row(item)).map(|(a, b)| (a - b).powi(2)).sum()
             };
-            let own = distance(clusters.of_item[item] as usize);
-            assert!((0..3).all(|centre| own <= distance(centre)));
+            let own_distance = distance(clusters.of_item[item] as usize);
+            assert!((0..3).all(|centre| own_distance <= distance(centre)));
         }
     }
 

@@ -182,14 +182,14 @@ impl Comparison {
     /// variants are all methods with its encoder on the same part with the same seed, and the independent
     /// model.
     pub fn best_variant(&self, outcome: &MethodOutcome, measure: Measure) -> f64 {
-        let ends = self.variants(outcome).map(|other| other.new_new.value(measure));
+        let ends = self.variants(outcome).map(|variant| variant.new_new.value(measure));
         ends.fold(outcome.best_best.value(measure), f64::max)
     }
 
     /// Outcomes of all methods with the encoder, the part and the seed of a given outcome.
     fn variants<'a>(&'a self, outcome: &'a MethodOutcome) -> impl Iterator<Item = &'a MethodOutcome> {
-        self.outcomes.iter().filter(move |other| {
-            (other.seed, &other.part, &other.encoder) == (outcome.seed, &outcome.part, &outcome.encoder)
+        self.outcomes.iter().filter(move |variant| {
+            (variant.seed, &variant.part, &variant.encoder) == (outcome.seed, &outcome.part, &outcome.encoder)
         })
     }
 
@@ -203,9 +203,9 @@ impl Comparison {
     /// BCT's update gain Γ (9) of an outcome by a protocol, in percent. `None` where the criterion fails, or
     /// where the part cannot show it.
     pub fn update_gain_by(&self, outcome: &MethodOutcome, protocol: &str) -> Option<f64> {
-        let own = outcome.protocol(protocol)?;
-        let ends = self.variants(outcome).filter_map(|other| other.protocol(protocol)?.new_new);
-        update_gain(own.new_old?, own.old_old?, ends.fold(own.best_best?, f64::max))
+        let by_protocol = outcome.protocol(protocol)?;
+        let ends = self.variants(outcome).filter_map(|variant| variant.protocol(protocol)?.new_new);
+        update_gain(by_protocol.new_old?, by_protocol.old_old?, ends.fold(by_protocol.best_best?, f64::max))
     }
 
     /// Mean and spread, over seeds, of a number of a method on a part. Seeds without the number are left out.
@@ -221,13 +221,13 @@ impl Comparison {
 }
 
 fn distinct<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
-    let mut found: Vec<&str> = Vec::new();
+    let mut distinct_names: Vec<&str> = Vec::new();
     for name in names {
-        if !found.contains(&name) {
-            found.push(name);
+        if !distinct_names.contains(&name) {
+            distinct_names.push(name);
         }
     }
-    found
+    distinct_names
 }
 
 #[cfg(test)]

@@ -304,8 +304,8 @@ impl Error {
 
     /// Makes the error for a name that no value of an option has; there are two or more `names`.
     pub fn unknown_name(option: &str, text: &str, names: &[&str]) -> Self {
-        let (last, others) = names.split_last().expect("an option has values");
-        Self::option(option, text, format!("{} or {last}", others.join(", ")))
+        let (last, names_before) = names.split_last().expect("an option has values");
+        Self::option(option, text, format!("{} or {last}", names_before.join(", ")))
     }
 
     /// Makes the error for a file or an argument that holds nothing.

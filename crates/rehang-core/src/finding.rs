@@ -59,23 +59,23 @@ pub struct Finding {
 
 impl Finding {
     /// Makes a finding that says what was seen; the other parts are added afterwards.
-    pub fn new(severity: Severity, code: &str, seen: impl Into<String>) -> Self {
-        Self { code: code.into(), severity, seen: seen.into(), ..Self::default() }
+    pub fn new(severity: Severity, code: &str, observation: impl Into<String>) -> Self {
+        Self { code: code.into(), severity, seen: observation.into(), ..Self::default() }
     }
 
     /// Makes a finding that is good to know.
-    pub fn note(code: &str, seen: impl Into<String>) -> Self {
-        Self::new(Severity::Note, code, seen)
+    pub fn note(code: &str, observation: impl Into<String>) -> Self {
+        Self::new(Severity::Note, code, observation)
     }
 
     /// Makes a finding about numbers that may say less than they seem to.
-    pub fn warning(code: &str, seen: impl Into<String>) -> Self {
-        Self::new(Severity::Warning, code, seen)
+    pub fn warning(code: &str, observation: impl Into<String>) -> Self {
+        Self::new(Severity::Warning, code, observation)
     }
 
     /// Makes a finding about numbers that must not be acted on before it is settled.
-    pub fn problem(code: &str, seen: impl Into<String>) -> Self {
-        Self::new(Severity::Problem, code, seen)
+    pub fn problem(code: &str, observation: impl Into<String>) -> Self {
+        Self::new(Severity::Problem, code, observation)
     }
 
     /// Adds what the observation may mean.
@@ -106,12 +106,12 @@ impl Finding {
 /// Joins the sentences, one after the other.
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let said: Vec<&str> = [&self.seen, &self.may_mean, &self.remedy]
+        let sentences: Vec<&str> = [&self.seen, &self.may_mean, &self.remedy]
             .into_iter()
             .map(String::as_str)
             .filter(|sentence| !sentence.is_empty())
             .collect();
-        f.write_str(&said.join(" "))
+        f.write_str(&sentences.join(" "))
     }
 }
 

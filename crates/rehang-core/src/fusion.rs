@@ -82,8 +82,8 @@ impl Fusion {
         let spread = |values: &[f64]| mean_sd(values).map(|spread| spread.sd as f32).filter(|sd| *sd > 0.0);
         let (old, adapted): (Vec<f64>, Vec<f64>) = sample().copied().unzip();
         let spreads = [spread(&old)?, spread(&adapted)?];
-        let both = sample().map(|pair| blend(weight, spreads, pair.0, pair.1)).collect();
-        let columns = [old, adapted, both].map(|mut values: Vec<f64>| {
+        let blended = sample().map(|pair| blend(weight, spreads, pair.0, pair.1)).collect();
+        let columns = [old, adapted, blended].map(|mut values: Vec<f64>| {
             values.sort_unstable_by(f64::total_cmp);
             values
         });
@@ -95,8 +95,8 @@ impl Fusion {
             let place = (part * last as f64).round() as usize;
             // A knot is kept only where all three columns rise, so that the order of each is kept.
             let knots = columns.each_ref().map(|column| column[place] as f32);
-            if knots.iter().zip(&table).all(|(knot, known)| known.last().is_none_or(|before| knot > before)) {
-                knots.iter().zip(&mut table).for_each(|(&knot, known)| known.push(knot));
+            if knots.iter().zip(&table).all(|(knot, column)| column.last().is_none_or(|before| knot > before)) {
+                knots.iter().zip(&mut table).for_each(|(&knot, column)| column.push(knot));
             }
         }
         let [old, adapted, both] = table;

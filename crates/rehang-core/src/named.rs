@@ -57,7 +57,7 @@ macro_rules! named {
 
             fn from_str(text: &str) -> $crate::Result<Self> {
                 let unknown = || $crate::Error::unknown_name($what, text, &[$($name),+]);
-                Self::ALL.into_iter().find(|known| known.name() == text).ok_or_else(unknown)
+                Self::ALL.into_iter().find(|value| value.name() == text).ok_or_else(unknown)
             }
         }
     };

@@ -50,11 +50,11 @@ impl Policy {
         self.definition().head == HeadUse::Needed
     }
 
-    /// Chooses the head that the policy looks through: the adapter's `own` or a `given` one.
-    pub fn head<'h>(self, own: Option<&'h Head>, given: Option<&'h Head>) -> Option<&'h Head> {
+    /// Chooses the head that the policy looks through: the adapter's own one or the given one.
+    pub fn head<'h>(self, own_head: Option<&'h Head>, given_head: Option<&'h Head>) -> Option<&'h Head> {
         match self.definition().head {
-            HeadUse::Own => own.or(given),
-            HeadUse::None | HeadUse::Needed => given.or(own),
+            HeadUse::Own => own_head.or(given_head),
+            HeadUse::None | HeadUse::Needed => given_head.or(own_head),
         }
     }
 
@@ -225,9 +225,9 @@ mod tests {
         let head = Head::new(Matrix::zeros(1, 2), None, HeadKind::Softmax).unwrap();
         let vectors = Matrix::zeros(2, 2);
         for policy in [Policy::LeastConfidence, Policy::Margin, Policy::Entropy] {
-            let made =
+            let ordered =
                 order(policy, &OrderInput { classified: Some((&head, &vectors)), ..input(2) }).unwrap();
-            assert_eq!((made.scores, made.permutation), (vec![0.0, 0.0], vec![0, 1]));
+            assert_eq!((ordered.scores, ordered.permutation), (vec![0.0, 0.0], vec![0, 1]));
         }
     }
 
@@ -256,9 +256,9 @@ mod tests {
             Head::new(Matrix::new(1, vec![1.0, -1.0]).unwrap(), Some(vec![-50.1, 50.1]), HeadKind::Softmax);
         let head = head.unwrap();
         let doubted = OrderInput { classified: Some((&head, &vectors)), sigma: None, ..input };
-        let made = order(Policy::Coverage, &doubted).unwrap().permutation;
-        assert_eq!(made[0], 4);
-        check_permutation(&made, 6).unwrap();
+        let permutation = order(Policy::Coverage, &doubted).unwrap().permutation;
+        assert_eq!(permutation[0], 4);
+        check_permutation(&permutation, 6).unwrap();
         // Weights that are all 0 still cover.
         let nothing = OrderInput { sigma: Some(&[0.0; 6]), ..input };
         check_permutation(&order(Policy::Coverage, &nothing).unwrap().permutation, 6).unwrap();
@@ -270,36 +270,36 @@ mod tests {
         // The means are 2 and 52.33; the class of the last item is not known.
         let classes = [0, 0, 0, 4, 4, 4, -1];
         let input = OrderInput { vectors: Some(&vectors), classes: Some(&classes), ..input(7) };
-        let made = order(Policy::ClassMean, &input).unwrap();
+        let ordered = order(Policy::ClassMean, &input).unwrap();
         let slow: Vec<f64> = (0..7)
             .map(|item| {
                 let members: Vec<f32> = (0..7)
-                    .filter(|&other| classes[other] == classes[item])
-                    .map(|other| vectors.row(other)[0])
+                    .filter(|&member| classes[member] == classes[item])
+                    .map(|member| vectors.row(member)[0])
                     .collect();
                 let mean = members.iter().sum::<f32>() / members.len() as f32;
                 if classes[item] < 0 { 0.0 } else { f64::from((vectors.row(item)[0] - mean).abs()) }
             })
             .collect();
         assert!(
-            made.scores.iter().zip(&slow).all(|(a, b)| (a - b).abs() < 1e-5),
+            ordered.scores.iter().zip(&slow).all(|(a, b)| (a - b).abs() < 1e-5),
             "{:?} {slow:?}",
-            made.scores
+            ordered.scores
         );
-        assert_eq!(made.permutation[..2], [5, 2]);
-        assert_eq!(*made.permutation.last().unwrap(), 6);
+        assert_eq!(ordered.permutation[..2], [5, 2]);
+        assert_eq!(*ordered.permutation.last().unwrap(), 6);
         // Clusters take the place of missing classes: the nearest of two centres, here those of the two ends.
         let clustered = OrderInput { classes: None, clusters: Some(2), ..input };
-        let made = order(Policy::ClassMean, &clustered).unwrap();
+        let ordered = order(Policy::ClassMean, &clustered).unwrap();
         let centres = [(0.0 + 1.0 + 5.0 + 7.0) / 4.0, (50.0 + 51.0 + 56.0) / 3.0];
-        for (item, score) in made.scores.iter().enumerate() {
+        for (item, score) in ordered.scores.iter().enumerate() {
             let to = |centre: f64| (f64::from(vectors.row(item)[0]) - centre).abs();
             assert!((score - to(centres[0]).min(to(centres[1]))).abs() < 1e-4, "{item}: {score}");
         }
         let Some(Arrangement::FarFrom(centres)) = arrange(Policy::ClassMean, &clustered).unwrap() else {
             panic!()
         };
-        assert_eq!(distances_to_nearest(&vectors, &centres), made.scores);
+        assert_eq!(distances_to_nearest(&vectors, &centres), ordered.scores);
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub enum Processor {
 impl Processor {
     /// Lists every instruction set of this machine, the fastest first.
     pub fn available() -> Vec<Self> {
-        let mut found = Vec::new();
+        let mut processors = Vec::new();
         #[cfg(target_arch = "x86_64")]
         {
             let avx2 = is_x86_feature_detected!("avx2")
@@ -38,14 +38,14 @@ impl Processor {
                 && is_x86_feature_detected!("avx512dq")
                 && is_x86_feature_detected!("avx512vl");
             if avx2 && avx512 {
-                found.push(Self::Avx512);
+                processors.push(Self::Avx512);
             }
             if avx2 {
-                found.push(Self::Avx2);
+                processors.push(Self::Avx2);
             }
         }
-        found.push(Self::Plain);
-        found
+        processors.push(Self::Plain);
+        processors
     }
 
     /// Returns the fastest instruction set of this machine. The processor is asked once; later calls read one

@@ -35,13 +35,13 @@ struct Counters {
 /// Request to stop a piece of work. A part of larger work also stops where the whole is asked to.
 #[derive(Debug, Default)]
 struct Stop {
-    asked: AtomicBool,
+    was_asked: AtomicBool,
     of_whole: Option<Arc<Stop>>,
 }
 
 impl Stop {
     fn is_asked(&self) -> bool {
-        self.asked.load(Ordering::Relaxed) || self.of_whole.as_ref().is_some_and(|whole| whole.is_asked())
+        self.was_asked.load(Ordering::Relaxed) || self.of_whole.as_ref().is_some_and(|stop| stop.is_asked())
     }
 }
 
@@ -85,7 +85,7 @@ impl Progress {
 
     /// Asks the work to stop at its next [`Progress::check`].
     pub fn cancel(&self) {
-        self.stop.asked.store(true, Ordering::Relaxed);
+        self.stop.was_asked.store(true, Ordering::Relaxed);
     }
 
     /// Makes a handle on the same counters for a part of the work. The part may be asked to stop alone;
@@ -101,7 +101,7 @@ impl Progress {
     /// ```
     #[must_use]
     pub fn part(&self) -> Self {
-        let stop = Stop { asked: AtomicBool::new(false), of_whole: Some(Arc::clone(&self.stop)) };
+        let stop = Stop { was_asked: AtomicBool::new(false), of_whole: Some(Arc::clone(&self.stop)) };
         Self { counters: Arc::clone(&self.counters), stop: Arc::new(stop) }
     }
 

@@ -320,7 +320,7 @@ impl InputRecord {
 
     /// Whether an adapter was fitted on this file in the given role; see [`InputRecord::role_of_pairs`].
     pub fn is_of_pairs(&self, role: &str) -> bool {
-        let name = self.role.strip_prefix("pairs of ").and_then(|rest| rest.strip_suffix(role));
+        let name = self.role.strip_prefix("pairs of ").and_then(|name_and_role| name_and_role.strip_suffix(role));
         name.is_some_and(|name| name.ends_with(": "))
     }
 }
@@ -767,13 +767,13 @@ mod tests {
     #[test]
     fn display_points_keep_both_ends_and_never_repeat() {
         for points in [0, 1, 2, 200, 201, 202, 203, 400, 401, 1_000_003] {
-            let kept = display_points(points);
+            let displayed = display_points(points);
             assert!(
-                kept.len() <= DISPLAY_POINTS && kept.windows(2).all(|pair| pair[0] < pair[1]),
+                displayed.len() <= DISPLAY_POINTS && displayed.windows(2).all(|pair| pair[0] < pair[1]),
                 "{points}"
             );
             assert_eq!(
-                (kept.first().copied(), kept.last().copied()),
+                (displayed.first().copied(), displayed.last().copied()),
                 ((points > 0).then_some(0), points.checked_sub(1))
             );
         }

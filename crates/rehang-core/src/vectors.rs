@@ -113,9 +113,9 @@ impl Matrix {
             return Cow::Borrowed(self);
         }
         let mut fitted = Self::zeros(self.rows(), width);
-        let kept = width.min(self.columns);
+        let common_width = width.min(self.columns);
         for row in 0..fitted.rows() {
-            fitted.row_mut(row)[..kept].copy_from_slice(&self.row(row)[..kept]);
+            fitted.row_mut(row)[..common_width].copy_from_slice(&self.row(row)[..common_width]);
         }
         Cow::Owned(fitted)
     }

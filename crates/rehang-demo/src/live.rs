@@ -50,7 +50,7 @@ struct Images {
     pixels: Matrix,
     labels: Vec<i64>,
     gallery: Vec<usize>,
-    others: Vec<usize>,
+    outside_gallery: Vec<usize>,
 }
 
 impl Images {
@@ -60,7 +60,7 @@ impl Images {
         let labels = rehang_files::read_labels(&source("label.npy"))?;
         let roles = rehang_files::read_labels(&source("role.npy"))?;
         let of_role = |wanted: i64| (0..roles.len()).filter(|&row| roles[row] == wanted).collect();
-        Ok(Self { pixels, labels, gallery: of_role(1), others: of_role(0) })
+        Ok(Self { pixels, labels, gallery: of_role(1), outside_gallery: of_role(0) })
     }
 
     fn name(row: usize) -> String {
@@ -186,7 +186,7 @@ pub fn live(
     let upgrade = Upgrade::open(&config_path)?;
     let store = upgrade.store();
     let new_encoder = upgrade.open_encoder()?;
-    let queries: Vec<usize> = images.others.iter().copied().take(QUERIES).collect();
+    let queries: Vec<usize> = images.outside_gallery.iter().copied().take(QUERIES).collect();
     let query_sources: Vec<String> = queries.iter().map(|&row| Images::name(row)).collect();
     let old_queries = matrix(&embed(old_encoder.as_ref(), &query_sources)?)?;
     let new_queries = matrix(&embed(new_encoder.as_ref(), &query_sources)?)?;
@@ -194,14 +194,14 @@ pub fn live(
     let labels: BTreeMap<String, i64> =
         (0..images.labels.len()).map(|row| (Images::name(row), images.labels[row])).collect();
     let quality = |stage: &str| -> Result<f64> {
-        let given = [(adapter.old.name.as_str(), &old_queries), (adapter.new.name.as_str(), &new_queries)];
-        let found = gallery.search(&given, DEPTH, &Filter::default())?.found;
+        let model_queries = [(adapter.old.name.as_str(), &old_queries), (adapter.new.name.as_str(), &new_queries)];
+        let hits_by_query = gallery.search(&model_queries, DEPTH, &Filter::default())?.found;
         let mut right = 0;
-        for (hits, &row) in found.iter().zip(&queries) {
+        for (hits, &row) in hits_by_query.iter().zip(&queries) {
             let of_class = |id: &str| labels.get(id).copied() == Some(images.labels[row]);
             right += hits.iter().filter(|hit| of_class(&hit.id)).count();
         }
-        if found.iter().any(Vec::is_empty) {
+        if hits_by_query.iter().any(Vec::is_empty) {
             return Err(Error::corrupt("the demo's gallery", format!("a search {stage} found nothing")));
         }
         Ok(100.0 * right as f64 / (DEPTH * queries.len()) as f64)
@@ -213,8 +213,8 @@ pub fn live(
     steps(&DemoStep::Switch);
     upgrade.switch(Serving::Mixed, false)?;
     let at_switch = quality("at the switch")?;
-    let asked = (adapter.new.name.as_str(), &new_queries);
-    let idle = search_idle(&gallery, asked)?;
+    let space_queries = (adapter.new.name.as_str(), &new_queries);
+    let idle = search_idle(&gallery, space_queries)?;
 
     steps(&DemoStep::Run);
     let application = Application {
@@ -224,7 +224,7 @@ pub fn live(
         deleted: Mutex::default(),
     };
     let (summary, searches, writes) =
-        upgrade_live(&upgrade, &application, new_encoder.as_ref(), asked, progress)?;
+        upgrade_live(&upgrade, &application, new_encoder.as_ref(), space_queries, progress)?;
     let deleted = application.deleted.into_inner().unwrap_or_else(PoisonError::into_inner);
     verify(store, adapter, new_encoder.as_ref(), &deleted)?;
     let after = quality("after the backfill")?;
@@ -259,7 +259,7 @@ fn upgrade_live(
     upgrade: &Upgrade,
     application: &Application<'_>,
     encoder: &dyn Encoder,
-    asked: ModelQueries<'_>,
+    space_queries: ModelQueries<'_>,
     progress: &Progress,
 ) -> Result<(Summary, Searches, Written)> {
     let over = AtomicBool::new(false);
@@ -271,8 +271,8 @@ fn upgrade_live(
             let mut searches = Searches::default();
             let mut query = 0;
             while !over.load(Ordering::Relaxed) {
-                query = (query + 1) % asked.1.rows();
-                search_once(&searched, asked, query, &application.deleted, &mut searches);
+                query = (query + 1) % space_queries.1.rows();
+                search_once(&searched, space_queries, query, &application.deleted, &mut searches);
             }
             searches
         });
@@ -309,9 +309,9 @@ fn search_once(
     searches: &mut Searches,
 ) {
     let gone = deleted.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    let one = queries.select(&[query]);
+    let query_vector = queries.select(&[query]);
     let began = Instant::now();
-    let answer = gallery.search(&[(space, &one)], DEPTH, &Filter::default());
+    let answer = gallery.search(&[(space, &query_vector)], DEPTH, &Filter::default());
     searches.milliseconds.push(milliseconds_since(began));
     match answer {
         Err(error) => searches.failed.push(error.to_string()),
@@ -331,7 +331,7 @@ impl Application<'_> {
     /// Makes one write: a new item, a changed item and a deletion, in turn.
     fn write_once(&self, gallery: &Gallery, turn: usize, writes: &mut Written) -> Result<()> {
         let images = self.images;
-        let fresh = images.others[(QUERIES + turn) % images.others.len()];
+        let fresh = images.outside_gallery[(QUERIES + turn) % images.outside_gallery.len()];
         let existing = images.gallery[(turn * 37) % images.gallery.len()];
         if turn % 3 == 2 {
             let id = Images::name(existing);
@@ -367,11 +367,11 @@ fn milliseconds_since(began: Instant) -> f64 {
     began.elapsed().as_secs_f64() * 1000.0
 }
 
-fn search_idle(gallery: &Gallery, asked: ModelQueries<'_>) -> Result<Vec<f64>> {
+fn search_idle(gallery: &Gallery, space_queries: ModelQueries<'_>) -> Result<Vec<f64>> {
     let mut searches = Searches::default();
     let nothing = Mutex::default();
     for query in 0..IDLE_SEARCHES {
-        search_once(gallery, asked, query % asked.1.rows(), &nothing, &mut searches);
+        search_once(gallery, space_queries, query % space_queries.1.rows(), &nothing, &mut searches);
     }
     match searches.failed.first() {
         Some(reason) => Err(Error::corrupt("the demo's gallery", format!("a search failed: {reason}"))),

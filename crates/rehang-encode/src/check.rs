@@ -129,8 +129,8 @@ mod tests {
         for normalise in [false, true] {
             for normalised in [false, true] {
                 let failure = check(normalised, normalise).vector("a", vec![0.0; 2]).unwrap().unwrap_err();
-                let said = "the model gave a vector without a direction: its length is 0".to_owned();
-                assert_eq!(failure, ItemFailure::Permanent(said));
+                let reason = "the model gave a vector without a direction: its length is 0".to_owned();
+                assert_eq!(failure, ItemFailure::Permanent(reason));
             }
             for distance in [Distance::L2, Distance::Dot] {
                 let raw = Check::new(&Space::new("m", 2, distance, false), "the model", normalise);

@@ -12,25 +12,25 @@ pub(crate) fn read_json<T: DeserializeOwned>(bytes: &[u8]) -> serde_json::Result
 
 /// Puts null in the place of each NaN and Infinity outside of texts; `None` where there is none.
 fn without_words(body: &[u8]) -> Option<Vec<u8>> {
-    let (mut without, mut rest, mut is_in_text, mut is_changed) =
+    let (mut without, mut bytes_left, mut is_in_text, mut is_changed) =
         (Vec::with_capacity(body.len()), body, false, false);
-    while let Some((&first, more)) = rest.split_first() {
+    while let Some((&first, more)) = bytes_left.split_first() {
         let word = ["-Infinity", "Infinity", "NaN"]
             .iter()
-            .find(|word| !is_in_text && rest.starts_with(word.as_bytes()));
+            .find(|word| !is_in_text && bytes_left.starts_with(word.as_bytes()));
         if let Some(word) = word {
             without.extend(b"null");
             is_changed = true;
-            rest = &rest[word.len()..];
+            bytes_left = &bytes_left[word.len()..];
             continue;
         }
         without.push(first);
-        rest = more;
+        bytes_left = more;
         match (first, is_in_text) {
             (b'"', _) => is_in_text = !is_in_text,
             (b'\\', true) => {
-                without.extend(rest.first());
-                rest = rest.get(1..).unwrap_or_default();
+                without.extend(bytes_left.first());
+                bytes_left = bytes_left.get(1..).unwrap_or_default();
             }
             _ => {}
         }

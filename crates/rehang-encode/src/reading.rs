@@ -87,8 +87,8 @@ impl Reading {
     /// Finding that says where the service stops, for a reader.
     pub(crate) fn finding(&self) -> Option<Finding> {
         let cut = self.cut()?;
-        let seen = format!("[encoder] stops reading a text after {cut}, in silence.");
-        let finding = Finding::warning("encoder-cuts", seen)
+        let observation = format!("[encoder] stops reading a text after {cut}, in silence.");
+        let finding = Finding::warning("encoder-cuts", observation)
             .may_mean("What follows there is in no vector, so no search finds an item by it.")
             .remedy("A plan of the upgrade counts the sources that are longer, and says what can be done.");
         Some(finding.evidence(&[("characters", cut.cut as f64)]))
@@ -118,9 +118,9 @@ impl Reading {
 /// nothing.
 pub(crate) fn beginning_of(text: &str, characters: usize) -> Option<&str> {
     let (at, _) = text.char_indices().nth(characters)?;
-    let (beginning, rest) = text.split_at(at);
-    let letters = rest.chars().filter(|character| character.is_alphanumeric()).count();
-    (letters * 2 >= rest.chars().count()).then_some(beginning)
+    let (beginning, ending) = text.split_at(at);
+    let letters = ending.chars().filter(|character| character.is_alphanumeric()).count();
+    (letters * 2 >= ending.chars().count()).then_some(beginning)
 }
 
 #[cfg(test)]

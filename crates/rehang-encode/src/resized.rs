@@ -48,13 +48,13 @@ impl Resized {
     ///
     /// [`rehang_core::ErrorKind::InvalidOption`] where the encoder's own vectors are of that width already.
     pub fn new(encoder: Box<dyn Encoder>, space: &Space) -> Result<Self> {
-        let (own, kept) = (encoder.space().dimension, space.dimension);
-        let (how, is_cut) = match own.cmp(&kept) {
-            Ordering::Greater => (format!("cut to {kept} of {own}"), true),
-            Ordering::Less => (format!("filled up with zeros from {own} to {kept}"), false),
+        let (model_width, space_width) = (encoder.space().dimension, space.dimension);
+        let (how, is_cut) = match model_width.cmp(&space_width) {
+            Ordering::Greater => (format!("cut to {space_width} of {model_width}"), true),
+            Ordering::Less => (format!("filled up with zeros from {model_width} to {space_width}"), false),
             Ordering::Equal => {
-                let expected = format!("another width than {kept}, which the space has itself");
-                return Err(Error::option("model_dimension", own, expected));
+                let expected = format!("another width than {space_width}, which the space has itself");
+                return Err(Error::option("model_dimension", model_width, expected));
             }
         };
         let check = Check::new(space, format!("the model of {:?}, {how},", space.name), is_cut);
@@ -113,7 +113,7 @@ impl Encoder for Resized {
     }
 
     fn fingerprint(&self) -> Result<Option<String>> {
-        Ok(self.encoder.fingerprint()?.map(|whole| self.fingerprint_with_width(&whole)))
+        Ok(self.encoder.fingerprint()?.map(|fingerprint| self.fingerprint_with_width(&fingerprint)))
     }
 
     fn configured(&self) -> Result<String> {
@@ -178,8 +178,8 @@ mod tests {
         };
         let space = |width, distance| Space::new("m", width, distance, false);
         for distance in [Distance::Cosine, Distance::Dot] {
-            let whole = Box::new(Function::new(&space(3, distance), 9, false, None, model));
-            let encoder = Resized::new(whole, &space(2, distance)).unwrap();
+            let full_encoder = Box::new(Function::new(&space(3, distance), 9, false, None, model));
+            let encoder = Resized::new(full_encoder, &space(2, distance)).unwrap();
             let null = serde_json::Value::Null;
             let inputs = ["late", "early"].map(|source| Input { id: source, source, payload: &null });
             let answers = encoder.encode(&inputs).unwrap();

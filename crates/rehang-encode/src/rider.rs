@@ -88,7 +88,7 @@ impl Known {
 #[derive(Default)]
 struct State {
     /// Items whose vectors are known; the first one rides.
-    known: Vec<Arc<Known>>,
+    known_items: Vec<Arc<Known>>,
     texts_since: u64,
     noise: Option<Noise>,
     /// Vector of the first known item in a call of its own, once one among others was found to be another.
@@ -150,14 +150,14 @@ impl Rider {
     /// then, or where it `must`.
     pub(crate) fn ride_with_request(&self, texts: usize, has_seat: bool, must: bool) -> Ride {
         let mut state = lock(&self.state);
-        let Some(known) = state.known.first().cloned() else { return Ride::None };
+        let Some(known_item) = state.known_items.first().cloned() else { return Ride::None };
         state.texts_since += texts as u64;
         if state.texts_since < self.texts_between && !must {
             return Ride::None;
         }
         state.texts_since = 0;
         state.begun += 1;
-        let turn = Turn { known, number: state.begun };
+        let turn = Turn { known: known_item, number: state.begun };
         let is_late = state.texts_unvouched >= self.texts_between * LATE_TIMES;
         let needs_call = (state.needs_seat && !has_seat) || state.alone.is_some();
         if needs_call || is_late { Ride::Alone(turn) } else { Ride::Along(turn) }
@@ -166,21 +166,21 @@ impl Rider {
     /// Begins a comparison for its own sake; `None` where nothing is known.
     pub(crate) fn turn(&self) -> Option<Turn> {
         let mut state = lock(&self.state);
-        let known = state.known.first().cloned()?;
+        let known_item = state.known_items.first().cloned()?;
         state.begun += 1;
-        Some(Turn { known, number: state.begun })
+        Some(Turn { known: known_item, number: state.begun })
     }
 
     /// The item that would ride, to see whether there is room for it.
     pub(crate) fn known(&self) -> Option<Arc<Known>> {
-        lock(&self.state).known.first().cloned()
+        lock(&self.state).known_items.first().cloned()
     }
 
     /// Remembers the shortest of the texts that have a vector, to ride along later. Returns whether it did:
     /// there was nothing to compare these with.
     pub(crate) fn learn(&self, inputs: &[Input<'_>], answers: &[Option<&Answer>]) -> bool {
         let mut state = lock(&self.state);
-        if !state.known.is_empty() {
+        if !state.known_items.is_empty() {
             return false;
         }
         let mut good: Vec<_> = inputs
@@ -191,19 +191,19 @@ impl Rider {
             .collect();
         good.sort_by_key(|(input, _)| input.source.len());
         let all = Arc::new(inputs.iter().map(Owned::new).collect::<Vec<_>>());
-        let known = |(input, vector): (&Input<'_>, &Vec<f32>)| {
+        let remember = |(input, vector): (&Input<'_>, &Vec<f32>)| {
             let place = inputs.iter().position(|other| std::ptr::eq(other, input));
             let among = place.filter(|_| inputs.len() > 1).map(|place| (Arc::clone(&all), place));
             Arc::new(Known { among, ..Known::new(input, vector) })
         };
-        state.known = good.into_iter().take(KNOWN_MAX).map(known).collect();
-        !state.known.is_empty()
+        state.known_items = good.into_iter().take(KNOWN_MAX).map(remember).collect();
+        !state.known_items.is_empty()
     }
 
     /// Counts vectors that came without a comparison: one that begins from now on vouches for them.
     pub(crate) fn came_alone(&self, texts: usize) {
         let mut state = lock(&self.state);
-        if !state.known.is_empty() {
+        if !state.known_items.is_empty() {
             state.awaited = state.begun + 1;
             state.texts_unvouched += texts as u64;
         }
@@ -211,11 +211,11 @@ impl Rider {
 
     /// Gives up a text that the encoder does not embed any more. Where none is left, nothing is known of the
     /// vectors before, and the next answer is learnt.
-    pub(crate) fn forget(&self, known: &Arc<Known>) {
+    pub(crate) fn forget(&self, known_item: &Arc<Known>) {
         let mut state = lock(&self.state);
-        state.known.retain(|other| !Arc::ptr_eq(other, known));
+        state.known_items.retain(|other| !Arc::ptr_eq(other, known_item));
         state.alone = None;
-        if state.known.is_empty() {
+        if state.known_items.is_empty() {
             let awaited = state.awaited;
             state.vouch(awaited);
         }
@@ -278,25 +278,28 @@ impl Rider {
     pub(crate) fn expect_same(
         &self,
         encoder: &str,
-        known: &Arc<Known>,
+        known_item: &Arc<Known>,
         now: &[f32],
         ask: impl Fn(&[Input<'_>], usize) -> Option<Vec<f32>>,
     ) -> Result<()> {
         let alone = {
             let state = lock(&self.state);
-            let is_first = state.known.first().is_some_and(|first| Arc::ptr_eq(first, known));
+            let is_first = state.known_items.first().is_some_and(|first| Arc::ptr_eq(first, known_item));
             state.alone.clone().filter(|_| is_first)
         };
-        let first = alone.as_deref().unwrap_or(&known.vector);
+        let first = alone.as_deref().unwrap_or(&known_item.vector);
         if self.agree(first, now) {
             return Ok(());
         }
-        let again = [(); 2].map(|()| ask(&[known.input()], 0));
+        let again = [(); 2].map(|()| ask(&[known_item.input()], 0));
         if let [Some(once), Some(twice)] = &again {
             let all = [first, now, once, twice];
             // The vector `now` came among others while the noise was found out.
             let is_as_alone = alone.is_some() && self.agree(first, once) && self.agree(first, twice);
-            if is_as_alone || self.is_noise(&all) || (alone.is_none() && self.is_of_batch(known, &all, ask)) {
+            if is_as_alone
+                || self.is_noise(&all)
+                || (alone.is_none() && self.is_of_batch(known_item, &all, ask))
+            {
                 return Ok(());
             }
         }
@@ -306,7 +309,7 @@ impl Rider {
                 "it gives the text {:?} another vector than at the beginning of this call ({}), so vectors of before and after cannot be \
                  mixed; what it gave since the last comparison is not used. Look which model is served, and go on when it is the one of the \
                  beginning",
-                start_of(&known.item.text),
+                start_of(&known_item.item.text),
                 difference_in_words(self.distance, first, now),
             ),
         ))
@@ -352,14 +355,14 @@ impl Rider {
     /// gave at first.
     fn is_of_batch(
         &self,
-        known: &Arc<Known>,
+        known_item: &Arc<Known>,
         vectors: &[&[f32]; 4],
         ask: impl Fn(&[Input<'_>], usize) -> Option<Vec<f32>>,
     ) -> bool {
         let [first, _, once, twice] = vectors;
         let largest = self.apart(vectors).into_iter().fold(0.0, f64::max);
         let Some((among, place)) =
-            known.among.as_ref().filter(|_| largest <= BATCH_MAX && self.agree(once, twice))
+            known_item.among.as_ref().filter(|_| largest <= BATCH_MAX && self.agree(once, twice))
         else {
             return false;
         };
@@ -368,9 +371,9 @@ impl Rider {
         if is_of_batch {
             let mut state = lock(&self.state);
             state.noise = Some(Noise::Batch(largest));
-            if state.known.first().is_some_and(|first| Arc::ptr_eq(first, known)) {
+            if state.known_items.first().is_some_and(|first| Arc::ptr_eq(first, known_item)) {
                 // All further items are known among others alone.
-                state.known.truncate(1);
+                state.known_items.truncate(1);
                 state.alone = Some(once.to_vec());
             }
         }
@@ -387,17 +390,17 @@ impl Rider {
         let cosine = 1.0 - noise.difference() / 2.0;
         let finding = match noise {
             Noise::Call(_) => {
-                let seen = format!(
+                let observation = format!(
                     "[encoder] gives one text different vectors (cosine {cosine:.3} between two calls)."
                 );
-                Finding::warning("encoder-noise", seen).may_mean("What searches find depends on that.")
+                Finding::warning("encoder-noise", observation).may_mean("What searches find depends on that.")
             }
             Noise::Batch(_) => {
-                let seen = format!(
+                let observation = format!(
                     "[encoder] gives a text another vector beside other texts than alone (cosine {cosine:.3}), as models with integer \
                      weights do."
                 );
-                Finding::warning("encoder-batches", seen)
+                Finding::warning("encoder-batches", observation)
                     .may_mean("Queries come alone and items in batches, so they are a little farther apart than they might be.")
                     .remedy("batch = 1 in [encoder] makes both alike, and takes longer.")
             }

@@ -55,7 +55,7 @@ impl Table {
     /// Finds the row of an item, or says why it has none.
     fn row(&self, input: &Input<'_>) -> Result<usize, ItemFailure> {
         let (table, count) = (&self.name, self.vectors.rows());
-        let found = match (&self.rows, row_number(input.source)) {
+        let row = match (&self.rows, row_number(input.source)) {
             (Some(rows), _) => rows
                 .get(input.id)
                 .copied()
@@ -66,7 +66,7 @@ impl Table {
             }
             (None, None) => Err(format!("the source {:?} is no row number", input.source)),
         };
-        found.map_err(ItemFailure::Permanent)
+        row.map_err(ItemFailure::Permanent)
     }
 }
 
@@ -120,9 +120,9 @@ impl Encoder for Table {
 
 /// Turns the value of a key into the file that it names, seen from the folder of the configuration.
 fn source(base: &Path, text: &str) -> Result<VectorSource> {
-    let whole = resolve(base, text);
-    if whole.is_file() {
-        return Ok(VectorSource::path(whole));
+    let path = resolve(base, text);
+    if path.is_file() {
+        return Ok(VectorSource::path(path));
     }
     let mut source = VectorSource::parse(text)?;
     source.path = resolve(base, &source.path);
@@ -130,7 +130,9 @@ fn source(base: &Path, text: &str) -> Result<VectorSource> {
 }
 
 fn is_parquet(path: &Path) -> bool {
-    path.extension().is_some_and(|it| it.eq_ignore_ascii_case("parquet") || it.eq_ignore_ascii_case("pq"))
+    path.extension().is_some_and(|extension| {
+        extension.eq_ignore_ascii_case("parquet") || extension.eq_ignore_ascii_case("pq")
+    })
 }
 
 fn index(ids: Vec<String>, name: &str, rows: usize, table: &str) -> Result<HashMap<String, usize>> {

@@ -70,7 +70,7 @@ pub struct Answers {
 
 impl Answers {
     /// Reads the files that are named. Files that go with the gallery's `items` are joined as the items are
-    /// joined. `asked` is the number of queries that were read already.
+    /// joined. `queries_read` is the number of queries that were read already.
     ///
     /// # Errors
     ///
@@ -82,9 +82,9 @@ impl Answers {
         inputs: &mut InputReader,
         join: &Join,
         items: usize,
-        asked: Option<usize>,
+        queries_read: Option<usize>,
     ) -> Result<Self> {
-        files.check(asked.is_some())?;
+        files.check(queries_read.is_some())?;
         let mut answers = Self::default();
         if let Some(source) = &files.queries {
             answers.queries = Some(inputs.whole_matrix("queries", source)?);
@@ -92,7 +92,7 @@ impl Answers {
         if let Some(source) = &files.queries_old {
             answers.queries_old = Some(inputs.whole_matrix("old queries", source)?);
         }
-        let queries = answers.queries.as_ref().map(Matrix::rows).or(asked);
+        let queries = answers.queries.as_ref().map(Matrix::rows).or(queries_read);
         let expect_queries = |source: &str, count: usize| match queries {
             Some(queries) => expect_count(source, count, "the queries", queries),
             None => Ok(()),
@@ -129,8 +129,8 @@ impl Answers {
             answers.group_names = names.in_order;
         }
         if let (Some(path), Some(query_source)) = (&files.qrels, &files.query_ids) {
-            let (ids, asked) = ((&files.ids[..], items), (query_source, queries));
-            answers.qrels = Some(inputs.judgements(path, ids, asked, join)?);
+            let (ids, query_ids) = ((&files.ids[..], items), (query_source, queries));
+            answers.qrels = Some(inputs.judgements(path, ids, query_ids, join)?);
         }
         Ok(answers)
     }
@@ -161,19 +161,19 @@ impl Answers {
     }
 
     /// Warns of every given parameter that has no effect because nothing makes an item a right answer: those
-    /// that are read here, and `others`.
-    pub fn warn_idle(&self, inputs: &mut InputReader, others: &[(&str, bool)]) {
+    /// that are read here, and `other_parameters`.
+    pub fn warn_idle(&self, inputs: &mut InputReader, other_parameters: &[(&str, bool)]) {
         if self.relevance().is_some() {
             return;
         }
-        let own = [
+        let own_parameters = [
             ("groups", self.groups.is_some()),
             ("queries_old", self.queries_old.is_some()),
             ("query_labels", self.query_labels.is_some()),
         ];
-        for (parameter, _) in others.iter().chain(&own).filter(|(_, given)| *given) {
-            let seen = format!("`{parameter}` has no effect without `labels` or `qrels`.");
-            inputs.warn("idle-parameter", seen);
+        for (parameter, _) in other_parameters.iter().chain(&own_parameters).filter(|(_, is_given)| *is_given) {
+            let observation = format!("`{parameter}` has no effect without `labels` or `qrels`.");
+            inputs.warn("idle-parameter", observation);
         }
     }
 }
@@ -197,10 +197,10 @@ impl AnswerFiles {
         if !self.labels.is_empty() && has_queries && self.query_labels.is_none() {
             return Err(Error::missing("`query_labels`", "`queries` with `labels`"));
         }
-        for (dependent, given) in
+        for (dependent, is_given) in
             [("query_labels", self.query_labels.is_some()), ("queries_old", self.queries_old.is_some())]
         {
-            if given && !has_queries {
+            if is_given && !has_queries {
                 return Err(Error::missing("`queries`", format!("`{dependent}`")));
             }
         }

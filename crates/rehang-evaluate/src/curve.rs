@@ -190,16 +190,16 @@ pub fn curve(files: &CurveFiles, progress: &Progress) -> Result<CurveAnswer> {
     let new = inputs.matrix("new", &files.new)?;
     let adapted = inputs.matrix("adapted", &files.adapted)?;
     let old = (!files.old.is_empty()).then(|| inputs.matrix("old", &files.old)).transpose()?;
-    let [new_said, adapted_said, old_said] =
+    let [new_name, adapted_name, old_name] =
         [&files.new, &files.adapted, &files.old].map(|at| joined_names(at));
     if let (Some(adapter), Some(path)) = (&adapter, &files.adapter) {
         inputs.note_adapter(path, adapter)?;
-        for (space, said, vectors) in
-            [(&adapter.new, &new_said, &new), (&adapter.output_space(), &adapted_said, &adapted)]
+        for (space, name, vectors) in
+            [(&adapter.new, &new_name, &new), (&adapter.output_space(), &adapted_name, &adapted)]
         {
-            expect_width(said, space.dimension, vectors.columns())?;
+            expect_width(name, space.dimension, vectors.columns())?;
             if space.normalised {
-                expect_normalised(said, space.dimension, 0, vectors.as_slice())?;
+                expect_normalised(name, space.dimension, 0, vectors.as_slice())?;
             }
         }
     }
@@ -207,28 +207,28 @@ pub fn curve(files: &CurveFiles, progress: &Progress) -> Result<CurveAnswer> {
     expect_same_items(&[&files.adapted, &files.old, by_position])?;
     // Adapted vectors and all that goes with the items have the rows of the old vectors.
     let join = inputs.join(&files.join, adapted.rows(), new.rows())?;
-    let adapted = join.old_side(&adapted_said, adapted)?;
+    let adapted = join.old_side(&adapted_name, adapted)?;
     let new = join.new_side(new);
-    let old = old.map(|old| join.old_side(&old_said, old)).transpose()?;
-    expect_count(&new_said, new.rows(), &adapted_said, adapted.rows())?;
+    let old = old.map(|old| join.old_side(&old_name, old)).transpose()?;
+    expect_count(&new_name, new.rows(), &adapted_name, adapted.rows())?;
     // Adapted vectors stand in the new space; narrower ones are from a file that was meant otherwise.
-    expect_width(&adapted_said, new.columns(), adapted.columns())?;
+    expect_width(&adapted_name, new.columns(), adapted.columns())?;
     if let Some(old) = &old {
-        expect_count(&new_said, new.rows(), &old_said, old.rows())?;
+        expect_count(&new_name, new.rows(), &old_name, old.rows())?;
     }
-    let order_said = files.order.to_string();
-    let order = join.order(&order_said, inputs.order("order", &files.order)?)?;
-    expect_count(&new_said, new.rows(), &order_said, order.len())?;
+    let order_name = files.order.to_string();
+    let order = join.order(&order_name, inputs.order("order", &files.order)?)?;
+    expect_count(&new_name, new.rows(), &order_name, order.len())?;
     let answers = Answers::read(&files.answers, &mut inputs, &join, new.rows(), None)?;
     let k = files.answers.k;
     // Errors of σ² are found before anything is written.
     let mut predicted = None;
     if !files.sigma.is_empty() {
-        let sigma_said = joined_names(&files.sigma);
-        let sigma = join.old_values(&sigma_said, inputs.column("sigma", &files.sigma)?)?;
-        expect_count(&new_said, new.rows(), &sigma_said, sigma.len())?;
+        let sigma_name = joined_names(&files.sigma);
+        let sigma = join.old_values(&sigma_name, inputs.column("sigma", &files.sigma)?)?;
+        expect_count(&new_name, new.rows(), &sigma_name, sigma.len())?;
         if let Some(item) = sigma.iter().position(|value| !value.is_finite()) {
-            return Err(Error::corrupt(sigma_said, format!("σ² of item {item} is not a finite number")));
+            return Err(Error::corrupt(sigma_name, format!("σ² of item {item} is not a finite number")));
         }
         predicted = Some(sigma);
     }
@@ -237,22 +237,22 @@ pub fn curve(files: &CurveFiles, progress: &Progress) -> Result<CurveAnswer> {
     let mut is_refused = false;
     let mut guarded = Map::new();
     if let (Some(adapter), Some(old)) = (&adapter, &old) {
-        adapter.expect_input_width(old.columns()).map_err(|error| error.context(old_said))?;
+        adapter.expect_input_width(old.columns()).map_err(|error| error.context(old_name))?;
         is_refused = guard(adapter, old, &new, &mut inputs, &mut guarded)?;
     }
     answers.warn_idle(&mut inputs, &[("old", old.is_some() && files.adapter.is_none())]);
     let samples = files.bootstrap;
     let queries = answers.queries.as_ref();
-    let given = answers.relevance();
+    let given_relevance = answers.relevance();
     let today =
-        old.as_ref().filter(|_| given.is_some() && (queries.is_none() || answers.queries_old.is_some()));
-    if given.is_some() && old.is_some() && today.is_none() {
+        old.as_ref().filter(|_| given_relevance.is_some() && (queries.is_none() || answers.queries_old.is_some()));
+    if given_relevance.is_some() && old.is_some() && today.is_none() {
         inputs.warn("no-do-nothing-line", "no do-nothing line, since `queries` has no `queries_old`.");
     }
     // A ranking may hold fewer items than were asked for.
     let nearest =
         || Relevance::Nearest(k.min(new.rows().saturating_sub(usize::from(queries.is_none()))).max(1));
-    let relevance = given.unwrap_or_else(nearest);
+    let relevance = given_relevance.unwrap_or_else(nearest);
     let input = CurveInput {
         native: &new,
         adapted: &adapted,
@@ -282,8 +282,8 @@ pub fn curve(files: &CurveFiles, progress: &Progress) -> Result<CurveAnswer> {
         .transpose()?;
     // Warnings become findings and no failure: the numbers are right all the same, and scripts that compare
     // models want them.
-    let said = warnings.iter().map(|warning| Finding { severity: Severity::Warning, ..warning.clone() });
-    inputs.findings.extend(said);
+    let warning_findings = warnings.iter().map(|warning| Finding { severity: Severity::Warning, ..warning.clone() });
+    inputs.findings.extend(warning_findings);
     Ok(CurveAnswer {
         items: new.rows(),
         k,
@@ -325,9 +325,10 @@ fn distances(files: &CurveFiles, adapter: Option<&Adapter>) -> Result<(Distance,
         && adapter.handicap > 0.0
         && adapter.new.distance != distance
     {
-        let (own, handicap) = (adapter.new.distance, adapter.handicap);
+        let (own_distance, handicap) = (adapter.new.distance, adapter.handicap);
         let expected = format!(
-            "{own}, the unit of the adapter's handicap ({handicap}); or give `handicap` in the unit of this one"
+            "{own_distance}, the unit of the adapter's handicap ({handicap}); \
+             or give `handicap` in the unit of this one"
         );
         return Err(Error::option("distance", distance, expected));
     }
@@ -513,7 +514,7 @@ pub fn further(curve: &Curve) -> impl Iterator<Item = (Metric, &Line)> {
 /// end.
 fn flips_at_quarters(by_metric: &ByMetric<Flips>, items: usize) -> Value {
     let cuts: Vec<usize> = (0..=4).map(|quarter| quarter * items / 4).collect();
-    let one = |flips: &Flips| {
+    let flips_as_json = |flips: &Flips| {
         json!({
             "right_at_reference": flips.right,
             "cuts": cuts,
@@ -523,7 +524,7 @@ fn flips_at_quarters(by_metric: &ByMetric<Flips>, items: usize) -> Value {
             "negative_flip_rate_area": flips.rate.area(),
         })
     };
-    Value::Object(by_metric.iter().map(|(metric, flips)| (metric.id(), one(flips))).collect())
+    Value::Object(by_metric.iter().map(|(metric, flips)| (metric.id(), flips_as_json(flips))).collect())
 }
 
 /// Name of one measure in the answer, and its value at every cut of the curve.

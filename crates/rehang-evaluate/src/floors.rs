@@ -75,7 +75,7 @@ pub fn floors(
     values: Option<&[f64]>,
     progress: &Progress,
 ) -> Result<Option<Floors>> {
-    let own = input.queries.is_none();
+    let items_are_queries = input.queries.is_none();
     let held_out = input.old.matrix().select(input.held_out);
     let (old_queries, new_queries) = match input.queries {
         Some(StudyQueries { old: None, .. }) => return Ok(None),
@@ -93,15 +93,15 @@ pub fn floors(
                         own_row: &(dyn Fn(usize) -> Option<usize> + Sync),
                         more: f64| {
         distances_by_query(gallery, queries, &counted, distance, progress, |query, distances| {
-            let own = own_row(query);
-            let others = distances.iter().enumerate().filter(|(row, _)| own != Some(*row));
-            others.map(|(_, distance)| (distance + more) as f32).collect::<Vec<f32>>()
+            let skipped_row = own_row(query);
+            let other_distances = distances.iter().enumerate().filter(|(row, _)| skipped_row != Some(*row));
+            other_distances.map(|(_, distance)| (distance + more) as f32).collect::<Vec<f32>>()
         })
     };
-    let row_of = |query: usize| own.then(|| input.held_out[query]);
+    let row_of = |query: usize| items_are_queries.then(|| input.held_out[query]);
     let today = distances_to(input.old.matrix(), old_queries, before, &row_of, 0.0)?;
     let switch = distances_to(input.adapted.matrix(), new_queries, after, &row_of, input.handicap)?;
-    let place_of = |query: usize| own.then_some(query);
+    let place_of = |query: usize| items_are_queries.then_some(query);
     let today_held_out = distances_to(&held_out, old_queries, before, &place_of, 0.0)?;
     let native = distances_to(input.native.matrix(), new_queries, after, &place_of, 0.0)?;
     let chosen = match values {
@@ -118,7 +118,7 @@ pub fn floors(
             today: value,
             answers: passed as f64 / counted.len() as f64 * input.items as f64 / rows as f64,
             adapted: at(&today, &switch, Drawn::Queries),
-            native: at(&today_held_out, &native, if own { Drawn::Both } else { Drawn::Apart }),
+            native: at(&today_held_out, &native, if items_are_queries { Drawn::Both } else { Drawn::Apart }),
         }
     });
     let (rows, queries) = (carried.collect(), counted.len());
@@ -223,8 +223,8 @@ fn carried_over(today: &[Vec<f32>], then: &[Vec<f32>], limit: f32, drawn: Drawn)
     }
     let mut later: Vec<f32> = then.concat();
     let at = ranked(&mut later, all);
-    let kept = today.iter().zip(then).flat_map(|(today, then)| today.iter().zip(then));
-    let kept = kept.filter(|&(&today, &then)| today <= limit && then <= at).count();
+    let answer_pairs = today.iter().zip(then).flat_map(|(today, then)| today.iter().zip(then));
+    let answers_kept = answer_pairs.filter(|&(&today, &then)| today <= limit && then <= at).count();
     let passes = |distance: f32, limit: f32| f64::from(u8::from(distance <= limit));
     let moved = |query: usize, item: usize| passes(then[query][item], at) - passes(today[query][item], limit);
     let (queries, items) = (0..today.len(), 0..today.first().map_or(0, Vec::len));
@@ -241,7 +241,7 @@ fn carried_over(today: &[Vec<f32>], then: &[Vec<f32>], limit: f32, drawn: Drawn)
         ranked(&mut later, rank as usize)
     };
     let range = [edge(-1.0), edge(1.0)];
-    Some(Carried { limit: at, range, changed: 1.0 - kept as f64 / all as f64 })
+    Some(Carried { limit: at, range, changed: 1.0 - answers_kept as f64 / all as f64 })
 }
 
 #[cfg(test)]
@@ -252,11 +252,11 @@ mod tests {
 
     /// Two models that see a point of a plane, the new one with all similarities closer together.
     fn world(distance: Distance) -> [Vectors; 2] {
-        let vectors = |name: &str, own: f32, noise: f32| {
+        let vectors = |name: &str, common_coordinate: f32, noise: f32| {
             let rows = Matrix::from_fn(240, 3, |row, column| match column {
                 0 => (row as f32 * 0.37).sin() + noise * (row as f32 * 7.1).cos(),
                 1 => (row as f32 * 0.37).cos() + noise * (row as f32 * 5.3).sin(),
-                _ => own,
+                _ => common_coordinate,
             });
             Vectors::new(Space::new(name, 3, distance, false), rows, name).unwrap()
         };
@@ -284,9 +284,9 @@ mod tests {
         let mut later: Vec<f64> = pairs.iter().map(|pair| between(then, *pair) + more).collect();
         later.sort_by(f64::total_cmp);
         let limit = later[answers - 1];
-        let kept =
+        let answers_kept =
             pairs.iter().filter(|pair| passes(**pair) && between(then, **pair) + more <= limit).count();
-        (floor_at(distance, limit as f32), 1.0 - kept as f64 / answers as f64)
+        (floor_at(distance, limit as f32), 1.0 - answers_kept as f64 / answers as f64)
     }
 
     #[test]
@@ -307,8 +307,8 @@ mod tests {
                 native: &native,
                 queries: None,
             };
-            let made = floors(&input, Some(&[floor]), &Progress::default()).unwrap().unwrap();
-            let row = &made.rows[0];
+            let carried_floors = floors(&input, Some(&[floor]), &Progress::default()).unwrap().unwrap();
+            let row = &carried_floors.rows[0];
             let (switch, end) = (row.adapted.unwrap(), row.native.unwrap());
             let expected = slow(distance, [&old, &new], &held_out, &everything, 0.01, floor);
             assert!(
@@ -322,7 +322,7 @@ mod tests {
             );
             assert!(end.low <= end.floor && end.floor <= end.high && end.low < end.high, "{end:?}");
             assert!(row.adapted != row.native, "two stages");
-            assert_eq!((made.queries, made.natives, made.rows.len()), (80, 80, 1));
+            assert_eq!((carried_floors.queries, carried_floors.natives, carried_floors.rows.len()), (80, 80, 1));
             // The old model in the new one's place moves nothing.
             let same = Vectors::new(old.space().clone(), old.matrix().select(&held_out), "old").unwrap();
             let input = FloorsInput { adapted: &old, native: &same, handicap: 0.0, ..input };

@@ -327,7 +327,7 @@ pub fn identify_vectors(unknown: &Matrix, candidates: &[Candidate]) -> Result<Id
     } else {
         Origin::Unknown
     };
-    let mut found = Identified {
+    let mut identified = Identified {
         origin,
         by: "models",
         vectors: n,
@@ -341,55 +341,55 @@ pub fn identify_vectors(unknown: &Matrix, candidates: &[Candidate]) -> Result<Id
         small: Vec::new(),
         findings: Vec::new(),
     };
-    found.findings = findings(&found, &compared);
-    Ok(found)
+    identified.findings = findings(&identified, &compared);
+    Ok(identified)
 }
 
-fn findings(found: &Identified, compared: &[Compared<'_>]) -> Vec<Finding> {
+fn findings(identified: &Identified, compared: &[Compared<'_>]) -> Vec<Finding> {
     let mut findings = Vec::new();
-    if found.compared < found.vectors {
-        let seen = format!(
+    if identified.compared < identified.vectors {
+        let observation = format!(
             "{} vectors were passed over: they have no direction, or no model has a vector of their item.",
-            found.vectors - found.compared
+            identified.vectors - identified.compared
         );
-        findings.push(Finding::note("passed-over", seen));
+        findings.push(Finding::note("passed-over", observation));
     }
-    for (model, of) in found.models.iter().zip(compared) {
+    for (model, of) in identified.models.iter().zip(compared) {
         if model.unclear > 0 {
-            let seen = format!(
+            let observation = format!(
                 "{} vectors of {:?} could be another model's as well: both give nearly the same for them.",
                 model.unclear, model.model
             );
-            findings.push(Finding::note("unclear", seen));
+            findings.push(Finding::note("unclear", observation));
         }
-        let (as_model, others) = of.lengths;
-        if as_model > 0 && others > 0 {
-            let seen = format!(
+        let (as_model, other_lengths) = of.lengths;
+        if as_model > 0 && other_lengths > 0 {
+            let observation = format!(
                 "{} of the vectors that {:?} made have the length that it gives, and {} have another one.",
-                as_model, model.model, others
+                as_model, model.model, other_lengths
             );
             findings.push(
-                Finding::warning("lengths", seen)
+                Finding::warning("lengths", observation)
                     .may_mean("Cosines are the same; inner products and l2 distances are not."),
             );
         }
         if model.near > 0 {
-            let seen = format!(
+            let observation = format!(
                 "{} vectors are nearly those of {:?}, farther from them than what providers change.",
                 model.near, model.model
             );
             findings.push(
-                Finding::warning("near", seen)
+                Finding::warning("near", observation)
                     .may_mean("The model was given another prompt, or it is another version of it."),
             );
         }
         if model.related > 0 {
-            let seen = format!(
+            let observation = format!(
                 "{} vectors that no model made are not independent of those of {:?}.",
                 model.related, model.model
             );
             findings.push(
-                Finding::note("related", seen)
+                Finding::note("related", observation)
                     .may_mean("Among few that is chance; many of them are of a model of the same family."),
             );
         }
@@ -407,7 +407,7 @@ struct Compared<'a> {
     differences: Vec<f64>,
     tolerance: f64,
     /// Rows of the candidate's vectors that a vector is held against as those of other sources.
-    others: Vec<usize>,
+    other_rows: Vec<usize>,
     /// Numbers of the vectors that the candidate made with its own length, and with another one.
     lengths: (usize, usize),
 }
@@ -425,7 +425,7 @@ impl<'a> Compared<'a> {
             width,
             differences: vec![f64::NAN; unknown.rows()],
             tolerance: 0.0,
-            others: told.iter().copied().step_by(told.len().div_ceil(OTHERS).max(1)).collect(),
+            other_rows: told.iter().copied().step_by(told.len().div_ceil(OTHERS).max(1)).collect(),
             lengths: (0, 0),
         };
         for &row in &told {
@@ -444,9 +444,9 @@ impl<'a> Compared<'a> {
 
     /// Returns the difference between a vector and the candidate's vector of an item.
     fn between(&self, row: usize, item: usize) -> f64 {
-        let [vector, own] =
+        let [vector, candidate_vector] =
             [self.unknown.row(row), self.candidate.vectors.row(item)].map(|row| &row[..self.width]);
-        difference(Distance::Cosine, vector, own)
+        difference(Distance::Cosine, vector, candidate_vector)
     }
 
     fn is_made(&self, row: usize) -> bool {
@@ -466,16 +466,16 @@ impl<'a> Compared<'a> {
     }
 
     fn nearness(&self, row: usize) -> Option<Nearness> {
-        let own = self.differences[row];
-        if own.is_nan() {
+        let own_difference = self.differences[row];
+        if own_difference.is_nan() {
             return None;
         }
-        let mut others: Vec<f64> =
-            self.others.iter().filter(|&&item| item != row).map(|&item| self.between(row, item)).collect();
-        others.sort_by(f64::total_cmp);
-        let nearer = others.partition_point(|&other| other < own);
-        let middle = *others.get(others.len() / 2)?;
-        Some(Nearness { nearer: nearer as f64 / others.len() as f64, times: own / middle })
+        let mut other_differences: Vec<f64> =
+            self.other_rows.iter().filter(|&&item| item != row).map(|&item| self.between(row, item)).collect();
+        other_differences.sort_by(f64::total_cmp);
+        let nearer = other_differences.partition_point(|&difference| difference < own_difference);
+        let middle = *other_differences.get(other_differences.len() / 2)?;
+        Some(Nearness { nearer: nearer as f64 / other_differences.len() as f64, times: own_difference / middle })
     }
 
     fn found(&self, makers: &[Maker], model: usize, (unclear, related): (usize, usize)) -> ModelFound {
@@ -500,9 +500,9 @@ impl<'a> Compared<'a> {
     /// Names what was done to the candidate's vectors of these rows.
     fn changes(&self, rows: &[usize]) -> Vec<String> {
         let mut changes = Vec::new();
-        let (width, whole) = (self.width, self.candidate.vectors.columns());
-        if width < whole {
-            changes.push(format!("cut to the first {width} of {whole} coordinates"));
+        let (width, whole_width) = (self.width, self.candidate.vectors.columns());
+        if width < whole_width {
+            changes.push(format!("cut to the first {width} of {whole_width} coordinates"));
         } else if width < self.unknown.columns() {
             changes.push(format!(
                 "the model's own are the first {width} of {} coordinates",
@@ -522,9 +522,9 @@ impl<'a> Compared<'a> {
                 "of other lengths".into()
             });
         }
-        let own = |row: usize| &self.candidate.vectors.row(row)[..width];
+        let candidate_row = |row: usize| &self.candidate.vectors.row(row)[..width];
         let ours: Vec<&[f32]> = rows.iter().map(|&row| self.unknown.row(row)).collect();
-        let theirs: Vec<&[f32]> = rows.iter().map(|&row| own(row)).collect();
+        let theirs: Vec<&[f32]> = rows.iter().map(|&row| candidate_row(row)).collect();
         if let Some(of) = rounding(&ours).filter(|of| rounding(&theirs) != Some(*of)) {
             changes.push(format!("rounded to {of}"));
         }
@@ -554,9 +554,9 @@ fn nearest(compared: &[Compared<'_>], row: usize) -> Maker {
 fn as_near(compared: &[Compared<'_>], row: usize) -> Vec<usize> {
     /// Largest difference that single precision leaves between equal vectors.
     const EXACT: f64 = 1e-9;
-    let made = || (0..compared.len()).filter(|&model| compared[model].is_made(row));
-    let least = made().map(|model| compared[model].differences[row]).fold(f64::INFINITY, f64::min);
-    made().filter(|&model| compared[model].differences[row] <= (NOISE_TIMES * least).max(EXACT)).collect()
+    let makers = || (0..compared.len()).filter(|&model| compared[model].is_made(row));
+    let least = makers().map(|model| compared[model].differences[row]).fold(f64::INFINITY, f64::min);
+    makers().filter(|&model| compared[model].differences[row] <= (NOISE_TIMES * least).max(EXACT)).collect()
 }
 
 /// Names the precision that numbers were rounded to; `None` for single precision.
@@ -630,15 +630,15 @@ pub fn identify(files: &IdentifyFiles, progress: &Progress) -> Result<Identified
     expect_distinct("models", &files.models)?;
     let mut inputs = InputReader::new(files.rows.as_ref())?;
     let unknown = inputs.matrix("vectors", &files.vectors)?;
-    let mut known = Vec::new();
+    let mut named_sources = Vec::new();
     for NamedFile { name, file } in &files.models {
-        known.push((name.clone(), vec![file.clone()]));
+        named_sources.push((name.clone(), vec![file.clone()]));
     }
     if !files.new.is_empty() {
-        known.push((String::new(), files.new.clone()));
+        named_sources.push((String::new(), files.new.clone()));
     }
     let mut matrices = Vec::new();
-    for (_, sources) in &known {
+    for (_, sources) in &named_sources {
         let role = if files.new.is_empty() { "models" } else { "new" };
         matrices.push(inputs.matrix(role, sources)?);
         if files.join.is_by_position() {
@@ -653,13 +653,13 @@ pub fn identify(files: &IdentifyFiles, progress: &Progress) -> Result<Identified
     let outputs = [("output", files.output.as_ref())];
     inputs.expect_apart(&outputs)?;
     let mut candidates = Vec::new();
-    for ((name, sources), vectors) in known.into_iter().zip(matrices) {
+    for ((name, sources), vectors) in named_sources.into_iter().zip(matrices) {
         expect_count(joined_names(&sources), vectors.rows(), "the first model's vectors", rows)?;
         let vectors = join.new_side(vectors);
         expect_count(joined_names(&files.vectors), unknown.rows(), joined_names(&sources), vectors.rows())?;
         candidates.push(Candidate { name, vectors, noise: 0.0 });
     }
-    let mut found = if !files.models.is_empty() {
+    let mut identified = if !files.models.is_empty() {
         identify_vectors(&unknown, &candidates)?
     } else if let Some(new) = candidates.pop() {
         by_pairs(unknown, new.vectors, files, progress)?
@@ -667,11 +667,11 @@ pub fn identify(files: &IdentifyFiles, progress: &Progress) -> Result<Identified
         identify_alone(&unknown, files.seed, progress)?
     };
     if let Some(path) = &files.output {
-        found.write_list(path, |row| names[row].as_str())?;
+        identified.write_list(path, |row| names[row].as_str())?;
     }
-    inputs.findings.append(&mut found.findings);
-    found.findings = inputs.findings;
-    Ok(found)
+    inputs.findings.append(&mut identified.findings);
+    identified.findings = inputs.findings;
+    Ok(identified)
 }
 
 impl IdentifyFiles {
@@ -697,10 +697,10 @@ fn by_pairs(old: Matrix, new: Matrix, files: &IdentifyFiles, progress: &Progress
     };
     let pairs =
         Pairs::new(measured("unknown", old, &files.vectors)?, measured("new", new, &files.new)?, None, None)?;
-    let found = kinds_of_pairs(&pairs, files.seed, progress)?;
+    let pair_kinds = kinds_of_pairs(&pairs, files.seed, progress)?;
     let too_little = (pairs.len() < KINDS_MIN).then(|| few("vectors to look at", pairs.len(), KINDS_MIN));
     let mut small = Vec::new();
-    let kinds = found.map(|kinds| {
+    let kinds = pair_kinds.map(|kinds| {
         small = kinds.small.unwrap_or_default();
         let count = (!small.is_empty()).then(|| small.iter().filter(|&&of| of).count());
         KindsFound { small: count, across: kinds.across, within: kinds.within }
@@ -714,10 +714,10 @@ fn by_pairs(old: Matrix, new: Matrix, files: &IdentifyFiles, progress: &Progress
 ///
 /// As [`kinship`].
 pub fn identify_alone(vectors: &Matrix, seed: u64, progress: &Progress) -> Result<Identified> {
-    let found = kinship(vectors, seed, progress)?;
+    let vector_kinds = kinship(vectors, seed, progress)?;
     let directed = vectors.norms().iter().filter(|&&length| length > 0.0).count();
     let mut small = Vec::new();
-    let kinds = found.map(|kinds| {
+    let kinds = vector_kinds.map(|kinds| {
         small = kinds.small;
         let count = small.iter().filter(|&&of| of).count();
         KindsFound { small: Some(count), across: kinds.across, within: kinds.within }
@@ -750,9 +750,9 @@ fn without_models(
         (None, false) => Origin::Unknown,
     };
     let mut findings = Vec::new();
-    if let Some(seen) = too_little {
+    if let Some(observation) = too_little {
         findings.push(
-            Finding::warning("few-vectors", seen)
+            Finding::warning("few-vectors", observation)
                 .remedy("Embed some of the items again by each model that may have made them."),
         );
     }
@@ -796,31 +796,31 @@ mod tests {
 
     #[test]
     fn what_providers_do_is_undone_and_named() {
-        let own = model(60, 32, 3);
-        let [a, b] = [candidate("a", own.clone()), candidate("b", model(60, 32, 9))];
-        let mut unit = own.clone();
+        let model_vectors = model(60, 32, 3);
+        let [a, b] = [candidate("a", model_vectors.clone()), candidate("b", model(60, 32, 9))];
+        let mut unit = model_vectors.clone();
         unit.normalise_rows();
-        let mut cut_unit = changed(&own, 20, |value| value);
+        let mut cut_unit = changed(&model_vectors, 20, |value| value);
         cut_unit.normalise_rows();
-        let step = own.as_slice().iter().fold(0.0_f32, |most, value| most.max(value.abs())) / 127.0;
+        let step = model_vectors.as_slice().iter().fold(0.0_f32, |most, value| most.max(value.abs())) / 127.0;
         let cases: [(Matrix, &[&str]); 7] = [
-            (own.clone(), &[]),
+            (model_vectors.clone(), &[]),
             (unit, &["scaled to length 1"]),
-            (changed(&own, 20, |value| value), &["cut to the first 20 of 32 coordinates"]),
+            (changed(&model_vectors, 20, |value| value), &["cut to the first 20 of 32 coordinates"]),
             (cut_unit, &["cut to the first 20 of 32 coordinates", "scaled to length 1"]),
-            (changed(&own, 32, |value| f16::from_f32(value).to_f32()), &["rounded to float16"]),
-            (changed(&own, 32, |value| bf16::from_f32(value).to_f32()), &["rounded to bfloat16"]),
+            (changed(&model_vectors, 32, |value| f16::from_f32(value).to_f32()), &["rounded to float16"]),
+            (changed(&model_vectors, 32, |value| bf16::from_f32(value).to_f32()), &["rounded to bfloat16"]),
             (
-                changed(&own, 32, |value| (value / step).round() * step * 2.5),
+                changed(&model_vectors, 32, |value| (value / step).round() * step * 2.5),
                 &["multiplied by 2.50", "rounded to 8 bits"],
             ),
         ];
         for (unknown, changes) in cases {
-            let found = identify_vectors(&unknown, &[b.clone(), a.clone()]).unwrap();
-            assert_eq!(found.origin, Origin::OneModel, "{changes:?}");
-            assert_eq!((found.models[1].made, found.models[0].made), (60, 0));
-            assert_eq!(found.models[1].changes, changes);
-            assert!(found.minority().is_empty());
+            let identified = identify_vectors(&unknown, &[b.clone(), a.clone()]).unwrap();
+            assert_eq!(identified.origin, Origin::OneModel, "{changes:?}");
+            assert_eq!((identified.models[1].made, identified.models[0].made), (60, 0));
+            assert_eq!(identified.models[1].changes, changes);
+            assert!(identified.minority().is_empty());
         }
     }
 
@@ -830,79 +830,79 @@ mod tests {
         let maker = |row: usize| row * row % 3;
         // The third model is not among the candidates.
         let unknown = Matrix::from_fn(200, 24, |row, column| models[maker(row)].row(row)[column]);
-        let known = [candidate("a", models[0].clone()), candidate("b", models[1].clone())];
-        let found = identify_vectors(&unknown, &known).unwrap();
+        let candidates = [candidate("a", models[0].clone()), candidate("b", models[1].clone())];
+        let identified = identify_vectors(&unknown, &candidates).unwrap();
         let cosine = |a: &[f32], b: &[f32]| {
             a.iter().zip(b).map(|(a, b)| f64::from(a * b)).sum::<f64>() / norm(a) / norm(b)
         };
         for row in 0..200 {
-            let slow = known.iter().position(|of| cosine(unknown.row(row), of.vectors.row(row)) > 0.999);
-            assert_eq!(found.makers[row], slow.map_or(Maker::None, Maker::Model));
+            let slow = candidates.iter().position(|of| cosine(unknown.row(row), of.vectors.row(row)) > 0.999);
+            assert_eq!(identified.makers[row], slow.map_or(Maker::None, Maker::Model));
         }
-        assert_eq!(found.origin, Origin::Mixed);
-        let told: usize = found.models.iter().map(|model| model.made).sum();
-        assert_eq!(told + found.none, 200);
+        assert_eq!(identified.origin, Origin::Mixed);
+        let told: usize = identified.models.iter().map(|model| model.made).sum();
+        assert_eq!(told + identified.none, 200);
         // One model alone is known, and made none of the others.
-        let only = identify_vectors(&models[2], &known[..1]).unwrap();
+        let only = identify_vectors(&models[2], &candidates[..1]).unwrap();
         assert_eq!((only.origin, only.none), (Origin::Unknown, 200));
     }
 
     #[test]
     fn a_prompt_is_near_and_another_model_is_not() {
-        let (own, other) = (model(150, 64, 1), model(150, 64, 2));
+        let (model_vectors, other_vectors) = (model(150, 64, 1), model(150, 64, 2));
         let prompt = Matrix::from_fn(150, 64, |row, column| {
-            own.row(row)[column] + 0.3 * other.row(row)[column] + 0.2 * other.row(3)[column]
+            model_vectors.row(row)[column] + 0.3 * other_vectors.row(row)[column] + 0.2 * other_vectors.row(3)[column]
         });
-        let found = identify_vectors(&prompt, &[candidate("a", own.clone())]).unwrap();
-        assert_eq!((found.origin, found.models[0].near), (Origin::Near, 150));
-        assert!(found.minority().is_empty());
+        let identified = identify_vectors(&prompt, &[candidate("a", model_vectors.clone())]).unwrap();
+        assert_eq!((identified.origin, identified.models[0].near), (Origin::Near, 150));
+        assert!(identified.minority().is_empty());
         // Some of the vectors were made behind a prompt.
         let mixed =
             Matrix::from_fn(
                 150,
                 64,
                 |row, column| {
-                    if row < 10 { prompt.row(row)[column] } else { own.row(row)[column] }
+                    if row < 10 { prompt.row(row)[column] } else { model_vectors.row(row)[column] }
                 },
             );
-        let found = identify_vectors(&mixed, &[candidate("a", own.clone())]).unwrap();
-        assert_eq!((found.origin, found.models[0].made, found.models[0].near), (Origin::Mixed, 140, 10));
-        assert_eq!(found.minority()[0], (0, "near a".to_owned()));
-        let found = identify_vectors(&other, &[candidate("a", own)]).unwrap();
-        assert_eq!((found.origin, found.models[0].near), (Origin::Unknown, 0));
+        let identified = identify_vectors(&mixed, &[candidate("a", model_vectors.clone())]).unwrap();
+        assert_eq!((identified.origin, identified.models[0].made, identified.models[0].near), (Origin::Mixed, 140, 10));
+        assert_eq!(identified.minority()[0], (0, "near a".to_owned()));
+        let identified = identify_vectors(&other_vectors, &[candidate("a", model_vectors)]).unwrap();
+        assert_eq!((identified.origin, identified.models[0].near), (Origin::Unknown, 0));
     }
 
     #[test]
     fn noise_zero_vectors_and_two_names_of_one_model() {
-        let own = model(50, 16, 1);
+        let model_vectors = model(50, 16, 1);
         let jitter = model(50, 16, 8);
         let noisy =
-            Matrix::from_fn(50, 16, |row, column| own.row(row)[column] + 0.3 * jitter.row(row)[column]);
-        let found = identify_vectors(&noisy, &[candidate("a", own.clone())]).unwrap();
-        assert_ne!(found.origin, Origin::OneModel);
-        let loud = Candidate { noise: 0.1, ..candidate("a", own.clone()) };
+            Matrix::from_fn(50, 16, |row, column| model_vectors.row(row)[column] + 0.3 * jitter.row(row)[column]);
+        let identified = identify_vectors(&noisy, &[candidate("a", model_vectors.clone())]).unwrap();
+        assert_ne!(identified.origin, Origin::OneModel);
+        let loud = Candidate { noise: 0.1, ..candidate("a", model_vectors.clone()) };
         assert_eq!(identify_vectors(&noisy, &[loud]).unwrap().origin, Origin::OneModel);
         // Vectors without a direction are told nothing of, and do not make the others mixed.
-        let gaps = Matrix::from_fn(50, 16, |row, column| if row < 4 { 0.0 } else { own.row(row)[column] });
-        let found = identify_vectors(&gaps, &[candidate("a", own.clone())]).unwrap();
-        assert_eq!((found.origin, found.compared, found.makers[0]), (Origin::OneModel, 46, Maker::Untold));
-        let found = identify_vectors(&own, &[candidate("a", gaps.clone())]).unwrap();
-        assert_eq!((found.origin, found.compared), (Origin::OneModel, 46));
+        let gaps = Matrix::from_fn(50, 16, |row, column| if row < 4 { 0.0 } else { model_vectors.row(row)[column] });
+        let identified = identify_vectors(&gaps, &[candidate("a", model_vectors.clone())]).unwrap();
+        assert_eq!((identified.origin, identified.compared, identified.makers[0]), (Origin::OneModel, 46, Maker::Untold));
+        let identified = identify_vectors(&model_vectors, &[candidate("a", gaps.clone())]).unwrap();
+        assert_eq!((identified.origin, identified.compared), (Origin::OneModel, 46));
         // Vectors that could be either model's go to the one that made more.
-        let twice = identify_vectors(&own, &[candidate("a", gaps), candidate("b", own.clone())]).unwrap();
+        let twice = identify_vectors(&model_vectors, &[candidate("a", gaps), candidate("b", model_vectors.clone())]).unwrap();
         assert_eq!((twice.origin, twice.models[1].made, twice.models[1].unclear), (Origin::OneModel, 50, 46));
         // No vectors have no origin.
         let none = identify_vectors(&Matrix::zeros(0, 16), &[candidate("a", Matrix::zeros(0, 16))]).unwrap();
         assert_eq!((none.origin, none.compared), (Origin::Unknown, 0));
-        assert!(identify_vectors(&own, &[candidate("a", model(49, 16, 1))]).is_err());
+        assert!(identify_vectors(&model_vectors, &[candidate("a", model(49, 16, 1))]).is_err());
     }
 
     #[test]
     fn of_a_sample_it_is_said_what_it_would_not_show() {
-        let own = model(300, 16, 1);
-        let found = identify_vectors(&own, &[candidate("a", own.clone())]).unwrap().marked_as_sample();
+        let model_vectors = model(300, 16, 1);
+        let identified = identify_vectors(&model_vectors, &[candidate("a", model_vectors.clone())]).unwrap().marked_as_sample();
         // (1 − p)³⁰⁰ = 0.05
-        assert!((found.unseen_share.unwrap() - 0.009_936).abs() < 1e-5);
+        assert!((identified.unseen_share.unwrap() - 0.009_936).abs() < 1e-5);
     }
 
     #[test]
@@ -940,17 +940,17 @@ mod tests {
             keep_common: false,
         };
         files.output = Some(at("list.tsv"));
-        let found = identify(&files, &Progress::default()).unwrap();
-        assert_eq!((found.origin, found.models[1].made), (Origin::Mixed, 3));
+        let identified = identify(&files, &Progress::default()).unwrap();
+        assert_eq!((identified.origin, identified.models[1].made), (Origin::Mixed, 3));
         let list = rehang_files::read_lines(at("list.tsv")).unwrap();
         assert_eq!(list, ["item-7\tb", "item-27\tb", "item-47\tb"]);
         files.output = Some(at("a.npy"));
         assert!(identify(&files, &Progress::default()).unwrap_err().to_string().contains("a.npy"));
         // Without models there are too few to say.
         let alone = IdentifyFiles::new(files.vectors.clone());
-        let found = identify(&alone, &Progress::default()).unwrap();
-        assert_eq!((found.origin, found.by, found.findings.len()), (Origin::Unknown, "vectors", 1));
-        let both = IdentifyFiles { new: files.vectors.clone(), ..files };
-        assert!(identify(&both, &Progress::default()).unwrap_err().to_string().contains("`models`"));
+        let identified = identify(&alone, &Progress::default()).unwrap();
+        assert_eq!((identified.origin, identified.by, identified.findings.len()), (Origin::Unknown, "vectors", 1));
+        let models_and_new = IdentifyFiles { new: files.vectors.clone(), ..files };
+        assert!(identify(&models_and_new, &Progress::default()).unwrap_err().to_string().contains("`models`"));
     }
 }

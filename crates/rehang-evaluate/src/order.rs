@@ -86,14 +86,14 @@ pub struct Ordered {
 pub fn order(files: &OrderFiles) -> Result<Ordered> {
     files.output.as_ref().map_or(Ok(()), rehang_files::check_order_output)?;
     let mut inputs = InputReader::default();
-    let given = |sources: &[VectorSource]| !sources.is_empty();
-    let sigma = given(&files.sigma).then(|| inputs.column("sigma", &files.sigma)).transpose()?;
-    let adapted = given(&files.adapted).then(|| inputs.matrix("adapted", &files.adapted)).transpose()?;
-    let new = given(&files.new).then(|| inputs.matrix("new", &files.new)).transpose()?;
-    let [sigma_said, adapted_said, new_said] =
+    let is_given = |sources: &[VectorSource]| !sources.is_empty();
+    let sigma = is_given(&files.sigma).then(|| inputs.column("sigma", &files.sigma)).transpose()?;
+    let adapted = is_given(&files.adapted).then(|| inputs.matrix("adapted", &files.adapted)).transpose()?;
+    let new = is_given(&files.new).then(|| inputs.matrix("new", &files.new)).transpose()?;
+    let [sigma_name, adapted_name, new_name] =
         [&files.sigma, &files.adapted, &files.new].map(|at| joined_names(at));
     if let (Some(sigma), Some(adapted)) = (&sigma, &adapted) {
-        expect_count(&sigma_said, sigma.len(), &adapted_said, adapted.rows())?;
+        expect_count(&sigma_name, sigma.len(), &adapted_name, adapted.rows())?;
     }
     if files.join.is_by_position() {
         expect_same_items(&[&files.adapted, &files.new])?;
@@ -110,19 +110,19 @@ pub fn order(files: &OrderFiles) -> Result<Ordered> {
         (new, _) => new,
     };
     let adapter = files.adapter.as_ref().map(|path| inputs.adapter(path)).transpose()?;
-    let own = adapter.as_ref().and_then(|adapter| adapter.uncertainty.head().cloned());
-    let given = inputs.head(&files.head)?;
-    if files.policy.prefers_own_head() && own.is_some() && given.is_some() {
+    let own_head = adapter.as_ref().and_then(|adapter| adapter.uncertainty.head().cloned());
+    let given_head = inputs.head(&files.head)?;
+    if files.policy.prefers_own_head() && own_head.is_some() && given_head.is_some() {
         inputs.warn(
             "idle-parameter",
             "`head_weight` has no effect on the coverage order, which looks through the adapter's own head.",
         );
     }
-    let head = files.policy.head(own.as_ref(), given.as_ref());
+    let head = files.policy.head(own_head.as_ref(), given_head.as_ref());
     let errors = match (&new, &adapted) {
         (Some(new), Some(adapted)) => {
-            expect_count(&new_said, new.rows(), &adapted_said, adapted.rows())?;
-            expect_width(format_args!("`adapted` {adapted_said}"), new.columns(), adapted.columns())?;
+            expect_count(&new_name, new.rows(), &adapted_name, adapted.rows())?;
+            expect_width(format_args!("`adapted` {adapted_name}"), new.columns(), adapted.columns())?;
             Some(rehang_core::adapter::true_errors(new, adapted))
         }
         _ => None,

@@ -164,38 +164,38 @@ pub fn report(files: &ReportFiles, progress: &Progress) -> Result<Reported> {
     let by_position = if files.join.is_by_position() { files.new.as_slice() } else { &[] };
     expect_same_items(&[&files.old, by_position, &files.side])?;
     let (old, new) = (join.old_side("old vectors", old)?, join.new_side(new));
-    let old_said = joined_names(&files.old);
+    let old_name = joined_names(&files.old);
     // The adapters say which spaces these files are of; the study refuses an adapter of other spaces.
     let mut unlike = Vec::new();
     for adapter in &adapters {
-        adapter.expect_input_width(old.columns()).map_err(|error| error.context(old_said.clone()))?;
-        unlike.push(unlike_pairs(adapter, &old, &old_said, files.force)?);
+        adapter.expect_input_width(old.columns()).map_err(|error| error.context(old_name.clone()))?;
+        unlike.push(unlike_pairs(adapter, &old, &old_name, files.force)?);
     }
-    let old = Vectors::new(first.old.clone(), old, &old_said)?;
+    let old = Vectors::new(first.old.clone(), old, &old_name)?;
     let new = Vectors::new(first.new.clone(), new, &joined_names(&files.new))?;
     let mut side = None;
     if !files.side.is_empty() {
         side = Some(join.old_side("side information", inputs.matrix("side", &files.side)?)?);
     }
     let mut answers = Answers::read(&files.answers, &mut inputs, &join, new.len(), None)?;
-    let whole = files.whole(first, &old, &mut inputs)?;
-    let own_labels = whole.as_ref().and_then(WholeFiles::labels_of_sample);
+    let gallery_files = files.whole(first, &old, &mut inputs)?;
+    let own_labels = gallery_files.as_ref().and_then(WholeFiles::labels_of_sample);
     let judged = files.judged.as_ref().map(|of| &of.judged);
-    let own_judged = whole.as_ref().zip(judged).map(|(whole, of)| whole.judged_of_sample(of)).transpose()?;
+    let own_judged = gallery_files.as_ref().zip(judged).map(|(gallery_files, of)| gallery_files.judged_of_sample(of)).transpose()?;
     // Old queries have an effect without labels too: agreement has a do-nothing line.
     let queries_old = answers.queries_old.take();
-    let relevance = match (&own_labels, &whole) {
+    let relevance = match (&own_labels, &gallery_files) {
         _ if own_judged.is_some() => own_judged.as_ref().map(Relevance::Judgements),
-        (Some(labels), Some(whole)) if answers.relevance().is_none() => {
-            Some(Relevance::Labels { gallery: labels, queries: whole.answers.query_labels() })
+        (Some(labels), Some(gallery_files)) if answers.relevance().is_none() => {
+            Some(Relevance::Labels { gallery: labels, queries: gallery_files.answers.query_labels() })
         }
         _ => {
             answers.warn_idle(&mut inputs, &[]);
             answers.relevance()
         }
     };
-    if let Some(whole) = whole.as_ref().filter(|_| relevance.is_some() && own_judged.is_none()) {
-        whole.expect_relevance(files)?;
+    if let Some(gallery_files) = gallery_files.as_ref().filter(|_| relevance.is_some() && own_judged.is_none()) {
+        gallery_files.expect_relevance(files)?;
     }
     let head = inputs.head(&files.head)?;
     let outputs: Vec<_> = files.output.iter().map(|path| ("output", Some(path))).collect();
@@ -215,14 +215,14 @@ pub fn report(files: &ReportFiles, progress: &Progress) -> Result<Reported> {
         relevance,
         labels_are_names: head.is_some()
             && (answers.labels_are_names
-                || whole.as_ref().is_some_and(|whole| whole.answers.labels_are_names)),
+                || gallery_files.as_ref().is_some_and(|gallery_files| gallery_files.answers.labels_are_names)),
         groups: answers.groups.as_deref(),
         head: head.as_ref(),
-        gallery: whole.as_ref().map(|whole| StudyGallery {
-            old: &whole.old,
-            items: files.gallery_items.unwrap_or(whole.old.len()),
-            rows: &whole.rows,
-            relevance: judged.map(Relevance::Judgements).or_else(|| whole.answers.relevance()),
+        gallery: gallery_files.as_ref().map(|gallery_files| StudyGallery {
+            old: &gallery_files.old,
+            items: files.gallery_items.unwrap_or(gallery_files.old.len()),
+            rows: &gallery_files.rows,
+            relevance: judged.map(Relevance::Judgements).or_else(|| gallery_files.answers.relevance()),
             bridge: files.bridge.as_ref(),
         }),
     };
@@ -247,8 +247,8 @@ pub fn report(files: &ReportFiles, progress: &Progress) -> Result<Reported> {
     report.created_by.command.clone_from(&files.command);
     report.created_by.seeds = vec![files.seed];
     for name in report.groups.iter_mut().flat_map(|groups| &mut groups.names) {
-        if let Some(own) = name.parse().ok().and_then(|group| answers.group_name(group)) {
-            own.clone_into(name);
+        if let Some(own_name) = name.parse().ok().and_then(|group| answers.group_name(group)) {
+            own_name.clone_into(name);
         }
     }
     for (adapter, source) in adapters.iter().zip(&files.adapters) {
@@ -273,9 +273,9 @@ pub fn report(files: &ReportFiles, progress: &Progress) -> Result<Reported> {
             report.warnings.insert(0, direction_warning(&contender.name, &finding));
         }
     }
-    for (contender, seen) in contenders.iter().zip(unlike) {
-        let Some(seen) = seen else { continue };
-        let warning = Finding::new(Severity::Problem, "drift", format!("{}: {seen}.", contender.name))
+    for (contender, difference) in contenders.iter().zip(unlike) {
+        let Some(difference) = difference else { continue };
+        let warning = Finding::new(Severity::Problem, "drift", format!("{}: {difference}.", contender.name))
             .may_mean(
                 "The gallery is of another model than the pairs, or of quite other items: errors are larger, and σ² may not \
                  show it.",
@@ -307,8 +307,8 @@ impl WholeFiles {
         let places: HashMap<usize, usize> =
             self.rows.iter().enumerate().map(|(place, &row)| (row, place)).collect();
         let of_query = |query: usize| {
-            let known = judged.query(query).iter();
-            known.filter_map(|(row, gain)| Some((*places.get(row)?, *gain))).collect()
+            let judgements = judged.query(query).iter();
+            judgements.filter_map(|(row, gain)| Some((*places.get(row)?, *gain))).collect()
         };
         Qrels::new((0..judged.len()).map(of_query).collect())
     }
@@ -335,8 +335,8 @@ impl ReportFiles {
         inputs: &mut InputReader,
     ) -> Result<Option<WholeFiles>> {
         if self.gallery.is_empty() {
-            let given = [("gallery_labels", &self.gallery_labels), ("gallery_ids", &self.gallery_ids)];
-            return match given.into_iter().find(|(_, files)| !files.is_empty()) {
+            let gallery_parameters = [("gallery_labels", &self.gallery_labels), ("gallery_ids", &self.gallery_ids)];
+            return match gallery_parameters.into_iter().find(|(_, files)| !files.is_empty()) {
                 Some((name, _)) => Err(Error::missing("`gallery`", format!("`{name}`"))),
                 None => Ok(None),
             };
@@ -363,7 +363,7 @@ impl ReportFiles {
         read.note_all();
         inputs.findings.append(&mut read.findings);
         for mut record in read.read {
-            if !inputs.read.iter().any(|other| other.fingerprint == record.fingerprint) {
+            if !inputs.read.iter().any(|noted| noted.fingerprint == record.fingerprint) {
                 if record.role != "gallery" {
                     record.role = format!("gallery: {}", record.role);
                 }
@@ -415,19 +415,19 @@ fn names(methods: &[&str], sources: &[AdapterSource]) -> Vec<String> {
     let name = |place: usize| {
         let method = methods[place];
         let Some(path) = paths[place] else { return sources[place].to_string() };
-        let others: Vec<&Path> = (0..paths.len())
+        let other_paths: Vec<&Path> = (0..paths.len())
             .filter(|&other| other != place && methods[other] == method)
             .filter_map(|other| paths[other])
             .collect();
-        if others.is_empty() {
+        if other_paths.is_empty() {
             return method.to_owned();
         }
         let apart = (1..=parts_max).find_map(|parts| {
-            let own = end_of(path, parts);
-            others.iter().all(|other| end_of(other, parts) != own).then_some(own)
+            let own_end = end_of(path, parts);
+            other_paths.iter().all(|other| end_of(other, parts) != own_end).then_some(own_end)
         });
         match apart {
-            Some(own) => format!("{method} ({own})"),
+            Some(own_end) => format!("{method} ({own_end})"),
             // One file was given twice.
             None => format!("{method} ({}, {})", end_of(path, 1), place + 1),
         }
@@ -448,7 +448,7 @@ mod tests {
 
     #[test]
     fn adapters_of_one_method_have_different_names() {
-        for (given, named) in [
+        for (adapters, named) in [
             (vec![("ridge", "a.safetensors"), ("fct", "a.safetensors")], vec!["ridge", "fct"]),
             (
                 vec![
@@ -467,8 +467,8 @@ mod tests {
                 vec!["ridge (x, 1)", "ridge (x, 2)"],
             ),
         ] {
-            let methods: Vec<&str> = given.iter().map(|&(method, _)| method).collect();
-            let paths: Vec<AdapterSource> = given.iter().map(|&(_, path)| path.into()).collect();
+            let methods: Vec<&str> = adapters.iter().map(|&(method, _)| method).collect();
+            let paths: Vec<AdapterSource> = adapters.iter().map(|&(_, path)| path.into()).collect();
             assert_eq!(names(&methods, &paths), named);
         }
     }

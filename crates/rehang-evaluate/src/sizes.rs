@@ -23,11 +23,11 @@ pub(crate) fn sizes(
     options: &StudyOptions,
     progress: &Progress,
 ) -> Result<Vec<SizeScores>> {
-    let whole = ground.new.matrix().columns();
+    let whole_width = ground.new.matrix().columns();
     if options.widths.is_empty() && options.precisions.is_empty() {
         return Ok(Vec::new());
     }
-    let mut widths = if options.widths.is_empty() { vec![whole] } else { options.widths.clone() };
+    let mut widths = if options.widths.is_empty() { vec![whole_width] } else { options.widths.clone() };
     widths.sort_unstable();
     widths.dedup();
     let precisions = Precision::ALL
@@ -37,10 +37,10 @@ pub(crate) fn sizes(
     sizes.map(|(width, precision)| size(ground, adapted, options, (width, precision), progress)).collect()
 }
 
-/// Fails for a width that vectors of `whole` coordinates cannot be cut to.
-pub(crate) fn expect_widths(widths: &[usize], whole: usize) -> Result<()> {
-    let Some(width) = widths.iter().find(|width| !(1..=whole).contains(*width)) else { return Ok(()) };
-    Err(Error::option("widths", width, format!("1 to {whole}, the width of the new vectors")))
+/// Fails for a width that vectors of `whole_width` coordinates cannot be cut to.
+pub(crate) fn expect_widths(widths: &[usize], whole_width: usize) -> Result<()> {
+    let Some(width) = widths.iter().find(|width| !(1..=whole_width).contains(*width)) else { return Ok(()) };
+    Err(Error::option("widths", width, format!("1 to {whole_width}, the width of the new vectors")))
 }
 
 fn size(
@@ -58,9 +58,9 @@ fn size(
     for matrix in [&mut gallery, &mut adapted].into_iter().chain(queries.as_mut()) {
         round(matrix, precision, last);
     }
-    let kept = DoNothing { gallery: &gallery, queries: queries.as_ref(), distance };
+    let stored_gallery = DoNothing { gallery: &gallery, queries: queries.as_ref(), distance };
     let (relevance, measured) = (relevance(ground, options), depths(ground, options));
-    let of_native = evaluate_today(kept, native, whole_queries, relevance, distance, &measured, progress)?;
+    let of_native = evaluate_today(stored_gallery, native, whole_queries, relevance, distance, &measured, progress)?;
     let mut at_the_switch = Scores::new();
     if ground.relevance.is_some() {
         let order: Vec<usize> = (0..gallery.rows()).collect();
@@ -143,9 +143,9 @@ mod tests {
             dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
         };
         let is_right = |query: usize| {
-            let others = (0..ITEMS).filter(|item| *item != query);
+            let other_items = (0..ITEMS).filter(|item| *item != query);
             let near = |item: &usize| cosine(queries.row(query), gallery.row(*item));
-            let nearest = others.max_by(|a, b| near(a).total_cmp(&near(b))).unwrap();
+            let nearest = other_items.max_by(|a, b| near(a).total_cmp(&near(b))).unwrap();
             labels[nearest] == labels[query]
         };
         100.0 * (0..ITEMS).filter(|query| is_right(*query)).count() as f64 / ITEMS as f64
@@ -173,12 +173,12 @@ mod tests {
             assert!((size.at_the_switch["top1"] - switched).abs() < 1e-9, "{size:?} {switched}");
         }
         let measured = depths(&ground, &options);
-        let whole =
+        let evaluation =
             evaluate(new.matrix(), None, relevance, Distance::Cosine, &measured, &Progress::default())
                 .unwrap();
         assert_eq!(
             sizes[1].new_model["top1"],
-            whole.values.iter().find(|(metric, _)| metric.id() == "top1").map(|(_, value)| *value).unwrap()
+            evaluation.values.iter().find(|(metric, _)| metric.id() == "top1").map(|(_, value)| *value).unwrap()
         );
         assert_ne!(sizes[3].new_model, sizes[1].new_model, "a byte is coarse for two classes that touch");
     }
@@ -195,11 +195,11 @@ mod tests {
             sizes(&plain(&new, &new, None), new.matrix(), &options, &Progress::default())
         };
         assert_eq!(sizes_at(&[], &[]), Ok(Vec::new()));
-        let found = sizes_at(&[3], &[Precision::F16]).unwrap();
-        assert!(found[0].new_model["agreement@10"] < 90.0 && found[0].at_the_switch.is_empty());
-        let found = sizes_at(&[], &[Precision::F16]).unwrap();
-        assert_eq!((found[0].width, found[0].new_model["agreement@10"]), (6, 100.0));
-        let half = found[1].new_model["agreement@10"];
+        let size_scores = sizes_at(&[3], &[Precision::F16]).unwrap();
+        assert!(size_scores[0].new_model["agreement@10"] < 90.0 && size_scores[0].at_the_switch.is_empty());
+        let size_scores = sizes_at(&[], &[Precision::F16]).unwrap();
+        assert_eq!((size_scores[0].width, size_scores[0].new_model["agreement@10"]), (6, 100.0));
+        let half = size_scores[1].new_model["agreement@10"];
         assert!(half > 99.0 && half <= 100.0, "{half}");
         for width in [0, 7] {
             let error = expect_widths(&[3, width], 6).unwrap_err().to_string();
@@ -209,9 +209,9 @@ mod tests {
 
     #[test]
     fn rows_are_cut_and_scaled() {
-        let whole = Matrix::new(3, vec![3.0, 4.0, 12.0, 0.0, 0.0, 1.0]).unwrap();
-        assert_eq!(cut(&whole, 2).as_slice(), [0.6, 0.8, 0.0, 0.0], "what has no direction is left as it is");
-        assert_eq!(cut(&whole, 3), whole, "as the model gives them");
+        let whole_vectors = Matrix::new(3, vec![3.0, 4.0, 12.0, 0.0, 0.0, 1.0]).unwrap();
+        assert_eq!(cut(&whole_vectors, 2).as_slice(), [0.6, 0.8, 0.0, 0.0], "what has no direction is left as it is");
+        assert_eq!(cut(&whole_vectors, 3), whole_vectors, "as the model gives them");
     }
 
     #[test]

@@ -214,21 +214,21 @@ pub fn study(
             report.sizes = sizes(ground, adapted.vectors.matrix(), options, progress)?;
         }
         report.calibrations.push(study_calibration(ground, contender, &adapted, &variance, &errors)?);
-        let whole = ground
+        let whole_gallery = ground
             .gallery
             .map(|gallery| Whole::new(gallery, contender, ground.side, progress))
             .transpose()?;
-        if let Some(whole) = whole.as_ref().filter(|_| report.floors.is_none()) {
-            report.floors = whole.floors(ground, progress)?;
+        if let Some(whole_gallery) = whole_gallery.as_ref().filter(|_| report.floors.is_none()) {
+            report.floors = whole_gallery.floors(ground, progress)?;
         }
         for &policy in &options.policies {
-            let own = contender.adapter.uncertainty.head();
-            let head = policy.head(own, ground.head);
+            let own_head = contender.adapter.uncertainty.head();
+            let head = policy.head(own_head, ground.head);
             let groups = ground.groups.filter(|_| ground.relevance.is_some());
-            if let Some(whole) = whole.as_ref().filter(|_| !policy.is_evaluation_only()) {
-                whole.add(&mut report, ground, (policy, head), options, progress)?;
+            if let Some(whole_gallery) = whole_gallery.as_ref().filter(|_| !policy.is_evaluation_only()) {
+                whole_gallery.add(&mut report, ground, (policy, head), options, progress)?;
             }
-            if whole.is_some() && groups.is_none() {
+            if whole_gallery.is_some() && groups.is_none() {
                 continue;
             }
             let orders = orders(head, policy, &adapted, &variance, Some(&errors), options, progress)?;
@@ -237,7 +237,7 @@ pub fn study(
                 one_curve(ground, &adapted, handicap, permutation, options, progress)
             };
             let curves = orders.iter().map(curve).collect::<Result<Vec<_>>>()?;
-            if whole.is_none() {
+            if whole_gallery.is_none() {
                 report.curves.push(series(contender, policy, &curves, &report.do_nothing, options)?);
             }
             if let Some(groups) = groups {
@@ -278,12 +278,12 @@ pub fn may_be_other_items(overlapping: usize, items: usize, lookalikes: usize) -
 /// sample of the pairs. `lookalikes` is that of the gallery's old vectors.
 pub fn overlap_warning(overlapping: usize, items: usize, is_exact: bool, lookalikes: usize) -> Finding {
     let about = if is_exact { "" } else { "About " };
-    let others = may_be_other_items(overlapping, items, lookalikes);
-    let seen = format!(
+    let are_other_items = may_be_other_items(overlapping, items, lookalikes);
+    let observation = format!(
         "{about}{overlapping} of the {items} items of the gallery have an old vector that is among the pairs."
     );
-    Finding::new(if others { Severity::Note } else { Severity::Problem }, "overlap", seen)
-        .may_mean(if others {
+    Finding::new(if are_other_items { Severity::Note } else { Severity::Problem }, "overlap", observation)
+        .may_mean(if are_other_items {
             format!(
                 "They are duplicates, or the old model cannot tell them apart, as it cannot tell {lookalikes} items of the gallery \
                  from others of it."
@@ -666,8 +666,8 @@ fn group_study(
         let ranks = &evaluation.per_query;
         let of_group = |&name: &i64| {
             let all = ranks.queries.iter().zip(&ranks.first_rank);
-            let own: Vec<_> = all.filter(|&(&query, _)| groups[query] == name).collect();
-            100.0 * own.iter().filter(|&&(_, &rank)| rank == 1).count() as f64 / own.len() as f64
+            let group_ranks: Vec<_> = all.filter(|&(&query, _)| groups[query] == name).collect();
+            100.0 * group_ranks.iter().filter(|&&(_, &rank)| rank == 1).count() as f64 / group_ranks.len() as f64
         };
         names.iter().map(of_group).collect()
     };
@@ -688,8 +688,8 @@ fn group_study(
 /// nothing, in words. In a forecast the whole range of the start has to lie below.
 fn worse_at_the_switch(report: &Report, verdict_of: &str) -> Vec<String> {
     let Some(series) = report.headline_curve() else { return Vec::new() };
-    let others = report.metrics.iter().filter(|metric| metric.primary && metric.id != verdict_of);
-    let worse = others.filter_map(|metric| {
+    let other_metrics = report.metrics.iter().filter(|metric| metric.primary && metric.id != verdict_of);
+    let worse = other_metrics.filter_map(|metric| {
         let (curve, line) = (series.metrics.get(&metric.id)?, *report.do_nothing.get(&metric.id)?);
         let band = curve.band.as_ref().filter(|_| report.gallery.is_some());
         let start = band.and_then(|band| band.high.first().copied()).unwrap_or(curve.start);
@@ -713,8 +713,8 @@ fn warnings(
     options: &StudyOptions,
 ) -> Vec<Finding> {
     let mut warnings = Vec::new();
-    let mut warn = |code: &str, severity, seen: String, may_mean: &str, remedy: &str| {
-        warnings.push(Finding::new(severity, code, seen).may_mean(may_mean).remedy(remedy));
+    let mut warn = |code: &str, severity, observation: String, may_mean: &str, remedy: &str| {
+        warnings.push(Finding::new(severity, code, observation).may_mean(may_mean).remedy(remedy));
     };
     let has_bands_over_queries = report
         .curves
@@ -766,8 +766,8 @@ fn warnings(
                 let named = |(method, seeds): (_, &BTreeSet<u64>)| {
                     seeds.iter().map(|seed| format!("{method} with seed {seed}")).collect::<Vec<_>>()
                 };
-                let each: Vec<String> = seeds.iter().flat_map(named).collect();
-                format!("No method was fitted with more than one seed: {}.", each.join(", "))
+                let named_fits: Vec<String> = seeds.iter().flat_map(named).collect();
+                format!("No method was fitted with more than one seed: {}.", named_fits.join(", "))
             },
             if has_bands_over_queries {
                 "The bands show the spread over queries, not the spread over fits."
@@ -861,12 +861,12 @@ fn warnings(
             "Draw more pairs; or give labels, or queries with judgements, which ask the whole gallery.",
         );
     }
-    let others = worse_at_the_switch(report, &metric.id);
-    if !others.is_empty() {
+    let falling_metrics = worse_at_the_switch(report, &metric.id);
+    if !falling_metrics.is_empty() {
         warn(
             ANOTHER_METRIC,
             Severity::Warning,
-            format!("At the switch {}.", others.join("; ")),
+            format!("At the switch {}.", falling_metrics.join("; ")),
             &format!(
                 "The verdict speaks of {} alone. Where one metric gains and another loses, the first results get worse while the lists get better, or the \
                  other way round.",
@@ -993,8 +993,8 @@ pub(crate) mod tests {
                 let rate = 100.0 * flips.negative[point] / curve.start;
                 assert!((flips.negative_flip_rate[point] - rate).abs() < 1e-9);
                 // Two thirds of the queries are in the first group.
-                let whole = (2.0 * groups.values[0][point] + groups.values[1][point]) / 3.0;
-                assert!((value - whole).abs() < 1e-9, "{} at point {point}: {value} {whole}", series.name());
+                let mean = (2.0 * groups.values[0][point] + groups.values[1][point]) / 3.0;
+                assert!((value - mean).abs() < 1e-9, "{} at point {point}: {value} {mean}", series.name());
                 let gap = (groups.values[0][point] - groups.values[1][point]).abs();
                 assert!(
                     groups.gap[point] >= gap - 1e-9,
@@ -1027,19 +1027,19 @@ pub(crate) mod tests {
         let contenders = [StudyAdapter { name: "one".into(), adapter: &adapter }];
         let report =
             study(&ground, &contenders, &options(&[Policy::Random], 0), &Progress::default()).unwrap();
-        let made = &report.groups.as_ref().unwrap().curves[0];
+        let group_curves = &report.groups.as_ref().unwrap().curves[0];
         let shares: Vec<Vec<(i64, Vec<f64>)>> = (0..3)
             .map(|seed| {
                 let input = OrderInput { items: 300, seed, ..OrderInput::default() };
                 let shuffled = order(Policy::Random, &input).unwrap().permutation;
-                group_shares(&shuffled, &groups, &made.fractions).unwrap()
+                group_shares(&shuffled, &groups, &group_curves.fractions).unwrap()
             })
             .collect();
         for group in 0..2 {
-            assert!(made.share[group][0].is_nan());
-            for point in 1..made.fractions.len() {
+            assert!(group_curves.share[group][0].is_nan());
+            for point in 1..group_curves.fractions.len() {
                 let mean = shares.iter().map(|shares| 100.0 * shares[group].1[point]).sum::<f64>() / 3.0;
-                assert!((made.share[group][point] - mean).abs() < 1e-9, "group {group} at point {point}");
+                assert!((group_curves.share[group][point] - mean).abs() < 1e-9, "group {group} at point {point}");
             }
         }
     }
@@ -1075,14 +1075,14 @@ pub(crate) mod tests {
         assert_eq!(fitted, [("one", 7), ("other", 9)]);
         let methods: Vec<&str> = report.calibrations.iter().map(|of| of.method.as_str()).collect();
         assert_eq!(methods, ["one", "other"]);
-        let seen: Vec<&str> = report
+        let observations: Vec<&str> = report
             .warnings
             .iter()
             .filter(|warning| warning.code == "calibration")
             .map(|warning| warning.seen.as_str())
             .collect();
-        assert_eq!(seen.len(), 2);
-        assert!(seen[0].contains("σ² of one is") && seen[1].contains("σ² of other is"), "{seen:?}");
+        assert_eq!(observations.len(), 2);
+        assert!(observations[0].contains("σ² of one is") && observations[1].contains("σ² of other is"), "{observations:?}");
     }
 
     #[test]
@@ -1232,7 +1232,7 @@ pub(crate) mod tests {
     fn seeds_of_several_methods_are_no_spread_of_one() {
         let new = vectors("new", |item| item as f32);
         let old = vectors("old", |item| item as f32);
-        let said = |fitted: &[(&str, u64)]| {
+        let seed_warning = |fitted: &[(&str, u64)]| {
             let adapters: Vec<Adapter> = fitted
                 .iter()
                 .map(|&(method, seed)| {
@@ -1249,13 +1249,13 @@ pub(crate) mod tests {
             let warning = report.warnings.into_iter().find(|warning| warning.code == "one-seed");
             warning.map(|warning| warning.seen)
         };
-        assert_eq!(said(&[("fct", 3)]).unwrap(), "The adapter was fitted with seed 3 only.");
-        assert_eq!(said(&[("fct", 3), ("ridge", 3)]).unwrap(), "Every adapter was fitted with seed 3 only.");
+        assert_eq!(seed_warning(&[("fct", 3)]).unwrap(), "The adapter was fitted with seed 3 only.");
+        assert_eq!(seed_warning(&[("fct", 3), ("ridge", 3)]).unwrap(), "Every adapter was fitted with seed 3 only.");
         assert_eq!(
-            said(&[("ridge", 0), ("fct", 1)]).unwrap(),
+            seed_warning(&[("ridge", 0), ("fct", 1)]).unwrap(),
             "No method was fitted with more than one seed: fct with seed 1, ridge with seed 0."
         );
-        assert_eq!(said(&[("fct", 0), ("ridge", 0), ("fct", 1)]), None);
+        assert_eq!(seed_warning(&[("fct", 0), ("ridge", 0), ("fct", 1)]), None);
     }
 
     #[test]
@@ -1277,8 +1277,8 @@ pub(crate) mod tests {
             assert!(!report.warnings.iter().any(|warning| warning.code == "dip"));
             let curve = report.curves[0].metrics.get_mut(id).unwrap();
             (curve.start, curve.minimum) = (60.0, Point { fraction: 0.25, value: 59.0 });
-            let said = warnings(&report, &ground, &contenders, &options);
-            let dips: Vec<&str> = said
+            let findings = warnings(&report, &ground, &contenders, &options);
+            let dips: Vec<&str> = findings
                 .iter()
                 .filter(|warning| warning.code == "dip")
                 .map(|warning| warning.seen.as_str())
@@ -1297,26 +1297,26 @@ pub(crate) mod tests {
         let contenders = [StudyAdapter { name: "one".into(), adapter: &adapter }];
         let options = options(&[Policy::Random], 0);
         let mut report = study(&ground, &contenders, &options, &Progress::default()).unwrap();
-        let said = |report: &Report| {
-            let found = warnings(report, &ground, &contenders, &options);
-            found.into_iter().find(|warning| warning.code == ANOTHER_METRIC).map(|warning| warning.seen)
+        let metric_warning = |report: &Report| {
+            let findings = warnings(report, &ground, &contenders, &options);
+            findings.into_iter().find(|warning| warning.code == ANOTHER_METRIC).map(|warning| warning.seen)
         };
         report.do_nothing = [("map".to_owned(), 50.0), ("top1".to_owned(), 91.0)].into();
         let metrics = &mut report.curves[0].metrics;
         metrics.get_mut("map").unwrap().start = 60.0;
         let top1 = metrics.get_mut("top1").unwrap();
         (top1.start, top1.passes_do_nothing_at) = (91.0, Some(0.0));
-        assert_eq!(said(&report), None, "as good as today");
+        assert_eq!(metric_warning(&report), None, "as good as today");
         let top1 = report.curves[0].metrics.get_mut("top1").unwrap();
         (top1.start, top1.passes_do_nothing_at) = (71.0, Some(0.37));
         let expected =
             "At the switch Top-1 is 71.0, below doing nothing (91.0), and passes it at 37.0 % native.";
-        assert_eq!(said(&report).as_deref(), Some(expected));
+        assert_eq!(metric_warning(&report).as_deref(), Some(expected));
         // The whole range of a forecast has to lie below.
         let top1 = report.curves[0].metrics.get_mut("top1").unwrap();
         let edge = |by: f64| vec![71.0 + by; top1.values.len()];
         top1.band = Some(CurveBand { about: String::new(), low: edge(-25.0), high: edge(25.0) });
-        assert_eq!(said(&report).as_deref(), Some(expected), "a band around what was measured");
+        assert_eq!(metric_warning(&report).as_deref(), Some(expected), "a band around what was measured");
         let do_nothing = [].into();
         report.gallery = Some(rehang_core::report::WholeGallery {
             items: 9000,
@@ -1325,11 +1325,11 @@ pub(crate) mod tests {
             do_nothing,
             bridge: [].into(),
         });
-        assert_eq!(said(&report), None);
+        assert_eq!(metric_warning(&report), None);
         // A range that says hardly anything is said too, for the metric of the verdict.
         let is_wide = |report: &Report| {
-            let found = warnings(report, &ground, &contenders, &options);
-            found.iter().any(|warning| warning.code == WIDE_FORECAST)
+            let findings = warnings(report, &ground, &contenders, &options);
+            findings.iter().any(|warning| warning.code == WIDE_FORECAST)
         };
         assert!(!is_wide(&report));
         for (high, expected) in [(70.0, false), (71.0, true)] {

@@ -75,15 +75,15 @@ impl<'a> Whole<'a> {
             old_distance: ground.old.space().distance,
             handicap: self.contender.adapter.handicap,
         };
-        let made = forecast(&input, options.k, progress)?;
+        let gallery_forecast = forecast(&input, options.k, progress)?;
         // Levels depend on no order, and the end of a curve on no adapter: the first curve sets them.
         if report.gallery.is_none() {
-            set_levels(report, &made);
+            set_levels(report, &gallery_forecast);
             if let Some(gallery) = &mut report.gallery {
                 gallery.bridge = self.bridged(ground, options.k, progress)?;
             }
         }
-        let metrics = made.metrics.iter().map(|(metric, of)| (metric.id(), metric_curve(&made.shares, of)));
+        let metrics = gallery_forecast.metrics.iter().map(|(metric, of)| (metric.id(), metric_curve(&gallery_forecast.shares, of)));
         report.curves.push(CurveSeries {
             method: self.contender.name.clone(),
             order: policy.name().into(),
@@ -139,9 +139,9 @@ impl<'a> Whole<'a> {
             old_distance: ground.old.space().distance,
             handicap: 0.0,
         };
-        let made = forecast(&input, depth, progress)?;
+        let gallery_forecast = forecast(&input, depth, progress)?;
         let at =
-            made.metrics.iter().filter_map(|(metric, of)| Some((metric.id(), with_spread(*of.at.first()?))));
+            gallery_forecast.metrics.iter().filter_map(|(metric, of)| Some((metric.id(), with_spread(*of.at.first()?))));
         Ok(at.collect())
     }
 }
@@ -150,24 +150,24 @@ fn points() -> std::ops::Range<usize> {
     0..DISPLAY_POINTS
 }
 
-fn set_levels(report: &mut Report, made: &GalleryForecast) {
-    report.metrics.retain(|shown| made.metrics.metrics().any(|metric| metric.id() == shown.id));
+fn set_levels(report: &mut Report, gallery_forecast: &GalleryForecast) {
+    report.metrics.retain(|shown| gallery_forecast.metrics.metrics().any(|metric| metric.id() == shown.id));
     let today = |of: &MetricForecast| of.do_nothing;
     let do_nothing: BTreeMap<String, Interval> =
-        made.metrics.iter().filter_map(|(metric, of)| Some((metric.id(), today(of)?))).collect();
+        gallery_forecast.metrics.iter().filter_map(|(metric, of)| Some((metric.id(), today(of)?))).collect();
     report.do_nothing = do_nothing.iter().map(|(id, at)| (id.clone(), at.estimate)).collect();
-    report.new_model = made
+    report.new_model = gallery_forecast
         .metrics
         .iter()
         .filter_map(|(metric, of)| Some((ShownMetric::from(metric).id, of.at.last()?.estimate)))
         .collect();
     if let Some(set) = report.measured_on.first_mut() {
-        set.left_out_queries = made.queries.given - made.queries.counted;
+        set.left_out_queries = gallery_forecast.queries.given - gallery_forecast.queries.counted;
     }
     report.gallery = Some(WholeGallery {
-        items: made.items,
-        held_out: made.held_out,
-        speaks_of: made.speaks_of,
+        items: gallery_forecast.items,
+        held_out: gallery_forecast.held_out,
+        speaks_of: gallery_forecast.speaks_of,
         do_nothing: do_nothing.into_iter().map(|(id, at)| (id, with_spread(at))).collect(),
         bridge: BTreeMap::new(),
     });
@@ -217,12 +217,12 @@ pub(crate) fn rows_in(gallery: &Matrix, sample: &Matrix, what: &str) -> Result<V
             rows.push(row);
         }
     }
-    let found: Vec<Option<usize>> =
+    let rows_of_items: Vec<Option<usize>> =
         (0..sample.rows()).map(|item| waiting.get_mut(&bits(sample.row(item))).and_then(Vec::pop)).collect();
-    match found.iter().position(Option::is_none) {
-        None => Ok(found.into_iter().flatten().collect()),
+    match rows_of_items.iter().position(Option::is_none) {
+        None => Ok(rows_of_items.into_iter().flatten().collect()),
         Some(first) => {
-            let missing = found.iter().filter(|row| row.is_none()).count();
+            let missing = rows_of_items.iter().filter(|row| row.is_none()).count();
             let detail = format!(
                 "{missing} of the {} items of `old` are not among its {} rows (the first is row {first}); give the old vectors of the \
                  whole gallery, as they were made",

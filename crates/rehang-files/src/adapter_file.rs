@@ -89,8 +89,8 @@ pub fn export_onnx(adapter: &Path, output: &PathBuf) -> Result<ExportedOnnx> {
     let network = to_network(&load(adapter)?)?;
     let bytes = network.to_bytes();
     AtomicFile::write(output, &bytes)?;
-    let said = |ports: &[Port]| ports.iter().map(ToString::to_string).collect();
-    let (inputs, outputs) = (said(&network.inputs), said(&network.outputs));
+    let port_texts = |ports: &[Port]| ports.iter().map(ToString::to_string).collect();
+    let (inputs, outputs) = (port_texts(&network.inputs), port_texts(&network.outputs));
     Ok(ExportedOnnx { onnx: output.clone(), bytes: bytes.len(), inputs, outputs })
 }
 

@@ -257,8 +257,8 @@ impl Writer {
         let axis = self.network.integers(&[0]);
         let squares =
             self.network.operator("ReduceSum", &[&squares, &axis], &[("keepdims", Attribute::Integer(1))]);
-        let own = self.squared_length(&scaled);
-        let lengths = self.both("Add", &own, &squares);
+        let scaled_squares = self.squared_length(&scaled);
+        let lengths = self.both("Add", &scaled_squares, &squares);
         let products = self.both("MatMul", &scaled, &centres);
         let products = self.times(&products, 2.0);
         // −‖x − c‖² = 2⟨x, c⟩ − (‖x‖² + ‖c‖²); rounding must not make it positive.
@@ -319,9 +319,9 @@ impl Writer {
         let (left, right) = (place(self, &below, -1), place(self, &below, 0));
         let (left_raw, right_raw) = (at(self, raw, &left), at(self, raw, &right));
         let (left_native, right_native) = (at(self, native, &left), at(self, native, &right));
-        let gone = self.both("Sub", &length, &left_raw);
-        let whole = self.both("Sub", &right_raw, &left_raw);
-        let share = self.divided(&gone, &whole);
+        let offset = self.both("Sub", &length, &left_raw);
+        let span = self.both("Sub", &right_raw, &left_raw);
+        let share = self.divided(&offset, &span);
         // Beyond either end both places are the same, and the difference between them is 0.
         let share = self.clip(&share, 0.0, 1.0);
         let rise = self.both("Sub", &right_native, &left_native);
@@ -393,8 +393,8 @@ impl Writer {
         let near = rows(self, anchors, &rough);
         let axis = self.network.integers(&[1]);
         let scaled = self.double(scaled);
-        let own = self.both("Unsqueeze", &scaled, &axis);
-        let difference = self.both("Sub", &near, &own);
+        let expanded = self.both("Unsqueeze", &scaled, &axis);
+        let difference = self.both("Sub", &near, &expanded);
         let distances = self.norm(&difference);
         let last = self.network.integers(&[-1]);
         let distances = self.both("Squeeze", &distances, &last);

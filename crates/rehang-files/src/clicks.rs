@@ -69,7 +69,7 @@ pub fn read_clicks(path: impl AsRef<Path>) -> Result<Vec<Clicked>> {
         };
         let (query, item, gain) = click(fields).map_err(corrupt)?;
         match places.entry((query, item)) {
-            Entry::Occupied(known) => clicks[*known.get()].gain += gain,
+            Entry::Occupied(place) => clicks[*place.get()].gain += gain,
             Entry::Vacant(new) => {
                 let (query, item) = new.key().clone();
                 new.insert(clicks.len());
@@ -159,8 +159,8 @@ mod tests {
         for line in text.lines().skip(1) {
             let [item, position, query] = line.split(',').collect::<Vec<_>>()[..] else { panic!("{line}") };
             let gain = (1.0 + position.parse::<f64>().unwrap()).log2();
-            match clicks.iter_mut().find(|one| one.query == query && one.item == item) {
-                Some(one) => one.gain += gain,
+            match clicks.iter_mut().find(|click| click.query == query && click.item == item) {
+                Some(click) => click.gain += gain,
                 None => clicks.push(Clicked { query: query.into(), item: item.into(), gain }),
             }
         }
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn what_is_no_click_is_named_with_its_line() {
-        for (text, said) in [
+        for (text, expected) in [
             ("", "empty"),
             ("query,item,weight\n", "empty"),
             ("query,weight\na,1\n", "line 1: its columns are \"query,weight\""),
@@ -226,7 +226,7 @@ mod tests {
             ("{\"query\": \"a\", \"item\": \"b\", \"weight\": 1}\nquery\n", "line 2: it is no JSON object"),
         ] {
             let error = read("clicks.csv", text).unwrap_err().to_string();
-            assert!(error.contains("clicks.csv") && error.contains(said), "{text:?}: {error}");
+            assert!(error.contains("clicks.csv") && error.contains(expected), "{text:?}: {error}");
         }
     }
 }

@@ -97,9 +97,9 @@ impl Element {
                 out.extend(narrow.into_iter().map(f64::from));
             }
             _ => {
-                let mut whole = Vec::with_capacity(raw.len() / self.bytes);
-                self.append_integers(raw, &mut whole);
-                out.extend(whole.into_iter().map(|value| value as f64));
+                let mut integers = Vec::with_capacity(raw.len() / self.bytes);
+                self.append_integers(raw, &mut integers);
+                out.extend(integers.into_iter().map(|value| value as f64));
             }
         }
     }

@@ -158,14 +158,14 @@ pub fn is_partition(name: &Path) -> bool {
     let is_seen = folder_of(name).components().all(|folder| is_seen(folder, true));
     is_seen
         && name.components().next_back().is_some_and(|file| self::is_seen(file, false))
-        && extension.is_some_and(|own| EXTENSIONS.contains(&own.to_ascii_lowercase().as_str()))
+        && extension.is_some_and(|extension| EXTENSIONS.contains(&extension.to_ascii_lowercase().as_str()))
 }
 
 /// Whether a file, or a folder on the way to it, is looked at.
 fn is_seen(part: Component<'_>, is_folder: bool) -> bool {
-    let said = part.as_os_str().to_string_lossy();
+    let name = part.as_os_str().to_string_lossy();
     part == Component::CurDir
-        || !(said.starts_with('.') || (said.starts_with('_') && !(is_folder && said.contains('='))))
+        || !(name.starts_with('.') || (name.starts_with('_') && !(is_folder && name.contains('='))))
 }
 
 /// Lists the partitions of a folder that must have at least one.
@@ -174,15 +174,15 @@ fn is_seen(part: Component<'_>, is_folder: bool) -> bool {
 ///
 /// As [`Folder::list`]; [`ErrorKind::Empty`](rehang_core::ErrorKind::Empty).
 pub fn expect_partitions(folder: &dyn Folder) -> Result<Vec<PathBuf>> {
-    let found = folder.list()?;
-    if found.is_empty() {
+    let partitions = folder.list()?;
+    if partitions.is_empty() {
         let endings = EXTENSIONS.map(|extension| format!(".{extension}")).join(", ");
         return Err(Error::empty(format!(
             "{} (it has no file that ends in {endings})",
             folder.address().display()
         )));
     }
-    Ok(found)
+    Ok(partitions)
 }
 
 /// A folder of this machine. Its files are not copied.
@@ -225,7 +225,7 @@ impl Folder for LocalFolder {
     /// Fails with [`ErrorKind::Corrupt`](rehang_core::ErrorKind::Corrupt) for a link to a folder, which could lead
     /// round in a circle.
     fn list(&self) -> Result<Vec<PathBuf>> {
-        let mut found = Vec::new();
+        let mut partitions = Vec::new();
         let mut open = vec![PathBuf::new()];
         while let Some(inner) = open.pop() {
             let here = self.0.join(&inner);
@@ -244,12 +244,12 @@ impl Folder for LocalFolder {
                     let detail = "it is a link to a folder, which could lead round in a circle; name that folder by itself";
                     return Err(Error::corrupt(path.display(), detail));
                 } else if is_partition(&name) {
-                    found.push(name);
+                    partitions.push(name);
                 }
             }
         }
-        found.sort();
-        Ok(found)
+        partitions.sort();
+        Ok(partitions)
     }
 
     fn stamp(&self, name: &Path) -> Result<Option<Stamp>> {
@@ -264,7 +264,7 @@ impl Folder for LocalFolder {
 
     fn put(&self, name: &Path, make: &mut dyn FnMut(&Path) -> Result<()>) -> Result<Stamp> {
         make(&self.made(name)?)?;
-        self.fetch(name).map(|made| made.stamp().clone())
+        self.fetch(name).map(|fetched| fetched.stamp().clone())
     }
 
     fn read(&self, name: &Path) -> Result<Option<Vec<u8>>> {

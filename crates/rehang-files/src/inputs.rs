@@ -322,11 +322,11 @@ impl InputReader {
         let taken = self.select(&ids_path, (0..ids.len()).collect())?;
         let taken = join.old_values(&ids_path, taken)?;
         expect_count(&ids_path, taken.len(), "the gallery", items)?;
-        let asked = self.ids("query ids", std::slice::from_ref(query_ids))?;
+        let asked_ids = self.ids("query ids", std::slice::from_ref(query_ids))?;
         if let Some(queries) = queries {
-            expect_count(query_ids, asked.len(), "the queries", queries)?;
+            expect_count(query_ids, asked_ids.len(), "the queries", queries)?;
         }
-        let all = self.text("qrels", path, |path| read_qrels(path, &asked, &ids))?;
+        let all = self.text("qrels", path, |path| read_qrels(path, &asked_ids, &ids))?;
         let mut place = vec![None; ids.len()];
         for (item, &row) in taken.iter().enumerate() {
             place[row] = Some(item);
@@ -337,8 +337,8 @@ impl InputReader {
         let judged: Vec<Vec<(usize, f64)>> = judged.collect();
         let left_out = total - judged.iter().map(Vec::len).sum::<usize>();
         if left_out > 0 {
-            let seen = format!("{left_out} of {total} judgements are of items that do not take part.");
-            let finding = Finding::new(Severity::Note, "left-out-judgements", seen)
+            let message = format!("{left_out} of {total} judgements are of items that do not take part.");
+            let finding = Finding::new(Severity::Note, "left-out-judgements", message)
                 .may_mean("They are left out.")
                 .evidence(&[("left_out", left_out as f64), ("judgements", total as f64)]);
             self.findings.push(finding);
@@ -407,31 +407,31 @@ impl InputReader {
         if self.rows.is_some() {
             return Err(Error::option("rows", "given", "nothing beside `old_ids`: select rows in the files"));
         }
-        let (old_said, new_said) = (joined_names(&files.old_ids), joined_names(&files.new_ids));
+        let (old_names, new_names) = (joined_names(&files.old_ids), joined_names(&files.new_ids));
         let old_ids = self.ids("old ids", &files.old_ids)?;
         let new_ids = self.ids("new ids", &files.new_ids)?;
-        expect_count(&old_said, old_ids.len(), "its vectors", old_count)?;
-        expect_count(&new_said, new_ids.len(), "its vectors", new_count)?;
+        expect_count(&old_names, old_ids.len(), "its vectors", old_count)?;
+        expect_count(&new_names, new_ids.len(), "its vectors", new_count)?;
         let policy = if files.keep_common { MissingPolicy::KeepCommon } else { MissingPolicy::Error };
-        let joined = join::by_id((&old_said, &old_ids), (&new_said, &new_ids), policy)?;
+        let joined = join::by_id((&old_names, &old_ids), (&new_names, &new_ids), policy)?;
         let dropped = joined.left_only.len() + joined.right_only.len();
         if dropped > 0 {
-            let seen = format!("{dropped} items that only one side has are left out.");
-            self.findings.push(Finding::new(Severity::Note, "left-out", seen));
+            let message = format!("{dropped} items that only one side has are left out.");
+            self.findings.push(Finding::new(Severity::Note, "left-out", message));
         }
         let (old, new) = joined.rows.iter().copied().unzip();
-        Ok(Join(Some(JoinedRows { old, new, old_count, old_ids: old_said })))
+        Ok(Join(Some(JoinedRows { old, new, old_count, old_ids: old_names })))
     }
 
-    /// Keeps those of `whole`, one value a row of a file, that belong to the rows that take part.
+    /// Keeps those of `values`, one value a row of a file, that belong to the rows that take part.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::CountMismatch`].
-    pub fn select<T: Clone>(&self, what: &str, whole: Vec<T>) -> Result<Vec<T>> {
-        let Some(mask) = &self.rows else { return Ok(whole) };
-        mask.expect_rows(what, whole.len())?;
-        Ok(mask.places(0..whole.len()).into_iter().map(|row| whole[row].clone()).collect())
+    pub fn select<T: Clone>(&self, what: &str, values: Vec<T>) -> Result<Vec<T>> {
+        let Some(mask) = &self.rows else { return Ok(values) };
+        mask.expect_rows(what, values.len())?;
+        Ok(mask.places(0..values.len()).into_iter().map(|row| values[row].clone()).collect())
     }
 
     /// Fails where an output is one of the files that were read, or another output. Each output is given with
@@ -466,8 +466,8 @@ impl InputReader {
     }
 
     /// Adds a warning about the inputs.
-    pub fn warn(&mut self, code: &str, seen: impl Into<String>) {
-        self.findings.push(Finding::new(Severity::Warning, code, seen));
+    pub fn warn(&mut self, code: &str, message: impl Into<String>) {
+        self.findings.push(Finding::new(Severity::Warning, code, message));
     }
 
     fn note_beside(&mut self, role: &str, path: &str, texts: &[String]) {
@@ -586,10 +586,10 @@ pub fn expect_same_items(files: &[&[VectorSource]]) -> Result<()> {
     if with_ids.len() < 2 {
         return Ok(());
     }
-    let known = with_ids.into_iter().map(|(what, ids)| Ok((what, ids?))).collect::<Result<Vec<_>>>()?;
-    let Some(((first, expected), others)) = known.split_first() else { return Ok(()) };
+    let id_lists = with_ids.into_iter().map(|(what, ids)| Ok((what, ids?))).collect::<Result<Vec<_>>>()?;
+    let Some(((first, expected), other_lists)) = id_lists.split_first() else { return Ok(()) };
     // Files with different numbers of rows are reported by the callers.
-    for (other, ids) in others.iter().filter(|(_, ids)| ids.len() == expected.len()) {
+    for (other, ids) in other_lists.iter().filter(|(_, ids)| ids.len() == expected.len()) {
         let differing: Vec<usize> = (0..ids.len()).filter(|&row| ids[row] != expected[row]).collect();
         let Some(&row) = differing.first() else { continue };
         let way = "put the rows in one order, or join them by their ids with `old_ids` and `new_ids`, which take these files too";
@@ -601,13 +601,13 @@ pub fn expect_same_items(files: &[&[VectorSource]]) -> Result<()> {
 /// Makes the error for two files whose rows are paired by position, although the ids of `count` rows say that
 /// they are different items. It has the first such row with its id in either file, and the way out.
 pub fn other_items(
-    (one, other): (&str, &str),
+    (first, other): (&str, &str),
     count: usize,
     (row, id, other_id): (usize, &str, &str),
     way: &str,
 ) -> Error {
     ErrorKind::Unmatched {
-        what: format!("the ids of {one} and {other}, whose rows are paired by position,"),
+        what: format!("the ids of {first} and {other}, whose rows are paired by position,"),
         count,
         examples: vec![format!("row {row} ({id:?} and {other_id:?}; rows count from 0); {way}")],
     }
@@ -630,8 +630,8 @@ fn own_ids(sources: &[VectorSource]) -> Result<Option<Result<Vec<String>>>> {
     let mut ids = Vec::new();
     for source in sources {
         // The column that the source names holds the vectors; the ids are looked for under their own names.
-        let own = read_ids(&VectorSource { column: None, ..source.clone() })?;
-        ids.extend(own.ok_or_else(|| Error::missing("a column of ids", source))?);
+        let file_ids = read_ids(&VectorSource { column: None, ..source.clone() })?;
+        ids.extend(file_ids.ok_or_else(|| Error::missing("a column of ids", source))?);
     }
     Ok(Some(Ok(ids)))
 }

@@ -161,11 +161,11 @@ pub fn read_pairs(path: impl AsRef<Path>, faces: &FaceList) -> Result<Vec<(usize
         if is_header {
             return Ok(());
         }
-        let ([one, two] | [one, two, _]) = *fields.as_slice() else {
+        let ([left, right] | [left, right, _]) = *fields.as_slice() else {
             return Err(corrupt(format!("it has {} fields where two template ids are needed", fields.len())));
         };
-        let (Some(a), Some(b)) = (faces.place(one), faces.place(two)) else {
-            let missing = if faces.place(one).is_none() { one } else { two };
+        let (Some(a), Some(b)) = (faces.place(left), faces.place(right)) else {
+            let missing = if faces.place(left).is_none() { left } else { right };
             unknown.note(|| format!("template {missing:?} (line {number})"));
             return Ok(());
         };
@@ -394,11 +394,11 @@ pub fn read_revisited(path: impl AsRef<Path>) -> Result<RevisitedTruth> {
     let mut unknown = Unknown::default();
     let mut truth = Vec::with_capacity(file.queries.len());
     for (query, entry) in file.queries.iter().zip(file.ground_truth) {
-        let mut seen = HashMap::new();
+        let mut headings = HashMap::new();
         let mut rows = |images: Vec<Image>, heading: &'static str| -> Result<Vec<usize>> {
             let mut rows = Vec::with_capacity(images.len());
             for image in images {
-                let (row, said) = match image {
+                let (row, image_text) = match image {
                     Image::Place(place) => (
                         usize::try_from(place).ok().filter(|&row| row < file.gallery.len()),
                         place.to_string(),
@@ -406,10 +406,10 @@ pub fn read_revisited(path: impl AsRef<Path>) -> Result<RevisitedTruth> {
                     Image::Name(name) => (places.get(name.as_str()).copied(), format!("{name:?}")),
                 };
                 let Some(row) = row else {
-                    unknown.note(|| format!("image {said} ({heading} of query {query:?})"));
+                    unknown.note(|| format!("image {image_text} ({heading} of query {query:?})"));
                     continue;
                 };
-                if let Some(before) = seen.insert(row, heading) {
+                if let Some(before) = headings.insert(row, heading) {
                     let what = format!("{}, query {query:?}", path.display());
                     let value = format!("image {:?} ({before} and {heading})", file.gallery[row]);
                     return Err(Error::duplicate(what, value));
@@ -447,15 +447,15 @@ pub fn read_revisited(path: impl AsRef<Path>) -> Result<RevisitedTruth> {
 pub fn rows_by_name(what: &str, names: &[String], ids: &[String]) -> Result<Vec<usize>> {
     let rows = rows_of(&format!("{what} ids"), "", ids)?;
     let mut unknown = Unknown::default();
-    let mut found = Vec::with_capacity(names.len());
+    let mut named_rows = Vec::with_capacity(names.len());
     for name in names {
         match rows.get(name.as_str()) {
-            Some(&row) => found.push(row),
+            Some(&row) => named_rows.push(row),
             None => unknown.note(|| format!("{name:?}")),
         }
     }
     unknown.check(&format!("the {what} of the ground truth, looked up among {} ids,", ids.len()))?;
-    Ok(found)
+    Ok(named_rows)
 }
 
 /// Places of the columns in face metadata.

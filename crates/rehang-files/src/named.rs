@@ -36,8 +36,8 @@ impl NamedFile {
 ///
 /// [`Duplicate`](rehang_core::ErrorKind::Duplicate).
 pub fn expect_distinct(parameter: &str, files: &[NamedFile]) -> Result<()> {
-    let mut seen = BTreeSet::new();
-    match files.iter().find(|named| !seen.insert(&named.name)) {
+    let mut names = BTreeSet::new();
+    match files.iter().find(|named| !names.insert(&named.name)) {
         None => Ok(()),
         Some(NamedFile { name, .. }) => {
             let what = format!("`{parameter}`");

@@ -290,7 +290,7 @@ fn read_header(reader: &mut impl Read, bytes: u64, what: &dyn Display) -> Result
     }
     let text = take(length)?;
     let text = std::str::from_utf8(&text).map_err(|_| corrupt("its header is not text".into()))?;
-    let (description, fortran, shape) = Literal { rest: text }.dictionary().map_err(corrupt)?;
+    let (description, fortran, shape) = Literal { unread: text }.dictionary().map_err(corrupt)?;
     let content = content(&description).map_err(corrupt)?;
     let size = match content {
         Content::Numbers(element) => element.bytes(),
@@ -357,7 +357,7 @@ fn content(description: &str) -> Result<Content, String> {
 /// Parser of the one Python dictionary that a header may hold. Its keys are texts; its values are a text, a
 /// truth value and a tuple.
 struct Literal<'a> {
-    rest: &'a str,
+    unread: &'a str,
 }
 
 impl Literal<'_> {
@@ -388,7 +388,7 @@ impl Literal<'_> {
                 return Err(wrong());
             }
         }
-        if !self.rest.trim().is_empty() {
+        if !self.unread.trim().is_empty() {
             return Err(wrong());
         }
         match (description, fortran, shape) {
@@ -398,31 +398,31 @@ impl Literal<'_> {
     }
 
     fn peek(&mut self) -> Option<char> {
-        self.rest = self.rest.trim_start();
-        self.rest.chars().next()
+        self.unread = self.unread.trim_start();
+        self.unread.chars().next()
     }
 
     fn eat(&mut self, wanted: char) -> bool {
-        let found = self.peek() == Some(wanted);
-        if found {
-            self.rest = &self.rest[wanted.len_utf8()..];
+        let is_next = self.peek() == Some(wanted);
+        if is_next {
+            self.unread = &self.unread[wanted.len_utf8()..];
         }
-        found
+        is_next
     }
 
     fn text(&mut self) -> Option<String> {
         let quote = self.peek().filter(|quote| matches!(quote, '\'' | '"'))?;
-        let inside = &self.rest[1..];
+        let inside = &self.unread[1..];
         let end = inside.find(quote)?;
-        self.rest = &inside[end + 1..];
+        self.unread = &inside[end + 1..];
         Some(inside[..end].to_string())
     }
 
     fn truth(&mut self) -> Option<bool> {
         self.peek()?;
         for (word, value) in [("True", true), ("False", false)] {
-            if let Some(rest) = self.rest.strip_prefix(word) {
-                self.rest = rest;
+            if let Some(after) = self.unread.strip_prefix(word) {
+                self.unread = after;
                 return Some(value);
             }
         }
@@ -436,11 +436,11 @@ impl Literal<'_> {
         }
         while !self.eat(')') {
             self.peek()?;
-            let digits = self.rest.bytes().take_while(u8::is_ascii_digit).count();
-            sides.push(self.rest[..digits].parse().ok()?);
-            self.rest = &self.rest[digits..];
+            let digits = self.unread.bytes().take_while(u8::is_ascii_digit).count();
+            sides.push(self.unread[..digits].parse().ok()?);
+            self.unread = &self.unread[digits..];
             // Python 2 wrote long integers with an L behind them.
-            self.rest = self.rest.strip_prefix('L').unwrap_or(self.rest);
+            self.unread = self.unread.strip_prefix('L').unwrap_or(self.unread);
             if !self.eat(',') && self.peek() != Some(')') {
                 return None;
             }

@@ -30,7 +30,7 @@ pub(crate) fn open(path: &Path) -> Result<Opened> {
         Err(_) if is_address(path) => {
             return refuse("it is an address; copy the object here and give the file");
         }
-        found => found.map_err(|error| named(&error))?,
+        metadata => metadata.map_err(|error| named(&error))?,
     };
     if metadata.is_dir() {
         let files = path.join("*");

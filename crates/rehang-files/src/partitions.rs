@@ -177,23 +177,23 @@ pub fn transform_folder(files: &TransformFolder, progress: &Progress) -> Result<
         drift_suspicious: Vec::new(),
         findings: Vec::new(),
     };
-    let own: Vec<&PathBuf> =
+    let partitions: Vec<&PathBuf> =
         all.iter().enumerate().filter(|&(place, _)| files.share.takes(place)).map(|(_, name)| name).collect();
-    done.partitions = own.len();
-    let mut seen: BTreeMap<String, (Finding, usize)> = BTreeMap::new();
-    for (place, name) in own.iter().enumerate() {
+    done.partitions = partitions.len();
+    let mut by_code: BTreeMap<String, (Finding, usize)> = BTreeMap::new();
+    for (place, name) in partitions.iter().enumerate() {
         progress.check()?;
         let note_name = note_of(name);
         let note = |input: Stamp, output: Stamp| -> Note {
             Note { adapter: fingerprint.clone(), column: files.column.clone(), input, output }
         };
         // A note that cannot be read counts as missing: the partition is made again.
-        let there: Option<Note> =
+        let stored_note: Option<Note> =
             files.output.read(&note_name)?.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        if let Some(there) = there
+        if let Some(stored_note) = stored_note
             && let Some(output) = files.output.stamp(name)?
             && let Some(input) = files.input.stamp(name)?
-            && there == note(input, output)
+            && stored_note == note(input, output)
         {
             continue;
         }
@@ -202,16 +202,16 @@ pub fn transform_folder(files: &TransformFolder, progress: &Progress) -> Result<
         let input = fetched.stamp().clone();
         let mut source = VectorSource::fetched(from.join(name), fetched);
         source.column.clone_from(&files.column);
-        let given = AdapterSource::Given(files.adapter.to_string(), adapter.clone());
+        let adapter_source = AdapterSource::Given(files.adapter.to_string(), adapter.clone());
         let mut wanted =
-            TransformFiles { force: files.force, batch: files.batch, ..TransformFiles::new(given, source) };
-        let mut made = None;
-        let kept = files.output.put(name, &mut |path| {
+            TransformFiles { force: files.force, batch: files.batch, ..TransformFiles::new(adapter_source, source) };
+        let mut transformed = None;
+        let stamp = files.output.put(name, &mut |path| {
             wanted.output = Some(path.to_owned());
-            made = Some(transform(&wanted, progress)?);
+            transformed = Some(transform(&wanted, progress)?);
             Ok(())
         });
-        let kept = match kept {
+        let stamp = match stamp {
             // Spark writes partitions without a row; nothing is made from them.
             Err(error) if matches!(error.kind(), ErrorKind::Empty { .. }) => {
                 done.empty += 1;
@@ -219,22 +219,22 @@ pub fn transform_folder(files: &TransformFolder, progress: &Progress) -> Result<
             }
             outcome => outcome?,
         };
-        progress.note(format!("partition {} of {}", place + 1, own.len()));
+        progress.note(format!("partition {} of {}", place + 1, partitions.len()));
         let text =
-            serde_json::to_string(&note(input, kept)).map_err(|error| Error::corrupt("a note", error))?;
+            serde_json::to_string(&note(input, stamp)).map_err(|error| Error::corrupt("a note", error))?;
         files.output.write(&note_name, text.as_bytes())?;
         done.made += 1;
-        let Some(made) = made else { continue };
-        done.vectors += made.vectors;
-        if made.drift_suspicious {
+        let Some(transformed) = transformed else { continue };
+        done.vectors += transformed.vectors;
+        if transformed.drift_suspicious {
             done.drift_suspicious.push((*name).clone());
         }
-        for finding in made.findings {
+        for finding in transformed.findings {
             let first = finding.code.clone();
-            seen.entry(first).and_modify(|(_, times)| *times += 1).or_insert((finding, 1));
+            by_code.entry(first).and_modify(|(_, times)| *times += 1).or_insert((finding, 1));
         }
     }
-    done.findings = seen.into_values().map(|(finding, times)| with_count(finding, times)).collect();
+    done.findings = by_code.into_values().map(|(finding, times)| with_count(finding, times)).collect();
     Ok(done)
 }
 
@@ -257,9 +257,9 @@ fn note_of(name: &Path) -> PathBuf {
 /// Addresses stay apart from each other, and from paths.
 fn resolved(path: &Path) -> PathBuf {
     for folder in path.ancestors() {
-        let there = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
-        if let (Ok(whole), Ok(end)) = (fs_err::canonicalize(there), path.strip_prefix(folder)) {
-            return whole.join(end);
+        let existing = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+        if let (Ok(canonical), Ok(end)) = (fs_err::canonicalize(existing), path.strip_prefix(folder)) {
+            return canonical.join(end);
         }
     }
     path.to_owned()

@@ -54,8 +54,8 @@ pub fn expect_apart<Name: AsRef<str>>(
 /// not exist.
 pub fn is_same_file(a: &Path, b: &Path) -> bool {
     let place = |path: &Path| -> Option<PathBuf> {
-        if let Ok(whole) = fs_err::canonicalize(path) {
-            return Some(whole);
+        if let Ok(canonical) = fs_err::canonicalize(path) {
+            return Some(canonical);
         }
         Some(fs_err::canonicalize(folder_of(path)).ok()?.join(path.file_name()?))
     };

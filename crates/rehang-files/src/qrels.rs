@@ -31,7 +31,7 @@ pub fn read_qrels(
     let queries = rows_of("query ids", "id ", query_ids)?;
     let items = rows_of("gallery ids", "id ", item_ids)?;
     let mut judged = vec![Vec::new(); query_ids.len()];
-    let mut seen = HashSet::new();
+    let mut judged_pairs = HashSet::new();
     let mut unknown = Unknown::default();
     let mut judgements = 0;
     for (number, line) in read_lines(path)?.iter().enumerate() {
@@ -62,7 +62,7 @@ pub fn read_qrels(
         judgements += 1;
         match (queries.get(query), items.get(item)) {
             (Some(&query_row), Some(&item_row)) => {
-                if !seen.insert((query_row, item_row)) {
+                if !judged_pairs.insert((query_row, item_row)) {
                     let value = format!("the judgement of query {query:?} on item {item:?}");
                     return Err(Error::duplicate(path.display(), value));
                 }

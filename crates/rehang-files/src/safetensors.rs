@@ -48,10 +48,10 @@ fn open_tensor(source: &VectorSource, dimensions: &[usize], wanted: &str) -> Res
         .map_err(|error| corrupt(format!("its header is no safetensors header ({error})")))?;
     let names = metadata.offset_keys();
     let listed = || {
-        let said = |name: &String| {
+        let tensor_text = |name: &String| {
             metadata.info(name).map(|info| format!("{name} {:?} of {}", info.shape, info.dtype))
         };
-        let tensors: Vec<String> = names.iter().filter_map(said).collect();
+        let tensors: Vec<String> = names.iter().filter_map(tensor_text).collect();
         if tensors.is_empty() { "no tensors".into() } else { tensors.join(", ") }
     };
     let name = if let Some(name) = &source.column {

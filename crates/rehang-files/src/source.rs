@@ -56,8 +56,8 @@ impl Format {
 /// `None` where none is known.
 pub(crate) fn conversion(path: &Path) -> Option<String> {
     let file = path.display();
-    let array = |made: &str| Some(format!("numpy.save(\"vectors.npy\", numpy.asarray({made}, \"f4\"))"));
-    let table = |made: &str| Some(format!("pyarrow.parquet.write_table({made}, \"vectors.parquet\")"));
+    let array = |code: &str| Some(format!("numpy.save(\"vectors.npy\", numpy.asarray({code}, \"f4\"))"));
+    let table = |code: &str| Some(format!("pyarrow.parquet.write_table({code}, \"vectors.parquet\")"));
     let name = path.file_name()?.to_str()?.to_ascii_lowercase();
     let name = name.strip_suffix(".gz").unwrap_or(&name);
     match name.rsplit_once('.')?.1 {

@@ -28,8 +28,8 @@ pub use crate::rows::{Columns, IdKind, Ids, RowBatch, RowReader, RowWriter};
 /// [`ErrorKind::Corrupt`] where its content is not what its name says, [`ErrorKind::InvalidOption`] for an
 /// unknown extension.
 pub fn open(source: &VectorSource) -> Result<Box<dyn RowReader>> {
-    if let Some(given) = &source.given {
-        return given.open(source);
+    if let Some(content) = &source.given {
+        return content.open(source);
     }
     let format = source.format("vectors", Format::VECTORS)?;
     source.check_column(format)?;

@@ -103,8 +103,8 @@ pub fn next_line(reader: &mut impl BufRead, line: &mut Vec<u8>) -> std::io::Resu
 ///
 /// # Errors
 ///
-/// As [`read_lines`], and the errors of `each`; a line of more than 16 MiB is taken for damage.
-pub(crate) fn for_each_line(path: &Path, mut each: impl FnMut(usize, &str) -> Result<()>) -> Result<()> {
+/// As [`read_lines`], and the errors of `take`; a line of more than 16 MiB is taken for damage.
+pub(crate) fn for_each_line(path: &Path, mut take: impl FnMut(usize, &str) -> Result<()>) -> Result<()> {
     let opened = open(path)?;
     if opened.bytes == 0 {
         return Err(opened.empty());
@@ -128,7 +128,7 @@ pub(crate) fn for_each_line(path: &Path, mut each: impl FnMut(usize, &str) -> Re
         let text = if number == 1 { text.strip_prefix('\u{feff}').unwrap_or(text) } else { text };
         let text = text.trim_end_matches(['\n', '\r']);
         if !text.trim().is_empty() {
-            each(number, text)?;
+            take(number, text)?;
         }
     }
 }
@@ -139,15 +139,15 @@ pub(crate) fn for_each_line(path: &Path, mut each: impl FnMut(usize, &str) -> Re
 /// `None` for a quote that does not end on the line, or ends before its field does.
 pub(crate) fn split_csv(line: &str) -> Option<Vec<String>> {
     let mut fields = Vec::new();
-    let mut rest = line;
+    let mut unread = line;
     loop {
-        let trimmed = rest.trim_start();
+        let trimmed = unread.trim_start();
         let Some(quoted) = trimmed.strip_prefix('"') else {
             let (field, after) =
-                rest.split_once(',').map_or((rest, None), |(field, after)| (field, Some(after)));
+                unread.split_once(',').map_or((unread, None), |(field, after)| (field, Some(after)));
             fields.push(field.trim().to_owned());
             match after {
-                Some(after) => rest = after,
+                Some(after) => unread = after,
                 None => return Some(fields),
             }
             continue;
@@ -168,7 +168,7 @@ pub(crate) fn split_csv(line: &str) -> Option<Vec<String>> {
         if tail.is_empty() {
             return Some(fields);
         }
-        rest = tail.strip_prefix(',')?;
+        unread = tail.strip_prefix(',')?;
     }
 }
 

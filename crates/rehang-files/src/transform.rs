@@ -126,8 +126,8 @@ pub fn transform(files: &TransformFiles, progress: &Progress) -> Result<Transfor
     let side_width = adapter.side_dimension();
     let has_side = !files.side.is_empty();
     if has_side && side_width.is_none() {
-        let seen = "This adapter was fitted without side information, so `side` is not looked at.";
-        findings.push(Finding::new(Severity::Warning, "idle-parameter", seen));
+        let message = "This adapter was fitted without side information, so `side` is not looked at.";
+        findings.push(Finding::new(Severity::Warning, "idle-parameter", message));
     }
     let mut side = None;
     if let Some(width) = side_width.filter(|_| has_side) {
@@ -169,7 +169,7 @@ pub fn transform(files: &TransformFiles, progress: &Progress) -> Result<Transfor
         force: files.force,
         rows: Vec::new(),
         is_decided: false,
-        seen: None,
+        difference: None,
     };
     loop {
         progress.check()?;
@@ -189,11 +189,11 @@ pub fn transform(files: &TransformFiles, progress: &Progress) -> Result<Transfor
             expect_normalised(&what, d_old, first_row, &batch.vectors)?;
         }
         if let Some(mask) = &mask {
-            let kept = mask.places(first_row as usize..first_row as usize + count);
-            count = kept.len();
-            select_rows(&mut batch, d_old, &kept);
+            let places = mask.places(first_row as usize..first_row as usize + count);
+            count = places.len();
+            select_rows(&mut batch, d_old, &places);
             if let Some(side) = &side {
-                select_rows(&mut side_batch, side.width(), &kept);
+                select_rows(&mut side_batch, side.width(), &places);
             }
         }
         likeness.add(&batch.vectors[..count * d_old])?;
@@ -205,27 +205,27 @@ pub fn transform(files: &TransformFiles, progress: &Progress) -> Result<Transfor
         out.resize((first + count) * d_new, 0.0);
         variance.resize(first + count, 0.0);
         raw_norms.resize(count, 0.0);
-        let (made, of_made) = (&mut out[first * d_new..], &mut variance[first..]);
+        let (vectors, variances) = (&mut out[first * d_new..], &mut variance[first..]);
         let side_rows = side.as_ref().map(|_| side_batch.vectors.as_slice());
         applier
-            .apply_rows(first_row as usize, &batch.vectors, side_rows, made, of_made, &mut raw_norms)
+            .apply_rows(first_row as usize, &batch.vectors, side_rows, vectors, variances, &mut raw_norms)
             .map_err(|error| error.context(what.clone()))?;
-        let of_made = &variance[first..];
+        let variances = &variance[first..];
         if let Some(writer) = &mut writer {
             let ids = if columns.ids.is_some() { batch.ids.as_ref() } else { None };
-            writer.write(&out, ids, columns.sigma2.then_some(of_made))?;
+            writer.write(&out, ids, columns.sigma2.then_some(variances))?;
         }
         if let Some(writer) = &mut sigma_writer {
-            writer.write(of_made)?;
+            writer.write(variances)?;
         }
         rows += count as u64;
-        variance_sum += of_made.iter().map(|&value| f64::from(value)).sum::<f64>();
+        variance_sum += variances.iter().map(|&value| f64::from(value)).sum::<f64>();
         progress.advance(read as u64);
     }
     let unlike = likeness.decided()?;
     // Each file appears whole. Should the second one fail, the error says so, and running again replaces
     // both.
-    let made = match writer {
+    let in_memory = match writer {
         Some(writer) => {
             let written = writer.commit()?;
             debug_assert_eq!(written, rows);
@@ -236,8 +236,8 @@ pub fn transform(files: &TransformFiles, progress: &Progress) -> Result<Transfor
     if let Some(writer) = sigma_writer {
         writer.commit()?;
     }
-    if let Some(seen) = &unlike {
-        let finding = Finding::new(Severity::Warning, "drift", format!("{seen}."));
+    if let Some(difference) = &unlike {
+        let finding = Finding::new(Severity::Warning, "drift", format!("{difference}."));
         findings.push(finding.may_mean("Expect larger errors; σ² may not show them."));
     }
     if let Some(overlap) = overlap.filter(|overlap| overlap.among_pairs() > 0) {
@@ -253,7 +253,7 @@ pub fn transform(files: &TransformFiles, progress: &Progress) -> Result<Transfor
     Ok(Transformed {
         vectors: rows,
         adapted: files.output.clone(),
-        made,
+        made: in_memory,
         sigma: files.sigma.clone(),
         space: adapter.output_space(),
         handicap: adapter.handicap,
@@ -293,7 +293,7 @@ struct Likeness<'a> {
     rows: Vec<f32>,
     is_decided: bool,
     /// Way in which the rows differ, in words; `None` where they do not.
-    seen: Option<String>,
+    difference: Option<String>,
 }
 
 impl Likeness<'_> {
@@ -313,10 +313,10 @@ impl Likeness<'_> {
     fn decided(&mut self) -> Result<Option<String>> {
         if !self.is_decided {
             let rows = Matrix::new(self.adapter.old.dimension, std::mem::take(&mut self.rows))?;
-            self.seen = unlike_pairs(self.adapter, &rows, self.what, self.force)?;
+            self.difference = unlike_pairs(self.adapter, &rows, self.what, self.force)?;
             self.is_decided = true;
         }
-        Ok(self.seen.clone())
+        Ok(self.difference.clone())
     }
 }
 
@@ -333,15 +333,15 @@ fn fill(reader: &mut dyn RowReader, count: usize, batch: &mut RowBatch) -> Resul
     Ok(())
 }
 
-fn select_rows(batch: &mut RowBatch, width: usize, kept: &[usize]) {
-    let mut vectors = Vec::with_capacity(kept.len() * width);
-    for &row in kept {
+fn select_rows(batch: &mut RowBatch, width: usize, places: &[usize]) {
+    let mut vectors = Vec::with_capacity(places.len() * width);
+    for &row in places {
         vectors.extend_from_slice(&batch.vectors[row * width..(row + 1) * width]);
     }
     batch.vectors = vectors;
     match &mut batch.ids {
-        Some(Ids::Integers(ids)) => *ids = kept.iter().map(|&row| ids[row]).collect(),
-        Some(Ids::Texts(ids)) => *ids = kept.iter().map(|&row| ids[row].clone()).collect(),
+        Some(Ids::Integers(ids)) => *ids = places.iter().map(|&row| ids[row]).collect(),
+        Some(Ids::Texts(ids)) => *ids = places.iter().map(|&row| ids[row].clone()).collect(),
         None => {}
     }
 }

@@ -22,8 +22,8 @@ const ORDER: Wish = Wish { what: "an order", names: &["order"], accepts: [true, 
 
 /// Reads one value a row from any file, or from memory.
 fn read_scalars(source: &VectorSource, wish: &Wish) -> Result<Scalars> {
-    if let Some(given) = &source.given {
-        return given.scalars(source);
+    if let Some(content) = &source.given {
+        return content.scalars(source);
     }
     let format = source.format(wish.what, Format::VALUES)?;
     source.check_column(format)?;
@@ -212,7 +212,7 @@ pub fn read_order(source: &VectorSource) -> Result<Vec<usize>> {
     let Scalars::Integers(numbers) = read_scalars(source, &ORDER)? else {
         return Err(Error::corrupt(source, "an order is made of whole numbers, and this is not"));
     };
-    let mut seen = vec![false; numbers.len()];
+    let mut named_rows = vec![false; numbers.len()];
     let mut order = Vec::with_capacity(numbers.len());
     for (position, &number) in numbers.iter().enumerate() {
         let Some(row) = usize::try_from(number).ok().filter(|&row| row < numbers.len()) else {
@@ -220,7 +220,7 @@ pub fn read_order(source: &VectorSource) -> Result<Vec<usize>> {
             let detail = format!("position {position} names row {number}, and rows go from 0 to {last}");
             return Err(Error::corrupt(source, detail));
         };
-        if std::mem::replace(&mut seen[row], true) {
+        if std::mem::replace(&mut named_rows[row], true) {
             return Err(Error::duplicate(source, format!("row {number}")));
         }
         order.push(row);
@@ -313,10 +313,10 @@ impl Names {
             let is_named = matches!(values, LabelValues::Texts(_));
             let (first, is_first_named) = self.first.get_or_insert_with(|| (source.to_string(), is_named));
             if *is_first_named != is_named {
-                let [own, other] =
+                let [kind, other] =
                     if is_named { ["names", "whole numbers"] } else { ["whole numbers", "names"] };
                 let detail =
-                    format!("its labels are {own} and those of {first} are {other}; write both in one way");
+                    format!("its labels are {kind} and those of {first} are {other}; write both in one way");
                 return Err(Error::corrupt(source, detail));
             }
             match values {

@@ -60,8 +60,8 @@ pub(crate) fn fit_with(
     let candidates: Vec<&Candidate<'_>> = closed.iter().chain(more).collect();
     let of_method = |method: Method| {
         candidates.iter().copied().find(|candidate| candidate.method == method).ok_or_else(|| {
-            let known: Vec<&str> = candidates.iter().map(|candidate| candidate.method.name()).collect();
-            Error::option("method", method, format!("one of {}", known.join(", ")))
+            let names: Vec<&str> = candidates.iter().map(|candidate| candidate.method.name()).collect();
+            Error::option("method", method, format!("one of {}", names.join(", ")))
         })
     };
     let deadline = Deadline::begin(parameters.within);
@@ -129,20 +129,20 @@ pub(crate) fn fit_with(
 /// can then be learned from labels, nor chosen by them.
 pub(crate) fn without_idle_labels(pairs: &Pairs) -> Result<Option<(Pairs, Finding)>> {
     let Some(labels) = pairs.labels() else { return Ok(None) };
-    let known = labels.iter().filter(|&&label| label >= 0).count();
+    let labelled_count = labels.iter().filter(|&&label| label >= 0).count();
     let classes: BTreeSet<i64> = labels.iter().copied().filter(|&label| label >= 0).collect();
     let tells_nothing = match classes.len() {
         0 => return Ok(None),
         1 => "one class in all",
-        several if several == known => "no two items of a class",
+        several if several == labelled_count => "no two items of a class",
         _ => return Ok(None),
     };
     let unlabelled =
         Pairs::new(pairs.old().clone(), pairs.new_vectors().clone(), None, pairs.side().cloned())?;
-    let seen = format!("The labels have {tells_nothing}.");
-    let finding = Finding::warning("idle-labels", seen)
+    let message = format!("The labels have {tells_nothing}.");
+    let finding = Finding::warning("idle-labels", message)
         .may_mean("They tell no item from another and are not looked at.")
-        .evidence(&[("classes", classes.len() as f64), ("labelled", known as f64)]);
+        .evidence(&[("classes", classes.len() as f64), ("labelled", labelled_count as f64)]);
     Ok(Some((unlabelled, finding)))
 }
 
@@ -198,12 +198,12 @@ mod tests {
             assert_eq!(selection.criterion, if labelled { "mAP" } else { "agreement@10" });
             // Without labels, clusters are left out in place of classes.
             assert!(selection.held_out.0 > 0 && selection.held_out.1 > 0);
-            let kept = &selection.rows[selection.kept.unwrap()];
+            let kept_row = &selection.rows[selection.kept.unwrap()];
             let best = &selection.rows[selection.best.unwrap()];
             assert!(selection.rows.iter().all(|row| row.area <= best.area));
-            assert!(kept.behind <= kept.spread.unwrap());
-            assert!(labelled || kept.relative_error < 0.01, "{kept:?}");
-            assert!(kept.method != Method::DoNothing && kept.method != Method::Procrustes);
+            assert!(kept_row.behind <= kept_row.spread.unwrap());
+            assert!(labelled || kept_row.relative_error < 0.01, "{kept_row:?}");
+            assert!(kept_row.method != Method::DoNothing && kept_row.method != Method::Procrustes);
             let ratio = fitted.sigma.unwrap().calibration.ratio;
             assert!((0.9..1.1).contains(&ratio), "{ratio}");
         }
@@ -212,12 +212,12 @@ mod tests {
     /// The time that the last method may take is said after the first one.
     #[test]
     fn methods_to_come_are_said_with_their_times_from_the_first_one_on() {
-        let said = std::sync::Mutex::new(Vec::new());
+        let stages = std::sync::Mutex::new(Vec::new());
         let slow = |method, seconds: f64| Candidate {
             method,
             slow: true,
             fit: Box::new(|pairs, _, progress| {
-                said.lock().unwrap().push(progress.snapshot().stage);
+                stages.lock().unwrap().push(progress.snapshot().stage);
                 crate::closed_form::procrustes::fit(pairs, progress).map(Into::into)
             }),
             cost: Some(seconds * 3.3e11),
@@ -227,7 +227,7 @@ mod tests {
         fit_with(&linear(100, true), None, &with(Method::Auto), &more, &Progress::default()).unwrap();
         let first = |method: &str| {
             let of = format!("fitting {method}, ");
-            said.lock().unwrap().iter().find(|stage| stage.starts_with(&of)).cloned().unwrap()
+            stages.lock().unwrap().iter().find(|stage| stage.starts_with(&of)).cloned().unwrap()
         };
         assert_eq!(first("fct"), "fitting fct, about 90 s if it is kept; then, if kept, fastfill about 40 s");
         assert_eq!(first("fastfill"), "fitting fastfill, about 40 s if it is kept");

@@ -181,7 +181,7 @@ fn turned_back(
         let space = of.space();
         Vectors::measured(&space.name, space.distance, scaled(of.matrix(), scaling(of)), what)
     };
-    let seen = Pairs::new(
+    let compared_pairs = Pairs::new(
         compared(pairs.old(), "old vectors")?,
         compared(pairs.new_vectors(), "new vectors")?,
         None,
@@ -189,12 +189,12 @@ fn turned_back(
     )?;
     let as_is = Some(InputScaling::AsIs);
     let forward = match method {
-        Method::Procrustes => procrustes::fit_with(&seen, as_is, progress)?,
-        _ => ridge::fit_with(&seen, as_is, &ridge::PENALTIES, progress)?,
+        Method::Procrustes => procrustes::fit_with(&compared_pairs, as_is, progress)?,
+        _ => ridge::fit_with(&compared_pairs, as_is, &ridge::PENALTIES, progress)?,
     };
     let weight = &forward.map.mixer[0].weight;
     let back = Matrix::from_fn(weight.columns(), weight.rows(), |row, column| weight.row(column)[row]);
-    let centre = column_means(seen.new_vectors().matrix());
+    let centre = column_means(compared_pairs.new_vectors().matrix());
     let bias = (0..back.rows())
         .map(|row| {
             let sum: f64 = back.row(row).iter().zip(&centre).map(|(&w, mean)| f64::from(w) * mean).sum();
@@ -257,11 +257,11 @@ impl Task<'_> {
         let do_nothing = mean(&today);
         let row = |((method, share), differences): ((Method, f64), Differences)| {
             let (gains, low) = gains(&differences, &names);
-            let own: Vec<f64> = gains.iter().filter(|of| of.metric == names[0]).map(|of| of.gain).collect();
-            BridgeRow { method, share, gains, low, quality: do_nothing + mean(&own) }
+            let own_gains: Vec<f64> = gains.iter().filter(|of| of.metric == names[0]).map(|of| of.gain).collect();
+            BridgeRow { method, share, gains, low, quality: do_nothing + mean(&own_gains) }
         };
         let rows: Vec<BridgeRow> = tried.into_iter().zip(differences).map(row).collect();
-        let kept = choose(&rows);
+        let kept_place = choose(&rows);
         Ok(Some(BridgeChoice {
             criterion: criterion.name(),
             queries: self.parameters.queries.as_ref().map(|queries| queries.new.rows()),
@@ -269,7 +269,7 @@ impl Task<'_> {
             held_out: first.held_out,
             do_nothing,
             rows,
-            kept,
+            kept: kept_place,
         }))
     }
 }
@@ -284,10 +284,10 @@ fn choose(rows: &[BridgeRow]) -> Option<usize> {
     if enough <= 0.0 || !is_of_both(&rows[best].gains) {
         return None;
     }
-    let smaller = |kept: usize, row: usize| {
-        let is_smaller = rows[row].share < rows[kept].share;
-        let is_better = rows[row].share <= rows[kept].share && rows[row].low > rows[kept].low;
-        if is_smaller || is_better { row } else { kept }
+    let smaller = |smallest: usize, row: usize| {
+        let is_smaller = rows[row].share < rows[smallest].share;
+        let is_better = rows[row].share <= rows[smallest].share && rows[row].low > rows[smallest].low;
+        if is_smaller || is_better { row } else { smallest }
     };
     (0..rows.len()).filter(|&row| rows[row].low >= enough).reduce(smaller)
 }
@@ -322,18 +322,18 @@ mod tests {
             let pairs = data(900, 1.0, labelled);
             let FittedBridge { bridge, choice } = fit(&pairs);
             let (bridge, choice) = (bridge.unwrap(), choice.unwrap());
-            let kept = choice.kept_row().unwrap();
+            let row = choice.kept_row().unwrap();
             assert_eq!(choice.criterion, if labelled { "mAP" } else { "agreement@10" });
             assert_eq!(choice.rows.len(), METHODS.len() * SHARES.len());
             let largest = choice.rows.iter().map(|row| row.low).fold(f64::NEG_INFINITY, f64::max);
-            assert!(kept.low > 0.0 && kept.low <= largest);
-            assert_eq!((bridge.share, bridge.training.method.as_str()), (kept.share, kept.method.name()));
+            assert!(row.low > 0.0 && row.low <= largest);
+            assert_eq!((bridge.share, bridge.training.method.as_str()), (row.share, row.method.name()));
             assert!(choice.without_old().unwrap().low <= largest);
-            let galleries: Vec<_> = kept.gains.iter().map(|of| (of.gallery, of.metric.as_str())).collect();
+            let galleries: Vec<_> = row.gains.iter().map(|of| (of.gallery, of.metric.as_str())).collect();
             let [known, left_out] = HeldOutGallery::ALL;
-            let [own, guard] =
+            let [metric, guard] =
                 if labelled { ["mAP", "Top-1"] } else { ["agreement@10", "Top-1 by agreement"] };
-            assert_eq!(galleries, [(known, own), (known, guard), (left_out, own), (left_out, guard)]);
+            assert_eq!(galleries, [(known, metric), (known, guard), (left_out, metric), (left_out, guard)]);
         }
     }
 
@@ -361,9 +361,9 @@ mod tests {
         let pairs = data(400, 0.5, false);
         for method in METHODS {
             let (back, _) = turned_back(&pairs, method, &Progress::default()).unwrap();
-            let seen = |of: &Vectors| scaled(of.matrix(), InputScaling::UnitLength);
-            let (old, new) = (seen(pairs.old()), seen(pairs.new_vectors()));
-            let seen = Pairs::new(
+            let unit_rows = |of: &Vectors| scaled(of.matrix(), InputScaling::UnitLength);
+            let (old, new) = (unit_rows(pairs.old()), unit_rows(pairs.new_vectors()));
+            let unit_pairs = Pairs::new(
                 Vectors::measured("old", Distance::Cosine, old.clone(), "old").unwrap(),
                 Vectors::measured("new", Distance::Cosine, new.clone(), "new").unwrap(),
                 None,
@@ -371,9 +371,9 @@ mod tests {
             )
             .unwrap();
             let forward = if method == Method::Procrustes {
-                procrustes::fit(&seen, &Progress::default()).unwrap()
+                procrustes::fit(&unit_pairs, &Progress::default()).unwrap()
             } else {
-                ridge::fit(&seen, &Progress::default()).unwrap()
+                ridge::fit(&unit_pairs, &Progress::default()).unwrap()
             };
             let adapted = forward.map.outputs(&old, None).unwrap();
             let turned = back.outputs(&new, None).unwrap();

@@ -93,8 +93,8 @@ pub(crate) fn closed_form_candidates(seed: u64) -> Vec<Candidate<'static>> {
             procrustes::fit_leaving_out(pairs, progress).map(FittedMap::leaving_out)
         }),
         quick(Method::Ridge, true, |pairs, _, _, progress| {
-            let (closed, whole) = ridge::fit_leaving_out(pairs, None, &ridge::PENALTIES, progress)?;
-            Ok(FittedMap::leaving_out((closed, whole)))
+            let (closed, without) = ridge::fit_leaving_out(pairs, None, &ridge::PENALTIES, progress)?;
+            Ok(FittedMap::leaving_out((closed, without)))
         }),
         quick(Method::LowRank, true, |pairs, _, seed, progress| {
             low_rank::fit_leaving_out(pairs, seed, progress).map(FittedMap::leaving_out)
@@ -119,8 +119,8 @@ pub(crate) fn per_kind_candidate(seed: u64) -> Candidate<'static> {
 
 /// Numbers the groups; a pair without a known group is a group of its own.
 pub(crate) fn group_numbers(groups: &[i64]) -> Vec<usize> {
-    let (numbers, known) = class_numbers(groups);
-    let mut next = known.len();
+    let (numbers, class_labels) = class_numbers(groups);
+    let mut next = class_labels.len();
     let number = |number: Option<usize>| {
         number.unwrap_or_else(|| {
             next += 1;
@@ -139,8 +139,8 @@ pub(crate) fn several(groups: &[usize]) -> bool {
 fn kernel(pairs: &Pairs, groups: &[i64], seed: u64, progress: &Progress) -> Result<FittedMap> {
     let groups = group_numbers(groups);
     let (old, new) = (pairs.old().matrix(), pairs.new_vectors().matrix());
-    let known = several(&groups).then_some(&groups[..]);
-    let fitted = fit_kernel_ridge(old, new, known, InputScaling::UnitLength, seed, progress)?;
+    let several_groups = several(&groups).then_some(&groups[..]);
+    let fitted = fit_kernel_ridge(old, new, several_groups, InputScaling::UnitLength, seed, progress)?;
     let centres = fitted.centres.clone();
     let targets = new.select(&centres);
     let centre_groups: Vec<usize> = centres.iter().map(|&row| groups[row]).collect();

@@ -184,7 +184,7 @@ struct Served<'s> {
     /// Relative error of every part.
     errors: Vec<f64>,
     /// Mean squared error in the unit of the distance, which handicaps are parts of.
-    whole: f64,
+    whole_error: f64,
     parts: Vec<Measurable<'s>>,
 }
 
@@ -201,7 +201,7 @@ impl Served<'_> {
     ) -> Result<(f64, Vec<f64>)> {
         let (mut starts, mut areas) = (Vec::new(), Vec::new());
         for part in &self.parts {
-            let curve = part.gallery.curve(order(part), handicap * self.whole)?;
+            let curve = part.gallery.curve(order(part), handicap * self.whole_error)?;
             let line = &curve.lines[part.gallery.criterion.metric];
             starts.push(line.start());
             areas.push(line.area());
@@ -235,11 +235,11 @@ impl Task<'_> {
         for (at, candidate) in candidates.iter().enumerate() {
             self.progress.check()?;
             // Methods to come are named from the first one on, so that nobody is surprised by the last.
-            let said =
+            let text =
                 |which: &Candidate<'_>| Some(format!("{} {}", which.method, duration_text(needed(which)?)));
             let of_this = needed(candidate)
                 .map_or_else(String::new, |time| format!(", {} if it is kept", duration_text(time)));
-            let to_come: Vec<String> = candidates[at + 1..].iter().filter_map(|which| said(which)).collect();
+            let to_come: Vec<String> = candidates[at + 1..].iter().filter_map(|which| text(which)).collect();
             let to_come = if to_come.is_empty() {
                 String::new()
             } else {
@@ -250,29 +250,29 @@ impl Task<'_> {
             // One method has to be kept, and a method that is asked for by name is.
             let is_sure =
                 [parameters.method, Method::DoNothing, Method::Procrustes].contains(&candidate.method);
-            let left = self.deadline.left().filter(|_| !is_sure);
+            let time_left = self.deadline.left().filter(|_| !is_sure);
             let mut seconds = 0.0;
-            let rows = while_it_lasts(candidate.method, (left, needed), self.progress, |progress| {
+            let rows = while_it_lasts(candidate.method, (time_left, needed), self.progress, |progress| {
                 let task = Task { progress, ..*self };
                 let started = rehang_clock::now();
-                let made = task.outputs_of(candidate, &splits);
-                let splits_made = made.as_ref().map_or(1, |(made, _)| made.len());
+                let outputs = task.outputs_of(candidate, &splits);
+                let splits_made = outputs.as_ref().map_or(1, |(outputs, _)| outputs.len());
                 seconds = started.elapsed().as_secs_f64() / splits_made as f64;
-                let (mut made, on_all) = made?;
+                let (mut outputs, on_all) = outputs?;
                 let may_be_kept = [Method::Auto, candidate.method].contains(&parameters.method);
                 compared
                     .fitted
                     .extend(on_all.filter(|_| may_be_kept).map(|fitted| (candidate.method, fitted)));
-                let rest = made.split_off(1);
-                let made = made.remove(0);
-                let mut served = vec![serve(&made, self.pairs, first, parameters)?];
+                let later_outputs = outputs.split_off(1);
+                let first_outputs = outputs.remove(0);
+                let mut served = vec![serve(&first_outputs, self.pairs, first, parameters)?];
                 if first.has_seen && candidate.method != Method::DoNothing {
                     compared.seen_errors.extend(served[0].first().and_then(|served| served.errors.first()));
                 }
                 // A σ² that is trained with its map is measured here, since no out-of-fold residuals are made
                 // for it.
                 if candidate.method == parameters.method
-                    && let Some(fitted) = made.fitted
+                    && let Some(fitted) = first_outputs.fitted
                     && fitted.uncertainty.is_some()
                     && fitted.geometry.is_some()
                 {
@@ -283,11 +283,11 @@ impl Task<'_> {
                     rows.iter().filter_map(|row| row.areas.first()).copied().fold(f64::NEG_INFINITY, f64::max)
                 };
                 if !candidate.slow || lead(&rows) > lead(&measured) {
-                    let mut rest = rest.into_iter();
+                    let mut later_outputs = later_outputs.into_iter();
                     for split in &splits[1..] {
                         progress.check()?;
-                        let made = rest.next().map_or_else(|| task.made_by_map(candidate, split), Ok)?;
-                        served.push(serve(&made, self.pairs, split, parameters)?);
+                        let outputs = later_outputs.next().map_or_else(|| task.made_by_map(candidate, split), Ok)?;
+                        served.push(serve(&outputs, self.pairs, split, parameters)?);
                     }
                     rows = self::rows(&served, candidate.method, seconds)?;
                 }
@@ -306,7 +306,7 @@ impl Task<'_> {
         let criterion = first.parts.iter().find_map(|part| part.criterion.as_ref());
         let tie =
             if criterion.is_some_and(Criterion::is_agreement) { Tie::LeastError } else { Tie::BestStart };
-        let (best, kept) = choose(&mut measured, parameters.method, tie);
+        let (best_place, kept_place) = choose(&mut measured, parameters.method, tie);
         compared.selection = Some(Selection {
             criterion: criterion.map(Criterion::name).unwrap_or_default(),
             queries: parameters.queries.as_ref().map(|queries| queries.new.rows()),
@@ -315,8 +315,8 @@ impl Task<'_> {
             do_nothing: line(&|criterion, pairs| criterion.old(pairs))?,
             native: line(&|criterion, pairs| criterion.native(pairs))?,
             rows: measured.into_iter().map(|measured| measured.row).collect(),
-            best,
-            kept,
+            best: best_place,
+            kept: kept_place,
         });
         Ok(compared)
     }
@@ -340,8 +340,8 @@ impl Task<'_> {
                     to_native: None,
                 })
             };
-            let (seen, unseen) = (part(&held_out.seen), part(&held_out.unseen));
-            if held_out.fitted.len() < ITEMS_MIN || (seen.is_none() && unseen.is_none()) {
+            let (seen_part, unseen_part) = (part(&held_out.seen), part(&held_out.unseen));
+            if held_out.fitted.len() < ITEMS_MIN || (seen_part.is_none() && unseen_part.is_none()) {
                 continue;
             }
             let native = || pairs.new_vectors().matrix().select(&held_out.fitted);
@@ -352,8 +352,8 @@ impl Task<'_> {
             splits.push(Split {
                 held_out: (held_out.seen.len(), held_out.unseen.len()),
                 fitted: held_out.fitted,
-                has_seen: seen.is_some(),
-                parts: seen.into_iter().chain(unseen).collect(),
+                has_seen: seen_part.is_some(),
+                parts: seen_part.into_iter().chain(unseen_part).collect(),
                 head,
             });
         }
@@ -388,29 +388,29 @@ impl Task<'_> {
         }
         let fitted = (candidate.fit)(self.pairs, self.groups, self.progress)?;
         let without = fitted.without.as_ref().expect("a fit that leaves out says what is left");
-        let made = self.made_without(without.as_ref(), splits)?;
-        Ok((made, Some(fitted)))
+        let outputs = self.made_without(without.as_ref(), splits)?;
+        Ok((outputs, Some(fitted)))
     }
 
     /// Makes the outputs that a fit on all pairs would give for the held-out pairs of every split, without
     /// having seen them.
     pub(crate) fn made_without(&self, without: &dyn LeavesOut, splits: &[Split<'_>]) -> Result<Vec<Made>> {
-        let asked = |split: &Split<'_>| LeftOut {
+        let left_out = |split: &Split<'_>| LeftOut {
             fitted: split.fitted.clone(),
             asked: split.parts.iter().flat_map(|part| part.items.iter().copied()).collect(),
         };
-        let found =
-            without.outputs(self.pairs, &splits.iter().map(asked).collect::<Vec<_>>(), self.progress)?;
-        let of_split = |(found, split): (Matrix, &Split<'_>)| {
+        let outputs =
+            without.outputs(self.pairs, &splits.iter().map(left_out).collect::<Vec<_>>(), self.progress)?;
+        let of_split = |(outputs, split): (Matrix, &Split<'_>)| {
             let mut first = 0;
             let raw = split.parts.iter().map(|part| {
                 let rows: Vec<usize> = (first..first + part.items.len()).collect();
                 first += part.items.len();
-                found.select(&rows)
+                outputs.select(&rows)
             });
             Made { raw: raw.collect(), fitted: None }
         };
-        Ok(found.into_iter().zip(splits).map(of_split).collect())
+        Ok(outputs.into_iter().zip(splits).map(of_split).collect())
     }
 
     pub(crate) fn made_by_map(&self, candidate: &Candidate<'_>, split: &Split<'_>) -> Result<Made> {
@@ -470,27 +470,27 @@ pub(crate) struct Made {
 /// Serves raw outputs for a split's held-out pairs: with the method's own geometry, or with every one that is
 /// open to it.
 fn serve<'s>(
-    made: &Made,
+    outputs: &Made,
     pairs: &Pairs,
     split: &'s Split<'_>,
     parameters: &FitParameters,
 ) -> Result<Vec<Served<'s>>> {
-    let of_own = made.fitted.as_ref().and_then(|fitted| fitted.geometry.as_ref());
+    let own_geometry = outputs.fitted.as_ref().and_then(|fitted| fitted.geometry.as_ref());
     // Lengths come from the vectors that were fitted on, since the fit does not know the lengths of held-out
     // vectors.
-    let known = pairs.select(&split.fitted);
-    let known = known.new_vectors();
-    let kinds: Vec<Option<GeometryKind>> = match (of_own, parameters.geometry) {
+    let fitted_pairs = pairs.select(&split.fitted);
+    let fitted_vectors = fitted_pairs.new_vectors();
+    let kinds: Vec<Option<GeometryKind>> = match (own_geometry, parameters.geometry) {
         (Some(_), _) => vec![None],
         (None, Some(kind)) => vec![Some(kind)],
-        (None, None) => GeometryKind::options(known.space()).iter().copied().map(Some).collect(),
+        (None, None) => GeometryKind::options(fitted_vectors.space()).iter().copied().map(Some).collect(),
     };
     let served = |kind: Option<GeometryKind>| {
-        let mut served = Served { kind, errors: Vec::new(), whole: 0.0, parts: Vec::new() };
+        let mut served = Served { kind, errors: Vec::new(), whole_error: 0.0, parts: Vec::new() };
         let mut head = None;
-        for (part, raw) in split.parts.iter().zip(&made.raw) {
-            let own = kind.map(|kind| geometry::fit(kind, raw, known));
-            let geometry = own.as_ref().or(of_own).unwrap_or(&Geometry::Raw);
+        for (part, raw) in split.parts.iter().zip(&outputs.raw) {
+            let fitted_geometry = kind.map(|kind| geometry::fit(kind, raw, fitted_vectors));
+            let geometry = fitted_geometry.as_ref().or(own_geometry).unwrap_or(&Geometry::Raw);
             let adapted = geometry.conformed(raw.clone());
             adapted.check_finite("adapted vectors")?;
             let native = part.pairs.new_vectors();
@@ -498,7 +498,7 @@ fn serve<'s>(
             // An adapter knows errors by items of known classes, which are the first part; so does this.
             if head.is_none() {
                 let error = mean(&true_errors(native.matrix(), &adapted));
-                served.whole = handicap::whole(native.matrix(), native.space().distance, error);
+                served.whole_error = handicap::whole(native.matrix(), native.space().distance, error);
                 head = Some(sharpened(&split.head, &adapted, native.matrix())?);
             }
             let (Some(criterion), Some(head)) = (&part.criterion, &head) else { continue };
@@ -525,8 +525,8 @@ fn rows(splits: &[Vec<Served<'_>>], method: Method, seconds: f64) -> Result<Vec<
             let of_set = |set: usize| mean(&of_split.iter().map(|areas| areas[set]).collect::<Vec<_>>());
             Ok((part, (0..sets).map(of_set).collect::<Vec<f64>>()))
         };
-        let (tried, kept) = handicap::search(areas_at, |(_, areas)| areas)?;
-        let part = tried[kept].0;
+        let (tried, kept_place) = handicap::search(areas_at, |(_, areas)| areas)?;
+        let part = tried[kept_place].0;
         let (mut starts, mut areas) = (Vec::new(), Vec::new());
         for served in &served {
             let (start, of_sets) = served.quality(|part| &part.order, part)?;
@@ -560,9 +560,9 @@ enum Tie {
 
 /// Chooses the best row, and the one to keep, of those that could be kept. It also notes how far every row is
 /// behind the best of all.
-fn choose(measured: &mut [Measured], asked: Method, tie: Tie) -> (Option<usize>, Option<usize>) {
+fn choose(measured: &mut [Measured], method: Method, tie: Tie) -> (Option<usize>, Option<usize>) {
     let behind = |row: &Measured, best: &Measured| {
-        let differences: Vec<f64> = row.areas.iter().zip(&best.areas).map(|(own, best)| best - own).collect();
+        let differences: Vec<f64> = row.areas.iter().zip(&best.areas).map(|(area, best)| best - area).collect();
         let spread = mean_sd(&differences);
         let error =
             spread.filter(|spread| spread.count > 1).map(|spread| spread.sd / (spread.count as f64).sqrt());
@@ -582,18 +582,18 @@ fn choose(measured: &mut [Measured], asked: Method, tie: Tie) -> (Option<usize>,
         (best, full)
     };
     let (best_of_all, _) = best_of(&|_| true);
-    let (best, open) = best_of(&|row| asked == Method::Auto || row.row.method == asked);
+    let (best, open) = best_of(&|row| method == Method::Auto || row.row.method == method);
     let within = |row: usize, best: usize| {
         let (behind, spread) = behind(&measured[row], &measured[best]);
         row == best || behind <= spread.unwrap_or(0.0)
     };
     let error = |row: usize| measured[row].row.relative_error;
     let start = |row: usize| measured[row].row.start;
-    let kept = best.and_then(|best| {
-        open.into_iter().filter(|&row| within(row, best)).reduce(|kept, row| match tie {
-            Tie::LeastError if error(row) < error(kept) => row,
-            Tie::BestStart if start(row) > start(kept) => row,
-            Tie::LeastError | Tie::BestStart => kept,
+    let kept_place = best.and_then(|best| {
+        open.into_iter().filter(|&row| within(row, best)).reduce(|row_so_far, row| match tie {
+            Tie::LeastError if error(row) < error(row_so_far) => row,
+            Tie::BestStart if start(row) > start(row_so_far) => row,
+            Tie::LeastError | Tie::BestStart => row_so_far,
         })
     });
     if let Some(best) = best_of_all {
@@ -602,7 +602,7 @@ fn choose(measured: &mut [Measured], asked: Method, tie: Tie) -> (Option<usize>,
             (measured.row.behind, measured.row.spread) = (behind, spread);
         }
     }
-    (best, kept)
+    (best, kept_place)
 }
 
 fn empty(method: Method) -> SelectionRow {
@@ -623,41 +623,41 @@ fn empty(method: Method) -> SelectionRow {
 
 /// Says in words what the table shows: a named method that loses, a switch that has to wait, lengths that
 /// were left alone.
-pub(crate) fn selection_findings(selection: &Selection, asked: Method) -> Vec<Finding> {
+pub(crate) fn selection_findings(selection: &Selection, method: Method) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let Some(kept) = selection.kept.map(|kept| &selection.rows[kept]) else { return findings };
+    let Some(kept_row) = selection.kept.map(|place| &selection.rows[place]) else { return findings };
     let criterion = &selection.criterion;
     let best = selection
         .rows
         .iter()
-        .filter(|row| row.failure.is_none() && row.splits >= kept.splits)
+        .filter(|row| row.failure.is_none() && row.splits >= kept_row.splits)
         .reduce(|best, row| if row.area > best.area { row } else { best });
     if let Some(best) = best
-        && asked != Method::Auto
-        && best.area > kept.area
-        && best.method != kept.method
+        && method != Method::Auto
+        && best.area > kept_row.area
+        && best.method != kept_row.method
     {
-        let seen = format!(
+        let message = format!(
             "{} does better than {} on held-out pairs ({criterion} {:.1} against {:.1} over the upgrade).",
-            best.method, kept.method, best.area, kept.area
+            best.method, kept_row.method, best.area, kept_row.area
         );
-        let evidence = [("best", best.area), ("kept", kept.area)];
-        findings.push(Finding::warning("better-method", seen).evidence(&evidence));
+        let evidence = [("best", best.area), ("kept", kept_row.area)];
+        findings.push(Finding::warning("better-method", message).evidence(&evidence));
     }
     let learned = |row: &&SelectionRow| row.method != Method::DoNothing && row.failure.is_none();
-    if asked == Method::Auto
-        && kept.method == Method::DoNothing
+    if method == Method::Auto
+        && kept_row.method == Method::DoNothing
         && selection.rows.iter().any(|row| learned(&row))
     {
-        let seen = "No learned map does better than the old vectors as they are; old vectors are kept.";
-        findings.push(Finding::warning("do-nothing-wins", seen).evidence(&[("kept", kept.area)]));
+        let message = "No learned map does better than the old vectors as they are; old vectors are kept.";
+        findings.push(Finding::warning("do-nothing-wins", message).evidence(&[("kept", kept_row.area)]));
     }
     findings.extend(guards::gain(&guards::CurveSummary {
         measure: format!("{criterion} on held-out pairs"),
         do_nothing: selection.do_nothing,
-        start: kept.start,
-        area: kept.area,
-        minimum: kept.start,
+        start: kept_row.start,
+        area: kept_row.area,
+        minimum: kept_row.start,
         end: selection.native,
     }));
     findings
@@ -691,8 +691,8 @@ mod tests {
         let (wavering, steady) = ([69.0, 71.6, 69.6, 70.8, 68.0], [69.8, 70.75, 68.85, 71.8, 67.8]);
         for (simple, is_kept) in [(wavering, true), (steady, false)] {
             let mut rows = [row(Method::Ridge, &simple), row(Method::KernelRidge, &best)];
-            let (first, kept) = choose(&mut rows, Method::Auto, Tie::BestStart);
-            assert_eq!((first, kept), (Some(1), Some(usize::from(!is_kept))), "{:?}", rows[0].row);
+            let (first, kept_place) = choose(&mut rows, Method::Auto, Tie::BestStart);
+            assert_eq!((first, kept_place), (Some(1), Some(usize::from(!is_kept))), "{:?}", rows[0].row);
             assert!((rows[0].row.behind - 0.2).abs() < 0.01 && rows[1].row.behind == 0.0);
             // Naming a method keeps its row.
             assert_eq!(choose(&mut rows, Method::KernelRidge, Tie::BestStart).1, Some(1));
@@ -732,8 +732,8 @@ mod tests {
                 .map(|row| random.row(row).iter().map(|&value| 70.0 + f64::from(value)).collect())
                 .collect();
             let mut rows: Vec<Measured> = areas.iter().map(|areas| row(Method::Ridge, areas)).collect();
-            let (best, kept) = choose(&mut rows, Method::Auto, Tie::BestStart);
-            let (best, kept) = (best.unwrap(), kept.unwrap());
+            let (best, kept_row) = choose(&mut rows, Method::Auto, Tie::BestStart);
+            let (best, kept_row) = (best.unwrap(), kept_row.unwrap());
             let behind = |row: usize| {
                 let differences: Vec<f64> =
                     (0..5).map(|split| areas[best][split] - areas[row][split]).collect();
@@ -744,8 +744,8 @@ mod tests {
             assert!((0..6).all(|row| behind(row).0 >= 0.0));
             for row in 0..6 {
                 let (mean, error) = behind(row);
-                assert!(row >= kept || mean > error, "{row} is simpler than {kept} and within the spread");
-                assert!(row != kept || row == best || mean <= error);
+                assert!(row >= kept_row || mean > error, "{row} is simpler than {kept_row} and within the spread");
+                assert!(row != kept_row || row == best || mean <= error);
                 let table = &rows[row].row;
                 assert!((table.behind - mean).abs() < 1e-9 && (table.spread.unwrap() - error).abs() < 1e-9);
             }
@@ -807,9 +807,9 @@ mod tests {
         let (rotation, ridge) = (&selection.rows[0], &selection.rows[1]);
         let splits = task.splits(HELD_OUT).unwrap();
         let [without_rotation, without_ridge] = two.map(|candidate| {
-            let (made, _) = task.outputs_of(candidate, &splits).unwrap();
-            let areas = made.iter().zip(&splits).map(|(made, split)| {
-                let served = serve(made, &pairs, split, &parameters).unwrap();
+            let (outputs, _) = task.outputs_of(candidate, &splits).unwrap();
+            let areas = outputs.iter().zip(&splits).map(|(outputs, split)| {
+                let served = serve(outputs, &pairs, split, &parameters).unwrap();
                 mean(&served[0].quality(|part| &part.order, 0.0).unwrap().1)
             });
             mean(&areas.collect::<Vec<_>>())
@@ -822,10 +822,10 @@ mod tests {
     #[test]
     fn queries_are_what_maps_are_compared_by_where_there_are_any() {
         let pairs = half_seen(300, 0.3);
-        let asked = half_seen(360, 0.3).select(&(300..360).collect::<Vec<_>>());
+        let query_pairs = half_seen(360, 0.3).select(&(300..360).collect::<Vec<_>>());
         let queries = |qrels| crate::FitQueries {
-            old: asked.old().matrix().clone(),
-            new: asked.new_vectors().matrix().clone(),
+            old: query_pairs.old().matrix().clone(),
+            new: query_pairs.new_vectors().matrix().clone(),
             qrels,
         };
         let groups =
@@ -846,11 +846,11 @@ mod tests {
             task.compare(&candidates.iter().collect::<Vec<_>>()).unwrap().selection.unwrap()
         };
         let by = |qrels| FitParameters { queries: Some(queries(qrels)), ..FitParameters::default() };
-        let own = selected(&FitParameters::default());
+        let plain = selected(&FitParameters::default());
         let agreeing = selected(&by(None));
-        assert_eq!((own.queries, agreeing.queries), (None, Some(60)));
-        assert_eq!((own.criterion.as_str(), agreeing.criterion.as_str()), ("agreement@10", "agreement@10"));
-        assert_ne!(own.rows[2].area, agreeing.rows[2].area);
+        assert_eq!((plain.queries, agreeing.queries), (None, Some(60)));
+        assert_eq!((plain.criterion.as_str(), agreeing.criterion.as_str()), ("agreement@10", "agreement@10"));
+        assert_ne!(plain.rows[2].area, agreeing.rows[2].area);
         // The items of a query's own centre are judged right: every thirtieth.
         let judged = (300..360)
             .map(|query| (0..300).filter(|item| item % 30 == query % 30).map(|item| (item, 1.0)).collect());

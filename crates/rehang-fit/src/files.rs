@@ -208,9 +208,9 @@ pub fn fit_files(files: &FitFiles, progress: &Progress) -> Result<FitAnswer> {
     let old = inputs.matrix("old", &files.old)?;
     let new = inputs.matrix("new", &files.new)?;
     let mut names = Names::default();
-    let given = |sources: &[VectorSource]| !sources.is_empty();
+    let has_sources = |sources: &[VectorSource]| !sources.is_empty();
     let labels =
-        given(&files.labels).then(|| inputs.labels("labels", &files.labels, &mut names)).transpose()?;
+        has_sources(&files.labels).then(|| inputs.labels("labels", &files.labels, &mut names)).transpose()?;
     if names.are_names() && files.head.head_weight.is_some() {
         return Err(Error::option(
             "labels",
@@ -219,34 +219,34 @@ pub fn fit_files(files: &FitFiles, progress: &Progress) -> Result<FitAnswer> {
              leave the head out, and one is fitted on the new vectors where a method needs it",
         ));
     }
-    let side = given(&files.side).then(|| inputs.matrix("side", &files.side)).transpose()?;
+    let side = has_sources(&files.side).then(|| inputs.matrix("side", &files.side)).transpose()?;
     let join = inputs.join(&files.join, old.rows(), new.rows())?;
     // Labels and side information go with the old vectors.
-    let [old_said, new_said, labels_said, side_said] =
+    let [old_files, new_files, label_files, side_files] =
         [&files.old, &files.new, &files.labels, &files.side].map(|sources| joined_names(sources));
-    let labels = labels.map(|labels| join.old_values(&labels_said, labels)).transpose()?;
-    let side = side.map(|side| join.old_side(&side_said, side)).transpose()?;
-    let (old, new) = (join.old_side(&old_said, old)?, join.new_side(new));
-    expect_count(&old_said, old.rows(), &new_said, new.rows())?;
+    let labels = labels.map(|labels| join.old_values(&label_files, labels)).transpose()?;
+    let side = side.map(|side| join.old_side(&side_files, side)).transpose()?;
+    let (old, new) = (join.old_side(&old_files, old)?, join.new_side(new));
+    expect_count(&old_files, old.rows(), &new_files, new.rows())?;
     if let Some(labels) = &labels {
-        expect_count(&old_said, old.rows(), &labels_said, labels.len())?;
+        expect_count(&old_files, old.rows(), &label_files, labels.len())?;
         if labels.iter().all(|&label| label < 0) {
-            let seen = format!(
-                "every label in {labels_said} is negative, which means unknown: this is a fit without labels."
+            let message = format!(
+                "every label in {label_files} is negative, which means unknown: this is a fit without labels."
             );
-            inputs.findings.push(Finding::note("unknown-labels", seen));
+            inputs.findings.push(Finding::note("unknown-labels", message));
         }
     }
     if let Some(side) = &side {
-        expect_count(&old_said, old.rows(), &side_said, side.rows())?;
+        expect_count(&old_files, old.rows(), &side_files, side.rows())?;
     }
     let by_position = if files.join.is_by_position() { files.new.as_slice() } else { &[] };
     expect_same_items(&[&files.old, by_position, &files.side])?;
     let head = inputs.head(&files.head)?;
     let old_distance = files.old_distance.unwrap_or(files.distance);
     let pairs = Pairs::new(
-        Vectors::measured(&files.old_model, old_distance, old, &old_said)?,
-        Vectors::measured(&files.new_model, files.distance, new, &new_said)?,
+        Vectors::measured(&files.old_model, old_distance, old, &old_files)?,
+        Vectors::measured(&files.new_model, files.distance, new, &new_files)?,
         labels,
         side,
     )?;
@@ -274,12 +274,12 @@ pub fn fit_files(files: &FitFiles, progress: &Progress) -> Result<FitAnswer> {
     files.output.as_ref().map_or(Ok(()), |path| save(&fitted.adapter, path))?;
     warn_of_head(head.as_ref(), &pairs, &mut inputs);
     if pairs.side().is_some() && fitted.adapter.side_dimension().is_none() {
-        let seen = format!("{} does not look at side information.", fitted.adapter.training.method);
-        inputs.warn("idle-side", seen);
+        let message = format!("{} does not look at side information.", fitted.adapter.training.method);
+        inputs.warn("idle-side", message);
     }
     if head.is_some() && pairs.labels().is_none() {
-        let seen = "without `labels` nothing is trained towards the head; it serves orders only.";
-        inputs.warn("head-without-labels", seen);
+        let message = "without `labels` nothing is trained towards the head; it serves orders only.";
+        inputs.warn("head-without-labels", message);
     }
     Ok(FitAnswer { output: files.output.clone(), fitted, findings: inputs.findings })
 }
@@ -293,27 +293,27 @@ fn moved_by_halves(
     progress: &Progress,
 ) -> Result<Finding> {
     let pairs = pairs.select(&(0..pairs.len().min(ROUNDED)).collect::<Vec<_>>());
-    let made = |adapter| apply(adapter, pairs.old(), pairs.side(), progress);
-    let (whole, rounded) = (made(adapter)?, made(halves)?);
+    let adapted_by = |adapter| apply(adapter, pairs.old(), pairs.side(), progress);
+    let (exact, rounded) = (adapted_by(adapter)?, adapted_by(halves)?);
     let moved: f64 = (0..pairs.len())
-        .map(|row| squared_distance(whole.vectors.matrix().row(row), rounded.vectors.matrix().row(row)))
+        .map(|row| squared_distance(exact.vectors.matrix().row(row), rounded.vectors.matrix().row(row)))
         .sum();
-    let expected: f64 = whole.variance.iter().map(|&variance| f64::from(variance)).sum();
+    let expected: f64 = exact.variance.iter().map(|&variance| f64::from(variance)).sum();
     let percent = 100.0 * moved / expected;
     let megabytes = |adapter| Ok::<_, Error>(to_bytes(adapter)?.len() as f64 / 1e6);
     let (before, after) = (megabytes(adapter)?, megabytes(halves)?);
-    let seen = format!(
+    let message = format!(
         "float16 makes the adapter {after:.1} MB in place of {before:.1}; it moves what the adapter makes by {percent:.2} % of the squared error that \
          σ² expects."
     );
     let finding = if percent > MOVED_MAX {
-        Finding::warning("rounded-adapter", seen)
+        Finding::warning("rounded-adapter", message)
             .may_mean(
                 "Large terms of this map cancel each other, and rounding does not spare their difference.",
             )
             .remedy("Keep this adapter in f32.")
     } else {
-        Finding::note("rounded-adapter", seen)
+        Finding::note("rounded-adapter", message)
     };
     Ok(finding.evidence(&[("percent_of_error", percent)]))
 }
@@ -338,8 +338,8 @@ fn read_queries(
     let qrels = match (&files.qrels, &files.query_ids) {
         (None, _) => files.judged.clone(),
         (Some(path), Some(query_ids)) if !files.ids.is_empty() => {
-            let asked = (query_ids, Some(new.rows()));
-            Some(inputs.judgements(path, (&files.ids, items), asked, join)?)
+            let query_rows = (query_ids, Some(new.rows()));
+            Some(inputs.judgements(path, (&files.ids, items), query_rows, join)?)
         }
         (Some(_), _) => return Err(Error::missing("`ids` and `query_ids`", "`qrels`")),
     };
@@ -398,21 +398,21 @@ fn warn_of_head(head: Option<&Head>, pairs: &Pairs, inputs: &mut InputReader) {
     }
     let unknown = labels.iter().filter(|&&label| label >= head.classes() as i64).count();
     if unknown > 0 {
-        let seen = format!(
+        let message = format!(
             "{unknown} of {} pairs have a label that the head does not know (it has the classes 0 to {}); nothing trains them \
              towards it.",
             labels.len(),
             head.classes() - 1
         );
-        inputs.warn("labels-unknown-to-head", seen);
+        inputs.warn("labels-unknown-to-head", message);
     }
     let right = guards::classified(head, pairs.new_vectors().matrix(), labels);
     if right < 20.0 {
-        let seen = format!(
+        let message = format!(
             "the head classifies only {right:.0} % of the new vectors as their labels say; does it belong to this model and \
              this numbering of the classes?"
         );
-        inputs.warn("foreign-head", seen);
+        inputs.warn("foreign-head", message);
     }
 }
 
@@ -439,16 +439,16 @@ mod tests {
     fn half_precision_halves_the_file_and_says_what_it_moves() {
         let folder = tempfile::tempdir().unwrap();
         for method in [Method::Ridge, Method::KernelRidge] {
-            let [whole, half] = [Precision::F32, Precision::F16].map(|precision| {
+            let [full, half] = [Precision::F32, Precision::F16].map(|precision| {
                 let path = folder.path().join(format!("{precision}.safetensors"));
                 let answer = fitted(method, precision, Some(path.clone())).unwrap();
                 (answer, fs_err::metadata(path).unwrap().len())
             });
             let is_rounding = |finding: &&Finding| finding.code == "rounded-adapter";
-            assert!(whole.0.fitted.findings.iter().find(is_rounding).is_none());
+            assert!(full.0.fitted.findings.iter().find(is_rounding).is_none());
             let finding = half.0.fitted.findings.iter().find(is_rounding).expect("it is said");
             // Vectors of 32 numbers leave much of the file to parts that are no matrix.
-            assert!(half.1 * 100 < whole.1 * 66, "{method}: {} and {} bytes", half.1, whole.1);
+            assert!(half.1 * 100 < full.1 * 66, "{method}: {} and {} bytes", half.1, full.1);
             // The slow twin measures by the two adapters, pair by pair.
             let rows = format!("{}=0", "../../demo/role.npy").parse().unwrap();
             let old = InputReader::new(Some(&rows))
@@ -456,9 +456,9 @@ mod tests {
                 .matrix("old", &[VectorSource::path("../../demo/old.npy")])
                 .unwrap();
             let old = Vectors::measured("old", Distance::L2, old, "old").unwrap();
-            let made =
+            let adapted_by =
                 |answer: &FitAnswer| apply(&answer.fitted.adapter, &old, None, &Progress::default()).unwrap();
-            let (exact, rounded) = (made(&whole.0), made(&half.0));
+            let (exact, rounded) = (adapted_by(&full.0), adapted_by(&half.0));
             let (a, b) = (exact.vectors.matrix().as_slice(), rounded.vectors.matrix().as_slice());
             let moved: f64 = a.iter().zip(b).map(|(a, b)| f64::from(a - b).powi(2)).sum();
             let expected: f64 = exact.variance.iter().map(|&of| f64::from(of)).sum();

@@ -46,8 +46,8 @@ impl LeftOut {
         let count = fold.iter().max().map_or(0, |last| last + 1);
         (0..count)
             .map(|f| parted(fold, f))
-            .filter(|(asked, _)| !asked.is_empty())
-            .map(|(asked, fitted)| Self { fitted, asked })
+            .filter(|(in_fold, _)| !in_fold.is_empty())
+            .map(|(in_fold, fitted)| Self { fitted, asked: in_fold })
             .collect()
     }
 
@@ -117,9 +117,9 @@ pub fn hold_out(n: usize, labels: Option<&[i64]>, fraction: f64, seed: u64) -> H
     }
     let mut classes: Vec<&[usize]> =
         order.chunk_by(|&a, &b| labels.is_none_or(|labels| labels[a].max(-1) == labels[b].max(-1))).collect();
-    let known = |class: &[usize]| labels.is_some_and(|labels| labels[class[0]] >= 0);
+    let is_known = |class: &[usize]| labels.is_some_and(|labels| labels[class[0]] >= 0);
     let mut candidates: Vec<usize> =
-        (0..classes.len()).filter(|&class| known(classes[class]) && classes[class].len() > 1).collect();
+        (0..classes.len()).filter(|&class| is_known(classes[class]) && classes[class].len() > 1).collect();
     candidates.shuffle(&mut random);
     candidates.truncate(if candidates.len() < 5 { 0 } else { (candidates.len() as f64 * fraction) as usize });
     candidates.sort_unstable();

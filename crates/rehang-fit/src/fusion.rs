@@ -76,7 +76,7 @@ impl Task<'_> {
             // Every further split would be another fit.
             splits.truncate(1);
         }
-        let made = match without {
+        let outputs = match without {
             Some(without) => self.made_without(without, &splits)?,
             None => splits.iter().map(|split| self.made_by_map(candidate, split)).collect::<Result<_>>()?,
         };
@@ -85,9 +85,9 @@ impl Task<'_> {
             .iter()
             .map(|split| split.parts.iter().map(Part::criterion_given).collect::<Result<_>>())
             .collect::<Result<_>>()?;
-        let mut seen = Vec::new();
-        for (number, (split, made)) in splits.iter().zip(made).enumerate() {
-            for (place, (part, raw)) in split.parts.iter().zip(made.raw).enumerate() {
+        let mut held_out_parts = Vec::new();
+        for (number, (split, outputs)) in splits.iter().zip(outputs).enumerate() {
+            for (place, (part, raw)) in split.parts.iter().zip(outputs.raw).enumerate() {
                 let Some(criterion) = &criteria[number][place] else { continue };
                 let (old, native) = (part.pairs.old(), part.pairs.new_vectors());
                 let adapted = geometry.conformed(raw);
@@ -96,7 +96,7 @@ impl Task<'_> {
                     [queries.map(|queries| &queries.old), queries.map(|queries| &queries.new)];
                 let distance = native.space().distance;
                 let to = |gallery| Distances::new(native.matrix(), gallery, by_new, distance);
-                seen.push(Seen {
+                held_out_parts.push(Seen {
                     kind: split.gallery(place),
                     split: number,
                     to_native: part.to_native.clone().map_or_else(|| to(native.matrix()), Ok)?,
@@ -107,16 +107,16 @@ impl Task<'_> {
                 });
             }
         }
-        let Some(first) = seen.first() else { return Ok(None) };
+        let Some(first) = held_out_parts.first() else { return Ok(None) };
         let metrics = first.gallery.criterion.guarded();
-        let own = splits.iter().flat_map(|split| &split.parts).find_map(|part| part.criterion.as_ref());
-        let Some(own) = own else { return Ok(None) };
-        let names = names_of(own);
-        let distances = distances(&seen);
-        let today = seen
+        let criterion = splits.iter().flat_map(|split| &split.parts).find_map(|part| part.criterion.as_ref());
+        let Some(criterion) = criterion else { return Ok(None) };
+        let names = names_of(criterion);
+        let distances = distances(&held_out_parts);
+        let today = held_out_parts
             .iter()
-            .map(|seen| {
-                let curve = seen.curve(&seen.old, 0.0)?;
+            .map(|held_out| {
+                let curve = held_out.curve(&held_out.old, 0.0)?;
                 Ok(metrics.iter().map(|&metric| at_start(&curve, metric)).collect::<Vec<_>>())
             })
             .collect::<Result<Vec<_>>>()?;
@@ -125,10 +125,10 @@ impl Task<'_> {
             self.progress.check()?;
             let Some(fusion) = Fusion::from_distances(weight, &distances) else { return Ok(None) };
             let mut differences = Differences::new();
-            for (seen, today) in seen.iter().zip(&today) {
-                let curve = seen.curve(&seen.fused(&fusion)?, 0.0)?;
+            for (held_out, today) in held_out_parts.iter().zip(&today) {
+                let curve = held_out.curve(&held_out.fused(&fusion)?, 0.0)?;
                 for (at, &metric) in metrics.iter().enumerate() {
-                    add(&mut differences, (seen.kind, at), &at_start(&curve, metric), &today[at]);
+                    add(&mut differences, (held_out.kind, at), &at_start(&curve, metric), &today[at]);
                 }
             }
             let (gains, low) = gains(&differences, &names);
@@ -136,14 +136,14 @@ impl Task<'_> {
             fusions.push(fusion);
             self.progress.advance(1);
         }
-        let kept = choose(&rows, own.is_agreement());
-        let mut fusion = fusions.swap_remove(kept);
+        let kept_place = choose(&rows, criterion.is_agreement());
+        let mut fusion = fusions.swap_remove(kept_place);
         let native = first.gallery.native;
-        let whole = handicap::whole(native.matrix(), native.space().distance, error);
-        let of_few: Vec<(&Seen<'_>, Distances)> = seen
+        let whole_error = handicap::whole(native.matrix(), native.space().distance, error);
+        let of_few: Vec<(&Seen<'_>, Distances)> = held_out_parts
             .iter()
-            .filter(|seen| seen.split < HANDICAP_SPLITS)
-            .map(|seen| Ok((seen, seen.fused(&fusion)?)))
+            .filter(|held_out| held_out.split < HANDICAP_SPLITS)
+            .map(|held_out| Ok((held_out, held_out.fused(&fusion)?)))
             .collect::<Result<_>>()?;
         let areas = |part: f64| {
             self.progress.check()?;
@@ -151,10 +151,10 @@ impl Task<'_> {
             for kind in HeldOutGallery::ALL.iter().copied() {
                 let of_kind: Vec<f64> = of_few
                     .iter()
-                    .filter(|(seen, _)| seen.kind == kind)
-                    .map(|(seen, fused)| {
-                        let curve = seen.curve(fused, part * whole)?;
-                        Ok(curve.lines[seen.gallery.criterion.metric].area())
+                    .filter(|(held_out, _)| held_out.kind == kind)
+                    .map(|(held_out, fused)| {
+                        let curve = held_out.curve(fused, part * whole_error)?;
+                        Ok(curve.lines[held_out.gallery.criterion.metric].area())
                     })
                     .collect::<Result<_>>()?;
                 if !of_kind.is_empty() {
@@ -165,23 +165,23 @@ impl Task<'_> {
         };
         let (tried, best) = handicap::search(areas, |(_, areas): &(f64, Vec<f64>)| areas)?;
         let handicap = tried[best].0;
-        fusion.handicap = (handicap * whole) as f32;
-        let choice = FusionChoice { criterion: own.name(), splits: splits.len(), rows, kept, handicap };
+        fusion.handicap = (handicap * whole_error) as f32;
+        let choice = FusionChoice { criterion: criterion.name(), splits: splits.len(), rows, kept: kept_place, handicap };
         Ok(Some((fusion, choice)))
     }
 }
 
 /// Collects old and adapted distances of one query to one item, from all parts alike; no query to itself.
-fn distances(seen: &[Seen<'_>]) -> Vec<(f64, f64)> {
-    let total: usize = seen.iter().map(|seen| seen.old.values().len()).sum();
+fn distances(held_out_parts: &[Seen<'_>]) -> Vec<(f64, f64)> {
+    let total: usize = held_out_parts.iter().map(|held_out| held_out.old.values().len()).sum();
     let step = total.div_ceil(DISTANCES).max(1);
-    let of_part = |seen: &Seen<'_>| {
-        let (own, items) = (seen.gallery.criterion.queries.is_none(), seen.old.items());
-        let both = seen.old.values().iter().zip(seen.adapted.values()).enumerate();
-        let others = both.filter(move |(at, _)| !own || at / items != at % items);
-        others.step_by(step).map(|(_, (&old, &adapted))| (old, adapted)).collect::<Vec<_>>()
+    let of_part = |held_out: &Seen<'_>| {
+        let (by_own_items, items) = (held_out.gallery.criterion.queries.is_none(), held_out.old.items());
+        let old_and_adapted = held_out.old.values().iter().zip(held_out.adapted.values()).enumerate();
+        let between_items = old_and_adapted.filter(move |(at, _)| !by_own_items || at / items != at % items);
+        between_items.step_by(step).map(|(_, (&old, &adapted))| (old, adapted)).collect::<Vec<_>>()
     };
-    seen.iter().flat_map(of_part).collect()
+    held_out_parts.iter().flat_map(of_part).collect()
 }
 
 /// Chooses a row as the top of this file says; the smaller weight of equals.
@@ -196,7 +196,7 @@ fn choose(rows: &[FusionRow], by_agreement: bool) -> usize {
         return best;
     }
     let gain = |row: usize| mean(&rows[row].gains.iter().map(|of| of.gain).collect::<Vec<_>>());
-    let better = |kept: usize, row: usize| if gain(row) > gain(kept) { row } else { kept };
+    let better = |largest: usize, row: usize| if gain(row) > gain(largest) { row } else { largest };
     (0..rows.len()).filter(|&row| rows[row].low >= 0.0).reduce(better).unwrap_or(0)
 }
 
@@ -217,9 +217,9 @@ mod tests {
         assert_eq!(choose(&rows, false), 2);
         assert_eq!(choose(&rows, true), 1, "the largest least bound");
         let choose = |rows: &[FusionRow]| {
-            let kept = choose(rows, false);
-            assert_eq!(kept, super::choose(rows, true));
-            kept
+            let place = choose(rows, false);
+            assert_eq!(place, super::choose(rows, true));
+            place
         };
         let three_errors = "1.4 is not three times 0.5";
         assert_eq!(choose(&[nothing(), row(0.3, 4.0, 1.4, 0.5)]), 0, "{three_errors}");

@@ -32,21 +32,21 @@ pub fn pairs(pairs: &Pairs) -> Vec<Finding> {
                 .evidence(&[("pairs", n as f64)]),
         );
     } else if n < 2 * d_old {
-        let seen = format!("{n} pairs are few for old vectors of {d_old} coordinates.");
+        let message = format!("{n} pairs are few for old vectors of {d_old} coordinates.");
         findings.push(
-            Finding::warning("few-pairs", seen)
+            Finding::warning("few-pairs", message)
                 .remedy("More pairs will give a better adapter.")
                 .evidence(&[("pairs", n as f64), ("coordinates", d_old as f64)]),
         );
     }
     let (old, new) = (pairs.old().matrix(), pairs.new_vectors().matrix());
-    for (side, rows, others) in [("old", old, new), ("new", new, old)] {
-        findings.extend(degenerate(side, rows, others));
+    for (side, rows, other_rows) in [("old", old, new), ("new", new, old)] {
+        findings.extend(degenerate(side, rows, other_rows));
     }
     findings
 }
 
-fn degenerate(side: &str, rows: &Matrix, others: &Matrix) -> Vec<Finding> {
+fn degenerate(side: &str, rows: &Matrix, other_rows: &Matrix) -> Vec<Finding> {
     let mut findings = Vec::new();
     let n = rows.rows();
     let constant = (0..rows.columns())
@@ -61,9 +61,9 @@ fn degenerate(side: &str, rows: &Matrix, others: &Matrix) -> Vec<Finding> {
         return findings;
     }
     if n > 1 && constant > 0 {
-        let seen = format!("{constant} of {} coordinates of the {side} vectors never vary.", rows.columns());
+        let message = format!("{constant} of {} coordinates of the {side} vectors never vary.", rows.columns());
         let evidence = [("constant", constant as f64), ("coordinates", rows.columns() as f64)];
-        findings.push(Finding::note("constant-columns", seen).evidence(&evidence));
+        findings.push(Finding::note("constant-columns", message).evidence(&evidence));
     }
     let zeros = (0..n).filter(|&row| is_zero(rows.row(row))).count();
     if zeros > 0 {
@@ -75,14 +75,14 @@ fn degenerate(side: &str, rows: &Matrix, others: &Matrix) -> Vec<Finding> {
         );
     }
     let mut twice = n - zeros - distinct_rows(rows);
-    if let Some((count, finding)) = one_vector(side, rows, others) {
+    if let Some((count, finding)) = one_vector(side, rows, other_rows) {
         findings.push(finding);
         twice -= count - 1;
     }
     if twice * 10 > n {
-        let seen = format!("{twice} of {n} {side} vectors repeat another one.");
+        let message = format!("{twice} of {n} {side} vectors repeat another one.");
         findings.push(
-            Finding::warning("duplicate-vectors", seen)
+            Finding::warning("duplicate-vectors", message)
                 .may_mean("Held-out numbers will look better than they are.")
                 .evidence(&[("repeated", twice as f64), ("rows", n as f64)]),
         );
@@ -108,10 +108,10 @@ pub fn direction(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<Option
     let sample = sample(pairs, seed);
     if let Some(criterion) = sample.labels().and_then(Criterion::by_label) {
         let (old, new) = (criterion.old(&sample)?, criterion.native(&sample)?);
-        let seen =
+        let message =
             format!("Old vectors find their classes better than new ones (mAP {old:.1} against {new:.1}).");
         return Ok((old > new + 2.0).then(|| {
-            Finding::warning("swapped", seen)
+            Finding::warning("swapped", message)
                 .may_mean("Old and new may be swapped, or the new model is no gain for these items.")
                 .evidence(&[("old_map", old), ("new_map", new)])
         }));
@@ -119,11 +119,11 @@ pub fn direction(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<Option
     let swapped = Pairs::new(sample.new_vectors().clone(), sample.old().clone(), None, None)?;
     let forward = explained(&sample, seed, progress)?;
     let backward = explained(&swapped, seed, progress)?;
-    let seen = format!(
+    let message = format!(
         "Old vectors predict new ones better (R² {forward:.2}) than new ones predict old ones (R² {backward:.2})."
     );
     Ok((forward > backward + 0.1).then(|| {
-        Finding::note("swapped", seen)
+        Finding::note("swapped", message)
             .may_mean("Usually it is the other way round.")
             .remedy("Check that they are not swapped.")
             .evidence(&[("r2_old_to_new", forward), ("r2_new_to_old", backward)])
@@ -169,11 +169,11 @@ pub fn head(pairs: &Pairs, head: &Head, seed: u64) -> Result<Option<Finding>> {
         Some(labels) => ("classifies", classified(head, old, labels), classified(head, new, labels)),
         None => ("is sure of", sureness(head, old)?, sureness(head, new)?),
     };
-    let seen = format!(
+    let message = format!(
         "The head, which is the new model's, {verb} old vectors better ({old:.0} % against {new:.0} % for new ones)."
     );
     Ok((old > new + MARGIN).then(|| {
-        Finding::warning("swapped", seen)
+        Finding::warning("swapped", message)
             .may_mean("Old and new are probably swapped, or the head is the old model's.")
             .evidence(&[("old_percent", old), ("new_percent", new)])
     }))
@@ -181,13 +181,13 @@ pub fn head(pairs: &Pairs, head: &Head, seed: u64) -> Result<Option<Finding>> {
 
 /// Returns the percentage of rows with a known label that a head gives that label.
 pub fn classified(head: &Head, rows: &Matrix, labels: &[i64]) -> f64 {
-    let known: Vec<usize> = (0..labels.len()).filter(|&row| labels[row] >= 0).collect();
-    let logits = logits(head, &rows.select(&known));
+    let labelled: Vec<usize> = (0..labels.len()).filter(|&row| labels[row] >= 0).collect();
+    let logits = logits(head, &rows.select(&labelled));
     let is_right = |(row, logits): &(&usize, &Vec<f64>)| {
         let best = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1));
         best.is_some_and(|(class, _)| class as i64 == labels[**row])
     };
-    100.0 * known.iter().zip(&logits).filter(is_right).count() as f64 / known.len().max(1) as f64
+    100.0 * labelled.iter().zip(&logits).filter(is_right).count() as f64 / labelled.len().max(1) as f64
 }
 
 /// Returns the mean of a head's largest probability, in percent.
@@ -207,11 +207,11 @@ pub fn left_open(pairs: &Pairs, has_head: bool) -> Option<Finding> {
     } else {
         ", nor for certain that old and new are not swapped"
     };
-    let seen = format!(
+    let message = format!(
         "Without labels nothing here can tell whether the new model finds better results than the old one{direction}."
     );
     let meaning = "Agreement only says how near results come to the new model's own.";
-    Some(Finding::note("unknown-without-labels", seen).may_mean(meaning))
+    Some(Finding::note("unknown-without-labels", message).may_mean(meaning))
 }
 
 /// Looks at how the methods did on held-out pairs: where none predicts new vectors better than their mean
@@ -226,20 +226,20 @@ pub fn useless(errors: &[f64]) -> Option<Finding> {
 
 fn no_better_than_the_mean(error: f64) -> Finding {
     let percent = 100.0 * error;
-    let seen = format!(
+    let message = format!(
         "Adapted vectors are no nearer to the native ones than their mean is (error {percent:.0} % of the variance)."
     );
-    Finding::problem("no-better-than-the-mean", seen)
+    Finding::problem("no-better-than-the-mean", message)
         .may_mean("The pairs may be in different orders, or old and new are swapped.")
         .evidence(&[("error_old_to_new", error)])
 }
 
 /// Measures R² of a ridge map on a held-out fifth.
 fn explained(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<f64> {
-    let (asked, fitted) = parted(&folds(pairs.len(), 5, seed), 0);
-    let held_out = pairs.select(&asked);
-    let whole = ridge::fit_leaving_out(pairs, None, &ridge::PENALTIES, progress)?.1;
-    let outputs = whole.outputs(pairs, &[LeftOut { fitted, asked }], progress)?.remove(0);
+    let (left_out, fitted) = parted(&folds(pairs.len(), 5, seed), 0);
+    let held_out = pairs.select(&left_out);
+    let without = ridge::fit_leaving_out(pairs, None, &ridge::PENALTIES, progress)?.1;
+    let outputs = without.outputs(pairs, &[LeftOut { fitted, asked: left_out }], progress)?.remove(0);
     Ok(1.0 - relative_error(&outputs, &held_out))
 }
 
@@ -267,14 +267,14 @@ pub fn map_direction(map: &Map, geometry: &Geometry, pairs: &Pairs) -> Result<Op
         let outputs = geometry.conformed(map.outputs(swapped.old().matrix(), swapped.side())?);
         let backward = relative_error(&outputs, &swapped);
         if backward < 1.0 {
-            let seen = format!(
+            let message = format!(
                 "The adapter carries new vectors to old ones (error {:.0} % of their variance), not old ones to new ones \
                  ({:.0} %).",
                 100.0 * backward,
                 100.0 * forward
             );
             let evidence = [("error_old_to_new", forward), ("error_new_to_old", backward)];
-            let finding = Finding::problem("wrong-direction", seen);
+            let finding = Finding::problem("wrong-direction", message);
             return Ok(Some(finding.remedy("Swap old and new.").evidence(&evidence)));
         }
     }
@@ -290,10 +290,10 @@ fn finds_neighbours(outputs: Matrix, pairs: &Pairs) -> Result<bool> {
     if pairs.len() < 2 {
         return Ok(false);
     }
-    let found = Criterion::by_agreement(None).upgrade(pairs.new_vectors(), outputs, 0)?.start;
-    let others = pairs.len() - 1;
-    let chance = 100.0 * AGREEMENT.min(others) as f64 / others as f64;
-    Ok(found > (TIMES_CHANCE * chance).min(50.0 + chance / 2.0))
+    let agreement = Criterion::by_agreement(None).upgrade(pairs.new_vectors(), outputs, 0)?.start;
+    let other_items = pairs.len() - 1;
+    let chance = 100.0 * AGREEMENT.min(other_items) as f64 / other_items as f64;
+    Ok(agreement > (TIMES_CHANCE * chance).min(50.0 + chance / 2.0))
 }
 
 /// Looks for evaluation items among the pairs of a fit, by their `old` vectors: numbers measured on such
@@ -301,9 +301,9 @@ fn finds_neighbours(outputs: Matrix, pairs: &Pairs) -> Result<bool> {
 pub fn overlap(pairs: &Pairs, old: &Matrix) -> Option<Finding> {
     let (shared, evaluated) = (rehang_core::adapter::overlap(pairs.old().matrix(), old), old.rows());
     let severity = if shared * 100 > evaluated { Severity::Problem } else { Severity::Warning };
-    let seen = format!("{shared} of {evaluated} evaluation items have old vectors that are among the pairs.");
+    let message = format!("{shared} of {evaluated} evaluation items have old vectors that are among the pairs.");
     (shared > 0).then(|| {
-        Finding::new(severity, "overlap", seen)
+        Finding::new(severity, "overlap", message)
             .may_mean("Numbers on them are too good.")
             .remedy("Leave them out of one of the two.")
             .evidence(&[("shared", shared as f64), ("evaluated", evaluated as f64)])
@@ -342,8 +342,8 @@ pub fn gain(curve: &CurveSummary) -> Vec<Finding> {
         ("end", *end),
     ];
     let mut findings = Vec::new();
-    let mut add = |severity, code, seen: String, remedy: &str| {
-        findings.push(Finding::new(severity, code, seen).remedy(remedy).evidence(&evidence));
+    let mut add = |severity, code, message: String, remedy: &str| {
+        findings.push(Finding::new(severity, code, message).remedy(remedy).evidence(&evidence));
     };
     if !is_below(*do_nothing, *end) {
         add(
@@ -372,8 +372,8 @@ pub fn gain(curve: &CurveSummary) -> Vec<Finding> {
         );
     }
     if *minimum < start - DIP && *minimum < *end {
-        let seen = format!("{measure}: the curve falls to {minimum:.1} after starting at {start:.1}.");
-        let finding = Finding::warning("curve-dips", seen);
+        let message = format!("{measure}: the curve falls to {minimum:.1} after starting at {start:.1}.");
+        let finding = Finding::warning("curve-dips", message);
         findings.push(finding.may_mean("Mixed vectors disturb each other.").evidence(&evidence));
     }
     findings
@@ -382,22 +382,22 @@ pub fn gain(curve: &CurveSummary) -> Vec<Finding> {
 /// Finds one vector that many items have although their vectors of the other model differ, and returns how
 /// many items have it. An item that is in the gallery twice has the same vector by both models, and does not
 /// count.
-pub(crate) fn one_vector(side: &str, rows: &Matrix, others: &Matrix) -> Option<(usize, Finding)> {
+pub(crate) fn one_vector(side: &str, rows: &Matrix, other_rows: &Matrix) -> Option<(usize, Finding)> {
     /// Number of different items below which one vector is no pattern.
     const DIFFERENT_MIN: usize = 5;
     let n = rows.rows();
     let largest = equal_rows(rows, |row| !is_zero(rows.row(row))).into_iter().max_by_key(Vec::len)?;
-    let different = equal_rows(others, |row| largest.binary_search(&row).is_ok()).len();
+    let different = equal_rows(other_rows, |row| largest.binary_search(&row).is_ok()).len();
     if different < DIFFERENT_MIN.max(n / 100) {
         return None;
     }
     let (count, other) = (largest.len(), if side == "old" { "new" } else { "old" });
     let percent = 100.0 * count as f64 / n as f64;
-    let seen = format!(
+    let message = format!(
         "{count} of {n} {side} vectors ({percent:.0} %) are one and the same vector, though the {other} vectors of these items differ."
     );
     let severity = if count * 20 > n { Severity::Problem } else { Severity::Warning };
-    let finding = Finding::new(severity, "one-vector", seen)
+    let finding = Finding::new(severity, "one-vector", message)
         .may_mean("A model or a service that fails may give one vector for every content, and no search tells such items apart.")
         .remedy("Look at how they were made, and embed these items again before queries are switched.")
         .evidence(&[("equal", count as f64), ("rows", n as f64)]);
@@ -498,12 +498,12 @@ mod tests {
         let wrong = make(new.clone(), old.clone(), None);
         let fit = |pairs: &Pairs| ridge::fit(pairs, &Progress::default()).unwrap().map;
         assert!(map_direction(&fit(&right), &Geometry::Raw, &right).unwrap().is_none());
-        let found = map_direction(&fit(&wrong), &Geometry::Raw, &right).unwrap();
-        assert_eq!(found.unwrap().code, "wrong-direction");
+        let finding = map_direction(&fit(&wrong), &Geometry::Raw, &right).unwrap();
+        assert_eq!(finding.unwrap().code, "wrong-direction");
         let shuffled: Vec<usize> = (0..200).map(|row| (row * 77 + 5) % 200).collect();
         let mixed = make(old.select(&shuffled), new, None);
-        let found = map_direction(&fit(&right), &Geometry::Raw, &mixed).unwrap();
-        assert_eq!(found.unwrap().code, "no-better-than-the-mean");
+        let finding = map_direction(&fit(&right), &Geometry::Raw, &mixed).unwrap();
+        assert_eq!(finding.unwrap().code, "no-better-than-the-mean");
         // Outputs that are farther from the vectors than their mean is, and among the right neighbours all
         // the same.
         let (old, noise) = (random_matrix(200, 32, 5), random_matrix(200, 32, 6));
@@ -523,9 +523,9 @@ mod tests {
         let mut evaluation = random_matrix(10, 3, 9);
         assert!(overlap(&make(old.clone(), new.clone(), None), &evaluation).is_none());
         evaluation.row_mut(4).copy_from_slice(old.row(17));
-        let found = overlap(&make(old, new, None), &evaluation).unwrap();
-        assert_eq!(found.evidence[0], ("shared".into(), 1.0));
-        assert_eq!(found.severity, Severity::Problem);
+        let finding = overlap(&make(old, new, None), &evaluation).unwrap();
+        assert_eq!(finding.evidence[0], ("shared".into(), 1.0));
+        assert_eq!(finding.severity, Severity::Problem);
     }
 
     #[test]
@@ -556,23 +556,23 @@ mod tests {
     fn one_vector_for_different_items_is_said_as_that() {
         let (old, new) = (random_matrix(200, 4, 1), random_matrix(200, 6, 2));
         let new = Matrix::from_fn(200, 6, |row, column| new.row(if row % 5 == 0 { 7 } else { row })[column]);
-        let found = pairs(&make(old.clone(), new.clone(), None));
-        assert_eq!(codes(&found), ["one-vector"]);
-        assert!(found[0].seen.starts_with("41 of 200 new vectors"), "{}", found[0]);
-        assert_eq!(found[0].severity, Severity::Problem);
+        let findings = pairs(&make(old.clone(), new.clone(), None));
+        assert_eq!(codes(&findings), ["one-vector"]);
+        assert!(findings[0].seen.starts_with("41 of 200 new vectors"), "{}", findings[0]);
+        assert_eq!(findings[0].severity, Severity::Problem);
         assert_eq!(codes(&pairs(&make(new, old, None))), ["one-vector"]);
         // Items that are in the gallery twice have both vectors twice.
         let twice = |rows: Matrix| {
             Matrix::from_fn(200, 4, |row, column| rows.row(if row < 60 { 0 } else { row })[column])
         };
-        let found = pairs(&make(twice(random_matrix(200, 4, 1)), twice(random_matrix(200, 4, 2)), None));
-        assert_eq!(codes(&found), ["duplicate-vectors", "duplicate-vectors"]);
+        let findings = pairs(&make(twice(random_matrix(200, 4, 1)), twice(random_matrix(200, 4, 2)), None));
+        assert_eq!(codes(&findings), ["duplicate-vectors", "duplicate-vectors"]);
     }
 
     #[test]
     fn few_and_repeated_pairs_are_said() {
         let old = Matrix::from_fn(40, 2, |row, column| (row / 2 + column) as f32);
-        let found = pairs(&make(old, random_matrix(40, 3, 1), None));
-        assert_eq!(codes(&found), ["few-pairs", "duplicate-vectors"]);
+        let findings = pairs(&make(old, random_matrix(40, 3, 1), None));
+        assert_eq!(codes(&findings), ["few-pairs", "duplicate-vectors"]);
     }
 }

@@ -88,7 +88,7 @@ pub(crate) fn search<T>(
 ) -> Result<Searched<T>> {
     let mut tried: Vec<T> = Vec::new();
     let larger = successors(PARTS.last().copied(), |part| Some(part * GROWTH)).skip(1);
-    let mut kept = 0;
+    let mut kept_place = 0;
     for part in PARTS.into_iter().chain(larger.take_while(|part| *part <= PART_MAX)) {
         tried.push(measured(part)?);
         // The first of equals is the smallest.
@@ -96,16 +96,16 @@ pub(crate) fn search<T>(
             (0..tried.len())
                 .fold(0, |best, at| if areas(&tried[at])[set] > areas(&tried[best])[set] { at } else { best })
         };
-        kept = (0..areas(&tried[0]).len()).map(best).min().unwrap_or(0);
-        if tried.len() > kept + PATIENCE {
+        kept_place = (0..areas(&tried[0]).len()).map(best).min().unwrap_or(0);
+        if tried.len() > kept_place + PATIENCE {
             break;
         }
     }
-    Ok((tried, kept))
+    Ok((tried, kept_place))
 }
 
 /// Chooses the handicap of a map on galleries of items that it was not fitted on: with items left out, and
-/// with whole classes left out. `whole` is the number that [`whole`] returns. The gallery becomes native in
+/// with whole classes left out. `error` is the number that [`whole`] returns. The gallery becomes native in
 /// the `order` given, which is a random one: an adapter does not know the order that it will be served in.
 ///
 /// # Errors
@@ -114,13 +114,13 @@ pub(crate) fn search<T>(
 pub(crate) fn fit(
     galleries: &[Gallery<'_>],
     order: &[usize],
-    whole: f64,
+    error: f64,
     progress: &Progress,
 ) -> Result<HandicapChoice> {
     progress.begin("choosing the handicap", "steps", 0);
     let measured = |part: f64| {
         progress.check()?;
-        let handicap = part * whole;
+        let handicap = part * error;
         let (mut areas, mut top1) = (Vec::new(), Vec::new());
         for gallery in galleries {
             let curve = gallery.curve(order, handicap)?;
@@ -130,9 +130,9 @@ pub(crate) fn fit(
         progress.advance(1);
         Ok(HandicapRow { handicap, part, areas, top1 })
     };
-    let (rows, kept) = search(measured, |row| &row.areas)?;
+    let (rows, kept_place) = search(measured, |row| &row.areas)?;
     let criterion = galleries.first().map(|gallery| gallery.criterion.name()).unwrap_or_default();
-    Ok(HandicapChoice { criterion, rows, kept })
+    Ok(HandicapChoice { criterion, rows, kept: kept_place })
 }
 
 #[cfg(test)]
@@ -192,21 +192,21 @@ mod tests {
     fn outputs_that_stand_in_the_way_get_a_handicap_and_it_pays() {
         let labels = shrunk(400).2;
         let choice = choose(Some(&labels), Distance::L2, 1.0);
-        let (none, kept) = (&choice.rows[0], &choice.rows[choice.kept]);
-        assert!(choice.handicap() > 0.0 && kept.areas[0] > none.areas[0] && kept.top1[0] > none.top1[0]);
-        assert!(choice.rows.iter().all(|row| row.areas[0] <= kept.areas[0]), "{choice:?}");
+        let (none, best) = (&choice.rows[0], &choice.rows[choice.kept]);
+        assert!(choice.handicap() > 0.0 && best.areas[0] > none.areas[0] && best.top1[0] > none.top1[0]);
+        assert!(choice.rows.iter().all(|row| row.areas[0] <= best.areas[0]), "{choice:?}");
     }
 
     #[test]
     fn the_smallest_of_the_best_ones_is_kept() {
         let (native, outputs, labels, error) = shrunk(400);
-        let both = |left_out: &[&Matrix]| fit_on(&native, left_out, Some(&labels), Distance::L2, error);
-        assert!(both(&[&outputs]).handicap() > 0.0);
+        let chosen = |left_out: &[&Matrix]| fit_on(&native, left_out, Some(&labels), Distance::L2, error);
+        assert!(chosen(&[&outputs]).handicap() > 0.0);
         // The second map's outputs are right as far as they go: for them every handicap is one too many.
         let timid = Matrix::from_fn(400, 8, |row, column| 1.2 * native.row(row)[column]);
-        let alone = both(&[&timid]);
-        let joint = both(&[&outputs, &timid]);
-        assert!(alone.kept < both(&[&outputs]).kept);
+        let alone = chosen(&[&timid]);
+        let joint = chosen(&[&outputs, &timid]);
+        assert!(alone.kept < chosen(&[&outputs]).kept);
         assert_eq!(joint.kept, alone.kept);
         assert_eq!(joint.rows[0].areas.len(), 2);
     }
@@ -237,10 +237,10 @@ mod tests {
         // The slow twin looks at every part that there is.
         let all = search_by(&|part| part).0;
         for peak in [0.0, 0.05, 0.2, 0.5, 0.61, 1.0, 2.7, 9.0] {
-            let (tried, kept) = search_by(&|part| -(part - peak).powi(2));
+            let (tried, kept_place) = search_by(&|part| -(part - peak).powi(2));
             let best = all.iter().min_by(|a, b| (a.0 - peak).abs().total_cmp(&(b.0 - peak).abs())).unwrap();
-            assert_eq!(tried[kept].0, best.0, "{peak}");
-            assert_eq!(tried.len(), (kept + PATIENCE + 1).min(all.len()));
+            assert_eq!(tried[kept_place].0, best.0, "{peak}");
+            assert_eq!(tried.len(), (kept_place + PATIENCE + 1).min(all.len()));
         }
     }
 

@@ -33,10 +33,10 @@ pub(crate) fn known_labels(pairs: &Pairs) -> Option<&[i64]> {
 /// assert_eq!(labels, [10, 30]);
 /// ```
 pub fn class_numbers(labels: &[i64]) -> (Vec<Option<usize>>, Vec<i64>) {
-    let mut known: Vec<i64> = labels.iter().copied().filter(|&label| label >= 0).collect();
-    known.sort_unstable();
-    known.dedup();
-    (labels.iter().map(|label| known.binary_search(label).ok()).collect(), known)
+    let mut class_labels: Vec<i64> = labels.iter().copied().filter(|&label| label >= 0).collect();
+    class_labels.sort_unstable();
+    class_labels.dedup();
+    (labels.iter().map(|label| class_labels.binary_search(label).ok()).collect(), class_labels)
 }
 
 /// Fits a multinomial logistic regression: weight `[classes, d]` and bias `[classes]` that minimise
@@ -54,7 +54,7 @@ pub fn class_numbers(labels: &[i64]) -> (Vec<Option<usize>>, Vec<i64>) {
 /// negative penalty, [`rehang_core::ErrorKind::Cancelled`].
 pub fn fit_head(vectors: &Matrix, labels: &[i64], progress: &Progress) -> Result<Head> {
     expect_count("new vectors", vectors.rows(), "labels", labels.len())?;
-    let (numbers, known) = class_numbers(labels);
+    let (numbers, class_labels) = class_numbers(labels);
     let rows: Vec<usize> = (0..labels.len()).filter(|&row| numbers[row].is_some()).collect();
     if rows.is_empty() {
         return Err(Error::missing("labels that are not negative", "fitting a classifier head"));
@@ -62,7 +62,7 @@ pub fn fit_head(vectors: &Matrix, labels: &[i64], progress: &Progress) -> Result
     let targets: Vec<usize> = rows.iter().filter_map(|&row| numbers[row]).collect();
     let mut x = vectors.select(&rows);
     let (mean, scale) = centre_and_scale(&mut x);
-    let (d, classes) = (x.columns(), known.len());
+    let (d, classes) = (x.columns(), class_labels.len());
 
     progress.begin("fitting a classifier head", "evaluations", 0);
     let start = vec![0.0; classes * (d + 1)];
@@ -156,8 +156,8 @@ fn softmax_minus_target(row: &mut [f32], bias: &[f64], target: usize) -> f64 {
     let total: f64 = logits.iter().map(|logit| (logit - largest).exp()).sum();
     let log_total = largest + total.ln();
     for (class, (value, logit)) in row.iter_mut().zip(&logits).enumerate() {
-        let one = if class == target { 1.0 } else { 0.0 };
-        *value = ((logit - log_total).exp() - one) as f32;
+        let one_hot = if class == target { 1.0 } else { 0.0 };
+        *value = ((logit - log_total).exp() - one_hot) as f32;
     }
     log_total - logits[target]
 }
@@ -209,9 +209,9 @@ mod tests {
             1e-3 * (noise.row(r)[c] + if c == r % 4 { 8.0 } else { 0.0 }) + 5.0
         });
         let fitted = fit_head(&v, &labels, &Progress::default()).unwrap();
-        let (_, known) = class_numbers(&labels);
+        let (_, class_labels) = class_numbers(&labels);
         let right = (0..200).filter(|&row| labels[row] >= 0);
-        assert!(right.clone().all(|row| known[argmax(&fitted, v.row(row))] == labels[row]));
+        assert!(right.clone().all(|row| class_labels[argmax(&fitted, v.row(row))] == labels[row]));
     }
 
     #[test]

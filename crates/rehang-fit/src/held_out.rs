@@ -45,7 +45,7 @@ pub(crate) type Differences = BTreeMap<(HeldOutGallery, usize), Vec<Vec<f64>>>;
 /// Returns the names of the metrics in [`Criterion::guarded`].
 pub(crate) fn names_of(criterion: &Criterion<'_>) -> Vec<String> {
     let by_agreement = |metric: Metric| match metric {
-        own if own == criterion.metric => criterion.name(),
+        metric if metric == criterion.metric => criterion.name(),
         guard => format!("{} by agreement", guard.name()),
     };
     let name = |metric: Metric| if criterion.is_agreement() { by_agreement(metric) } else { metric.name() };

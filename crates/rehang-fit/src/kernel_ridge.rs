@@ -324,9 +324,9 @@ impl System {
     /// new vectors of all rows.
     fn residual(&self, row: usize, v: &Matrix) -> Vec<f64> {
         let (precision, pull) = (self.precision(row), self.pull(1) * self.constant[(row, 0)]);
-        let own = v.row(row).iter().zip(&self.mean).map(|(&value, mean)| f64::from(value) - mean);
-        own.enumerate()
-            .map(|(column, own)| (self.coefficients[(row, column)] + pull * own) / precision)
+        let deviations = v.row(row).iter().zip(&self.mean).map(|(&value, mean)| f64::from(value) - mean);
+        deviations.enumerate()
+            .map(|(column, deviation)| (self.coefficients[(row, column)] + pull * deviation) / precision)
             .collect()
     }
 
@@ -371,8 +371,8 @@ fn nystrom(
 ) -> Result<Mat<f64>> {
     let m = centres.rows();
     let d_new = new.columns();
-    let own = squared_distances(centres, centres);
-    let mut left = Mat::from_fn(m, m, |row, column| lambda * (-gamma * own[(row, column)]).exp());
+    let centre_distances = squared_distances(centres, centres);
+    let mut left = Mat::from_fn(m, m, |row, column| lambda * (-gamma * centre_distances[(row, column)]).exp());
     let mut right = Mat::<f64>::zeros(m, d_new);
     sum_blocks(
         scaled.rows(),
@@ -417,10 +417,10 @@ fn inverse_of_lower(factor: &Mat<f64>, progress: &Progress) -> Result<Mat<f64>> 
             block[(first + column, column)] = 1.0;
         }
         // Rows above the first column of the block are zero and stay zero.
-        let rest = block.subrows_mut(first, n - first);
+        let lower_rows = block.subrows_mut(first, n - first);
         solve_lower_triangular_in_place(
             factor.as_ref().submatrix(first, first, n - first, n - first),
-            rest,
+            lower_rows,
             Par::Seq,
         );
     });
@@ -441,8 +441,8 @@ fn triangular_by_columns(
         if progress.check().is_err() {
             return;
         }
-        let whole = BlockStructure::Rectangular;
-        triangular::matmul(target, whole, Accum::Replace, a, structure, columns, whole, 1.0, Par::Seq);
+        let full = BlockStructure::Rectangular;
+        triangular::matmul(target, full, Accum::Replace, a, structure, columns, full, 1.0, Par::Seq);
     });
     progress.check()?;
     Ok(result)
@@ -530,8 +530,8 @@ mod tests {
     /// Returns the outputs of a map for rows that it is fitted without. It keeps γ/s² and λ of the whole fit.
     fn refit_without(fit: &KernelRidge, old: &Matrix, new: &Matrix, left_out: &[usize]) -> Vec<Vec<f64>> {
         let gamma = f64::from(fit.map.kernel.as_ref().unwrap().gamma);
-        let rest: Vec<usize> = (0..old.rows()).filter(|row| !left_out.contains(row)).collect();
-        let (x, v) = (old.select(&rest), new.select(&rest));
+        let rows: Vec<usize> = (0..old.rows()).filter(|row| !left_out.contains(row)).collect();
+        let (x, v) = (old.select(&rows), new.select(&rows));
         let mean = column_means(&v);
         let kernel = kernel_of(squared_distances(&x, &x), gamma);
         let system = System::solve(kernel, &v, &mean, fit.lambda, &Progress::default()).unwrap();
@@ -539,7 +539,7 @@ mod tests {
         let weight = |row: usize, j: usize| (-gamma * to[(row, j)]).exp();
         let value = |row: usize, column: usize| {
             mean[column]
-                + (0..rest.len()).map(|j| weight(row, j) * system.coefficients[(j, column)]).sum::<f64>()
+                + (0..rows.len()).map(|j| weight(row, j) * system.coefficients[(j, column)]).sum::<f64>()
         };
         (0..left_out.len()).map(|row| (0..new.columns()).map(|column| value(row, column)).collect()).collect()
     }
@@ -556,10 +556,10 @@ mod tests {
         for group in 0..3 {
             let left_out: Vec<usize> = (0..60).filter(|&row| groups[row] == group).collect();
             let refit = refit_without(&fit, &old, &new, &left_out);
-            for (row, said) in left_out.iter().zip(refit) {
+            for (row, output) in left_out.iter().zip(refit) {
                 for column in 0..2 {
                     let received = f64::from(quick.row(*row)[column]);
-                    assert!((said[column] - received).abs() < 1e-3, "{received} for {}", said[column]);
+                    assert!((output[column] - received).abs() < 1e-3, "{received} for {}", output[column]);
                 }
             }
         }
@@ -569,10 +569,10 @@ mod tests {
     fn leaving_groups_of_one_out_is_leaving_one_out() {
         let (old, new) = curved(40, 6);
         let fit = fit_kernel_ridge(&old, &new, None, InputScaling::AsIs, 0, &Progress::default()).unwrap();
-        let one = fit.leave_one_out(&new);
+        let one_out = fit.leave_one_out(&new);
         let groups: Vec<usize> = (0..40).collect();
         let group = fit.leave_group_out(&new, &groups);
-        for (a, b) in one.as_slice().iter().zip(group.as_slice()) {
+        for (a, b) in one_out.as_slice().iter().zip(group.as_slice()) {
             assert!((a - b).abs() < 1e-5);
         }
     }
@@ -611,11 +611,11 @@ mod tests {
         let (old, new) = curved(120, 10);
         let mean = column_means(&new);
         let distances = squared_distances(&old, &old);
-        let whole =
+        let full_system =
             System::solve(kernel_of(distances.clone(), 0.5), &new, &mean, 0.1, &Progress::default()).unwrap();
         let small = nystrom((&old, &new), &old, &mean, (0.5, 0.1), &Progress::default()).unwrap();
         let kernel = Mat::from_fn(120, 120, |i, j| (-0.5 * distances[(i, j)]).exp());
-        let (a, b) = (&kernel * &whole.coefficients, &kernel * &small);
+        let (a, b) = (&kernel * &full_system.coefficients, &kernel * &small);
         for row in 0..120 {
             assert!((a[(row, 0)] - b[(row, 0)]).abs() < 1e-4);
         }

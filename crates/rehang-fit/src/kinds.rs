@@ -89,7 +89,7 @@ pub(crate) fn two_kinds(pairs: &Pairs, seed: u64, progress: &Progress) -> Result
         return Ok(None);
     }
     let mut order = shuffled(pairs.len(), seed ^ 0x6b69_6e64);
-    let rest = order.split_off(order.len().min(PAIRS_MAX));
+    let in_neither = order.split_off(order.len().min(PAIRS_MAX));
     let second = order.split_off(order.len() / 2);
     let first = order;
     let [old, new] = [pairs.old(), pairs.new_vectors()].map(|vectors| {
@@ -115,12 +115,12 @@ pub(crate) fn two_kinds(pairs: &Pairs, seed: u64, progress: &Progress) -> Result
     let is_turned = alike < 0.5;
     let mut kinds = Kinds { small: None, within: told.within, across: told.across };
     if alike.max(1.0 - alike) >= ALIKE_MIN {
-        let of_rest = on_first.colours(&by_first.maps, &old.select(&rest), &new.select(&rest));
+        let of_neither = on_first.colours(&by_first.maps, &old.select(&in_neither), &new.select(&in_neither));
         let mut kind = vec![false; pairs.len()];
         for (rows, colours, is_turned) in [
             (&second, &by_first.judged, false),
             (&first, &by_second.judged, is_turned),
-            (&rest, &of_rest, false),
+            (&in_neither, &of_neither, false),
         ] {
             rows.iter().zip(colours).for_each(|(&row, &colour)| kind[row] = colour != is_turned);
         }
@@ -242,8 +242,8 @@ pub(crate) fn leading(
     let small = product(block.transpose(), times(&block).as_ref());
     let (values, vectors) = eigen(small.as_ref(), "leading eigenvectors")?;
     let last = values.len();
-    let kept = Mat::from_fn(last, count.min(last), |i, j| vectors[(i, last - 1 - j)]);
-    Ok((values.into_iter().rev().take(count).collect(), product(block.as_ref(), kept.as_ref())))
+    let leading_vectors = Mat::from_fn(last, count.min(last), |i, j| vectors[(i, last - 1 - j)]);
+    Ok((values.into_iter().rev().take(count).collect(), product(block.as_ref(), leading_vectors.as_ref())))
 }
 
 /// Returns orthonormal columns that span the same as the columns given; zero columns where there are fewer.
@@ -364,17 +364,17 @@ impl Half {
         let (old, new) = lead(&self.fitted);
         let (old_judged, new_judged) = lead(&self.judged);
         let neighbours = Neighbours::from_coordinates(&self.judged);
-        let mut found: Vec<(f64, Coloured)> = Vec::new();
+        let mut colourings: Vec<(f64, Coloured)> = Vec::new();
         for beginning in self.beginnings(&old, &new, seed)? {
             progress.check()?;
             let Some((maps, fitted)) = TwoMaps::settled(&old, &new, beginning)? else { continue };
             let (judged, error) = maps.colours(&old_judged, &new_judged);
             if let Some(told) = neighbours.judge(&judged) {
-                found.push((error, Coloured { told, maps, fitted, judged }));
+                colourings.push((error, Coloured { told, maps, fitted, judged }));
             }
         }
-        let largest = found.iter().map(|(_, coloured)| coloured.told.gap()).fold(0.0, f64::max);
-        let says_as_much = found.into_iter().filter(|(_, of)| of.told.gap() >= AS_MUCH * largest);
+        let largest = colourings.iter().map(|(_, coloured)| coloured.told.gap()).fold(0.0, f64::max);
+        let says_as_much = colourings.into_iter().filter(|(_, of)| of.told.gap() >= AS_MUCH * largest);
         let best = says_as_much.reduce(|best, next| if next.0 < best.0 { next } else { best });
         Ok(best.map(|(_, coloured)| coloured))
     }
@@ -432,14 +432,14 @@ impl Neighbours {
         let nearest = (0..n)
             .map(|item| {
                 let cosine = |other: usize| products[(other, item)] / length(products[(other, other)]);
-                let mut others: Vec<(f64, usize)> =
+                let mut by_cosine: Vec<(f64, usize)> =
                     (0..n).filter(|&other| other != item).map(|other| (-cosine(other), other)).collect();
-                let count = NEIGHBOURS.min(others.len());
-                if count < others.len() {
-                    others.select_nth_unstable_by(count, |a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+                let count = NEIGHBOURS.min(by_cosine.len());
+                if count < by_cosine.len() {
+                    by_cosine.select_nth_unstable_by(count, |a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
                 }
-                others.truncate(count);
-                others.into_iter().map(|(_, other)| other).collect()
+                by_cosine.truncate(count);
+                by_cosine.into_iter().map(|(_, other)| other).collect()
             })
             .collect();
         Self { nearest, products: product(old.as_ref(), old.transpose()) }

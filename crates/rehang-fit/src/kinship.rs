@@ -71,8 +71,8 @@ impl Kinship {
 ///
 /// [`rehang_core::ErrorKind::Diverged`] where a decomposition fails, [`rehang_core::ErrorKind::Cancelled`].
 pub fn kinship(vectors: &Matrix, seed: u64, progress: &Progress) -> Result<Option<Kinship>> {
-    let found = split(vectors, seed, progress, |across| across.abs() <= ACROSS_MAX)?;
-    Ok(found.filter(Kinship::is_of_two))
+    let best_split = split(vectors, seed, progress, |across| across.abs() <= ACROSS_MAX)?;
+    Ok(best_split.filter(Kinship::is_of_two))
 }
 
 /// Splits any vectors into the two kinds that [`kinship`] judges, whether they are of two models or not.
@@ -205,9 +205,9 @@ fn sides(units: &Mat<f64>, seed: u64) -> Result<Option<Sides>> {
     }
     let Some(of_first) = moments(&halves[0], &first) else { return Ok(None) };
     let second = second_holds_more(&of_first, &halves[1]);
-    let whole: Vec<bool> =
+    let is_second: Vec<bool> =
         (0..n).map(|row| if row % 2 == 0 { first[row / 2] } else { second[row / 2] }).collect();
-    Ok(moments(units, &whole).map(|moments| Sides { second: whole, moments }))
+    Ok(moments(units, &is_second).map(|moments| Sides { second: is_second, moments }))
 }
 
 /// Returns which vectors lie behind the normalised cut of least weight, among the cuts along the second
@@ -252,23 +252,23 @@ fn cut(units: &Mat<f64>, seed: u64) -> Result<Vec<bool>> {
 /// Returns `(tr(Σ₁Σ₂) − tr Σ₁ tr Σ₂ / d) / √(k₁ k₂)`, k being the numerator of two halves of one side, whose
 /// noise is independent; `None` where a side has no shape to compare.
 fn kinship_of_sides(first: &Mat<f64>, second: &Mat<f64>) -> Option<f64> {
-    let own = |rows: &Mat<f64>| {
+    let within_side = |rows: &Mat<f64>| {
         let which: Vec<bool> = (0..rows.nrows()).map(|row| row % 2 == 1).collect();
         let halves = [false, true].map(|of| covariance(&rows_where(rows, &which, of)));
         let shape = shared(&halves[0], &halves[1]);
         (shape.1 > SHAPE_MIN).then_some(shape.0)
     };
     let across = shared(&covariance(first), &covariance(second)).0;
-    Some(across / (own(first)? * own(second)?).sqrt())
+    Some(across / (within_side(first)? * within_side(second)?).sqrt())
 }
 
 /// Returns what two covariances share beyond chance, and that as a part of chance.
 fn shared(first: &Mat<f64>, second: &Mat<f64>) -> (f64, f64) {
     let d = first.nrows();
     let trace = |of: &Mat<f64>| (0..d).map(|j| of[(j, j)]).sum::<f64>();
-    let both: f64 = (0..d).map(|j| (0..d).map(|i| first[(i, j)] * second[(i, j)]).sum::<f64>()).sum();
+    let common: f64 = (0..d).map(|j| (0..d).map(|i| first[(i, j)] * second[(i, j)]).sum::<f64>()).sum();
     let chance = trace(first) * trace(second) / d as f64;
-    (both - chance, (both - chance) / chance.max(f64::MIN_POSITIVE))
+    (common - chance, (common - chance) / chance.max(f64::MIN_POSITIVE))
 }
 
 fn covariance(rows: &Mat<f64>) -> Mat<f64> {
@@ -310,14 +310,14 @@ mod tests {
             let mixed = Matrix::from_fn(1000, 48, |row, column| {
                 if is_other(row) { other.row(row)[column] } else { one.row(row)[column] }
             });
-            let found = looked_at(&mixed).unwrap();
+            let kinds = looked_at(&mixed).unwrap();
             assert!(
-                found.across.abs() <= ACROSS_MAX && found.within > 0.3,
+                kinds.across.abs() <= ACROSS_MAX && kinds.within > 0.3,
                 "{} {}",
-                found.across,
-                found.within
+                kinds.across,
+                kinds.within
             );
-            let right = (0..1000).filter(|&row| found.small[row] == is_other(row)).count();
+            let right = (0..1000).filter(|&row| kinds.small[row] == is_other(row)).count();
             assert!(right.max(if every == 2 { 1000 - right } else { 0 }) > 980, "{every}: {right}");
         }
     }

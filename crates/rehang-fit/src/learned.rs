@@ -221,8 +221,8 @@ struct Asked<'a> {
 
 impl<'a> Asked<'a> {
     /// Replaces pairs and head by those that [`Asked::classed`] made, where it made any.
-    fn with(self, own: Option<&'a (Pairs, Head)>) -> Self {
-        own.map_or(self, |(pairs, head)| Self { pairs, head: Some(head), ..self })
+    fn with(self, pairs_and_head: Option<&'a (Pairs, Head)>) -> Self {
+        pairs_and_head.map_or(self, |(pairs, head)| Self { pairs, head: Some(head), ..self })
     }
 
     /// Makes pairs with class numbers and the head fitted to them, where a discriminative loss has no head of
@@ -277,12 +277,12 @@ impl<'a> Asked<'a> {
             network.loss.squared = options.squared.unwrap_or(network.loss.squared);
         }
         if method == Method::Fastfill || method == Method::FastfillReference {
-            let known = network.loss.head.is_some();
+            let has_head = network.loss.head.is_some();
             match options.loss {
                 None => {}
                 Some(LossParts::Squared) => network.loss.discriminative_weight = 0.0,
-                Some(LossParts::Both) if known => network.loss.discriminative_weight = 1.0,
-                Some(LossParts::Discriminative) if known => {
+                Some(LossParts::Both) if has_head => network.loss.discriminative_weight = 1.0,
+                Some(LossParts::Discriminative) if has_head => {
                     network.loss.discriminative_weight = 1.0;
                     network.loss.squared_weight = 0.0;
                 }
@@ -328,8 +328,8 @@ impl<'a> Asked<'a> {
     /// Fits one network, with the best of several seeds and weights where these are open.
     fn fit(self) -> Result<FittedMap> {
         let Self { method, seed, options, progress, .. } = self;
-        let own = self.classed()?;
-        let classed = self.with(own.as_ref());
+        let pairs_and_head = self.classed()?;
+        let classed = self.with(pairs_and_head.as_ref());
         let Asked { pairs, head, .. } = classed;
         let mut choices = BTreeMap::new();
         let usable = head.filter(|_| pairs.labels().is_some());
@@ -419,7 +419,7 @@ impl<'a> Asked<'a> {
         let (fitted_on, held_out) = (pairs.select(&parts.fitted), pairs.select(&held_out));
         // A head that is fitted here must not have seen the pairs that the weights are compared on.
         let part = Asked { pairs: &fitted_on, ..self };
-        let own = part.classed()?;
+        let pairs_and_head = part.classed()?;
         let Some(criterion) = Criterion::by_label(held_out.labels().unwrap_or_default()) else {
             return Ok(0.0);
         };
@@ -430,7 +430,7 @@ impl<'a> Asked<'a> {
             early_stop: None,
             ..options.clone()
         };
-        let part = Asked { options: &trial, ..part.with(own.as_ref()) };
+        let part = Asked { options: &trial, ..part.with(pairs_and_head.as_ref()) };
         let mut best = (f64::NEG_INFINITY, 0.0);
         for weight in DISCRIMINATIVE_WEIGHTS {
             let network = part.parameters(weight)?;

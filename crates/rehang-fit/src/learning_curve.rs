@@ -79,11 +79,11 @@ pub fn learning_curve(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<O
     progress.begin("measuring what pairs are worth", "maps", (repeats * maps.len() * SIZES.len()) as u64);
     for repeat in 0..repeats as u64 {
         let seed = seed ^ (repeat << 32);
-        let (left_out, rest) = parted(&folds(pairs.len(), PARTS, seed), 0);
-        let (left_out, rest) = (pairs.select(&left_out), pairs.select(&rest));
+        let (left_out, remaining_rows) = parted(&folds(pairs.len(), PARTS, seed), 0);
+        let (left_out, remaining_pairs) = (pairs.select(&left_out), pairs.select(&remaining_rows));
         let native = left_out.new_vectors();
         for (measured, divisor) in measured.iter_mut().zip(SIZES) {
-            let part = rest.select(&parted(&folds(rest.len(), divisor, seed), 0).0);
+            let part = remaining_pairs.select(&parted(&folds(remaining_pairs.len(), divisor, seed), 0).0);
             for (map, (measured, candidate)) in measured.chunks_mut(kinds.len()).zip(&maps).enumerate() {
                 if !is_fitted[map] {
                     progress.advance(1);
@@ -134,8 +134,8 @@ fn near_the_best(measured: &[Vec<Vec<f64>>], kinds: usize) -> Vec<bool> {
 
 /// Returns the values with the largest mean, of those that were measured every time.
 fn best(of_maps: &[Vec<f64>], repeats: usize) -> &[f64] {
-    let whole = of_maps.iter().filter(|values| values.len() == repeats);
-    whole.max_by(|a, b| mean(a).total_cmp(&mean(b))).map_or(&[], Vec::as_slice)
+    let complete = of_maps.iter().filter(|values| values.len() == repeats);
+    complete.max_by(|a, b| mean(a).total_cmp(&mean(b))).map_or(&[], Vec::as_slice)
 }
 
 fn mean(values: &[f64]) -> f64 {
@@ -186,8 +186,8 @@ mod tests {
         assert_eq!(near_the_best(&[half.clone(), all.clone()], 2), [true, true, true]);
         let all = [all[0].clone(), all[1].clone(), vec![84.9], vec![70.0], vec![90.0], vec![20.0]].to_vec();
         assert_eq!(near_the_best(&[half, all], 2), [false, true, true]);
-        let whole = [vec![1.0, 5.0], vec![90.0], vec![4.0, 4.0]];
-        assert_eq!(best(&whole, 2), [4.0, 4.0]);
+        let of_maps = [vec![1.0, 5.0], vec![90.0], vec![4.0, 4.0]];
+        assert_eq!(best(&of_maps, 2), [4.0, 4.0]);
     }
 
     #[test]

@@ -43,11 +43,11 @@ pub(crate) fn without_folds(
     progress: &Progress,
 ) -> Result<Matrix> {
     let splits = LeftOut::from_folds(fold);
-    let found = without.outputs(pairs, &splits, progress)?;
+    let outputs_by_split = without.outputs(pairs, &splits, progress)?;
     let mut outputs = Matrix::zeros(pairs.len(), pairs.new_vectors().dimension());
-    for (split, found) in splits.iter().zip(&found) {
+    for (split, split_outputs) in splits.iter().zip(&outputs_by_split) {
         for (place, &item) in split.asked.iter().enumerate() {
-            outputs.row_mut(item).copy_from_slice(found.row(place));
+            outputs.row_mut(item).copy_from_slice(split_outputs.row(place));
         }
     }
     Ok(outputs)

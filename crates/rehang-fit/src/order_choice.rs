@@ -123,7 +123,7 @@ fn chosen(task: &Task<'_>) -> Result<Option<OrderChoice>> {
         }
     }
     let method = task.parameters.method;
-    Ok(choose(&areas).map(|(rows, kept)| OrderChoice { criterion, method, splits: splits.len(), rows, kept }))
+    Ok(choose(&areas).map(|(rows, kept_place)| OrderChoice { criterion, method, splits: splits.len(), rows, kept: kept_place }))
 }
 
 impl Task<'_> {
@@ -174,19 +174,19 @@ fn choose(areas: &[(HeldOutGallery, Vec<f64>)]) -> Option<(Vec<OrderRow>, usize)
         (!values.is_empty()).then(|| mean(&values))
     };
     let row = |order: usize| {
-        let (mut seen, mut regret) = (Vec::new(), f64::NEG_INFINITY);
+        let (mut order_areas, mut regret) = (Vec::new(), f64::NEG_INFINITY);
         for gallery in HeldOutGallery::ALL.iter().copied() {
             let Some(area) = mean_area(gallery, order) else { continue };
             let best = (0..ORDERS.len()).filter_map(|order| mean_area(gallery, order)).fold(area, f64::max);
             regret = regret.max(best - area);
-            seen.push(OrderArea { gallery, area });
+            order_areas.push(OrderArea { gallery, area });
         }
-        OrderRow { policy: ORDERS[order], areas: seen, regret }
+        OrderRow { policy: ORDERS[order], areas: order_areas, regret }
     };
     let rows: Vec<OrderRow> = (0..ORDERS.len()).map(row).collect();
-    let less = |kept: usize, row: usize| if rows[row].regret < rows[kept].regret { row } else { kept };
-    let kept = (0..rows.len()).reduce(less)?;
-    rows[kept].regret.is_finite().then_some((rows, kept))
+    let less = |least: usize, row: usize| if rows[row].regret < rows[least].regret { row } else { least };
+    let kept_place = (0..rows.len()).reduce(less)?;
+    rows[kept_place].regret.is_finite().then_some((rows, kept_place))
 }
 
 #[cfg(test)]
@@ -196,18 +196,18 @@ mod tests {
 
     #[test]
     fn the_order_that_is_least_behind_on_known_and_on_left_out_classes_is_kept() {
-        let kept = |known: [f64; 3], left_out: [f64; 3]| {
+        let place = |known: [f64; 3], left_out: [f64; 3]| {
             choose(&[(Known, known.to_vec()), (LeftOut, left_out.to_vec())]).unwrap().1
         };
         // The second order is 0.1 behind on left-out classes, the first 3 on known ones.
-        assert_eq!(kept([70.0, 73.0, 69.0], [50.0, 49.9, 48.0]), 1);
+        assert_eq!(place([70.0, 73.0, 69.0], [50.0, 49.9, 48.0]), 1);
         // The second order is 4 behind on left-out classes here.
-        assert_eq!(kept([70.0, 73.0, 69.0], [50.0, 46.0, 48.0]), 0);
-        assert_eq!(kept([70.0, 73.0, 72.0], [50.0, 46.0, 49.0]), 2);
-        assert_eq!(kept([70.0, 70.0, 70.0], [50.0, 50.0, 50.0]), 0);
+        assert_eq!(place([70.0, 73.0, 69.0], [50.0, 46.0, 48.0]), 0);
+        assert_eq!(place([70.0, 73.0, 72.0], [50.0, 46.0, 49.0]), 2);
+        assert_eq!(place([70.0, 70.0, 70.0], [50.0, 50.0, 50.0]), 0);
         // One gallery alone decides where there is no other; its splits are averaged.
-        let (rows, kept) = choose(&[(Known, vec![70.0, 71.0, 0.0]), (Known, vec![70.0, 72.0, 0.0])]).unwrap();
-        assert_eq!((kept, rows[1].areas[0].area, rows[0].regret), (1, 71.5, 1.5));
+        let (rows, place) = choose(&[(Known, vec![70.0, 71.0, 0.0]), (Known, vec![70.0, 72.0, 0.0])]).unwrap();
+        assert_eq!((place, rows[1].areas[0].area, rows[0].regret), (1, 71.5, 1.5));
         assert!(choose(&[]).is_none());
     }
 }

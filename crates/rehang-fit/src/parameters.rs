@@ -105,11 +105,11 @@ impl FitQueries {
         let qrels = self.qrels.as_ref()?;
         let place: BTreeMap<usize, usize> =
             items.iter().enumerate().map(|(place, &item)| (item, place)).collect();
-        let known = |query: usize| -> Vec<(usize, f64)> {
+        let judgements_of = |query: usize| -> Vec<(usize, f64)> {
             let judged = qrels.query(query).iter();
             judged.filter_map(|(item, gain)| Some((*place.get(item)?, *gain))).collect()
         };
-        let queries: Vec<Vec<(usize, f64)>> = (0..qrels.len()).map(known).collect();
+        let queries: Vec<Vec<(usize, f64)>> = (0..qrels.len()).map(judgements_of).collect();
         let right = |judged: &Vec<(usize, f64)>| judged.iter().filter(|(_, gain)| *gain > 0.0).count();
         let tells_apart = queries.iter().any(|judged| (1..items.len()).contains(&right(judged)));
         // A part of valid judgements is valid.

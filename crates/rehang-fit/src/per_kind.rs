@@ -95,8 +95,8 @@ fn by_neighbours(
     progress: &Progress,
 ) -> Result<(Vec<usize>, Settings)> {
     let of_one_kind = || Error::missing("old vectors of two kinds that can be told apart", Method::PerKind);
-    let found = two_kinds(pairs, seed, progress)?.and_then(|kinds| kinds.small).ok_or_else(of_one_kind)?;
-    let mut kinds: Vec<usize> = found.into_iter().map(usize::from).collect();
+    let is_small = two_kinds(pairs, seed, progress)?.and_then(|kinds| kinds.small).ok_or_else(of_one_kind)?;
+    let mut kinds: Vec<usize> = is_small.into_iter().map(usize::from).collect();
     let is_whole = |kinds: &[usize]| (0..2).all(|kind| members(kinds, kind).len() >= KIND_MIN);
     let mut gate = None;
     for _ in 0..ROUNDS {
@@ -246,12 +246,12 @@ impl Gate {
         /// Likelihood from which on the gate is sure. Where old vectors leave the kind open, the colour knows
         /// more: it has seen the new vector too.
         const SURE: f64 = 0.8;
-        let mut given = self.kernel.map.outputs(old, None)?;
+        let mut outputs = self.kernel.map.outputs(old, None)?;
         for (place, &row) in self.rows.iter().enumerate() {
-            given.row_mut(row).copy_from_slice(self.left_out.row(place));
+            outputs.row_mut(row).copy_from_slice(self.left_out.row(place));
         }
         let kind = |row: usize| {
-            let logits = self.logits(given.row(row), self.likely.bias());
+            let logits = self.logits(outputs.row(row), self.likely.bias());
             let is_sure = |kind: &usize| {
                 let than = f64::from(logits[*kind]);
                 let total: f64 = logits.iter().map(|&logit| (f64::from(logit) - than).exp()).sum();
@@ -259,12 +259,12 @@ impl Gate {
             };
             (0..logits.len()).find(is_sure).unwrap_or(kinds[row])
         };
-        Ok((0..given.rows()).map(kind).collect())
+        Ok((0..outputs.rows()).map(kind).collect())
     }
 
-    fn logits(&self, given: &[f32], bias: &[f32]) -> Vec<f32> {
+    fn logits(&self, outputs: &[f32], bias: &[f32]) -> Vec<f32> {
         let logit = |(kind, &bias): (usize, &f32)| {
-            let products = self.likely.weight().row(kind).iter().zip(given);
+            let products = self.likely.weight().row(kind).iter().zip(outputs);
             products.map(|(&weight, &value)| f64::from(weight) * f64::from(value)).sum::<f64>()
                 + f64::from(bias)
         };
@@ -330,40 +330,40 @@ mod tests {
     }
 
     /// Returns the squared error of either kind.
-    fn errors(map: &Map, asked: &Pairs, is_small: impl Fn(usize) -> bool) -> [f64; 2] {
-        let raw = map.outputs(asked.old().matrix(), None).unwrap();
-        let errors = true_errors(asked.new_vectors().matrix(), &raw);
+    fn errors(map: &Map, pairs: &Pairs, is_small: impl Fn(usize) -> bool) -> [f64; 2] {
+        let raw = map.outputs(pairs.old().matrix(), None).unwrap();
+        let errors = true_errors(pairs.new_vectors().matrix(), &raw);
         let error_of =
-            |kind: bool| (0..asked.len()).filter(|&row| is_small(row) == kind).map(|row| errors[row]).sum();
+            |kind: bool| (0..pairs.len()).filter(|&row| is_small(row) == kind).map(|row| errors[row]).sum();
         [error_of(false), error_of(true)]
     }
 
     #[test]
     fn each_kind_is_mapped_as_well_as_by_a_map_that_is_told_its_kind() {
-        let (pairs, asked) = (items(1_500, 2, every_fifth), items(600, 20, every_fifth));
+        let (pairs, fresh_pairs) = (items(1_500, 2, every_fifth), items(600, 20, every_fifth));
         let map = made(&pairs).map;
-        let old = scaled(asked.old().matrix(), InputScaling::UnitLength);
+        let old = scaled(fresh_pairs.old().matrix(), InputScaling::UnitLength);
         let logits = map.per_kind.as_ref().unwrap().gate.outputs(&old, None).unwrap();
         let right =
             (0..600).filter(|&row| (logits.row(row)[1] > logits.row(row)[0]) == every_fifth(row)).count();
         assert!(right > 590, "{right}");
-        let one = |pairs: &Pairs| {
+        let one_map = |pairs: &Pairs| {
             let (old, new) = (pairs.old().matrix(), pairs.new_vectors().matrix());
             fit_kernel_ridge(old, new, None, InputScaling::UnitLength, 0, &Progress::default()).unwrap().map
         };
-        let of_both = errors(&one(&pairs), &asked, every_fifth);
+        let of_both = errors(&one_map(&pairs), &fresh_pairs, every_fifth);
         let told = [false, true].map(|kind| {
             let rows: Vec<usize> = (0..1_500).filter(|&row| every_fifth(row) == kind).collect();
-            errors(&one(&pairs.select(&rows)), &asked, every_fifth)[usize::from(kind)]
+            errors(&one_map(&pairs.select(&rows)), &fresh_pairs, every_fifth)[usize::from(kind)]
         });
-        let own = errors(&map, &asked, every_fifth);
+        let by_kind = errors(&map, &fresh_pairs, every_fifth);
         for kind in 0..2 {
             assert!(
-                own[kind] < 1.08 * told[kind],
-                "{kind}: {own:?} where a map that is told leaves {told:?}"
+                by_kind[kind] < 1.08 * told[kind],
+                "{kind}: {by_kind:?} where a map that is told leaves {told:?}"
             );
         }
-        assert!(own[1] < 0.95 * of_both[1] && own[0] < of_both[0], "{own:?} against {of_both:?} of one map");
+        assert!(by_kind[1] < 0.95 * of_both[1] && by_kind[0] < of_both[0], "{by_kind:?} against {of_both:?} of one map");
     }
 
     #[test]
@@ -374,16 +374,16 @@ mod tests {
         };
         let mixed = tried(&items(1_500, 2, every_fifth));
         assert_eq!(mixed.adapter.training.method, "per-kind");
-        let said = mixed.findings.iter().find(|finding| finding.code == "two-kinds").unwrap();
-        assert!(said.may_mean.contains("a map of its own") && said.remedy.is_empty(), "{said}");
+        let finding = mixed.findings.iter().find(|finding| finding.code == "two-kinds").unwrap();
+        assert!(finding.may_mean.contains("a map of its own") && finding.remedy.is_empty(), "{finding}");
         // σ² comes from pairs that neither the maps nor the gate had seen.
         let ratio = mixed.sigma.unwrap().calibration.ratio;
         assert!((0.9..1.1).contains(&ratio), "{ratio}");
         let sound = tried(&items(1_500, 2, |_| false));
         assert!(sound.selection.unwrap().rows.iter().all(|row| row.method != Method::PerKind));
-        let asked = FitParameters { method: Method::PerKind, ..FitParameters::default() };
+        let parameters = FitParameters { method: Method::PerKind, ..FitParameters::default() };
         let error =
-            fit_with(&items(1_500, 2, |_| false), None, &asked, &[], &Progress::default()).unwrap_err();
+            fit_with(&items(1_500, 2, |_| false), None, &parameters, &[], &Progress::default()).unwrap_err();
         assert!(error.to_string().contains("old vectors of two kinds"), "{error}");
     }
 
@@ -404,11 +404,11 @@ mod tests {
         let splits = [all.clone(), large].map(|fitted| LeftOut { fitted, asked: all.clone() });
         let outputs = fit.outputs(&pairs, &splits, &Progress::default()).unwrap();
         let old = scaled(pairs.old().matrix(), InputScaling::UnitLength);
-        let (whole, settings) =
+        let (map, settings) =
             fit.on(&old, pairs.new_vectors().matrix(), &all, &Progress::default()).unwrap();
         assert_eq!(settings, fit.maps);
-        let is_same = |found: &Matrix, map: &Map, old: &Matrix| *found == map.outputs(old, None).unwrap();
-        assert!(is_same(&outputs[0], &whole, pairs.old().matrix()));
-        assert!(is_same(&outputs[1], &whole.per_kind.unwrap().maps[0], &old));
+        let is_same = |rows: &Matrix, map: &Map, old: &Matrix| *rows == map.outputs(old, None).unwrap();
+        assert!(is_same(&outputs[0], &map, pairs.old().matrix()));
+        assert!(is_same(&outputs[1], &map.per_kind.unwrap().maps[0], &old));
     }
 }

@@ -35,11 +35,11 @@ pub fn pseudo_classes(vectors: &Matrix, seed: u64, progress: &Progress) -> Resul
 /// [`rehang_core::ErrorKind::MissingInput`] where no label is known.
 pub fn centroid_head(vectors: &Matrix, labels: &[i64]) -> Result<Head> {
     expect_count("new vectors", vectors.rows(), "labels", labels.len())?;
-    let (numbers, known) = class_numbers(labels);
-    if known.is_empty() {
+    let (numbers, class_labels) = class_numbers(labels);
+    if class_labels.is_empty() {
         return Err(Error::missing("labels that are not negative", "a head of class means"));
     }
-    let mut means = class_means(vectors, &numbers, known.len());
+    let mut means = class_means(vectors, &numbers, class_labels.len());
     let classed = || numbers.iter().enumerate().filter_map(|(row, class)| Some((row, (*class)?)));
     let distance = |(row, class): (usize, usize)| squared_distance(vectors.row(row), means.row(class));
     let within = classed().map(distance).sum::<f64>() / classed().count() as f64;

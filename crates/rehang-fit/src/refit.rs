@@ -68,11 +68,11 @@ impl RefitGain {
     /// A count mismatch where there are not as many errors of both.
     pub fn compared(before: &[f64], after: &[f64]) -> Result<Option<Self>> {
         rehang_core::check::expect_count("errors of one map", before.len(), "of the other", after.len())?;
-        let both =
+        let finite_items =
             || before.iter().zip(after).filter(|(before, after)| before.is_finite() && after.is_finite());
-        let falls: Vec<f64> = both().map(|(before, after)| before - after).collect();
-        let of_before: Vec<f64> = both().map(|(before, _)| *before).collect();
-        let of_after: Vec<f64> = both().map(|(_, after)| *after).collect();
+        let falls: Vec<f64> = finite_items().map(|(before, after)| before - after).collect();
+        let of_before: Vec<f64> = finite_items().map(|(before, _)| *before).collect();
+        let of_after: Vec<f64> = finite_items().map(|(_, after)| *after).collect();
         let means = [MeanError::from_errors(&of_before), MeanError::from_errors(&of_after)];
         let (Some(fall), [Some(before), Some(after)]) = (mean_sd(&falls), means) else { return Ok(None) };
         Ok(Some(Self {
@@ -224,15 +224,15 @@ impl SigmaScale {
     /// A count mismatch where there are not as many of both.
     pub fn from_errors(errors: &[f64], sigma: &[f64]) -> Result<Self> {
         rehang_core::check::expect_count("squared errors", errors.len(), "σ²", sigma.len())?;
-        let both = || {
+        let finite_items = || {
             errors.iter().copied().zip(sigma.iter().copied()).filter(|(e, s)| e.is_finite() && s.is_finite())
         };
-        let (error, said) = both().fold((0.0, 0.0), |sums, (e, s)| (sums.0 + e, sums.1 + s));
-        if !(error > 0.0 && said > 0.0) {
+        let (error, expected) = finite_items().fold((0.0, 0.0), |sums, (e, s)| (sums.0 + e, sums.1 + s));
+        if !(error > 0.0 && expected > 0.0) {
             return Ok(Self { ratio: 1.0, low: 1.0, high: 1.0 });
         }
-        let ratio = error / said;
-        let off: Vec<f64> = both().map(|(e, s)| e - ratio * s).collect();
+        let ratio = error / expected;
+        let off: Vec<f64> = finite_items().map(|(e, s)| e - ratio * s).collect();
         let count = off.len() as f64;
         let spread = mean_sd(&off).map_or(0.0, |off| off.sd / count.sqrt() / (error / count));
         Ok(Self { ratio, low: ratio * (-Z_95 * spread).exp(), high: ratio * (Z_95 * spread).exp() })
@@ -257,8 +257,8 @@ mod tests {
 
     #[test]
     fn a_hundredth_is_kept_within_bounds() {
-        let kept = [0, 300, 1000, 10_000, 50_000, 1_000_000].map(kept_for_measuring);
-        assert_eq!(kept, [0, 15, 50, 200, 500, 2000]);
+        let counts = [0, 300, 1000, 10_000, 50_000, 1_000_000].map(kept_for_measuring);
+        assert_eq!(counts, [0, 15, 50, 200, 500, 2000]);
     }
 
     #[test]
@@ -284,14 +284,14 @@ mod tests {
         let mut state = 1_u64;
         let mut ratios: Vec<f64> = (0..2000)
             .map(|_| {
-                let (mut error, mut said) = (0.0, 0.0);
+                let (mut error, mut expected) = (0.0, 0.0);
                 for _ in 0..400 {
                     state =
                         state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                     let item = (state >> 33) as usize % 400;
-                    (error, said) = (error + errors[item], said + sigma[item]);
+                    (error, expected) = (error + errors[item], expected + sigma[item]);
                 }
-                error / said
+                error / expected
             })
             .collect();
         ratios.sort_unstable_by(f64::total_cmp);

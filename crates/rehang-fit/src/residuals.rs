@@ -72,15 +72,15 @@ pub(crate) fn examine(
     seed: u64,
     progress: &Progress,
 ) -> Result<Residuals> {
-    let mut seen = Residuals { small_kind: None, finding: None };
+    let mut residuals = Residuals { small_kind: None, finding: None };
     let n = pairs.len();
     if n < PAIRS_MIN || is_one_vector(pairs) {
-        return Ok(seen);
+        return Ok(residuals);
     }
     if let Some(same) = same::kinds(pairs) {
         let is_most = 2 * same.iter().filter(|&&same| same).count() > n;
-        seen.small_kind = Some(same.into_iter().map(|same| same != is_most).collect());
-        return Ok(seen);
+        residuals.small_kind = Some(same.into_iter().map(|same| same != is_most).collect());
+        return Ok(residuals);
     }
     let errors = true_errors(pairs.new_vectors().matrix(), &geometry.conformed(raw.clone()));
     let logs = logs(&errors);
@@ -95,7 +95,7 @@ pub(crate) fn examine(
     if let Some(kinds) = kinds
         && (has_own_maps || !worst.as_ref().map(fitted_by_nothing).transpose()?.unwrap_or(false))
     {
-        seen.finding = Some(two_kinds_finding(
+        residuals.finding = Some(two_kinds_finding(
             pairs,
             &kinds,
             &errors,
@@ -103,8 +103,8 @@ pub(crate) fn examine(
             seed,
             progress,
         )?);
-        seen.small_kind = kinds.small;
-        return Ok(seen);
+        residuals.small_kind = kinds.small;
+        return Ok(residuals);
     }
     let far = far_from_all(pairs.new_vectors().matrix(), seed)?;
     let lonely = upper_hump(&far);
@@ -128,9 +128,9 @@ pub(crate) fn examine(
         .may_mean("Their new vectors may have been made from other content: cut, empty or mixed up.")
         .remedy("Look at these items, and embed them again or leave them out.")
         .evidence(&[("misfits", count as f64), ("pairs", n as f64)]);
-        seen.finding = Some(finding);
+        residuals.finding = Some(finding);
     }
-    Ok(seen)
+    Ok(residuals)
 }
 
 /// Returns the logs of squared errors; the least is that of a billionth of their mean.
@@ -151,11 +151,11 @@ fn far_from_all(new: &Matrix, seed: u64) -> Result<Vec<f64>> {
     let mut anchors = shuffled(new.rows(), seed);
     anchors.truncate(ITEMS_MAX);
     let search = NearestAnchors::new(&new.select(&anchors))?;
-    let found = search.search(new, NEIGHBOURS, |row, anchor| anchors[anchor] == row)?;
+    let nearest = search.search(new, NEIGHBOURS, |row, anchor| anchors[anchor] == row)?;
     let mean = |near: &Vec<(f64, usize)>| {
         near.iter().map(|(distance, _)| distance * distance).sum::<f64>() / near.len().max(1) as f64
     };
-    Ok(logs(&found.iter().map(mean).collect::<Vec<_>>()))
+    Ok(logs(&nearest.iter().map(mean).collect::<Vec<_>>()))
 }
 
 /// Returns which values stand on a hump of their own above the others; `None` where none do.
@@ -246,7 +246,7 @@ fn two_kinds_finding(
 ) -> Result<Finding> {
     let n = pairs.len();
     let percent = |part: f64| (100.0 * part).round();
-    let mut seen = "The old vectors are of two kinds".to_owned();
+    let mut message = "The old vectors are of two kinds".to_owned();
     let mut evidence = vec![
         ("nearer_within", percent(kinds.within)),
         ("nearer_across", percent(kinds.across)),
@@ -255,19 +255,19 @@ fn two_kinds_finding(
     let mut remedy = "Find out which vectors another model or another setting made, and upgrade each kind as a gallery of its own.";
     if let Some(small) = &kinds.small {
         let count = small.iter().filter(|&&of| of).count();
-        seen += &format!(": {count} of {n} pairs are of the smaller one");
+        message += &format!(": {count} of {n} pairs are of the smaller one");
         evidence.push(("of_small_kind", count as f64));
         if let Some(who) = described(small, traits) {
-            seen += &format!("; {who}");
+            message += &format!("; {who}");
             remedy =
                 "Split the gallery by what separates them, and upgrade each kind as a gallery of its own.";
         }
         if let Some(times) = times_worse_than_its_own_map(pairs, small, errors, geometry, seed, progress)? {
-            seen += &format!("; a map of its own fits it {times:.1} times as well");
+            message += &format!("; a map of its own fits it {times:.1} times as well");
             evidence.push(("times", times));
         }
     }
-    seen += &format!(
+    message += &format!(
         ". Of similar items, two of one kind have {}% of all others between them in the old space, and two of different kinds \
          {}%, as any two items have.",
         percent(kinds.within),
@@ -275,11 +275,11 @@ fn two_kinds_finding(
     );
     if has_own_maps {
         // σ² and the forecast are those of the kinds as they are mixed among the pairs.
-        return Ok(Finding::note("two-kinds", seen)
+        return Ok(Finding::note("two-kinds", message)
             .may_mean("Each kind is mapped by a map of its own; the old vector alone tells which.")
             .evidence(&evidence));
     }
-    Ok(Finding::warning("two-kinds", seen)
+    Ok(Finding::warning("two-kinds", message)
         .may_mean("One map cannot serve both, and what is forecast holds for neither alone.")
         .remedy(remedy)
         .evidence(&evidence))
@@ -308,11 +308,11 @@ fn times_worse_than_its_own_map(
         rows = shuffled(rows.len(), seed).into_iter().take(ITEMS_MAX).map(|place| rows[place]).collect();
         rows.sort_unstable();
     }
-    let own = pairs.select(&rows);
+    let pairs_of_kind = pairs.select(&rows);
     let fold = folds(rows.len(), FOLDS, seed);
-    let whole = ridge::fit_leaving_out(&own, None, &ridge::PENALTIES, progress)?.1;
-    let raw = without_folds(&whole, &own, &fold, progress)?;
-    let new = own.new_vectors().matrix();
+    let without = ridge::fit_leaving_out(&pairs_of_kind, None, &ridge::PENALTIES, progress)?.1;
+    let raw = without_folds(&without, &pairs_of_kind, &fold, progress)?;
+    let new = pairs_of_kind.new_vectors().matrix();
     let sum = |errors: Vec<f64>| errors.into_iter().sum::<f64>();
     let unexplained = sum(true_errors(new, &raw)) / variance(new).max(f64::MIN_POSITIVE);
     let of_own = sum(true_errors(new, &geometry.conformed(raw)));
@@ -332,12 +332,12 @@ fn variance(rows: &Matrix) -> f64 {
 
 /// Describes the pairs on the hump by the trait that separates them best from the others.
 fn described(hump: &[bool], traits: &[Trait]) -> Option<String> {
-    let said = traits.iter().filter(|of| of.len() == hump.len()).filter_map(|of| match &of.values {
+    let texts = traits.iter().filter(|of| of.len() == hump.len()).filter_map(|of| match &of.values {
         TraitValues::Names(values) => by_name(&of.name, values, hump),
         TraitValues::Numbers(values) => by_number(&of.name, values, hump),
     });
     // The first of equals: callers put the plainest trait first.
-    said.reduce(|best, next| if next.0 > best.0 + 1e-9 { next } else { best }).map(|(_, said)| said)
+    texts.reduce(|best, next| if next.0 > best.0 + 1e-9 { next } else { best }).map(|(_, text)| text)
 }
 
 /// Smallest difference by which a trait has to separate: the part of the hump that it holds, less the part of
@@ -353,15 +353,15 @@ fn by_name(name: &str, values: &[Option<String>], hump: &[bool]) -> Option<(f64,
     }
     let on = hump.iter().filter(|&&of| of).count() as f64;
     let off = hump.len() as f64 - on;
-    let (value, [others, its]) = counts
+    let (value, [count_off, count_on]) = counts
         .into_iter()
         .map(|(value, counts)| (counts[1] / on - counts[0] / off, (value, counts)))
         .reduce(|best, next| if next.0 > best.0 { next } else { best })
         .filter(|(separates, _)| *separates >= SEPARATES_MIN)?
         .1;
     Some((
-        its / on - others / off,
-        format!("{its} of them have the {name} {value:?}, and {others} of the others"),
+        count_on / on - count_off / off,
+        format!("{count_on} of them have the {name} {value:?}, and {count_off} of the others"),
     ))
 }
 
@@ -392,14 +392,14 @@ fn by_number(name: &str, values: &[f64], hump: &[bool]) -> Option<(f64, String)>
     }
     let of_hump = order[first..=last].iter().filter(|&&row| hump[row]).count();
     let (low, high) = (values[order[first]], values[order[last]]);
-    let said = if last + 1 == order.len() && first > 0 {
+    let text = if last + 1 == order.len() && first > 0 {
         format!("{of_hump} of them have the largest {name} ({low} and more)")
     } else if first == 0 && last + 1 < order.len() {
         format!("{of_hump} of them have the smallest {name} (up to {high})")
     } else {
         format!("{of_hump} of them have a {name} from {low} to {high}")
     };
-    Some((separates, said))
+    Some((separates, text))
 }
 
 #[cfg(test)]
@@ -441,11 +441,11 @@ mod tests {
             Trait::numbers("key", (0..900).map(f64::from).collect()),
             Trait::names("label", (0..900).map(|row| Some((row % 3).to_string())).collect()),
         ];
-        let seen = seen(&pairs, &traits);
-        let finding = seen.finding.unwrap();
+        let residuals = seen(&pairs, &traits);
+        let finding = residuals.finding.unwrap();
         assert_eq!(finding.code, "two-kinds");
         assert!(finding.seen.contains("smallest key"), "{finding}");
-        let kind = seen.small_kind.unwrap();
+        let kind = residuals.small_kind.unwrap();
         let right = (0..900).filter(|&row| kind[row] == (row < 120)).count();
         assert!(right > 850, "{right}");
     }
@@ -475,13 +475,13 @@ mod tests {
             (0..900).map(|r| if is_bad(r) { 9e3 } else { (r % 90) as f64 }).collect(),
         );
         let label = Trait::names("label", (0..900).map(|r| is_bad(r).then(|| "scan".to_owned())).collect());
-        for (traits, said) in
+        for (traits, text) in
             [(vec![length], "largest source length (9000 and more)"), (vec![label], "label \"scan\"")]
         {
             let finding = seen(&pairs, &traits).finding.unwrap();
             assert_eq!(finding.code, "misfits");
             assert!((26.0..=28.0).contains(&finding.evidence[0].1), "{finding}");
-            assert!(finding.seen.contains("as badly as chance") && finding.seen.contains(said), "{finding}");
+            assert!(finding.seen.contains("as badly as chance") && finding.seen.contains(text), "{finding}");
         }
     }
 }

@@ -51,7 +51,7 @@ impl<'a> Criterion<'a> {
     /// Returns the criterion for the pairs `items`, which are a gallery: by judgements where there are
     /// queries, else by class. `None` where nothing says what is right, or nothing among these items.
     pub(crate) fn by_answers(parameters: &'a FitParameters, pairs: &Pairs, items: &[usize]) -> Option<Self> {
-        let found = if let Some(queries) = &parameters.queries {
+        let criterion = if let Some(queries) = &parameters.queries {
             Self {
                 answers: Answers::Judged(queries.judged(items)?),
                 queries: Some(queries),
@@ -61,7 +61,7 @@ impl<'a> Criterion<'a> {
             let labels = pairs.labels()?;
             Self::by_label(&items.iter().map(|&item| labels[item]).collect::<Vec<_>>())?
         };
-        Some(Self { metric: parameters.metric.unwrap_or(found.metric), ..found })
+        Some(Self { metric: parameters.metric.unwrap_or(criterion.metric), ..criterion })
     }
 
     /// Returns the criterion by class: mAP. `None` where no query has both something to find and something to
@@ -184,7 +184,7 @@ impl<'a> Criterion<'a> {
     /// Measures the quality of the gallery `adapted` while it becomes `native` in random order, without a
     /// handicap.
     pub(crate) fn upgrade(&self, native: &Vectors, adapted: Matrix, seed: u64) -> Result<Quality> {
-        let gallery = Gallery { criterion: self, native, adapted, known: None };
+        let gallery = Gallery { criterion: self, native, adapted, query_distances: None };
         let curve = gallery.curve(&shuffled(native.len(), seed), 0.0)?;
         let line = &curve.lines[self.metric];
         Ok(Quality { start: line.start(), area: line.area() })
@@ -209,7 +209,7 @@ pub(crate) struct Gallery<'a> {
     pub native: &'a Vectors,
     pub adapted: Matrix,
     /// Distances of the queries to native and to adapted vectors, which all orders and handicaps share.
-    known: Option<(&'a Distances, Distances)>,
+    query_distances: Option<(&'a Distances, Distances)>,
 }
 
 impl<'a> Gallery<'a> {
@@ -236,7 +236,7 @@ impl<'a> Gallery<'a> {
             let distance = native.space().distance;
             Ok((to_native, Distances::new(native.matrix(), &adapted, queries, distance)?))
         };
-        Ok(Self { known: to_native.map(with_adapted).transpose()?, criterion, native, adapted })
+        Ok(Self { query_distances: to_native.map(with_adapted).transpose()?, criterion, native, adapted })
     }
 
     /// Makes a gallery without distances, which the caller passes to [`Gallery::curve_by`].
@@ -245,7 +245,7 @@ impl<'a> Gallery<'a> {
         native: &'a Vectors,
         adapted: Matrix,
     ) -> Self {
-        Self { criterion, native, adapted, known: None }
+        Self { criterion, native, adapted, query_distances: None }
     }
 
     /// Measures the curve while searches put adapted items farther by `handicap`.
@@ -255,7 +255,7 @@ impl<'a> Gallery<'a> {
         let input = CurveInput {
             queries: criterion.queries.map(|queries| &queries.new),
             handicap,
-            known: self.known.as_ref().map(|(to_native, to_adapted)| [*to_native, to_adapted]),
+            known: self.query_distances.as_ref().map(|(to_native, to_adapted)| [*to_native, to_adapted]),
             ..CurveInput::new(native.matrix(), &self.adapted, order, relevance, distance)
         };
         curve(&input, &criterion.options(), &Progress::default())
@@ -332,9 +332,9 @@ mod tests {
             let pairs = Pairs::new(native.clone(), native, None, None).unwrap();
             [quality.start, quality.area, criterion.native(&pairs).unwrap()]
         };
-        let there = measure(moved(&native), moved(&adapted));
-        for (here, there) in measure(native, adapted).into_iter().zip(there) {
-            assert!((here - there).abs() < 0.2, "{here} {there}");
+        let shifted = measure(moved(&native), moved(&adapted));
+        for (plain, shifted) in measure(native, adapted).into_iter().zip(shifted) {
+            assert!((plain - shifted).abs() < 0.2, "{plain} {shifted}");
         }
     }
 

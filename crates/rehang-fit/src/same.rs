@@ -44,7 +44,7 @@ pub(crate) struct WorstFirst {
     /// Part of the pairs that comes first.
     first: f64,
     /// Part of the differing pairs that is among the first.
-    found: f64,
+    share: f64,
 }
 
 impl WorstFirst {
@@ -60,7 +60,7 @@ impl WorstFirst {
             return None;
         }
         let first = (all / n + MORE).min(1.0);
-        Some(Self { first, found: differ(&order[..(first * n) as usize]) / all })
+        Some(Self { first, share: differ(&order[..(first * n) as usize]) / all })
     }
 }
 
@@ -70,27 +70,27 @@ pub(crate) fn finding(pairs: &Pairs, differing: Option<WorstFirst>, seed: u64) -
     let percents: Vec<f64> = same.iter().map(|&same| 100.0 * f64::from(u8::from(same))).collect();
     let part = bootstrap_means(&percents, 1, 1000, 0.95, seed)?[0];
     let (count, n) = (count(&same), same.len());
-    let seen = format!(
+    let message = format!(
         "{count} of {n} pairs ({:.0} %; of the gallery {:.0} to {:.0} %) have the very vector of the new model already.",
         part.estimate, part.low, part.high
     );
     let mut evidence =
         vec![("same", count as f64), ("pairs", n as f64), ("low", part.low), ("high", part.high)];
     let mut remedy = String::new();
-    if let Some(WorstFirst { first, found }) = differing {
-        let (first, found) = (100.0 * first, 100.0 * found);
+    if let Some(WorstFirst { first, share }) = differing {
+        let (first, share) = (100.0 * first, 100.0 * share);
         let told = format!(
-            "of left-out pairs, the {first:.0} % with the largest σ² have {found:.0} % of those that differ."
+            "of left-out pairs, the {first:.0} % with the largest σ² have {share:.0} % of those that differ."
         );
-        remedy = if found >= FOUND_MIN {
+        remedy = if share >= FOUND_MIN {
             format!("Re-embed worst first and stop early: {told}")
         } else {
             format!("Re-embed worst first, and all: which differ, old vectors tell in part; {told}")
         };
-        evidence.extend([("first", first), ("found", found)]);
+        evidence.extend([("first", first), ("found", share)]);
     }
     Ok(Some(
-        Finding::note("same-vectors", seen)
+        Finding::note("same-vectors", message)
             .may_mean("Such items need no embedding.")
             .remedy(remedy)
             .evidence(&evidence),
@@ -160,16 +160,16 @@ mod tests {
             "{finding}"
         );
         // Items that no fit has seen.
-        let asked = pairs(500, 20, 0.0);
-        let adapted = adapter::apply(&fitted.adapter, asked.old(), None, &Progress::default()).unwrap();
+        let fresh = pairs(500, 20, 0.0);
+        let adapted = adapter::apply(&fitted.adapter, fresh.old(), None, &Progress::default()).unwrap();
         let unit = |rows: &Matrix| {
             let mut rows = rows.clone();
             rows.normalise_rows();
             rows
         };
-        let native = unit(asked.new_vectors().matrix());
+        let native = unit(fresh.new_vectors().matrix());
         let errors = true_errors(&native, &unit(adapted.vectors.matrix()));
-        let of_identity = true_errors(&native, &unit(asked.old().matrix()));
+        let of_identity = true_errors(&native, &unit(fresh.old().matrix()));
         let sum = |errors: &[f64], of: bool| {
             (0..500).filter(|&row| differs(row) == of).map(|row| errors[row]).sum::<f64>()
         };
@@ -177,8 +177,8 @@ mod tests {
         assert!(sum(&errors, true) < 0.5 * sum(&of_identity, true), "{}", sum(&errors, true));
         let mut order: Vec<usize> = (0..500).collect();
         order.sort_by(|&a, &b| adapted.variance[b].total_cmp(&adapted.variance[a]));
-        let found = order[..125].iter().filter(|&&row| differs(row)).count();
-        assert!(found >= 90, "{found}");
+        let differing_count = order[..125].iter().filter(|&&row| differs(row)).count();
+        assert!(differing_count >= 90, "{differing_count}");
     }
 
     #[test]
@@ -188,12 +188,12 @@ mod tests {
         assert!(said(&fitted)[0].remedy.contains("and all: which differ, old vectors tell in part"));
         let selection = fitted.selection.unwrap();
         let row = |method: Method| selection.rows.iter().find(|row| row.method == method).unwrap();
-        let (kept, identity) = (&selection.rows[selection.kept.unwrap()], row(Method::DoNothing));
-        assert!(kept.area >= identity.area - kept.spread.unwrap(), "{kept:?} {identity:?}");
-        assert!(kept.relative_error <= identity.relative_error, "{kept:?} {identity:?}");
+        let (kept_row, identity) = (&selection.rows[selection.kept.unwrap()], row(Method::DoNothing));
+        assert!(kept_row.area >= identity.area - kept_row.spread.unwrap(), "{kept_row:?} {identity:?}");
+        assert!(kept_row.relative_error <= identity.relative_error, "{kept_row:?} {identity:?}");
         // A map that keeps these vectors too is nearer to the native ones than any that turns them.
-        let own = row(Method::PerKind).relative_error;
-        assert!(own < 0.9 * row(Method::KernelRidge).relative_error && own < 0.9 * identity.relative_error);
+        let error = row(Method::PerKind).relative_error;
+        assert!(error < 0.9 * row(Method::KernelRidge).relative_error && error < 0.9 * identity.relative_error);
     }
 
     /// Directions alone would be right where lengths count: it is said, and no map takes the lengths away.

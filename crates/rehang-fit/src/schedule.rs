@@ -34,11 +34,11 @@ impl Schedule {
         if time < self.warm_up_epochs {
             return self.rate * ((time + unit) / self.warm_up_epochs).min(1.0);
         }
-        let rest = self.epochs as f64 - self.warm_up_epochs;
-        if rest <= 0.0 {
+        let epochs_left = self.epochs as f64 - self.warm_up_epochs;
+        if epochs_left <= 0.0 {
             return self.rate;
         }
-        0.5 * (1.0 + (std::f64::consts::PI * (time - self.warm_up_epochs) / rest).cos()) * self.rate
+        0.5 * (1.0 + (std::f64::consts::PI * (time - self.warm_up_epochs) / epochs_left).cos()) * self.rate
     }
 }
 

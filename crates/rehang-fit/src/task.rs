@@ -132,7 +132,7 @@ impl Task<'_> {
                     Some(_) => None,
                     None => Some(centroid_head(native.matrix(), groups)?),
                 };
-                let seen = Evidence {
+                let sigma_evidence = Evidence {
                     items_left_out: &evidence.items_left_out,
                     groups_left_out: evidence.groups_left_out.as_ref(),
                     groups: &evidence.rows.iter().map(|&row| groups[row]).collect::<Vec<_>>(),
@@ -149,8 +149,8 @@ impl Task<'_> {
                 let residuals =
                     residuals::examine(&seen_pairs, outputs, kinds, &traits, parameters.seed, progress)?;
                 finding = residuals.finding;
-                let seen = Evidence { small_kind: residuals.small_kind.as_deref(), ..seen };
-                let learned = uncertainty_fit::fit(&seen_pairs, seen, parameters.seed, progress)?;
+                let sigma_evidence = Evidence { small_kind: residuals.small_kind.as_deref(), ..sigma_evidence };
+                let learned = uncertainty_fit::fit(&seen_pairs, sigma_evidence, parameters.seed, progress)?;
                 differing = WorstFirst::measured(&seen_pairs, &learned.left_out);
                 let handicap = self.left_out_handicap(evidence, &conform, &learned.calibration)?;
                 let error = learned.calibration.calibration.mean_squared_error;
@@ -171,9 +171,9 @@ impl Task<'_> {
     /// Returns the traits of the pairs `rows` beside their vectors; their labels and their place where no
     /// others are given.
     fn traits(&self, rows: &[usize]) -> Vec<Trait> {
-        let given = &self.parameters.traits;
-        if !given.is_empty() {
-            return given
+        let traits = &self.parameters.traits;
+        if !traits.is_empty() {
+            return traits
                 .iter()
                 .filter(|of| of.len() == self.pairs.len())
                 .map(|of| of.select(rows))
@@ -215,10 +215,10 @@ impl Task<'_> {
         let raw = [Some(&evidence.items_left_out), evidence.groups_left_out.as_ref()];
         let galleries = raw.into_iter().flatten().map(gallery).collect::<Result<Vec<_>>>()?;
         let error = calibration.calibration.mean_squared_error;
-        let whole = handicap::whole(native.matrix(), native.space().distance, error);
+        let whole_error = handicap::whole(native.matrix(), native.space().distance, error);
         // The items were drawn in random order already.
         let order: Vec<usize> = (0..places.len()).collect();
-        handicap::fit(&galleries, &order, whole, progress).map(Some)
+        handicap::fit(&galleries, &order, whole_error, progress).map(Some)
     }
 
     fn cross_fitted(

@@ -255,8 +255,8 @@ impl Level {
         let mut level = Self::default();
         let off = |level: Self, is_counted: &dyn Fn(usize) -> bool| {
             let sums =
-                rows.iter().filter(|&&row| is_counted(row)).fold((0.0, 0.0), |(errors, said), &row| {
-                    (errors + actual[row], said + (predicted[row] + level.at(row, kinds)).exp())
+                rows.iter().filter(|&&row| is_counted(row)).fold((0.0, 0.0), |(errors, expected), &row| {
+                    (errors + actual[row], expected + (predicted[row] + level.at(row, kinds)).exp())
                 });
             let off = (sums.0 / sums.1).ln();
             if off.is_finite() { off } else { 0.0 }
@@ -332,7 +332,7 @@ pub(crate) fn in_squared_units(
 ) -> Result<Uncertainty> {
     let Uncertainty::Linear { weight, bias } = uncertainty else { return Ok(uncertainty) };
     let raw = map.outputs(pairs.old().matrix(), pairs.side())?;
-    let said: f64 = (0..raw.rows())
+    let expected: f64 = (0..raw.rows())
         .map(|row| {
             let products = raw.row(row).iter().zip(&weight).map(|(&a, &b)| f64::from(a) * f64::from(b));
             let log = products.sum::<f64>() + f64::from(bias);
@@ -340,7 +340,7 @@ pub(crate) fn in_squared_units(
         })
         .sum();
     let actual: f64 = true_errors(pairs.new_vectors().matrix(), &geometry.conformed(raw)).into_iter().sum();
-    let level = (actual / said).ln();
+    let level = (actual / expected).ln();
     // A map that is right on every pair says nothing about a level.
     let level = if level.is_finite() { level } else { 0.0 };
     Ok(Uncertainty::Linear { weight, bias: (f64::from(bias) + level) as f32 })
@@ -360,8 +360,8 @@ fn sample(n: usize, limit: usize, seed: u64) -> Vec<usize> {
 /// Returns for every anchor the log of the mean squared distance of its new vector from those of its nearest
 /// other anchors.
 fn local_spread(search: &NearestAnchors, anchors: &Matrix, new: &Matrix) -> Result<Vec<f32>> {
-    let found = search.search(anchors, NEIGHBOURS, |query, anchor| query == anchor)?;
-    let spread: Vec<f64> = found
+    let nearest = search.search(anchors, NEIGHBOURS, |query, anchor| query == anchor)?;
+    let spread: Vec<f64> = nearest
         .par_iter()
         .enumerate()
         .map(|(anchor, near)| {
@@ -383,9 +383,9 @@ fn features(
     outputs: &Matrix,
     leave_out: impl Fn(usize, usize) -> bool + Sync,
 ) -> Result<Vec<Vec<f64>>> {
-    let found = search.search(scaled, model.neighbours, leave_out)?;
+    let nearest = search.search(scaled, model.neighbours, leave_out)?;
     let doubts = model.head.as_ref().map(|head| logits(head, outputs));
-    let rows = found
+    let rows = nearest
         .par_iter()
         .enumerate()
         .map(|(row, near)| {
@@ -485,7 +485,7 @@ pub(crate) fn sharpened(head: &Head, adapted: &Matrix, native: &Matrix) -> Resul
                 (mean - (logits[*answer] - largest), sums[2] / sums[0] - mean * mean)
             })
             .collect();
-        of_cases.iter().fold((0.0, 0.0), |(slope, own), case| (slope + case.0, own + case.1))
+        of_cases.iter().fold((0.0, 0.0), |(slope, curvature), case| (slope + case.0, curvature + case.1))
     };
     let factor = root_of_slope(slopes).exp() as f32;
     let times = |value: &f32| value * factor;
@@ -517,13 +517,13 @@ fn root_of_slope(slopes: impl Fn(f64) -> (f64, f64)) -> f64 {
     }
     let (mut at, mut last) = (0.0, high - low);
     loop {
-        let (slope, own) = slopes(at);
+        let (slope, curvature) = slopes(at);
         if slope <= 0.0 {
             low = at;
         } else {
             high = at;
         }
-        let newton = at - slope / (own * at.exp());
+        let newton = at - slope / (curvature * at.exp());
         let is_good = newton > low && newton < high && 2.0 * (newton - at).abs() < last;
         let next = if is_good { newton } else { 0.5 * (low + high) };
         last = (next - at).abs();
@@ -634,8 +634,8 @@ mod tests {
         let fold = folds(60, 3, 0);
         let outputs = cross_fit(&data, &fold, |pairs, _| ridge_map(pairs), &Progress::default()).unwrap();
         let item = 17;
-        let others: Vec<usize> = (0..60).filter(|&other| fold[other] != fold[item]).collect();
-        let map = ridge_map(&data.select(&others)).unwrap();
+        let other_items: Vec<usize> = (0..60).filter(|&other| fold[other] != fold[item]).collect();
+        let map = ridge_map(&data.select(&other_items)).unwrap();
         let alone = map.outputs(data.select(&[item]).old().matrix(), None).unwrap();
         assert!(crate::tests::test_data::largest_difference(&alone, &outputs.select(&[item])) < 1e-6);
         assert!(cross_fit(&data, &[0; 60], |pairs, _| ridge_map(pairs), &Progress::default()).is_err());
@@ -661,8 +661,8 @@ mod tests {
         let adapted = rehang_core::adapter::apply(&adapter, fresh.old(), None, &Progress::default()).unwrap();
         let predicted: Vec<f64> = adapted.variance.iter().map(|&variance| variance.into()).collect();
         let actual = true_errors(fresh.new_vectors().matrix(), adapted.vectors.matrix());
-        let seen = SigmaQuality::compare(&predicted, &actual).unwrap();
-        assert!(seen.kendall_tau > Some(0.4) && (0.7..1.4).contains(&seen.calibration.ratio), "{seen:?}");
+        let sigma = SigmaQuality::compare(&predicted, &actual).unwrap();
+        assert!(sigma.kendall_tau > Some(0.4) && (0.7..1.4).contains(&sigma.calibration.ratio), "{sigma:?}");
     }
 
     #[test]

@@ -61,34 +61,34 @@ pub(crate) fn duration_text(seconds: f64) -> String {
 /// A spent budget where more is needed than is left, or all of it was used; errors of the work.
 pub(crate) fn while_it_lasts<T>(
     method: Method,
-    (left, needed): (Option<Duration>, Option<f64>),
+    (time_left, needed): (Option<Duration>, Option<f64>),
     progress: &Progress,
     work: impl FnOnce(&Progress) -> Result<T>,
 ) -> Result<T> {
-    let Some(left) = left else { return work(progress) };
-    if left.is_zero() || needed.is_some_and(|needed| needed > left.as_secs_f64()) {
+    let Some(time_left) = time_left else { return work(progress) };
+    if time_left.is_zero() || needed.is_some_and(|needed| needed > time_left.as_secs_f64()) {
         let needed =
             needed.map_or_else(String::new, |needed| format!("{} to fit, and ", duration_text(needed)));
-        let detail = format!("{needed}{:.0} s of the time given are left", left.as_secs_f64());
+        let detail = format!("{needed}{:.0} s of the time given are left", time_left.as_secs_f64());
         return Err(Error::budget_spent(method, detail));
     }
     let part = progress.part();
-    let done = thread::scope(|scope| {
+    let outcome = thread::scope(|scope| {
         let (over, wait) = channel::<()>();
         let timed = &part;
         scope.spawn(move || {
-            if wait.recv_timeout(left) == Err(RecvTimeoutError::Timeout) {
+            if wait.recv_timeout(time_left) == Err(RecvTimeoutError::Timeout) {
                 timed.cancel();
             }
         });
-        let done = work(&part);
+        let outcome = work(&part);
         drop(over);
-        done
+        outcome
     });
-    done.map_err(|error| {
+    outcome.map_err(|error| {
         if error.is_cancelled() && progress.check().is_ok() {
             let detail =
-                format!("ended after the {:.0} s that were left of the time given", left.as_secs_f64());
+                format!("ended after the {:.0} s that were left of the time given", time_left.as_secs_f64());
             return Error::budget_spent(method, detail);
         }
         error
@@ -119,14 +119,14 @@ mod tests {
                 thread::yield_now();
             }
         };
-        let left = Some(Duration::from_millis(1));
-        let error = while_it_lasts(Method::Fct, (left, None), &progress, endless).unwrap_err();
+        let time_left = Some(Duration::from_millis(1));
+        let error = while_it_lasts(Method::Fct, (time_left, None), &progress, endless).unwrap_err();
         assert!(error.is_budget_spent() && progress.check().is_ok(), "{error}");
-        let error = while_it_lasts(Method::Fct, (left, Some(70.0)), &progress, |_| Ok(())).unwrap_err();
+        let error = while_it_lasts(Method::Fct, (time_left, Some(70.0)), &progress, |_| Ok(())).unwrap_err();
         assert!(error.is_budget_spent() && error.to_string().contains("about 70 s to fit"), "{error}");
         while_it_lasts(Method::Fct, (None, Some(70.0)), &progress, |_| Ok(())).unwrap();
         progress.cancel();
-        let error = while_it_lasts(Method::Fct, (left, None), &progress, endless).unwrap_err();
+        let error = while_it_lasts(Method::Fct, (time_left, None), &progress, endless).unwrap_err();
         assert!(error.is_cancelled(), "{error}");
     }
 }

@@ -38,8 +38,8 @@ impl FromStr for Address {
         // The refusal repeats the scheme alone, since the rest may hold a password.
         let scheme = text.split_once("://").map_or("", |(scheme, _)| scheme);
         let refused = || Error::option("an address", format!("{scheme}://…"), EXPECTED);
-        let rest = text.get(scheme.len() + 3..).filter(|_| !scheme.is_empty()).ok_or_else(refused)?;
-        let (container, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+        let after_scheme = text.get(scheme.len() + 3..).filter(|_| !scheme.is_empty()).ok_or_else(refused)?;
+        let (container, prefix) = after_scheme.split_once('/').unwrap_or((after_scheme, ""));
         let scheme = match scheme {
             "s3" | "s3a" => Scheme::S3,
             "gs" => Scheme::Google,

@@ -83,7 +83,7 @@ impl HttpService for Service {
             let host = machine.as_ref().map_or("", |machine| machine.host.as_str());
             let machine = machine.as_ref().filter(|_| !OF_THE_MACHINE.contains(&host));
             let proxy = machine.and_then(|machine| self.proxies.before(machine));
-            let client = self.proxied.iter().find(|(known, _)| Some(known) == proxy);
+            let client = self.proxied.iter().find(|(client_proxy, _)| Some(client_proxy) == proxy);
             match client.map_or(&self.direct, |(_, client)| client).execute(request).await {
                 Ok(answer) => match proxy.filter(|_| answer.status().as_u16() == 407) {
                     Some(proxy) => Err(not_retryable(proxy.wants_password())),
@@ -155,7 +155,7 @@ mod tests {
     fn list(endpoint: &str, set: &[(&str, &str)]) -> Result<usize> {
         drop(rustls::crypto::ring::default_provider().install_default());
         let variable =
-            |name: &str| set.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
+            |name: &str| set.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
         let store = AmazonS3Builder::new()
             .with_endpoint(endpoint)
             .with_allow_http(true)
@@ -186,15 +186,15 @@ mod tests {
         }
         let before = server.connections();
         let error = list(&server.url(), &[]).unwrap_err();
-        let said = error.to_string();
+        let message = error.to_string();
         for words in ["the certificate of localhost", "not trusted", "SSL_CERT_FILE"] {
-            assert!(said.contains(words), "{said}");
+            assert!(message.contains(words), "{message}");
         }
         assert!(error.is_conflict(), "{error:?}");
         assert_eq!(server.connections(), before + 1, "no attempt more");
         let nowhere = Path::new("/nowhere/a.pem").to_str().unwrap();
-        let said = list(&server.url(), &[("SSL_CERT_FILE", nowhere)]).unwrap_err().to_string();
-        assert!(said.contains("SSL_CERT_FILE") && said.contains(nowhere), "{said}");
+        let message = list(&server.url(), &[("SSL_CERT_FILE", nowhere)]).unwrap_err().to_string();
+        assert!(message.contains("SSL_CERT_FILE") && message.contains(nowhere), "{message}");
     }
 
     #[test]
@@ -205,11 +205,11 @@ mod tests {
         let down = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
         let unasked = TlsServer::start(|mut stream| {
             use std::io::{Read, Write};
-            let mut seen = Vec::new();
-            while !seen.ends_with(b"\r\n\r\n") {
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
                 let mut byte = [0];
                 stream.read_exact(&mut byte)?;
-                seen.push(byte[0]);
+                head.push(byte[0]);
             }
             stream.write_all(b"HTTP/1.1 407 Proxy Authentication Required\r\ncontent-length: 0\r\n\r\n")
         });
@@ -217,9 +217,9 @@ mod tests {
         for endpoint in ["http://s3.corp.example", "https://s3.corp.example"] {
             for (at, words) in [(&down, "does not answer"), (&unasked, "status 407")] {
                 let set = [("ALL_PROXY", &*format!("http://me:secret@{at}"))];
-                let said = list(endpoint, &set).unwrap_err().to_string();
-                assert!(said.contains(&format!("the proxy http://{at} (ALL_PROXY)")), "{said}");
-                assert!(said.contains(words) && !said.contains("secret"), "{said}");
+                let message = list(endpoint, &set).unwrap_err().to_string();
+                assert!(message.contains(&format!("the proxy http://{at} (ALL_PROXY)")), "{message}");
+                assert!(message.contains(words) && !message.contains("secret"), "{message}");
             }
         }
         // This machine has no proxy before it, by name or by number. The certificate does not have the
@@ -227,8 +227,8 @@ mod tests {
         let by_number = server.url().replace("localhost", "127.0.0.1");
         for set in [&[("SSL_CERT_FILE", file), ("ALL_PROXY", &*down)][..], &[("SSL_CERT_FILE", file)]] {
             assert_eq!(list(&server.url(), set), Ok(1));
-            let said = list(&by_number, set).unwrap_err().to_string();
-            assert!(said.contains("it is of another host"), "{said}");
+            let message = list(&by_number, set).unwrap_err().to_string();
+            assert!(message.contains("it is of another host"), "{message}");
         }
     }
 }

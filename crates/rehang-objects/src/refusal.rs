@@ -13,8 +13,8 @@ pub fn refusal(what: &str, address: &Address, refusal: &Refusal) -> Error {
     if let Some(error) = ours(refusal) {
         return error.clone();
     }
-    let said = server_words(refusal);
-    let is_of = |words: &[&str]| words.iter().any(|word| said.starts_with(word));
+    let message = server_words(refusal);
+    let is_of = |words: &[&str]| words.iter().any(|word| message.starts_with(word));
     let kind = match refusal {
         _ if is_of(&["NoSuchBucket", "ContainerNotFound"]) => ErrorKind::NotFound {
             what: "bucket".into(),
@@ -27,15 +27,15 @@ pub fn refusal(what: &str, address: &Address, refusal: &Refusal) -> Error {
             return Error::missing(format!("{} in the environment", address.credentials()), what);
         }
         Refusal::PermissionDenied { .. } | Refusal::Unauthenticated { .. } => {
-            ErrorKind::Unauthorised { service: what.into(), detail: said }
+            ErrorKind::Unauthorised { service: what.into(), detail: message }
         }
-        _ if is_of(&REFUSED) => ErrorKind::Unauthorised { service: what.into(), detail: said },
+        _ if is_of(&REFUSED) => ErrorKind::Unauthorised { service: what.into(), detail: message },
         Refusal::Precondition { .. } => {
             let detail = "it was written anew while it was fetched; run this again".into();
             ErrorKind::ChangedMeanwhile { what: what.into(), detail }
         }
-        Refusal::InvalidPath { .. } => return Error::corrupt(what, said),
-        _ => ErrorKind::Unavailable { service: what.into(), detail: said },
+        Refusal::InvalidPath { .. } => return Error::corrupt(what, message),
+        _ => ErrorKind::Unavailable { service: what.into(), detail: message },
     };
     kind.into()
 }
@@ -88,13 +88,13 @@ pub fn server_words(refusal: &Refusal) -> String {
     }
     let text = cause.to_string();
     let element = |name: &str| {
-        let (_, rest) = text.split_once(&format!("<{name}>"))?;
-        rest.split_once(&format!("</{name}>")).map(|(value, _)| value)
+        let (_, after_tag) = text.split_once(&format!("<{name}>"))?;
+        after_tag.split_once(&format!("</{name}>")).map(|(value, _)| value)
     };
-    let said = match (element("Code"), element("Message")) {
+    let words = match (element("Code"), element("Message")) {
         (Some(code), Some(message)) => format!("{code}: {message}"),
         _ => text.clone(),
     };
-    let said = said.lines().next().unwrap_or_default().trim_end_matches([':', ' ']);
-    said[..said.floor_char_boundary(SAID_MAX)].to_owned()
+    let words = words.lines().next().unwrap_or_default().trim_end_matches([':', ' ']);
+    words[..words.floor_char_boundary(SAID_MAX)].to_owned()
 }

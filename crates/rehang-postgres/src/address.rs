@@ -50,17 +50,17 @@ impl Address {
     /// certificate and the key, not encrypted, by which the server knows the client. Each has its variable:
     /// `PGSSLMODE`, `PGSSLROOTCERT`, `PGSSLCERT`, `PGSSLKEY`.
     ///
-    /// `own` is a file with authorities that are trusted besides the usual ones. With it, the server has to
-    /// prove who it is in any case, by these or by those of `sslrootcert`.
+    /// `roots_file` is a file with authorities that are trusted besides the usual ones. With it, the server
+    /// has to prove who it is in any case, by these or by those of `sslrootcert`.
     ///
     /// An address may be written as an application's own driver has it: in quotes, with `jdbc:` or the name
     /// of a driver (`postgresql+psycopg://`) in front, with `ssl=true` (`verify-full`) or
     /// `sslmode=no-verify`. Options that only such a driver reads are passed over.
-    pub(crate) fn parse(text: &str, own: Option<&Path>) -> Result<Self> {
-        Self::parse_with(text, own, &environment)
+    pub(crate) fn parse(text: &str, roots_file: Option<&Path>) -> Result<Self> {
+        Self::parse_with(text, roots_file, &environment)
     }
 
-    fn parse_with(text: &str, own: Option<&Path>, variable: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
+    fn parse_with(text: &str, roots_file: Option<&Path>, variable: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
         let wrong = |detail: String| Error::option("the address of the server", "given", detail);
         let text = as_libpq(text)?;
         if is_cut_short(&text) {
@@ -70,10 +70,10 @@ impl Address {
         }
         let names = ["sslmode", "sslrootcert", "sslcert", "sslkey", "ssl"];
         let (text, [mode, authorities, certificate, key, ssl]) = take_options(&text, names)?;
-        let given = [mode.or_else(|| ssl.map(mode_of_ssl)), authorities, certificate, key];
+        let address_options = [mode.or_else(|| ssl.map(mode_of_ssl)), authorities, certificate, key];
         let of_variable = |name: &str| variable(&format!("PG{}", name.to_uppercase()));
         let [mode, authorities, certificate, key] =
-            std::array::from_fn(|at| given[at].clone().or_else(|| of_variable(names[at])));
+            std::array::from_fn(|at| address_options[at].clone().or_else(|| of_variable(names[at])));
         let port = variable("PGPORT").map(|port| {
             port.parse::<u16>().map_err(|_| Error::option("PGPORT", &port, "a port, such as 5432"))
         });
@@ -82,22 +82,22 @@ impl Address {
         // The reason never repeats the address, which may hold a password.
         let mut config = Config::from_str(&text)
             .map_err(|error| wrong(format!("postgresql://USER@HOST:PORT/DATABASE ({error})")))?;
-        let mode = mode.or_else(|| own.map(|_| "verify-full".into()));
+        let mode = mode.or_else(|| roots_file.map(|_| "verify-full".into()));
         let (mode, mut verify) = match mode.as_deref() {
             None | Some("prefer" | "allow") => (SslMode::Prefer, Verify::Not),
             Some("disable") => (SslMode::Disable, Verify::Not),
             Some("require" | "no-verify") => (SslMode::Require, Verify::Not),
             Some("verify-ca" | "verify-full") => (SslMode::Require, Verify::Full),
             Some(other) => {
-                let known = "disable, prefer, require, verify-ca or verify-full";
-                return Err(Error::option("sslmode", other, known));
+                let expected = "disable, prefer, require, verify-ca or verify-full";
+                return Err(Error::option("sslmode", other, expected));
             }
         };
-        let unproven = given[0].as_deref() == Some("no-verify");
+        let unproven = address_options[0].as_deref() == Some("no-verify");
         if authorities.is_some() && mode == SslMode::Require && !unproven {
             verify = Verify::Full;
         }
-        if let Some(file) = own {
+        if let Some(file) = roots_file {
             if mode != SslMode::Require || unproven {
                 let expected = "left out, or an address with sslmode=verify-full: this one asks the server for no proof of who it is";
                 return Err(Error::option(ROOT_CERTIFICATES, file.display(), expected));
@@ -154,7 +154,7 @@ impl Address {
         };
         let roots = match verify {
             Verify::Not => None,
-            Verify::Full => Some(trusted_roots(authorities.as_deref(), own, variable)?),
+            Verify::Full => Some(trusted_roots(authorities.as_deref(), roots_file, variable)?),
         };
         let tls = client_config(roots.as_ref(), certified)?;
         let trusted = roots.map_or_else(String::new, |roots| roots.trusted().to_owned());
@@ -308,12 +308,12 @@ fn as_libpq(text: &str) -> Result<String> {
         text = inner.unwrap_or(text).trim();
     }
     text = text.strip_prefix("jdbc:").unwrap_or(text);
-    let is_word = |word: &str| word.bytes().all(|it| it.is_ascii_alphanumeric() || b"+-._".contains(&it));
-    let Some((scheme, rest)) = text.split_once("://").filter(|(scheme, _)| is_word(scheme)) else {
+    let is_word = |word: &str| word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-._".contains(&byte));
+    let Some((scheme, address)) = text.split_once("://").filter(|(scheme, _)| is_word(scheme)) else {
         return Ok(text.to_owned());
     };
     match scheme.split('+').next().unwrap_or_default() {
-        "postgres" | "postgresql" | "postgis" => Ok(format!("postgresql://{rest}")),
+        "postgres" | "postgresql" | "postgis" => Ok(format!("postgresql://{address}")),
         _ => {
             let expected = "postgresql://USER@HOST:PORT/DATABASE";
             Err(Error::option("the address of the server", format!("{scheme}://…"), expected))
@@ -324,36 +324,36 @@ fn as_libpq(text: &str) -> Result<String> {
 /// Takes options out of an address that its parser does not know or reads differently, and leaves out options
 /// that only other drivers read.
 fn take_options<const N: usize>(text: &str, names: [&str; N]) -> Result<(String, [Option<String>; N])> {
-    let mut found = [const { None }; N];
+    let mut values = [const { None }; N];
     let mut take = |name: &str, value: String| {
-        if let Some(at) = names.iter().position(|known| *known == name) {
-            found[at] = Some(value);
+        if let Some(at) = names.iter().position(|option| *option == name) {
+            values[at] = Some(value);
         }
     };
     if !text.starts_with("postgres://") && !text.starts_with("postgresql://") {
-        let mut rest = Vec::new();
-        let mut left = text.trim_start();
-        while let Some((name, value, after)) = pair(left) {
-            let written = left[..left.len() - after.len()].trim_end();
+        let mut parser_pairs = Vec::new();
+        let mut text_left = text.trim_start();
+        while let Some((name, value, after)) = pair(text_left) {
+            let written = text_left[..text_left.len() - after.len()].trim_end();
             if OF_PARSER.contains(&name) {
-                rest.push(written);
+                parser_pairs.push(written);
             } else if names.contains(&name) {
                 take(name, value);
             } else {
                 expect_passed_over(name, &value)?;
             }
-            left = after.trim_start();
+            text_left = after.trim_start();
         }
         // The parser refuses a rest that is no pair.
-        rest.extend(Some(left).filter(|left| !left.is_empty()));
-        return Ok((rest.join(" "), found));
+        parser_pairs.extend(Some(text_left).filter(|text_left| !text_left.is_empty()));
+        return Ok((parser_pairs.join(" "), values));
     }
     let (address, query) = text.split_once('?').unwrap_or((text, ""));
-    let mut rest = Vec::new();
+    let mut parser_pairs = Vec::new();
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         if OF_PARSER.contains(&name) {
-            rest.push(pair);
+            parser_pairs.push(pair);
             continue;
         }
         if !names.contains(&name) {
@@ -369,8 +369,8 @@ fn take_options<const N: usize>(text: &str, names: [&str; N]) -> Result<(String,
         })?;
         take(name, value);
     }
-    let query = if rest.is_empty() { String::new() } else { format!("?{}", rest.join("&")) };
-    Ok((format!("{address}{query}"), found))
+    let query = if parser_pairs.is_empty() { String::new() } else { format!("?{}", parser_pairs.join("&")) };
+    Ok((format!("{address}{query}"), values))
 }
 
 /// Splits off the first pair of `name = value …` and returns it with what comes after it. A value in single
@@ -413,9 +413,9 @@ fn decoded(value: &str) -> Option<String> {
 /// Gives a port to every host that an address `postgresql://…` names without one: its parser would
 /// give each the usual port.
 fn with_port(text: &str, port: u16) -> String {
-    let found = text.split_once("://").filter(|(scheme, _)| ["postgres", "postgresql"].contains(scheme));
-    let Some((scheme, rest)) = found else { return text.to_owned() };
-    let (authority, tail) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
+    let parts = text.split_once("://").filter(|(scheme, _)| ["postgres", "postgresql"].contains(scheme));
+    let Some((scheme, address)) = parts else { return text.to_owned() };
+    let (authority, tail) = address.split_at(address.find(['/', '?']).unwrap_or(address.len()));
     let hosts_at = authority.rfind('@').map_or(0, |at| at + 1);
     let (login, hosts) = authority.split_at(hosts_at);
     if hosts.is_empty() {
@@ -433,10 +433,10 @@ fn with_port(text: &str, port: u16) -> String {
 /// Whether the first `@` of an address may be part of a password. Its parser would take the rest of the
 /// password for a host, which is shown.
 fn is_cut_short(text: &str) -> bool {
-    let Some(rest) = text.strip_prefix("postgresql://").or_else(|| text.strip_prefix("postgres://")) else {
+    let Some(address) = text.strip_prefix("postgresql://").or_else(|| text.strip_prefix("postgres://")) else {
         return false;
     };
-    let (front, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let (front, query) = address.split_once('?').unwrap_or((address, ""));
     match front.matches('@').count() {
         0 => query.contains('@') && (front.contains('/') || query.contains('=')),
         count => count > 1,
@@ -480,19 +480,19 @@ fn password_of(text: &str, wanted: [&str; 4]) -> Option<String> {
 /// names a file, as in libpq, and the file of the configuration.
 fn trusted_roots(
     authorities: Option<&str>,
-    own: Option<&Path>,
+    roots_file: Option<&Path>,
     variable: &dyn Fn(&str) -> Option<String>,
 ) -> Result<Roots> {
-    let own = OwnRoots { key: ROOT_CERTIFICATES, file: own };
+    let own_roots = OwnRoots { key: ROOT_CERTIFICATES, file: roots_file };
     match authorities {
-        None | Some("system") => Roots::load(Some(&own), variable),
-        Some(path) => Roots::from_file("sslrootcert", Path::new(path), Some(&own)),
+        None | Some("system") => Roots::load(Some(&own_roots), variable),
+        Some(path) => Roots::from_file("sslrootcert", Path::new(path), Some(&own_roots)),
     }
 }
 
 /// Configures TLS: with the authorities by which the server has to prove who it is, if any, and the files of
 /// the client's certificate and of its key.
-fn client_config(roots: Option<&Roots>, own: Option<(&str, &str)>) -> Result<ClientConfig> {
+fn client_config(roots: Option<&Roots>, client_files: Option<(&str, &str)>) -> Result<ClientConfig> {
     let provider = Arc::new(ring::default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
@@ -501,7 +501,7 @@ fn client_config(roots: Option<&Roots>, own: Option<(&str, &str)>) -> Result<Cli
         None => builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyServer(provider))),
         Some(roots) => builder.with_root_certificates(roots.store().clone()),
     };
-    let Some((certificate, key)) = own else { return Ok(builder.with_no_client_auth()) };
+    let Some((certificate, key)) = client_files else { return Ok(builder.with_no_client_auth()) };
     let secret =
         PrivateKeyDer::from_pem_file(key).map_err(|error| Error::corrupt(key, format!("sslkey: {error}")))?;
     let chain = CertificateDer::pem_file_iter(certificate)
@@ -575,7 +575,7 @@ mod tests {
             Address::parse_with(text, None, &|name| {
                 let set =
                     [("PGHOST", "db.example"), ("PGPORT", "6432"), ("PGDATABASE", "shop"), ("PGUSER", "me")];
-                set.into_iter().find(|(known, _)| *known == name).map(|(_, value)| value.to_owned())
+                set.into_iter().find(|(variable, _)| *variable == name).map(|(_, value)| value.to_owned())
             })
             .unwrap()
         };
@@ -600,16 +600,16 @@ mod tests {
     fn values_in_quotes_stay_whole() {
         let names = ["sslmode", "sslrootcert"];
         let taken = |text: &str| take_options(text, names).unwrap();
-        let (rest, found) = taken(
+        let (address, values) = taken(
             r"host=db password='a  b\'c' sslmode = 'require' sslrootcert='/my roots/it\'s.pem' user=me\ too",
         );
-        assert_eq!(rest, r"host=db password='a  b\'c' user=me\ too");
-        assert_eq!(found, [Some("require".into()), Some("/my roots/it's.pem".into())]);
-        let config = Config::from_str(&rest).unwrap();
+        assert_eq!(address, r"host=db password='a  b\'c' user=me\ too");
+        assert_eq!(values, [Some("require".into()), Some("/my roots/it's.pem".into())]);
+        let config = Config::from_str(&address).unwrap();
         assert_eq!((config.get_password(), config.get_user()), (Some(&b"a  b'c"[..]), Some("me too")));
-        let (rest, found) = taken("postgresql://db/shop?sslrootcert=%2Fmy%20roots%2Fa.pem&connect_timeout=3");
+        let (address, values) = taken("postgresql://db/shop?sslrootcert=%2Fmy%20roots%2Fa.pem&connect_timeout=3");
         assert_eq!(
-            (rest.as_str(), found),
+            (address.as_str(), values),
             ("postgresql://db/shop?connect_timeout=3", [None, Some("/my roots/a.pem".into())])
         );
         assert!(take_options("postgresql://db/shop?sslrootcert=%2", names).is_err());
@@ -668,7 +668,7 @@ mod tests {
     fn authorities_of_the_configuration_ask_for_a_proof() {
         let folder = tempfile::tempdir().unwrap();
         let file = tls::authority(folder.path());
-        let parsed = |text: &str, own| Address::parse_with(text, own, &|_| None);
+        let parsed = |text: &str, roots| Address::parse_with(text, roots, &|_| None);
         for address in [
             "postgresql://db/shop",
             "postgresql://db/shop?sslmode=require",
@@ -707,13 +707,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = tls::authority(folder.path());
         let address = format!("postgresql://me:word@localhost:{}/shop", server.port);
-        let open = |address: &str, own| Database::open(address, own).expect_err("there is no database");
+        let open = |address: &str, roots| Database::open(address, roots).expect_err("there is no database");
         let error = open(&format!("{address}?sslmode=verify-full"), None);
-        let said = error.to_string();
+        let message = error.to_string();
         for words in
             ["the certificate of PostgreSQL at localhost", "not trusted", ROOT_CERTIFICATES, "sslrootcert"]
         {
-            assert!(said.contains(words), "{said}");
+            assert!(message.contains(words), "{message}");
         }
         assert!(error.is_conflict(), "{error:?}");
         assert_eq!(server.connections(), 1);

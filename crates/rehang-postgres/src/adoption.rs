@@ -77,7 +77,7 @@ pub(crate) fn statements(address: &str, options: &TableOptions) -> Result<String
         let table = Table::inspect(connection, options)?;
         guard::expect_ours(connection, &table, Whose::Trusted)?;
         expect_unpublished(connection, &table)?;
-        let number = find_gallery(connection, &table)?.map_or(1, |known| known.number);
+        let number = find_gallery(connection, &table)?.map_or(1, |entry| entry.number);
         // All statements are one transaction: until its end nobody else may call the function of the
         // triggers. They use the names that the gallery's own sessions see.
         Ok([
@@ -124,17 +124,17 @@ pub(crate) fn adopt(
 ) -> Result<Handle> {
     let database = Database::open(address, options.root_certificates.as_deref())?;
     let pgvector = expect_server(&database)?;
-    let made = database.run(Mode::Write, |connection| {
+    let table_and_number = database.run(Mode::Write, |connection| {
         // Two processes that adopt at once come one after the other.
         take_turn(connection)?;
         let table = Table::inspect(connection, options)?;
         guard::expect_ours(connection, &table, Whose::Mine)?;
-        if let Some(known) = find_gallery(connection, &table)? {
-            let renamed = known.renamed(connection, table.oid)?;
-            expect_options(&known, &renamed, options, Some(&table))?;
-            guard::expect_no_newer(guard::versions(connection, known.number)?, &options.table)?;
-            renew(connection, &known, &renamed, &table, &pgvector)?;
-            return Ok((table, known.number));
+        if let Some(entry) = find_gallery(connection, &table)? {
+            let renamed = entry.renamed(connection, table.oid)?;
+            expect_options(&entry, &renamed, options, Some(&table))?;
+            guard::expect_no_newer(guard::versions(connection, entry.number)?, &options.table)?;
+            renew(connection, &entry, &renamed, &table, &pgvector)?;
+            return Ok((table, entry.number));
         }
         table.expect_of_its_row(connection)?;
         expect_unpublished(connection, &table)?;
@@ -158,7 +158,7 @@ pub(crate) fn adopt(
         connection.batch(&schema::triggers(number, &table))?;
         Ok((table, number))
     });
-    let (table, number) = made.map_err(|error| or_renamed(&database, options, error))?;
+    let (table, number) = table_and_number.map_err(|error| or_renamed(&database, options, error))?;
     let handle = handle_on(database, table, number, old, pgvector);
     search::index_shuffle(&handle)?;
     spaces::renew_view(&handle)?;
@@ -181,28 +181,28 @@ fn take_turn(connection: &mut Connection) -> Step<()> {
 pub(crate) fn open(address: &str, options: &TableOptions, old: Option<&str>) -> Result<Handle> {
     let database = Database::open(address, options.root_certificates.as_deref())?;
     let pgvector = expect_server(&database)?;
-    let found = database.run(Mode::Read, |connection| {
+    let table_and_entry = database.run(Mode::Read, |connection| {
         let table = Table::inspect(connection, options)?;
         guard::expect_ours(connection, &table, Whose::Trusted)?;
-        let Some(known) = find_gallery(connection, &table)? else { return Ok((table, None)) };
-        let renamed = known.renamed(connection, table.oid)?;
-        let versions = guard::versions(connection, known.number)?;
-        Ok((table, Some((known, renamed, versions))))
+        let Some(entry) = find_gallery(connection, &table)? else { return Ok((table, None)) };
+        let renamed = entry.renamed(connection, table.oid)?;
+        let versions = guard::versions(connection, entry.number)?;
+        Ok((table, Some((entry, renamed, versions))))
     });
-    let (table, found) = match found.map_err(|error| or_renamed(&database, options, error)) {
-        Ok(found) => found,
+    let (table, entry) = match table_and_entry.map_err(|error| or_renamed(&database, options, error)) {
+        Ok(table_and_entry) => table_and_entry,
         Err(error) => return remembered(database, options, old, pgvector, error),
     };
     let not_yet = || Error::not_found("gallery", &options.table, database.name()).advise(Remedy::AdoptTable);
-    let (known, renamed, versions) = found.ok_or_else(not_yet)?;
-    let expected = expect_options(&known, &renamed, options, None);
+    let (entry, renamed, versions) = entry.ok_or_else(not_yet)?;
+    let expected = expect_options(&entry, &renamed, options, None);
     // Under its earlier name, a column may be another one by now.
-    if renamed.is_empty() || expect_options(&known, &Renamed::new(), options, None).is_err() {
+    if renamed.is_empty() || expect_options(&entry, &Renamed::new(), options, None).is_err() {
         expected?;
     }
-    known.expect_whole(&options.table)?;
+    entry.expect_whole(&options.table)?;
     guard::expect_functions(versions, &options.table)?;
-    if let Err(error) = expect_options(&known, &renamed, options, Some(&table))
+    if let Err(error) = expect_options(&entry, &renamed, options, Some(&table))
         && renamed.is_empty()
     {
         // With another primary key since, the items would be other rows.
@@ -214,7 +214,7 @@ pub(crate) fn open(address: &str, options: &TableOptions, old: Option<&str>) -> 
             Error::wrong_phase(format!("the table {}", options.table), why).advise(Remedy::AdoptTable);
         return remembered(database, options, old, pgvector, error);
     }
-    Ok(handle_on(database, table, known.number, old, pgvector))
+    Ok(handle_on(database, table, entry.number, old, pgvector))
 }
 
 /// Opens a gallery whose table cannot be read as it should be, by the gallery's own tables. Its table is the
@@ -237,7 +237,7 @@ fn remembered(
     if !is_of_the_table {
         return Err(error);
     }
-    let found = database.run(Mode::Read, |connection| {
+    let table_found = database.run(Mode::Read, |connection| {
         let oid = guard::seen_by_application(connection, &options.table)?;
         guard::expect_ours_beside(connection, oid, Whose::Trusted)?;
         if !has_galleries(connection)? {
@@ -249,14 +249,14 @@ fn remembered(
             &[&oid, &options.table],
         )?;
         let [row] = &rows[..] else { return Ok(None) };
-        let known = Known::read(row)?;
-        let Some(kept) = &known.kept else { return Ok(None) };
-        let (there, called): (u32, String) = (row.try_get(6)?, row.try_get(7)?);
+        let entry = Known::read(row)?;
+        let Some(origin) = &entry.origin else { return Ok(None) };
+        let (relation, called): (u32, String) = (row.try_get(6)?, row.try_get(7)?);
         // A dump leaves the numbers of another server, which mean nothing here.
-        if kept.relation != there {
+        if origin.relation != relation {
             return Ok(None);
         }
-        let was: TableOptions = serde_json::from_str(&known.options)
+        let was: TableOptions = serde_json::from_str(&entry.options)
             .map_err(|error| Error::corrupt("the gallery's options", error))?;
         let was = TableOptions {
             table: options.table.clone(),
@@ -266,17 +266,17 @@ fn remembered(
             root_certificates: options.root_certificates.clone(),
             ..was
         };
-        let renamed = known.renamed(connection, there)?;
+        let renamed = entry.renamed(connection, relation)?;
         if was != *options {
-            expect_options(&known, &renamed, options, None)?;
+            expect_options(&entry, &renamed, options, None)?;
         }
-        known.expect_whole(&options.table)?;
-        guard::expect_functions(guard::versions(connection, known.number)?, &options.table)?;
-        let table = Table::remembered(connection, (known.number, known.key.as_slice()), &was, there, &kept.columns)?;
-        Ok(table.map(|table| (table, known.number, oid.is_none().then_some(called))))
+        entry.expect_whole(&options.table)?;
+        guard::expect_functions(guard::versions(connection, entry.number)?, &options.table)?;
+        let table = Table::remembered(connection, (entry.number, entry.key.as_slice()), &was, relation, &origin.columns)?;
+        Ok(table.map(|table| (table, entry.number, oid.is_none().then_some(called))))
     });
-    let (table, number, called) = match found {
-        Ok(Some(found)) => found,
+    let (table, number, called) = match table_found {
+        Ok(Some(table_found)) => table_found,
         // The configuration of now describes another gallery.
         Err(other) if other.is_conflict() && !error.is_conflict() => return Err(other),
         Ok(None) | Err(_) => return Err(error),
@@ -516,16 +516,16 @@ fn remove_rowless_items(handle: &Handle, or_of_another_source: bool) -> Result<(
                 Ok(())
             })
         })?;
-        let left = database.run(Mode::Read, |connection| {
+        let is_any_left = database.run(Mode::Read, |connection| {
             reading::of_rows(connection, *g, table, |connection, reading| {
-                let left = format!(
+                let sql = format!(
                     "SELECT EXISTS (SELECT 1 FROM rehang.item_{g} AS i WHERE {})",
                     has_no_row(reading)
                 );
-                Ok(connection.query_one(&left, &[])?.try_get::<_, bool>(0)?)
+                Ok(connection.query_one(&sql, &[])?.try_get::<_, bool>(0)?)
             })
         })?;
-        Ok(!left)
+        Ok(!is_any_left)
     })
 }
 
@@ -568,7 +568,7 @@ struct Known {
     is_listed: bool,
     /// Form of its tables.
     format: i32,
-    kept: Option<Kept>,
+    origin: Option<Kept>,
 }
 
 /// Table and columns that a gallery was made of, by what the server keeps through every renaming.
@@ -589,8 +589,8 @@ struct Kept {
 impl Kept {
     fn as_json(table: &Table, leaves: Leaves) -> String {
         let (name, columns) = (table.qualified.clone(), table.numbers.clone());
-        let kept = Self { relation: table.oid, name, columns, leaves };
-        serde_json::to_string(&kept).unwrap_or_default()
+        let origin = Self { relation: table.oid, name, columns, leaves };
+        serde_json::to_string(&origin).unwrap_or_default()
     }
 }
 
@@ -615,7 +615,7 @@ impl Kept {
             &[&oid],
         )? {
             let (number, now): (i16, String) = (row.try_get(0)?, row.try_get(1)?);
-            let was = self.columns.iter().find(|(was, there)| **there == number && **was != now);
+            let was = self.columns.iter().find(|(was, column)| **column == number && **was != now);
             renamed.extend(was.map(|(was, _)| (was.clone(), now)));
         }
         Ok(renamed)
@@ -626,15 +626,15 @@ impl Known {
     /// Reads a gallery's entry from a row with number, options, `listed`, format, columns, and how
     /// items are joined with rows.
     fn read(row: &Row) -> Step<Self> {
-        let kept: Option<String> = row.try_get(4)?;
-        let kept = kept.as_deref().map(serde_json::from_str).transpose();
+        let json: Option<String> = row.try_get(4)?;
+        let origin = json.as_deref().map(serde_json::from_str).transpose();
         Ok(Self {
             number: row.try_get(0)?,
             options: row.try_get(1)?,
             key: key_of(&row.try_get::<_, String>(5)?),
             is_listed: row.try_get(2)?,
             format: row.try_get(3)?,
-            kept: kept.map_err(|error| Error::corrupt("the gallery's columns", error))?,
+            origin: origin.map_err(|error| Error::corrupt("the gallery's columns", error))?,
         })
     }
 
@@ -650,15 +650,15 @@ impl Known {
     }
 
     fn renamed(&self, connection: &mut Connection, oid: u32) -> Step<Renamed> {
-        self.kept.as_ref().map_or_else(|| Ok(Renamed::new()), |kept| kept.renamed(connection, oid))
+        self.origin.as_ref().map_or_else(|| Ok(Renamed::new()), |origin| origin.renamed(connection, oid))
     }
 }
 
 /// Reads the columns of a key, in order, from the condition that [`Table::is_of`] has made of them.
 fn key_of(joined: &str) -> Vec<String> {
     let mut names = Vec::new();
-    let mut rest = joined;
-    while let Some((_, quoted)) = rest.split_once(" t.\"") {
+    let mut text_left = joined;
+    while let Some((_, quoted)) = text_left.split_once(" t.\"") {
         let mut name = String::new();
         let mut letters = quoted.char_indices().peekable();
         let mut end = quoted.len();
@@ -673,7 +673,7 @@ fn key_of(joined: &str) -> Vec<String> {
             }
         }
         names.push(name);
-        rest = &quoted[end..];
+        text_left = &quoted[end..];
     }
     names
 }
@@ -686,8 +686,8 @@ fn find_gallery(connection: &mut Connection, table: &Table) -> Step<Option<Known
     let sql = "SELECT number, options, listed, format, columns, joined FROM rehang.gallery AS g WHERE relation = $1";
     let Some(row) = connection.query_opt(sql, &[&table.oid])? else {
         expect_no_part(connection, table)?;
-        let others = "SELECT count(*) FROM pg_trigger WHERE tgrelid = $1 AND tgname ~ '^00_rehang_[0-9]+_'";
-        if connection.count(others, &[&table.oid])? > 0 {
+        let strays = "SELECT count(*) FROM pg_trigger WHERE tgrelid = $1 AND tgname ~ '^00_rehang_[0-9]+_'";
+        if connection.count(strays, &[&table.oid])? > 0 {
             let why = "its triggers are those of a gallery that takes another table for its own, as where this one was restored alone. No \
                        write of it is seen. A release that is confirmed takes the triggers and what is left of that \
                        gallery away, and then it can be made anew";
@@ -695,9 +695,9 @@ fn find_gallery(connection: &mut Connection, table: &Table) -> Step<Option<Known
         }
         return Ok(None);
     };
-    let known = Known::read(&row)?;
-    expect_format(&table.options.table, known.format)?;
-    Ok(Some(known))
+    let entry = Known::read(&row)?;
+    expect_format(&table.options.table, entry.format)?;
+    Ok(Some(entry))
 }
 
 /// Fails where the table lies in another gallery, or another gallery lies in it: each row is an item once.
@@ -721,14 +721,14 @@ pub(crate) fn remarks_on_partitions(handle: &Handle) -> Result<Vec<String>> {
         return Ok(Vec::new());
     }
     handle.database.run(Mode::Read, |connection| {
-        let Some(kept) = find_gallery(connection, &handle.table)?.and_then(|known| known.kept) else {
+        let Some(origin) = find_gallery(connection, &handle.table)?.and_then(|entry| entry.origin) else {
             return Ok(Vec::new());
         };
         // In a database that comes out of a dump, all numbers are others.
-        if kept.relation != handle.table.oid {
+        if origin.relation != handle.table.oid {
             return Ok(Vec::new());
         }
-        partitions::remarks(connection, handle, &kept.leaves)
+        partitions::remarks(connection, handle, &origin.leaves)
     })
 }
 
@@ -762,8 +762,8 @@ fn or_renamed(database: &Database, options: &TableOptions, error: Error) -> Erro
         let Some((oid, row)) = oid.zip(connection.query_opt(sql, &[&oid])?) else {
             return Ok(Renamed::new());
         };
-        let kept = row.try_get::<_, Option<String>>(0)?.and_then(|kept| serde_json::from_str(&kept).ok());
-        kept.map_or_else(|| Ok(Renamed::new()), |kept: Kept| kept.renamed(connection, oid))
+        let origin = row.try_get::<_, Option<String>>(0)?.and_then(|json| serde_json::from_str(&json).ok());
+        origin.map_or_else(|| Ok(Renamed::new()), |origin: Kept| origin.renamed(connection, oid))
     });
     let mut renamed = look.unwrap_or_default();
     let named = [&options.source, &options.label, &options.payload, &options.vector];
@@ -780,12 +780,12 @@ fn or_renamed(database: &Database, options: &TableOptions, error: Error) -> Erro
 /// columns by the names of when it was made.
 fn renew(
     connection: &mut Connection,
-    known: &Known,
+    entry: &Known,
     renamed: &Renamed,
     table: &Table,
     pgvector: &Pgvector,
 ) -> Step<()> {
-    let number = known.number;
+    let number = entry.number;
     connection.batch("SET LOCAL lock_timeout = '500ms'")?;
     connection.batch(&serving::tables(pgvector))?;
     connection.batch(&functions(pgvector))?;
@@ -802,8 +802,8 @@ fn renew(
     // would give the keys of old items to new ones.
     let names: Vec<String> =
         spaces.iter().flat_map(|space| schema::tables_of(space.number, space.in_column.as_deref())).collect();
-    let gone = "SELECT count(*) FROM unnest($1::text[]) AS wanted(name) WHERE to_regclass('rehang.' || name) IS NULL";
-    let lacks_tables = connection.count(gone, &[&names])? > 0;
+    let missing_tables = "SELECT count(*) FROM unnest($1::text[]) AS wanted(name) WHERE to_regclass('rehang.' || name) IS NULL";
+    let lacks_tables = connection.count(missing_tables, &[&names])? > 0;
     if lacks_tables {
         for space in &spaces {
             let (of, column) = (&space.record.space, space.in_column.as_deref());
@@ -811,7 +811,7 @@ fn renew(
         }
     }
     let kept_leaves =
-        known.kept.as_ref().filter(|kept| kept.relation == table.oid).map(|kept| kept.leaves.clone());
+        entry.origin.as_ref().filter(|origin| origin.relation == table.oid).map(|origin| origin.leaves.clone());
     let kept_leaves = kept_leaves.unwrap_or_default();
     let has_others = leaves(connection, number, table)? != kept_leaves;
     let unread = "DELETE FROM rehang.document WHERE gallery = $1 AND starts_with(name, $2)";
@@ -820,8 +820,8 @@ fn renew(
         // Rows that came or went meanwhile are listed once more.
         connection.execute("UPDATE rehang.gallery SET listed = false WHERE number = $1", &[&number])?;
     }
-    let is_known = known.kept.as_ref().is_some_and(|kept| {
-        kept.relation == table.oid && kept.name == table.qualified && kept.columns == table.numbers
+    let is_known = entry.origin.as_ref().is_some_and(|origin| {
+        origin.relation == table.oid && origin.name == table.qualified && origin.columns == table.numbers
     });
     if !is_known {
         connection.execute(
@@ -892,28 +892,28 @@ fn as_text(options: &TableOptions) -> String {
 /// Where `table` is there, its key has to be the gallery's: another primary key would make other
 /// rows of the same items.
 fn expect_options(
-    known: &Known,
+    entry: &Known,
     renamed: &Renamed,
     options: &TableOptions,
     table: Option<&Table>,
 ) -> Result<()> {
-    let was: TableOptions = serde_json::from_str(&known.options)
+    let was: TableOptions = serde_json::from_str(&entry.options)
         .map_err(|error| Error::corrupt("the gallery's options", error))?;
-    let now = |name: String| renamed.get(&name).cloned().unwrap_or(name);
-    let key: Vec<String> = known.key.iter().cloned().map(now).collect();
-    let asked = match table {
+    let name_now = |name: String| renamed.get(&name).cloned().unwrap_or(name);
+    let key: Vec<String> = entry.key.iter().cloned().map(name_now).collect();
+    let id_columns = match table {
         Some(table) => table.key.iter().map(|column| column.name.clone()).collect(),
         None if options.id.is_empty() => key.clone(),
         None => options.id.clone(),
     };
-    let options = &TableOptions { id: asked, ..options.clone() };
+    let options = &TableOptions { id: id_columns, ..options.clone() };
     let was = TableOptions {
         table: options.table.clone(),
         id: key,
-        source: was.source.map(now),
-        label: was.label.map(now),
-        payload: was.payload.map(now),
-        vector: was.vector.map(now),
+        source: was.source.map(name_now),
+        label: was.label.map(name_now),
+        payload: was.payload.map(name_now),
+        vector: was.vector.map(name_now),
         condition: was.condition,
         published: options.published,
         column: options.column.clone(),

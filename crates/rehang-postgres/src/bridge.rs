@@ -25,11 +25,11 @@ pub(crate) fn keep(handle: &Handle, bridge: Option<(&str, &Bridge)>) -> Result<(
         if let Some((fingerprint, bridge)) = bridge {
             write(connection, handle, fingerprint, bridge)?;
         }
-        let kept = bridge.map(|(fingerprint, _)| fingerprint);
+        let fingerprint = bridge.map(|(fingerprint, _)| fingerprint);
         connection.execute(
             "DELETE FROM rehang.bridge AS b WHERE b.gallery = $1 AND b.fingerprint IS DISTINCT FROM $2 AND b.fingerprint IS DISTINCT FROM
                  (SELECT d.text::jsonb #>> '{bridge,fingerprint}' FROM rehang.document AS d WHERE d.gallery = $1 AND d.name = 'upgrade')",
-            &[&handle.number, &kept],
+            &[&handle.number, &fingerprint],
         )?;
         matrices::drop_unused(connection, handle)
     })

@@ -96,12 +96,12 @@ fn claim_once(
         for row in connection.query(&out, &[&rows_of(&next)])? {
             busy.insert(key(&row, 0)?);
         }
-        let found = next.len();
+        let next_count = next.len();
         next.retain(|key| lost.contains_key(key) || !busy.contains(key));
-        let left = (found - next.len()) as u64;
+        let passed_over = (next_count - next.len()) as u64;
         let records = pages::records(connection, handle, &next, &space, Some(&space), true)?;
         let rowless = records.len() < next.len();
-        let claimed = Claimed::up_to_first_alone(records, &lost, held_by_others + left);
+        let claimed = Claimed::up_to_first_alone(records, &lost, held_by_others + passed_over);
         let claimed_keys: Vec<ItemKey> = claimed.records.iter().map(|record| record.item.key).collect();
         let losses: Vec<i32> = claimed_keys.iter().map(|key| lost.get(key).map_or(0, |lost| *lost as i32)).collect();
         if !claimed_keys.is_empty() {

@@ -53,8 +53,8 @@ impl Connection {
     }
 
     pub(crate) fn query(&mut self, sql: &str, parameters: Parameters<'_>) -> Step<Vec<Row>> {
-        let given = typed(parameters);
-        self.ask(async |client| client.query_typed(sql, &given).await)
+        let typed_parameters = typed(parameters);
+        self.ask(async |client| client.query_typed(sql, &typed_parameters).await)
     }
 
     pub(crate) fn query_opt(&mut self, sql: &str, parameters: Parameters<'_>) -> Step<Option<Row>> {
@@ -71,8 +71,8 @@ impl Connection {
     }
 
     pub(crate) fn execute(&mut self, sql: &str, parameters: Parameters<'_>) -> Step<u64> {
-        let given = typed(parameters);
-        self.ask(async |client| client.execute_typed(sql, &given).await)
+        let typed_parameters = typed(parameters);
+        self.ask(async |client| client.execute_typed(sql, &typed_parameters).await)
     }
 
     /// Runs statements without parameters, as they are.
@@ -86,7 +86,7 @@ impl Connection {
     pub(crate) fn query_all(
         &mut self,
         before: &str,
-        asked: &[(&str, Vec<&dyn Parameter>)],
+        queries: &[(&str, Vec<&dyn Parameter>)],
     ) -> Step<Vec<Vec<Row>>> {
         let Some(client) = &self.client else { return Err(gone()) };
         let first: Vec<&str> =
@@ -98,7 +98,7 @@ impl Connection {
         // The three are sent in this order.
         let (begun, answers, committed) = self.runtime.block_on(futures_util::future::join3(
             say(&first.join("; ")),
-            futures_util::future::join_all(asked.iter().map(|(sql, parameters)| ask(sql, parameters))),
+            futures_util::future::join_all(queries.iter().map(|(sql, parameters)| ask(sql, parameters))),
             say(if is_alone { "COMMIT" } else { "" }),
         ));
         begun?;

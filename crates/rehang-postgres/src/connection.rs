@@ -180,8 +180,8 @@ impl Database {
     pub(crate) fn session(&self) -> Result<Session> {
         let failed = |failure| self.failed(failure);
         let mut connection = self.connect().map_err(failed)?;
-        let own = "SELECT coalesce(current_setting('rehang.session', true) = 'own', false)";
-        let is_own = connection.query_one(own, &[]).and_then(|row| Ok(row.try_get(0)?)).map_err(failed)?;
+        let sql = "SELECT coalesce(current_setting('rehang.session', true) = 'own', false)";
+        let is_own = connection.query_one(sql, &[]).and_then(|row| Ok(row.try_get(0)?)).map_err(failed)?;
         Ok(Session { connection, is_own })
     }
 
@@ -248,7 +248,7 @@ impl Database {
     /// Turns an error of the server into one in the words of this library.
     pub(crate) fn refused(&self, error: &tokio_postgres::Error) -> Error {
         let service = format!("PostgreSQL at {}", self.name);
-        let Some(said) = error.as_db_error() else {
+        let Some(report) = error.as_db_error() else {
             let detail = chain(error);
             // A missing password and a wrong certificate stay as they are when the call is tried again.
             if detail.contains("password missing") {
@@ -259,11 +259,11 @@ impl Database {
             }
             return ErrorKind::Unavailable { service, detail }.into();
         };
-        let mut detail = said.message().to_owned();
-        for more in [said.detail(), said.hint()].into_iter().flatten() {
+        let mut detail = report.message().to_owned();
+        for more in [report.detail(), report.hint()].into_iter().flatten() {
             detail += &format!("; {more}");
         }
-        match said.code() {
+        match report.code() {
             code if [SqlState::INVALID_PASSWORD, SqlState::INVALID_AUTHORIZATION_SPECIFICATION]
                 .contains(code) =>
             {
@@ -285,13 +285,13 @@ impl Database {
                 Error::conflict(service, format!("{detail}: {why}")).advise(Remedy::AdoptTable)
             }
             &SqlState::DEPENDENT_OBJECTS_STILL_EXIST => {
-                let who = said.detail().unwrap_or_default().replace('\n', "; ");
+                let who = report.detail().unwrap_or_default().replace('\n', "; ");
                 Error::conflict(
                     service,
-                    format!("{}; {who}; what depends on it has to go first", said.message()),
+                    format!("{}; {who}; what depends on it has to go first", report.message()),
                 )
             }
-            _ if said.message().contains("shared memory segment") => {
+            _ if report.message().contains("shared memory segment") => {
                 let what = format!("{SHARED_MEMORY} of {service}");
                 let why = format!(
                     "{detail}; it is too small for what several processes of the server build together, as /dev/shm of a container is with 64 MiB: give it \
@@ -394,8 +394,8 @@ pub(crate) const SHARED_MEMORY: &str = "the shared memory";
 
 /// Whether a pooler refuses the options with which a connection begins.
 fn refuses_options(error: &tokio_postgres::Error) -> bool {
-    error.as_db_error().is_some_and(|said| {
-        let words = said.message().to_lowercase();
+    error.as_db_error().is_some_and(|report| {
+        let words = report.message().to_lowercase();
         words.contains("startup parameter") || words.contains("options")
     })
 }
@@ -405,10 +405,10 @@ fn refuses_options(error: &tokio_postgres::Error) -> bool {
 const READ_ONLY: SqlState = SqlState::READ_ONLY_SQL_TRANSACTION;
 
 fn is_standby(error: &tokio_postgres::Error) -> bool {
-    error.as_db_error().is_some_and(|said| {
-        *said.code() == READ_ONLY
-            || *said.code() == SqlState::FEATURE_NOT_SUPPORTED
-                && said.routine() == Some("call_bool_check_hook")
+    error.as_db_error().is_some_and(|report| {
+        *report.code() == READ_ONLY
+            || *report.code() == SqlState::FEATURE_NOT_SUPPORTED
+                && report.routine() == Some("call_bool_check_hook")
     })
 }
 
@@ -462,9 +462,9 @@ fn chain(error: &tokio_postgres::Error) -> String {
     let mut text = error.to_string();
     let mut source = std::error::Error::source(error);
     while let Some(cause) = source {
-        let said = cause.to_string();
-        if !text.contains(&said) {
-            text += &format!(": {said}");
+        let message = cause.to_string();
+        if !text.contains(&message) {
+            text += &format!(": {message}");
         }
         source = cause.source();
     }

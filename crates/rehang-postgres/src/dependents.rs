@@ -51,12 +51,12 @@ pub(crate) fn remarks(connection: &mut Connection, table: &Table) -> Step<Vec<St
     let (Some(old), Some(new)) = (&table.options.vector, &table.options.column) else {
         return Ok(Vec::new());
     };
-    let mut said: Vec<String> = filled(connection, table, new)?.into_iter().collect();
-    let Some(&number) = table.numbers.get(old) else { return Ok(said) };
+    let mut sentences: Vec<String> = filled(connection, table, new)?.into_iter().collect();
+    let Some(&number) = table.numbers.get(old) else { return Ok(sentences) };
     let name = &table.options.table;
     let hanging = named(connection, table, number)?;
     if !hanging.is_empty() {
-        said.push(format!(
+        sentences.push(format!(
             "what depends on column {old:?} of {name} does not follow to {new:?} at the end: {}. Make it anew over {new:?} before {old:?} is dropped; the \
              server drops indexes with their column, and refuses it for the rest",
             hanging.join(", ")
@@ -64,19 +64,19 @@ pub(crate) fn remarks(connection: &mut Connection, table: &Table) -> Step<Vec<St
     }
     let is_needed = "SELECT attnotnull FROM pg_attribute WHERE attrelid = $1 AND attnum = $2";
     if connection.query_one(is_needed, &[&table.oid, &number])?.try_get(0)? {
-        said.push(format!(
+        sentences.push(format!(
             "column {old:?} of {name} is NOT NULL, and {new:?} is not, so that the application may write rows before it writes {new:?}: ALTER TABLE {name} \
              ALTER COLUMN {} SET NOT NULL is yours at the end",
             quoted(new)
         ));
     }
-    Ok(said)
+    Ok(sentences)
 }
 
 /// Tells that the column which vectors are to move into has vectors of the application's, if so.
 fn filled(connection: &mut Connection, table: &Table, new: &str) -> Step<Option<String>> {
     let (name, column) = (&table.options.table, quoted(new));
-    if !table.columns.iter().any(|(there, _)| there == new) {
+    if !table.columns.iter().any(|(existing, _)| existing == new) {
         return Ok(None);
     }
     let sql = format!(

@@ -31,12 +31,12 @@ pub(crate) fn check(handle: &Handle) -> Result<Vec<Problem>> {
         }
     }
     handle.database.run(Mode::Read, |connection| {
-        let mut found = unseen.clone();
+        let mut faults = unseen.clone();
         if !table.options.published {
-            found.extend(adoption::published(connection, table)?);
+            faults.extend(adoption::published(connection, table)?);
         }
         let mut problems: Vec<Problem> =
-            found.into_iter().map(|what| Problem { space: None, what, count: 1 }).collect();
+            faults.into_iter().map(|what| Problem { space: None, what, count: 1 }).collect();
         let spaces = spaces::all(connection, g)?;
         let tables = spaces.iter().filter(|space| space.in_column.is_none());
         for on in tables.map(|space| format!("rehang.vector_{}", space.number)).chain([table.qualified.clone()]) {

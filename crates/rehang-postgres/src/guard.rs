@@ -155,11 +155,11 @@ pub(crate) fn open_schemas(connection: &mut Connection, oid: u32) -> Step<Vec<(S
          ORDER BY 1, 2",
         &[&oid],
     )?;
-    let mut found = Vec::new();
+    let mut schemas = Vec::new();
     for row in &rows {
-        found.push((row.try_get(0)?, row.try_get(1)?));
+        schemas.push((row.try_get(0)?, row.try_get(1)?));
     }
-    Ok(found)
+    Ok(schemas)
 }
 
 /// Lists columns of a table whose type belongs to a role that is neither the table's owner, nor ours, nor a
@@ -182,11 +182,11 @@ pub(crate) fn strangers_types(connection: &mut Connection, oid: u32) -> Step<Vec
          ORDER BY 1, 2",
         &[&oid],
     )?;
-    let mut found = Vec::new();
+    let mut columns = Vec::new();
     for row in &rows {
-        found.push((row.try_get(0)?, row.try_get(1)?));
+        columns.push((row.try_get(0)?, row.try_get(1)?));
     }
-    Ok(found)
+    Ok(columns)
 }
 
 /// Reads the oldest and the newest version of a gallery's functions; a function that is not there

@@ -44,10 +44,10 @@ fn who(connection: &mut Connection, on: &str, event: Event) -> Step<Vec<String>>
 
 /// Explains why rows of a table stayed as they were though they were to change.
 pub(crate) fn held_back(connection: &mut Connection, on: &str, event: Event, doing: &str) -> Step<Error> {
-    let found = who(connection, on, event)?;
-    let who = match &found[..] {
+    let names = who(connection, on, event)?;
+    let who = match &names[..] {
         [] => "something beside rehang".to_owned(),
-        [one] => format!("your {one}"),
+        [name] => format!("your {name}"),
         several => format!("one of {}", several.join(", ")),
     };
     let why = format!(
@@ -86,12 +86,12 @@ pub(crate) fn remark(connection: &mut Connection, oid: u32, table: &str) -> Step
          ORDER BY 1"),
         &[&oid],
     )?;
-    let found: Vec<String> = rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
-    Ok((!found.is_empty()).then(|| {
+    let names: Vec<String> = rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
+    Ok((!names.is_empty()).then(|| {
         format!(
             "what is written of {table} may be held back by {}: your own writes go on as you mean them, and an item that is put or deleted through \
              rehang, or a release that moves the vectors, fails where its row is held back",
-            found.join(", ")
+            names.join(", ")
         )
     }))
 }

@@ -79,12 +79,12 @@ pub(crate) fn get(handle: &Handle, ids: &[&str]) -> Result<Vec<Option<Item>>> {
         tables(handle)
     );
     handle.database.run(Mode::Read, |connection| {
-        let mut found = vec![None; ids.len()];
+        let mut items = vec![None; ids.len()];
         for row in connection.query(&sql, &[&ids])? {
             let at: i64 = row.try_get(COLUMNS)?;
-            found[at.max(1) as usize - 1] = Some(read(&row)?);
+            items[at.max(1) as usize - 1] = Some(read(&row)?);
         }
-        Ok(found)
+        Ok(items)
     })
 }
 
@@ -150,7 +150,7 @@ fn put_one(
         .map(|(column, value)| (quoted(&column.name), value))
         .collect();
     let keys = columns.len();
-    let mut given = |column: &Option<String>, value: &str| {
+    let mut add_column = |column: &Option<String>, value: &str| {
         columns.extend(column.iter().map(|column| (quoted(column), value.to_owned())));
     };
     // The value goes through the type's own input, whatever type the column has.
@@ -159,11 +159,11 @@ fn put_one(
         let object = format!("pg_catalog.jsonb_build_object({}, {value})", literal(name));
         format!("(pg_catalog.jsonb_populate_record(NULL::{}, {object})).{}", table.qualified, quoted(name))
     };
-    given(&table.options.source, &of_type(&table.options.source, "$2::text"));
-    given(&table.options.label, &of_type(&table.options.label, "$3::text"));
-    given(&table.options.payload, "$4::jsonb");
+    add_column(&table.options.source, &of_type(&table.options.source, "$2::text"));
+    add_column(&table.options.label, &of_type(&table.options.label, "$3::text"));
+    add_column(&table.options.payload, "$4::jsonb");
     let of_vector = format!("$5::{}", handle.pgvector.vector());
-    given(&table.options.vector, &of_vector);
+    add_column(&table.options.vector, &of_vector);
     if table.options.payload.is_none() && write.payload != Value::Null {
         let Value::Object(fields) = &write.payload else {
             return Err(
@@ -210,14 +210,14 @@ fn put_one(
         .map(|row| row.try_get(0))
         .transpose()?;
     guard::see_as_application(connection)?;
-    let given: [&dyn Parameter; 5] = [&write.id, &write.source, &write.label, &payload, &vector];
+    let parameters: [&dyn Parameter; 5] = [&write.id, &write.source, &write.label, &payload, &vector];
     let doing = format!("the write of item {:?}", write.id);
-    let written = connection.execute(&sql, &given).map_err(|failure| match failure {
+    let written = connection.execute(&sql, &parameters).map_err(|failure| match failure {
         StepError::Server(error) if error.code() == Some(&SqlState::FEATURE_NOT_SUPPORTED) => {
-            let said =
-                error.as_db_error().map_or_else(|| error.to_string(), |said| said.message().to_owned());
+            let message =
+                error.as_db_error().map_or_else(|| error.to_string(), |report| report.message().to_owned());
             let why = format!(
-                "the server refuses it ({said}); drop what is in its way, or write the table yourself"
+                "the server refuses it ({message}); drop what is in its way, or write the table yourself"
             );
             Error::conflict(&doing, why).into()
         }
@@ -242,7 +242,7 @@ fn put_one(
             "WITH given AS (SELECT $1::text, $2::text, $3::text, $4::jsonb, {of_vector}) SELECT EXISTS (SELECT 1 FROM {} AS t, given WHERE {meant})",
             table.qualified
         );
-        if !connection.query_one(&is_there, &given)?.try_get::<_, bool>(0)? {
+        if !connection.query_one(&is_there, &parameters)?.try_get::<_, bool>(0)? {
             return Err(held_back(connection, &table.qualified, Event::Put, &doing)?.into());
         }
     }
@@ -285,13 +285,13 @@ pub(crate) fn delete(handle: &Handle, ids: &[&str]) -> Result<usize> {
         handle.number,
         handle.table.is_of("i", "t")
     );
-    let there = format!("SELECT key FROM rehang.item_{} WHERE id = ANY($1::text[])", handle.number);
-    let left = format!(
+    let select_keys = format!("SELECT key FROM rehang.item_{} WHERE id = ANY($1::text[])", handle.number);
+    let select_remaining = format!(
         "SELECT id FROM rehang.item_{} WHERE key = ANY($1::bigint[]) ORDER BY key LIMIT 1",
         handle.number
     );
     handle.database.run(Mode::Write, |connection| {
-        let rows = connection.query(&there, &[&ids])?;
+        let rows = connection.query(&select_keys, &[&ids])?;
         let keys = rows.iter().map(|row| row.try_get(0)).collect::<std::result::Result<Vec<i64>, _>>()?;
         guard::see_as_application(connection)?;
         let deleted = connection.execute(&sql, &[&ids])? as usize;
@@ -300,8 +300,8 @@ pub(crate) fn delete(handle: &Handle, ids: &[&str]) -> Result<usize> {
             return Ok(deleted);
         }
         // A row that a trigger keeps may have ceased to be an item, which is as good.
-        let Some(left) = connection.query_opt(&left, &[&keys])? else { return Ok(keys.len()) };
-        let doing = format!("the deletion of item {:?}", left.try_get::<_, String>(0)?);
+        let Some(row) = connection.query_opt(&select_remaining, &[&keys])? else { return Ok(keys.len()) };
+        let doing = format!("the deletion of item {:?}", row.try_get::<_, String>(0)?);
         Err(held_back(connection, &handle.table.qualified, Event::Delete, &doing)?.into())
     })
 }

@@ -18,9 +18,9 @@ pub(crate) fn without_vacuum(connection: &mut Connection, tables: &[String]) -> 
 /// Locks tables one after the other, except those that a person has dropped.
 pub(crate) fn lock_in_turn(connection: &mut Connection, tables: &[String], mode: &str) -> Step<()> {
     let lock = |name: &String| {
-        let there = literal(name);
+        let text = literal(name);
         format!(
-            "IF pg_catalog.to_regclass({there}) IS NOT NULL THEN LOCK TABLE {name} IN {mode} MODE; END IF;"
+            "IF pg_catalog.to_regclass({text}) IS NOT NULL THEN LOCK TABLE {name} IN {mode} MODE; END IF;"
         )
     };
     let locks: String = tables.iter().map(lock).collect();

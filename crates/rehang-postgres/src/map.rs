@@ -67,10 +67,10 @@ fn blocks(kernel: &KernelExpansion, mean: &[f32]) -> Vec<Dense> {
         rows.iter().map(|&row| value(f64::from(centres.row(row)[column]))).sum::<f64>() / count
     };
     let variance: f64 = (0..centres.columns())
-        .map(|column| mean_of(column, |it| it * it) - mean_of(column, |it| it).powi(2))
+        .map(|column| mean_of(column, |value| value * value) - mean_of(column, |value| value).powi(2))
         .sum();
     let usual = (-2.0 * f64::from(*gamma) * variance).exp() as f32;
-    let taken = |output: usize| {
+    let bias_of = |output: usize| {
         let sum: f64 = rows.iter().map(|&row| f64::from(coefficients.row(row)[output])).sum();
         (f64::from(mean[output]) + f64::from(usual) * sum) as f32
     };
@@ -79,7 +79,7 @@ fn blocks(kernel: &KernelExpansion, mean: &[f32]) -> Vec<Dense> {
             let weights = Matrix::from_fn(mean.len(), block.len(), |output, centre| {
                 coefficients.row(block[centre])[output]
             });
-            let bias = (0..mean.len()).map(|output| if block[0] == 0 { taken(output) } else { 0.0 });
+            let bias = (0..mean.len()).map(|output| if block[0] == 0 { bias_of(output) } else { 0.0 });
             [layer(centres.select(block), vec![usual; block.len()]), layer(weights, bias.collect())]
         })
         .collect()
@@ -91,18 +91,18 @@ fn blocks(kernel: &KernelExpansion, mean: &[f32]) -> Vec<Dense> {
 pub(crate) fn keep(
     handle: &Handle,
     space: &str,
-    kept: Option<(Epoch, &str, &Adapter)>,
+    map: Option<(Epoch, &str, &Adapter)>,
 ) -> Result<Option<String>> {
-    let reads_column = kept.is_some_and(|(.., adapter)| handle.column_of(&adapter.old.name).is_some());
-    if kept.is_some() && !reads_column {
+    let reads_column = map.is_some_and(|(.., adapter)| handle.column_of(&adapter.old.name).is_some());
+    if map.is_some() && !reads_column {
         // The application's column has the vectors that another upgrade began with, if any.
         return Ok(None);
     }
-    let kept = kept.map(|(epoch, fingerprint, adapter)| (epoch, fingerprint, adapter, layers(adapter)));
+    let with_layers = map.map(|(epoch, fingerprint, adapter)| (epoch, fingerprint, adapter, layers(adapter)));
     handle.database.run(Mode::Write, |connection| {
         handle.lock(connection)?;
         let row = find(connection, handle, space)?;
-        let why = match &kept {
+        let why = match &with_layers {
             Some((epoch, ..)) if *epoch != row.record.epoch => return Ok(None),
             Some((epoch, fingerprint, adapter, Some(layers))) => {
                 let numbers: usize = layers.iter().map(|layer| layer.weight.as_slice().len()).sum();

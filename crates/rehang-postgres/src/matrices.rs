@@ -81,9 +81,9 @@ pub(crate) fn write(
             let weights = Many::<Vector>::new(&handle.pgvector.vectors, values);
             let biases: Vec<f32> = page.iter().map(|row| layer.bias[*row]).collect();
             let before = i32::try_from(page[0]).unwrap_or(i32::MAX);
-            let given: [&dyn Parameter; 6] =
+            let parameters: [&dyn Parameter; 6] =
                 [&handle.number, &fingerprint, &number, &before, &weights, &biases];
-            connection.execute(&sql, &given)?;
+            connection.execute(&sql, &parameters)?;
         }
     }
     Ok(())

@@ -114,8 +114,8 @@ pub(crate) struct ArrayType(Type);
 
 impl ArrayType {
     pub(crate) fn new(name: &str, number: u32, of_array: u32) -> Self {
-        let one = Type::new(name.to_owned(), number, Kind::Simple, String::new());
-        Self(Type::new(format!("_{name}"), of_array, Kind::Array(one), String::new()))
+        let element = Type::new(name.to_owned(), number, Kind::Simple, String::new());
+        Self(Type::new(format!("_{name}"), of_array, Kind::Array(element), String::new()))
     }
 }
 

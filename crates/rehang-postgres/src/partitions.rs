@@ -74,13 +74,13 @@ pub(crate) fn renew_vectors(handle: &Handle) -> Result<()> {
             of_row(reading)
         )
     };
-    let left = |reading: Reading| {
+    let select_left = |reading: Reading| {
         format!("SELECT EXISTS (SELECT 1 FROM rehang.item_{g} AS i WHERE {})", has_other(reading))
     };
     let all = handle.database.run(Mode::Read, |connection| spaces::all(connection, g))?;
     spaces::until_writers_end(handle, || {
         loop {
-            let found = handle.database.run(Mode::Write, |connection| {
+            let renewed_count = handle.database.run(Mode::Write, |connection| {
                 connection.batch(&format!("LOCK TABLE {} IN ACCESS SHARE MODE", table.qualified))?;
                 let keys_of = |rows: Vec<tokio_postgres::Row>| {
                     rows.iter().map(|row| row.try_get(0)).collect::<std::result::Result<Vec<i64>, _>>()
@@ -96,16 +96,16 @@ pub(crate) fn renew_vectors(handle: &Handle) -> Result<()> {
                 }
                 Ok(keys.len() as i64)
             })?;
-            if found < TOGETHER {
+            if renewed_count < TOGETHER {
                 break;
             }
         }
-        let left = handle.database.run(Mode::Read, |connection| {
+        let is_any_left = handle.database.run(Mode::Read, |connection| {
             reading::of_rows(connection, g, table, |connection, reading| {
-                Ok(connection.query_one(&left(reading), &[])?.try_get::<_, bool>(0)?)
+                Ok(connection.query_one(&select_left(reading), &[])?.try_get::<_, bool>(0)?)
             })
         })?;
-        Ok(!left)
+        Ok(!is_any_left)
     })
 }
 
@@ -158,27 +158,27 @@ const LOOKED_AT: usize = 1_000;
 
 /// Tells what changed of the partitions since rows and items were last compared, each change in a sentence.
 /// It goes by the server's catalogue, and by the first rows of partitions that came.
-pub(crate) fn remarks(connection: &mut Connection, handle: &Handle, kept: &Leaves) -> Step<Vec<String>> {
+pub(crate) fn remarks(connection: &mut Connection, handle: &Handle, before: &Leaves) -> Step<Vec<String>> {
     let (g, table) = (handle.number, &handle.table);
     let now = leaves(connection, g, table)?;
     let again = "`gallery adopt`";
-    let mut said = Vec::new();
-    let gone = kept.keys().filter(|leaf| !now.contains_key(leaf)).count();
+    let mut sentences = Vec::new();
+    let gone = before.keys().filter(|leaf| !now.contains_key(leaf)).count();
     if gone > 0 {
-        said.push(format!(
+        sentences.push(format!(
             "{gone} partitions of {} were detached or dropped: the items of their rows are still found until {again} takes them out",
             table.options.table
         ));
     }
     let mut attached = Vec::new();
     for (leaf, trigger) in &now {
-        if kept.get(leaf) == Some(trigger) {
+        if before.get(leaf) == Some(trigger) {
             continue;
         }
         let sql = "SELECT $1::oid::regclass::text, has_table_privilege($1, 'SELECT') AND NOT row_security_active($1)";
         let row = connection.query_one(sql, &[leaf])?;
         let (name, may_read): (String, bool) = (row.try_get(0)?, row.try_get(1)?);
-        if kept.contains_key(leaf) {
+        if before.contains_key(leaf) {
             attached.push(name);
         } else if may_read {
             let sql = format!(
@@ -193,7 +193,7 @@ pub(crate) fn remarks(connection: &mut Connection, handle: &Handle, kept: &Leave
         }
     }
     if !attached.is_empty() {
-        said.push(format!(
+        sentences.push(format!(
             "partitions of {} were attached with rows that no trigger saw ({}): {again} takes them in",
             table.options.table,
             attached.join(", ")
@@ -202,12 +202,12 @@ pub(crate) fn remarks(connection: &mut Connection, handle: &Handle, kept: &Leave
     let rows = connection.query(&schema::without_truncate(g, table), &[])?;
     let later: Vec<String> = rows.iter().map(|row| row.try_get(0)).collect::<std::result::Result<_, _>>()?;
     if !later.is_empty() {
-        said.push(format!(
+        sentences.push(format!(
             "partitions of {} that came later ({}) have all triggers but that of TRUNCATE, which the server makes for none: {again} makes it; until then \
              a TRUNCATE of one of them alone goes by unseen",
             table.options.table,
             later.join(", ")
         ));
     }
-    Ok(said)
+    Ok(sentences)
 }

@@ -83,12 +83,12 @@ impl Pgvector {
                 "below 0.8.4 a vacuum or an insertion may damage the graph of an HNSW index, so that searches find less",
             ),
         ];
-        let said: Vec<&str> =
+        let sentences: Vec<&str> =
             risks.iter().filter(|(mended, _)| self.version < *mended).map(|(_, risk)| *risk).collect();
-        (!said.is_empty()).then(|| {
+        (!sentences.is_empty()).then(|| {
             format!(
                 "pgvector is of version {major}.{minor}.{patch}: {}. Install a later one, run ALTER EXTENSION vector UPDATE, and make the indexes again",
-                said.join("; ")
+                sentences.join("; ")
             )
         })
     }
@@ -107,9 +107,9 @@ mod tests {
             ("0.8.2", true, &["0.8.2", "below 0.8.4"]),
             ("0.8.3", true, &["0.8.3", "below 0.8.4"]),
         ] {
-            let said = of_version(version).risk().unwrap();
-            assert!(words.iter().all(|word| said.contains(word)), "{said}");
-            assert_eq!(said.contains("CVE"), !is_parallel, "{said}");
+            let warning = of_version(version).risk().unwrap();
+            assert!(words.iter().all(|word| warning.contains(word)), "{warning}");
+            assert_eq!(warning.contains("CVE"), !is_parallel, "{warning}");
             assert_eq!(of_version(version).builds_in_parallel(), is_parallel);
         }
         for version in ["0.8.4", "0.8.10", "0.9", "1"] {

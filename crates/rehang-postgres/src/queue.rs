@@ -42,15 +42,15 @@ pub(crate) fn queue(
             "SELECT item FROM rehang.state_{n} AS s WHERE provenance = '{made_by}' AND {WAITS} AND {condition} ORDER BY {order} LIMIT $1"
         )
     };
-    let mut found = keys(connection, &page("lacking", "item"), &[&row_limit(limit)])?;
-    if found.len() < limit {
-        let adapted = keys(connection, &page("adapted", WORST), &[&row_limit(limit - found.len())])?;
+    let mut item_keys = keys(connection, &page("lacking", "item"), &[&row_limit(limit)])?;
+    if item_keys.len() < limit {
+        let adapted = keys(connection, &page("adapted", WORST), &[&row_limit(limit - item_keys.len())])?;
         // Each statement of a claim sees what is committed when it begins: an item that was lacking may
         // have been adapted since.
-        let lacking: BTreeSet<ItemKey> = found.iter().copied().collect();
-        found.extend(adapted.into_iter().filter(|key| !lacking.contains(key)));
+        let lacking: BTreeSet<ItemKey> = item_keys.iter().copied().collect();
+        item_keys.extend(adapted.into_iter().filter(|key| !lacking.contains(key)));
     }
-    Ok(found)
+    Ok(item_keys)
 }
 
 fn front_of(handle: &Handle, n: i32) -> Option<Front> {
@@ -114,16 +114,16 @@ pub(crate) fn next(
     limit: usize,
 ) -> Step<Vec<ItemKey>> {
     if let Some(front) = front_of(handle, n) {
-        let (found, front) = next_behind_front(connection, n, condition, limit, front)?;
-        if found.len() == limit {
+        let (item_keys, front) = next_behind_front(connection, n, condition, limit, front)?;
+        if item_keys.len() == limit {
             set_front(handle, n, Some(front));
-            return Ok(found);
+            return Ok(item_keys);
         }
         // At the end of the queue a run ends. Nothing may be left before the front then, so
         // the whole queue is read.
     }
     let began = rehang_clock::now();
-    let found = queue(connection, n, condition, limit)?;
+    let item_keys = queue(connection, n, condition, limit)?;
     let walked = began.elapsed();
     if walked >= WALK_LONG {
         // Items that were found are still in the queue: the next claim may look again from them on, and
@@ -133,7 +133,7 @@ pub(crate) fn next(
              JOIN rehang.state_{n} AS s ON s.item = k.item ORDER BY k.at"
         );
         let (mut lacking, mut adapted) = (-1, None);
-        for row in connection.query(&sql, &[&rows_of(&found)])? {
+        for row in connection.query(&sql, &[&rows_of(&item_keys)])? {
             let at = place(&row)?;
             match row.try_get::<_, String>(3)?.as_str() {
                 "lacking" => lacking = at.item,
@@ -141,12 +141,12 @@ pub(crate) fn next(
                 _ => {}
             }
         }
-        if found.len() < limit || adapted.is_some() {
+        if item_keys.len() < limit || adapted.is_some() {
             lacking = i64::MAX;
         }
         set_front(handle, n, Front::after(lacking, adapted, walked));
     }
-    Ok(found)
+    Ok(item_keys)
 }
 
 /// Reads the first items behind a front that meet a condition, and returns them with the
@@ -158,26 +158,26 @@ fn next_behind_front(
     limit: usize,
     mut front: Front,
 ) -> Step<(Vec<ItemKey>, Front)> {
-    let mut found = Vec::new();
+    let mut item_keys = Vec::new();
     let mut page = |front: &mut Front,
                     made_by: &str,
                     after: &str,
                     order: &str,
                     place_of: Parameters<'_>|
      -> Step<()> {
-        let left = row_limit(limit - found.len());
-        if left == 0 {
+        let limit_left = row_limit(limit - item_keys.len());
+        if limit_left == 0 {
             return Ok(());
         }
         let sql = format!(
             "SELECT band, score, item FROM rehang.state_{n} AS s WHERE provenance = '{made_by}' AND {WAITS} AND {condition} AND {after}
              ORDER BY {order} LIMIT $1"
         );
-        let mut parameters: Vec<&dyn Parameter> = vec![&left];
+        let mut parameters: Vec<&dyn Parameter> = vec![&limit_left];
         parameters.extend(place_of);
         for row in connection.query(&sql, &parameters)? {
             let at = place(&row)?;
-            found.push(key(&row, 2)?);
+            item_keys.push(key(&row, 2)?);
             match made_by {
                 "lacking" => front.lacking = at.item,
                 _ => front.adapted = Some(at),
@@ -214,19 +214,19 @@ fn next_behind_front(
             page(&mut front, "adapted", "band < $2", WORST, &[&band])?;
         }
     }
-    Ok((found, front))
+    Ok((item_keys, front))
 }
 
 /// Returns `FROM … WHERE …` for the items that a sample is drawn from.
 pub(crate) fn sample_condition(n: i32, among: Among) -> String {
-    let which = match among {
+    let condition = match among {
         Among::All => "true".to_owned(),
         Among::Adapted => format!("s.provenance = '{}'", Provenance::Adapted.name()),
         Among::Embeddable => {
             "(s.provenance = 'native' OR (s.provenance IN ('lacking', 'adapted') AND s.sourced AND NOT s.failed))".to_owned()
         }
     };
-    format!("FROM rehang.state_{n} AS s WHERE {which}")
+    format!("FROM rehang.state_{n} AS s WHERE {condition}")
 }
 
 /// Reads the first items of a shuffle that a sample is drawn from. Items of the shuffle by which pairs are

@@ -65,12 +65,12 @@ pub(crate) fn settle(
         }
         expect_no_rules(connection, on, "moving the vectors that serve into the table")?;
         without_vacuum(connection, &[on.clone(), format!("rehang.vector_{n}")])?;
-        let there = connection.query_opt(
+        let row = connection.query_opt(
             "SELECT format_type(atttypid, atttypmod), col_description(attrelid, attnum) FROM pg_attribute
              WHERE attrelid = $1 AND attname = $2 AND NOT attisdropped",
             &[&handle.table.oid, &column],
         )?;
-        let Some(there) = there else {
+        let Some(row) = row else {
             if let Some(root) = &handle.table.root {
                 let kind = handle.pgvector.named(&kind);
                 let why = format!(
@@ -88,12 +88,12 @@ pub(crate) fn settle(
             return moves.expect_log(connection);
         };
         let refuse = |why: String| Error::option("column", column, format!("a new column, {why}")).into();
-        let (there, said): (String, Option<String>) = (there.try_get(0)?, there.try_get(1)?);
-        let there = there.rsplit('.').next().unwrap_or(&there);
-        if there != kind {
-            return Err(refuse(format!("or one of type {kind}, not {there}")));
+        let (column_kind, comment): (String, Option<String>) = (row.try_get(0)?, row.try_get(1)?);
+        let column_kind = column_kind.rsplit('.').next().unwrap_or(&column_kind);
+        if column_kind != kind {
+            return Err(refuse(format!("or one of type {kind}, not {column_kind}")));
         }
-        if said.is_some() && settling(connection, g, on)?.iter().any(|(settling, _)| settling == column) {
+        if comment.is_some() && settling(connection, g, on)?.iter().any(|(settling, _)| settling == column) {
             return moves.expect_log(connection);
         }
         let is_used = format!("SELECT EXISTS (SELECT 1 FROM {on} WHERE {name} IS NOT NULL)");
@@ -192,17 +192,17 @@ impl Standing {
 /// `vector` or `halfvec`; otherwise one is to be made, of the old column's type.
 fn column_for(handle: &Handle, column: &str, space: &schema::SpaceRow) -> Result<ColumnOfVectors> {
     let dimension = space.record.space.dimension;
-    let made = ColumnOfVectors::beside(handle.table.is_halfvec, column, dimension);
-    let there = handle.database.run(Mode::Read, |connection| {
-        let there = connection.query_opt(
+    let new_column = ColumnOfVectors::beside(handle.table.is_halfvec, column, dimension);
+    let column_kind = handle.database.run(Mode::Read, |connection| {
+        let row = connection.query_opt(
             "SELECT format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = $1 AND attname = $2 AND NOT attisdropped",
             &[&handle.table.oid, &column],
         )?;
-        Ok(there.map(|row| row.try_get::<_, String>(0)).transpose()?)
+        Ok(row.map(|row| row.try_get::<_, String>(0)).transpose()?)
     })?;
-    let there = there.as_deref().and_then(|there| there.rsplit('.').next());
-    let other = ColumnOfVectors { is_halfvec: !made.is_halfvec, ..made.clone() };
-    Ok(if there == Some(&other.kind()) { other } else { made })
+    let column_kind = column_kind.as_deref().and_then(|kind| kind.rsplit('.').next());
+    let other = ColumnOfVectors { is_halfvec: !new_column.is_halfvec, ..new_column.clone() };
+    Ok(if column_kind == Some(&other.kind()) { other } else { new_column })
 }
 
 /// Move of a space's vectors into a column, with notes of what has changed of either since it began.
@@ -472,7 +472,7 @@ pub(crate) fn release(handle: &Handle, settled: Option<&str>) -> Result<()> {
 pub(crate) fn take_out(address: &str, options: &TableOptions) -> Result<()> {
     let database = Database::open(address, options.root_certificates.as_deref())?;
     let table = options.table.as_str();
-    let found = database.run(Mode::Read, |connection| {
+    let galleries = database.run(Mode::Read, |connection| {
         let oid = guard::seen_by_application(connection, table)?;
         guard::expect_ours_beside(connection, oid, Whose::Trusted)?;
         if !has_galleries(connection)? {
@@ -483,14 +483,14 @@ pub(crate) fn take_out(address: &str, options: &TableOptions) -> Result<()> {
              FROM rehang.gallery WHERE relation = $2 OR name = $1 ORDER BY relation = $2 DESC NULLS LAST, number";
         let rows = connection.query(sql, &[&table, &oid])?;
         let read = |row: &Row| -> Step<(i32, i32, bool, bool)> {
-            let is_it = row.try_get::<_, Option<bool>>(2)?.unwrap_or(false);
-            Ok((row.try_get(0)?, row.try_get(1)?, is_it, row.try_get(3)?))
+            let has_name_now = row.try_get::<_, Option<bool>>(2)?.unwrap_or(false);
+            Ok((row.try_get(0)?, row.try_get(1)?, has_name_now, row.try_get(3)?))
         };
         rows.iter().map(read).collect::<Step<Vec<_>>>()
     })?;
     // Galleries of that name whose tables are gone are taken out too.
-    let (gone, there): (Vec<_>, Vec<_>) = found.into_iter().partition(|found| found.3);
-    let number = match there[..] {
+    let (without_table, with_table): (Vec<_>, Vec<_>) = galleries.into_iter().partition(|gallery| gallery.3);
+    let number = match with_table[..] {
         [] => None,
         [(number, format, ..)] | [(number, format, true, _), ..] => {
             expect_format(table, format)?;
@@ -502,13 +502,13 @@ pub(crate) fn take_out(address: &str, options: &TableOptions) -> Result<()> {
             return Err(Error::conflict(format!("the gallery in {table}"), why));
         }
     };
-    if number.is_none() && gone.is_empty() {
+    if number.is_none() && without_table.is_empty() {
         if database.run(Mode::Write, |connection| drop_strays(connection, table))? {
             return Ok(());
         }
         return Err(Error::not_found("gallery", table, database.name()).advise(Remedy::AdoptTable));
     }
-    for (number, format, ..) in gone {
+    for (number, format, ..) in without_table {
         expect_format(table, format)?;
         remove(&database, number, None)?;
     }
@@ -581,13 +581,13 @@ fn remove(database: &Database, g: i32, last: Option<&Moves>) -> Result<()> {
                 if moves.with_adapted {
                     moves.list_adapted(connection)?;
                 }
-                let is_made = settling(connection, g, &moves.on)?.iter().any(|(_, said)| said == MADE);
-                let said = match moves.old.filter(|_| is_made) {
+                let is_made = settling(connection, g, &moves.on)?.iter().any(|(_, comment)| comment == MADE);
+                let comment = match moves.old.filter(|_| is_made) {
                     Some(old) => dependents::comment(connection, &moves.on, old)?,
                     None => None,
                 };
-                let said = said.map_or_else(|| "NULL".into(), |said| literal(&said));
-                connection.batch(&format!("COMMENT ON COLUMN {}.{} IS {said}", moves.on, quoted(&moves.column)))?;
+                let comment = comment.map_or_else(|| "NULL".into(), |comment| literal(&comment));
+                connection.batch(&format!("COMMENT ON COLUMN {}.{} IS {comment}", moves.on, quoted(&moves.column)))?;
             }
             (None, Some(on)) => {
                 connection.batch(&schema::end_moves(g, Some(on)))?;
@@ -606,8 +606,8 @@ fn remove(database: &Database, g: i32, last: Option<&Moves>) -> Result<()> {
         if connection.count("SELECT count(*) FROM rehang.gallery", &[])? > 0 {
             return Ok(());
         }
-        let left: String = spaces::dropped_space_numbers(connection)?.into_iter().map(schema::drop_space_tables).collect();
-        connection.batch(&(left + schema::DROP_BASE))
+        let drop_tables: String = spaces::dropped_space_numbers(connection)?.into_iter().map(schema::drop_space_tables).collect();
+        connection.batch(&(drop_tables + schema::DROP_BASE))
     })
 }
 
@@ -630,8 +630,8 @@ fn lock_as_searches_do(connection: &mut Connection, g: i32, spaces: &[schema::Sp
 /// Takes back a release that had begun: drops the column that it made, or else the indexes that were
 /// not made to their end.
 fn take_back(connection: &mut Connection, g: i32, on: &str) -> Step<()> {
-    for (column, said) in settling(connection, g, on)? {
-        if said == MADE {
+    for (column, comment) in settling(connection, g, on)? {
+        if comment == MADE {
             connection.batch(&format!("ALTER TABLE {on} DROP COLUMN {}", quoted(&column)))?;
             continue;
         }
@@ -654,11 +654,11 @@ fn settling(connection: &mut Connection, g: i32, on: &str) -> Step<Vec<(String, 
              AND right(obj_description(to_regclass($3), 'pg_class'), length(attname) + 8) = ' column ' || attname ORDER BY attnum",
         &[&on, &SETTLING, &format!("rehang.moved_{g}")],
     )?;
-    let mut found = Vec::new();
+    let mut columns = Vec::new();
     for row in &rows {
-        found.push((row.try_get(0)?, row.try_get(1)?));
+        columns.push((row.try_get(0)?, row.try_get(1)?));
     }
-    Ok(found)
+    Ok(columns)
 }
 
 /// Names the triggers of the application that an update of other columns than theirs fires.
@@ -675,10 +675,10 @@ fn triggers_of_updates(connection: &mut Connection, oid: u32) -> Step<Vec<String
 /// Tells what a release will do to the application, or has begun to do, beside everything else.
 pub(crate) fn remarks(handle: &Handle) -> Result<Vec<String>> {
     handle.database.run(Mode::Read, |connection| {
-        let mut said = Vec::new();
+        let mut sentences = Vec::new();
         let triggers = triggers_of_updates(connection, handle.table.oid)?;
         if !triggers.is_empty() {
-            said.push(format!(
+            sentences.push(format!(
                 "a release that moves the vectors into {} updates every row, and so fires {}: {}. Without superuser rights nobody can leave them out; \
                  see that they may, or release without moving and copy the vectors as you like",
                 handle.table.options.table,
@@ -686,32 +686,32 @@ pub(crate) fn remarks(handle: &Handle) -> Result<Vec<String>> {
                 triggers.join(", ")
             ));
         }
-        said.extend(remark(connection, handle.table.oid, &handle.table.options.table)?);
+        sentences.extend(remark(connection, handle.table.oid, &handle.table.options.table)?);
         if let Some(root) = &handle.table.root {
-            said.push(format!(
+            sentences.push(format!(
                 "{} is a partition of {root}, and a partition alone gets no column: before a release that moves the vectors, run ALTER TABLE {root} ADD COLUMN …, \
                  with the name and the width that the new vectors are to have",
                 handle.table.options.table
             ));
         }
-        said.extend(orphans(connection)?);
+        sentences.extend(orphans(connection)?);
         if settling(connection, handle.number, &handle.table.qualified)?.is_empty() {
-            said.extend(dependents::remarks(connection, &handle.table)?);
+            sentences.extend(dependents::remarks(connection, &handle.table)?);
         }
         let is_restored = "SELECT (to_jsonb(g) ->> 'columns')::jsonb ->> 'relation' <> g.relation::oid::text FROM rehang.gallery AS g WHERE number = $1";
         if connection.query_one(is_restored, &[&handle.number])?.try_get::<_, Option<bool>>(0)?.unwrap_or(false) {
-            said.push(format!(
+            sentences.push(format!(
                 "the gallery of {} came out of a dump: an adoption notes the numbers of its columns, by which a renaming is followed from then on",
                 handle.table.options.table
             ));
         }
         for (column, _) in settling(connection, handle.number, &handle.table.qualified)? {
-            said.push(format!(
+            sentences.push(format!(
                 "a release has begun to move the vectors into column {column:?} of {} and is at work or did not come to its end: the same release goes on, \
                  and one without moving takes it back",
                 handle.table.options.table
             ));
         }
-        Ok(said)
+        Ok(sentences)
     })
 }

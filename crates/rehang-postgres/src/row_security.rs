@@ -93,8 +93,8 @@ pub(crate) fn of_items(g: i32, table: &Table) -> String {
 
 /// Returns the statements that give the tables of a space their policies.
 pub(crate) fn of_space(g: i32, n: i32) -> String {
-    let seen = format!("rehang.seen_item_{g}(item)");
-    OF_SPACE.map(|name| policies(g, &format!("{name}_{n}"), &seen, &WRITES)).concat()
+    let is_seen = format!("rehang.seen_item_{g}(item)");
+    OF_SPACE.map(|name| policies(g, &format!("{name}_{n}"), &is_seen, &WRITES)).concat()
 }
 
 /// Returns the names of the policies of a table as SQL, in the order in which the server sorts them.
@@ -114,7 +114,7 @@ fn has_policies(writes: &[Write]) -> String {
 
 /// Returns the statement that gives one of the gallery's tables its policies, where the table
 /// is there and lacks one.
-fn policies(g: i32, on: &str, seen: &str, writes: &[Write]) -> String {
+fn policies(g: i32, on: &str, is_seen: &str, writes: &[Write]) -> String {
     let all = format!("(SELECT rehang.seen_all_{g}())");
     let more: String = writes
         .iter()
@@ -128,7 +128,7 @@ fn policies(g: i32, on: &str, seen: &str, writes: &[Write]) -> String {
     format!(
         "DO $rehang$ BEGIN IF EXISTS (SELECT 1 FROM pg_class AS c WHERE c.oid = to_regclass('rehang.{on}') AND NOT {}) THEN
              DROP POLICY IF EXISTS rehang_rows ON rehang.{on};
-             CREATE POLICY rehang_rows ON rehang.{on} USING ({all} OR {seen});
+             CREATE POLICY rehang_rows ON rehang.{on} USING ({all} OR {is_seen});
              {more}
              ALTER TABLE rehang.{on} ENABLE ROW LEVEL SECURITY;
          END IF; END $rehang$;",

@@ -606,7 +606,7 @@ REVOKE ALL ON FUNCTION rehang.changed_{g}() FROM PUBLIC;
         },
         parts_settings = parts.settings,
         parts_variables = parts.variables,
-        parts_whole = parts.whole,
+        parts_whole = parts.whole_table,
         parts_detached = parts.detached,
         parts_truncate = parts.truncate,
         parts_before = parts.before,
@@ -642,7 +642,7 @@ struct Parts {
     settings: String,
     variables: String,
     /// Code that finds which table of the gallery the trigger is about.
-    whole: String,
+    whole_table: String,
     /// Code for a table that is no partition any more.
     detached: &'static str,
     truncate: String,
@@ -661,11 +661,11 @@ impl Parts {
             return Self::default();
         }
         let count = table.key.len();
-        let each = |part: &dyn Fn(usize) -> String, between: &str| -> String {
+        let of_key = |part: &dyn Fn(usize) -> String, between: &str| -> String {
             (1..=count).map(part).collect::<Vec<_>>().join(between)
         };
         let of_row =
-            |letter: char, row: &str| each(&|at| format!("m.{letter}{at} {EQUALS} {row}_{at}"), " AND ");
+            |letter: char, row: &str| of_key(&|at| format!("m.{letter}{at} {EQUALS} {row}_{at}"), " AND ");
         let mine = "m.xact = pg_catalog.pg_current_xact_id()";
         // The rows that go are read by their own table's name, since nobody else uses them
         // and they are still there.
@@ -706,7 +706,7 @@ impl Parts {
             settings: SAME_TEXT.map(|(name, value)| format!(" SET {name} = {value}")).concat()
                 + " SET enable_seqscan = off SET row_security = off",
             variables: "    whole oid;\n    these bigint[];\n    moving record;\n".into(),
-            whole: format!(
+            whole_table: format!(
                 "    whole := (SELECT a.relid FROM pg_catalog.pg_partition_ancestors(TG_RELID) AS a
         WHERE a.relid = {0} OR a.relid = (SELECT ours.relation FROM rehang.gallery AS ours WHERE ours.number = {g}) ORDER BY a.relid <> {0} LIMIT 1);\n",
                 table.oid
@@ -747,10 +747,10 @@ impl Parts {
         RETURN NEW;
     END IF;\n",
                 of_row('o', "old"),
-                each(&|at| format!("o{at}"), ", "),
-                each(&|at| format!("n{at}"), ", "),
-                each(&|at| format!("old_{at}"), ", "),
-                each(&|at| format!("new_{at}"), ", "),
+                of_key(&|at| format!("o{at}"), ", "),
+                of_key(&|at| format!("n{at}"), ", "),
+                of_key(&|at| format!("old_{at}"), ", "),
+                of_key(&|at| format!("new_{at}"), ", "),
             ),
             moved: format!(
                 "    IF is_update AND NOT ({same_key}) THEN
@@ -793,12 +793,12 @@ impl Parts {
                 old = of_row('o', "old"),
                 new = of_row('n', "new"),
                 arrived = literal(&arrived),
-                moving_new = each(&|at| format!("moving.n{at}"), ", "),
-                new_key = each(&|at| format!("k{at} = moving.n{at}"), ", "),
-                of_old = each(&|at| format!("k{at} {EQUALS} old_{at}"), " AND "),
-                of_new = each(&|at| format!("k{at} {EQUALS} moving.n{at}"), " AND "),
-                old_is_new = each(&|at| format!("old_{at} := new_{at};"), " "),
-                same_key = each(&|at| format!("old_{at} IS NOT DISTINCT FROM new_{at}"), " AND "),
+                moving_new = of_key(&|at| format!("moving.n{at}"), ", "),
+                new_key = of_key(&|at| format!("k{at} = moving.n{at}"), ", "),
+                of_old = of_key(&|at| format!("k{at} {EQUALS} old_{at}"), " AND "),
+                of_new = of_key(&|at| format!("k{at} {EQUALS} moving.n{at}"), " AND "),
+                old_is_new = of_key(&|at| format!("old_{at} := new_{at};"), " "),
+                same_key = of_key(&|at| format!("old_{at} IS NOT DISTINCT FROM new_{at}"), " AND "),
             ),
             hash_names: ", source_hash, vector_hash",
             hashes: format!(", {}, {}", hash_of_source("new_source"), vector_hash),

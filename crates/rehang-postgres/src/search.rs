@@ -47,8 +47,8 @@ fn conditions(
         sql += &format!(" AND s.provenance = ANY('{{{}}}')", names.join(","));
     }
     for (at, (name, _)) in filter.payload.iter().enumerate() {
-        let (given, content) = field(at);
-        sql += &format!(" AND {} = {content}", handle.table.field_of("t", name, &given));
+        let (placeholder, content) = field(at);
+        sql += &format!(" AND {} = {content}", handle.table.field_of("t", name, &placeholder));
     }
     sql
 }
@@ -71,18 +71,18 @@ pub(crate) fn search_handicapped(
     filter: &Filter,
     handicap: f64,
 ) -> Result<Vec<Vec<Found>>> {
-    let known = handle.searched.lock().unwrap_or_else(PoisonError::into_inner).get(space).cloned();
-    let is_at_once = |known: &Searched| {
+    let searched = handle.searched.lock().unwrap_or_else(PoisonError::into_inner).get(space).cloned();
+    let is_at_once = |searched: &Searched| {
         queries.rows() <= TOGETHER
-            && rehang_clock::now() < known.until
-            && check::queries(&known.row.record.space, queries).is_ok()
+            && rehang_clock::now() < searched.until
+            && check::queries(&searched.row.record.space, queries).is_ok()
     };
-    if let Some(known) = known.filter(is_at_once) {
-        let found = handle.database.run(Mode::ReadAtOnce, |connection| {
-            search_in(connection, handle, &known, queries, k, filter, handicap, Some(space))
+    if let Some(searched) = searched.filter(is_at_once) {
+        let hits = handle.database.run(Mode::ReadAtOnce, |connection| {
+            search_in(connection, handle, &searched, queries, k, filter, handicap, Some(space))
         });
-        match found {
-            Ok(Some(found)) => return Ok(found),
+        match hits {
+            Ok(Some(hits)) => return Ok(hits),
             // The name is of a space of another kind by now, or of none.
             Ok(None) => {}
             Err(error) if error.is_conflict() => {}
@@ -92,7 +92,7 @@ pub(crate) fn search_handicapped(
     handle.database.run(Mode::Read, |connection| {
         let row = find(connection, handle, space)?;
         check::queries(&row.record.space, queries)?;
-        let known = Searched {
+        let searched = Searched {
             compared_from: compared_from(connection, handle, &row)?,
             row,
             until: rehang_clock::now() + LOOKED_AT_FOR,
@@ -101,8 +101,8 @@ pub(crate) fn search_handicapped(
             .searched
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .insert(space.to_owned(), known.clone());
-        Ok(search_in(connection, handle, &known, queries, k, filter, handicap, None)?.unwrap_or_default())
+            .insert(space.to_owned(), searched.clone());
+        Ok(search_in(connection, handle, &searched, queries, k, filter, handicap, None)?.unwrap_or_default())
     })
 }
 
@@ -137,10 +137,10 @@ pub(crate) fn search_fused(
     let queries: Vec<(&Vector, &Vector)> = old_queries.iter().zip(&new_queries).collect();
     let mut all = Vec::with_capacity(queries.len());
     for queries in queries.chunks(TOGETHER) {
-        let asked: Vec<(&str, Vec<&dyn Parameter>)> = queries
+        let statements: Vec<(&str, Vec<&dyn Parameter>)> = queries
             .iter()
             .map(|&(old, new)| {
-                let given: Vec<&dyn Parameter> = vec![
+                let parameters: Vec<&dyn Parameter> = vec![
                     &handle.number,
                     &fusion,
                     &spaces.old.name,
@@ -150,11 +150,11 @@ pub(crate) fn search_fused(
                     new,
                     &limit,
                 ];
-                (sql.as_str(), given)
+                (sql.as_str(), parameters)
             })
             .collect();
         all.extend(handle.database.run(Mode::ReadAtOnce, |connection| {
-            let answers = connection.query_all("", &asked)?;
+            let answers = connection.query_all("", &statements)?;
             answers.iter().map(|answer| answer.iter().map(hit).collect()).collect::<Step<Vec<Vec<Found>>>>()
         })?);
     }
@@ -172,22 +172,22 @@ const TOGETHER: usize = 16;
 fn search_in(
     connection: &mut Connection,
     handle: &Handle,
-    known: &Searched,
+    searched: &Searched,
     queries: &Matrix,
     k: usize,
     filter: &Filter,
     handicap: f64,
     name: Option<&str>,
 ) -> Step<Option<Vec<Vec<Found>>>> {
-    let Searched { row: space, compared_from, .. } = known;
+    let Searched { row: space, compared_from, .. } = searched;
     let is_exact = k >= *compared_from;
     let vectors =
         SpaceVectors::for_space(handle, space, !filter.labels.is_empty() || !filter.payload.is_empty());
     let limit = row_limit(k);
     let (names, contents): (Vec<String>, Vec<Value>) = filter.payload.iter().cloned().unzip();
-    let (adapted, others) = filter.adapted_and_others();
+    let (adapted, not_adapted) = filter.adapted_and_others();
     // The rows of an index come in the order of their distances without a handicap.
-    let is_mixed = handicap != 0.0 && !adapted.is_empty() && !others.is_empty();
+    let is_mixed = handicap != 0.0 && !adapted.is_empty() && !not_adapted.is_empty();
     let mut parameters: Vec<&dyn Parameter> = Vec::new();
     let (walked, states, measured);
     let ordered = vectors.ordered_by();
@@ -245,24 +245,24 @@ fn search_in(
     let mut all = Vec::with_capacity(rows.len());
     for rows in rows.chunks(TOGETHER) {
         let vectors: Vec<Vector> = rows.iter().map(|row| Vector::from(queries.row(*row).to_vec())).collect();
-        let mut asked: Vec<(&str, Vec<&dyn Parameter>)> = name
+        let mut statements: Vec<(&str, Vec<&dyn Parameter>)> = name
             .iter()
             .map(|name| (of_name.as_str(), vec![&handle.number as &dyn Parameter, name]))
             .collect();
-        asked.extend(vectors.iter().map(|query| {
-            let given: [&dyn Parameter; 2] = [query, &limit];
-            (sql.as_str(), given.into_iter().chain(parameters.iter().copied()).collect())
+        statements.extend(vectors.iter().map(|query| {
+            let query_parameters: [&dyn Parameter; 2] = [query, &limit];
+            (sql.as_str(), query_parameters.into_iter().chain(parameters.iter().copied()).collect())
         }));
-        let mut answers = connection.query_all(&before, &asked)?.into_iter();
+        let mut answers = connection.query_all(&before, &statements)?.into_iter();
         if name.is_some() {
-            let now = answers.next().unwrap_or_default().first().map(spaces::read).transpose()?;
-            if now.is_none_or(|now| !now.is_searched_as(space)) {
+            let space_now = answers.next().unwrap_or_default().first().map(spaces::read).transpose()?;
+            if space_now.is_none_or(|space_now| !space_now.is_searched_as(space)) {
                 return Ok(None);
             }
         }
         for (row, answer) in rows.iter().zip(answers) {
             let is_blind = is_cosine && queries.row(*row).iter().all(|number| *number == 0.0);
-            let mut found = Vec::with_capacity(answer.len());
+            let mut hits = Vec::with_capacity(answer.len());
             for row in answer {
                 let mut hit = hit(&row)?;
                 if hit.distance.is_nan() {
@@ -273,10 +273,10 @@ fn search_in(
                     }
                     hit.distance = 1.0;
                 }
-                found.push(hit);
+                hits.push(hit);
             }
-            found.sort_by(|a, b| a.distance.total_cmp(&b.distance).then(a.key.cmp(&b.key)));
-            all.push(found);
+            hits.sort_by(|a, b| a.distance.total_cmp(&b.distance).then(a.key.cmp(&b.key)));
+            all.push(hits);
         }
     }
     Ok(Some(all))
@@ -342,9 +342,9 @@ fn needs_no_index(connection: &mut Connection, handle: &Handle, space: &SpaceRow
 fn index_of(connection: &mut Connection, handle: &Handle, space: &SpaceRow) -> Step<Option<String>> {
     let column = space.in_column.as_deref().unwrap_or("value");
     let (on, distance) = (table_of(handle, space), space.record.space.distance);
-    let found = index_over(connection, &on, column, distance)?;
-    if found.is_some() || space.in_column.is_none() || !handle.table.is_partitioned {
-        return Ok(found);
+    let index = index_over(connection, &on, column, distance)?;
+    if index.is_some() || space.in_column.is_none() || !handle.table.is_partitioned {
+        return Ok(index);
     }
     // An application may have made an index of each partition and none of the whole,
     // which searches use as well.
@@ -370,7 +370,7 @@ fn index_over(
     column: &str,
     distance: Distance,
 ) -> Step<Option<String>> {
-    let found = connection.query_opt(
+    let row = connection.query_opt(
         "SELECT i.indexrelid::regclass::text FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
              JOIN pg_am m ON m.oid = c.relam JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
              JOIN pg_opclass o ON o.oid = i.indclass[0]
@@ -379,7 +379,7 @@ fn index_over(
          ORDER BY c.relname ~ '^vector_[0-9]+_nearest$' DESC, c.relname LIMIT 1",
         &[&on, &column, &operator(distance).1],
     )?;
-    Ok(found.map(|row| row.try_get(0)).transpose()?)
+    Ok(row.map(|row| row.try_get(0)).transpose()?)
 }
 
 fn table_of(handle: &Handle, space: &SpaceRow) -> String {
@@ -453,9 +453,9 @@ fn index_partitions(handle: &Handle, of: &ColumnOfVectors, distance: Distance) -
             let read = |row: &Row| Step::Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?));
             rows.iter().map(read).collect::<Step<Vec<(String, Option<String>, bool)>>>()
         })?;
-        for (table, whole, is_leaf) in &tables {
-            let of_whole = whole.as_ref().map(|whole| part_index(handle, whole, column, distance));
-            let of_whole = match of_whole.transpose()? {
+        for (table, parent, is_leaf) in &tables {
+            let parent_index = parent.as_ref().map(|parent| part_index(handle, parent, column, distance));
+            let parent_index = match parent_index.transpose()? {
                 None => None,
                 Some(Some((index, _))) => Some(index),
                 // The table came with its index meanwhile: the next round sees it.
@@ -476,8 +476,8 @@ fn index_partitions(handle: &Handle, of: &ColumnOfVectors, distance: Distance) -
                     part_index(handle, table, column, distance)?.map(|(index, _)| index)
                 }
             };
-            if let (Some(whole), Some(index)) = (of_whole, index) {
-                let attach = format!("ALTER INDEX {whole} ATTACH PARTITION {index}");
+            if let (Some(parent_index), Some(index)) = (parent_index, index) {
+                let attach = format!("ALTER INDEX {parent_index} ATTACH PARTITION {index}");
                 handle.database.run(Mode::Write, |connection| connection.batch(&attach))?;
             }
         }
@@ -491,7 +491,7 @@ fn index_partitions(handle: &Handle, of: &ColumnOfVectors, distance: Distance) -
 /// has been made to its end.
 fn part_index(handle: &Handle, on: &str, column: &str, distance: Distance) -> Result<Option<(String, bool)>> {
     handle.database.run(Mode::Read, |connection| {
-        let found = connection.query_opt(
+        let row = connection.query_opt(
             "SELECT i.indexrelid::regclass::text, c.relispartition FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
                  JOIN pg_am m ON m.oid = c.relam JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
                  JOIN pg_opclass o ON o.oid = i.indclass[0]
@@ -500,7 +500,7 @@ fn part_index(handle: &Handle, on: &str, column: &str, distance: Distance) -> Re
              ORDER BY c.relispartition DESC, i.indisvalid DESC, c.relname LIMIT 1",
             &[&on, &column, &operator(distance).1],
         )?;
-        found.map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).transpose()
+        row.map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).transpose()
     })
 }
 
@@ -671,7 +671,7 @@ fn build_by(
 }
 
 pub(crate) fn rebuild(handle: &Handle, space: &str) -> Result<()> {
-    let found = handle.database.run(Mode::Read, |connection| {
+    let index_and_number = handle.database.run(Mode::Read, |connection| {
         let row = find(connection, handle, space)?;
         if row.in_column.is_some() {
             let index = index_of(connection, handle, &row)?;
@@ -682,7 +682,7 @@ pub(crate) fn rebuild(handle: &Handle, space: &str) -> Result<()> {
         }
         Ok(index_of(connection, handle, &row)?.map(|index| (index, row.number)))
     })?;
-    let Some((index, n)) = found else { return Ok(()) };
+    let Some((index, n)) = index_and_number else { return Ok(()) };
     let sql = format!("REINDEX INDEX CONCURRENTLY {index}");
     let again = |in_parallel: bool| {
         let built = build_by(handle, &sql, FOR_EVER, in_parallel, &|_, _| true);
@@ -742,8 +742,8 @@ pub(crate) fn recall(handle: &Handle, space: &str, samples: usize, k: usize) -> 
         let everything = Filter::default();
         let until = rehang_clock::now();
         let mut found_from = |compared_from: usize| -> Step<Vec<Vec<Found>>> {
-            let known = Searched { row: row.clone(), compared_from, until };
-            Ok(search_in(connection, handle, &known, &queries, k, &everything, 0.0, None)?
+            let searched = Searched { row: row.clone(), compared_from, until };
+            Ok(search_in(connection, handle, &searched, &queries, k, &everything, 0.0, None)?
                 .unwrap_or_default())
         };
         Ok(share_found(found_from(0)?.iter().zip(&found_from(usize::MAX)?)))
@@ -786,18 +786,18 @@ pub(crate) fn health(handle: &Handle, space: &str) -> Result<IndexHealth> {
         let kind = if is_exact { IndexKind::Exact } else { IndexKind::Graph };
         let mut health = IndexHealth::new(kind, vectors as usize);
         if let Some(index) = index.filter(|_| !is_exact) {
-            let found = connection.query_one(
+            let statistics = connection.query_one(
                 "SELECT pg_relation_size(to_regclass($1)), coalesce((SELECT n_dead_tup FROM pg_stat_all_tables WHERE relid = to_regclass($2)), 0),
                      obj_description(to_regclass($1), 'pg_class')",
                 &[&index, &table_of(handle, &row)],
             )?;
-            health.bytes = found.try_get::<_, i64>(0)?.max(0) as usize;
+            health.bytes = statistics.try_get::<_, i64>(0)?.max(0) as usize;
             health.built = vectors as usize;
-            health.overwritten = found.try_get::<_, i64>(1)?.max(0) as usize;
-            let when_made = found.try_get::<_, Option<String>>(2)?.and_then(|comment| {
+            health.overwritten = statistics.try_get::<_, i64>(1)?.max(0) as usize;
+            let when_made = statistics.try_get::<_, Option<String>>(2)?.and_then(|comment| {
                 comment.strip_prefix(MADE_WITH)?.split_once(' ')?.0.parse::<f64>().ok()
             });
-            health.growth = when_made.map(|made| health.bytes as f64 / vectors as f64 / made);
+            health.growth = when_made.map(|bytes| health.bytes as f64 / vectors as f64 / bytes);
         }
         Ok(health)
     })

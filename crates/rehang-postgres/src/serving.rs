@@ -137,7 +137,7 @@ pub(crate) fn vector_type(handle: &Handle, spaces: &[SpaceRow]) -> String {
     let mut types: Vec<String> = spaces.iter().map(type_of).collect();
     types.dedup();
     match &types[..] {
-        [one] if one.starts_with("halfvec") => one.clone(),
+        [kind] if kind.starts_with("halfvec") => kind.clone(),
         _ => "vector".to_owned(),
     }
 }

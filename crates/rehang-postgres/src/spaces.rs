@@ -113,10 +113,10 @@ pub(crate) fn create(handle: &Handle, space: &Space, written_as: Provenance) -> 
     let row = handle.database.run(Mode::Write, |connection| {
         // Spaces are made one at a time: the function of the triggers is written from all spaces.
         handle.lock(connection)?;
-        let there = all(connection, handle.number)?;
-        if let Some(there) = there.into_iter().find(|there| there.record.space.name == space.name) {
-            same_space(&there.record, space, written_as)?;
-            return Ok(there);
+        let rows = all(connection, handle.number)?;
+        if let Some(row) = rows.into_iter().find(|row| row.record.space.name == space.name) {
+            same_space(&row.record, space, written_as)?;
+            return Ok(row);
         }
         expect_no_newer(connection, handle)?;
         // Something that another role put where the gallery's tables are to be is not taken for one of them.
@@ -202,20 +202,20 @@ fn renew_view_for(
     is_wanted: bool,
 ) -> Step<()> {
     let name = format!("rehang.serving_{}", handle.number);
-    let there = connection.query_one(
+    let view_row = connection.query_one(
         "SELECT coalesce(array_agg(attname::text ORDER BY attnum), '{}'), coalesce(array_agg(format_type(atttypid, atttypmod) ORDER BY attnum), '{}'),
              EXISTS (SELECT 1 FROM pg_depend AS d JOIN pg_rewrite AS r ON r.oid = d.objid AND d.classid = 'pg_rewrite'::regclass
                  WHERE d.refobjid = to_regclass($1) AND r.ev_class <> to_regclass($1))
          FROM pg_attribute WHERE attrelid = to_regclass($1) AND attnum > 0",
         &[&name],
     )?;
-    let (names, kinds): (Vec<String>, Vec<String>) = (there.try_get(0)?, there.try_get(1)?);
+    let (names, kinds): (Vec<String>, Vec<String>) = (view_row.try_get(0)?, view_row.try_get(1)?);
     let kind = kinds.get(handle.table.key.len()).and_then(|kind| kind.rsplit('.').next());
     let spaces = all(connection, handle.number)?;
     let mut wanted = serving::vector_type(handle, &spaces);
     let has_names = names == serving::view_columns(handle);
     // Any vector can be cast to the plain type.
-    if has_names && kind == Some("vector") && (!is_wanted || there.try_get::<_, bool>(2)?) {
+    if has_names && kind == Some("vector") && (!is_wanted || view_row.try_get::<_, bool>(2)?) {
         "vector".clone_into(&mut wanted);
     }
     if has_names && kind == Some(wanted.as_str()) {
@@ -302,7 +302,7 @@ fn list_states(handle: &Handle, row: &SpaceRow) -> Result<()> {
                  SELECT i.key, i.revision, i.source_revision, {provenance}, i.sourced FROM page AS i {from} ON CONFLICT DO NOTHING)
          SELECT max(key) FROM page"
     );
-    let left = format!("SELECT EXISTS (SELECT 1 FROM rehang.item_{g} AS i WHERE {lacks})");
+    let left_sql = format!("SELECT EXISTS (SELECT 1 FROM rehang.item_{g} AS i WHERE {lacks})");
     until_writers_end(handle, || {
         let mut after = -1_i64;
         loop {
@@ -317,10 +317,10 @@ fn list_states(handle: &Handle, row: &SpaceRow) -> Result<()> {
             let Some(last) = last else { break };
             after = last;
         }
-        let left = handle
+        let is_any_left = handle
             .database
-            .run(Mode::Read, |connection| Ok(connection.query_one(&left, &[])?.try_get::<_, bool>(0)?))?;
-        Ok(!left)
+            .run(Mode::Read, |connection| Ok(connection.query_one(&left_sql, &[])?.try_get::<_, bool>(0)?))?;
+        Ok(!is_any_left)
     })
 }
 
@@ -397,11 +397,11 @@ pub(crate) fn wait_for_writers(handle: &Handle) -> Result<()> {
                  AND mode = 'RowExclusiveLock' AND granted AND pid IS DISTINCT FROM pg_backend_pid()",
             &[&oid],
         )?;
-        let mut found = Vec::new();
+        let mut transactions = Vec::new();
         for row in &rows {
-            found.push((row.try_get(0)?, row.try_get(1)?));
+            transactions.push((row.try_get(0)?, row.try_get(1)?));
         }
-        Ok(found)
+        Ok(transactions)
     };
     let mut waiting = handle.database.run(Mode::Read, writers)?;
     let began = rehang_clock::now();
@@ -419,8 +419,8 @@ pub(crate) fn wait_for_writers(handle: &Handle) -> Result<()> {
         }
         rehang_clock::wait(pause);
         pause = (pause * 2).min(Duration::from_millis(250));
-        let now = handle.database.run(Mode::Read, writers)?;
-        waiting.retain(|writer| now.contains(writer));
+        let writers_now = handle.database.run(Mode::Read, writers)?;
+        waiting.retain(|writer| writers_now.contains(writer));
     }
     Ok(())
 }
@@ -436,15 +436,15 @@ pub(crate) fn drop_space(handle: &Handle, name: &str) -> Result<()> {
             return Ok(None);
         };
         expect_no_newer(connection, handle)?;
-        let gone = spaces.remove(at);
-        connection.execute("DELETE FROM rehang.space WHERE number = $1", &[&gone.number])?;
+        let space = spaces.remove(at);
+        connection.execute("DELETE FROM rehang.space WHERE number = $1", &[&space.number])?;
         connection.execute(
             "DELETE FROM rehang.document WHERE gallery = $1 AND name = $2",
-            &[&handle.number, &schema::claim_turns_document(gone.number)],
+            &[&handle.number, &schema::claim_turns_document(space.number)],
         )?;
         connection.batch(&paid::tables(&handle.table, &spaces, &handle.pgvector))?;
         connection.batch(&schema::trigger_function(handle.number, &handle.table, &spaces))?;
-        Ok(Some(gone.number))
+        Ok(Some(space.number))
     })?;
     if dropped.is_none() {
         return Ok(());
@@ -504,9 +504,9 @@ pub(crate) fn switch_serving(handle: &Handle, from: &str, to: &str) -> Result<()
     handle.database.run(Mode::Write, |connection| {
         let space = find_kept(connection, handle, to)?;
         match lock_serving(connection, handle)?.unwrap_or_default() {
-            there if there == to => Ok(()),
-            there if there == from => serve(connection, handle, &space),
-            there => Err(another_serves(from, to, &there).into()),
+            serving if serving == to => Ok(()),
+            serving if serving == from => serve(connection, handle, &space),
+            serving => Err(another_serves(from, to, &serving).into()),
         }
     })
 }
@@ -541,11 +541,11 @@ fn set_document_in(
     // The first writer of a document keeps others from it, also where the document is not there yet.
     connection
         .query("SELECT 1 FROM rehang.gallery WHERE number = $1 FOR NO KEY UPDATE", &[&handle.number])?;
-    let there = connection.query_opt(
+    let row = connection.query_opt(
         "SELECT version FROM rehang.document WHERE gallery = $1 AND name = $2",
         &[&handle.number, &name],
     )?;
-    let version = there.map(|row| row.try_get::<_, i64>(0)).transpose()?.map(|version| version.max(0) as u64);
+    let version = row.map(|row| row.try_get::<_, i64>(0)).transpose()?.map(|version| version.max(0) as u64);
     let next = next_version(name, expected, version)?;
     connection.execute(
         "INSERT INTO rehang.document (gallery, name, version, text) VALUES ($1, $2, $3, $4)

@@ -216,8 +216,8 @@ impl Ledger for PostgresStore {
         clear_failures(space: &str) -> u64 => vectors::clear_failures;
         errors(space: &str, limit: usize) -> Vec<(f32, f32)> => vectors::errors;
         set_document(name: &str, expected: Option<u64>, text: &str) -> u64 => spaces::set_document;
-        keep_bridge(kept: Option<(&str, &Bridge)>) -> () => bridge::keep;
-        keep_map(space: &str, kept: Option<(Epoch, &str, &Adapter)>) -> Option<String> => map::keep;
+        keep_bridge(bridge: Option<(&str, &Bridge)>) -> () => bridge::keep;
+        keep_map(space: &str, map: Option<(Epoch, &str, &Adapter)>) -> Option<String> => map::keep;
     }
 
     passed_on_in_step! {
@@ -276,11 +276,11 @@ impl Examined for PostgresStore {
     }
 
     fn remarks(&self) -> Result<Vec<String>> {
-        let mut said: Vec<String> = self.0.pgvector.risk().into_iter().collect();
-        said.extend(adoption::remarks_on_partitions(&self.0)?);
-        said.extend(release::remarks(&self.0)?);
-        said.extend(map::remarks(&self.0)?);
-        Ok(said)
+        let mut sentences: Vec<String> = self.0.pgvector.risk().into_iter().collect();
+        sentences.extend(adoption::remarks_on_partitions(&self.0)?);
+        sentences.extend(release::remarks(&self.0)?);
+        sentences.extend(map::remarks(&self.0)?);
+        Ok(sentences)
     }
 
     fn foresee_searches(&self, space: &Space) -> Result<Option<String>> {

@@ -172,11 +172,11 @@ impl Table {
             .query_one("SELECT pg_catalog.to_regclass($1)::pg_catalog.oid", &[&options.table])
             .map_err(|failure| {
                 let expected = "a name as SQL writes it: schema.name or name, each in double quotes where it is not of small letters";
-                wrong_for_good(failure, |said| Error::option("table", &options.table, format!("{expected} ({said})")))
+                wrong_for_good(failure, |message| Error::option("table", &options.table, format!("{expected} ({message})")))
             })?
             .try_get::<_, Option<u32>>(0)?;
         guard::see_as_ours(connection)?;
-        let found = connection.query_opt(
+        let row = connection.query_opt(
             "SELECT c.oid, c.relkind::text, c.relpersistence::text, n.nspname::text, c.relname::text, row_security_active(c.oid),
                  coalesce((SELECT sum(greatest(part.reltuples, 0)) FROM pg_partition_tree(c.oid) AS p JOIN pg_class AS part ON part.oid = p.relid), c.reltuples)::float8,
                  EXISTS (SELECT 1 FROM pg_inherits WHERE inhparent = c.oid) AND c.relkind = 'r',
@@ -185,7 +185,7 @@ impl Table {
              FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = $1",
             &[&oid],
         )?;
-        let Some(found) = found else {
+        let Some(row) = row else {
             // Capital letters are lost where a name is not quoted.
             let like = connection.query_opt(
                 "SELECT concat(CASE WHEN n.nspname <> 'public' THEN format('%I.', n.nspname) END, format('%I', c.relname)) FROM pg_class AS c
@@ -200,11 +200,11 @@ impl Table {
             return Err(Error::not_found("table", &options.table, place).into());
         };
         let refuse = |why: &str| Error::option("table", &options.table, why);
-        let kind: String = found.try_get(1)?;
-        let root: Option<String> = found.try_get(8)?;
+        let kind: String = row.try_get(1)?;
+        let root: Option<String> = row.try_get(8)?;
         match (kind.as_str(), &root) {
             ("r", _) => {}
-            ("p", None) => expect_partitions(connection, options, found.try_get(0)?)?,
+            ("p", None) => expect_partitions(connection, options, row.try_get(0)?)?,
             ("p", Some(root)) => {
                 let why = format!(
                     "a whole table or a partition without partitions of its own: name {root}, which this one is a part of, or one of the tables that \
@@ -218,7 +218,7 @@ impl Table {
             ("f", _) => return Err(refuse("a table of this server, not a foreign one").into()),
             _ => return Err(refuse("a table").into()),
         }
-        match found.try_get::<_, String>(2)?.as_str() {
+        match row.try_get::<_, String>(2)?.as_str() {
             "t" => return Err(refuse("a table that lasts, not a temporary one").into()),
             "u" => {
                 let why = "a table that is logged (ALTER TABLE … SET LOGGED): a crash empties an unlogged one, and its gallery would go on without it";
@@ -226,23 +226,23 @@ impl Table {
             }
             _ => {}
         }
-        if found.try_get::<_, bool>(7)? {
+        if row.try_get::<_, bool>(7)? {
             return Err(refuse("a table that no other inherits from: rows of the others are seen through it and are not its own").into());
         }
-        if found.try_get::<_, bool>(5)? {
+        if row.try_get::<_, bool>(5)? {
             let why = format!(
                 "a table whose row security does not hold for {}, since a gallery has to see every row: connect as the owner of the table, with NO FORCE \
                  ROW LEVEL SECURITY, or as a role with BYPASSRLS. What other roles find by rehang.search is what their policies show them",
-                found.try_get::<_, String>(9)?
+                row.try_get::<_, String>(9)?
             );
             return Err(refuse(&why).into());
         }
-        let (schema, name): (String, String) = (found.try_get(3)?, found.try_get(4)?);
-        let oid: u32 = found.try_get(0)?;
+        let (schema, name): (String, String) = (row.try_get(3)?, row.try_get(4)?);
+        let oid: u32 = row.try_get(0)?;
         let columns = columns(connection, oid)?;
         let column = |option: &str, name: &str| -> Result<Column> {
-            let there = columns.iter().find(|column| column.name == name).cloned();
-            there.ok_or_else(|| {
+            let named_column = columns.iter().find(|column| column.name == name).cloned();
+            named_column.ok_or_else(|| {
                 let names: Vec<&str> = columns.iter().map(|column| column.name.as_str()).collect();
                 Error::option(option, name, format!("a column of {}: {}", options.table, names.join(", ")))
             })
@@ -264,10 +264,10 @@ impl Table {
                 );
                 return Err(Error::option(option, text, why).into());
             }
-            if let Some(seen) = columns.iter().find(|column| column.is_virtual && names(text, &column.name)) {
+            if let Some(virtual_column) = columns.iter().find(|column| column.is_virtual && names(text, &column.name)) {
                 let why = format!(
                     "no virtual column ({:?}), which triggers do not see; give the expression that it is generated by",
-                    seen.name
+                    virtual_column.name
                 );
                 return Err(Error::option(option, text, why).into());
             }
@@ -310,7 +310,7 @@ impl Table {
             .cloned()
             .collect();
         let used = key.iter().map(|column| &column.name).chain(&options.vector);
-        let root: Option<String> = found.try_get(8)?;
+        let root: Option<String> = row.try_get(8)?;
         let collations = key.iter().filter_map(|column| column.collation.as_ref());
         let has_quote =
             used.chain([&schema, &name]).chain(collations).chain(&root).any(|name| name.contains("$rehang$"));
@@ -331,29 +331,29 @@ impl Table {
             dimension,
             is_halfvec: vector.is_some_and(|column| type_of(&column).starts_with("halfvec")),
             is_source_column,
-            rows: found.try_get::<_, f64>(6)?.max(0.0) as u64,
+            rows: row.try_get::<_, f64>(6)?.max(0.0) as u64,
         };
         // A wrong expression fails here, and not in a trigger.
         let parts = [
             ("source", &options.source, table.source_of("t")),
             ("condition", &options.condition, table.is_item("t")),
         ];
-        for (option, given, part) in parts {
-            let Some(given) = given else { continue };
+        for (option, text, part) in parts {
+            let Some(text) = text else { continue };
             let expected = match option {
                 "source" => "a column, or an SQL expression of the table's columns",
                 _ => "an SQL condition on the table's columns",
             };
-            let refuse = |said: &str| {
+            let refuse = |reason: &str| {
                 // A name that is in no schema of the server's is not seen by the triggers either.
-                let more = if said.contains("does not exist") && !said.starts_with("column") {
+                let more = if reason.contains("does not exist") && !reason.starts_with("column") {
                     "; what is not the server's own is named with its schema, as in public.unaccent(title) or title OPERATOR(public.||) body"
                 } else {
                     ""
                 };
-                Error::option(option, given, format!("{expected} ({said}{more})"))
+                Error::option(option, text, format!("{expected} ({reason}{more})"))
             };
-            if given.contains("$rehang$") {
+            if text.contains("$rehang$") {
                 return Err(refuse("$rehang$ is the quote of the triggers' function").into());
             }
             let probe = format!("SELECT {part} FROM {} AS t LIMIT 0", table.qualified);
@@ -395,15 +395,15 @@ impl Table {
         oid: u32,
         columns: &BTreeMap<String, i16>,
     ) -> Step<Option<Self>> {
-        let there = connection.query_opt(
+        let table_row = connection.query_opt(
             "SELECT format('%I.%I', n.nspname, c.relname), c.relkind = 'p' FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
              WHERE c.oid = $1",
             &[&oid],
         )?;
-        let Some(there) = there else { return Ok(None) };
-        let now = self::columns(connection, oid)?;
+        let Some(table_row) = table_row else { return Ok(None) };
+        let present_columns = self::columns(connection, oid)?;
         let of_now = |was: &String| {
-            now.iter()
+            present_columns.iter()
                 .find(|column| columns.get(was) == Some(&column.number))
                 .map(|column| column.name.clone())
         };
@@ -428,14 +428,14 @@ impl Table {
             });
         }
         let vector = options.vector.as_ref().and_then(of_now);
-        let column = now.iter().find(|column| Some(&column.name) == vector.as_ref());
+        let column = present_columns.iter().find(|column| Some(&column.name) == vector.as_ref());
         let is_halfvec = column.is_some_and(|column| type_of(column).starts_with("halfvec"));
         let dimension = column.and_then(|column| vector_width(column).ok().flatten());
         Ok(Some(Self {
             oid,
-            qualified: there.try_get(0)?,
+            qualified: table_row.try_get(0)?,
             root: None,
-            is_partitioned: there.try_get(1)?,
+            is_partitioned: table_row.try_get(1)?,
             options: TableOptions { table: options.table.clone(), vector, ..TableOptions::default() },
             key,
             numbers: columns.clone(),
@@ -456,9 +456,9 @@ impl Table {
         let source = self.options.source.as_ref().filter(|_| !self.is_source_column);
         for (option, text) in [("source", source), ("condition", self.options.condition.as_ref())] {
             let Some(text) = text else { continue };
-            let refuse = |said: &str| {
+            let refuse = |reason: &str| {
                 let expected = format!(
-                    "made of its own row alone, since triggers see no other change ({said}); write what it depends on into a column of the \
+                    "made of its own row alone, since triggers see no other change ({reason}); write what it depends on into a column of the \
                      table, and mark a function of your own IMMUTABLE if its arguments are all that it goes by"
                 );
                 Error::option(option, text, expected)
@@ -472,8 +472,8 @@ impl Table {
                 ))
                 .and_then(|()| connection.query_opt(CHANGES_BY_ITSELF, &[]));
             connection.batch("ROLLBACK TO scratch")?;
-            let found = tried.map_err(|failure| wrong_for_good(failure, refuse))?;
-            if let Some(row) = found {
+            let row = tried.map_err(|failure| wrong_for_good(failure, refuse))?;
+            if let Some(row) = row {
                 return Err(refuse(&format!("{} changes by itself", row.try_get::<_, String>(0)?)).into());
             }
         }
@@ -542,11 +542,11 @@ impl Table {
         format!("(SELECT to_json(this)::text FROM (SELECT {}) AS this)", columns.join(", "))
     }
 
-    /// Returns one field of a payload by its name, which SQL has as `given`, as `jsonb`. No
+    /// Returns one field of a payload by its name, which SQL has as `placeholder`, as `jsonb`. No
     /// other field is looked at.
-    pub(crate) fn field_of(&self, row: &str, name: &str, given: &str) -> String {
+    pub(crate) fn field_of(&self, row: &str, name: &str, placeholder: &str) -> String {
         if let Some(payload) = &self.options.payload {
-            return format!("({row}.{}::jsonb -> {given})", quoted(payload));
+            return format!("({row}.{}::jsonb -> {placeholder})", quoted(payload));
         }
         let column = self.others.iter().find(|column| column.name == name);
         column.map_or("NULL::jsonb".into(), |column| {
@@ -557,7 +557,7 @@ impl Table {
     /// Returns the id of an item as text: its key, or a JSON list where the key has several columns.
     pub(crate) fn id_of(&self, row: &str) -> String {
         match &self.key[..] {
-            [one] => text_of(one, row),
+            [column] => text_of(column, row),
             several => {
                 let texts: Vec<String> = several.iter().map(|column| text_of(column, row)).collect();
                 format!("jsonb_build_array({})::text", texts.join(", "))
@@ -618,7 +618,7 @@ impl Table {
     /// Returns the values of the key's columns from the text of an id.
     pub(crate) fn key_from(&self, id: &str) -> Vec<String> {
         match &self.key[..] {
-            [one] => vec![format!("({id})::{}", one.kind)],
+            [column] => vec![format!("({id})::{}", column.kind)],
             several => {
                 let columns = several.iter().enumerate();
                 columns.map(|(at, column)| format!("(({id})::jsonb ->> {at})::{}", column.kind)).collect()
@@ -662,8 +662,8 @@ fn expect_partitions(connection: &mut Connection, options: &TableOptions, oid: u
 fn names(expression: &str, column: &str) -> bool {
     let is_part = |letter: char| letter.is_alphanumeric() || letter == '_';
     let (expression, column) = (expression.to_lowercase(), column.to_lowercase());
-    expression.match_indices(&column).any(|(at, found)| {
-        !expression[..at].ends_with(is_part) && !expression[at + found.len()..].starts_with(is_part)
+    expression.match_indices(&column).any(|(at, matched)| {
+        !expression[..at].ends_with(is_part) && !expression[at + matched.len()..].starts_with(is_part)
     })
 }
 
@@ -673,14 +673,14 @@ fn wrong_for_good(failure: StepError, as_option: impl FnOnce(&str) -> Error) -> 
     let StepError::Server(error) = &failure else { return failure };
     match error.as_db_error() {
         // The statement takes parameters, which the expression does not have.
-        Some(said) if *said.code() == SqlState::PROTOCOL_VIOLATION => as_option(said.message()).into(),
+        Some(report) if *report.code() == SqlState::PROTOCOL_VIOLATION => as_option(report.message()).into(),
         // 42: syntax and names; 22: values; 0A: what cannot be there. A missing right is not
         // the expression's fault.
-        Some(said)
-            if ["42", "22", "0A"].contains(&&said.code().code()[..2])
-                && *said.code() != SqlState::INSUFFICIENT_PRIVILEGE =>
+        Some(report)
+            if ["42", "22", "0A"].contains(&&report.code().code()[..2])
+                && *report.code() != SqlState::INSUFFICIENT_PRIVILEGE =>
         {
-            as_option(said.message().lines().next().unwrap_or_default()).into()
+            as_option(report.message().lines().next().unwrap_or_default()).into()
         }
         _ => failure,
     }
@@ -691,7 +691,7 @@ fn is_vector(kind: &str) -> bool {
     let name = kind.rsplit('.').next().unwrap_or(kind);
     ["vector", "halfvec", "sparsevec"]
         .iter()
-        .any(|known| name == *known || name.starts_with(&format!("{known}(")))
+        .any(|vector_kind| name == *vector_kind || name.starts_with(&format!("{vector_kind}(")))
 }
 
 /// Returns the type of a column, without the schema that the type is in.

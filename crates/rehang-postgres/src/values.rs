@@ -35,8 +35,8 @@ pub(crate) fn key(row: &Row, column: usize) -> Step<ItemKey> {
 /// Reads a provenance by its name in a column.
 pub(crate) fn provenance(text: &str) -> Result<Provenance> {
     let all = [Provenance::Old, Provenance::Adapted, Provenance::Native];
-    let found = all.into_iter().find(|provenance| provenance.name() == text);
-    found.ok_or_else(|| Error::corrupt("a vector of the gallery", format!("its provenance is {text:?}")))
+    let matching = all.into_iter().find(|provenance| provenance.name() == text);
+    matching.ok_or_else(|| Error::corrupt("a vector of the gallery", format!("its provenance is {text:?}")))
 }
 
 /// Writes a place in the queue as the columns `band` and `score` hold it.

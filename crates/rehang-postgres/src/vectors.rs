@@ -85,11 +85,11 @@ pub(crate) fn get(handle: &Handle, space: &str, keys: &[ItemKey]) -> Result<Vec<
             handle.number,
             join(&space, "s", true)
         );
-        let mut found = BTreeMap::new();
+        let mut records = BTreeMap::new();
         for row in connection.query(&sql, &[&rows_of(keys)])? {
-            found.insert(key(&row, COLUMNS)?, read(&row, 0, true)?);
+            records.insert(key(&row, COLUMNS)?, read(&row, 0, true)?);
         }
-        Ok(keys.iter().map(|key| found.get(key).cloned().flatten()).collect())
+        Ok(keys.iter().map(|key| records.get(key).cloned().flatten()).collect())
     })
 }
 
@@ -99,11 +99,11 @@ pub(crate) fn provenances(handle: &Handle, space: &str, keys: &[ItemKey]) -> Res
         let sql = format!(
             "SELECT item, provenance FROM rehang.state_{n} WHERE item = ANY($1) AND provenance <> 'lacking'"
         );
-        let mut found = BTreeMap::new();
+        let mut provenance_by_key = BTreeMap::new();
         for row in connection.query(&sql, &[&rows_of(keys)])? {
-            found.insert(key(&row, 0)?, provenance(&row.try_get::<_, String>(1)?)?);
+            provenance_by_key.insert(key(&row, 0)?, provenance(&row.try_get::<_, String>(1)?)?);
         }
-        Ok(keys.iter().map(|key| found.get(key).copied()).collect())
+        Ok(keys.iter().map(|key| provenance_by_key.get(key).copied()).collect())
     })
 }
 
@@ -241,9 +241,9 @@ fn write_all(
     let is_native = writes.iter().any(|write| write.provenance == Provenance::Native);
     let pace = if is_native { &handle.natives } else { &handle.adapted };
     while let Some(first) = outcomes.iter().position(Option::is_none) {
-        let mut seen = BTreeSet::new();
+        let mut round_keys = BTreeSet::new();
         let round: Vec<usize> = (first..writes.len())
-            .filter(|at| outcomes[*at].is_none() && seen.insert(writes[*at].key))
+            .filter(|at| outcomes[*at].is_none() && round_keys.insert(writes[*at].key))
             .take(pace.now())
             .collect();
         let began = rehang_clock::now();
@@ -273,26 +273,26 @@ fn write_round(
         None => write_states_and_values(connection, handle, space, epoch, writes, round, attempt)?,
         Some(_) => BTreeSet::new(),
     };
-    let (ready, rest): (Vec<usize>, Vec<usize>) =
+    let (ready, unwritten): (Vec<usize>, Vec<usize>) =
         round.iter().copied().partition(|at| written.contains(&writes[*at].key));
     for at in ready {
         outcomes[at] = Some(WriteOutcome::Written);
     }
-    if rest.is_empty() {
+    if unwritten.is_empty() {
         return Ok(());
     }
-    let mut there = BTreeMap::new();
-    let keys: Vec<i64> = rest.iter().map(|at| row_of(writes[*at].key)).collect();
+    let mut states = BTreeMap::new();
+    let keys: Vec<i64> = unwritten.iter().map(|at| row_of(writes[*at].key)).collect();
     let sql = format!(
         "SELECT item, s.revision, provenance, {} FROM rehang.state_{n} AS s WHERE item = ANY($1)",
         source_revision("s")
     );
     for row in connection.query(&sql, &[&keys])? {
         let revisions: (i64, i64) = (row.try_get(1)?, row.try_get(3)?);
-        there.insert(key(&row, 0)?, (revisions, row.try_get::<_, String>(2)?));
+        states.insert(key(&row, 0)?, (revisions, row.try_get::<_, String>(2)?));
     }
-    for at in rest {
-        outcomes[at] = Some(match there.get(&writes[at].key) {
+    for at in unwritten {
+        outcomes[at] = Some(match states.get(&writes[at].key) {
             None => WriteOutcome::Deleted,
             Some((revisions, _)) if !is_of_now(*revisions, &writes[at]) => WriteOutcome::Changed,
             Some((_, made_by)) if ["old", "native"].contains(&made_by.as_str()) => WriteOutcome::AlreadyThere,

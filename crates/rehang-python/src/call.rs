@@ -70,7 +70,7 @@ pub fn call<T: Send + 'static>(
                     (Err(error), Some(caught)) if error.is_cancelled() => Err(caught),
                     (Err(error), _) => Err(raised(py, &error)),
                     (Ok(_), Some(caught)) => Err(caught),
-                    (Ok(made), None) => Ok(made),
+                    (Ok(value), None) => Ok(value),
                 };
             }
             Err(RecvTimeoutError::Timeout) => {}
@@ -111,21 +111,21 @@ fn leave_pool() {
 /// The threads of this process. A process that was forked has none of its parent's threads, so it gets its
 /// own.
 fn pool() -> Result<Arc<ThreadPool>> {
-    let mut kept = lock(&POOL);
-    let own = process::id();
-    if let Some((of, pool)) = &*kept
-        && *of == own
+    let mut shared_pool = lock(&POOL);
+    let this_process = process::id();
+    if let Some((owner, pool)) = &*shared_pool
+        && *owner == this_process
     {
         return Ok(Arc::clone(pool));
     }
     // Dropping the parent's would wait for threads that are not here.
-    std::mem::forget(kept.take());
+    std::mem::forget(shared_pool.take());
     let pool = ThreadPoolBuilder::new()
         .thread_name(|number| format!("rehang-{number}"))
         .build()
         .map_err(|error| Error::conflict("the threads of this process", error))?;
     let pool = Arc::new(pool);
-    *kept = Some((own, Arc::clone(&pool)));
+    *shared_pool = Some((this_process, Arc::clone(&pool)));
     Ok(pool)
 }
 

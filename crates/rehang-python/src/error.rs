@@ -12,8 +12,8 @@ pub fn raised(py: Python<'_>, error: &Error) -> PyErr {
         Ok(exception) => PyErr::from_value(exception),
         Err(other) => return other,
     };
-    let mut kept = RAISED.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(cause) = kept.take_if(|cause| error.to_string().contains(&cause.to_string())) {
+    let mut pending = RAISED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(cause) = pending.take_if(|cause| error.to_string().contains(&cause.to_string())) {
         exception.set_cause(py, Some(cause));
     }
     exception
@@ -21,8 +21,8 @@ pub fn raised(py: Python<'_>, error: &Error) -> PyErr {
 
 /// Takes the exception by which a callable ends the process, such as a KeyboardInterrupt or a SystemExit.
 pub fn ending(py: Python<'_>) -> Option<PyErr> {
-    let mut kept = RAISED.lock().unwrap_or_else(PoisonError::into_inner);
-    kept.take_if(|raised| !raised.is_instance_of::<PyException>(py))
+    let mut pending = RAISED.lock().unwrap_or_else(PoisonError::into_inner);
+    pending.take_if(|raised| !raised.is_instance_of::<PyException>(py))
 }
 
 /// Keeps the last exception of a callable.

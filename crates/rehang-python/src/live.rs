@@ -31,11 +31,11 @@ pub fn import_items(
     options: &Bound<'_, PyDict>,
     show: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<String> {
-    let given = Options(options);
+    let options = Options(options);
     let import = Import {
-        space: given.or("space", String::new())?,
-        distance: given.or("distance", Distance::L2)?,
-        vectors: given.needed("vectors", "an import")?,
+        space: options.or("space", String::new())?,
+        distance: options.or("distance", Distance::L2)?,
+        vectors: options.needed("vectors", "an import")?,
         items,
     };
     let imported = call(py, show, Interrupted::Waits, move |progress| {
@@ -52,20 +52,20 @@ pub fn init(
     path: PathBuf,
     options: &Bound<'_, PyDict>,
 ) -> PyResult<String> {
-    let given = Options(options);
+    let options = Options(options);
     let init = Init {
         gallery: Location::file(&gallery),
         old_distance: Distance::L2,
-        adapter: given.or("adapter", None)?,
-        forecast: given.or("forecast", None)?,
-        new_name: given.or("new_name", None)?,
-        new_dimension: given.or("new_dimension", None)?,
-        new_model_dimension: given.or("new_model_dimension", None)?,
-        new_distance: given.or("new_distance", None)?,
+        adapter: options.or("adapter", None)?,
+        forecast: options.or("forecast", None)?,
+        new_name: options.or("new_name", None)?,
+        new_dimension: options.or("new_dimension", None)?,
+        new_model_dimension: options.or("new_model_dimension", None)?,
+        new_distance: options.or("new_distance", None)?,
         path,
     };
-    let made = call(py, None, Interrupted::Waits, move |_| rehang_upgrade::init(&init))?;
-    to_json(py, &made)
+    let written = call(py, None, Interrupted::Waits, move |_| rehang_upgrade::init(&init))?;
+    to_json(py, &written)
 }
 
 /// Items that a status lists by default.
@@ -91,10 +91,10 @@ impl PyUpgrade {
         options: &Bound<'_, PyDict>,
         show: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<(String, Findings)> {
-        let given = Options(options);
-        let work = verb(name, &given)?;
-        let encoder = given.object("encoder")?;
-        let encoder = encoder.map(|callable| self.encoder(py, &callable, &given)).transpose()?;
+        let options = Options(options);
+        let work = verb(name, &options)?;
+        let encoder = options.object("encoder")?;
+        let encoder = encoder.map(|callable| self.encoder(py, &callable, &options)).transpose()?;
         let upgrade = Arc::clone(&self.0);
         let (value, findings) =
             call(py, show, Interrupted::Waits, move |progress| work(&upgrade, encoder.as_deref(), progress))?;
@@ -108,16 +108,16 @@ impl PyUpgrade {
         options: &Bound<'_, PyDict>,
         show: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<(PyReport, Findings)> {
-        let given = Options(options);
-        let path = |name: &str| given.or::<Option<PathBuf>>(name, None);
+        let options = Options(options);
+        let path = |name: &str| options.or::<Option<PathBuf>>(name, None);
         let (queries, clicks) = (path("queries")?, path("clicks")?);
         let upgrade = Arc::clone(&self.0);
-        let made = call(py, show, Interrupted::Waits, move |progress| {
+        let reported = call(py, show, Interrupted::Waits, move |progress| {
             let (queries, clicks) = (queries.as_deref(), clicks.as_deref());
             upgrade.report_by(&PairsFiles { folder: None, queries, clicks }, progress)
         })?;
-        let findings = said(made.findings.iter().chain(&made.report.warnings));
-        Ok((PyReport(made.report), findings))
+        let findings = said(reported.findings.iter().chain(&reported.report.warnings));
+        Ok((PyReport(reported.report), findings))
     }
 
     /// The spaces of the upgrade, and which serves.
@@ -134,15 +134,15 @@ impl PyUpgrade {
         queries: &Bound<'_, PyAny>,
         options: &Bound<'_, PyDict>,
     ) -> PyResult<String> {
-        let given = Options(options);
+        let options = Options(options);
         let filter = Filter {
-            labels: given.get("labels")?.unwrap_or_default(),
-            payload: payload(&given, "payload")?,
+            labels: options.get("labels")?.unwrap_or_default(),
+            payload: payload(&options, "payload")?,
             provenances: Vec::new(),
         };
-        let k = given.or("k", 10)?;
+        let k = options.or("k", 10)?;
         let upgrade = Arc::clone(&self.0);
-        let asked = if let Ok(by_model) = queries.cast::<PyDict>() {
+        let search_queries = if let Ok(by_model) = queries.cast::<PyDict>() {
             let named = by_model.iter().map(|(name, rows)| {
                 let name: String = name.extract()?;
                 let rows = source(&name, &rows)?;
@@ -151,24 +151,24 @@ impl PyUpgrade {
             SearchQueries::ByModel(named.collect::<PyResult<_>>()?)
         } else if let Ok(texts) = queries.cast::<PyList>() {
             let texts: Vec<String> = texts.extract()?;
-            let before = given.or("before", false)?;
+            let before = options.or("before", false)?;
             SearchQueries::Sources { queries: texts.into_iter().map(Query::Text).collect(), before }
         } else {
             SearchQueries::Vectors {
                 vectors: source("queries", queries)?,
-                old_vectors: given.or("old_queries", None)?,
+                old_vectors: options.or("old_queries", None)?,
             }
         };
-        let space = given.or("space", None)?;
-        let encoders: Vec<(String, Py<PyAny>)> = match given.get::<Bound<'_, PyDict>>("encoders")? {
+        let space = options.or("space", None)?;
+        let encoders: Vec<(String, Py<PyAny>)> = match options.get::<Bound<'_, PyDict>>("encoders")? {
             None => Vec::new(),
             Some(by_model) => by_model
                 .iter()
                 .map(|(name, callable)| Ok((name.extract()?, callable.unbind())))
                 .collect::<PyResult<_>>()?,
         };
-        let normalise = given.or("normalise", false)?;
-        let found = call(py, None, Interrupted::Leaves, move |_| {
+        let normalise = options.or("normalise", false)?;
+        let searched = call(py, None, Interrupted::Leaves, move |_| {
             let open = |space: &Space| -> Result<Arc<dyn Encoder>> {
                 match encoders.iter().find(|(name, _)| *name == space.name) {
                     Some((_, callable)) => {
@@ -181,18 +181,18 @@ impl PyUpgrade {
                     None => upgrade.configuration().open_query_encoder(space),
                 }
             };
-            let search = Search { queries: asked, space, k, filter };
+            let search = Search { queries: search_queries, space, k, filter };
             rehang_upgrade::search(&upgrade.shared_store(), &search, &open)
         })?;
-        to_json(py, &found)
+        to_json(py, &searched)
     }
 
     /// Puts items, new or changed.
     fn put(&self, py: Python<'_>, items: Vec<Bound<'_, PyDict>>) -> PyResult<String> {
         let mut puts = Vec::with_capacity(items.len());
         for item in &items {
-            let given = Options(item);
-            let vectors = match given.get::<Bound<'_, PyDict>>("vectors")? {
+            let fields = Options(item);
+            let vectors = match fields.get::<Bound<'_, PyDict>>("vectors")? {
                 None => Vec::new(),
                 Some(by_space) => by_space
                     .iter()
@@ -200,10 +200,10 @@ impl PyUpgrade {
                     .collect::<PyResult<_>>()?,
             };
             puts.push(Put {
-                id: given.or("id", String::new())?,
-                source: given.or("source", None)?,
-                label: given.or("label", None)?,
-                payload: given.get::<String>("payload")?.map(|text| json_of(py, &text)).transpose()?,
+                id: fields.or("id", String::new())?,
+                source: fields.or("source", None)?,
+                label: fields.or("label", None)?,
+                payload: fields.get::<String>("payload")?.map(|text| json_of(py, &text)).transpose()?,
                 vectors,
             });
         }
@@ -242,12 +242,12 @@ impl PyUpgrade {
         &self,
         py: Python<'_>,
         callable: &Bound<'_, PyAny>,
-        given: &Options<'_, '_>,
+        options: &Options<'_, '_>,
     ) -> PyResult<Box<dyn Encoder>> {
         let space = py.detach(|| self.0.new_space()).map_err(|error| raised(py, &error))?;
-        let batch = given.or("batch", BATCH)?;
-        let normalise = given.or("normalise", false)?;
-        let fingerprint = given.or("fingerprint", None)?;
+        let batch = options.or("batch", BATCH)?;
+        let normalise = options.or("normalise", false)?;
+        let fingerprint = options.or("fingerprint", None)?;
         // A new space that is not made yet is what the callable makes: of length 1 where it scales, or is
         // cut.
         let configuration = self.0.configuration();
@@ -291,9 +291,9 @@ fn function(
 }
 
 /// Reads the fields of a payload, given as JSON.
-fn payload(given: &Options<'_, '_>, name: &str) -> PyResult<Vec<(String, Value)>> {
-    let Some(text) = given.get::<String>(name)? else { return Ok(Vec::new()) };
-    match json_of(given.0.py(), &text)? {
+fn payload(options: &Options<'_, '_>, name: &str) -> PyResult<Vec<(String, Value)>> {
+    let Some(text) = options.get::<String>(name)? else { return Ok(Vec::new()) };
+    match json_of(options.0.py(), &text)? {
         Value::Object(fields) => Ok(fields.into_iter().collect()),
         _ => Ok(Vec::new()),
     }
@@ -311,29 +311,29 @@ fn json_of(py: Python<'_>, text: &str) -> PyResult<Value> {
 type Work = Box<dyn FnOnce(&Upgrade, Option<&dyn Encoder>, &Progress) -> Result<(Value, Findings)> + Send>;
 
 /// Reads the verb of a name, with the options that are given to it.
-fn verb(name: &str, given: &Options<'_, '_>) -> PyResult<Work> {
-    let flag = |name: &str| given.or(name, false);
-    let path = |name: &str| given.or::<Option<PathBuf>>(name, None);
+fn verb(name: &str, options: &Options<'_, '_>) -> PyResult<Work> {
+    let flag = |name: &str| options.or(name, false);
+    let path = |name: &str| options.or::<Option<PathBuf>>(name, None);
     let request = |request| -> Work { Box::new(move |upgrade, _, _| plain(&upgrade.request(request)?)) };
     Ok(match name {
         "auto" => {
-            let asked = filled!(given, { pairs, method, within, fused, switch_if, order_for } over AutoOptions::default());
+            let auto_options = filled!(options, { pairs, method, within, fused, switch_if, order_for } over AutoOptions::default());
             let way = match (flag("plain")?, flag("mapped")?) {
                 (false, false) => None,
                 (true, false) => Some(Way::Plain),
                 (false, true) => Some(Way::Mapped),
                 (true, true) => {
                     let expected = "left out beside `mapped`";
-                    return Err(raised(given.0.py(), &Error::option("plain", true, expected)));
+                    return Err(raised(options.0.py(), &Error::option("plain", true, expected)));
                 }
             };
-            let asked = AutoOptions { go: flag("yes")?, way, ..asked };
+            let auto_options = AutoOptions { go: flag("yes")?, way, ..auto_options };
             let (queries, clicks) = (path("queries")?, path("clicks")?);
             Box::new(move |upgrade, encoder, progress| {
                 let (mut steps, mut findings) = (Vec::new(), Vec::new());
                 let (queries, clicks) = (queries.as_deref(), clicks.as_deref());
                 let files = PairsFiles { folder: None, queries, clicks };
-                let halt = upgrade.auto(&asked, &files, encoder, progress, |taken| {
+                let halt = upgrade.auto(&auto_options, &files, encoder, progress, |taken| {
                     let (step, result) = taken.result()?;
                     steps.push(json!({ "step": step, "result": result }));
                     findings.extend_from_slice(match *taken {
@@ -347,17 +347,17 @@ fn verb(name: &str, given: &Options<'_, '_>) -> PyResult<Work> {
             })
         }
         "pairs" => {
-            let asked = given.or("pairs", PairsOptions::default())?;
+            let pairs_options = options.or("pairs", PairsOptions::default())?;
             let (folder, queries, clicks) = (path("folder")?, path("queries")?, path("clicks")?);
             Box::new(move |upgrade, encoder, progress| {
                 let (folder, queries, clicks) = (folder.as_deref(), queries.as_deref(), clicks.as_deref());
                 let files = PairsFiles { folder, queries, clicks };
-                let drawn = upgrade.pairs(&asked, &files, encoder, progress)?;
+                let drawn = upgrade.pairs(&pairs_options, &files, encoder, progress)?;
                 warned(&drawn, &drawn.findings)
             })
         }
         "fit" => {
-            let (method, within) = (given.or("method", Method::default())?, given.or("within", None)?);
+            let (method, within) = (options.or("method", Method::default())?, options.or("within", None)?);
             let out = path("out")?;
             Box::new(move |upgrade, _, progress| {
                 let mut answer = upgrade.fit(method, within, progress)?;
@@ -367,7 +367,7 @@ fn verb(name: &str, given: &Options<'_, '_>) -> PyResult<Work> {
             })
         }
         "order" => {
-            let metric = given.or("metric", None)?;
+            let metric = options.or("metric", None)?;
             Box::new(move |upgrade, _, progress| plain(&upgrade.choose_order(metric, progress)?))
         }
         "bridge" => {
@@ -377,24 +377,24 @@ fn verb(name: &str, given: &Options<'_, '_>) -> PyResult<Work> {
             })
         }
         "plan" => {
-            let probe = given.or("probe", 0)?;
+            let probe = options.or("probe", 0)?;
             Box::new(move |upgrade, _, _| {
                 let outlook = upgrade.plan(probe)?;
                 warned(&outlook, &outlook.findings())
             })
         }
         "thresholds" => {
-            let floors = given.or("floors", Vec::new())?;
+            let floors = options.or("floors", Vec::new())?;
             Box::new(move |upgrade, _, progress| plain(&upgrade.thresholds(&floors, progress)?))
         }
         "first" => {
-            let log = path("log")?.ok_or_else(|| raised(given.0.py(), &Error::missing("log", "first")))?;
+            let log = path("log")?.ok_or_else(|| raised(options.0.py(), &Error::missing("log", "first")))?;
             Box::new(move |upgrade, _, progress| plain(&upgrade.put_first(&log, progress)?))
         }
         "identify" => {
-            let asked = filled!(given, { space, items, output } over IdentifyOptions::default());
+            let identify_options = filled!(options, { space, items, output } over IdentifyOptions::default());
             Box::new(move |upgrade, _, progress| {
-                let identified = upgrade.identify(&asked, progress)?;
+                let identified = upgrade.identify(&identify_options, progress)?;
                 warned(&identified, &identified.found.findings)
             })
         }
@@ -415,9 +415,9 @@ fn verb(name: &str, given: &Options<'_, '_>) -> PyResult<Work> {
             })
         }
         "run" => {
-            let asked = given.or("run", RunOptions::default())?;
+            let run_options = options.or("run", RunOptions::default())?;
             Box::new(move |upgrade, encoder, progress| {
-                let run = upgrade.run(&asked, encoder, progress)?;
+                let run = upgrade.run(&run_options, encoder, progress)?;
                 warned(&run, &run.findings)
             })
         }
@@ -426,7 +426,7 @@ fn verb(name: &str, given: &Options<'_, '_>) -> PyResult<Work> {
             warned(&answer, &answer.findings())
         }),
         "status" => {
-            let failures = given.or("failures", LISTED)?;
+            let failures = options.or("failures", LISTED)?;
             Box::new(move |upgrade, _, _| plain(&upgrade.status(failures)?))
         }
         "pause" => request(Request::Pause),
@@ -444,7 +444,7 @@ fn verb(name: &str, given: &Options<'_, '_>) -> PyResult<Work> {
                 warned(&upgrade.finish(anyway, progress)?, &before)
             })
         }
-        _ => return Err(raised(given.0.py(), &Error::option("verb", name, "one of `rehang.Upgrade`'s"))),
+        _ => return Err(raised(options.0.py(), &Error::option("verb", name, "one of `rehang.Upgrade`'s"))),
     })
 }
 

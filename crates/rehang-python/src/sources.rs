@@ -48,9 +48,9 @@ impl<'py> Options<'_, 'py> {
 /// Fills in those of a library's options that are given under the same names. All others stay as in the
 /// options behind `over`.
 macro_rules! filled {
-    ($given:expr, { $($name:ident),* $(,)? } over $plain:expr) => {{
+    ($options:expr, { $($name:ident),* $(,)? } over $plain:expr) => {{
         let mut filled = $plain;
-        $(filled.$name = $given.or(stringify!($name), filled.$name)?;)*
+        $(filled.$name = $options.or(stringify!($name), filled.$name)?;)*
         filled
     }};
 }
@@ -59,15 +59,15 @@ pub(crate) use filled;
 /// Type that an option may have.
 pub trait FromOptions<'py>: Sized {
     /// Reads the option of a name, where it is given.
-    fn read(given: &Options<'_, 'py>, name: &str) -> PyResult<Option<Self>>;
+    fn read(options: &Options<'_, 'py>, name: &str) -> PyResult<Option<Self>>;
 }
 
 /// Implements [`FromOptions`] for values of Python's own types.
 macro_rules! of_python {
     ($($type:ty),*) => {
         $(impl<'py> FromOptions<'py> for $type {
-            fn read(given: &Options<'_, 'py>, name: &str) -> PyResult<Option<Self>> {
-                given.get(name)
+            fn read(options: &Options<'_, 'py>, name: &str) -> PyResult<Option<Self>> {
+                options.get(name)
             }
         })*
     };
@@ -78,9 +78,9 @@ of_python!(bool, usize, u64, f32, f64, String, PathBuf, [f32; 2], Vec<usize>, Ve
 macro_rules! of_text {
     ($($type:ty),*) => {
         $(impl<'py> FromOptions<'py> for $type {
-            fn read(given: &Options<'_, 'py>, name: &str) -> PyResult<Option<Self>> {
-                let text: Option<String> = given.get(name)?;
-                text.map(|text| text.parse().map_err(|error| raised(given.0.py(), &error))).transpose()
+            fn read(options: &Options<'_, 'py>, name: &str) -> PyResult<Option<Self>> {
+                let text: Option<String> = options.get(name)?;
+                text.map(|text| text.parse().map_err(|error| raised(options.0.py(), &error))).transpose()
             }
         })*
     };
@@ -100,21 +100,21 @@ of_text!(
 );
 
 impl<'py, T: FromOptions<'py>> FromOptions<'py> for Option<T> {
-    fn read(given: &Options<'_, 'py>, name: &str) -> PyResult<Option<Self>> {
-        Ok(T::read(given, name)?.map(Some))
+    fn read(options: &Options<'_, 'py>, name: &str) -> PyResult<Option<Self>> {
+        Ok(T::read(options, name)?.map(Some))
     }
 }
 
 impl<'py> FromOptions<'py> for VectorSource {
-    fn read(given: &Options<'_, 'py>, name: &str) -> PyResult<Option<Self>> {
-        given.object(name)?.map(|value| source(name, &value)).transpose()
+    fn read(options: &Options<'_, 'py>, name: &str) -> PyResult<Option<Self>> {
+        options.object(name)?.map(|value| source(name, &value)).transpose()
     }
 }
 
 /// Verbs that take several files get one array from Python.
 impl<'py> FromOptions<'py> for Vec<VectorSource> {
-    fn read(given: &Options<'_, 'py>, name: &str) -> PyResult<Option<Self>> {
-        Ok(VectorSource::read(given, name)?.map(|source| vec![source]))
+    fn read(options: &Options<'_, 'py>, name: &str) -> PyResult<Option<Self>> {
+        Ok(VectorSource::read(options, name)?.map(|source| vec![source]))
     }
 }
 
@@ -122,9 +122,9 @@ impl<'py> FromOptions<'py> for Vec<VectorSource> {
 macro_rules! of_texts {
     ($($type:ty),*) => {
         $(impl<'py> FromOptions<'py> for Vec<$type> {
-            fn read(given: &Options<'_, 'py>, name: &str) -> PyResult<Option<Self>> {
-                let names: Option<Vec<String>> = given.get(name)?;
-                let parse = |name: String| name.parse().map_err(|error: Error| raised(given.0.py(), &error));
+            fn read(options: &Options<'_, 'py>, name: &str) -> PyResult<Option<Self>> {
+                let names: Option<Vec<String>> = options.get(name)?;
+                let parse = |name: String| name.parse().map_err(|error: Error| raised(options.0.py(), &error));
                 names.map(|names| names.into_iter().map(parse).collect()).transpose()
             }
         })*
@@ -133,11 +133,11 @@ macro_rules! of_texts {
 of_texts!(Policy, Precision);
 
 impl<'py> FromOptions<'py> for Until {
-    fn read(given: &Options<'_, 'py>, name: &str) -> PyResult<Option<Self>> {
-        let Some(value) = given.object(name)? else { return Ok(None) };
+    fn read(options: &Options<'_, 'py>, name: &str) -> PyResult<Option<Self>> {
+        let Some(value) = options.object(name)? else { return Ok(None) };
         if let Ok(text) = value.cast::<PyString>() {
             let read = parse_until(name, &text.to_cow()?);
-            return read.map(Some).map_err(|error| raised(given.0.py(), &error));
+            return read.map(Some).map_err(|error| raised(options.0.py(), &error));
         }
         Ok(Some(Self::Fraction(value.extract()?)))
     }
@@ -148,8 +148,8 @@ impl<'py> FromOptions<'py> for Until {
 macro_rules! groups {
     ($($group:ident { $($name:ident),* $(,)? })*) => {
         $(impl<'py> FromOptions<'py> for $group {
-            fn read(given: &Options<'_, 'py>, _: &str) -> PyResult<Option<Self>> {
-                Ok(Some(filled!(given, { $($name),* } over $group::default())))
+            fn read(options: &Options<'_, 'py>, _: &str) -> PyResult<Option<Self>> {
+                Ok(Some(filled!(options, { $($name),* } over $group::default())))
             }
         })*
     };
@@ -174,7 +174,7 @@ pub fn source(name: &str, value: &Bound<'_, PyAny>) -> PyResult<VectorSource> {
         return VectorSource::parse(&path.to_cow()?).map_err(|error| raised(py, &error));
     }
     let array = value.cast::<PyUntypedArray>()?;
-    let given: rehang_files::Given = match *array.shape() {
+    let content: rehang_files::Given = match *array.shape() {
         [rows, width] => rehang_files::Given::Rows(Arc::new(Rows {
             array: array.clone().unbind(),
             name: name.to_owned(),
@@ -183,7 +183,7 @@ pub fn source(name: &str, value: &Bound<'_, PyAny>) -> PyResult<VectorSource> {
         })),
         _ => values(array)?.into(),
     };
-    Ok(VectorSource::given(name, given))
+    Ok(VectorSource::given(name, content))
 }
 
 /// Reads one value a row.

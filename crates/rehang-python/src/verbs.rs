@@ -89,7 +89,7 @@ impl PyAdapter {
             tensors.insert(name, tensor);
         }
         let (width, old) = (old.shape()[1], old.as_slice()?.to_vec());
-        let made = py.detach(|| {
+        let adapter = py.detach(|| {
             let mut adapter = adapter_file::from_parts(&metadata, tensors, "the adapter")?;
             let old = Matrix::new(width, old)?;
             old.check_finite("old")?;
@@ -99,7 +99,7 @@ impl PyAdapter {
             adapter.check()?;
             Ok(adapter)
         });
-        made.map(|adapter| Self(Arc::new(adapter))).map_err(|error| raised(py, &error))
+        adapter.map(|adapter| Self(Arc::new(adapter))).map_err(|error| raised(py, &error))
     }
 
     fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
@@ -171,8 +171,8 @@ fn adapter_source(name: &str, value: &Bound<'_, PyAny>) -> PyResult<AdapterSourc
 }
 
 impl<'py> FromOptions<'py> for AdapterSource {
-    fn read(given: &Options<'_, 'py>, name: &str) -> PyResult<Option<Self>> {
-        given.object(name)?.map(|value| adapter_source(name, &value)).transpose()
+    fn read(options: &Options<'_, 'py>, name: &str) -> PyResult<Option<Self>> {
+        options.object(name)?.map(|value| adapter_source(name, &value)).transpose()
     }
 }
 
@@ -182,11 +182,11 @@ pub fn fit(
     options: &Bound<'_, PyDict>,
     show: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<(PyAdapter, String, Findings)> {
-    let given = Options(options);
-    let files = filled!(given, {
+    let options = Options(options);
+    let files = filled!(options, {
         labels, side, join, rows, queries_old, queries_new, qrels, ids, query_ids, head, old_model, new_model, distance,
         old_distance, parameters, options, evaluation_old, precision
-    } over FitFiles::new(given.needed("old", "a fit")?, given.needed("new", "a fit")?));
+    } over FitFiles::new(options.needed("old", "a fit")?, options.needed("new", "a fit")?));
     let answer =
         call(py, show, Interrupted::Leaves, move |progress| rehang_fit::fit_files(&files, progress))?;
     let findings = said(answer.fitted.findings.iter().chain(&answer.findings));
@@ -201,16 +201,16 @@ pub fn transform<'py>(
     options: &Bound<'py, PyDict>,
     show: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Transformed<'py>> {
-    let given = Options(options);
+    let options = Options(options);
     let adapter = adapter_source("adapter", adapter.as_any())?;
-    let files = filled!(given, { side, force, batch }
-        over TransformFiles::new(adapter, given.needed("vectors", "a transform")?));
-    let made = call(py, show, Interrupted::Leaves, move |progress| {
+    let files = filled!(options, { side, force, batch }
+        over TransformFiles::new(adapter, options.needed("vectors", "a transform")?));
+    let transformed = call(py, show, Interrupted::Leaves, move |progress| {
         rehang_files::transform::transform(&files, progress)
     })?;
-    let about = serde_json::to_string(&made).unwrap_or_default();
-    let findings = said(&made.findings);
-    let (vectors, sigma2) = made.made.unwrap_or_default();
+    let about = serde_json::to_string(&transformed).unwrap_or_default();
+    let findings = said(&transformed.findings);
+    let (vectors, sigma2) = transformed.made.unwrap_or_default();
     let shape = [vectors.rows(), vectors.columns()];
     let vectors = vectors.into_data().into_pyarray(py).reshape(shape)?;
     Ok((vectors, sigma2.into_pyarray(py), about, findings))
@@ -222,10 +222,10 @@ pub fn order<'py>(
     policy: &str,
     options: &Bound<'py, PyDict>,
 ) -> PyResult<(Bound<'py, PyArray1<i64>>, Findings)> {
-    let given = Options(options);
+    let options = Options(options);
     let policy: Policy = policy.parse().map_err(|error: Error| raised(py, &error))?;
     let files =
-        filled!(given, { sigma, adapted, new, join, adapter, head, seed } over OrderFiles::new(policy));
+        filled!(options, { sigma, adapted, new, join, adapter, head, seed } over OrderFiles::new(policy));
     let ordered = call(py, None, Interrupted::Leaves, move |_| rehang_evaluate::order(&files))?;
     let rows: Vec<i64> = ordered.permutation.iter().map(|&row| row as i64).collect();
     Ok((rows.into_pyarray(py), said(&ordered.findings)))
@@ -237,9 +237,9 @@ pub fn curve<'py>(
     options: &Bound<'py, PyDict>,
     show: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<(String, Vec<Line<'py>>, Findings)> {
-    let given = Options(options);
-    let needed = |name| given.needed(name, "a curve");
-    let files = filled!(given, {
+    let options = Options(options);
+    let needed = |name| options.needed(name, "a curve");
+    let files = filled!(options, {
         old, join, rows, adapter, answers, sigma, distance, old_distance, handicap, grid, bootstrap
     } over CurveFiles::new(needed("new")?, needed("adapted")?, needed("order")?));
     let answer =
@@ -279,17 +279,17 @@ pub fn identify(
     options: &Bound<'_, PyDict>,
     show: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Identified> {
-    let given = Options(options);
+    let options = Options(options);
     let named = |(name, rows): &(String, Bound<'_, PyAny>)| {
         Ok(NamedFile { name: name.clone(), file: source(name, rows)? })
     };
-    let mut files = filled!(given, { new, join, rows, seed, output }
-        over IdentifyFiles::new(vec![given.needed("vectors", "this")?]));
+    let mut files = filled!(options, { new, join, rows, seed, output }
+        over IdentifyFiles::new(vec![options.needed("vectors", "this")?]));
     files.models = models.iter().map(named).collect::<PyResult<_>>()?;
-    let found =
+    let identified =
         call(py, show, Interrupted::Leaves, move |progress| rehang_evaluate::identify(&files, progress))?;
-    let about = to_json(py, &found)?;
-    Ok((about, found.minority(), said(&found.findings)))
+    let about = to_json(py, &identified)?;
+    Ok((about, identified.minority(), said(&identified.findings)))
 }
 
 #[pyfunction]
@@ -299,17 +299,17 @@ pub fn report(
     options: &Bound<'_, PyDict>,
     show: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<(PyReport, Findings)> {
-    let given = Options(options);
+    let options = Options(options);
     let adapters =
         adapters.iter().map(|(name, adapter)| adapter_source(name, adapter)).collect::<PyResult<_>>()?;
-    let mut files = filled!(given, {
+    let mut files = filled!(options, {
         join, side, pairs_old, force, rows, answers, gallery, gallery_labels, gallery_ids, head, orders, random_orders, seed, bootstrap, widths, precisions, title
-    } over ReportFiles::new(adapters, given.needed("old", "a report")?, given.needed("new", "a report")?));
+    } over ReportFiles::new(adapters, options.needed("old", "a report")?, options.needed("new", "a report")?));
     files.command = "rehang.report(…) of Python".into();
-    let made =
+    let reported =
         call(py, show, Interrupted::Leaves, move |progress| rehang_evaluate::report(&files, progress))?;
-    let findings = said(made.findings.iter().chain(&made.report.warnings));
-    Ok((PyReport(made.report), findings))
+    let findings = said(reported.findings.iter().chain(&reported.report.warnings));
+    Ok((PyReport(reported.report), findings))
 }
 
 /// Writes a result of a verb as JSON.

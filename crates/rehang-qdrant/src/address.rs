@@ -78,9 +78,9 @@ impl QdrantAddress {
         let base = self.url.trim().trim_end_matches('/');
         let wanted =
             "http:// or https:// with a host and a port, and no name or key in it: http://127.0.0.1:6333";
-        let rest = base.strip_prefix("https://").or_else(|| base.strip_prefix("http://"));
-        let is_address = rest.is_some_and(|rest| {
-            !rest.is_empty() && rest.is_ascii() && !rest.contains(['@', '?', '#', ' ', '"', '<', '>', '\\'])
+        let after_scheme = base.strip_prefix("https://").or_else(|| base.strip_prefix("http://"));
+        let is_address = after_scheme.is_some_and(|text| {
+            !text.is_empty() && text.is_ascii() && !text.contains(['@', '?', '#', ' ', '"', '<', '>', '\\'])
         });
         if !is_address || base.parse::<ureq::http::Uri>().is_err() {
             // An address with a name in it may hold a password too.

@@ -58,18 +58,18 @@ pub(crate) fn adopt(
     old: Option<&str>,
     advance: &dyn Fn(u64, u64) -> bool,
 ) -> Result<Handle> {
-    let (handle, known) = look_up_gallery(address, options, old)?;
+    let (handle, meta) = look_up_gallery(address, options, old)?;
     handle.expect_same_collection()?;
     let facts = handle.facts()?;
-    let (total, is_there) = (facts.points, known.is_some());
-    let known = known.unwrap_or_default();
-    known.expect_to_stay(&handle)?;
-    if let Some(known) = &known.options {
-        expect_options(known, options)?;
+    let (total, is_there) = (facts.points, meta.is_some());
+    let meta = meta.unwrap_or_default();
+    meta.expect_to_stay(&handle)?;
+    if let Some(stored_options) = &meta.options {
+        expect_options(stored_options, options)?;
     }
-    spaces::expect_old_vector(&handle, &facts, &known)?;
-    expect_room_for_indexes(&handle, &facts, &known)?;
-    if known.options.is_none() {
+    spaces::expect_old_vector(&handle, &facts, &meta)?;
+    expect_room_for_indexes(&handle, &facts, &meta)?;
+    if meta.options.is_none() {
         if is_there {
             expect_ours(&handle)?;
         }
@@ -80,16 +80,16 @@ pub(crate) fn adopt(
     for (field, kind) in FIELDS {
         handle.client.index(handle.collection(), field, kind)?;
     }
-    if known.options.is_none() {
+    if meta.options.is_none() {
         take_possession(&handle, &facts)?;
     }
     if !is_there {
         // The server may have a strict mode for new collections.
         let ours = json!({"vectors": {}, "strict_mode_config": {"enabled": false}});
-        let made = handle.client.ask("PUT", &format!("/collections/{}", handle.ours), &ours);
+        let creation = handle.client.ask("PUT", &format!("/collections/{}", handle.ours), &ours);
         // Where two processes adopt at once, or a request was sent twice, one comes second and
         // finds the collection made.
-        if let Err(error) = made
+        if let Err(error) = creation
             && collection::look(&handle.client, &handle.ours)?.is_none()
         {
             return Err(error);
@@ -98,12 +98,12 @@ pub(crate) fn adopt(
     for (field, kind) in FIELDS_OF_A_LEASE {
         handle.client.index(&handle.ours, field, kind)?;
     }
-    if known.options.is_none() {
+    if meta.options.is_none() {
         take_over_tags(&handle, &facts)?;
     }
     meta::change(&handle, |meta| {
         match &meta.options {
-            Some(known) => expect_options(known, options)?,
+            Some(stored_options) => expect_options(stored_options, options)?,
             None => meta.options = Some(options.clone()),
         }
         meta.collection.get_or_insert_with(|| handle.collection.clone());
@@ -120,11 +120,11 @@ pub(crate) fn adopt(
 }
 
 /// Fails where the server would refuse the last of the indexes that an upgrade needs.
-fn expect_room_for_indexes(handle: &Handle, facts: &Facts, known: &Meta) -> Result<()> {
+fn expect_room_for_indexes(handle: &Handle, facts: &Facts, meta: &Meta) -> Result<()> {
     let of_space = indexes::fields_of_a_space(&facts.limits);
     let few = if facts.limits.wants_indexes { FIELDS_OF_FEW } else { 0 };
     let is_ours = |field: &&String| {
-        *field == REVISION || field.starts_with("rehang_tag.") || known.indexed.contains(field)
+        *field == REVISION || field.starts_with("rehang_tag.") || meta.indexed.contains(field)
     };
     let theirs = facts.indexes.len() - facts.indexes.iter().filter(is_ours).count();
     let needed = theirs + FIELDS.len() + few + SPACES * of_space;
@@ -144,15 +144,15 @@ fn expect_room_for_indexes(handle: &Handle, facts: &Facts, known: &Meta) -> Resu
 /// release would delete it.
 fn expect_ours(handle: &Handle) -> Result<()> {
     let ours = &handle.ours;
-    let vectors = collection::look(&handle.client, ours)?.map(|found| found["config"]["params"].clone());
+    let vectors = collection::look(&handle.client, ours)?.map(|answer| answer["config"]["params"].clone());
     let has_vectors = |kind: &str| {
         vectors
             .as_ref()
             .and_then(|params| params[kind].as_object())
             .is_some_and(|vectors| !vectors.is_empty())
     };
-    let others = handle.client.count(ours, &none_of([meta::has_states()]))?;
-    if others == 0 && !has_vectors("vectors") && !has_vectors("sparse_vectors") {
+    let other_points = handle.client.count(ours, &none_of([meta::has_states()]))?;
+    if other_points == 0 && !has_vectors("vectors") && !has_vectors("sparse_vectors") {
         return Ok(());
     }
     let why = format!(
@@ -187,8 +187,8 @@ fn expect_ids(handle: &Handle) -> Result<()> {
     let from_first =
         json!({"offset": "00000000-0000-0000-0000-000000000000", "limit": 1, "with_payload": false});
     let path = format!("/collections/{}/points/scroll", handle.collection());
-    let found = handle.client.ask("POST", &path, &from_first)?;
-    let first = &found["points"][0]["id"];
+    let answer = handle.client.ask("POST", &path, &from_first)?;
+    let first = &answer["points"][0]["id"];
     if first.is_null() || key_of(first).is_some() {
         return Ok(());
     }
@@ -217,8 +217,8 @@ fn take_over_tags(handle: &Handle, facts: &Facts) -> Result<()> {
 
 /// Takes out the indexes that an adoption made before it was refused.
 fn give_up_fields(handle: &Handle, facts: &Facts) -> Result<()> {
-    let is_new = |made: &str| !facts.indexes.iter().any(|there| there == made);
-    FIELDS.iter().filter(|(made, _)| is_new(made)).try_for_each(|(made, _)| handle.drop_index(made))
+    let is_new = |field: &str| !facts.indexes.iter().any(|indexed| indexed == field);
+    FIELDS.iter().filter(|(field, _)| is_new(field)).try_for_each(|(field, _)| handle.drop_index(field))
 }
 
 /// Builds a filter for points that have a tag of a gallery.
@@ -262,10 +262,10 @@ pub(crate) fn open(
     options: &CollectionOptions,
     old: Option<&str>,
 ) -> Result<Handle> {
-    let (handle, known) = look_up_gallery(address, options, old)?;
+    let (handle, meta) = look_up_gallery(address, options, old)?;
     let not_yet =
         || Error::not_found("gallery", &options.collection, handle.client.name()).advise(Remedy::AdoptTable);
-    expect_options(&known.and_then(|known| known.options).ok_or_else(not_yet)?, options)?;
+    expect_options(&meta.and_then(|meta| meta.options).ok_or_else(not_yet)?, options)?;
     // A gallery that is not whole yet opens too, so that it can be released.
     Ok(handle)
 }
@@ -283,12 +283,12 @@ pub(crate) fn look_up_gallery(
     let alias = collection::aliases(&client)?.into_iter().find(|(alias, _)| *alias == options.collection);
     let leads_to = alias.map_or_else(|| options.collection.clone(), |(_, leads_to)| leads_to);
     let ours = collection::gallery_collection_name(&options.collection);
-    let known = collection::look(&client, &ours)?.map(|_| meta::read_of(&client, &ours)).transpose()?;
-    let made_of = known.as_ref().and_then(|known| known.collection.clone());
+    let meta = collection::look(&client, &ours)?.map(|_| meta::read_of(&client, &ours)).transpose()?;
+    let made_of = meta.as_ref().and_then(|meta| meta.collection.clone());
     let collection = made_of.unwrap_or_else(|| leads_to.clone());
     let facts = collection::facts(&client, &collection)?;
     // The application may drop its old vector once the gallery has no space of it any more.
-    if known.as_ref().is_none_or(|known| known.options.is_none()) {
+    if meta.as_ref().is_none_or(|meta| meta.options.is_none()) {
         facts.expect_vector(options)?;
     }
     let limits = facts.limits;
@@ -306,13 +306,13 @@ pub(crate) fn look_up_gallery(
         drawn: Mutex::default(),
         is_indexed: AtomicBool::new(false),
     };
-    Ok((handle, known))
+    Ok((handle, meta))
 }
 
 /// Fails where a gallery is opened with other options than it was made with: other fields would make other
 /// items of the same points.
-fn expect_options(known: &CollectionOptions, options: &CollectionOptions) -> Result<()> {
-    if known == options {
+fn expect_options(stored_options: &CollectionOptions, options: &CollectionOptions) -> Result<()> {
+    if stored_options == options {
         return Ok(());
     }
     let words = |options: &CollectionOptions| serde_json::to_string(options).unwrap_or_default();
@@ -320,7 +320,7 @@ fn expect_options(known: &CollectionOptions, options: &CollectionOptions) -> Res
         format!("the gallery in collection {}", options.collection),
         format!(
             "it was made with {}, and not with {}; configure it as it was, or release it and make it anew",
-            words(known),
+            words(stored_options),
             words(options)
         ),
     ))

@@ -17,8 +17,8 @@ fn point_of(name: &str) -> ItemKey {
 
 pub(crate) fn chunk(handle: &Handle, name: &str) -> Result<Option<Vec<u8>>> {
     let with = With { payload: Value::Bool(true), vectors: Vec::new() };
-    let found = handle.client.retrieve(&handle.ours, [point_of(name)].into_iter(), &with)?;
-    let Some(point) = found.into_iter().next() else { return Ok(None) };
+    let points = handle.client.retrieve(&handle.ours, [point_of(name)].into_iter(), &with)?;
+    let Some(point) = points.into_iter().next() else { return Ok(None) };
     let text = point.payload.get("chunk").and_then(Value::as_str).unwrap_or_default();
     BASE64_STANDARD
         .decode(text)

@@ -41,8 +41,8 @@ pub(crate) fn claim(
         let now_ms = handle.clock.now_ms();
         let leases = leases(handle, space)?;
         let is_held = |lease: &Lease| lease.until > now_ms;
-        let others = leases.values().filter(|lease| is_held(lease) && lease.worker != worker);
-        let held_by_others = others.count() as u64;
+        let leases_of_others = leases.values().filter(|lease| is_held(lease) && lease.worker != worker);
+        let held_by_others = leases_of_others.count() as u64;
         let out = leases.iter().filter(|(_, lease)| !is_held(lease));
         let lost: BTreeMap<ItemKey, u32> = out.map(|(key, lease)| (*key, lease.lost + 1)).collect();
         let held: Vec<ItemKey> =

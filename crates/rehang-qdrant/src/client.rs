@@ -50,8 +50,8 @@ impl Client {
             let expected = format!("{REQUEST_MIN} bytes or more: a page of ids is named in one request");
             return Err(Error::option("[gallery] request_max", address.request_max(), expected));
         }
-        let own = OwnRoots { key: "[gallery] root_certificates", file: address.root_certificates() };
-        let connection = Connection::to(&base, &own, &environment)?;
+        let own_roots = OwnRoots { key: "[gallery] root_certificates", file: address.root_certificates() };
+        let connection = Connection::to(&base, &own_roots, &environment)?;
         let config = Agent::config_builder()
             .http_status_as_error(false)
             .max_redirects(0)
@@ -98,24 +98,24 @@ impl Client {
         loop {
             let mut wait = pause;
             let detail = match self.send(method, path, &body) {
-                Ok((status @ (408 | 429 | 500..), said, retry_after)) => {
+                Ok((status @ (408 | 429 | 500..), answer, retry_after)) => {
                     wait = retry_after.unwrap_or(pause).min(patience);
-                    format!("{status}: {}", said_of(&said))
+                    format!("{status}: {}", said_of(&answer))
                 }
-                Ok((200..300, said, _)) => {
-                    return serde_json::from_slice(&said)
+                Ok((200..300, answer, _)) => {
+                    return serde_json::from_slice(&answer)
                         .map_err(|error| Error::corrupt(format!("an answer of {}", self.name()), error));
                 }
-                Ok((status, said, _)) => {
-                    let said = said_of(&said);
+                Ok((status, answer, _)) => {
+                    let refusal = said_of(&answer);
                     // A server says it with 400, a proxy before it with 413.
-                    if status == 413 || said.contains("is larger than allowed") {
-                        return Err(self.too_large(body.len(), &said));
+                    if status == 413 || refusal.contains("is larger than allowed") {
+                        return Err(self.too_large(body.len(), &refusal));
                     }
-                    if status != 400 || !is_full(&said) {
-                        return Err(self.refused(status, &said));
+                    if status != 400 || !is_full(&refusal) {
+                        return Err(self.refused(status, &refusal));
                     }
-                    said
+                    refusal
                 }
                 Err(error) => match self.connection.blame(&error) {
                     Some(blamed) => return Err(blamed),
@@ -157,9 +157,9 @@ impl Client {
         Ok((status, body, retry_after.map(Duration::from_secs)))
     }
 
-    fn too_large(&self, bytes: usize, said: &str) -> Error {
+    fn too_large(&self, bytes: usize, refusal: &str) -> Error {
         let expected = format!(
-            "smaller: {}, or a proxy before it, took no request of {bytes} bytes ({said})",
+            "smaller: {}, or a proxy before it, took no request of {bytes} bytes ({refusal})",
             self.name()
         );
         Error::option("[gallery] request_max", self.request_max, expected)
@@ -171,20 +171,20 @@ impl Client {
     }
 
     /// Turns a refusal of the server into an error in the words of this library.
-    fn refused(&self, status: u16, said: &str) -> Error {
+    fn refused(&self, status: u16, refusal: &str) -> Error {
         let service = self.name();
         match status {
-            401 | 403 => ErrorKind::Unauthorised { service, detail: said.to_owned() }.into(),
-            404 => Error::not_found("point or collection", said, service),
-            409 => Error::conflict(service, said),
-            400 if said.contains("Not existing vector name") => {
+            401 | 403 => ErrorKind::Unauthorised { service, detail: refusal.to_owned() }.into(),
+            404 => Error::not_found("point or collection", refusal, service),
+            409 => Error::conflict(service, refusal),
+            400 if refusal.contains("Not existing vector name") => {
                 let why = format!(
-                    "a vector that the gallery goes by is not in the collection any more ({said}); adopt the gallery once more, which makes it anew, \
+                    "a vector that the gallery goes by is not in the collection any more ({refusal}); adopt the gallery once more, which makes it anew, \
                      or says what else to do where it is the application's"
                 );
                 Error::conflict(service, why)
             }
-            _ => Error::corrupt(service, format!("{status}: {said}")),
+            _ => Error::corrupt(service, format!("{status}: {refusal}")),
         }
     }
 
@@ -237,7 +237,7 @@ pub(crate) fn at_once<T: Send, R: Send>(
 ) -> Result<Vec<R>> {
     thread::scope(|scope| {
         let call = &call;
-        let threads: Vec<_> = of.into_iter().map(|each| scope.spawn(move || call(each))).collect();
+        let threads: Vec<_> = of.into_iter().map(|argument| scope.spawn(move || call(argument))).collect();
         threads.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
     })
 }
@@ -251,15 +251,15 @@ impl fmt::Debug for Client {
 /// Whether a refusal is about room that somebody can make: memory of the machine, or a limit of
 /// the collection's strict mode that is reached. The client sends such a request again, since
 /// its content was paid for.
-fn is_full(said: &str) -> bool {
-    let is_over_a_limit = ["Max ", "limit of", "reached"].iter().all(|word| said.contains(word));
-    is_over_a_limit || said.contains("Resident memory usage is at")
+fn is_full(refusal: &str) -> bool {
+    let is_over_a_limit = ["Max ", "limit of", "reached"].iter().all(|word| refusal.contains(word));
+    is_over_a_limit || refusal.contains("Resident memory usage is at")
 }
 
 /// Takes the words of a refusal out of its body.
-fn said_of(said: &[u8]) -> String {
-    let value: Value = serde_json::from_slice(said).unwrap_or_default();
+fn said_of(answer: &[u8]) -> String {
+    let value: Value = serde_json::from_slice(answer).unwrap_or_default();
     let words = value["status"]["error"].as_str().map(str::to_owned);
-    let text = words.unwrap_or_else(|| String::from_utf8_lossy(said).trim().to_owned());
+    let text = words.unwrap_or_else(|| String::from_utf8_lossy(answer).trim().to_owned());
     text.chars().take(500).collect()
 }

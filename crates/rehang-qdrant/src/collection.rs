@@ -222,8 +222,8 @@ pub(crate) fn aliases(client: &Client) -> Result<Vec<(String, String)>> {
 
 /// Returns the names of a collection's vectors except the unnamed one: dense, sparse, and lists of vectors.
 pub(crate) fn names_of_vectors(client: &Client, collection: &str) -> Result<Vec<String>> {
-    let found = look(client, collection)?.unwrap_or_default();
-    let params = &found["config"]["params"];
+    let answer = look(client, collection)?.unwrap_or_default();
+    let params = &answer["config"]["params"];
     let named = |kind: &str| {
         params[kind].as_object().filter(|named| !named.get("size").is_some_and(Value::is_u64)).cloned()
     };
@@ -237,9 +237,9 @@ pub(crate) fn names_of_vectors(client: &Client, collection: &str) -> Result<Vec<
 
 /// Reads how a collection is configured. Refuses one in which a gallery cannot keep its promises.
 pub(crate) fn facts(client: &Client, collection: &str) -> Result<Facts> {
-    let found = look(client, collection)?;
-    let found = found.ok_or_else(|| Error::not_found("collection", collection, client.name()))?;
-    let params = &found["config"]["params"];
+    let answer = look(client, collection)?;
+    let answer = answer.ok_or_else(|| Error::not_found("collection", collection, client.name()))?;
+    let params = &answer["config"]["params"];
     let what = format!("collection {collection}");
     if params["replication_factor"].as_u64().unwrap_or(1) > 1 {
         // Each replica decides a condition for itself, and replicas may see two writers in different orders.
@@ -251,8 +251,8 @@ pub(crate) fn facts(client: &Client, collection: &str) -> Result<Facts> {
                    has to name the key; copy the points into a collection without them";
         return Err(Error::option(what, "with custom sharding", why));
     }
-    let limits = Limits::from_strict_mode(&found["config"]["strict_mode_config"], &what)?;
-    if found["config"]["optimizer_config"]["prevent_unoptimized"].as_bool() == Some(true) {
+    let limits = Limits::from_strict_mode(&answer["config"]["strict_mode_config"], &what)?;
+    if answer["config"]["optimizer_config"]["prevent_unoptimized"].as_bool() == Some(true) {
         let why = "one without prevent_unoptimized, which hides points that were just written";
         return Err(Error::option(what, "with prevent_unoptimized", why));
     }
@@ -279,14 +279,14 @@ pub(crate) fn facts(client: &Client, collection: &str) -> Result<Facts> {
         }
     }
     Ok(Facts {
-        points: found["points_count"].as_u64().unwrap_or(0),
-        indexed: found["indexed_vectors_count"].as_u64().unwrap_or(0),
-        health: match found["status"].as_str() {
+        points: answer["points_count"].as_u64().unwrap_or(0),
+        indexed: answer["indexed_vectors_count"].as_u64().unwrap_or(0),
+        health: match answer["status"].as_str() {
             Some("green") => Health::Green,
             Some("grey") => Health::Grey,
             Some("red") => {
-                let said = found["optimizer_status"]["error"].as_str();
-                Health::Red(said.unwrap_or("it says no reason").chars().take(500).collect())
+                let error = answer["optimizer_status"]["error"].as_str();
+                Health::Red(error.unwrap_or("it says no reason").chars().take(500).collect())
             }
             _ => Health::Yellow,
         },
@@ -295,7 +295,7 @@ pub(crate) fn facts(client: &Client, collection: &str) -> Result<Facts> {
         vectors,
         lists,
         described: params["vectors"].clone(),
-        indexes: found["payload_schema"]
+        indexes: answer["payload_schema"]
             .as_object()
             .into_iter()
             .flat_map(|fields| fields.keys().cloned())
@@ -306,8 +306,8 @@ pub(crate) fn facts(client: &Client, collection: &str) -> Result<Facts> {
 
 /// Reads a collection as the server describes it; `None` where there is none.
 pub(crate) fn look(client: &Client, collection: &str) -> Result<Option<Value>> {
-    let there = client.ask("GET", &format!("/collections/{collection}/exists"), &Value::Null)?;
-    if there["exists"].as_bool() != Some(true) {
+    let answer = client.ask("GET", &format!("/collections/{collection}/exists"), &Value::Null)?;
+    if answer["exists"].as_bool() != Some(true) {
         return Ok(None);
     }
     client.ask("GET", &format!("/collections/{collection}"), &Value::Null).map(Some)

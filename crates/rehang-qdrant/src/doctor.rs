@@ -15,48 +15,48 @@ pub(crate) fn check(handle: &Handle) -> Result<Vec<Problem>> {
     let meta = meta::read(handle)?;
     let unlisted = items::tag_new_points(handle, &mut |_| true)?;
     let mut problems = Vec::new();
-    let mut found = |space: Option<&str>, what: &str, count: u64| {
+    let mut report = |space: Option<&str>, what: &str, count: u64| {
         if count > 0 {
             problems.push(Problem { space: space.map(str::to_owned), what: what.to_owned(), count });
         }
     };
-    found(None, "points whose ids cannot be those of items", unlisted);
+    report(None, "points whose ids cannot be those of items", unlisted);
     let broken = json!({"must_not": [is_empty(REVISION), {"key": REVISION, "range": {"gte": 1}}]});
-    found(
+    report(
         None,
         "points whose field \"rehang\" is not of ours",
         handle.client.count(handle.collection(), &broken)?,
     );
     let facts = handle.facts()?;
     let lacking = meta.spaces.iter().flat_map(|space| indexes::indexed_fields(space, &facts.limits));
-    found(
+    report(
         None,
         "fields of ours without an index: the next run makes it, or adopt the gallery once more",
         lacking.filter(|(field, _)| !facts.indexes.contains(field)).count() as u64,
     );
-    if let Health::Red(said) = &facts.health {
-        found(None, &format!("a collection is red: the server makes no indexes any more ({said})"), 1);
+    if let Health::Red(error) = &facts.health {
+        report(None, &format!("a collection is red: the server makes no indexes any more ({error})"), 1);
     }
     for space in &meta.spaces {
         let name = Some(space.record.space.name.as_str());
         if !facts.has(&space.vector) {
             let next =
                 if space.is_applications { "finish the upgrade" } else { "adopt the gallery once more" };
-            found(name, &format!("its named vector is not in the collection: {next}"), 1);
+            report(name, &format!("its named vector is not in the collection: {next}"), 1);
             continue;
         }
         let count = |filter: Value| handle.client.count(handle.collection(), &filter);
-        let said = json!({"key": space.path("p"), "match": {"any": ["old", "adapted", "native"]}});
-        let without = json!({"must": [said], "must_not": [space.has_vector()]});
-        found(name, "items that are said to have a vector and have none", count(without)?);
-        found(
+        let tag_condition = json!({"key": space.path("p"), "match": {"any": ["old", "adapted", "native"]}});
+        let without = json!({"must": [tag_condition], "must_not": [space.has_vector()]});
+        report(name, "items that are said to have a vector and have none", count(without)?);
+        report(
             name,
             "sampled vectors of length 0, which have no direction: searches pass them over, and nothing is made of them",
             search::without_direction(handle, space)?,
         );
         if !space.is_applications {
             let unsaid = json!({"must": [space.has_vector(), is_empty(&space.path("p"))]});
-            found(
+            report(
                 name,
                 "vectors that were not written through the gallery, and do not count",
                 count(unsaid)?,

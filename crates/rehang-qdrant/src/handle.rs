@@ -80,8 +80,8 @@ impl Handle {
         let payload = match &self.options.payload {
             None => Value::Bool(true),
             Some(payload) => {
-                let given = [self.options.source.as_deref(), self.options.label.as_deref(), Some(payload)];
-                json!(given.into_iter().flatten().chain([REVISION, TAG]).collect::<Vec<_>>())
+                let fields = [self.options.source.as_deref(), self.options.label.as_deref(), Some(payload)];
+                json!(fields.into_iter().flatten().chain([REVISION, TAG]).collect::<Vec<_>>())
             }
         };
         With { payload, vectors: spaces.into_iter().map(|space| space.vector.clone()).collect() }

@@ -73,7 +73,7 @@ pub(crate) fn index_once(handle: &Handle) -> Result<()> {
     }
     let facts = handle.facts()?;
     for (field, kind) in
-        FIELDS.into_iter().filter(|(field, _)| !facts.indexes.iter().any(|there| there == field))
+        FIELDS.into_iter().filter(|(field, _)| !facts.indexes.iter().any(|indexed| indexed == field))
     {
         handle.client.index(handle.collection(), field, kind)?;
     }
@@ -90,11 +90,11 @@ pub(crate) fn index_anew(handle: &Handle) -> Result<()> {
     })
 }
 
-/// Calls `each` with every field of the gallery on the application's collection that has an
+/// Calls `apply` with every field of the gallery on the application's collection that has an
 /// index, and with its kind.
-fn of_ours(handle: &Handle, mut each: impl FnMut(&str, &str) -> Result<()>) -> Result<()> {
+fn of_ours(handle: &Handle, mut apply: impl FnMut(&str, &str) -> Result<()>) -> Result<()> {
     let meta = meta::read_any(handle)?;
     let of_spaces = meta.spaces.iter().flat_map(|space| indexed_fields(space, &handle.limits));
     let of_gallery = FIELDS.into_iter().map(|(field, kind)| (field.to_owned(), kind));
-    of_gallery.chain(of_spaces).try_for_each(|(field, kind)| each(&field, kind))
+    of_gallery.chain(of_spaces).try_for_each(|(field, kind)| apply(&field, kind))
 }

@@ -75,21 +75,21 @@ pub(crate) fn has_source(yes: bool) -> Value {
 /// Tags every point that has no tag: what the application wrote since becomes an item with a new revision. A
 /// vector of one of the new spaces that came with the point is native, since the application made it. A
 /// vector with a witness was written by the gallery, belongs to earlier content, and is taken out first.
-/// `each` is told how many points there were so far and says whether to go on. Returns how many points were
-/// met that cannot be items.
+/// `advance` is told how many points there were so far and says whether to go on. Returns how many points
+/// were met that cannot be items.
 ///
 /// All points of a page that have a source get the same revision, and all others another one. Together with
 /// the key, a revision still tells the states of an item apart: each revision is given by one operation,
 /// which the server applies once.
-pub(crate) fn tag_new_points(handle: &Handle, each: &mut dyn FnMut(u64) -> bool) -> Result<u64> {
+pub(crate) fn tag_new_points(handle: &Handle, advance: &mut dyn FnMut(u64) -> bool) -> Result<u64> {
     let collection = handle.collection();
     let mut done = 0;
     let mut failing: Option<Instant> = None;
     loop {
         let changed = any_of([untagged(), has_new_old_vector()]);
-        let (page, is_last, others) = handle.client.first_page(collection, &changed)?;
+        let (page, is_last, foreign_points) = handle.client.first_page(collection, &changed)?;
         if page.is_empty() {
-            return Ok(others);
+            return Ok(foreign_points);
         }
         let meta = meta::read_begun(handle)?;
         let renewed = page.iter().filter(|point| point.has_new_old_vector());
@@ -163,13 +163,13 @@ pub(crate) fn tag_new_points(handle: &Handle, each: &mut dyn FnMut(u64) -> bool)
             vectors::put_witnesses(handle, &keys, &filter)?;
         }
         done += page.len() as u64;
-        if !each(done) {
+        if !advance(done) {
             return Err(ErrorKind::Cancelled.into());
         }
         if is_last {
             // Everything that was there when it was read is tagged. With an application that writes all the
             // time, the loop would never end.
-            return Ok(others);
+            return Ok(foreign_points);
         }
     }
 }
@@ -183,11 +183,11 @@ pub(crate) fn tag_all(handle: &Handle) -> Result<()> {
 pub(crate) fn tagged(handle: &Handle, keys: &[ItemKey], with: &With) -> Result<BTreeMap<ItemKey, Point>> {
     let mut unlisted = Unlisted::default();
     loop {
-        let found = handle.client.retrieve(handle.collection(), keys.iter().copied(), with)?;
+        let points = handle.client.retrieve(handle.collection(), keys.iter().copied(), with)?;
         let without: Vec<ItemKey> =
-            found.iter().filter(|point| !point.has_tag()).map(|point| point.key).collect();
+            points.iter().filter(|point| !point.has_tag()).map(|point| point.key).collect();
         if without.is_empty() {
-            return Ok(found.into_iter().map(|point| (point.key, point)).collect());
+            return Ok(points.into_iter().map(|point| (point.key, point)).collect());
         }
         unlisted.mend(handle, &without)?;
         tag_all(handle)?;
@@ -198,7 +198,7 @@ pub(crate) fn tagged(handle: &Handle, keys: &[ItemKey], with: &With) -> Result<B
 /// says that they have one, as after it was killed.
 #[derive(Default)]
 pub(crate) struct Unlisted {
-    seen: BTreeMap<ItemKey, usize>,
+    times_seen: BTreeMap<ItemKey, usize>,
 }
 
 impl Unlisted {
@@ -209,11 +209,11 @@ impl Unlisted {
     ///
     /// Corrupt where new indexes did not help.
     pub(crate) fn mend(&mut self, handle: &Handle, keys: &[ItemKey]) -> Result<()> {
-        self.seen.retain(|key, _| keys.contains(key));
+        self.times_seen.retain(|key, _| keys.contains(key));
         for key in keys {
-            *self.seen.entry(*key).or_default() += 1;
+            *self.times_seen.entry(*key).or_default() += 1;
         }
-        match self.seen.values().max() {
+        match self.times_seen.values().max() {
             Some(&TIMES_SEEN) => indexes::index_anew(handle),
             Some(times) if *times > 2 * TIMES_SEEN => {
                 let detail = "its indexes of our fields say otherwise than its points do, also once they were made anew";
@@ -226,8 +226,8 @@ impl Unlisted {
 
 pub(crate) fn get(handle: &Handle, ids: &[&str]) -> Result<Vec<Option<Item>>> {
     let keys: Vec<ItemKey> = ids.iter().map(|id| key_of_name(id).0).collect();
-    let found = tagged(handle, &keys, &handle.with([]))?;
-    let item = |key: &ItemKey| found.get(key).and_then(|point| point.item(&handle.options));
+    let points = tagged(handle, &keys, &handle.with([]))?;
+    let item = |key: &ItemKey| points.get(key).and_then(|point| point.item(&handle.options));
     Ok(keys.iter().map(item).collect())
 }
 
@@ -280,14 +280,14 @@ pub(crate) fn put(handle: &Handle, writes: &[ItemWrite]) -> Result<Vec<Revision>
     }
     let since = since.into_iter().map(|(key, (_, revision))| (key, revision)).collect();
     let mut of_same_source = BTreeSet::new();
-    let (mut left, mut some) = (keys.iter().peekable(), Vec::new());
+    let (mut keys_left, mut some) = (keys.iter().peekable(), Vec::new());
     let mut room = handle.client.room_for(1);
-    while let Some(key) = left.next() {
+    while let Some(key) = keys_left.next() {
         let write = &writes[last[key]];
         room = room.saturating_sub(bytes_of(&meta, write));
         some.push((*key, write, revisions[last[key]]));
         let is_full = some.len() == UPSERT.min(handle.limits.write);
-        if is_full || left.peek().is_none_or(|next| bytes_of(&meta, &writes[last[*next]]) > room) {
+        if is_full || keys_left.peek().is_none_or(|next| bytes_of(&meta, &writes[last[*next]]) > room) {
             of_same_source.extend(put_together(handle, &meta, std::mem::take(&mut some), &since)?);
             room = handle.client.room_for(1);
         }
@@ -315,26 +315,26 @@ fn bytes_of(meta: &Meta, write: &ItemWrite) -> usize {
 fn put_together(
     handle: &Handle,
     meta: &Meta,
-    mut left: Vec<(ItemKey, &ItemWrite, Revision)>,
+    mut writes_left: Vec<(ItemKey, &ItemWrite, Revision)>,
     since: &BTreeMap<ItemKey, Revision>,
 ) -> Result<BTreeSet<ItemKey>> {
     let path = format!("/collections/{}/points?wait=true", handle.collection());
     let ours = || meta.spaces.iter().filter(|space| !space.is_applications);
     let mut of_same_source = BTreeSet::new();
-    while !left.is_empty() {
-        let sourced = left.iter().filter(|(_, write, _)| write.source.is_some()).map(|(key, ..)| *key);
-        let there = tagged(handle, &sourced.collect::<Vec<_>>(), &handle.with(ours()))?;
-        let kept = |key: &ItemKey, write: &ItemWrite| {
-            let point = there.get(key)?;
+    while !writes_left.is_empty() {
+        let sourced = writes_left.iter().filter(|(_, write, _)| write.source.is_some()).map(|(key, ..)| *key);
+        let stored_points = tagged(handle, &sourced.collect::<Vec<_>>(), &handle.with(ours()))?;
+        let point_of_same_source = |key: &ItemKey, write: &ItemWrite| {
+            let point = stored_points.get(key)?;
             let is_same = point.item(&handle.options).is_some_and(|item| item.source == write.source);
             is_same.then_some(point)
         };
-        let their_vectors = vectors_of_nobody(handle, meta, there.keys().copied())?;
-        let (same, others): (Vec<_>, Vec<_>) =
-            left.into_iter().partition(|(key, write, _)| kept(key, write).is_some());
+        let their_vectors = vectors_of_nobody(handle, meta, stored_points.keys().copied())?;
+        let (same, of_new_source): (Vec<_>, Vec<_>) =
+            writes_left.into_iter().partition(|(key, write, _)| point_of_same_source(key, write).is_some());
         let points = |of: &[(ItemKey, &'_ ItemWrite, Revision)]| -> Result<Value> {
             let new = of.iter().map(|(key, write, revision)| {
-                let of_same_source = kept(key, write);
+                let of_same_source = point_of_same_source(key, write);
                 let mut point =
                     new_point(handle, meta, (*key, write), (*revision, since[key]), of_same_source)?;
                 let theirs = of_same_source.and_then(|_| their_vectors.get(key)).into_iter().flatten();
@@ -345,14 +345,14 @@ fn put_together(
             });
             new.collect::<Result<Vec<Value>>>().map(Value::Array)
         };
-        if !others.is_empty() {
-            handle.client.ask("PUT", &path, &json!({"points": points(&others)?}))?;
+        if !of_new_source.is_empty() {
+            handle.client.ask("PUT", &path, &json!({"points": points(&of_new_source)?}))?;
         }
         if same.is_empty() {
             break;
         }
         let as_read = same.iter().filter_map(|(key, write, _)| {
-            let point = kept(key, write)?;
+            let point = point_of_same_source(key, write)?;
             let mut as_read = vec![has_id([*key].into_iter()), is(REVISION, point.revision()?)];
             for space in ours().filter(|space| !replaces(write, space)) {
                 let native = space.made_by(&[Provenance::Native]);
@@ -369,8 +369,8 @@ fn put_together(
         // Points that were written meanwhile are read again.
         let is_put =
             |key: &ItemKey, revision: Revision| now.get(key).is_none_or(|now| *now == Some(revision));
-        left = same.into_iter().filter(|(key, _, revision)| !is_put(key, *revision)).collect();
-        of_same_source.extend(now.keys().filter(|key| left.iter().all(|(other, ..)| other != *key)));
+        writes_left = same.into_iter().filter(|(key, _, revision)| !is_put(key, *revision)).collect();
+        of_same_source.extend(now.keys().filter(|key| writes_left.iter().all(|(other, ..)| other != *key)));
     }
     Ok(of_same_source)
 }
@@ -460,13 +460,13 @@ fn new_point<'a>(
     }
     let mut payload = Map::new();
     match (&handle.options.payload, &write.payload) {
-        (Some(path), given) if !given.is_null() => put_at(&mut payload, path, given.clone()),
+        (Some(path), value) if !value.is_null() => put_at(&mut payload, path, value.clone()),
         (None, Value::Object(fields)) => payload.clone_from(fields),
         _ => {}
     }
-    for (path, given) in [(&handle.options.source, &write.source), (&handle.options.label, &write.label)] {
-        if let (Some(path), Some(given)) = (path, given) {
-            put_at(&mut payload, path, Value::String(given.clone()));
+    for (path, text) in [(&handle.options.source, &write.source), (&handle.options.label, &write.label)] {
+        if let (Some(path), Some(text)) = (path, text) {
+            put_at(&mut payload, path, Value::String(text.clone()));
         }
     }
     payload.insert(REVISION.to_owned(), json!(revision));
@@ -504,11 +504,11 @@ pub(crate) fn delete(handle: &Handle, ids: &[&str]) -> Result<usize> {
     let mut keys: Vec<ItemKey> = ids.iter().map(|id| key_of_name(id).0).collect();
     keys.sort_unstable();
     keys.dedup();
-    let there = handle.client.retrieve(handle.collection(), keys.iter().copied(), &With::default())?;
-    if there.is_empty() {
+    let points = handle.client.retrieve(handle.collection(), keys.iter().copied(), &With::default())?;
+    if points.is_empty() {
         return Ok(0);
     }
-    let keys: Vec<ItemKey> = there.iter().map(|point| point.key).collect();
+    let keys: Vec<ItemKey> = points.iter().map(|point| point.key).collect();
     let ids: Vec<Value> = keys.iter().map(|key| id_of(*key)).collect();
     handle.client.change(handle.collection(), &[json!({"delete": {"points": ids}})])?;
     for space in &meta.spaces {

@@ -40,10 +40,10 @@ pub(crate) fn lease_of(space: &SpaceSlot, key: ItemKey) -> ItemKey {
 /// Reads the leases of a space that fit their items as they are now, and removes the others.
 pub(crate) fn leases(handle: &Handle, space: &SpaceSlot) -> Result<BTreeMap<ItemKey, Lease>> {
     let with = With { payload: Value::Bool(true), vectors: Vec::new() };
-    let found =
+    let points =
         handle.client.scroll(&handle.ours, &all_of([is("slot", space.slot)]), None, usize::MAX, &with)?;
     let mut leases = BTreeMap::new();
-    for point in found {
+    for point in points {
         let lease: Lease = serde_json::from_value(Value::Object(point.payload))
             .map_err(|error| Error::corrupt(format!("a lease of {}", handle.name()), error))?;
         let key = lease.item.parse().map(ItemKey::new);

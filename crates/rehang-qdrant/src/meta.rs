@@ -75,21 +75,21 @@ impl Meta {
     }
 
     pub(crate) fn find(&self, space: &str, whose: &str) -> Result<&SpaceSlot> {
-        let names = self.spaces.iter().map(|there| there.record.space.name.as_str());
-        let found = self.spaces.iter().find(|there| there.record.space.name == space);
-        found.ok_or_else(|| check::no_such_space(space, whose, names))
+        let names = self.spaces.iter().map(|slot| slot.record.space.name.as_str());
+        let slot = self.spaces.iter().find(|slot| slot.record.space.name == space);
+        slot.ok_or_else(|| check::no_such_space(space, whose, names))
     }
 
     pub(crate) fn find_mut(&mut self, space: &str, whose: &str) -> Result<&mut SpaceSlot> {
         self.find(space, whose)?;
-        let found = self.spaces.iter_mut().find(|there| there.record.space.name == space);
-        found.ok_or_else(|| check::no_such_space(space, whose, std::iter::empty()))
+        let slot = self.spaces.iter_mut().find(|slot| slot.record.space.name == space);
+        slot.ok_or_else(|| check::no_such_space(space, whose, std::iter::empty()))
     }
 
     /// Replaces a document whose version is the expected one.
     pub(crate) fn set_document(&mut self, name: &str, expected: Option<u64>, text: &str) -> Result<u64> {
-        let there = self.documents.get(name).map(|(version, _)| *version);
-        let version = check::next_version(name, expected, there)?;
+        let current_version = self.documents.get(name).map(|(version, _)| *version);
+        let version = check::next_version(name, expected, current_version)?;
         self.documents.insert(name.to_owned(), (version, text.to_owned()));
         Ok(version)
     }
@@ -152,13 +152,13 @@ fn read_state<S: DeserializeOwned + Default>(
         let is_missing = matches!(error.kind(), ErrorKind::NotFound { .. });
         if is_missing { error.advise(Remedy::AdoptTable) } else { error }
     };
-    let mut found = client.retrieve(ours, [point.into()].into_iter(), &with).map_err(is_gone)?;
-    let Some(found) = found.pop() else { return Ok(Versioned::default()) };
+    let mut points = client.retrieve(ours, [point.into()].into_iter(), &with).map_err(is_gone)?;
+    let Some(state_point) = points.pop() else { return Ok(Versioned::default()) };
     let wrong = |why: String| Error::corrupt(format!("the state in {ours} of {}", client.name()), why);
-    let text = found.payload.get("state").and_then(Value::as_str).unwrap_or_default();
-    let names = found.payload.get("names").cloned().unwrap_or_default();
+    let text = state_point.payload.get("state").and_then(Value::as_str).unwrap_or_default();
+    let names = state_point.payload.get("names").cloned().unwrap_or_default();
     Ok(Versioned {
-        version: found.payload.get("version").and_then(Value::as_u64),
+        version: state_point.payload.get("version").and_then(Value::as_u64),
         names: serde_json::from_value(names).map_err(|error| wrong(error.to_string()))?,
         state: serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?,
     })

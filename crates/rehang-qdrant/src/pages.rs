@@ -32,9 +32,9 @@ pub(crate) fn record(
 
 /// Returns the payload fields and vectors that a read brings along for a record.
 pub(crate) fn with_for_record(handle: &Handle, space: &SpaceSlot, vectors_of: Option<&SpaceSlot>) -> With {
-    let own = Some(space)
+    let applications_space = Some(space)
         .filter(|space| space.is_applications && vectors_of.is_none_or(|other| other.slot != space.slot));
-    handle.with(own.into_iter().chain(vectors_of))
+    handle.with(applications_space.into_iter().chain(vectors_of))
 }
 
 pub(crate) fn scan(handle: &Handle, scan: &Scan) -> Result<Vec<Record>> {
@@ -90,7 +90,7 @@ pub(crate) fn sample(handle: &Handle, sample: &Sample) -> Result<Drawn> {
 
 /// Reads points by key, in the order of the keys.
 pub(crate) fn in_order(handle: &Handle, keys: &[ItemKey], with: &With) -> Result<Vec<Point>> {
-    let found = handle.client.retrieve(handle.collection(), keys.iter().copied(), with)?;
-    let mut found: BTreeMap<ItemKey, Point> = found.into_iter().map(|point| (point.key, point)).collect();
-    Ok(keys.iter().filter_map(|key| found.remove(key)).collect())
+    let points = handle.client.retrieve(handle.collection(), keys.iter().copied(), with)?;
+    let mut by_key: BTreeMap<ItemKey, Point> = points.into_iter().map(|point| (point.key, point)).collect();
+    Ok(keys.iter().filter_map(|key| by_key.remove(key)).collect())
 }

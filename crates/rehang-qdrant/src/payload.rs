@@ -61,13 +61,13 @@ pub(crate) fn at_path<'a>(payload: &'a Map<String, Value>, path: &str) -> Option
 pub(crate) fn put_at(payload: &mut Map<String, Value>, path: &str, value: Value) {
     match path.split_once('.') {
         None => drop(payload.insert(path.to_owned(), value)),
-        Some((first, rest)) => {
+        Some((first, inner_path)) => {
             let inner = payload.entry(first).or_insert_with(|| Value::Object(Map::new()));
             if !inner.is_object() {
                 *inner = Value::Object(Map::new());
             }
             if let Value::Object(inner) = inner {
-                put_at(inner, rest, value);
+                put_at(inner, inner_path, value);
             }
         }
     }

@@ -197,10 +197,10 @@ impl Point {
                     || options.source.as_ref() == Some(name)
                     || options.label.as_ref() == Some(name)
             };
-            let others = self.payload.iter().filter(|(name, _)| !is_ours(name));
-            let others: Map<String, Value> =
-                others.map(|(name, value)| (name.clone(), value.clone())).collect();
-            if others.is_empty() { Value::Null } else { Value::Object(others) }
+            let other_fields = self.payload.iter().filter(|(name, _)| !is_ours(name));
+            let other_fields: Map<String, Value> =
+                other_fields.map(|(name, value)| (name.clone(), value.clone())).collect();
+            if other_fields.is_empty() { Value::Null } else { Value::Object(other_fields) }
         };
         Item {
             key: self.key,

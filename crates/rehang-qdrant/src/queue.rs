@@ -20,7 +20,7 @@ pub(crate) fn queueable(space: &SpaceSlot) -> [Value; 2] {
     [has_source(true), is_empty(&space.path("f"))]
 }
 
-/// Gives the queue of the backfill, part by part, until `each` has enough. First come items that lack a
+/// Gives the queue of the backfill, part by part, until `visit` has enough. First come items that lack a
 /// vector, by key; then those with a place, by band and score; then those without one, by key. A part is
 /// about as long as `wanted`, then longer and longer. Items of `held` are left out. Each item is given once,
 /// although one that gets its vector or its place meanwhile is met in two lists.
@@ -30,12 +30,12 @@ pub(crate) fn walk_queue(
     with: &With,
     wanted: usize,
     held: &[ItemKey],
-    each: &mut dyn FnMut(Vec<Point>) -> Result<bool>,
+    visit: &mut dyn FnMut(Vec<Point>) -> Result<bool>,
 ) -> Result<()> {
     let collection = handle.collection();
-    let mut given = BTreeSet::new();
-    let mut each =
-        |points: Vec<Point>| each(points.into_iter().filter(|point| given.insert(point.key)).collect());
+    let mut seen_keys = BTreeSet::new();
+    let mut visit =
+        |points: Vec<Point>| visit(points.into_iter().filter(|point| seen_keys.insert(point.key)).collect());
     let queueable = |space: &SpaceSlot| {
         let mut conditions = queueable(space).to_vec();
         if !held.is_empty() {
@@ -48,7 +48,7 @@ pub(crate) fn walk_queue(
     let lacking = [queueable(space), vec![space.lacking()]].concat();
     if goes_on {
         handle.client.each_page(collection, &all_of(lacking), None, usize::MAX, with, &mut |points| {
-            goes_on = each(points)?;
+            goes_on = visit(points)?;
             Ok(goes_on)
         })?;
     }
@@ -64,7 +64,7 @@ pub(crate) fn walk_queue(
                 with,
             )?;
             let is_last = points.len() < limit;
-            goes_on = each(points)?;
+            goes_on = visit(points)?;
             if is_last {
                 break;
             }
@@ -73,7 +73,7 @@ pub(crate) fn walk_queue(
     }
     let unranked = [queueable(space), vec![adapted(), is_empty(&space.path("b"))]].concat();
     if goes_on {
-        handle.client.each_page(collection, &all_of(unranked), None, usize::MAX, with, &mut each)?;
+        handle.client.each_page(collection, &all_of(unranked), None, usize::MAX, with, &mut visit)?;
     }
     Ok(())
 }
@@ -141,8 +141,8 @@ pub(crate) fn waiting_in_sample(
 fn waiting_of(handle: &Handle, space: &SpaceSlot, keys: &[ItemKey]) -> Result<Vec<ItemKey>> {
     let mut waiting = queueable(space).to_vec();
     waiting.extend([space.waiting(), has_id(keys.iter().copied())]);
-    let there =
+    let points =
         handle.client.scroll(handle.collection(), &all_of(waiting), None, usize::MAX, &With::default())?;
-    let there: BTreeSet<ItemKey> = there.into_iter().map(|point| point.key).collect();
-    Ok(keys.iter().copied().filter(|key| there.contains(key)).collect())
+    let still_waiting: BTreeSet<ItemKey> = points.into_iter().map(|point| point.key).collect();
+    Ok(keys.iter().copied().filter(|key| still_waiting.contains(key)).collect())
 }

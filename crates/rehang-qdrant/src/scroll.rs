@@ -41,21 +41,21 @@ impl Client {
     /// Reads the first page of points that pass a filter, by id. Returns it with whether it is the last one,
     /// and how many points were passed over that cannot be items.
     pub(crate) fn first_page(&self, collection: &str, filter: &Value) -> Result<(Vec<Point>, bool, u64)> {
-        let (mut offset, mut others) = (Value::Null, 0);
+        let (mut offset, mut foreign_points) = (Value::Null, 0);
         loop {
             let body = json!({"filter": filter, "offset": offset, "limit": self.page_max.min(PAGE), "with_payload": [REVISION]});
             let mut result = self.ask("POST", &format!("/collections/{collection}/points/scroll"), &body)?;
             let all = result["points"].as_array().map_or(0, Vec::len);
             let points = Point::list(result["points"].take(), &self.name())?;
-            others += all.saturating_sub(points.len()) as u64;
+            foreign_points += all.saturating_sub(points.len()) as u64;
             offset = result["next_page_offset"].take();
             if !points.is_empty() || offset.is_null() {
-                return Ok((points, offset.is_null(), others));
+                return Ok((points, offset.is_null(), foreign_points));
             }
         }
     }
 
-    /// Reads points that pass a filter, by id, after a key, at most `limit` of them. `each` is given page by
+    /// Reads points that pass a filter, by id, after a key, at most `limit` of them. `visit` is given page by
     /// page and says whether to go on.
     pub(crate) fn each_page(
         &self,
@@ -64,7 +64,7 @@ impl Client {
         after: Option<ItemKey>,
         limit: usize,
         with: &With,
-        each: &mut dyn FnMut(Vec<Point>) -> Result<bool>,
+        visit: &mut dyn FnMut(Vec<Point>) -> Result<bool>,
     ) -> Result<()> {
         let mut offset = match after {
             Some(key) if key.bits() == u128::MAX => return Ok(()),
@@ -77,16 +77,16 @@ impl Client {
             (true, _) => PAGE,
         };
         let size = size.min(self.page_max);
-        let mut left = limit;
-        while left > 0 {
+        let mut wanted = limit;
+        while wanted > 0 {
             let body = json!({
-                "filter": filter, "offset": offset, "limit": left.min(size), "with_payload": with.payload,
+                "filter": filter, "offset": offset, "limit": wanted.min(size), "with_payload": with.payload,
                 "with_vector": with.vectors,
             });
             let (points, next) = self.page(collection, &body)?;
-            left -= points.len().min(left);
+            wanted -= points.len().min(wanted);
             // A page of points that cannot be items hides none behind it.
-            if !points.is_empty() && !each(points)? || next.is_null() {
+            if !points.is_empty() && !visit(points)? || next.is_null() {
                 break;
             }
             offset = next;
@@ -144,17 +144,17 @@ impl Client {
         let mut all: Vec<Point> = Vec::new();
         let mut below: Option<f64> = None;
         while all.len() < limit {
-            let asked = (limit - all.len()).min(self.page_max).min(PAGE);
-            let rest = below.map(|below| json!({"key": by, "range": {"lt": below}}));
-            let conditions: Vec<Value> = [Some(filter.clone()), rest].into_iter().flatten().collect();
+            let size = (limit - all.len()).min(self.page_max).min(PAGE);
+            let is_below = below.map(|below| json!({"key": by, "range": {"lt": below}}));
+            let conditions: Vec<Value> = [Some(filter.clone()), is_below].into_iter().flatten().collect();
             let body = json!({
-                "filter": {"must": conditions}, "limit": asked, "with_payload": with.payload,
+                "filter": {"must": conditions}, "limit": size, "with_payload": with.payload,
                 "with_vector": with.vectors, "order_by": {"key": by, "direction": "desc"},
             });
             let mut points = self.page_by(collection, by, &body)?;
             points.sort_by(|a, b| b.order_value.total_cmp(&a.order_value).then(a.key.cmp(&b.key)));
             points.dedup_by_key(|point| point.key);
-            let Some(last) = points.last().map(|point| point.order_value).filter(|_| points.len() >= asked)
+            let Some(last) = points.last().map(|point| point.order_value).filter(|_| points.len() >= size)
             else {
                 all.extend(points);
                 break;
@@ -178,12 +178,12 @@ impl Client {
         with: &With,
     ) -> Result<Vec<Point>> {
         let ids: Vec<Value> = keys.map(id_of).collect();
-        let mut found = Vec::new();
+        let mut points = Vec::new();
         for ids in ids.chunks(PAGE) {
             let body = json!({"ids": ids, "with_payload": with.payload, "with_vector": with.vectors});
             let answer = self.ask("POST", &format!("/collections/{collection}/points"), &body)?;
-            found.extend(Point::list(answer, &self.name())?);
+            points.extend(Point::list(answer, &self.name())?);
         }
-        Ok(found)
+        Ok(points)
     }
 }

@@ -58,16 +58,16 @@ fn search_one(
         let points = ask(handle, space, query, limit, &conditions(handle, space, filter), &with, exact)?;
         let is_all = points.len() < limit;
         let farthest = points.last().and_then(|point| distance(space, point));
-        let mut found: Vec<Found> =
+        let mut hits: Vec<Found> =
             points.iter().filter_map(|point| hit(handle, space, point, filter)).collect();
-        found.sort_by(|a, b| a.distance.total_cmp(&b.distance).then(a.key.cmp(&b.key)));
-        pass_over_without_direction(handle, space, &mut found)?;
+        hits.sort_by(|a, b| a.distance.total_cmp(&b.distance).then(a.key.cmp(&b.key)));
+        pass_over_without_direction(handle, space, &mut hits)?;
         // Enough where the server has no more, or its farthest hit is farther away than the
         // last one that is wanted.
-        let is_enough = found.get(k - 1).is_some_and(|last| Some(last.distance) < farthest);
+        let is_enough = hits.get(k - 1).is_some_and(|last| Some(last.distance) < farthest);
         if is_all || is_enough || limit >= look_max {
-            found.truncate(k);
-            return Ok(found);
+            hits.truncate(k);
+            return Ok(hits);
         }
         limit = limit.saturating_mul(4).min(look_max);
     }
@@ -148,22 +148,22 @@ fn hit(handle: &Handle, space: &SpaceSlot, point: &Point, filter: &Filter) -> Op
 
 /// Takes out hits whose vector has no direction: the server finds them at right angles to every query, and an
 /// application may hold such vectors.
-fn pass_over_without_direction(handle: &Handle, space: &SpaceSlot, found: &mut Vec<Found>) -> Result<()> {
+fn pass_over_without_direction(handle: &Handle, space: &SpaceSlot, hits: &mut Vec<Found>) -> Result<()> {
     if space.record.space.distance != Distance::Cosine {
         return Ok(());
     }
     let is_at_right_angles = |hit: &Found| (hit.distance - 1.0).abs() <= f32::EPSILON;
-    let keys: Vec<ItemKey> = found.iter().filter(|hit| is_at_right_angles(hit)).map(|hit| hit.key).collect();
+    let keys: Vec<ItemKey> = hits.iter().filter(|hit| is_at_right_angles(hit)).map(|hit| hit.key).collect();
     if keys.is_empty() {
         return Ok(());
     }
     let with = With { payload: Value::Bool(false), vectors: vec![space.vector.clone()] };
-    let there = handle.client.retrieve(handle.collection(), keys.into_iter(), &with)?;
+    let points = handle.client.retrieve(handle.collection(), keys.into_iter(), &with)?;
     let is_placed =
         |point: &Point| point.vector(space).is_none_or(|vector| Distance::Cosine.can_place(vector));
     let without: BTreeSet<ItemKey> =
-        there.iter().filter(|point| !is_placed(point)).map(|point| point.key).collect();
-    found.retain(|hit| !without.contains(&hit.key));
+        points.iter().filter(|point| !is_placed(point)).map(|point| point.key).collect();
+    hits.retain(|hit| !without.contains(&hit.key));
     Ok(())
 }
 
@@ -255,9 +255,9 @@ pub(crate) fn prepare(handle: &Handle, space: &str, advance: &dyn Fn(u64, u64) -
                     return Err(stuck(why.to_owned()));
                 }
             },
-            Health::Red(said) => {
+            Health::Red(error) => {
                 return Err(stuck(format!(
-                    "the collection is red: the server has given up making them ({said}); see to that, then start the server again. \
+                    "the collection is red: the server has given up making them ({error}); see to that, then start the server again. \
                      Searches go on without, and slower"
                 )));
             }

@@ -104,11 +104,11 @@ impl SpaceSlot {
     /// Builds a filter for items whose vector has one of these provenances.
     pub(crate) fn made_by(&self, provenances: &[Provenance]) -> Value {
         let names: Vec<&str> = provenances.iter().map(|provenance| provenance.name()).collect();
-        let mut said = vec![json!({"key": self.path("p"), "match": {"any": names}})];
+        let mut conditions = vec![json!({"key": self.path("p"), "match": {"any": names}})];
         if self.is_applications && provenances.contains(&self.record.written_as) {
-            said.push(is_empty(&self.path("p")));
+            conditions.push(is_empty(&self.path("p")));
         }
-        all_of([self.has_vector(), any_of(said)])
+        all_of([self.has_vector(), any_of(conditions)])
     }
 
     /// Builds a filter for items that have a vector.

@@ -15,10 +15,10 @@ use crate::{indexes, leases, vectors};
 pub(crate) fn create(handle: &Handle, space: &Space, written_as: Provenance) -> Result<()> {
     check::new_space(space, written_as)?;
     let conflict = |why: String| Error::conflict(format!("space {:?}", space.name), why);
-    let own = handle.options.vector.clone().filter(|_| handle.old.as_ref() == Some(&space.name));
-    let is_applications = own.is_some();
+    let their_vector = handle.options.vector.clone().filter(|_| handle.old.as_ref() == Some(&space.name));
+    let is_applications = their_vector.is_some();
     // The server takes no name with one of these letters.
-    let vector = own.unwrap_or_else(|| space.name.replace(|letter| "<>:\"/\\|?*\0".contains(letter), "_"));
+    let vector = their_vector.unwrap_or_else(|| space.name.replace(|letter| "<>:\"/\\|?*\0".contains(letter), "_"));
     if vector == WITNESS {
         return Err(Error::option(
             "[new] name",
@@ -27,10 +27,10 @@ pub(crate) fn create(handle: &Handle, space: &Space, written_as: Provenance) -> 
         ));
     }
     let is_there = |meta: &Meta| {
-        if let Some(there) = meta.spaces.iter().find(|there| there.record.space.name == space.name) {
-            return check::same_space(&there.record, space, written_as).map(|()| true);
+        if let Some(existing) = meta.spaces.iter().find(|existing| existing.record.space.name == space.name) {
+            return check::same_space(&existing.record, space, written_as).map(|()| true);
         }
-        match meta.spaces.iter().find(|there| there.vector == vector) {
+        match meta.spaces.iter().find(|existing| existing.vector == vector) {
             Some(other) => {
                 Err(conflict(format!("its vectors would be those of space {:?}", other.record.space.name)))
             }
@@ -43,9 +43,9 @@ pub(crate) fn create(handle: &Handle, space: &Space, written_as: Provenance) -> 
     let facts = handle.facts()?;
     let bytes = |width: usize| facts.points.saturating_mul(4 * width as u64);
     let all = facts.vectors.iter().map(|(_, width, _)| bytes(*width)).sum::<u64>();
-    let found = facts.vectors.iter().find(|(name, ..)| *name == vector).cloned();
-    let has_found = found.is_some();
-    if found.is_none() && all.saturating_add(bytes(space.dimension + 1)) > facts.limits.vector_bytes {
+    let namesake = facts.vectors.iter().find(|(name, ..)| *name == vector).cloned();
+    let has_namesake = namesake.is_some();
+    if namesake.is_none() && all.saturating_add(bytes(space.dimension + 1)) > facts.limits.vector_bytes {
         return Err(Error::option(
             format!("max_collection_vector_size_bytes of collection {}", handle.collection()),
             format!("{} in its strict mode", facts.limits.vector_bytes),
@@ -58,25 +58,25 @@ pub(crate) fn create(handle: &Handle, space: &Space, written_as: Provenance) -> 
     }
     // Counts points that have a vector where the new ones are to lie. It belongs to a space that was dropped,
     // or is not ours to write over.
-    let filled = if found.is_some() && !is_applications {
+    let filled = if namesake.is_some() && !is_applications {
         handle.client.count(handle.collection(), &all_of([json!({"has_vector": vector})]))?
     } else {
         0
     };
-    if let Some((_, size, distance)) = found
+    if let Some((_, size, distance)) = namesake
         && (size, distance) != (space.dimension, space.distance)
     {
         return Err(conflict(format!(
             "the collection's vector {vector:?} is {size}-d, {distance}; the space is {space}"
         )));
     }
-    let left = if filled > 0 { slot_left(handle, &vector)? } else { None };
+    let lost_slot = if filled > 0 { slot_left(handle, &vector)? } else { None };
     let slot = meta::change(handle, |meta| {
         if is_there(meta)? {
             return Ok(None);
         }
-        if left.is_some() {
-            return Ok(left);
+        if lost_slot.is_some() {
+            return Ok(lost_slot);
         }
         let was_ours = meta.dropped.iter().any(|other| !other.is_applications && other.vector == vector);
         if filled > 0 && !was_ours {
@@ -89,24 +89,24 @@ pub(crate) fn create(handle: &Handle, space: &Space, written_as: Provenance) -> 
         Ok(Some(meta.slots))
     })?;
     let Some(slot) = slot else { return Ok(()) };
-    let was_ours = left.is_some() || meta::read(handle)?.dropped.iter().any(|other| other.vector == vector);
-    let was_there = has_found && !was_ours;
+    let was_ours = lost_slot.is_some() || meta::read(handle)?.dropped.iter().any(|slot| slot.vector == vector);
+    let was_there = has_namesake && !was_ours;
     let record = SpaceRecord { space: space.clone(), written_as, epoch: Epoch::FIRST };
     // Natives of a gallery of an earlier version may have no witness.
-    let is_witnessed = !is_applications && (left.is_none() || facts.has_witness);
+    let is_witnessed = !is_applications && (lost_slot.is_none() || facts.has_witness);
     let new = SpaceSlot { record, slot, vector: vector.clone(), is_applications, is_witnessed, was_there };
     for (field, kind) in indexes::indexed_fields(&new, &facts.limits) {
         handle.client.index(handle.collection(), &field, kind)?;
     }
     // Made after the indexes: the server rearranges its points when vectors are configured, and may lose an
     // index that comes about meanwhile.
-    if !has_found {
+    if !has_namesake {
         make_like_old(handle, &facts, &vector, space)?;
     }
     if !is_applications && !facts.has_witness {
         make_witness(handle, &facts)?;
     }
-    if left.is_some() {
+    if lost_slot.is_some() {
         take_natives(handle, &new)?;
     }
     meta::change(handle, |meta| {
@@ -139,8 +139,8 @@ pub(crate) fn make_missing(handle: &Handle, facts: &Facts) -> Result<()> {
     let ours = || meta.spaces.iter().filter(|space| !space.is_applications);
     for space in ours().filter(|space| !facts.has(&space.vector)) {
         // The tags are changed first: a vector that is there says that the tags are right.
-        let said = ["adapted", "native", "pending"].map(|said| is(&space.path("p"), said));
-        handle.change_each(&any_of(said.to_vec()), |page| {
+        let conditions = ["adapted", "native", "pending"].map(|name| is(&space.path("p"), name));
+        handle.change_each(&any_of(conditions.to_vec()), |page| {
             vectors::set_mark_operation(space, &no_vector(), &page)
         })?;
         make_like_old(handle, facts, &space.vector, &space.record.space)?;
@@ -208,10 +208,10 @@ fn slot_left(handle: &Handle, vector: &str) -> Result<Option<u32>> {
     let taken: Vec<u32> = meta.spaces.iter().chain(&meta.dropped).map(|space| space.slot).collect();
     let mut best = None;
     for slot in (1..=meta.slots).filter(|slot| !taken.contains(slot)) {
-        let said = json!({"key": format!("{TAG}.s{slot}.p"), "match": {"any": ["adapted", "native"]}});
+        let condition = json!({"key": format!("{TAG}.s{slot}.p"), "match": {"any": ["adapted", "native"]}});
         let count = |filter: Value| handle.client.count(handle.collection(), &filter);
-        let all = count(all_of([said.clone()]))?;
-        let with_vector = count(all_of([said, json!({"has_vector": vector})]))?;
+        let all = count(all_of([condition.clone()]))?;
+        let with_vector = count(all_of([condition, json!({"has_vector": vector})]))?;
         if all > 0 && with_vector == all && best.is_none_or(|(most, _)| all > most) {
             best = Some((all, slot));
         }
@@ -240,13 +240,13 @@ fn take_natives(handle: &Handle, space: &SpaceSlot) -> Result<()> {
 
 /// Drops a space, and completes an earlier drop of it that died.
 pub(crate) fn drop_space(handle: &Handle, space: &str) -> Result<()> {
-    let is_it = |there: &SpaceSlot| there.record.space.name == space;
+    let is_it = |slot: &SpaceSlot| slot.record.space.name == space;
     let dropped = meta::change(handle, |meta| {
         if meta.serving.as_deref() == Some(space) {
             return Err(check::serving_space_stays(space));
         }
-        meta.dropped.extend(meta.spaces.extract_if(.., |there| is_it(there)));
-        Ok(meta.dropped.iter().filter(|there| is_it(there)).cloned().collect::<Vec<_>>())
+        meta.dropped.extend(meta.spaces.extract_if(.., |slot| is_it(slot)));
+        Ok(meta.dropped.iter().filter(|slot| is_it(slot)).cloned().collect::<Vec<_>>())
     })?;
     if dropped.is_empty() {
         return Ok(());
@@ -257,9 +257,9 @@ pub(crate) fn drop_space(handle: &Handle, space: &str) -> Result<()> {
         // Filters by the fields that have an index, since the server may want one. Every vector has a field
         // that says who made it, and every other item one that says why it has none.
         let tag = format!("{TAG}.{}", dropped.field());
-        let said = ["p", "f"].map(|field| none_of([is_empty(&dropped.path(field))]));
+        let conditions = ["p", "f"].map(|field| none_of([is_empty(&dropped.path(field))]));
         handle.change_each(
-            &any_of(said.to_vec()),
+            &any_of(conditions.to_vec()),
             |page| json!({"delete_payload": {"keys": [tag], "filter": page}}),
         )?;
         for field in handle.facts()?.indexes {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Debug)]
 pub(crate) struct Tokens {
     drawn: String,
-    given: AtomicU64,
+    count: AtomicU64,
 }
 
 /// Draws bits of the system that nobody can guess.
@@ -17,11 +17,11 @@ pub(crate) fn random_bits() -> u64 {
 
 impl Tokens {
     pub(crate) fn new() -> Self {
-        Self { drawn: format!("{:016x}{:016x}", random_bits(), random_bits()), given: AtomicU64::new(0) }
+        Self { drawn: format!("{:016x}{:016x}", random_bits(), random_bits()), count: AtomicU64::new(0) }
     }
 
     /// Returns the next name.
     pub(crate) fn next(&self) -> String {
-        format!("{}-{}", self.drawn, self.given.fetch_add(1, Ordering::Relaxed))
+        format!("{}-{}", self.drawn, self.count.fetch_add(1, Ordering::Relaxed))
     }
 }

@@ -50,20 +50,20 @@ const REASON_MAX: usize = 500;
 
 pub(crate) fn get(handle: &Handle, space: &str, keys: &[ItemKey]) -> Result<Vec<Option<VectorRecord>>> {
     let space = &meta::space(handle, space)?;
-    let found = tagged(handle, keys, &handle.tag([space]))?;
-    Ok(keys.iter().map(|key| found.get(key)?.record(space, true, true)).collect())
+    let points = tagged(handle, keys, &handle.tag([space]))?;
+    Ok(keys.iter().map(|key| points.get(key)?.record(space, true, true)).collect())
 }
 
 pub(crate) fn provenances(handle: &Handle, space: &str, keys: &[ItemKey]) -> Result<Vec<Option<Provenance>>> {
     let space = &meta::space(handle, space)?;
-    let found = tagged(handle, keys, &handle.tag([]))?;
+    let points = tagged(handle, keys, &handle.tag([]))?;
     // Which points have the vector can be known without reading it.
     let present = all_of([has_id(keys.iter().copied()), space.has_vector()]);
     let with_vector =
         handle.client.scroll(handle.collection(), &present, None, usize::MAX, &With::default())?;
     let with_vector: Vec<ItemKey> = with_vector.into_iter().map(|point| point.key).collect();
     let made_by = |key: &ItemKey| {
-        let point = found.get(key).filter(|point| point.revision().is_some())?;
+        let point = points.get(key).filter(|point| point.revision().is_some())?;
         point.mark(space).made_by(space, Some(with_vector.binary_search(key).is_ok()))
     };
     Ok(keys.iter().map(made_by).collect())
@@ -75,31 +75,31 @@ pub(crate) fn write(
     epoch: Option<Epoch>,
     writes: &[VectorWrite],
 ) -> Result<Vec<WriteOutcome>> {
-    let there = &meta::space(handle, space)?;
+    let slot = &meta::space(handle, space)?;
     for write in writes {
-        check::vector_write(&there.record.space, epoch, write)?;
+        check::vector_write(&slot.record.space, epoch, write)?;
     }
     if let Some(epoch) = epoch {
-        check::epoch(space, epoch, there.record.epoch)?;
+        check::epoch(space, epoch, slot.record.epoch)?;
     }
     // Each write may have a revision of its own, which takes up to six conditions beside the ten
     // that all have in common.
     let together = TOGETHER.min(handle.limits.write).min((handle.limits.conditions - 10) / 6).max(1);
     let mut outcomes = Vec::with_capacity(writes.len());
-    let mut rest = writes;
-    while !rest.is_empty() {
+    let mut unsent = writes;
+    while !unsent.is_empty() {
         // An item that stands twice in the writes is written twice, one after the other.
         let mut keys = BTreeSet::new();
         let is_again = |(at, write): (usize, &VectorWrite)| at >= together || !keys.insert(write.key);
-        let (now, later) = rest.split_at(rest.iter().enumerate().position(is_again).unwrap_or(rest.len()));
-        outcomes.extend(write_together(handle, there, epoch, now)?);
-        rest = later;
+        let (now, later) = unsent.split_at(unsent.iter().enumerate().position(is_again).unwrap_or(unsent.len()));
+        outcomes.extend(write_together(handle, slot, epoch, now)?);
+        unsent = later;
     }
     let natives = writes.iter().zip(&outcomes).filter(|(write, outcome)| {
         write.provenance == Provenance::Native && **outcome == WriteOutcome::Written
     });
     let natives: Vec<ItemKey> = natives.map(|(write, _)| write.key).collect();
-    end_leases(handle, there, &natives)?;
+    end_leases(handle, slot, &natives)?;
     if let Some(epoch) = epoch.filter(|_| natives.len() < writes.len()) {
         // A write that came after the next plan began has met none of that plan's writes;
         // that plan writes over it.
@@ -225,8 +225,8 @@ fn read_marks(
     keys: impl Iterator<Item = ItemKey>,
 ) -> Result<BTreeMap<ItemKey, Point>> {
     let with = if space.is_applications { handle.tag([space]) } else { handle.tag([]) };
-    let found = handle.client.retrieve(handle.collection(), keys, &with)?;
-    Ok(found.into_iter().map(|point| (point.key, point)).collect())
+    let points = handle.client.retrieve(handle.collection(), keys, &with)?;
+    Ok(points.into_iter().map(|point| (point.key, point)).collect())
 }
 
 /// Whether a write was made of the item as it is now.
@@ -258,9 +258,9 @@ fn check_not_overtaken(
     write: &VectorWrite,
     point: Option<&Point>,
 ) -> Result<()> {
-    let there = point.and_then(|point| point.mark(space).epoch).map(Epoch::new);
-    match (epoch.filter(|_| write.provenance == Provenance::Adapted), there) {
-        (Some(epoch), Some(there)) if there > epoch => check::epoch(&space.record.space.name, epoch, there),
+    let point_epoch = point.and_then(|point| point.mark(space).epoch).map(Epoch::new);
+    match (epoch.filter(|_| write.provenance == Provenance::Adapted), point_epoch) {
+        (Some(epoch), Some(later)) if later > epoch => check::epoch(&space.record.space.name, epoch, later),
         _ => Ok(()),
     }
 }
@@ -315,22 +315,22 @@ fn put_where<'a>(
     filter: &Value,
     vectors: impl Fn(ItemKey) -> BTreeMap<&'a str, Numbers<'a>>,
 ) -> Result<()> {
-    let mut left = keys.to_vec();
+    let mut keys_left = keys.to_vec();
     let path = format!("/collections/{}/points/vectors?wait=true", handle.collection());
-    while !left.is_empty() {
+    while !keys_left.is_empty() {
         // All points get vectors of the same spaces, so one tells the size of each.
-        let bytes: usize = vectors(left[0]).values().map(|vector| vector.bytes() + 256).sum();
-        let some = &left[..left.len().min(handle.client.room_for(bytes))];
+        let bytes: usize = vectors(keys_left[0]).values().map(|vector| vector.bytes() + 256).sum();
+        let some = &keys_left[..keys_left.len().min(handle.client.room_for(bytes))];
         let points = some.iter().map(|key| PointVectors { id: id_of(*key), vector: vectors(*key) });
         let body = Vectors { points: points.collect(), update_filter: all_of([filter.clone()]) };
         match handle.client.ask("PUT", &path, &body) {
-            Ok(_) => drop(left.drain(..some.len())),
+            Ok(_) => drop(keys_left.drain(..some.len())),
             Err(error) if matches!(error.kind(), ErrorKind::NotFound { .. }) => {
-                let there =
-                    handle.client.retrieve(handle.collection(), left.iter().copied(), &With::default())?;
-                let before = left.len();
-                left.retain(|key| there.iter().any(|point| point.key == *key));
-                if left.len() == before && !there.is_empty() {
+                let found_points =
+                    handle.client.retrieve(handle.collection(), keys_left.iter().copied(), &With::default())?;
+                let before = keys_left.len();
+                keys_left.retain(|key| found_points.iter().any(|point| point.key == *key));
+                if keys_left.len() == before && !found_points.is_empty() {
                     // The point came back meanwhile, or the refusal is about the collection.
                     handle.facts()?;
                 }
@@ -352,7 +352,7 @@ fn say_who(
     // Numbers the errors of native vectors in the order of time.
     let has_error = writes.iter().any(|write| write.squared_error.is_some());
     let time = if has_error { Some(meta::reserve(handle, 1)?) } else { None };
-    let mut said: BTreeMap<String, (Value, Vec<ItemKey>)> = BTreeMap::new();
+    let mut keys_by_mark: BTreeMap<String, (Value, Vec<ItemKey>)> = BTreeMap::new();
     for write in writes {
         let (band, score) = band_and_score(write.priority);
         let mut mark = json!({
@@ -367,9 +367,9 @@ fn say_who(
         if write.provenance == Provenance::Native {
             mark["f"] = Value::Null;
         }
-        said.entry(mark.to_string()).or_insert_with(|| (mark, Vec::new())).1.push(write.key);
+        keys_by_mark.entry(mark.to_string()).or_insert_with(|| (mark, Vec::new())).1.push(write.key);
     }
-    let operations: Vec<Value> = said
+    let operations: Vec<Value> = keys_by_mark
         .into_values()
         .map(|(mark, keys)| {
             let reserved = [has_id(keys.into_iter()), is(&space.path("k"), name)];
@@ -390,11 +390,11 @@ pub(crate) fn set_priorities(
     epoch: Epoch,
     priorities: &[(ItemKey, Revision, Priority)],
 ) -> Result<usize> {
-    let there = &meta::space(handle, space)?;
+    let slot = &meta::space(handle, space)?;
     for (_, _, priority) in priorities {
         check::priority(Some(*priority))?;
     }
-    check::epoch(space, epoch, there.record.epoch)?;
+    check::epoch(space, epoch, slot.record.epoch)?;
     let mut changed = 0;
     for some in priorities.chunks(TOGETHER) {
         let name = handle.tokens.next();
@@ -403,14 +403,14 @@ pub(crate) fn set_priorities(
             .map(|(key, revision, priority)| {
                 let (band, score) = band_and_score(Some(*priority));
                 let filter = json!({
-                    "must": [has_id([*key].into_iter()), is(REVISION, *revision), is(&there.path("p"), "adapted")],
-                    "must_not": [{"key": there.path("e"), "range": {"gt": epoch.number()}}],
+                    "must": [has_id([*key].into_iter()), is(REVISION, *revision), is(&slot.path("p"), "adapted")],
+                    "must_not": [{"key": slot.path("e"), "range": {"gt": epoch.number()}}],
                 });
-                set_mark_operation(there, &json!({"b": band, "q": score, "a": name}), &filter)
+                set_mark_operation(slot, &json!({"b": band, "q": score, "a": name}), &filter)
             })
             .collect();
         handle.client.change(handle.collection(), &operations)?;
-        let ours = [has_id(some.iter().map(|(key, ..)| *key)), is(&there.path("a"), name)];
+        let ours = [has_id(some.iter().map(|(key, ..)| *key)), is(&slot.path("a"), name)];
         changed += handle.client.count(handle.collection(), &all_of(ours))? as usize;
     }
     check::epoch(space, epoch, meta::space(handle, space)?.record.epoch)?;
@@ -418,24 +418,24 @@ pub(crate) fn set_priorities(
 }
 
 pub(crate) fn forget_natives(handle: &Handle, space: &str, epoch: Epoch, limit: usize) -> Result<usize> {
-    let there = &meta::space(handle, space)?;
-    check::epoch(space, epoch, there.record.epoch)?;
-    let native = || vec![there.made_by(&[Provenance::Native]), has_source(true)];
-    let found =
+    let slot = &meta::space(handle, space)?;
+    check::epoch(space, epoch, slot.record.epoch)?;
+    let native = || vec![slot.made_by(&[Provenance::Native]), has_source(true)];
+    let points =
         handle.client.scroll(handle.collection(), &all_of(native()), None, limit, &With::default())?;
     let mut forgotten = 0;
-    for some in found.chunks(TOGETHER) {
+    for some in points.chunks(TOGETHER) {
         let (name, keys) = (handle.tokens.next(), || has_id(some.iter().map(|point| point.key)));
         let mut natives = native();
         natives.push(keys());
         let out = set_mark_operation(
-            there,
+            slot,
             &json!({"p": "none", "w": name, "x": null, "t": null}),
             &all_of(natives),
         );
         // The vector is removed only while the tag still says that it is none.
-        let gone = || all_of([keys(), is(&there.path("p"), "none"), is(&there.path("w"), name.as_str())]);
-        let remove = json!({"delete_vectors": {"filter": gone(), "vector": [there.vector]}});
+        let gone = || all_of([keys(), is(&slot.path("p"), "none"), is(&slot.path("w"), name.as_str())]);
+        let remove = json!({"delete_vectors": {"filter": gone(), "vector": [slot.vector]}});
         handle.client.change(handle.collection(), &[out])?;
         forgotten += handle.client.count(handle.collection(), &gone())? as usize;
         handle.client.change(handle.collection(), &[remove])?;

@@ -433,19 +433,19 @@ impl Layout {
         svg.push_str(&style.stroke(&path));
         // Markers of different lines stand at different places, so that lines which coincide can be told
         // apart.
-        let kept: Vec<usize> = if style.every_point {
+        let marked_points: Vec<usize> = if style.every_point {
             (0..placed.len()).collect()
         } else {
             let shift = (index as f64 + 0.5) / chart.lines.len() as f64;
-            let mut kept: Vec<usize> = (0..7)
+            let mut marked_points: Vec<usize> = (0..7)
                 .map(|step| {
                     ((step as f64 + shift) / 7.0 * placed.len().saturating_sub(1) as f64).round() as usize
                 })
                 .collect();
-            kept.dedup();
-            kept
+            marked_points.dedup();
+            marked_points
         };
-        for at in kept {
+        for at in marked_points {
             if let Some((x, y)) = placed[at] {
                 let (value_x, value_y) = line.points[at];
                 let value_y = if chart.y.mirrored { value_y.abs() } else { value_y };

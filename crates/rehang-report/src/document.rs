@@ -285,8 +285,8 @@ fn verdict(report: &Report) -> (&'static str, String) {
             ),
         );
     };
-    let asked = report.gallery.as_ref().and_then(|gallery| gallery.do_nothing.get(&metric.id)?.interval());
-    let nothing_text = asked.map_or_else(
+    let nothing_range = report.gallery.as_ref().and_then(|gallery| gallery.do_nothing.get(&metric.id)?.interval());
+    let nothing_text = nothing_range.map_or_else(
         || metric_with_unit(nothing),
         |(low, high)| format!("{} ({})", metric_with_unit(nothing), range(low, high)),
     );
@@ -349,7 +349,7 @@ fn key_numbers(report: &Report) -> Vec<KeyNumber> {
     let (Some(series), Some(first)) = (report.headline_curve(), report.headline_metric()) else {
         return Vec::new();
     };
-    let others: Vec<&ShownMetric> = report
+    let other_metrics: Vec<&ShownMetric> = report
         .metrics
         .iter()
         .filter(|metric| metric.primary && metric.id != first.id && series.metrics.contains_key(&metric.id))
@@ -358,7 +358,7 @@ fn key_numbers(report: &Report) -> Vec<KeyNumber> {
         label,
         value: metric(value(first)),
         unit: format!("%\u{a0}{}", first.name),
-        others: others.iter().map(|other| format!("{}\u{a0}{}", other.name, metric(value(other)))).collect(),
+        others: other_metrics.iter().map(|other| format!("{}\u{a0}{}", other.name, metric(value(other)))).collect(),
     };
     let along = |pick: fn(&MetricCurve) -> f64| {
         move |metric: &ShownMetric| series.metrics.get(&metric.id).map_or(f64::NAN, pick)
@@ -383,7 +383,7 @@ fn key_numbers(report: &Report) -> Vec<KeyNumber> {
             } else {
                 format!("{unit}\u{a0}by {}", first.name)
             },
-            others: others.iter().map(|other| format!("{}\u{a0}{}", other.name, passes(other))).collect(),
+            others: other_metrics.iter().map(|other| format!("{}\u{a0}{}", other.name, passes(other))).collect(),
         });
     }
     if report.gallery.is_some() {
@@ -402,7 +402,7 @@ fn key_numbers(report: &Report) -> Vec<KeyNumber> {
                     format!("{low}–{high}")
                 })
                 .into_iter()
-                .chain(others.iter().map(|other| format!("{}\u{a0}{}", other.name, enough(other))))
+                .chain(other_metrics.iter().map(|other| format!("{}\u{a0}{}", other.name, enough(other))))
                 .collect(),
         });
     }
@@ -905,7 +905,7 @@ fn gap_chart(groups: &GroupStudy, metric_name: &str) -> Chart {
         (low <= high).then_some(high - low)
     };
     let headline = groups.headline_curve();
-    let others =
+    let other_curves =
         groups.curves.iter().filter(|curve| headline.is_none_or(|headline| !std::ptr::eq(headline, *curve)));
     let line =
         |curve: &GroupCurves| ChartLine::new(curve.name(), against_percent(&curve.fractions, &curve.gap));
@@ -914,14 +914,14 @@ fn gap_chart(groups: &GroupStudy, metric_name: &str) -> Chart {
         ..chart_along(
             format!("Gap in {metric_name} between the best and the worst group"),
             Axis::percent("gap, percentage points"),
-            headline.into_iter().chain(others).map(line).collect(),
+            headline.into_iter().chain(other_curves).map(line).collect(),
         )
     }
 }
 
 /// Tabulates each group's share of the gallery, and its quality today and in the native gallery.
 fn group_levels_table(groups: &GroupStudy, metric_name: &str) -> Option<Table> {
-    let (names, known): (Vec<String>, Vec<&Vec<f64>>) = [
+    let (names, value_columns): (Vec<String>, Vec<&Vec<f64>>) = [
         ("share of the gallery".to_string(), &groups.gallery_share),
         (format!("{metric_name}, do nothing"), &groups.do_nothing),
         (format!("{metric_name}, new model"), &groups.new_model),
@@ -929,11 +929,11 @@ fn group_levels_table(groups: &GroupStudy, metric_name: &str) -> Option<Table> {
     .into_iter()
     .filter(|(_, values)| !values.is_empty())
     .unzip();
-    if known.is_empty() {
+    if value_columns.is_empty() {
         return None;
     }
     let rows = groups.names.iter().enumerate().map(|(group, name)| {
-        Row::new(name, known.iter().map(|values| metric(values.get(group).copied().unwrap_or(f64::NAN))))
+        Row::new(name, value_columns.iter().map(|values| metric(values.get(group).copied().unwrap_or(f64::NAN))))
     });
     Some(Table { caption: "The groups, %".into(), rows: rows.collect(), columns: columns("group", names) })
 }
@@ -949,8 +949,8 @@ fn first_items_table(groups: &GroupStudy) -> Table {
     for curve in groups.curves.iter().filter(|curve| !curve.share.is_empty()) {
         for (group, name) in groups.names.iter().enumerate() {
             let share = curve.share.get(group).map_or(&[][..], Vec::as_slice);
-            let whole = groups.gallery_share.get(group).copied().unwrap_or(f64::NAN);
-            let shares = cuts.map(|cut| value_at(&curve.fractions, share, cut)).into_iter().chain([whole]);
+            let gallery_share = groups.gallery_share.get(group).copied().unwrap_or(f64::NAN);
+            let shares = cuts.map(|cut| value_at(&curve.fractions, share, cut)).into_iter().chain([gallery_share]);
             rows.push(Row::new(curve.name(), [name.clone()].into_iter().chain(shares.map(metric))));
         }
     }
@@ -1087,8 +1087,8 @@ fn fitted_on(set: &MeasuredSet) -> Option<String> {
     if set.fitted.len() < 2 {
         return (set.pairs > 0).then(|| format!("fitted on {}", pairs(set.pairs)));
     }
-    let each = |of: &FittedOn| format!("{} on {}", of.method, pairs(of.pairs));
-    Some(format!("fitted {}", set.fitted.iter().map(each).collect::<Vec<_>>().join(", ")))
+    let method_on_pairs = |of: &FittedOn| format!("{} on {}", of.method, pairs(of.pairs));
+    Some(format!("fitted {}", set.fitted.iter().map(method_on_pairs).collect::<Vec<_>>().join(", ")))
 }
 
 fn warnings_section(report: &Report) -> Option<Section<'_>> {
@@ -1117,20 +1117,20 @@ fn provenance_section<'a>(report: &Report) -> Section<'a> {
         ],
         rows: rows.collect(),
     };
-    let made = &report.created_by;
-    let seeds: Vec<String> = made.seeds.iter().map(u64::to_string).collect();
+    let created_by = &report.created_by;
+    let seeds: Vec<String> = created_by.seeds.iter().map(u64::to_string).collect();
     let facts = [
-        ("version", made.version.clone()),
-        ("command", made.command.clone()),
+        ("version", created_by.version.clone()),
+        ("command", created_by.command.clone()),
         (if seeds.len() == 1 { "seed" } else { "seeds" }, seeds.join(", ")),
         ("old space", report.spaces.old.to_string()),
         ("new space", report.spaces.new.to_string()),
     ];
-    let known = facts.into_iter().filter(|(_, value)| !value.is_empty());
+    let known_facts = facts.into_iter().filter(|(_, value)| !value.is_empty());
     let facts = Table {
         caption: "Made by".into(),
         columns: vec![column("", Kind::Text), column("", Kind::Code)],
-        rows: known.map(|(name, value)| Row::new(name, [value])).collect(),
+        rows: known_facts.map(|(name, value)| Row::new(name, [value])).collect(),
     };
     let tables = [inputs, facts].into_iter().filter(|table| !table.rows.is_empty());
     section("provenance", "Inputs and versions", tables.map(Block::Table).collect())

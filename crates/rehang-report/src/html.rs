@@ -40,7 +40,7 @@ pub(crate) fn write(document: &Document<'_>) -> String {
     if !document.key_numbers.is_empty() {
         html.push_str("<dl class=\"numbers\">\n");
         for number in &document.key_numbers {
-            let others: Vec<String> =
+            let other_values: Vec<String> =
                 number.others.iter().map(|other| format!("<span>{}</span>", escape_html(other))).collect();
             let _ = writeln!(
                 html,
@@ -48,7 +48,7 @@ pub(crate) fn write(document: &Document<'_>) -> String {
                 escape_html(number.label),
                 escape_html(&number.value),
                 escape_html(&number.unit),
-                others.join(" · "),
+                other_values.join(" · "),
             );
         }
         html.push_str("</dl>\n");

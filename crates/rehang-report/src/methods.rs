@@ -94,7 +94,7 @@ impl<'a> Part<'a> {
         for outcome in self.outcomes() {
             let value = shown(number(outcome))?;
             match of_seeds.iter().find(|(seed, _)| *seed == outcome.seed) {
-                Some((_, known)) if (known - value).abs() > 1e-6 => return None,
+                Some((_, earlier)) if (earlier - value).abs() > 1e-6 => return None,
                 Some(_) => {}
                 None => of_seeds.push((outcome.seed, value)),
             }
@@ -479,19 +479,19 @@ fn above(points: &[(f64, f64)], floor: f64) -> Vec<(f64, f64)> {
     if points.iter().all(|&(_, y)| y.is_nan() || y < floor) {
         return points.to_vec();
     }
-    let mut kept: Vec<(f64, f64)> = Vec::with_capacity(points.len() + 1);
+    let mut points_above: Vec<(f64, f64)> = Vec::with_capacity(points.len() + 1);
     let mut before: Option<(f64, f64)> = None;
     for &(x, y) in points {
         if let Some((x_before, y_before)) = before.filter(|&(_, y_before)| (y_before < floor) != (y < floor))
             && shown(y).is_some()
             && shown(y_before).is_some()
         {
-            kept.push((x_before + (x - x_before) * (floor - y_before) / (y - y_before), floor));
+            points_above.push((x_before + (x - x_before) * (floor - y_before) / (y - y_before), floor));
         }
-        kept.push((x, if y < floor { f64::NAN } else { y }));
+        points_above.push((x, if y < floor { f64::NAN } else { y }));
         before = Some((x, y));
     }
-    kept
+    points_above
 }
 
 /// Returns the lines of a chart by name.

@@ -99,8 +99,8 @@ pub(crate) fn count(value: usize) -> String {
 }
 
 /// Writes a count with its noun: `1 query`, `12,345 queries`.
-pub(crate) fn counted(value: usize, one: &str, many: &str) -> String {
-    format!("{}\u{a0}{}", count(value), if value == 1 { one } else { many })
+pub(crate) fn counted(value: usize, singular: &str, plural: &str) -> String {
+    format!("{}\u{a0}{}", count(value), if value == 1 { singular } else { plural })
 }
 
 #[cfg(test)]

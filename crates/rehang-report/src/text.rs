@@ -56,13 +56,13 @@ pub(crate) fn markdown_paragraph(text: &str) -> String {
     let escaped = escape_markdown(text);
     // Four spaces would make the paragraph code; fewer have no meaning.
     let line = escaped.trim_start_matches(' ');
-    let (number, rest) = line.split_at(line.bytes().take_while(u8::is_ascii_digit).count());
-    let is_marker = match rest.as_bytes() {
+    let (number, after_number) = line.split_at(line.bytes().take_while(u8::is_ascii_digit).count());
+    let is_marker = match after_number.as_bytes() {
         [b'.' | b')'] | [b'.' | b')', b' ', ..] => !number.is_empty(),
         [b'-' | b'+' | b'=', ..] => number.is_empty(),
         _ => false,
     };
-    format!("{number}{}{rest}", if is_marker { "\\" } else { "" })
+    format!("{number}{}{after_number}", if is_marker { "\\" } else { "" })
 }
 
 /// Writes text as Markdown code, fenced by more backticks than it holds; bars are escaped for the table

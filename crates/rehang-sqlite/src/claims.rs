@@ -28,7 +28,7 @@ pub(crate) fn claim(
     database.write_lightly(|transaction| {
         let space = spaces::find(transaction, space)?;
         let n = space.number;
-        let (mut held, mut lost) = (BTreeSet::new(), BTreeMap::new());
+        let (mut held_items, mut lost) = (BTreeSet::new(), BTreeMap::new());
         let mut held_by_others = 0;
         let mut select =
             transaction.prepare_cached(&format!("SELECT item, worker, until, lost FROM claim_{n}"))?;
@@ -38,17 +38,17 @@ pub(crate) fn claim(
             if row.get::<_, i64>(2)? <= int(now_ms) {
                 lost.insert(item, row.get::<_, u32>(3)?.saturating_add(1));
             } else {
-                held.insert(item);
+                held_items.insert(item);
                 held_by_others +=
                     u64::from(row.get_ref(1)?.as_str().map_err(rusqlite::Error::from)? != worker);
             }
         }
         let mut page = Page::new(transaction, &space, Some(space.clone()), limit);
         match queue {
-            Queue::All => page.queue(&held)?,
+            Queue::All => page.queue(&held_items)?,
             Queue::Sample { seed, size } => {
                 let (keys, _) = draw_first(transaction, &space, Among::Embeddable, seed, size)?;
-                page.waiting(&keys, &held)?;
+                page.waiting(&keys, &held_items)?;
             }
         }
         let claimed = Claimed::up_to_first_alone(page.finish()?, &lost, held_by_others);

@@ -73,12 +73,12 @@ impl Database {
 
     /// Opens the gallery that is there, or makes one where there is none.
     pub(crate) fn open_or_create(path: &Path) -> Result<Self> {
-        let there = match fs_err::metadata(path) {
+        let gallery = match fs_err::metadata(path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
             _ => Self::find(path)?,
         };
         // Several processes may find nothing and begin to make a gallery at once.
-        there.map_or_else(|| Self::make(path), Ok)
+        gallery.map_or_else(|| Self::make(path), Ok)
     }
 
     /// Makes a gallery in a file that is not there yet or has nothing in it. Where another process is faster,
@@ -204,31 +204,31 @@ impl Database {
         if !self.writable() {
             return self.write(work);
         }
-        let rest = lock(&self.fairness).rest(rehang_clock::now());
-        if let Some(rest) = rest {
-            rehang_clock::wait(rest);
+        let pause = lock(&self.fairness).rest(rehang_clock::now());
+        if let Some(pause) = pause {
+            rehang_clock::wait(pause);
         }
         let _writer = lock(&self.writer);
         let mut bulk = lock(&self.bulk);
         let run = || -> Step<T> {
             let connection = match &mut *bulk {
                 Some(connection) => connection,
-                none => {
+                slot => {
                     let connection = connect(&self.path, Access::Write)?;
                     // Another connection counts the commits of others in its own way.
                     *lock(&self.fairness) = Fairness::default();
-                    none.insert(connection)
+                    slot.insert(connection)
                 }
             };
             lock(&self.fairness).look(connection, rehang_clock::now())?;
             let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let locked = rehang_clock::now();
-            let others = transaction
+            let has_other_triggers = transaction
                 .prepare_cached(&schema::HAS_OTHER_TRIGGERS)?
                 .query_row([], |row| row.get::<_, bool>(0))?;
             // A change of this setting makes SQLite compile every statement of the connection again.
-            if transaction.db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER)? != others {
-                transaction.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, others)?;
+            if transaction.db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER)? != has_other_triggers {
+                transaction.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, has_other_triggers)?;
             }
             let value = work(&transaction)?;
             transaction.commit()?;
@@ -249,10 +249,10 @@ impl Database {
         let run = || -> Step<T> {
             let connection = match &mut *light {
                 Some(connection) => connection,
-                none => {
+                slot => {
                     let connection = connect(&self.path, Access::Write)?;
                     connection.pragma_update(None, "synchronous", "NORMAL")?;
-                    none.insert(connection)
+                    slot.insert(connection)
                 }
             };
             let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
@@ -386,16 +386,16 @@ impl Content {
 /// Fails where another rehang has written the file, in a format that this one does not know. Formats before 5
 /// were never released.
 fn expect_known(path: &Path, format: i64) -> Result<()> {
-    let known = schema::FORMAT;
-    if format == known {
+    let known_format = schema::FORMAT;
+    if format == known_format {
         return Ok(());
     }
-    let way_out = if format > known {
+    let way_out = if format > known_format {
         "use the newer rehang that wrote it"
     } else {
         "it is older than the first release: export it with the rehang that wrote it, then make it anew"
     };
-    let detail = format!("it has format {format}, and this rehang knows format {known}; {way_out}");
+    let detail = format!("it has format {format}, and this rehang knows format {known_format}; {way_out}");
     Err(Error::conflict(path.display(), detail))
 }
 

@@ -110,7 +110,7 @@ pub(crate) fn check(database: &Database) -> Result<Vec<Problem>> {
         let space = Some(&row.space.name);
         // A space that was dropped meanwhile has no faults.
         let is_there = |transaction: &Transaction<'_>| -> Step<bool> {
-            Ok(spaces::list(transaction)?.iter().any(|there| there.number == row.number))
+            Ok(spaces::list(transaction)?.iter().any(|listed| listed.number == row.number))
         };
         let (number, bytes) = (row.number.to_string(), (4 * row.space.dimension).to_string());
         for (what, sql) in OF_A_SPACE {

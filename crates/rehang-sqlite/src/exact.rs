@@ -17,16 +17,16 @@ pub(crate) type RowKey = u64;
 pub(crate) type Near = (f32, RowKey);
 
 /// Sorts what was found by distance and keeps the `k` nearest.
-pub(crate) fn keep_nearest(found: &mut Vec<Near>, k: usize) {
+pub(crate) fn keep_nearest(near: &mut Vec<Near>, k: usize) {
     if k == 0 {
-        found.clear();
+        near.clear();
         return;
     }
-    if found.len() > k {
-        found.select_nth_unstable_by(k - 1, by_distance);
-        found.truncate(k);
+    if near.len() > k {
+        near.select_nth_unstable_by(k - 1, by_distance);
+        near.truncate(k);
     }
-    found.sort_unstable_by(by_distance);
+    near.sort_unstable_by(by_distance);
 }
 
 /// Vectors by item, in one piece of memory: `[n, d]`, in no particular order.
@@ -143,12 +143,12 @@ impl Flat {
             let border = f64::from(kth) + 2.0 * self.coarse_error(kind, query, kth);
             values.retain(|&(value, _)| f64::from(value) <= border);
         }
-        let mut found: Vec<Near> = values
+        let mut near: Vec<Near> = values
             .into_iter()
             .map(|(_, place)| (distance(kind, query, self.row(place)), self.keys[place]))
             .collect();
-        keep_nearest(&mut found, k);
-        found
+        keep_nearest(&mut near, k);
+        near
     }
 
     fn row(&self, place: usize) -> &[f32] {
@@ -316,7 +316,7 @@ mod tests {
         for key in 0..10 {
             flat.insert(key, &[key as f32]);
         }
-        let found = flat.nearest(Distance::L2, &[0.0], 2, |key| key % 3 == 2);
-        assert_eq!(found, [(4.0, 2), (25.0, 5)]);
+        let near = flat.nearest(Distance::L2, &[0.0], 2, |key| key % 3 == 2);
+        assert_eq!(near, [(4.0, 2), (25.0, 5)]);
     }
 }

@@ -31,10 +31,10 @@ const EXPECTED: Duration = Duration::from_mins(1);
 #[derive(Debug, Default)]
 pub(crate) struct Fairness {
     /// SQLite's number of the last commit of any other connection; `None` before the first look.
-    seen: Option<i64>,
+    data_version: Option<i64>,
     /// Whether another connection of this process has written since the last look: its commits look like
     /// those of others.
-    own: bool,
+    has_own_write: bool,
     expected_until: Option<Instant>,
     /// End of the last transaction, and how long it held the lock.
     last: Option<(Instant, Duration)>,
@@ -50,28 +50,28 @@ impl Fairness {
             return None;
         }
         let expected = self.expected_until.is_some_and(|until| now < until);
-        let rest = match self.shared {
+        let pause = match self.shared {
             _ if expected => (took / 2).clamp(REST_MIN, REST_MAX),
             None => REST_MIN,
             Some(shared) if now.saturating_duration_since(shared) >= UNSEEN => REST_MAX,
             Some(_) => return None,
         };
-        rest.checked_sub(now.saturating_duration_since(ended))
+        pause.checked_sub(now.saturating_duration_since(ended))
     }
 
     /// Notes that another connection of this process writes; that connection calls it.
     pub(crate) fn own_writes(&mut self) {
-        self.own = true;
+        self.has_own_write = true;
     }
 
     /// Looks for commits of other processes since the last transaction; called before each transaction.
     pub(crate) fn look(&mut self, connection: &Connection, now: Instant) -> rusqlite::Result<()> {
         let version = connection.pragma_query_value(None, "data_version", |row| row.get(0))?;
-        let own = mem::take(&mut self.own);
-        if !own && self.seen.is_some_and(|seen| seen != version) {
+        let has_own_write = mem::take(&mut self.has_own_write);
+        if !has_own_write && self.data_version.is_some_and(|data_version| data_version != version) {
             self.expected_until = Some(now + EXPECTED);
         }
-        self.seen = Some(version);
+        self.data_version = Some(version);
         if let Some((ended, _)) = self.last {
             let free = now.saturating_duration_since(ended);
             if free >= if self.shared.is_some() { REST_MAX } else { REST_MIN } {
@@ -95,7 +95,7 @@ mod tests {
     fn room_is_left_while_others_write() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file.db");
-        let [bulk, own, other] = [0, 1, 2].map(|_| Connection::open(&path).unwrap());
+        let [bulk, own_writer, other_writer] = [0, 1, 2].map(|_| Connection::open(&path).unwrap());
         bulk.pragma_update(None, "journal_mode", "WAL").unwrap();
         bulk.execute_batch("CREATE TABLE number (value)").unwrap();
         let insert = |connection: &Connection| {
@@ -105,7 +105,7 @@ mod tests {
         let start = rehang_clock::now();
         let ms = Duration::from_millis;
         // Makes one transaction that takes so long, and gives the rest that is left a while later.
-        let rest = |fairness: &mut Fairness, at: u64, took: u64, later: u64| {
+        let pause_after = |fairness: &mut Fairness, at: u64, took: u64, later: u64| {
             let now = start + Duration::from_secs(at);
             fairness.look(&bulk, now).unwrap();
             insert(&bulk);
@@ -113,23 +113,23 @@ mod tests {
             fairness.rest(now + ms(took + later))
         };
         // At first no other process was seen, so one that waits gets one turn.
-        assert_eq!(rest(&mut fairness, 0, 80, 0), Some(REST_MIN));
+        assert_eq!(pause_after(&mut fairness, 0, 80, 0), Some(REST_MIN));
         // Nobody else writes: neither the connection's own commits nor those of the same process count.
-        assert_eq!(rest(&mut fairness, 1, 80, 0), None);
-        assert_eq!(rest(&mut fairness, 2, 80, 0), None);
-        insert(&own);
+        assert_eq!(pause_after(&mut fairness, 1, 80, 0), None);
+        assert_eq!(pause_after(&mut fairness, 2, 80, 0), None);
+        insert(&own_writer);
         fairness.own_writes();
-        assert_eq!(rest(&mut fairness, 3, 80, 0), None);
-        assert_eq!(rest(&mut fairness, 4, 80, 0), None);
+        assert_eq!(pause_after(&mut fairness, 3, 80, 0), None);
+        assert_eq!(pause_after(&mut fairness, 4, 80, 0), None);
         // Another process writes: room after long transactions, for a minute.
-        insert(&other);
-        assert_eq!(rest(&mut fairness, 5, 80, 0), Some(ms(40)));
-        assert_eq!(rest(&mut fairness, 6, 80, 30), Some(ms(10)));
-        assert_eq!(rest(&mut fairness, 7, 80, 50), None, "it was free for long enough meanwhile");
-        assert_eq!(rest(&mut fairness, 8, 1, 0), None);
-        assert_eq!(rest(&mut fairness, 9, 5, 0), Some(REST_MIN));
-        assert_eq!(rest(&mut fairness, 10, 9000, 0), Some(REST_MAX));
-        assert_eq!(rest(&mut fairness, 66, 80, 0), None);
+        insert(&other_writer);
+        assert_eq!(pause_after(&mut fairness, 5, 80, 0), Some(ms(40)));
+        assert_eq!(pause_after(&mut fairness, 6, 80, 30), Some(ms(10)));
+        assert_eq!(pause_after(&mut fairness, 7, 80, 50), None, "it was free for long enough meanwhile");
+        assert_eq!(pause_after(&mut fairness, 8, 1, 0), None);
+        assert_eq!(pause_after(&mut fairness, 9, 5, 0), Some(REST_MIN));
+        assert_eq!(pause_after(&mut fairness, 10, 9000, 0), Some(REST_MAX));
+        assert_eq!(pause_after(&mut fairness, 66, 80, 0), None);
     }
 
     #[test]
@@ -137,19 +137,19 @@ mod tests {
         let connection = Connection::open_in_memory().unwrap();
         let mut fairness = Fairness::default();
         let mut now = rehang_clock::now();
-        let (mut worked, mut rests) = (Duration::ZERO, Vec::new());
+        let (mut worked, mut pauses) = (Duration::ZERO, Vec::new());
         for _ in 0..200 {
             fairness.look(&connection, now).unwrap();
             let took = Duration::from_millis(25);
             now += took;
             worked += took;
             fairness.ended(now, took);
-            if let Some(rest) = fairness.rest(now) {
-                now += rest;
-                rests.push((worked, rest));
+            if let Some(pause) = fairness.rest(now) {
+                now += pause;
+                pauses.push((worked, pause));
             }
         }
         let ms = Duration::from_millis;
-        assert_eq!(rests, [(ms(25), REST_MIN), (ms(2025), REST_MAX), (ms(4025), REST_MAX)]);
+        assert_eq!(pauses, [(ms(25), REST_MIN), (ms(2025), REST_MAX), (ms(4025), REST_MAX)]);
     }
 }

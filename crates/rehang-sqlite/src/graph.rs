@@ -305,7 +305,7 @@ fn remove_partials_of_the_dead(folder: &Path, name: &str) {
     }
     for entry in fs_err::read_dir(folder).into_iter().flatten().flatten() {
         let file = entry.file_name().to_string_lossy().into_owned();
-        let process = file.strip_prefix(&format!(".{name}.")).and_then(|rest| rest.strip_suffix(".partial"));
+        let process = file.strip_prefix(&format!(".{name}.")).and_then(|tail| tail.strip_suffix(".partial"));
         if process.is_some_and(|process| !Path::new("/proc").join(process).exists()) {
             let _ = fs_err::remove_file(entry.path());
         }
@@ -475,7 +475,7 @@ mod tests {
                 let border = truth[k - 1] + truth[k - 1].abs() * 1e-5 + 1e-6;
                 let near = graph.nearest(query, k, None).unwrap();
                 assert!(near.windows(2).all(|two| two[0].0 <= two[1].0) && near.len() <= k);
-                hits += near.iter().filter(|(found, _)| *found <= border).count();
+                hits += near.iter().filter(|(hit_distance, _)| *hit_distance <= border).count();
             }
             hits as f64 / (k * queries.len()) as f64
         };
@@ -484,9 +484,9 @@ mod tests {
 
     #[test]
     fn lengths_that_rounding_leaves_are_one_length() {
-        let (lift, one) = (Lift::default(), [0.6_f32, 0.8]);
+        let (lift, unit_vector) = (Lift::default(), [0.6_f32, 0.8]);
         assert!(!lift.lengths_differ());
-        lift.item(&one);
+        lift.item(&unit_vector);
         lift.item(&[0.600_1, 0.8]);
         assert!(!lift.lengths_differ());
         assert!(Lift::with(lift.longest(), 0.5).lengths_differ());
@@ -498,10 +498,10 @@ mod tests {
     fn vectors_of_different_lengths_are_found_at_every_depth() {
         for distance in Distance::ALL {
             // Models' vectors have few dimensions.
-            let found = recall(distance, 6, &[10, 100, 500, 3_000]);
-            assert!(found.iter().all(|&share| share >= 0.97), "{distance}: {found:?}");
+            let shares = recall(distance, 6, &[10, 100, 500, 3_000]);
+            assert!(shares.iter().all(|&share| share >= 0.97), "{distance}: {shares:?}");
         }
-        let found = recall(Distance::Dot, 24, &[10, 100]);
-        assert!(found.iter().all(|&share| share >= 0.99), "{found:?}");
+        let shares = recall(Distance::Dot, 24, &[10, 100]);
+        assert!(shares.iter().all(|&share| share >= 0.99), "{shares:?}");
     }
 }

@@ -34,7 +34,7 @@ pub(crate) fn ignored_error(connection: &Connection, table: &str, doing: &str) -
         .collect();
     let who = match &triggers[..] {
         [] => "something beside the gallery".to_owned(),
-        [one] => format!("your trigger {one}"),
+        [name] => format!("your trigger {name}"),
         several => format!("one of your triggers {}", several.join(", ")),
     };
     let why = format!(
@@ -49,7 +49,7 @@ pub(crate) fn problems(connection: &Connection) -> Step<Vec<Problem>> {
         let bare: String = sql.chars().filter(|letter| !letter.is_whitespace()).collect();
         bare.to_lowercase().contains("raise(ignore)")
     };
-    let found =
+    let triggers =
         others(connection)?.into_iter().filter(|(_, on, sql)| schema::is_our_table(on) && ignores(sql));
     let problem = |(name, on, _): (String, String, String)| {
         let what = format!(
@@ -58,7 +58,7 @@ pub(crate) fn problems(connection: &Connection) -> Step<Vec<Problem>> {
         );
         Problem { space: None, what, count: 1 }
     };
-    Ok(found.map(problem).collect())
+    Ok(triggers.map(problem).collect())
 }
 
 /// Triggers that are not the gallery's: name, table and text.

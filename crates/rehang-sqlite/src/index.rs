@@ -86,15 +86,15 @@ impl SpaceIndex {
 
     /// Finds about the `k` nearest vectors, nearest first; exactly the nearest where there is no graph.
     pub(crate) fn nearest(&self, query: &[f32], k: usize) -> Result<Vec<Near>> {
-        let mut found = self.fresh.nearest(self.space.distance, query, k, |_| true);
+        let mut near = self.fresh.nearest(self.space.distance, query, k, |_| true);
         if let Some(graph) = &self.graph {
             let passes = |key: RowKey| !self.stale.contains(&key);
             let passes: Option<&dyn Fn(RowKey) -> bool> =
                 if self.stale.is_empty() { None } else { Some(&passes) };
-            found.extend(graph.nearest(query, k, passes)?);
-            keep_nearest(&mut found, k);
+            near.extend(graph.nearest(query, k, passes)?);
+            keep_nearest(&mut near, k);
         }
-        Ok(found)
+        Ok(near)
     }
 
     /// Takes changes in. This is cheap: nothing is merged into the graph.
@@ -124,12 +124,12 @@ impl SpaceIndex {
         let Some(graph) = self.graph.as_mut().and_then(Arc::get_mut) else { return Ok(false) };
         let keys: Vec<RowKey> = match self.fresh.keys() {
             [] => {
-                let mut some = BTreeSet::new();
+                let mut stale_keys = BTreeSet::new();
                 #[allow(clippy::iter_over_hash_type, reason = "which removals come first changes no answer")]
                 for &key in self.stale.iter().take(count) {
-                    some.insert(key);
+                    stale_keys.insert(key);
                 }
-                some.into_iter().collect()
+                stale_keys.into_iter().collect()
             }
             keys => keys[keys.len().saturating_sub(count)..].to_vec(),
         };
@@ -215,7 +215,7 @@ pub(crate) fn build(
             Err(rehang_core::ErrorKind::Cancelled.into())
         }
     };
-    let whole = each_page(database, &row, stop, &mut |page| {
+    let is_whole = each_page(database, &row, stop, &mut |page| {
         graph.reserve(page.len())?;
         let items: Vec<(RowKey, &[f32])> = page.iter().collect();
         for items in items.chunks(HEARD_AFTER) {
@@ -224,40 +224,40 @@ pub(crate) fn build(
         }
         Ok(())
     })?;
-    if !whole {
+    if !is_whole {
         return Ok(None);
     }
-    let mut left = Flat::new(row.space.dimension);
+    let mut unlinked_vectors = Flat::new(row.space.dimension);
     // A vector that is added again may push another one off its only link, so all are looked at until none is
     // left.
     for _ in 0..if threads > 1 { LINKED_AGAIN_MAX } else { 0 } {
-        left = Flat::new(row.space.dimension);
+        unlinked_vectors = Flat::new(row.space.dimension);
         graph.set_search_candidates(LOOKED_AT);
-        let whole = each_page(database, &row, stop, &mut |page| {
+        let is_whole = each_page(database, &row, stop, &mut |page| {
             for (key, vector) in pool.install(|| unlinked(&graph, page))?.iter() {
-                left.insert(key, vector);
+                unlinked_vectors.insert(key, vector);
             }
             go_on(graph.len())
         })?;
-        if !whole {
+        if !is_whole {
             return Ok(None);
         }
         // Few vectors need more than that short look; these get a longer one.
         graph.set_search_candidates(options.expansion_search);
-        left = unlinked(&graph, &left)?;
-        if left.keys().is_empty() {
+        unlinked_vectors = unlinked(&graph, &unlinked_vectors)?;
+        if unlinked_vectors.keys().is_empty() {
             break;
         }
-        for (key, vector) in left.iter() {
+        for (key, vector) in unlinked_vectors.iter() {
             graph.remove(key)?;
             graph.add(key, vector)?;
         }
-        left = unlinked(&graph, &left)?;
+        unlinked_vectors = unlinked(&graph, &unlinked_vectors)?;
     }
     graph.built = graph.len();
     graph.overwritten = 0;
     let mut index = SpaceIndex::around(&row.space, options, graph, settled);
-    for (key, vector) in left.iter() {
+    for (key, vector) in unlinked_vectors.iter() {
         index.fresh.insert(key, vector);
         index.stale.insert(key);
     }
@@ -285,16 +285,16 @@ fn unlinked(graph: &Graph, vectors: &Flat) -> Result<Flat> {
             return Ok(false);
         }
         let near = graph.nearest(vector, LOOKED_AT, None)?;
-        let found = near.iter().any(|&(_, other)| other == key);
+        let is_found = near.iter().any(|&(_, other)| other == key);
         let hidden = near.len() == LOOKED_AT && near.iter().all(|&(distance, _)| distance <= near[0].0);
-        Ok(!found && !hidden)
+        Ok(!is_found && !hidden)
     };
     let marks: Vec<bool> = items.par_iter().map(is_unlinked).collect::<Result<_>>()?;
-    let mut found = Flat::new(graph.dimension());
+    let mut unlinked_vectors = Flat::new(graph.dimension());
     for ((key, vector), _) in items.into_iter().zip(marks).filter(|(_, unlinked)| *unlinked) {
-        found.insert(key, vector);
+        unlinked_vectors.insert(key, vector);
     }
-    Ok(found)
+    Ok(unlinked_vectors)
 }
 
 /// Largest number of times that the vectors that nothing links to are added again.
@@ -312,8 +312,8 @@ fn each_page(
 ) -> Result<bool> {
     let mut after = -1;
     loop {
-        let (page, others) = database.read(|transaction| read_page(transaction, row, after))?;
-        let Some(&last) = page.keys().last().max(others.last()) else { return Ok(true) };
+        let (page, unplaced) = database.read(|transaction| read_page(transaction, row, after))?;
+        let Some(&last) = page.keys().last().max(unplaced.last()) else { return Ok(true) };
         if stop.load(Ordering::Relaxed) {
             return Ok(false);
         }
@@ -346,7 +346,7 @@ fn read_page(connection: &Connection, row: &SpaceRow, after: i64) -> Step<(Flat,
 fn read_vectors(connection: &Connection, row: &SpaceRow, sql: &str, bound: i64) -> Step<(Flat, Vec<RowKey>)> {
     let mut select = connection.prepare_cached(sql)?;
     let mut rows = select.query([bound])?;
-    let (mut vectors, mut others) = (Flat::new(row.space.dimension), Vec::new());
+    let (mut vectors, mut unplaced) = (Flat::new(row.space.dimension), Vec::new());
     let mut vector = Vec::with_capacity(row.space.dimension);
     while let Some(line) = rows.next()? {
         vector.clear();
@@ -354,10 +354,10 @@ fn read_vectors(connection: &Connection, row: &SpaceRow, sql: &str, bound: i64) 
         if row.space.distance.can_place(&vector) {
             vectors.insert(line.get(0)?, &vector);
         } else {
-            others.push(line.get(0)?);
+            unplaced.push(line.get(0)?);
         }
     }
-    Ok((vectors, others))
+    Ok((vectors, unplaced))
 }
 
 /// Looks up the space with a number; a conflict where it has been dropped.
@@ -428,8 +428,8 @@ pub(crate) fn recall(
     for (truth, query) in truth.iter().zip(queries) {
         let Some(&(kth, _)) = truth.last() else { continue };
         let border = kth + kth.abs() * 1e-5 + 1e-6;
-        let found = nearest(query, truth.len())?;
-        hits += found.iter().filter(|(distance, _)| *distance <= border).count().min(truth.len());
+        let near = nearest(query, truth.len())?;
+        hits += near.iter().filter(|(distance, _)| *distance <= border).count().min(truth.len());
         wanted += truth.len();
     }
     Ok(if wanted == 0 { 1.0 } else { f64::from(hits as u32) / f64::from(wanted as u32) })

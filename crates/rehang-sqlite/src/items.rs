@@ -56,9 +56,9 @@ pub(crate) fn put(database: &Database, writes: &[ItemWrite]) -> Result<Vec<Revis
         let mut revisions = Vec::with_capacity(writes.len());
         for write in writes {
             let revision = next;
-            let there: Option<i64> = find.query_row([&write.id], |row| row.get(0)).optional()?;
+            let existing_key: Option<i64> = find.query_row([&write.id], |row| row.get(0)).optional()?;
             let mut change = revision + 1;
-            let key = if let Some(key) = there {
+            let key = if let Some(key) = existing_key {
                 let changed =
                     update.execute(params![key, write.source, write.label, payload(write), revision])?;
                 expect_changed(transaction, changed, "item", || writing(write))?;
@@ -94,10 +94,10 @@ fn put_new(connection: &Connection, writes: &[ItemWrite]) -> Step<Option<Vec<Rev
         let revision = next;
         let key = insert_item(connection, write, revision)?;
         let mut change = revision + 1;
-        let given = give_paid(connection, &spaces, write, key, revision, &mut change)?;
+        let given_spaces = give_paid(connection, &spaces, write, key, revision, &mut change)?;
         next = insert_vectors(connection, &spaces, write, key, revision, change)?;
         for (name, space) in &spaces {
-            if write.vectors.iter().all(|new| new.space != *name) && !given.contains(&space.number) {
+            if write.vectors.iter().all(|new| new.space != *name) && !given_spaces.contains(&space.number) {
                 let listed = connection
                     .prepare_cached(&format!(
                         "INSERT OR IGNORE INTO lacking_{} (item, sourced) VALUES (?1, ?2)",
@@ -192,8 +192,8 @@ fn give_paid(
     revision: Revision,
     change: &mut u64,
 ) -> Step<BTreeSet<i64>> {
-    let mut given = BTreeSet::new();
-    let Some(source) = &write.source else { return Ok(given) };
+    let mut given_spaces = BTreeSet::new();
+    let Some(source) = &write.source else { return Ok(given_spaces) };
     let brings = |name: &str| {
         write.vectors.iter().any(|new| new.space == name && new.provenance != Provenance::Adapted)
     };
@@ -203,10 +203,10 @@ fn give_paid(
             connection.prepare_cached(&give)?.execute(params![key, revision, *change, write.id, source])?;
         if gave > 0 {
             *change += 1;
-            given.insert(space.number);
+            given_spaces.insert(space.number);
         }
     }
-    Ok(given)
+    Ok(given_spaces)
 }
 
 /// Writes an item's vectors, each with a number of its change from `change` on, and gives the number after
@@ -260,13 +260,13 @@ pub(crate) fn delete(database: &Database, ids: &[&str]) -> Result<usize> {
         let mut find = transaction.prepare_cached("SELECT 1 FROM item WHERE id = ?1")?;
         let mut deleted = 0;
         for id in ids {
-            let gone = delete.execute([id])?;
-            if gone == 0 && find.exists([id])? {
+            let removed = delete.execute([id])?;
+            if removed == 0 && find.exists([id])? {
                 return Err(
                     ignored_error(transaction, "item", &format!("the deletion of item {id:?}"))?.into()
                 );
             }
-            deleted += gone;
+            deleted += removed;
         }
         Ok(deleted)
     })

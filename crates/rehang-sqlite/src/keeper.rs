@@ -137,7 +137,7 @@ impl Keeper {
             let settled = Graph::settled(&path, |text| identity.has_saved(text), &row.space)?;
             Some((settled, count, 0))
         };
-        let Some((known, len, waiting)) = in_memory.or_else(beside) else { return Ok(false) };
+        let Some((known_change, len, waiting)) = in_memory.or_else(beside) else { return Ok(false) };
         let n = row.number;
         // A vector that replaces another one is added and takes that one out, so it counts twice. Without the
         // graph it is not known which vectors do, so all are taken to. Then an index that is called ready
@@ -148,9 +148,9 @@ impl Keeper {
                       + (SELECT count(*) FROM removed_{n} AS removed WHERE change > ?1 AND NOT EXISTS (
                              SELECT 1 FROM vector_{n} WHERE item = removed.item AND change > ?1))"
             );
-            Ok(transaction.query_row(&sql, [known], |line| line.get(0))?)
+            Ok(transaction.query_row(&sql, [known_change], |line| line.get(0))?)
         })?;
-        Ok(known >= row.trimmed && waiting + since <= self.options.merge_at.max(len / 2))
+        Ok(known_change >= row.trimmed && waiting + since <= self.options.merge_at.max(len / 2))
     }
 
     /// Makes the index of a space whole and durable, in this thread.
@@ -209,11 +209,11 @@ impl Keeper {
     fn forget_dropped(&self) -> Result<()> {
         // The known spaces are read first: each was in the gallery then. One that is not in it afterwards
         // never comes back, since numbers are not used again.
-        let known: Vec<i64> = lock(&self.spaces).keys().copied().collect();
-        let there: BTreeSet<i64> = self
+        let known_numbers: Vec<i64> = lock(&self.spaces).keys().copied().collect();
+        let listed_numbers: BTreeSet<i64> = self
             .database
             .read(|transaction| Ok(spaces::list(transaction)?.into_iter().map(|row| row.number).collect()))?;
-        for number in known.into_iter().filter(|number| !there.contains(number)) {
+        for number in known_numbers.into_iter().filter(|number| !listed_numbers.contains(number)) {
             self.forget(number);
         }
         Ok(())
@@ -492,7 +492,7 @@ impl SharedIndex {
             (index.graph.clone(), index.space.clone(), index.settled, index.applied)
         };
         // Without a graph nothing lies beside the gallery that would have to catch up.
-        let mut known = applied;
+        let mut known_change = applied;
         if let Some(graph) = graph {
             if lock(&self.notes).saved == Some(settled) && fs_err::metadata(&path).is_ok() {
                 return Ok(());
@@ -533,12 +533,12 @@ impl SharedIndex {
                 return Ok(());
             }
             lock(&self.notes).saved = Some(settled);
-            known = settled;
+            known_change = settled;
         }
         if !database.writable() {
             return Ok(());
         }
-        self.trim(known)
+        self.trim(known_change)
     }
 
     /// Fails where a test wants the process to die.
@@ -561,7 +561,7 @@ impl SharedIndex {
 
     /// Lets the feed forget removals up to a change, where it remembers too many. An index of another process
     /// that knows less is made again.
-    fn trim(&self, known: u64) -> Result<()> {
+    fn trim(&self, change: u64) -> Result<()> {
         let n = self.number;
         let removals: u64 = self
             .database
@@ -574,15 +574,15 @@ impl SharedIndex {
                 index::numbered(transaction, n)?;
                 // Another process may have been here with a later change. The gallery says how far the feed
                 // is trimmed before the first removal goes: an index that knows less is not used meanwhile.
-                let said = transaction
-                    .execute("UPDATE space SET trimmed = max(trimmed, ?1) WHERE number = ?2", (known, n))?;
-                expect_changed(transaction, said, "space", || "the trimming of a search index".to_owned())?;
+                let rows = transaction
+                    .execute("UPDATE space SET trimmed = max(trimmed, ?1) WHERE number = ?2", (change, n))?;
+                expect_changed(transaction, rows, "space", || "the trimming of a search index".to_owned())?;
                 let forgotten = transaction
                     .prepare_cached(&format!(
                         "DELETE FROM removed_{n} WHERE item IN (
                              SELECT item FROM removed_{n} WHERE change <= ?1 ORDER BY change LIMIT ?2)"
                     ))?
-                    .execute((known, spaces::REMOVED_TOGETHER))?;
+                    .execute((change, spaces::REMOVED_TOGETHER))?;
                 Ok(forgotten < spaces::REMOVED_TOGETHER)
             })
         })

@@ -199,12 +199,12 @@ fn sum(left: &[Number], right: &[Number], term: impl Fn(f32, f32) -> f32) -> f32
             sums[lane] += term(f32::from_ne_bytes(left[lane]), f32::from_ne_bytes(right[lane]));
         }
     }
-    let rest: f32 = left_rest
+    let rest_sum: f32 = left_rest
         .iter()
         .zip(right_rest)
         .map(|(&left, &right)| term(f32::from_ne_bytes(left), f32::from_ne_bytes(right)))
         .sum();
-    rest + sums.iter().sum::<f32>()
+    rest_sum + sums.iter().sum::<f32>()
 }
 
 #[inline(always)]

@@ -116,9 +116,9 @@ impl<'a> Page<'a> {
         Ok(())
     }
 
-    /// Reads items until the page is full: those of `from` that meet the condition `rest`.
-    fn read(&mut self, from: &str, rest: &str, bound: i64) -> Step<()> {
-        let sql = format!("SELECT {ITEM_COLUMNS} FROM {from} WHERE {rest}");
+    /// Reads items until the page is full: those of `from` that meet `condition`.
+    fn read(&mut self, from: &str, condition: &str, bound: i64) -> Step<()> {
+        let sql = format!("SELECT {ITEM_COLUMNS} FROM {from} WHERE {condition}");
         self.read_except(&sql, Some(bound), &BTreeSet::new())
     }
 
@@ -147,15 +147,15 @@ impl<'a> Page<'a> {
     /// Adds the vectors and their states, which the spaces hold, to the items of the page.
     pub(crate) fn finish(mut self) -> Step<Vec<Record>> {
         let keys: Vec<ItemKey> = self.records.iter().map(|record| record.item.key).collect();
-        let both = self.vectors_of.as_ref().is_some_and(|other| other.number == self.space.number);
-        let found = states(self.connection, self.space, &keys, both)?;
+        let is_same = self.vectors_of.as_ref().is_some_and(|other| other.number == self.space.number);
+        let states_by_key = states(self.connection, self.space, &keys, is_same)?;
         let vectors = match &self.vectors_of {
-            Some(other) if !both => states(self.connection, other, &keys, true)?,
+            Some(other) if !is_same => states(self.connection, other, &keys, true)?,
             _ => BTreeMap::new(),
         };
         for record in &mut self.records {
-            let state = found.get(&record.item.key);
-            record.vector = if both { state.cloned() } else { vectors.get(&record.item.key).cloned() };
+            let state = states_by_key.get(&record.item.key);
+            record.vector = if is_same { state.cloned() } else { vectors.get(&record.item.key).cloned() };
             record.state = state.map(|state| VectorRecord { vector: Vec::new(), ..state.clone() });
         }
         Ok(self.records)

@@ -37,20 +37,20 @@ pub(crate) fn search(
     let shared = keeper.current(&row, change)?;
     if !filter.provenances.is_empty() {
         let few = few_enough(k, shared.read().len());
-        let found = database.read(|transaction| search_few(transaction, &row, queries, k, filter, few))?;
-        if let Some(found) = found {
-            return Ok(found);
+        let hits = database.read(|transaction| search_few(transaction, &row, queries, k, filter, few))?;
+        if let Some(hits) = hits {
+            return Ok(hits);
         }
     }
     let nearest = |query: &[f32], k: usize| {
         let index = shared.read();
         Ok((index.nearest(query, k)?, index.len()))
     };
-    let one = |at: usize| search_one(database, &row, queries.row(at), k, filter, &nearest);
+    let hits_of = |at: usize| search_one(database, &row, queries.row(at), k, filter, &nearest);
     if queries.rows() == 1 {
-        return Ok(vec![one(0)?]);
+        return Ok(vec![hits_of(0)?]);
     }
-    (0..queries.rows()).into_par_iter().map(one).collect()
+    (0..queries.rows()).into_par_iter().map(hits_of).collect()
 }
 
 pub(crate) fn recall(
@@ -93,17 +93,17 @@ fn search_few(
     filter: &Filter,
     few: usize,
 ) -> Step<Option<Vec<Vec<Found>>>> {
-    let mut left = few;
+    let mut few_left = few;
     for provenance in wanted(filter) {
         let mut count = connection.prepare_cached(&format!(
             "SELECT count(*) FROM (SELECT 1 FROM vector_{n} INDEXED BY vector_{n}_{provenance}
              WHERE provenance = '{provenance}' LIMIT ?1)",
             n = row.number
         ))?;
-        let there: u64 = count.query_row([int(left as u64 + 1)], |line| line.get(0))?;
-        match left.checked_sub(there as usize) {
+        let vector_count: u64 = count.query_row([int(few_left as u64 + 1)], |line| line.get(0))?;
+        match few_left.checked_sub(vector_count as usize) {
             None => return Ok(None),
-            Some(rest) => left = rest,
+            Some(remaining) => few_left = remaining,
         }
     }
     let mut passing = Flat::new(row.space.dimension);
@@ -117,11 +117,11 @@ fn search_few(
             .map(|at| passing.nearest(kind, queries.row(at), k, |_| true))
             .collect()
     };
-    let mut found = Vec::with_capacity(near.len());
+    let mut hits = Vec::with_capacity(near.len());
     for (at, near) in near.iter().enumerate() {
-        found.push(confirm(connection, row, queries.row(at), near, filter)?);
+        hits.push(confirm(connection, row, queries.row(at), near, filter)?);
     }
-    Ok(Some(found))
+    Ok(Some(hits))
 }
 
 /// Names of the provenances that the filter asks for, each once.
@@ -146,14 +146,14 @@ fn search_one(
     let mut want = k.saturating_add(SLACK);
     loop {
         let (candidates, vectors) = nearest(query, want)?;
-        let seen = candidates.len();
-        let mut found = database.read(|transaction| confirm(transaction, row, query, &candidates, filter))?;
-        if found.len() >= k || seen >= vectors {
-            found.truncate(k);
-            return Ok(found);
+        let candidate_count = candidates.len();
+        let mut hits = database.read(|transaction| confirm(transaction, row, query, &candidates, filter))?;
+        if hits.len() >= k || candidate_count >= vectors {
+            hits.truncate(k);
+            return Ok(hits);
         }
         // A graph is good at a few hundred candidates, not at a large part of itself.
-        if seen < want.min(vectors) || want >= vectors / 8 {
+        if candidate_count < want.min(vectors) || want >= vectors / 8 {
             break;
         }
         want = want.saturating_mul(4);
@@ -175,7 +175,7 @@ fn confirm(
          FROM vector_{} AS state JOIN item ON item.key = state.item WHERE state.item = ?1",
         row.number
     ))?;
-    let mut found = Vec::with_capacity(candidates.len());
+    let mut hits = Vec::with_capacity(candidates.len());
     let mut vector = Vec::with_capacity(row.space.dimension);
     for &(_, key) in candidates {
         let mut rows = select.query([int(key)])?;
@@ -190,7 +190,7 @@ fn confirm(
             continue;
         }
         let distance = distance(row.space.distance, query, &vector);
-        found.push(Found {
+        hits.push(Found {
             key: ItemKey::from(key),
             id: line.get(1)?,
             distance,
@@ -198,8 +198,8 @@ fn confirm(
             revision: line.get(5)?,
         });
     }
-    found.sort_by(|a, b| by_distance(&(a.distance, a.key), &(b.distance, b.key)));
-    Ok(found)
+    hits.sort_by(|a, b| by_distance(&(a.distance, a.key), &(b.distance, b.key)));
+    Ok(hits)
 }
 
 /// Searches in the slow way that always finds everything: each vector that passes is read and compared.

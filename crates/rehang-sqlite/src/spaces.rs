@@ -102,12 +102,12 @@ pub(crate) fn create(database: &Database, space: &Space, written_as: Provenance)
 /// Makes the tables of a space, if it is not there yet, and gives its number; its items are not listed yet.
 pub(crate) fn begin(database: &Database, space: &Space, written_as: Provenance) -> Result<i64> {
     database.write(|transaction| {
-        let there = list(transaction)?;
-        if let Some(there) = there.iter().find(|there| there.space.name == space.name) {
+        let rows = list(transaction)?;
+        if let Some(row) = rows.iter().find(|row| row.space.name == space.name) {
             let record =
-                SpaceRecord { space: there.space.clone(), written_as: there.written_as, epoch: there.epoch };
+                SpaceRecord { space: row.space.clone(), written_as: row.written_as, epoch: row.epoch };
             same_space(&record, space, written_as)?;
-            return Ok(there.number);
+            return Ok(row.number);
         }
         let created = count(transaction, 1)?;
         let sql = "INSERT INTO space (name, dimension, distance, normalised, written_as, created, trimmed)
@@ -306,8 +306,8 @@ pub(crate) fn advance(
 }
 
 fn set_document_in(connection: &Connection, name: &str, expected: Option<u64>, text: &str) -> Step<u64> {
-    let there = document_in(connection, name)?.map(|(version, _)| version);
-    let next = next_version(name, expected, there)?;
+    let version = document_in(connection, name)?.map(|(version, _)| version);
+    let next = next_version(name, expected, version)?;
     let written = connection
         .prepare_cached("INSERT OR REPLACE INTO document (name, version, text) VALUES (?1, ?2, ?3)")?
         .execute(params![name, next, text])?;

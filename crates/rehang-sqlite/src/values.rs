@@ -16,8 +16,8 @@ pub(crate) fn read_value(row: &Row<'_>, column: usize, dimension: usize, into: &
     let bytes = row.get_ref(column)?.as_blob().map_err(|error| {
         rusqlite::Error::FromSqlConversionFailure(column, rusqlite::types::Type::Blob, Box::new(error))
     })?;
-    let (values, rest) = bytes.as_chunks::<4>();
-    if values.len() != dimension || !rest.is_empty() {
+    let (values, bytes_left) = bytes.as_chunks::<4>();
+    if values.len() != dimension || !bytes_left.is_empty() {
         return Err(Error::corrupt(
             "a vector of the gallery",
             format!(

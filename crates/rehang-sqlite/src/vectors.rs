@@ -18,8 +18,8 @@ use crate::values::{as_bytes, int, key, place, priority, provenance, read_value,
 
 pub(crate) fn get(database: &Database, space: &str, keys: &[ItemKey]) -> Result<Vec<Option<VectorRecord>>> {
     database.read(|transaction| {
-        let found = states(transaction, &spaces::find(transaction, space)?, keys, true)?;
-        Ok(keys.iter().map(|key| found.get(key).cloned()).collect())
+        let records = states(transaction, &spaces::find(transaction, space)?, keys, true)?;
+        Ok(keys.iter().map(|key| records.get(key).cloned()).collect())
     })
 }
 
@@ -137,7 +137,7 @@ pub(crate) fn write(
                 let of_now = usize::from(write.provenance == Provenance::Native);
                 match revisions.query_row([row_of(write.key)], |row| row.get::<_, u64>(of_now)).optional()? {
                     None => WriteOutcome::Deleted,
-                    Some(there) if there != write.revision => WriteOutcome::Changed,
+                    Some(revision) if revision != write.revision => WriteOutcome::Changed,
                     Some(_) if stays.exists([row_of(write.key)])? => WriteOutcome::AlreadyThere,
                     Some(_) => return Err(not_taken(transaction, &row, "vector", write.key)?.into()),
                 }
@@ -281,11 +281,11 @@ pub(crate) fn forget_natives(database: &Database, space: &str, epoch: Epoch, lim
         let forgotten = transaction.execute(&forget, [int(limit as u64)])?;
         // The vectors that are kept of items that are gone were made by the same model.
         transaction.execute_batch(&paid::forget(n))?;
-        let left = format!(
+        let select_left = format!(
             "SELECT item FROM vector_{n} INDEXED BY vector_{n}_native WHERE provenance = 'native' AND sourced = 1 LIMIT 1"
         );
-        if forgotten < limit && let Some(left) = transaction.query_row(&left, [], |row| key(row, 0)).optional()? {
-            return Err(not_taken(transaction, &row, "vector", left)?.into());
+        if forgotten < limit && let Some(key_left) = transaction.query_row(&select_left, [], |row| key(row, 0)).optional()? {
+            return Err(not_taken(transaction, &row, "vector", key_left)?.into());
         }
         Ok(forgotten)
     })
@@ -350,14 +350,14 @@ pub(crate) fn states(
         "SELECT provenance, revision, sigma2, band, score, squared_error, {value} FROM vector_{} WHERE item = ?1",
         space.number
     ))?;
-    let mut found = BTreeMap::new();
+    let mut records = BTreeMap::new();
     for &key in keys {
         let mut rows = select.query([row_of(key)])?;
         if let Some(row) = rows.next()? {
-            found.insert(key, state(row, space, with_vectors)?);
+            records.insert(key, state(row, space, with_vectors)?);
         }
     }
-    Ok(found)
+    Ok(records)
 }
 
 /// Reads a vector from a row `provenance, revision, sigma2, band, score, squared_error, value`.

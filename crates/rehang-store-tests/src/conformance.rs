@@ -88,9 +88,9 @@ pub fn suite<B: Bench>(bench: &B) {
 ///
 /// Where a promise is not kept: the message says which one.
 pub fn suite_of<B: Bench>(bench: &B, level: ContractLevel) {
-    let kept = |of: ContractLevel| of <= level;
+    let is_kept = |of: ContractLevel| of <= level;
     for (at, (of, promise)) in PROMISES.into_iter().enumerate() {
-        if kept(of) {
+        if is_kept(of) {
             promise(&bench.open(&format!("gallery-{at}")));
         }
     }
@@ -163,11 +163,11 @@ fn an_empty_gallery_answers(store: &dyn Store) {
         assert!(error.to_string().contains("nothing"), "{what}: the error names the space: {error}");
     };
     let query = matrix(&[[1.0, 0.0]]);
-    let (one, first) = (ItemKey::from(1), Priority::ordinary(1.0));
-    not_found("vectors", store.vectors("nothing", &[one]).map(drop));
-    not_found("provenances", store.provenances("nothing", &[one]).map(drop));
-    not_found("write_vectors", store.write_vectors("nothing", None, &[native(one, 1, [1.0, 0.0])]).map(drop));
-    not_found("set_priorities", store.set_priorities("nothing", Epoch::FIRST, &[(one, 1, first)]).map(drop));
+    let (key, first) = (ItemKey::from(1), Priority::ordinary(1.0));
+    not_found("vectors", store.vectors("nothing", &[key]).map(drop));
+    not_found("provenances", store.provenances("nothing", &[key]).map(drop));
+    not_found("write_vectors", store.write_vectors("nothing", None, &[native(key, 1, [1.0, 0.0])]).map(drop));
+    not_found("set_priorities", store.set_priorities("nothing", Epoch::FIRST, &[(key, 1, first)]).map(drop));
     not_found("advance", store.advance("nothing", Epoch::FIRST, "plan", None, "x").map(drop));
     assert_eq!(store.document("plan"), Ok(None), "an epoch that does not begin writes no document");
     not_found("sample", store.sample(&sample("nothing", Among::All, 1)).map(drop));
@@ -179,7 +179,7 @@ fn an_empty_gallery_answers(store: &dyn Store) {
     not_found("scan", store.scan(&Scan::new("nothing", Select::All, 1)).map(drop));
     not_found("search", store.search("nothing", &query, 1, &Filter::default()).map(drop));
     not_found("counts", store.counts("nothing").map(drop));
-    not_found("record_failures", store.record_failures("nothing", &[(one, 1, "x".into())]));
+    not_found("record_failures", store.record_failures("nothing", &[(key, 1, "x".into())]));
     not_found("failures", store.failures("nothing", None, 1).map(drop));
     not_found("clear_failures", store.clear_failures("nothing").map(drop));
     not_found("errors", store.errors("nothing", 1).map(drop));
@@ -194,8 +194,8 @@ fn an_empty_gallery_answers(store: &dyn Store) {
     store.create_space(&space(OLD), Provenance::Old).unwrap();
     not_found("vectors_of", store.scan(&Scan::new(OLD, Select::All, 1).with_vectors_of("nothing")).map(drop));
     assert_eq!(store.counts(OLD), Ok(Counts::default()), "nothing is counted in an empty space");
-    let found = store.search(OLD, &query, 3, &Filter::default());
-    assert_eq!(found, Ok(vec![vec![]]), "a search in an empty space finds nothing");
+    let hits = store.search(OLD, &query, 3, &Filter::default());
+    assert_eq!(hits, Ok(vec![vec![]]), "a search in an empty space finds nothing");
     assert_eq!(store.recall(OLD, 5, 5), Ok(1.0), "nothing is missed where nothing is");
 }
 
@@ -310,9 +310,9 @@ fn what_a_source_paid_for_stays_with_it(store: &dyn Store) {
         ["b"],
         "it waits again"
     );
-    let found = store.search(NEW, &matrix(&[[0.6, 0.8]]), 9, &Filter::default()).unwrap().remove(0);
-    let found: Vec<_> = found.iter().map(|hit| (hit.key, hit.provenance, hit.revision)).collect();
-    assert_eq!(found, [(a, Provenance::Native, a2)], "searches find what stayed, and nothing else");
+    let hits = store.search(NEW, &matrix(&[[0.6, 0.8]]), 9, &Filter::default()).unwrap().remove(0);
+    let hits: Vec<_> = hits.iter().map(|hit| (hit.key, hit.provenance, hit.revision)).collect();
+    assert_eq!(hits, [(a, Provenance::Native, a2)], "searches find what stayed, and nothing else");
     assert_eq!(store.errors(NEW, 9), Ok(vec![(0.5, 0.75)]));
     let outcome = write_to(store, NEW, &[adapted(b, b2, [0.0, 1.0], 0.25, 2.0)]);
     assert_eq!(outcome, Ok(vec![WriteOutcome::Written]), "and the new old vector is adapted");
@@ -375,8 +375,8 @@ fn what_comes_back_has_what_was_paid_for(store: &dyn Store) {
     for (id, why) in [("b", "of another source"), ("c", "never paid for"), ("d", "of another id")] {
         assert_eq!(of(id).1, None, "{why}");
     }
-    let found: Vec<_> = search().into_iter().map(|hit| (hit.key, hit.provenance)).collect();
-    assert_eq!(found, [(a.key, Provenance::Native)], "and searches find it at once");
+    let hits: Vec<_> = search().into_iter().map(|hit| (hit.key, hit.provenance)).collect();
+    assert_eq!(hits, [(a.key, Provenance::Native)], "and searches find it at once");
     let late = write_to(store, NEW, &[native(before[0].key, before[0].revision, [9.0, 9.0])]);
     assert_eq!(late, Ok(vec![WriteOutcome::Deleted]), "what was on its way to the item of before is not its");
     let queue = store.scan(&Scan::new(NEW, Select::WorstFirst, 9)).unwrap();
@@ -425,8 +425,8 @@ fn what_is_on_its_way_meets_the_source_it_was_made_from(store: &dyn Store) {
         "made of this source"
     );
     assert_eq!(store.counts(NEW).unwrap().failed, 0);
-    let there = store.vectors(NEW, &[read.key]).unwrap().remove(0).expect("it was written");
-    assert!(there.revision == item("a").revision && there.revision != now, "it is the item's as it is now");
+    let record = store.vectors(NEW, &[read.key]).unwrap().remove(0).expect("it was written");
+    assert!(record.revision == item("a").revision && record.revision != now, "it is the item's as it is now");
     // A source that goes and comes back is a new one: nobody knows what it named meanwhile.
     put("b", "text", [1.0, 0.0]);
     let read = item("b");
@@ -478,8 +478,8 @@ fn revisions_are_never_given_twice(store: &dyn Store) {
     two_spaces(store);
     let mut revisions = BTreeSet::new();
     for _ in 0..3 {
-        let given = store.put(&[write("a", None, &[]), write("b", None, &[])]).unwrap();
-        for (id, revision) in ["a", "b"].into_iter().zip(given) {
+        let new_revisions = store.put(&[write("a", None, &[]), write("b", None, &[])]).unwrap();
+        for (id, revision) in ["a", "b"].into_iter().zip(new_revisions) {
             let item = store.get(&[id]).unwrap().remove(0).expect("it was put");
             assert_eq!(item.revision, revision);
             assert!(revisions.insert(revision), "revision {revision} was given twice");
@@ -515,8 +515,8 @@ fn conditional_writes_do_no_harm(store: &dyn Store) {
     assert_eq!(write_one(native(a, revision + 1000, [1.0, 0.0])), WriteOutcome::Changed, "another revision");
     assert_eq!(store.counts(NEW).unwrap().lacking, 1, "a write that is not applied writes nothing");
     assert_eq!(write_one(adapted(a, revision, [1.0, 0.0], 0.25, 7.0)), WriteOutcome::Written);
-    let there = |key: ItemKey| store.vectors(NEW, &[key]).unwrap().remove(0);
-    let vector = there(a).expect("it was written");
+    let vector_of = |key: ItemKey| store.vectors(NEW, &[key]).unwrap().remove(0);
+    let vector = vector_of(a).expect("it was written");
     assert_eq!((vector.provenance, vector.revision), (Provenance::Adapted, revision));
     assert_eq!(
         (vector.sigma2, vector.priority, vector.squared_error),
@@ -530,7 +530,7 @@ fn conditional_writes_do_no_harm(store: &dyn Store) {
     let mut better = native(a, revision, [0.6, 0.8]);
     better.squared_error = Some(0.75);
     assert_eq!(write_one(better.clone()), WriteOutcome::Written, "native over adapted");
-    let vector = there(a).expect("it was written");
+    let vector = vector_of(a).expect("it was written");
     assert_eq!(vector.vector, [0.6, 0.8]);
     assert_eq!(
         (vector.provenance, vector.sigma2, vector.squared_error),
@@ -539,13 +539,13 @@ fn conditional_writes_do_no_harm(store: &dyn Store) {
     );
     assert_eq!(write_one(better), WriteOutcome::AlreadyThere, "a native vector is never replaced");
     assert_eq!(write_one(adapted(a, revision, [1.0, 0.0], 1.0, 1.0)), WriteOutcome::AlreadyThere);
-    assert_eq!(there(a).expect("still there").vector, [0.6, 0.8]);
+    assert_eq!(vector_of(a).expect("still there").vector, [0.6, 0.8]);
     let old = write_to(store, OLD, &[native(a, revision, [1.0, 0.0])]);
     assert_eq!(old, Ok(vec![WriteOutcome::AlreadyThere]), "an old vector is never replaced");
 
     let now = store.put(&[write("a", Some("new"), &[])]).unwrap()[0];
     assert_eq!(write_one(native(a, revision, [1.0, 0.0])), WriteOutcome::Changed, "the content has changed");
-    assert_eq!(there(a), None);
+    assert_eq!(vector_of(a), None);
     let batch = [
         adapted(a, now, [1.0, 0.0], 0.5, 1.0),
         native(NOBODY, 1, [1.0, 0.0]),
@@ -633,8 +633,8 @@ fn what_has_no_direction_is_near_to_nothing(store: &dyn Store) {
     // An application may have vectors of length 0, if its model gave nothing for some texts.
     let (zero, zero1) = put("zero", [0.0, 0.0]);
     let ((near, near1), (far, far1)) = (put("near", [3.0, 4.0]), put("far", [-3.0, -4.0]));
-    let there = store.vectors(old, &[zero]).unwrap().remove(0).expect("it is the application's");
-    assert_eq!((there.vector, there.provenance), (vec![0.0, 0.0], Provenance::Old), "as it was given");
+    let record = store.vectors(old, &[zero]).unwrap().remove(0).expect("it is the application's");
+    assert_eq!((record.vector, record.provenance), (vec![0.0, 0.0], Provenance::Old), "as it was given");
     assert_eq!(store.counts(old).unwrap().old, 3);
     let searched = |space: &str| {
         let filters = [
@@ -645,16 +645,16 @@ fn what_has_no_direction_is_near_to_nothing(store: &dyn Store) {
                 ..Filter::default()
             },
         ];
-        let found = [9, 2].map(|k| {
-            let found = filters.each_ref().map(|filter| {
-                let found = store.search(space, &matrix(&[[3.0, 4.0]]), k, filter).unwrap().remove(0);
-                found.into_iter().map(|hit| hit.id).collect::<Vec<_>>()
+        let ids_by_k = [9, 2].map(|k| {
+            let by_filter = filters.each_ref().map(|filter| {
+                let hits = store.search(space, &matrix(&[[3.0, 4.0]]), k, filter).unwrap().remove(0);
+                hits.into_iter().map(|hit| hit.id).collect::<Vec<_>>()
             });
-            assert!(found.iter().all(|ids| *ids == found[0]), "whatever it asks for: {found:?}");
-            found[0].clone()
+            assert!(by_filter.iter().all(|ids| *ids == by_filter[0]), "whatever it asks for: {by_filter:?}");
+            by_filter[0].clone()
         });
-        assert_eq!(found[0][..2], found[1], "one that is near to nothing takes nobody's place");
-        found[0].clone()
+        assert_eq!(ids_by_k[0][..2], ids_by_k[1], "one that is near to nothing takes nobody's place");
+        ids_by_k[0].clone()
     };
     let placed = ["near", "far"];
     assert_eq!(searched(old), placed, "without a direction it is near to nothing, and above nobody");
@@ -683,41 +683,41 @@ fn what_has_no_direction_is_near_to_nothing(store: &dyn Store) {
 
 fn scans_select_and_page(store: &dyn Store) {
     two_spaces(store);
-    let mut given: Vec<(ItemKey, Revision)> = Vec::new();
+    let mut items: Vec<(ItemKey, Revision)> = Vec::new();
     // Keys need not come in the order of time, so the items are numbered by key.
     for id in ["1", "2", "3", "4", "5", "6"] {
-        given.push(put_one(store, id, Some(id)));
+        items.push(put_one(store, id, Some(id)));
     }
-    given.sort();
+    items.sort();
     let names: Vec<String> = ["a", "b", "c", "d", "e", "f"].map(str::to_owned).to_vec();
-    let keys: Vec<ItemKey> = given.iter().map(|(key, _)| *key).collect();
+    let keys: Vec<ItemKey> = items.iter().map(|(key, _)| *key).collect();
     let name = |record: &Record| match keys.iter().position(|key| *key == record.item.key) {
         Some(at) => names[at].clone(),
         None => record.item.id.clone(),
     };
     let sigma = [Some(0.5), None, Some(2.0), Some(0.5)];
-    for (&(key, revision), sigma2) in given.iter().zip(sigma) {
+    for (&(key, revision), sigma2) in items.iter().zip(sigma) {
         let mut write = adapted(key, revision, [1.0, 0.0], 0.0, 0.0);
         write.sigma2 = sigma2;
         assert_eq!(write_to(store, NEW, &[write]), Ok(vec![WriteOutcome::Written]));
     }
-    write_to(store, NEW, &[native(given[4].0, given[4].1, [0.0, 1.0])]).unwrap();
+    write_to(store, NEW, &[native(items[4].0, items[4].1, [0.0, 1.0])]).unwrap();
     let ids = |scan: Scan| -> Vec<String> { store.scan(&scan).unwrap().iter().map(name).collect() };
     let page = |select: Select, limit: usize| ids(Scan::new(NEW, select, limit));
     assert_eq!(page(Select::All, 9), ["a", "b", "c", "d", "e", "f"], "all, by key");
     assert_eq!(page(Select::All, 2), ["a", "b"], "a page is at most as long as its limit");
     assert!(page(Select::All, 0).is_empty());
-    assert_eq!(ids(Scan::new(NEW, Select::All, 2).after(Some(given[1].0))), ["c", "d"], "after a key");
+    assert_eq!(ids(Scan::new(NEW, Select::All, 2).after(Some(items[1].0))), ["c", "d"], "after a key");
     assert_eq!(page(Select::Provenance(Provenance::Adapted), 9), ["a", "b", "c", "d"]);
     assert_eq!(page(Select::Provenance(Provenance::Native), 9), ["e"]);
     assert!(page(Select::Provenance(Provenance::Old), 9).is_empty());
-    let after = Scan::new(NEW, Select::Provenance(Provenance::Adapted), 9).after(Some(given[1].0));
+    let after = Scan::new(NEW, Select::Provenance(Provenance::Adapted), 9).after(Some(items[1].0));
     assert_eq!(ids(after), ["c", "d"]);
-    let made_by = store.provenances(NEW, &[given[4].0, NOBODY, given[5].0, given[0].0]).unwrap();
+    let made_by = store.provenances(NEW, &[items[4].0, NOBODY, items[5].0, items[0].0]).unwrap();
     let (adapted_one, native_one) = (Some(Provenance::Adapted), Some(Provenance::Native));
     assert_eq!(made_by, [native_one, None, None, adapted_one], "who made each vector, in order");
     assert_eq!(page(Select::Lacking, 9), ["f"]);
-    assert!(ids(Scan::new(NEW, Select::Lacking, 9).after(Some(given[5].0))).is_empty());
+    assert!(ids(Scan::new(NEW, Select::Lacking, 9).after(Some(items[5].0))).is_empty());
     assert!(page(Select::WithoutSource, 9).is_empty(), "all of them have a source");
     let mut bare: Vec<(ItemKey, Revision)> = ["g", "h", "i"].map(|id| put_one(store, id, None)).to_vec();
     bare.sort();
@@ -746,9 +746,9 @@ fn scans_select_and_page(store: &dyn Store) {
     let state = records[2].state.as_ref().expect("it has one");
     assert_eq!((state.sigma2, state.provenance), (Some(2.0), Provenance::Adapted));
     assert!(state.vector.is_empty(), "the state comes without numbers");
-    let own =
+    let natives =
         store.scan(&Scan::new(NEW, Select::Provenance(Provenance::Native), 9).with_vectors_of(NEW)).unwrap();
-    assert_eq!(own[0].vector.as_ref().expect("it has one").vector, [0.0, 1.0]);
+    assert_eq!(natives[0].vector.as_ref().expect("it has one").vector, [0.0, 1.0]);
     let without = store.scan(&Scan::new(NEW, Select::All, 9)).unwrap();
     assert!(without.iter().all(|record| record.vector.is_none()), "no vectors where none were asked for");
     let scan = Scan::new(NEW, Select::All, 9).with_vectors_of(OLD).without_contents();
@@ -802,8 +802,8 @@ fn the_worst_come_first(store: &dyn Store) {
     let after = ids(Scan::new(NEW, Select::WorstFirst, 3).after(Some(b)));
     assert_eq!(after, all[..3], "after is not used");
     let place = Priority::ordinary;
-    let others = [(c, c1 + 1000, place(99.0)), (NOBODY, 1, place(1.0))];
-    let changed = prioritise(store, &[(a, a1, place(-1.0)), (d, d1, place(8.5)), others[0], others[1]]);
+    let ignored = [(c, c1 + 1000, place(99.0)), (NOBODY, 1, place(1.0))];
+    let changed = prioritise(store, &[(a, a1, place(-1.0)), (d, d1, place(8.5)), ignored[0], ignored[1]]);
     assert_eq!(changed, Ok(2), "only adapted vectors of the revision that was read");
     assert_eq!(worst(9)[2..], ["d", "b", "c", "a", "e"]);
     let banded = [(e, QueueBand::Covering), (a, QueueBand::NewOrChanged), (b, QueueBand::Sample)];
@@ -811,8 +811,8 @@ fn the_worst_come_first(store: &dyn Store) {
     for ((key, band), revision) in banded.into_iter().zip(revisions) {
         let place = Priority::new(band, -1e6);
         assert_eq!(prioritise(store, &[(key, revision, place)]), Ok(1));
-        let there = store.vectors(NEW, &[key]).unwrap().remove(0).expect("it was written");
-        assert_eq!(there.priority, Some(place), "a place comes back as it was given");
+        let record = store.vectors(NEW, &[key]).unwrap().remove(0).expect("it was written");
+        assert_eq!(record.priority, Some(place), "a place comes back as it was given");
     }
     assert_eq!(worst(9)[2..], ["a", "b", "e", "d", "c"], "bands first, whatever the score");
     write_to(store, NEW, &[native(d, d1, [1.0, 0.0])]).unwrap();
@@ -848,8 +848,8 @@ fn natives_are_forgotten_where_they_can_be_made_again(store: &dyn Store) {
     let queue: BTreeSet<ItemKey> = queue.iter().take(2).map(|record| record.item.key).collect();
     assert_eq!(queue, BTreeSet::from([a, b]), "what lacks a vector is next");
     let query = Matrix::new(2, vec![1.0, 0.0]).unwrap();
-    let found = store.search(NEW, &query, 9, &Filter::default()).unwrap().remove(0);
-    assert!(found.iter().all(|hit| hit.key != a && hit.key != b), "searches do not find them");
+    let hits = store.search(NEW, &query, 9, &Filter::default()).unwrap().remove(0);
+    assert!(hits.iter().all(|hit| hit.key != a && hit.key != b), "searches do not find them");
 }
 
 fn an_id_is_one_line(store: &dyn Store) {
@@ -868,14 +868,14 @@ fn failures_are_set_aside(store: &dyn Store) {
     let [(first, (a, a1)), (second, (b, b1))] = two;
     let (c, c1) = put_one(store, "c", Some("c"));
     write_to(store, NEW, &[adapted(b, b1, [1.0, 0.0], 1.0, 1.0)]).unwrap();
-    let said = [
+    let failures = [
         (a, a1, "vanished".to_owned()),
         (b, b1, "first".to_owned()),
         (b, b1, "broken".to_owned()),
         (c, c1 + 1000, "of another revision".to_owned()),
         (NOBODY, 1, "of nobody".to_owned()),
     ];
-    store.record_failures(NEW, &said).unwrap();
+    store.record_failures(NEW, &failures).unwrap();
     let listed = |after: Option<ItemKey>, limit: usize| -> Vec<(String, Revision, String)> {
         let failures = store.failures(NEW, after, limit).unwrap();
         failures.into_iter().map(|failure| (failure.id, failure.revision, failure.reason)).collect()
@@ -947,7 +947,7 @@ fn searches_are_exact_enough_fresh_and_filtered(store: &dyn Store) {
     let search = |space: &str, k: usize, filter: &Filter| -> Vec<Found> {
         store.search(space, &matrix(&[query]), k, filter).unwrap().remove(0)
     };
-    let ids = |found: &[Found]| -> Vec<String> { found.iter().map(|found| found.id.clone()).collect() };
+    let ids = |hits: &[Found]| -> Vec<String> { hits.iter().map(|hit| hit.id.clone()).collect() };
     let everything = Filter::default();
     let root = 5_f32.sqrt();
     for (distance, order, measured) in [
@@ -959,35 +959,35 @@ fn searches_are_exact_enough_fresh_and_filtered(store: &dyn Store) {
         ),
         (Distance::Dot, &["i2", "i0", "i5", "i1", "i3", "i4"], &[-10.0, -2.0, -2.0, -2.0, 0.0, 2.0]),
     ] {
-        let found = search(distance.name(), 9, &everything);
-        let mut by_key: Vec<&Found> = found.iter().collect();
+        let hits = search(distance.name(), 9, &everything);
+        let mut by_key: Vec<&Found> = hits.iter().collect();
         by_key.sort_by(|a, b| a.distance.total_cmp(&b.distance).then(a.key.cmp(&b.key)));
-        assert!(found.iter().eq(by_key), "{distance}: nearest first, ties by key");
-        for (found, expected) in found.iter().zip(measured) {
-            let close = (found.distance - expected).abs() <= 1e-4 * expected.abs().max(1e-2);
-            assert!(close, "{distance}: {} is at {}, not at {expected}", found.id, found.distance);
+        assert!(hits.iter().eq(by_key), "{distance}: nearest first, ties by key");
+        for (hit, expected) in hits.iter().zip(measured) {
+            let close = (hit.distance - expected).abs() <= 1e-4 * expected.abs().max(1e-2);
+            assert!(close, "{distance}: {} is at {}, not at {expected}", hit.id, hit.distance);
         }
         // Ties come in the order of keys, which need not be that of time.
-        let names: BTreeSet<String> = ids(&found).into_iter().collect();
+        let names: BTreeSet<String> = ids(&hits).into_iter().collect();
         assert_eq!(names, order.iter().map(|&id| id.to_owned()).collect(), "{distance}");
-        assert_eq!(found.len(), order.len(), "{distance}: everything is found where k is larger");
-        assert_eq!(found[0].provenance, Provenance::Native, "a hit says who made its vector");
-        assert!(revisions.contains(&found[0].revision), "and which revision it is of");
-        assert_eq!(search(distance.name(), 2, &everything), found[..2], "{distance}: the k nearest");
+        assert_eq!(hits.len(), order.len(), "{distance}: everything is found where k is larger");
+        assert_eq!(hits[0].provenance, Provenance::Native, "a hit says who made its vector");
+        assert!(revisions.contains(&hits[0].revision), "and which revision it is of");
+        assert_eq!(search(distance.name(), 2, &everything), hits[..2], "{distance}: the k nearest");
     }
     assert!(search("l2", 0, &everything).is_empty());
     assert_eq!(store.search("l2", &Matrix::default(), 3, &everything), Ok(vec![]), "no queries, no answers");
-    let both = store.search("l2", &matrix(&[[1.0, 0.0], [0.0, 2.0]]), 1, &everything).unwrap();
-    assert_eq!((ids(&both[0]), ids(&both[1])), (vec!["i0".to_owned()], vec!["i1".to_owned()]));
+    let answers = store.search("l2", &matrix(&[[1.0, 0.0], [0.0, 2.0]]), 1, &everything).unwrap();
+    assert_eq!((ids(&answers[0]), ids(&answers[1])), (vec!["i0".to_owned()], vec!["i1".to_owned()]));
 
     let even = Filter { labels: vec!["odd".into(), "even".into()], ..Filter::default() };
     assert_eq!(ids(&search("l2", 9, &even))[0], "i0", "labels");
     assert_eq!(search("l2", 9, &even).len(), 3, "labels");
     let third = Filter { payload: vec![("third".into(), json!(true))], ..Filter::default() };
     assert_eq!(ids(&search("l2", 9, &third)), ["i0", "i3"], "payload");
-    let one =
+    let both_fields =
         Filter { payload: vec![("third".into(), json!(true)), ("at".into(), json!(3))], ..Filter::default() };
-    assert_eq!(ids(&search("l2", 9, &one)), ["i3"], "all fields must be equal");
+    assert_eq!(ids(&search("l2", 9, &both_fields)), ["i3"], "all fields must be equal");
     let old = Filter { provenances: vec![Provenance::Old, Provenance::Adapted], ..Filter::default() };
     assert!(search("l2", 9, &old).is_empty(), "provenances");
     let nobody = Filter { labels: vec!["nobody".into()], ..Filter::default() };
@@ -997,9 +997,9 @@ fn searches_are_exact_enough_fresh_and_filtered(store: &dyn Store) {
     assert_eq!(ids(&search("l2", 1, &everything)), ["i5"], "a deleted item is not found");
     assert_eq!(ids(&search("l2", 3, &everything))[1..], by_key(store, &["i1", "i3"]), "ties by key");
     let moved = store.put(&[write("i4", None, &[("l2", [2.0, 1.0])])]).unwrap()[0];
-    let found = search("l2", 1, &everything);
+    let hits = search("l2", 1, &everything);
     assert_eq!(
-        (found[0].id.as_str(), found[0].distance, found[0].revision),
+        (hits[0].id.as_str(), hits[0].distance, hits[0].revision),
         ("i4", 0.0, moved),
         "a write is seen"
     );
@@ -1102,10 +1102,10 @@ fn two_workers_never_harm(store: &dyn Store) {
         });
         let searcher = scope.spawn(|| {
             for _ in 0..10 {
-                for found in
+                for hit in
                     store.search(NEW, &matrix(&[[1.0, 0.0]]), 60, &Filter::default()).unwrap().remove(0)
                 {
-                    assert_eq!(found.provenance, Provenance::Native, "a reader sees who made each vector");
+                    assert_eq!(hit.provenance, Provenance::Native, "a reader sees who made each vector");
                 }
             }
         });
@@ -1149,8 +1149,8 @@ fn questions_are_answered_without_a_walk(store: &dyn Store) {
     write_to(store, NEW, &[native(a.key, a.revision, [1.0, 0.0])]).unwrap();
     assert_eq!((store.count_lag(NEW, OLD), store.count_lag(OLD, NEW)), (Ok(3), Ok(0)));
     let version = store.set_document("plan", None, "x").unwrap();
-    let both = store.serving_and_document("plan");
-    assert_eq!(both, Ok((Some(OLD.into()), Some((version, "x".into())))), "both at one moment");
+    let answer = store.serving_and_document("plan");
+    assert_eq!(answer, Ok((Some(OLD.into()), Some((version, "x".into())))), "both at one moment");
     assert_eq!(store.serving_and_document("other"), Ok((Some(OLD.into()), None)));
 }
 
@@ -1182,12 +1182,12 @@ fn samples_are_uniform_and_stable(store: &dyn Store) {
     let gone: Vec<&str> = all.iter().step_by(4).map(String::as_str).collect();
     store.delete(&gone).unwrap();
     put(400..450);
-    let left: Vec<String> = all.iter().filter(|id| !gone.contains(&id.as_str())).cloned().collect();
+    let ids_left: Vec<String> = all.iter().filter(|id| !gone.contains(&id.as_str())).cloned().collect();
     let now = drawn(Among::All, 1000).0;
-    let old_ones: Vec<String> = now.into_iter().filter(|id| left.contains(id)).collect();
-    assert_eq!(old_ones, left, "as items come and go, the others keep their places");
+    let old_ones: Vec<String> = now.into_iter().filter(|id| ids_left.contains(id)).collect();
+    assert_eq!(old_ones, ids_left, "as items come and go, the others keep their places");
 
-    let sourced = left.iter().filter(|id| !id.ends_with('0')).count() as u64 + 45;
+    let sourced = ids_left.iter().filter(|id| !id.ends_with('0')).count() as u64 + 45;
     assert_eq!(drawn(Among::Embeddable, 5).1, sourced, "what lacks a vector can become native");
     assert_eq!(drawn(Among::Adapted, 5), (vec![], 0));
     let items = store.scan(&Scan::new(NEW, Select::All, 1000)).unwrap();
@@ -1276,30 +1276,30 @@ fn what_an_earlier_plan_writes_is_refused(store: &dyn Store) {
     assert_eq!(outcome, Ok(vec![WriteOutcome::Written]), "what the model itself says needs no plan");
 }
 
-fn what_one_handle_writes_the_other_sees(one: &dyn Store, other: &dyn Store, _: &dyn Fn(Duration)) {
-    two_spaces(one);
-    let (a, a1) = put_one(one, "a", Some("a"));
+fn what_one_handle_writes_the_other_sees(store: &dyn Store, other: &dyn Store, _: &dyn Fn(Duration)) {
+    two_spaces(store);
+    let (a, a1) = put_one(store, "a", Some("a"));
     assert_eq!(other.get(&["a"]).unwrap()[0].as_ref().map(|item| item.key), Some(a));
     write_to(other, NEW, &[native(a, a1, [1.0, 0.0])]).unwrap();
-    let found = one.search(NEW, &matrix(&[[1.0, 0.0]]), 1, &Filter::default()).unwrap().remove(0);
-    assert_eq!(found[0].id, "a", "a search sees the writes of others");
-    one.switch_serving(OLD, NEW).unwrap();
+    let hits = store.search(NEW, &matrix(&[[1.0, 0.0]]), 1, &Filter::default()).unwrap().remove(0);
+    assert_eq!(hits[0].id, "a", "a search sees the writes of others");
+    store.switch_serving(OLD, NEW).unwrap();
     assert_eq!(other.serving(), Ok(Some(NEW.into())));
-    let version = one.set_document("plan", None, "x").unwrap();
+    let version = store.set_document("plan", None, "x").unwrap();
     assert!(other.set_document("plan", None, "y").expect_err("there is one").is_conflict());
     other.set_document("plan", Some(version), "y").unwrap();
-    assert_eq!(one.document("plan").unwrap().expect("it is there").1, "y");
+    assert_eq!(store.document("plan").unwrap().expect("it is there").1, "y");
 }
 
-fn an_item_is_leased_to_one_worker(one: &dyn Store, other: &dyn Store, pass: &dyn Fn(Duration)) {
-    two_spaces(one);
+fn an_item_is_leased_to_one_worker(store: &dyn Store, other: &dyn Store, pass: &dyn Fn(Duration)) {
+    two_spaces(store);
     let mut queue = Vec::new();
     for (at, id) in ["a", "b", "c", "d", "e"].into_iter().enumerate() {
-        let (key, revision) = put_one(one, id, Some(id));
-        write_to(one, NEW, &[adapted(key, revision, [1.0, 0.0], 1.0, -(at as f64))]).unwrap();
+        let (key, revision) = put_one(store, id, Some(id));
+        write_to(store, NEW, &[adapted(key, revision, [1.0, 0.0], 1.0, -(at as f64))]).unwrap();
         queue.push(id.to_owned());
     }
-    put_one(one, "lost", None);
+    put_one(store, "lost", None);
     let claim = |store: &dyn Store, worker: &str, limit: usize| -> (Vec<String>, u64) {
         let claimed = store.claim(NEW, Queue::All, worker, limit, LEASE).unwrap();
         for record in &claimed.records {
@@ -1316,10 +1316,10 @@ fn an_item_is_leased_to_one_worker(one: &dyn Store, other: &dyn Store, pass: &dy
         assert!(at_work.iter().all(|worker| worker.left_ms <= LEASE.as_millis() as u64), "{at_work:?}");
         at_work.into_iter().map(|AtWork { worker, items, .. }| (worker, items)).collect()
     };
-    assert_eq!(at_work(one), []);
-    assert_eq!(claim(one, "left", 0), (vec![], 0));
-    assert_eq!(claim(one, "left", 2), (queue[..2].to_vec(), 0), "worst first");
-    assert_eq!(claim(one, "left", 1), (queue[2..3].to_vec(), 0), "its own ones neither");
+    assert_eq!(at_work(store), []);
+    assert_eq!(claim(store, "left", 0), (vec![], 0));
+    assert_eq!(claim(store, "left", 2), (queue[..2].to_vec(), 0), "worst first");
+    assert_eq!(claim(store, "left", 1), (queue[2..3].to_vec(), 0), "its own ones neither");
     assert_eq!(claim(other, "right", 9), (queue[3..].to_vec(), 3), "nothing that another one holds");
     assert_eq!(claim(other, "right", 9), (vec![], 3), "nothing is left, and others are at work");
     assert_eq!(at_work(other), [("left".into(), 3), ("right".into(), 2)]);
@@ -1327,9 +1327,9 @@ fn an_item_is_leased_to_one_worker(one: &dyn Store, other: &dyn Store, pass: &dy
     // One of the two lives on and says so; the other one has died.
     pass(LEASE / 2);
     assert_eq!(other.renew(NEW, "right", LEASE), Ok(2));
-    assert_eq!(one.renew(NEW, "nobody", LEASE), Ok(0));
+    assert_eq!(store.renew(NEW, "nobody", LEASE), Ok(0));
     pass(LEASE / 2);
-    assert_eq!(at_work(one), [("right".into(), 2)], "a lease that ran out holds nothing");
+    assert_eq!(at_work(store), [("right".into(), 2)], "a lease that ran out holds nothing");
     assert_eq!(claim(other, "right", 2), (queue[..2].to_vec(), 0), "and is anybody's");
     // The dead worker was but slow. Items that it held are not given back twice, and those that another one
     // holds now are not its to give back.
@@ -1339,43 +1339,43 @@ fn an_item_is_leased_to_one_worker(one: &dyn Store, other: &dyn Store, pass: &dy
         .into_iter()
         .map(|record| record.item.key)
         .collect();
-    assert_eq!(one.release(NEW, "left", Some(&keys[..2])), Ok(0), "the other's stay the other's");
-    assert_eq!(at_work(one), [("right".into(), 4)]);
+    assert_eq!(store.release(NEW, "left", Some(&keys[..2])), Ok(0), "the other's stay the other's");
+    assert_eq!(at_work(store), [("right".into(), 4)]);
     assert_eq!(other.release(NEW, "right", Some(&keys[..1])), Ok(1));
-    assert_eq!(claim(one, "left", 9), (vec![queue[0].clone(), queue[2].clone()], 3));
-    assert_eq!(one.release(NEW, "left", None), Ok(2), "all of its own");
+    assert_eq!(claim(store, "left", 9), (vec![queue[0].clone(), queue[2].clone()], 3));
+    assert_eq!(store.release(NEW, "left", None), Ok(2), "all of its own");
     assert_eq!(other.release(NEW, "right", None), Ok(3));
-    assert_eq!((at_work(one), claim(one, "left", 9).0), (vec![], queue), "everything is free again");
-    one.drop_space(NEW).unwrap();
+    assert_eq!((at_work(store), claim(store, "left", 9).0), (vec![], queue), "everything is free again");
+    store.drop_space(NEW).unwrap();
     other.create_space(&space(NEW), Provenance::Native).unwrap();
     assert_eq!(at_work(other), [], "a lease goes with its space");
 }
 
-fn a_lease_ends_with_what_it_was_for(one: &dyn Store, other: &dyn Store, pass: &dyn Fn(Duration)) {
-    two_spaces(one);
+fn a_lease_ends_with_what_it_was_for(store: &dyn Store, other: &dyn Store, pass: &dyn Fn(Duration)) {
+    two_spaces(store);
     let ids = ["a", "b", "c", "d", "e", "f"];
-    let items = ids.map(|id| put_one(one, id, Some(id)));
+    let items = ids.map(|id| put_one(store, id, Some(id)));
     for (key, revision) in items {
-        write_to(one, NEW, &[adapted(key, revision, [1.0, 0.0], 1.0, 1.0)]).unwrap();
+        write_to(store, NEW, &[adapted(key, revision, [1.0, 0.0], 1.0, 1.0)]).unwrap();
     }
     let claim = |store: &dyn Store, worker: &str| -> BTreeSet<String> {
         let claimed = store.claim(NEW, Queue::All, worker, 9, LEASE).unwrap();
         claimed.records.into_iter().map(|record| record.item.id).collect()
     };
-    let held = || one.at_work(NEW).unwrap().iter().map(|worker| worker.items).sum::<u64>();
-    assert_eq!(claim(one, "left").len(), 6);
+    let held = || store.at_work(NEW).unwrap().iter().map(|worker| worker.items).sum::<u64>();
+    assert_eq!(claim(store, "left").len(), 6);
     let [(a, a1), (b, b1), (c, c1), (d, d1), ..] = items;
     write_to(other, NEW, &[native(a, a1, [1.0, 0.0])]).unwrap();
     assert_eq!(held(), 5, "a native vector ends it, whoever wrote it");
-    one.record_failures(NEW, &[(b, b1, "broken".into())]).unwrap();
+    store.record_failures(NEW, &[(b, b1, "broken".into())]).unwrap();
     assert_eq!(held(), 4, "a recorded failure ends it");
     put_one(other, "c", Some("new"));
     assert_eq!(held(), 3, "a write of the application ends it");
     assert_eq!(claim(other, "right"), BTreeSet::from(["c".to_owned()]), "the new content is anybody's");
-    let stale = write_to(one, NEW, &[native(c, c1, [1.0, 0.0])]);
+    let stale = write_to(store, NEW, &[native(c, c1, [1.0, 0.0])]);
     assert_eq!(stale, Ok(vec![WriteOutcome::Changed]), "the old content is nobody's");
     assert_eq!(held(), 4);
-    one.delete(&["f"]).unwrap();
+    store.delete(&["f"]).unwrap();
     assert_eq!(held(), 3, "a deletion ends it");
     write_to(other, NEW, &[adapted(d, d1, [0.0, 1.0], 1.0, 2.0)]).unwrap();
     assert_eq!(held(), 3, "an adapted vector leaves the item in the queue, and its worker at work");
@@ -1384,12 +1384,12 @@ fn a_lease_ends_with_what_it_was_for(one: &dyn Store, other: &dyn Store, pass: &
     let (e, e1) = items[4];
     let writes = [native(d, d1, [1.0, 0.0]), native(e, e1, [1.0, 0.0])];
     assert_eq!(write_to(other, NEW, &writes), Ok(vec![WriteOutcome::Written; 2]));
-    one.clear_failures(NEW).unwrap();
-    assert_eq!(claim(one, "left"), BTreeSet::from(["b".to_owned(), "c".to_owned()]));
+    store.clear_failures(NEW).unwrap();
+    assert_eq!(claim(store, "left"), BTreeSet::from(["b".to_owned(), "c".to_owned()]));
 }
 
-fn a_lease_outlives_a_write_of_the_old_vector(one: &dyn Store, other: &dyn Store, _: &dyn Fn(Duration)) {
-    two_spaces(one);
+fn a_lease_outlives_a_write_of_the_old_vector(store: &dyn Store, other: &dyn Store, _: &dyn Fn(Duration)) {
+    two_spaces(store);
     let put = |id: &str, source: &str, vectors: &[(&str, [f32; 2])]| {
         other.put(&[write(id, Some(source), vectors)]).unwrap();
     };
@@ -1399,55 +1399,55 @@ fn a_lease_outlives_a_write_of_the_old_vector(one: &dyn Store, other: &dyn Store
     }
     let claim =
         |store: &dyn Store, worker: &str| store.claim(NEW, Queue::All, worker, 9, LEASE).unwrap().records;
-    let claimed = claim(one, "left");
+    let claimed = claim(store, "left");
     assert_eq!(claimed.len(), 2);
     put("a", "text", &[(OLD, [1.0, 0.0])]);
     assert_eq!(claim(other, "right"), [], "the text is paid for once: it is still in hand");
     let vectors: Vec<VectorWrite> =
         claimed.iter().map(|record| VectorWrite::native(&record.item, vec![1.0, 0.0])).collect();
-    assert_eq!(write_to(one, NEW, &vectors), Ok(vec![WriteOutcome::Written; 2]));
+    assert_eq!(write_to(store, NEW, &vectors), Ok(vec![WriteOutcome::Written; 2]));
     put("b", "text", &[(OLD, [1.0, 0.0])]);
-    assert_eq!(one.counts(NEW).unwrap().native, 2, "nor is it paid for again when the job comes later");
-    assert_eq!((claim(one, "left"), one.at_work(NEW)), (vec![], Ok(vec![])));
+    assert_eq!(store.counts(NEW).unwrap().native, 2, "nor is it paid for again when the job comes later");
+    assert_eq!((claim(store, "left"), store.at_work(NEW)), (vec![], Ok(vec![])));
     put("a", "other text", &[(NEW, [1.0, 0.0])]);
     put("b", "other text", &[]);
-    assert_eq!(claim(one, "left").len(), 1);
+    assert_eq!(claim(store, "left").len(), 1);
     put("b", "other text", &[(NEW, [1.0, 0.0])]);
-    assert_eq!(one.at_work(NEW), Ok(vec![]), "a native vector of the application ends a lease");
+    assert_eq!(store.at_work(NEW), Ok(vec![]), "a native vector of the application ends a lease");
 }
 
-fn what_its_workers_end_with_goes_alone(one: &dyn Store, other: &dyn Store, pass: &dyn Fn(Duration)) {
-    two_spaces(one);
-    let items: Vec<_> = ["a", "b", "c", "d", "e"].map(|id| put_one(one, id, Some(id))).into();
+fn what_its_workers_end_with_goes_alone(store: &dyn Store, other: &dyn Store, pass: &dyn Fn(Duration)) {
+    two_spaces(store);
+    let items: Vec<_> = ["a", "b", "c", "d", "e"].map(|id| put_one(store, id, Some(id))).into();
     for (at, &(key, revision)) in items.iter().enumerate() {
-        write_to(one, NEW, &[adapted(key, revision, [1.0, 0.0], 1.0, -(at as f64))]).unwrap();
+        write_to(store, NEW, &[adapted(key, revision, [1.0, 0.0], 1.0, -(at as f64))]).unwrap();
     }
     let claim = |store: &dyn Store, worker: &str, limit: usize| -> (String, u32) {
         let claimed = store.claim(NEW, Queue::All, worker, limit, LEASE).unwrap();
         (claimed.records.into_iter().map(|record| record.item.id).collect(), claimed.lost)
     };
-    assert_eq!(claim(one, "first", 4), ("abcd".into(), 0));
+    assert_eq!(claim(store, "first", 4), ("abcd".into(), 0));
     pass(LEASE);
-    one.release(NEW, "first", Some(&[items[0].0])).unwrap();
+    store.release(NEW, "first", Some(&[items[0].0])).unwrap();
     assert_eq!(claim(other, "second", 3), ("abc".into(), 0), "of one that was given back nothing was lost");
     assert_eq!(claim(other, "second", 3), ("de".into(), 1));
     pass(LEASE);
-    assert_eq!(claim(one, "third", 9), ("a".into(), 1), "those before the one that goes alone");
-    assert_eq!(claim(one, "third", 9), ("b".into(), ALONE_AFTER), "only that one");
-    assert_eq!(claim(one, "third", 0), (String::new(), 0));
+    assert_eq!(claim(store, "third", 9), ("a".into(), 1), "those before the one that goes alone");
+    assert_eq!(claim(store, "third", 9), ("b".into(), ALONE_AFTER), "only that one");
+    assert_eq!(claim(store, "third", 0), (String::new(), 0));
     assert_eq!(claim(other, "fourth", 9), ("c".into(), ALONE_AFTER));
     pass(LEASE);
     assert_eq!(claim(other, "fifth", 9), ("a".into(), 2));
     assert_eq!(claim(other, "fifth", 9), ("b".into(), 3), "it is counted on");
     // Every other end of a lease begins the count anew.
     other.release(NEW, "fifth", None).unwrap();
-    put_one(one, "c", Some("new"));
+    put_one(store, "c", Some("new"));
     let (d, d1) = items[3];
-    one.record_failures(NEW, &[(d, d1, "broken".into())]).unwrap();
-    one.clear_failures(NEW).unwrap();
-    assert_eq!(claim(one, "sixth", 9), ("cabde".into(), 0), "the changed one lacks a vector");
+    store.record_failures(NEW, &[(d, d1, "broken".into())]).unwrap();
+    store.clear_failures(NEW).unwrap();
+    assert_eq!(claim(store, "sixth", 9), ("cabde".into(), 0), "the changed one lacks a vector");
     write_to(
-        one,
+        store,
         NEW,
         &items[..2].iter().map(|&(key, revision)| native(key, revision, [1.0, 0.0])).collect::<Vec<_>>(),
     )
@@ -1457,26 +1457,26 @@ fn what_its_workers_end_with_goes_alone(one: &dyn Store, other: &dyn Store, pass
     assert_eq!(claim(other, "seventh", 9), ("e".into(), 2), "it was lost before");
 }
 
-fn a_plan_fences_every_handle(one: &dyn Store, other: &dyn Store, _: &dyn Fn(Duration)) {
-    two_spaces(one);
-    let (a, a1) = put_one(one, "a", Some("a"));
-    let first = epoch_of(one, NEW);
-    one.write_vectors(NEW, Some(first), &[adapted(a, a1, [1.0, 0.0], 1.0, 1.0)]).unwrap();
+fn a_plan_fences_every_handle(store: &dyn Store, other: &dyn Store, _: &dyn Fn(Duration)) {
+    two_spaces(store);
+    let (a, a1) = put_one(store, "a", Some("a"));
+    let first = epoch_of(store, NEW);
+    store.write_vectors(NEW, Some(first), &[adapted(a, a1, [1.0, 0.0], 1.0, 1.0)]).unwrap();
     other.advance(NEW, first, "plan", None, "of the other").unwrap();
-    let error = one.write_vectors(NEW, Some(first), &[adapted(a, a1, [0.0, 1.0], 1.0, 1.0)]);
+    let error = store.write_vectors(NEW, Some(first), &[adapted(a, a1, [0.0, 1.0], 1.0, 1.0)]);
     assert!(error.expect_err("the other one has planned anew").is_superseded());
-    let error = one.advance(NEW, first, "plan", None, "of the one").expect_err("too late");
+    let error = store.advance(NEW, first, "plan", None, "of the one").expect_err("too late");
     assert!(error.is_conflict(), "{error}");
-    assert_eq!(one.vectors(NEW, &[a]).unwrap()[0].as_ref().expect("it is there").vector, [1.0, 0.0]);
+    assert_eq!(store.vectors(NEW, &[a]).unwrap()[0].as_ref().expect("it is there").vector, [1.0, 0.0]);
     let now = first.next();
     other.write_vectors(NEW, Some(now), &[adapted(a, a1, [0.0, 1.0], 1.0, 1.0)]).unwrap();
-    assert_eq!(one.vectors(NEW, &[a]).unwrap()[0].as_ref().expect("it is there").vector, [0.0, 1.0]);
+    assert_eq!(store.vectors(NEW, &[a]).unwrap()[0].as_ref().expect("it is there").vector, [0.0, 1.0]);
     // Many write while plans follow each other: each adapted vector in the end is of the last plan.
     let ids: Vec<String> = (0..40).map(|at| format!("i{at}")).collect();
     let writes: Vec<ItemWrite> = ids.iter().map(|id| write(id, Some(id), &[])).collect();
-    one.put(&writes).unwrap();
+    store.put(&writes).unwrap();
     let names: Vec<&str> = ids.iter().map(String::as_str).collect();
-    let items: Vec<Item> = one.get(&names).unwrap().into_iter().flatten().collect();
+    let items: Vec<Item> = store.get(&names).unwrap().into_iter().flatten().collect();
     // A vector has the number of the epoch it was written in as a coordinate.
     let fill = |store: &dyn Store, epoch: Epoch| -> usize {
         let vector = [epoch.number() as f32, 1.0];
@@ -1490,16 +1490,16 @@ fn a_plan_fences_every_handle(one: &dyn Store, other: &dyn Store, _: &dyn Fn(Dur
         // An item that gets its vector or its place while a queue is read stands in two of its parts.
         let worker = scope.spawn(|| {
             while !are_planned.load(Ordering::Relaxed) {
-                let claimed = one.claim(NEW, Queue::All, "worker", 50, LEASE).unwrap().records;
-                let queued = one.scan(&Scan::new(NEW, Select::WorstFirst, 50)).unwrap();
+                let claimed = store.claim(NEW, Queue::All, "worker", 50, LEASE).unwrap().records;
+                let queued = store.scan(&Scan::new(NEW, Select::WorstFirst, 50)).unwrap();
                 for records in [claimed, queued] {
                     let keys: BTreeSet<ItemKey> = records.iter().map(|record| record.item.key).collect();
                     assert_eq!(keys.len(), records.len(), "an item twice");
                 }
-                one.release(NEW, "worker", None).unwrap();
+                store.release(NEW, "worker", None).unwrap();
             }
         });
-        let filler = scope.spawn(|| fill(one, now));
+        let filler = scope.spawn(|| fill(store, now));
         let planner = scope.spawn(|| {
             let version = other.document("plan").unwrap().expect("it is there").0;
             other.advance(NEW, now, "plan", Some(version), "again").unwrap();
@@ -1513,7 +1513,7 @@ fn a_plan_fences_every_handle(one: &dyn Store, other: &dyn Store, _: &dyn Fn(Dur
         }
     });
     let last = now.next().number() as f32;
-    for vector in one.vectors(NEW, &items.iter().map(|item| item.key).collect::<Vec<_>>()).unwrap() {
+    for vector in store.vectors(NEW, &items.iter().map(|item| item.key).collect::<Vec<_>>()).unwrap() {
         assert_eq!(vector.expect("it was written").vector, [last, 1.0], "a vector of an earlier plan");
     }
 }

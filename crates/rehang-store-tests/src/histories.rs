@@ -211,7 +211,7 @@ fn said<T>(answer: rehang_core::Result<T>) -> String {
 pub fn apply(store: &dyn Store, call: &Call) -> String {
     let item = |id: usize| store.get(&[IDS[id]]).unwrap().remove(0);
     // A write that is made of the source alone, native or a failure, names the source revision.
-    let known = |id: usize, of_source: bool, stale: bool| -> (ItemKey, Revision) {
+    let key_and_revision = |id: usize, of_source: bool, stale: bool| -> (ItemKey, Revision) {
         item(id).map_or((ItemKey::from(1_000_000), 1), |item| {
             let revision = if of_source { item.source_revision } else { item.revision };
             (item.key, revision + 1_000_000 * Revision::from(stale))
@@ -219,7 +219,7 @@ pub fn apply(store: &dyn Store, call: &Call) -> String {
     };
     let epoch = |space: usize, late: bool| {
         let epoch =
-            store.spaces().unwrap().iter().find(|there| there.space.name == SPACES[space]).unwrap().epoch;
+            store.spaces().unwrap().iter().find(|record| record.space.name == SPACES[space]).unwrap().epoch;
         if late { Epoch::new(epoch.number().wrapping_sub(1)) } else { epoch }
     };
     let version = || store.document("plan").unwrap().map(|(version, _)| version);
@@ -230,7 +230,7 @@ pub fn apply(store: &dyn Store, call: &Call) -> String {
                 source: Some(id)
                     .filter(|_| *keeps_source)
                     .and_then(item)
-                    .and_then(|there| there.source)
+                    .and_then(|stored| stored.source)
                     .or_else(|| sourced.then(|| format!("source {value}"))),
                 label: label_of(id),
                 payload: json!({"value": value, "at": at}),
@@ -254,7 +254,7 @@ pub fn apply(store: &dyn Store, call: &Call) -> String {
         }
         Call::Write { space, ids, native, stale, late, value, sigma2 } => {
             let write = |&id: &usize| {
-                let (key, revision) = known(id, *native, *stale);
+                let (key, revision) = key_and_revision(id, *native, *stale);
                 let score = |sigma2: u8| f64::from(sigma2) * f64::from(*value) + 0.0;
                 VectorWrite {
                     key,
@@ -271,7 +271,7 @@ pub fn apply(store: &dyn Store, call: &Call) -> String {
             format!("{:?}", store.write_vectors(SPACES[*space], Some(epoch(*space, *late)), &writes))
         }
         Call::Priority { space, id, band, score, late } => {
-            let (key, revision) = known(*id, false, false);
+            let (key, revision) = key_and_revision(*id, false, false);
             let places = [(key, revision, Priority::new(QueueBand::ALL[*band], f64::from(*score)))];
             format!("{:?}", store.set_priorities(SPACES[*space], epoch(*space, *late), &places))
         }
@@ -300,11 +300,11 @@ pub fn apply(store: &dyn Store, call: &Call) -> String {
         }
         Call::Release { space, worker, ids } => {
             let keys: Option<Vec<ItemKey>> =
-                ids.as_ref().map(|ids| ids.iter().map(|&id| known(id, false, false).0).collect());
+                ids.as_ref().map(|ids| ids.iter().map(|&id| key_and_revision(id, false, false).0).collect());
             format!("{:?}", store.release(SPACES[*space], WORKERS[*worker], keys.as_deref()))
         }
         Call::Fail { space, id, stale } => {
-            let (key, revision) = known(*id, true, *stale);
+            let (key, revision) = key_and_revision(*id, true, *stale);
             format!("{:?}", store.record_failures(SPACES[*space], &[(key, revision, format!("no {id}"))]))
         }
         Call::ClearFailures(space) => format!("{:?}", store.clear_failures(SPACES[*space])),
@@ -344,7 +344,7 @@ pub fn seen_with(store: &dyn Store, rounded: fn(f32) -> f32) -> String {
     let of_sources = all.iter().map(|record| record.item.source_revision);
     let ranks: BTreeMap<Revision, usize> =
         revisions.into_iter().chain(of_sources).collect::<BTreeSet<_>>().into_iter().zip(0..).collect();
-    let place = |key: ItemKey| ItemKey::from(keys.iter().position(|there| *there == key).unwrap() as u64);
+    let place = |key: ItemKey| ItemKey::from(keys.iter().position(|other| *other == key).unwrap() as u64);
     let document = store.document("plan").unwrap().map(|(_, text)| text);
     let mut lines = vec![format!("{:?} {document:?} {:?}", store.serving(), store.count_without_source())];
     for record in store.spaces().unwrap() {
@@ -425,15 +425,15 @@ pub fn seen_with(store: &dyn Store, rounded: fn(f32) -> f32) -> String {
             },
         ];
         for filter in filters {
-            for (row, found) in store.search(space, &queries, 4, &filter).unwrap().into_iter().enumerate() {
-                for found in found {
-                    let rank = ranks[&found.revision];
+            for (row, hits) in store.search(space, &queries, 4, &filter).unwrap().into_iter().enumerate() {
+                for hit in hits {
+                    let rank = ranks[&hit.revision];
                     lines.push(format!(
                         "{row} {} {} {} {} {rank}",
-                        place(found.key),
-                        found.id,
-                        rounded(found.distance),
-                        found.provenance
+                        place(hit.key),
+                        hit.id,
+                        rounded(hit.distance),
+                        hit.provenance
                     ));
                 }
             }

@@ -159,8 +159,8 @@ impl Ledger for MemoryStore {
     fn create_space(&self, space: &Space, written_as: Provenance) -> Result<()> {
         check::new_space(space, written_as)?;
         let mut state = self.state();
-        if let Some(there) = state.spaces.iter().find(|there| there.record.space.name == space.name) {
-            return same_space(&there.record, space, written_as);
+        if let Some(stored) = state.spaces.iter().find(|stored| stored.record.space.name == space.name) {
+            return same_space(&stored.record, space, written_as);
         }
         state.spaces.push(SpaceState {
             record: SpaceRecord { space: space.clone(), written_as, epoch: Epoch::FIRST },
@@ -178,7 +178,7 @@ impl Ledger for MemoryStore {
         if state.serving.as_deref() == Some(space) {
             return Err(serving_space_stays(space));
         }
-        state.spaces.retain(|there| there.record.space.name != space);
+        state.spaces.retain(|stored| stored.record.space.name != space);
         Ok(())
     }
 
@@ -250,12 +250,12 @@ impl Ledger for MemoryStore {
         writes: &[VectorWrite],
     ) -> Result<Vec<WriteOutcome>> {
         let mut state = self.state();
-        let there = &state.space(space)?.record;
+        let record = &state.space(space)?.record;
         for write in writes {
-            check::vector_write(&there.space, epoch, write)?;
+            check::vector_write(&record.space, epoch, write)?;
         }
         if let Some(epoch) = epoch {
-            check::epoch(space, epoch, there.epoch)?;
+            check::epoch(space, epoch, record.epoch)?;
         }
         let State { items, spaces, counter, .. } = &mut *state;
         let space = find_mut(spaces, space)?;
@@ -416,23 +416,23 @@ impl Ledger for MemoryStore {
     ) -> Result<Claimed> {
         let now_ms = self.clock.now_ms();
         let mut state = self.state();
-        let there = state.space(space)?;
+        let space_state = state.space(space)?;
         let is_held = |lease: &Lease| lease.until_ms > now_ms;
-        let others = there.leases.values().filter(|lease| is_held(lease) && lease.worker != worker);
-        let held_by_others = others.count() as u64;
-        let out = there.leases.iter().filter(|(_, lease)| !is_held(lease));
+        let their_leases = space_state.leases.values().filter(|lease| is_held(lease) && lease.worker != worker);
+        let held_by_others = their_leases.count() as u64;
+        let out = space_state.leases.iter().filter(|(_, lease)| !is_held(lease));
         let lost: BTreeMap<ItemKey, u32> = out.map(|(key, lease)| (*key, lease.lost + 1)).collect();
         let queue = match queue {
-            Queue::All => state.queue(there),
+            Queue::All => state.queue(space_state),
             Queue::Sample { seed, size } => {
-                let (keys, _) = state.first(there, Among::Embeddable, seed, size);
+                let (keys, _) = state.first(space_state, Among::Embeddable, seed, size);
                 let drawn = keys.iter().filter_map(|key| state.items.get(key));
-                drawn.filter(|item| there.queues(item)).collect()
+                drawn.filter(|item| space_state.queues(item)).collect()
             }
         };
         let queue = queue.into_iter();
-        let free = queue.filter(|item| !there.leases.get(&item.key).is_some_and(is_held));
-        let next: Vec<Record> = free.take(limit).map(|item| there.record_of(item, Some(there))).collect();
+        let free = queue.filter(|item| !space_state.leases.get(&item.key).is_some_and(is_held));
+        let next: Vec<Record> = free.take(limit).map(|item| space_state.record_of(item, Some(space_state))).collect();
         let claimed = Claimed::up_to_first_alone(next, &lost, held_by_others);
         let until_ms = lease_end(now_ms, lease);
         let leases = &mut find_mut(&mut state.spaces, space)?.leases;
@@ -484,8 +484,8 @@ impl Ledger for MemoryStore {
         let space = find_mut(spaces, space)?;
         for (key, revision, reason) in failures {
             let is_of_now = items.get(key).is_some_and(|item| item.source_revision == *revision);
-            let there = space.vectors.get(key).map(|held| held.vector.provenance);
-            if is_of_now && matches!(there, None | Some(Provenance::Adapted)) {
+            let provenance = space.vectors.get(key).map(|held| held.vector.provenance);
+            if is_of_now && matches!(provenance, None | Some(Provenance::Adapted)) {
                 space.failures.insert(*key, (*revision, reason.clone()));
                 space.leases.remove(key);
             }
@@ -549,7 +549,7 @@ impl Index for MemoryStore {
         Ok((0..queries.rows())
             .into_par_iter()
             .map(|row| {
-                let mut found: Vec<Found> = passing
+                let mut hits: Vec<Found> = passing
                     .iter()
                     .map(|(item, vector)| Found {
                         key: item.key,
@@ -563,9 +563,9 @@ impl Index for MemoryStore {
                         revision: item.revision,
                     })
                     .collect();
-                found.sort_by(|a, b| exact::by_distance(&(a.distance, a.key), &(b.distance, b.key)));
-                found.truncate(k);
-                found
+                hits.sort_by(|a, b| exact::by_distance(&(a.distance, a.key), &(b.distance, b.key)));
+                hits.truncate(k);
+                hits
             })
             .collect())
     }
@@ -633,8 +633,8 @@ impl State {
     }
 
     fn set_document(&mut self, name: &str, expected: Option<u64>, text: &str) -> Result<u64> {
-        let there = self.documents.get(name).map(|(version, _)| *version);
-        let version = check::next_version(name, expected, there)?;
+        let current_version = self.documents.get(name).map(|(version, _)| *version);
+        let version = check::next_version(name, expected, current_version)?;
         self.documents.insert(name.to_owned(), (version, text.to_owned()));
         Ok(version)
     }
@@ -650,8 +650,8 @@ impl State {
         self.counter += 1;
         let revision = self.counter;
         let of_same_source =
-            self.items.get(&key).filter(|there| there.source.is_some() && there.source == write.source);
-        let source_revision = of_same_source.map_or(revision, |there| there.source_revision);
+            self.items.get(&key).filter(|item| item.source.is_some() && item.source == write.source);
+        let source_revision = of_same_source.map_or(revision, |item| item.source_revision);
         if source_revision == revision {
             self.forget(key);
         } else {
@@ -778,14 +778,14 @@ impl SpaceState {
         if of_now != write.revision {
             return WriteOutcome::Changed;
         }
-        let there = self.vectors.get(&write.key).map(|held| &held.vector);
-        if there.is_some_and(|there| there.provenance != Provenance::Adapted) {
+        let stored = self.vectors.get(&write.key).map(|held| &held.vector);
+        if stored.is_some_and(|stored| stored.provenance != Provenance::Adapted) {
             return WriteOutcome::AlreadyThere;
         }
         let vector = VectorRecord {
             provenance: write.provenance,
             revision: item.revision,
-            sigma2: write.sigma2.or_else(|| there.and_then(|there| there.sigma2)),
+            sigma2: write.sigma2.or_else(|| stored.and_then(|stored| stored.sigma2)),
             priority: write.priority,
             squared_error: write.squared_error,
             vector: write.vector.clone(),
@@ -861,10 +861,10 @@ mod tests {
         let vector = NewVector::from_model("m", vec![2.0], Provenance::Old);
         let write = ItemWrite::new("a", None, vec![vector]);
         let revision = store.put(&[write]).unwrap()[0];
-        let found = store.search("m", &Matrix::new(1, vec![5.0]).unwrap(), 3, &Filter::default()).unwrap();
+        let hits = store.search("m", &Matrix::new(1, vec![5.0]).unwrap(), 3, &Filter::default()).unwrap();
         let key = ItemKey::new((1 << 64) + 1);
         let expected = Found { key, id: "a".into(), distance: 9.0, provenance: Provenance::Old, revision };
-        assert_eq!(found, [[expected]]);
+        assert_eq!(hits, [[expected]]);
         assert_eq!(store.delete(&["a", "a"]).unwrap(), 1);
         assert_eq!(store.counts("m").unwrap(), Counts::default());
     }

@@ -142,8 +142,8 @@ pub fn queries(space: &Space, queries: &Matrix) -> Result<()> {
 pub const DIMENSION_MAX: usize = 1 << 16;
 
 /// Checks that a space that is there already has the very properties that are wanted.
-pub fn same_space(there: &SpaceRecord, space: &Space, written_as: Provenance) -> Result<()> {
-    if there.space == *space && there.written_as == written_as {
+pub fn same_space(existing: &SpaceRecord, space: &Space, written_as: Provenance) -> Result<()> {
+    if existing.space == *space && existing.written_as == written_as {
         return Ok(());
     }
     Err(Error::conflict(
@@ -151,7 +151,7 @@ pub fn same_space(there: &SpaceRecord, space: &Space, written_as: Provenance) ->
         format!(
             "the gallery has it as {} written as {}, not as {space} written as {written_as}; \
              give the new space a name of its own",
-            there.space, there.written_as
+            existing.space, existing.written_as
         ),
     ))
 }
@@ -190,8 +190,8 @@ pub fn no_such_space<'a>(name: &str, store: &str, names: impl Iterator<Item = &'
 /// Not found where there is none, naming those there are; those of [`Ledger::spaces`].
 pub fn expect_space(ledger: &dyn Ledger, name: &str) -> Result<SpaceRecord> {
     let spaces = ledger.spaces()?;
-    if let Some(found) = spaces.iter().find(|record| record.space.name == name) {
-        return Ok(found.clone());
+    if let Some(record) = spaces.iter().find(|record| record.space.name == name) {
+        return Ok(record.clone());
     }
     Err(no_such_space(name, &ledger.name(), spaces.iter().map(|record| record.space.name.as_str())))
 }
@@ -209,9 +209,9 @@ pub fn same_epoch(space: &str, from: Epoch, now: Epoch) -> Result<()> {
 
 /// Returns the version of a document that replaces the one that is there, unless another process has changed
 /// it.
-pub fn next_version(name: &str, expected: Option<u64>, there: Option<u64>) -> Result<u64> {
-    if there == expected {
-        let next = there.unwrap_or(0).checked_add(1);
+pub fn next_version(name: &str, expected: Option<u64>, current: Option<u64>) -> Result<u64> {
+    if current == expected {
+        let next = current.unwrap_or(0).checked_add(1);
         return next.ok_or_else(|| {
             Error::corrupt(format!("document {name:?}"), "there is no version after its own")
         });
@@ -224,7 +224,7 @@ pub fn next_version(name: &str, expected: Option<u64>, there: Option<u64>) -> Re
         format!(
             "another writer was faster: {} was expected and {} is there; read it again, then decide",
             words(expected),
-            words(there)
+            words(current)
         ),
     ))
 }

@@ -1047,11 +1047,11 @@ pub trait Index: Send + Sync {
             }
             self.search(space, queries, k, &Filter { provenances, ..filter.clone() })
         };
-        let (adapted, others) = filter.adapted_and_others();
+        let (adapted, other_provenances) = filter.adapted_and_others();
         // The adapted ones first: an item that becomes native between the two searches is found by both, and
         // never by neither.
         let adapted = nearest(adapted)?;
-        let others = nearest(others)?;
+        let other_hits = nearest(other_provenances)?;
         let merge = |(adapted, mut hits): (Vec<Found>, Vec<Found>)| {
             let native: BTreeSet<_> = hits.iter().map(|hit| hit.key).collect();
             let farther = |hit: Found| Found { distance: hit.distance + handicap as f32, ..hit };
@@ -1060,7 +1060,7 @@ pub trait Index: Send + Sync {
             hits.truncate(k);
             hits
         };
-        Ok(adapted.into_iter().zip(others).map(merge).collect())
+        Ok(adapted.into_iter().zip(other_hits).map(merge).collect())
     }
 
     /// Searches both spaces of an upgrade for the `k` nearest items to each query: native vectors by the new

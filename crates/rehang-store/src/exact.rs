@@ -24,9 +24,9 @@ pub fn by_distance<K: Ord>(left: &(f32, K), right: &(f32, K)) -> std::cmp::Order
 /// neighbours any will do.
 pub fn share_found<'a>(searches: impl Iterator<Item = (&'a Vec<Found>, &'a Vec<Found>)>) -> f64 {
     let (mut hits, mut all) = (0, 0);
-    for (exact, found) in searches {
+    for (exact, approximate) in searches {
         let farthest = exact.last().map_or(f32::NEG_INFINITY, |last| last.distance);
-        hits += found.iter().filter(|hit| hit.distance <= farthest).count().min(exact.len());
+        hits += approximate.iter().filter(|hit| hit.distance <= farthest).count().min(exact.len());
         all += exact.len();
     }
     if all == 0 { 1.0 } else { hits as f64 / all as f64 }

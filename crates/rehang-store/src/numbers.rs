@@ -54,10 +54,10 @@ fn is_rounded(number: &str) -> bool {
     }
     let (digits, exponent) = number.split_once(['e', 'E']).unwrap_or((number, "0"));
     let Ok(exponent) = exponent.parse::<i64>() else { return false };
-    let (whole, fraction) =
+    let (integer, fraction) =
         digits.trim_start_matches('-').split_once('.').unwrap_or((digits.trim_start_matches('-'), ""));
     // The number is `digits` times ten to the power of `power`, without zeros at its ends.
-    let all = format!("{whole}{fraction}");
+    let all = format!("{integer}{fraction}");
     let digits = all.trim_start_matches('0').trim_end_matches('0');
     let power = (all.len() - all.trim_end_matches('0').len()) as i64 - fraction.len() as i64;
     let Some(power) = power.checked_add(exponent) else { return true };

@@ -36,29 +36,29 @@ pub fn shuffled(seed: u64, key: ItemKey) -> f64 {
 pub struct FirstKeys {
     seed: u64,
     size: usize,
-    kept: BTreeSet<(u64, ItemKey)>,
+    smallest: BTreeSet<(u64, ItemKey)>,
     taken: u64,
 }
 
 impl FirstKeys {
     /// Starts without keys, for a shuffle by `seed` of which at most `size` keys are kept.
     pub fn new(seed: u64, size: usize) -> Self {
-        Self { seed, size, kept: BTreeSet::new(), taken: 0 }
+        Self { seed, size, smallest: BTreeSet::new(), taken: 0 }
     }
 
     /// Takes in one key, and keeps it if it is among the first ones so far.
     pub fn take(&mut self, key: ItemKey) {
         self.taken += 1;
         // Positive numbers sort as their bits do.
-        self.kept.insert((shuffled(self.seed, key).to_bits(), key));
-        if self.kept.len() > self.size {
-            self.kept.pop_last();
+        self.smallest.insert((shuffled(self.seed, key).to_bits(), key));
+        if self.smallest.len() > self.size {
+            self.smallest.pop_last();
         }
     }
 
     /// Returns the keys in the order of the shuffle, and how many were taken in.
     pub fn keys(self) -> (Vec<ItemKey>, u64) {
-        (self.kept.into_iter().map(|(_, key)| key).collect(), self.taken)
+        (self.smallest.into_iter().map(|(_, key)| key).collect(), self.taken)
     }
 }
 

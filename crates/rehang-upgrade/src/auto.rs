@@ -186,7 +186,7 @@ impl StepResult<'_> {
 }
 
 impl Upgrade {
-    /// Finds the next step of this upgrade, under the options `asked`. `drawn` says that the pairs were drawn
+    /// Finds the next step of this upgrade, under `options`. `drawn` says that the pairs were drawn
     /// as asked: the gallery does not record how many were wanted, and drawing them again costs nothing.
     ///
     /// # Errors
@@ -194,7 +194,7 @@ impl Upgrade {
     /// A conflict where another upgrade of the gallery is under way; as
     /// [`Configuration::planned`](crate::Configuration::planned) and
     /// [`Configuration::forecast`](crate::Configuration::forecast); those of the store.
-    pub fn next(&self, asked: &AutoOptions, drawn: bool) -> Result<Next> {
+    pub fn next(&self, options: &AutoOptions, drawn: bool) -> Result<Next> {
         let (store, configuration) = (self.store(), self.configuration());
         let (old, new) = (&configuration.old, &configuration.new);
         let recorded = Recorded::read(store)?.map(|recorded| recorded.record);
@@ -204,11 +204,11 @@ impl Upgrade {
         }
         let phase = record.as_ref().map(|record| record.phase);
         match phase {
-            Some(Phase::Finished) => return self.next_after_finish(asked),
+            Some(Phase::Finished) => return self.next_after_finish(options),
             Some(Phase::RolledBack | Phase::Abandoned) => return Ok(Next::Halt(Halt::RolledBack)),
             _ => {}
         }
-        if self.way(asked)? == Way::Plain {
+        if self.way(options)? == Way::Plain {
             return self.next_plain(record.as_ref());
         }
         let is_known = configuration.names_adapter() || fitting::fitted(store, &new.name)?.is_some();
@@ -229,7 +229,7 @@ impl Upgrade {
                 return Ok(Next::Step(Step::Fit));
             }
             let chosen = fitting::chosen_order(store, &new.name)?.and_then(|chosen| chosen.metric);
-            if asked.order_for.is_some_and(|metric| chosen != Some(metric.id())) {
+            if options.order_for.is_some_and(|metric| chosen != Some(metric.id())) {
                 return Ok(Next::Step(Step::Order));
             }
             if forecast.is_none() {
@@ -255,17 +255,17 @@ impl Upgrade {
             if !forecast.is_reliable {
                 return Ok(Next::Halt(Halt::Unreliable));
             }
-            return Ok(match asked.switch_if.passes_at(&forecast) {
+            return Ok(match options.switch_if.passes_at(&forecast) {
                 Some(from) if reaches(&counts, from) => Next::Step(Step::Switch),
-                _ if asked.fused => Next::Step(Step::Switch),
+                _ if options.fused => Next::Step(Step::Switch),
                 Some(_) if is_left => Next::Step(Step::Backfill),
-                None if asked.switch_if == SwitchIf::DoingNothing && forecast.do_nothing.is_none() => {
+                None if options.switch_if == SwitchIf::DoingNothing && forecast.do_nothing.is_none() => {
                     Next::Halt(Halt::NotMeasured)
                 }
                 _ => Next::Halt(Halt::NotWorthwhile),
             });
         }
-        let until = asked.pairs.run.until.unwrap_or(configuration.limits.until);
+        let until = options.pairs.run.until.unwrap_or(configuration.limits.until);
         let until = share_of(until, forecast.as_ref(), || self.cost_of_all(&planned))?;
         let is_reached = matches!(until, Until::Fraction(wanted) if reaches(&counts, wanted));
         Ok(match (is_left, is_reached) {
@@ -294,13 +294,13 @@ impl Upgrade {
 
     /// Finds the next step of a finished upgrade: embedding what is left with a source, adapted or without a
     /// vector, also what came since.
-    fn next_after_finish(&self, asked: &AutoOptions) -> Result<Next> {
+    fn next_after_finish(&self, options: &AutoOptions) -> Result<Next> {
         let (store, new) = (self.store(), &self.configuration().new.name);
         let counts = store.counts(new)?;
         if sample::embeddable(store, new)? <= counts.native {
             return Ok(Next::Halt(Halt::Finished));
         }
-        let until = asked.pairs.run.until.unwrap_or(self.configuration().limits.until);
+        let until = options.pairs.run.until.unwrap_or(self.configuration().limits.until);
         let is_reached = matches!(until, Until::Fraction(wanted) if reaches(&counts, wanted));
         Ok(if is_reached { Next::Halt(Halt::Reached) } else { Next::Step(Step::Run) })
     }
@@ -316,20 +316,20 @@ impl Upgrade {
     /// verbs of the steps. What was done stays, and the next call goes on.
     pub fn auto(
         &self,
-        asked: &AutoOptions,
+        options: &AutoOptions,
         files: &PairsFiles<'_>,
         encoder: Option<&dyn Encoder>,
         progress: &Progress,
         mut tell: impl FnMut(&StepResult<'_>) -> Result<()>,
     ) -> Result<Halt> {
-        let mut asked = *asked;
-        asked.expect_of_its_way(files)?;
-        if asked.order_for.is_some() {
+        let mut options = *options;
+        options.expect_of_its_way(files)?;
+        if options.order_for.is_some() {
             self.expect_order_is_chosen()?;
         }
         let (mut drawn, mut embedded, mut is_planned, mut backfilled) = (false, 0, false, None);
         let mut lacking = u64::MAX;
-        let mut to_repeat = self.step_to_repeat(&asked, files)?;
+        let mut to_repeat = self.step_to_repeat(&options, files)?;
         let is_begun = find_space(self.store(), &self.configuration().new.name)?.is_some();
         if !is_begun {
             let (configuration, location) = (self.configuration(), &self.configuration().gallery);
@@ -339,29 +339,29 @@ impl Upgrade {
                 return Ok(Halt::NeedsAttention);
             }
         }
-        let mut ways = self.ways(&asked, files)?;
+        let mut ways = self.ways(&options, files)?;
         if ways.needs_probe() {
             // Items that are embedded for the probe stay native.
-            let pairs = PairsOptions { items: PROBE_ITEMS, ..asked.pairs };
+            let pairs = PairsOptions { items: PROBE_ITEMS, ..options.pairs };
             let drawn = self.pairs(&pairs, &PairsFiles::default(), encoder, progress)?;
             embedded += drawn.steps.iter().map(|step| step.embedded).sum::<u64>();
             if let Enough::Ended(ending) = drawn.enough {
                 tell(&StepResult::Pairs(&drawn))?;
                 return Ok(Halt::Ended { ending });
             }
-            ways = self.ways(&asked, files)?;
+            ways = self.ways(&options, files)?;
         }
         if !matches!(ways.because, WayReason::Asked | WayReason::Begun) {
             tell(&StepResult::Ways(&ways))?;
         }
-        asked.way = Some(ways.way);
+        options.way = Some(ways.way);
         loop {
-            let budget = asked.pairs.run.budget.map(|all| all.saturating_sub(embedded));
+            let budget = options.pairs.run.budget.map(|budget| budget.saturating_sub(embedded));
             // No run of these steps follows: each has to end, so that the next step can be found.
-            let run = RunOptions { budget, follow: false, ..asked.pairs.run };
+            let run = RunOptions { budget, follow: false, ..options.pairs.run };
             let next =
-                to_repeat.take().map_or_else(|| self.next(&asked, drawn), |step| Ok(Next::Step(step)))?;
-            let is_plain = asked.way == Some(Way::Plain);
+                to_repeat.take().map_or_else(|| self.next(&options, drawn), |step| Ok(Next::Step(step)))?;
+            let is_plain = options.way == Some(Way::Plain);
             let step = match next {
                 // Items that came during the backfill do not keep the switch waiting: a run
                 // embeds them after it.
@@ -377,33 +377,33 @@ impl Upgrade {
                 tell(&StepResult::Plan(&self.plan_of(is_plain)?))?;
                 is_planned = true;
             }
-            if step >= Step::Start && !asked.go {
+            if step >= Step::Start && !options.go {
                 return Ok(Halt::BeforeStart);
             }
             match step {
                 Step::Pairs => {
-                    let pairs = self.pairs(&PairsOptions { run, ..asked.pairs }, files, encoder, progress)?;
+                    let pairs = self.pairs(&PairsOptions { run, ..options.pairs }, files, encoder, progress)?;
                     tell(&StepResult::Pairs(&pairs))?;
-                    let now = pairs.steps.iter().map(|step| step.embedded).sum::<u64>();
-                    embedded += now;
+                    let embedded_now = pairs.steps.iter().map(|step| step.embedded).sum::<u64>();
+                    embedded += embedded_now;
                     if let Enough::Ended(ending) = pairs.enough {
                         return Ok(Halt::Ended { ending });
                     }
                     drawn = true;
                     let configuration = self.configuration();
                     if self.needs_no_forecast()? {
-                        asked.way = Some(Way::Plain);
+                        options.way = Some(Way::Plain);
                         continue;
                     }
                     let is_fitted = fitting::fitted(self.store(), &configuration.new.name)?.is_some();
                     // The map that is there was fitted on fewer pairs.
-                    if now > 0 && is_fitted && !configuration.names_adapter() {
+                    if embedded_now > 0 && is_fitted && !configuration.names_adapter() {
                         to_repeat = Some(Step::Fit);
                     }
                 }
-                Step::Fit => tell(&StepResult::Fit(&self.fit(asked.method, asked.within, progress)?))?,
+                Step::Fit => tell(&StepResult::Fit(&self.fit(options.method, options.within, progress)?))?,
                 Step::Order => {
-                    let choice = self.choose_order(asked.order_for, progress)?;
+                    let choice = self.choose_order(options.order_for, progress)?;
                     tell(&StepResult::Order(choice.as_ref()))?;
                     if choice.is_none() {
                         return Ok(Halt::TooFewPairs);
@@ -432,11 +432,11 @@ impl Upgrade {
                             continue;
                         }
                     }
-                    let is_mixed = self.passes_at(&asked)?.is_some_and(|from| reaches(&counts, from));
+                    let is_mixed = self.passes_at(&options)?.is_some_and(|from| reaches(&counts, from));
                     // Fused searches are taken only where they were asked for, also if the share fell
                     // since the step was chosen: an application that knows nothing of them gives no
                     // query of the old model.
-                    let serving = if asked.fused && !is_mixed { Serving::Fused } else { Serving::Mixed };
+                    let serving = if options.fused && !is_mixed { Serving::Fused } else { Serving::Mixed };
                     // An earlier process may have died, or been stopped, while it made the index.
                     prepare_index(self.store(), &self.configuration().new.name, progress)?;
                     expect_going(progress)?;
@@ -446,13 +446,13 @@ impl Upgrade {
                 Step::Backfill | Step::Run => {
                     let until = match step {
                         _ if is_plain => Some(Until::All),
-                        Step::Run => asked.pairs.run.until,
-                        _ => self.passes_at(&asked)?.map(Until::Fraction),
+                        Step::Run => options.pairs.run.until,
+                        _ => self.passes_at(&options)?.map(Until::Fraction),
                     };
-                    let done = self.run(&RunOptions { until, ..run }, encoder, progress)?;
-                    tell(&StepResult::Run(&done))?;
-                    embedded += done.summary.done.native;
-                    let ending = done.summary.ending;
+                    let run_result = self.run(&RunOptions { until, ..run }, encoder, progress)?;
+                    tell(&StepResult::Run(&run_result))?;
+                    embedded += run_result.summary.done.native;
+                    let ending = run_result.summary.ending;
                     if !matches!(ending, Ending::NothingLeft | Ending::ReachedFraction) {
                         return Ok(Halt::Ended { ending });
                     }
@@ -477,30 +477,30 @@ impl Upgrade {
     /// # Errors
     ///
     /// What is wrong with the file of queries; as [`Upgrade::next`].
-    pub fn steps_left(&self, asked: &AutoOptions, files: &PairsFiles<'_>) -> Result<StepsLeft> {
-        asked.expect_of_its_way(files)?;
-        let again = self.step_to_repeat(asked, files)?.map(Next::Step);
-        let ways = self.ways(asked, files)?;
+    pub fn steps_left(&self, options: &AutoOptions, files: &PairsFiles<'_>) -> Result<StepsLeft> {
+        options.expect_of_its_way(files)?;
+        let again = self.step_to_repeat(options, files)?.map(Next::Step);
+        let ways = self.ways(options, files)?;
         let (way, may_be_plain) = (ways.way, ways.needs_probe());
-        let asked = &AutoOptions { way: Some(way), ..*asked };
-        let next = again.map_or_else(|| self.next(asked, false), Ok)?;
+        let options = &AutoOptions { way: Some(way), ..*options };
+        let next = again.map_or_else(|| self.next(options, false), Ok)?;
         let Next::Step(first) = next else {
             let (steps, switch_from, may_backfill_first) = (Vec::new(), None, false);
             return Ok(StepsLeft { next, way, may_be_plain, steps, switch_from, may_backfill_first });
         };
         let is_plain = way == Way::Plain;
-        let switch_from = if first == Step::Backfill { self.passes_at(asked)? } else { None };
+        let switch_from = if first == Step::Backfill { self.passes_at(options)? } else { None };
         let is_left = |step: &Step| match step {
             _ if *step < first => false,
             Step::Run if is_plain => first == Step::Run,
             _ if is_plain => true,
             Step::Fit => !self.configuration().names_adapter(),
-            Step::Order => asked.order_for.is_some(),
+            Step::Order => options.order_for.is_some(),
             Step::Backfill => switch_from.is_some(),
             _ => true,
         };
         let steps = Step::ALL.into_iter().filter(is_left).collect();
-        let may_backfill_first = first <= Step::Start && !asked.fused && !is_plain;
+        let may_backfill_first = first <= Step::Start && !options.fused && !is_plain;
         Ok(StepsLeft { next, way, may_be_plain, steps, switch_from, may_backfill_first })
     }
 
@@ -513,24 +513,24 @@ impl Upgrade {
     ///
     /// What is wrong with the file of queries; as [`Configuration::planned`](crate::Configuration::planned);
     /// those of the store.
-    fn step_to_repeat(&self, asked: &AutoOptions, files: &PairsFiles<'_>) -> Result<Option<Step>> {
+    fn step_to_repeat(&self, options: &AutoOptions, files: &PairsFiles<'_>) -> Result<Option<Step>> {
         let (store, configuration) = (self.store(), self.configuration());
         let recorded = Recorded::read(store)?;
         let is_sampling = recorded.is_some_and(|recorded| recorded.record.phase == Phase::Sampling);
-        if !is_sampling || asked.way == Some(Way::Plain) || !configuration.has_adapter(store)? {
+        if !is_sampling || options.way == Some(Way::Plain) || !configuration.has_adapter(store)? {
             return Ok(None);
         }
         let spaces = (&configuration.old, &configuration.new);
-        let asked_for = Asked::read(files.queries, files.clicks)?;
-        if let Some(asked_for) = asked_for
-            && !asked::is_kept(store, &asked_for, spaces)?
+        let query_log = Asked::read(files.queries, files.clicks)?;
+        if let Some(query_log) = query_log
+            && !asked::is_kept(store, &query_log, spaces)?
         {
             return Ok(Some(Step::Pairs));
         }
         let Some(adapter) = configuration.planned(store)?.adapter else { return Ok(None) };
         let method = &adapter.training.method;
         let is_named = configuration.names_adapter();
-        let is_other = !is_named && asked.method != Method::Auto && asked.method.name() != method;
+        let is_other = !is_named && options.method != Method::Auto && options.method.name() != method;
         Ok(is_other.then_some(Step::Fit))
     }
 
@@ -554,9 +554,9 @@ impl Upgrade {
     ///
     /// As [`Configuration::planned`](crate::Configuration::planned) and
     /// [`Configuration::forecast`](crate::Configuration::forecast).
-    fn passes_at(&self, asked: &AutoOptions) -> Result<Option<f64>> {
+    fn passes_at(&self, options: &AutoOptions) -> Result<Option<f64>> {
         let planned = self.configuration().under_way(self.store())?;
         let forecast = self.configuration().forecast(self.store(), &planned)?;
-        Ok(forecast.and_then(|forecast| asked.switch_if.passes_at(&forecast)))
+        Ok(forecast.and_then(|forecast| options.switch_if.passes_at(&forecast)))
     }
 }

@@ -35,19 +35,19 @@ impl std::str::FromStr for SwitchIf {
 
     /// Reads `>= doing nothing`, or a number as in `>= 70`.
     fn from_str(text: &str) -> Result<Self> {
-        let refused = || {
+        let refusal = || {
             Error::option(
                 "switch_if",
                 text,
                 "\">= doing nothing\", or a quality in percent such as \">= 70\"",
             )
         };
-        let line = text.trim().strip_prefix(">=").ok_or_else(refused)?.trim();
+        let line = text.trim().strip_prefix(">=").ok_or_else(refusal)?.trim();
         if line == "doing nothing" {
             return Ok(Self::DoingNothing);
         }
-        let value: f64 = line.parse().map_err(|_| refused())?;
-        if value.is_finite() { Ok(Self::AtLeast(value)) } else { Err(refused()) }
+        let value: f64 = line.parse().map_err(|_| refusal())?;
+        if value.is_finite() { Ok(Self::AtLeast(value)) } else { Err(refusal()) }
     }
 }
 

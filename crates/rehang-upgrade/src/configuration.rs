@@ -182,22 +182,22 @@ impl SpacePart {
         if self.dimension == 0 {
             return Err(Error::option(format!("[{key}] dimension"), self.dimension, "1 or more"));
         }
-        if let Some(own) = self.model_dimension {
-            expect_resized(&format!("[{key}] model_dimension"), own, self.dimension)?;
+        if let Some(model_width) = self.model_dimension {
+            expect_resized(&format!("[{key}] model_dimension"), model_width, self.dimension)?;
         }
         Ok(Space::new(&self.name, self.dimension, distance, false))
     }
 }
 
 /// Refuses a width of a model's own vectors that no vector has, or that is the width of their space already.
-pub(crate) fn expect_resized(key: &str, own: usize, dimension: usize) -> Result<()> {
-    if own > 0 && own != dimension {
+pub(crate) fn expect_resized(key: &str, model_width: usize, dimension: usize) -> Result<()> {
+    if model_width > 0 && model_width != dimension {
         return Ok(());
     }
     let expected = format!(
         "a width of the model's own vectors that is more than {dimension}, which they are cut to, or less, and zeros follow"
     );
-    Err(Error::option(key, own, expected))
+    Err(Error::option(key, model_width, expected))
 }
 
 #[derive(Debug, Deserialize)]
@@ -517,9 +517,9 @@ impl Configuration {
 
     /// Plans the upgrade without a map: everything is embedded.
     pub(crate) fn planned_plain(&self, store: &dyn Ledger) -> Result<Planned> {
-        let made = || self.made_space();
-        let there = find_space(store, &self.new.name)?.map(|there| there.space);
-        let new = there.map_or_else(made, |there| Space { normalised: there.normalised, ..self.new.clone() });
+        let made_space = || self.made_space();
+        let stored = find_space(store, &self.new.name)?.map(|stored| stored.space);
+        let new = stored.map_or_else(made_space, |stored| Space { normalised: stored.normalised, ..self.new.clone() });
         Ok(Planned { old: self.old.clone(), new, adapter: None, order: self.order })
     }
 
@@ -694,7 +694,7 @@ impl Configuration {
 
     /// Whether the vectors of a space's model are cut to its width, and so scaled to length 1.
     pub fn is_cut(&self, space: &Space) -> bool {
-        self.model_dimension(space).is_some_and(|own| own > space.dimension)
+        self.model_dimension(space).is_some_and(|width| width > space.dimension)
     }
 
     /// Makes the encoder of a space's model. `make` is given the space of the model's own vectors: where the
@@ -761,16 +761,16 @@ impl Configuration {
     ///
     /// An invalid option where `workers` or `batch` is 0, the rate is not above 0, or the
     /// share is beyond 0 to 1.
-    pub fn limits_of(&self, asked: &RunOptions, encoder: &dyn Encoder) -> Result<Limits> {
+    pub fn limits_of(&self, options: &RunOptions, encoder: &dyn Encoder) -> Result<Limits> {
         let mut limits = self.limits;
-        limits.follow = asked.follow;
-        limits.budget = asked.budget.or(limits.budget);
-        limits.rate = asked.rate.map(expect_rate).transpose()?.or(limits.rate);
-        limits.until = asked.until.map(expect_until).transpose()?.unwrap_or(limits.until);
-        if let Some(workers) = asked.workers {
+        limits.follow = options.follow;
+        limits.budget = options.budget.or(limits.budget);
+        limits.rate = options.rate.map(expect_rate).transpose()?.or(limits.rate);
+        limits.until = options.until.map(expect_until).transpose()?.unwrap_or(limits.until);
+        if let Some(workers) = options.workers {
             limits.workers = at_least_one("workers", workers)?;
         }
-        limits.batch = match asked.batch {
+        limits.batch = match options.batch {
             Some(batch) => at_least_one("batch", batch)?,
             None if self.says_batch => limits.batch,
             None => {
@@ -825,21 +825,21 @@ pub(crate) fn read_toml<T: DeserializeOwned>(path: &Path) -> Result<T> {
 }
 
 /// Makes the encoder of a space. `make` is given the space of the model's own vectors: where these have a
-/// width of their `own`, they are cut or filled up as [`Resized`] does.
+/// `model_width` of their own, they are cut or filled up as [`Resized`] does.
 ///
 /// # Errors
 ///
 /// Those of `make`.
 pub(crate) fn at_width_of(
     space: &Space,
-    own: Option<usize>,
+    model_width: Option<usize>,
     make: impl FnOnce(&Space) -> Result<Box<dyn Encoder>>,
 ) -> Result<Box<dyn Encoder>> {
-    let Some(dimension) = own else { return make(space) };
+    let Some(dimension) = model_width else { return make(space) };
     // A vector that is cut is scaled afterwards; zeros that are filled in leave a length as it is.
     let normalised = space.normalised && dimension <= space.dimension;
-    let own = make(&Space { dimension, normalised, ..space.clone() })?;
-    Ok(Box::new(Resized::new(own, space)?))
+    let encoder = make(&Space { dimension, normalised, ..space.clone() })?;
+    Ok(Box::new(Resized::new(encoder, space)?))
 }
 
 #[cfg(test)]
@@ -886,8 +886,8 @@ mod tests {
                 .unwrap()
                 .gallery
         };
-        let refused = read("").open().err().unwrap().to_string();
-        assert!(refused.contains("plain_http = true"), "{refused}");
+        let refusal = read("").open().err().unwrap().to_string();
+        assert!(refusal.contains("plain_http = true"), "{refusal}");
         let Location::Collection(collection) = read("plain_http = true") else { panic!("no collection") };
         let address =
             rehang_qdrant::QdrantAddress::new("http://10.0.0.1:6333").with_key(std::env::var("PATH").ok());
@@ -906,11 +906,11 @@ mod tests {
             "kind = \"qdrant\"\nurl = \"https://10.0.0.1:6333\"\ncollection = \"notes\"",
             "kind = \"postgres\"\nurl = \"postgresql://10.0.0.1/shop\"\ntable = \"notes\"",
         ] {
-            let refused = read(gallery).unwrap().gallery.open().err().unwrap().to_string();
+            let refusal = read(gallery).unwrap().gallery.open().err().unwrap().to_string();
             let path = Path::new("there").join("corp.pem").display().to_string();
-            assert!(refused.contains("[gallery] root_certificates") && refused.contains(&path), "{refused}");
+            assert!(refusal.contains("[gallery] root_certificates") && refusal.contains(&path), "{refusal}");
         }
-        let refused = read("path = \"gallery.db\"").unwrap_err().to_string();
+        let refusal = read("path = \"gallery.db\"").unwrap_err().to_string();
         assert!(refused.contains("[gallery] root_certificates"), "{refused}");
     }
 }

@@ -27,13 +27,13 @@ const RECALL_MIN: f64 = 0.95;
 const GROWTH_MAX: f64 = 1.5;
 
 /// Makes a finding of something that has to be done.
-fn problem(code: &str, seen: impl Into<String>) -> Finding {
-    Finding::new(Severity::Problem, code, seen)
+fn problem(code: &str, message: impl Into<String>) -> Finding {
+    Finding::new(Severity::Problem, code, message)
 }
 
 /// Makes a finding of something to know.
-fn note(code: &str, seen: impl Into<String>) -> Finding {
-    Finding::new(Severity::Note, code, seen)
+fn note(code: &str, message: impl Into<String>) -> Finding {
+    Finding::new(Severity::Note, code, message)
 }
 
 /// Result of [`examine`].
@@ -93,7 +93,7 @@ pub(crate) fn examine_store(
 ) -> Result<Examination> {
     let recorded = Recorded::read(store)?.map(|recorded| recorded.record);
     let mut findings: Vec<Finding> =
-        store.check()?.iter().map(|found| problem("store", describe(found))).collect();
+        store.check()?.iter().map(|flaw| problem("store", describe(flaw))).collect();
     findings.extend(store.remarks()?.into_iter().map(|text| note("server", text)));
     findings.extend(examine_sources(location, store)?);
     if store.has_dropped_rows()? {
@@ -368,12 +368,12 @@ fn examine_configuration(
             (record, _) => {
                 let plan = plan(store, &setup)?;
                 let is_begun = record.is_some_and(UpgradeRecord::is_live);
-                let seen = plan.findings.into_iter().map(|seen| finding(seen.to_string()));
+                let plan_findings = plan.findings.into_iter().map(|warning| finding(warning.to_string()));
                 // The growth of the gallery is no fault of the configuration, so this finding does
                 // not name its file.
                 let outgrown = outgrown(store, &setup)?;
                 let without = (plan.as_they_are && !is_begun).then(without_adapter);
-                Ok(seen.chain(outgrown).chain(without).collect())
+                Ok(plan_findings.chain(outgrown).chain(without).collect())
             }
         }
     });
@@ -436,13 +436,13 @@ fn examine_model(configuration: &Configuration, store: &dyn Store, space: &Space
     if encoder.fingerprint()?.is_none() {
         return Ok(None);
     }
-    let Ok((same, of)) = gives_again(store, &space.name, encoder.as_ref()) else { return Ok(None) };
+    let Ok((equal, compared)) = gives_again(store, &space.name, encoder.as_ref()) else { return Ok(None) };
     let text = format!(
-        "{}: the model of {:?} gives {same} of {of} vectors of it again: the others are another model's, or their sources have changed",
+        "{}: the model of {:?} gives {equal} of {compared} vectors of it again: the others are another model's, or their sources have changed",
         configuration.name(),
         space.name
     );
-    Ok((same < of).then(|| problem("another-model", text).next(Remedy::IdentifyVectors)))
+    Ok((equal < compared).then(|| problem("another-model", text).next(Remedy::IdentifyVectors)))
 }
 
 /// Describes in one sentence how the search index of a space is.
@@ -530,8 +530,8 @@ mod tests {
     fn an_index_that_has_grown_is_a_note_with_a_remedy_and_stops_nothing() {
         let mut health = IndexHealth::new(IndexKind::Graph, 30_000);
         let codes = |health: &IndexHealth| -> Vec<(String, Severity)> {
-            let found = findings_of("clip", 0.99, health).into_iter();
-            found.map(|finding| (finding.code, finding.severity)).collect()
+            let findings = findings_of("clip", 0.99, health).into_iter();
+            findings.map(|finding| (finding.code, finding.severity)).collect()
         };
         let sound = [("recall".to_owned(), Severity::Note), ("index-health".to_owned(), Severity::Note)];
         for growth in [None, Some(1.0), Some(1.5)] {

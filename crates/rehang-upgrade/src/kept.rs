@@ -74,8 +74,8 @@ pub(crate) fn adapter(store: &dyn Ledger, fingerprint: &str) -> Result<Option<Ar
         return Ok(None);
     }
     let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((of, adapter)) = &*last
-        && of == fingerprint
+    if let Some((last_fingerprint, adapter)) = &*last
+        && last_fingerprint == fingerprint
     {
         return Ok(Some(Arc::clone(adapter)));
     }

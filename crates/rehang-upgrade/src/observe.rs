@@ -238,13 +238,13 @@ pub(crate) fn counting(
     stage: &'static str,
     unit: &'static str,
 ) -> impl Fn(u64, u64) -> bool {
-    let told = std::cell::Cell::new(None);
+    let units_told = std::cell::Cell::new(None);
     move |done, total| {
-        if told.get().is_none() {
+        if units_told.get().is_none() {
             observer.observe(&Observation::Began { stage, unit, total });
         }
         observer.observe(&Observation::Advanced {
-            units: done.saturating_sub(told.replace(Some(done)).unwrap_or(0)),
+            units: done.saturating_sub(units_told.replace(Some(done)).unwrap_or(0)),
         });
         !observer.wants_stop()
     }

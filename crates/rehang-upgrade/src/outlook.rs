@@ -31,7 +31,7 @@ pub(crate) fn sources(
 ) -> Result<Vec<Finding>> {
     let (mut looked_at, mut is_all) = (0, false);
     let (mut is_cut, mut may_be_cut) = (0_u64, 0_u64);
-    let mut found: Vec<(&'static str, u64, Vec<String>)> = Vec::new();
+    let mut faults: Vec<(&'static str, u64, Vec<String>)> = Vec::new();
     let mut walk = Some(Scan::new(space, Select::All, PAGE));
     while looked_at < SOURCES_MAX {
         let Some(page) = walk else {
@@ -51,11 +51,11 @@ pub(crate) fn sources(
                 lengths.count(source);
             }
             let Some(why) = item.source.as_deref().and_then(peculiar) else { continue };
-            let at = found.iter().position(|(known, ..)| *known == why).unwrap_or_else(|| {
-                found.push((why, 0, Vec::new()));
-                found.len() - 1
+            let at = faults.iter().position(|(fault, ..)| *fault == why).unwrap_or_else(|| {
+                faults.push((why, 0, Vec::new()));
+                faults.len() - 1
             });
-            let (_, count, named) = &mut found[at];
+            let (_, count, named) = &mut faults[at];
             *count += 1;
             if named.len() < NAMED {
                 named.push(item.id);
@@ -70,16 +70,16 @@ pub(crate) fn sources(
         .into_iter()
         .chain(lengths.iter().flat_map(Lengths::findings))
         .collect();
-    if found.is_empty() {
+    if faults.is_empty() {
         return Ok(findings);
     }
-    let told = found.iter().map(|(why, count, named)| {
+    let clauses = faults.iter().map(|(why, count, named)| {
         let more = if *count > named.len() as u64 { ", …" } else { "" };
         let items = if *count == 1 { "item" } else { "items" };
         format!("{count} {items}: {why} ({}{more})", named.join(", "))
     });
-    let seen = format!("{}.", told.collect::<Vec<_>>().join("; "));
-    let finding = Finding::warning("peculiar-sources", seen)
+    let message = format!("{}.", clauses.collect::<Vec<_>>().join("; "));
+    let finding = Finding::warning("peculiar-sources", message)
         .may_mean(format!(
             "{looked_at_text}Services refuse such texts or make nothing of them, and a run lists them as failed."
         ))
@@ -89,18 +89,18 @@ pub(crate) fn sources(
 }
 
 /// Words the finding about sources that a service does not read to their end.
-fn cut_sources(known: Cut, is_cut: u64, may_be_cut: u64, of: &str) -> Finding {
-    let Cut { read, cut } = known;
+fn cut_sources(known_cut: Cut, is_cut: u64, may_be_cut: u64, looked_at_text: &str) -> Finding {
+    let Cut { read, cut } = known_cut;
     let near = match (may_be_cut, read) {
         (0, _) => String::new(),
         (count, 0) => format!(", and the other {count} may be"),
         (count, read) => format!(", and {count} of more than {read} may be"),
     };
-    let seen = format!(
-        "[encoder] stops reading a text after {known}, in silence: {is_cut} sources of more than {cut} characters are cut{near}."
+    let message = format!(
+        "[encoder] stops reading a text after {known_cut}, in silence: {is_cut} sources of more than {cut} characters are cut{near}."
     );
-    Finding::warning("cut-sources", seen)
-        .may_mean(format!("{of}What follows there is in no vector, so no search finds an item by it."))
+    Finding::warning("cut-sources", message)
+        .may_mean(format!("{looked_at_text}What follows there is in no vector, so no search finds an item by it."))
         .remedy(
             "Have the service refuse such texts, so that they are listed (Ollama: truncate = false in body; Text Embeddings Inference: without \
              auto-truncate), or give it shorter ones, such as a passage an item; or take a model that reads so much.",
@@ -134,12 +134,12 @@ pub(crate) fn cut_vectors(
     if lengths.is_empty() || longest <= LENGTHS_MIN * shortest {
         return Ok(None);
     }
-    let seen = format!(
+    let message = format!(
         "{} vectors of {:?} that [encoder] made with dimensions = {width} are {shortest:.2} to {longest:.2} long.",
         lengths.len(),
         space.name
     );
-    let finding = Finding::warning("cut-vectors", seen)
+    let finding = Finding::warning("cut-vectors", message)
         .may_mean(format!("A vector that a service cuts loses a part of its length, and the distance {:?} heeds lengths.", space.distance.name()))
         .remedy("If the model's vectors have length 1 at full width, set normalise = true in [encoder], and let what is native be embedded again.");
     Ok(Some(finding))
@@ -174,9 +174,9 @@ mod tests {
         for (id, source) in [(7, ""), (300, "   "), (8191, "\n\n"), (8999, "\t"), (5000, "a\0b")] {
             put(&store, id, source, None);
         }
-        let found = sources(&store, "old", None, None).unwrap().remove(0);
-        let seen = "4 items: its source is blank (d7, d300, d8191, …); 1 item: its source has a NUL character (U+0000) (d5000).";
-        assert_eq!((found.seen.as_str(), found.may_mean.contains("looked at")), (seen, false));
+        let finding = sources(&store, "old", None, None).unwrap().remove(0);
+        let expected = "4 items: its source is blank (d7, d300, d8191, …); 1 item: its source has a NUL character (U+0000) (d5000).";
+        assert_eq!((finding.seen.as_str(), finding.may_mean.contains("looked at")), (expected, false));
     }
 
     #[test]
@@ -186,14 +186,14 @@ mod tests {
             put(&store, id, &"ä".repeat(characters), None);
         }
         let cut = |read, cut| sources(&store, "old", Some(Cut { read, cut }), None).unwrap();
-        let found = cut(2000, 2200).remove(0);
+        let finding = cut(2000, 2200).remove(0);
         assert!(
             ["some 2000 to 2200 characters", "2 sources of more than 2200", "1 of more than 2000 may be"]
                 .iter()
-                .all(|words| found.seen.contains(words)),
-            "{found}"
+                .all(|words| finding.seen.contains(words)),
+            "{finding}"
         );
-        assert!(found.remedy.contains("truncate = false"));
+        assert!(finding.remedy.contains("truncate = false"));
         assert_eq!(cut(9000, 9500), []);
     }
 
@@ -207,11 +207,11 @@ mod tests {
         let base = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../rehang-encode/tests/models");
         let config = "kind = 'onnx'\nmodel = 'm'\n[input]\nkind = 'text'\ntokenizer = 'tokenizer.json'\nmax_tokens = 5";
         let lengths = Lengths::open(&toml::from_str(config).unwrap(), &base).unwrap();
-        let found = sources(&store, "old", None, lengths).unwrap().remove(0);
+        let finding = sources(&store, "old", None, lengths).unwrap().remove(0);
         assert_eq!(
-            (found.code.as_str(), found.seen.starts_with("2 of 4 texts")),
+            (finding.code.as_str(), finding.seen.starts_with("2 of 4 texts")),
             ("cut-texts", true),
-            "{found}"
+            "{finding}"
         );
     }
 
@@ -229,12 +229,12 @@ mod tests {
             put(&store, 2, "c", Some([1.0, 0.0]));
             assert_eq!(cut_vectors(&store, &new, Some(&cut)).unwrap(), None, "length 1");
             put(&store, 3, "d", Some([0.3, 0.4]));
-            let found = cut_vectors(&store, &new, Some(&cut)).unwrap();
-            assert_eq!(found.is_some(), distance != Distance::Cosine, "{distance:?}");
-            if let Some(found) = found {
+            let finding = cut_vectors(&store, &new, Some(&cut)).unwrap();
+            assert_eq!(finding.is_some(), distance != Distance::Cosine, "{distance:?}");
+            if let Some(finding) = finding {
                 assert!(
-                    found.seen.contains("0.50 to 1.00") && found.remedy.contains("normalise = true"),
-                    "{found}"
+                    finding.seen.contains("0.50 to 1.00") && finding.remedy.contains("normalise = true"),
+                    "{finding}"
                 );
             }
             for other in [service(""), service("dimensions = 2\nnormalise = true")] {

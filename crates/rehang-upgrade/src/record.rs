@@ -301,8 +301,8 @@ impl Recorded {
     ///
     /// Not found where there is no upgrade; a conflict that says what happened meanwhile, and what to do.
     pub(crate) fn expect_planned(store: &dyn Ledger, plan: &UpgradeRecord) -> Result<Self> {
-        let now = Self::expect(store)?;
-        let record = &now.record;
+        let recorded = Self::expect(store)?;
+        let record = &recorded.record;
         let same_epoch = plan.epoch.is_none() || record.epoch == plan.epoch;
         let same_plan = (&record.adapter, record.order) == (&plan.adapter, plan.order) && same_epoch;
         let (happened, next) = match record.phase {
@@ -316,7 +316,7 @@ impl Recorded {
             Phase::Sampling | Phase::Filling | Phase::Filled if !same_plan => {
                 ("it was planned anew meanwhile, with another adapter or order", Remedy::AwaitNewPlan)
             }
-            Phase::Sampling | Phase::Filling | Phase::Filled => return Ok(now),
+            Phase::Sampling | Phase::Filling | Phase::Filled => return Ok(recorded),
         };
         Err(Error::superseded(format!("filling {:?} of {}", plan.new.name, store.name()), happened)
             .advise(next))
@@ -399,13 +399,13 @@ mod tests {
         let store = MemoryStore::new();
         let space = |name: &str| Space::new(name, 2, Distance::Cosine, false);
         let record = UpgradeRecord::new(space("old"), space("new"), "abc".into(), OrderSettings::default());
-        let written = to_text(&record).unwrap();
-        assert!(written.contains("\"format\":6"), "{written}");
+        let text_of_record = to_text(&record).unwrap();
+        assert!(text_of_record.contains("\"format\":6"), "{text_of_record}");
         let mut version = None;
         for (format, says) in
             [(4, Some("finish it with the rehang")), (5, None), (6, None), (7, Some("use a newer rehang"))]
         {
-            let text = written.replace("\"format\":6", &format!("\"format\":{format}"));
+            let text = text_of_record.replace("\"format\":6", &format!("\"format\":{format}"));
             version = Some(store.set_document(DOCUMENT, version, &text).unwrap());
             match (Recorded::read(&store), says) {
                 (Ok(read), None) => assert_eq!(read.unwrap().record, record),

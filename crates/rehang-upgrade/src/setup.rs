@@ -64,7 +64,7 @@ impl UpgradeSetup<'_> {
     /// Returns the new space: the one that is there, or else one for the adapter's outputs. Where pairs were
     /// drawn, nothing was known of lengths when the space was made, and it holds raw vectors for good.
     pub(crate) fn new_space(&self, store: &dyn Ledger) -> Result<Space> {
-        Ok(find_space(store, &self.new.name)?.map_or_else(|| self.outputs(), |there| there.space))
+        Ok(find_space(store, &self.new.name)?.map_or_else(|| self.outputs(), |stored| stored.space))
     }
 }
 
@@ -94,17 +94,17 @@ pub(crate) fn expect_spaces(store: &dyn Ledger, old: &Space, new: &Space) -> Res
     {
         return Err(finished_error(store, &record));
     }
-    let found = expect_space(store, &old.name)?;
-    if (found.space.dimension, found.space.distance) != (old.dimension, old.distance) {
-        return Err(mismatch(&found.space, old)
+    let old_space = expect_space(store, &old.name)?;
+    if (old_space.space.dimension, old_space.space.distance) != (old.dimension, old.distance) {
+        return Err(mismatch(&old_space.space, old)
             .context(format!("[old] of the configuration against {}", store.name())));
     }
     // A space of that name may be there: of this upgrade, or of another application. A space of raw vectors
     // holds normalised ones too.
-    let Some(there) = find_space(store, &new.name)? else { return Ok(()) };
+    let Some(new_space) = find_space(store, &new.name)? else { return Ok(()) };
     let as_raw = Space { normalised: false, ..new.clone() };
-    if (there.space != *new && there.space != as_raw) || there.written_as != Provenance::Native {
-        return Err(mismatch(new, &there.space).context(format!(
+    if (new_space.space != *new && new_space.space != as_raw) || new_space.written_as != Provenance::Native {
+        return Err(mismatch(new, &new_space.space).context(format!(
             "[new] name {:?} is taken in {} by a space of its own",
             new.name,
             store.name()
@@ -250,11 +250,11 @@ pub(crate) fn expect_filled_by(store: &dyn Ledger, record: &UpgradeRecord, adapt
         return Ok(());
     }
     if adapter.is_empty() || record.is_plain() {
-        let (is, given) =
+        let (kind, adapter_given) =
             if record.is_plain() { ("plain", "an adapter") } else { ("by a map", "no adapter") };
         return Err(Error::conflict(
-            format!("the upgrade of {} is {is}", store.name()),
-            format!("{given} is given for it"),
+            format!("the upgrade of {} is {kind}", store.name()),
+            format!("{adapter_given} is given for it"),
         )
         .advise(Remedy::PlanAnew));
     }

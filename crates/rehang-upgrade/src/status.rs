@@ -125,7 +125,7 @@ pub fn status(store: &dyn Ledger, failures: usize) -> Result<Status> {
         not_found: (has_new && serving.as_ref() == Some(new)).then_some(counts.lacking),
         serving,
         serving_as: record.serving,
-        fusion_weight: record.fusion.as_ref().filter(|_| is_fused).map(|of| of.weight),
+        fusion_weight: record.fusion.as_ref().filter(|_| is_fused).map(|fusion| fusion.weight),
         bridge: record.bridge.clone().filter(|_| is_old),
         order: record.order,
         handicap: record.handicap,

@@ -112,8 +112,8 @@ impl Upgrade {
     ///
     /// Those of the store.
     pub fn new_space(&self) -> Result<Space> {
-        let there = find_space(self.store(), &self.configuration.new.name)?;
-        Ok(there.map_or_else(|| self.configuration.made_space(), |there| there.space))
+        let stored = find_space(self.store(), &self.configuration.new.name)?;
+        Ok(stored.map_or_else(|| self.configuration.made_space(), |stored| stored.space))
     }
 
     fn planned(&self) -> Result<Planned> {
@@ -142,7 +142,7 @@ impl Upgrade {
     /// As [`Configuration::open_encoder`] and [`Configuration::planned`].
     pub fn open_encoder(&self) -> Result<Box<dyn Encoder>> {
         let space = match find_space(self.store(), &self.configuration.new.name)? {
-            Some(there) => there.space,
+            Some(stored) => stored.space,
             None if self.configuration.has_adapter(self.store())? => self.planned()?.new,
             None => self.configuration.made_space(),
         };
@@ -265,12 +265,12 @@ impl Upgrade {
     /// the folder.
     pub fn pairs(
         &self,
-        asked: &PairsOptions,
+        options: &PairsOptions,
         files: &PairsFiles<'_>,
         encoder: Option<&dyn Encoder>,
         observer: &dyn Observer,
     ) -> Result<PairsDrawn> {
-        if asked.items == 0 {
+        if options.items == 0 {
             return Err(Error::option("items", 0, "1 or more"));
         }
         let configuration = &self.configuration;
@@ -288,16 +288,16 @@ impl Upgrade {
         let (old, order) = (&configuration.old, configuration.order);
         verbs::begin_sampling(self.store(), old, &space, order, observer)?;
         let limits =
-            Limits { until: Until::All, follow: false, ..configuration.limits_of(&asked.run, encoder)? };
-        let (mut steps, mut done, mut encoder_said) = (Vec::new(), Tally::default(), None);
-        let mut items = FIRST_SAMPLE.min(asked.items);
+            Limits { until: Until::All, follow: false, ..configuration.limits_of(&options.run, encoder)? };
+        let (mut steps, mut tally, mut encoder_said) = (Vec::new(), Tally::default(), None);
+        let mut items = FIRST_SAMPLE.min(options.items);
         let mut is_compared = false;
         let mut enough = loop {
             let setup = BackfillSetup {
                 store: self.store(),
                 encoder,
                 scope: BackfillScope::Sample(items),
-                limits: Limits { budget: limits.budget.map(|all| all.saturating_sub(done.native)), ..limits },
+                limits: Limits { budget: limits.budget.map(|budget| budget.saturating_sub(tally.native)), ..limits },
                 clock: &SystemClock::start(),
                 worker: &worker_name(),
             };
@@ -310,18 +310,18 @@ impl Upgrade {
             let ending = summary.as_ref().map_or(Ending::NothingLeft, |summary| summary.ending);
             if let Some(summary) = summary {
                 is_compared = true;
-                done.native += summary.done.native;
-                done.failed += summary.done.failed;
+                tally.native += summary.done.native;
+                tally.failed += summary.done.failed;
                 encoder_said = encoder_said.or(summary.encoder_said);
             }
             let pairs = DrawnPairs::read(self.store(), old, &space, items)?;
-            let larger = (2 * items).min(asked.items);
+            let larger = (2 * items).min(options.items);
             let embeddable = sample::embeddable(self.store(), &space.name)?;
-            let more = embeddable.min(larger as u64).saturating_sub(items as u64);
+            let items_added = embeddable.min(larger as u64).saturating_sub(items as u64);
             // A call that died in the next sample had found this one wanting; measuring it again would take a
             // while.
             let went_on = embedded == 0
-                && sample::waiting(self.store(), &space.name, larger)? < more
+                && sample::waiting(self.store(), &space.name, larger)? < items_added
                 && Recorded::expect(self.store())?.record.phase == Phase::Sampling;
             let learned = if went_on { Ok(None) } else { pairs.learned(old, &space, observer) };
             let is_interrupted = learned.as_ref().is_err_and(Error::is_cancelled);
@@ -338,10 +338,10 @@ impl Upgrade {
             if embeddable <= items as u64 {
                 break Enough::WholeGallery;
             }
-            if items >= asked.items {
+            if items >= options.items {
                 break Enough::Asked;
             }
-            if next.is_some_and(|next| next < asked.worth) {
+            if next.is_some_and(|next| next < options.worth) {
                 break Enough::Learned;
             }
             items = larger;
@@ -356,8 +356,8 @@ impl Upgrade {
         // A budget or a stop that ended the sample holds for the queries too.
         let queries = queries.filter(|_| !matches!(enough, Enough::Ended(_)));
         let mut spent = encoder.spent();
-        let embedded = queries.map(|(asked, clicks)| {
-            let (queries, left_out) = self.ask(&asked, (encoder, is_compared), &mut spent, observer)?;
+        let embedded = queries.map(|(query_log, clicks)| {
+            let (queries, left_out) = self.ask(&query_log, (encoder, is_compared), &mut spent, observer)?;
             Ok::<_, Error>((queries, left_out, clicks))
         });
         let queries = match embedded.transpose() {
@@ -381,7 +381,7 @@ impl Upgrade {
             enough,
             pairs: pairs.len(),
             held_out: pairs.held_out(),
-            failed: done.failed,
+            failed: tally.failed,
             spent,
             encoder_said,
             findings: encoder.findings(),
@@ -394,29 +394,29 @@ impl Upgrade {
 
     /// Reads what people asked and what they clicked, as far as it says something of this gallery.
     fn read_asked(&self, files: &PairsFiles<'_>) -> Result<Option<(Asked, Option<ClicksKept>)>> {
-        let Some(asked) = Asked::read(files.queries, files.clicks)? else { return Ok(None) };
-        let clicks = asked.clicks(self.store())?;
-        Ok(Some((asked, clicks)))
+        let Some(query_log) = Asked::read(files.queries, files.clicks)? else { return Ok(None) };
+        let clicks = query_log.clicks(self.store())?;
+        Ok(Some((query_log, clicks)))
     }
 
     /// Keeps queries by both models, and clicks, for choice and forecast. An encoder that no backfill has
     /// compared with the one that made the natives is compared first.
     fn ask(
         &self,
-        asked: &Asked,
+        query_log: &Asked,
         (encoder, is_compared): (&dyn Encoder, bool),
         spent: &mut Spent,
         observer: &dyn Observer,
     ) -> Result<(usize, Vec<String>)> {
         let (configuration, space) = (&self.configuration, self.new_space()?);
-        let is_new = !asked::is_kept(self.store(), asked, self.spaces())?;
+        let is_new = !asked::is_kept(self.store(), query_log, self.spaces())?;
         if is_new && !is_compared {
             let record = Recorded::expect(self.store())?.record;
-            let told = expect_same_on_account(self.store(), &record, encoder)?;
-            spending::share(self.store(), &record, encoder, told)?;
+            let shared_spent = expect_same_on_account(self.store(), &record, encoder)?;
+            spending::share(self.store(), &record, encoder, shared_spent)?;
             *spent = encoder.spent();
         }
-        let embedded = self.embed_queries(asked, &space, spent, observer)?;
+        let embedded = self.embed_queries(query_log, &space, spent, observer)?;
         if is_new && configuration.names_adapter() {
             // A report that other queries made, or items, says nothing of these.
             kept::remove(self.store(), Kind::Report, &self.planned()?.setup().fingerprint()?)?;
@@ -428,7 +428,7 @@ impl Upgrade {
     /// as for items, and is added to `spent`.
     fn embed_queries(
         &self,
-        asked: &Asked,
+        query_log: &Asked,
         new: &Space,
         spent: &mut Spent,
         observer: &dyn Observer,
@@ -439,26 +439,26 @@ impl Upgrade {
         let opened = RefCell::new(None::<(Arc<dyn Encoder>, Spent)>);
         let learning = RefCell::new(Vec::<(String, Arc<dyn Encoder>, Option<String>)>::new());
         let account = || {
-            if let Some((encoder, told)) = &mut *opened.borrow_mut() {
-                *told = spending::share(store, &record, &**encoder, *told)?;
+            if let Some((encoder, shared_spent)) = &mut *opened.borrow_mut() {
+                *shared_spent = spending::share(store, &record, &**encoder, *shared_spent)?;
             }
             Ok(())
         };
         let encoders = |space: &Space| {
             let encoder = configuration.open_query_encoder(space)?;
-            let kept = manners::recall(store, &space.name, &*encoder)?;
-            learning.borrow_mut().push((space.name.clone(), Arc::clone(&encoder), kept));
+            let kept_manners = manners::recall(store, &space.name, &*encoder)?;
+            learning.borrow_mut().push((space.name.clone(), Arc::clone(&encoder), kept_manners));
             if space.name == new.name {
                 opened.replace(Some((Arc::clone(&encoder), Spent::default())));
                 account()?;
             }
             Ok(encoder)
         };
-        let embedded = asked::embed_queries(store, asked, (&old, new), &encoders, &account, observer);
+        let embedded = asked::embed_queries(store, query_log, (&old, new), &encoders, &account, observer);
         // The account is settled after an error too: what was embedded until then is paid for.
         account()?;
-        for (space, encoder, mut kept) in learning.take() {
-            manners::keep(store, &space, &*encoder, &mut kept)?;
+        for (space, encoder, mut kept_manners) in learning.take() {
+            manners::keep(store, &space, &*encoder, &mut kept_manners)?;
         }
         if let Some((encoder, _)) = opened.take() {
             *spent = *spent + encoder.spent();
@@ -564,16 +564,16 @@ impl Upgrade {
         if files.asks() {
             self.configuration.expect_encoders(true, true)?;
         }
-        if let Some((asked, _)) = self.read_asked(files)? {
+        if let Some((query_log, _)) = self.read_asked(files)? {
             let encoder = self.open_encoder()?;
-            self.ask(&asked, (encoder.as_ref(), false), &mut Spent::default(), progress)?;
+            self.ask(&query_log, (encoder.as_ref(), false), &mut Spent::default(), progress)?;
         }
         let adapter = self.map()?;
-        let mut made = watched_upgrade(self.store(), "a report", progress, |progress| {
+        let mut upgrade_report = watched_upgrade(self.store(), "a report", progress, |progress| {
             fitting::measure(self.store(), self.spaces(), adapter, progress)
         })?;
-        made.findings.extend(outgrown(self.store(), &self.planned()?.setup())?);
-        Ok(made)
+        upgrade_report.findings.extend(outgrown(self.store(), &self.planned()?.setup())?);
+        Ok(upgrade_report)
     }
 
     /// Carries the floors of an application's searches over to the new model. For each it finds the one that
@@ -598,13 +598,13 @@ impl Upgrade {
     /// Takes the lock of the upgrade. A refit that holds the lock makes way.
     fn lock(&self) -> Result<UpgradeLock> {
         let clock = SystemClock::start();
-        let mut asked = false;
+        let mut is_asked = false;
         loop {
             match self.configuration.gallery.lock() {
                 Err(error) if error.is_conflict() && clock.now() < MAKES_WAY_WITHIN => {
                     // A refit that begins while this waits makes way too.
-                    asked |= make_way(self.store(), &self.configuration.new.name)?;
-                    if !asked {
+                    is_asked |= make_way(self.store(), &self.configuration.new.name)?;
+                    if !is_asked {
                         return Err(error);
                     }
                     clock.wait(MAKES_WAY_WITHIN / 100);
@@ -716,7 +716,7 @@ impl Upgrade {
     /// forecast, or without a price or rate; an invalid option where it says no share.
     pub fn run(
         &self,
-        asked: &RunOptions,
+        options: &RunOptions,
         encoder: Option<&dyn Encoder>,
         observer: &dyn Observer,
     ) -> Result<Run> {
@@ -734,7 +734,7 @@ impl Upgrade {
             opened = self.open_encoder()?;
             opened.as_ref()
         };
-        let mut limits = self.configuration.limits_of(asked, encoder)?;
+        let mut limits = self.configuration.limits_of(options, encoder)?;
         let asked_until = limits.until;
         if matches!(limits.until, Until::Enough | Until::Worth { .. }) {
             let planned = self.under_way()?;
@@ -749,7 +749,7 @@ impl Upgrade {
             clock: &SystemClock::start(),
             worker: &worker_name(),
         };
-        let asks = planned.is_some() && !asked.no_refit && self.may_refit()?;
+        let asks = planned.is_some() && !options.no_refit && self.may_refit()?;
         if let Some(planned) = planned.as_ref().filter(|_| asks) {
             let counts = self.store.counts(&self.configuration.new.name)?;
             let by_budget = limits.budget.map_or(u64::MAX, |budget| counts.native.saturating_add(budget));
@@ -758,7 +758,7 @@ impl Upgrade {
             match refit::keep(self.store(), self.spaces(), pairs, target) {
                 // The upgrade was planned anew, and so was its order.
                 Err(error) if error.is_superseded() => {}
-                kept => kept?,
+                outcome => outcome?,
             }
         }
         let progress = Progress::default();
@@ -850,21 +850,21 @@ impl Upgrade {
         if counts.adapted + counts.without_source == 0 || waits {
             return Ok(None);
         }
-        let left = Leftovers::read(store, &record)?;
-        let mut said = Vec::new();
-        if left.with_source > 0 {
-            said.push(format!(
+        let leftovers = Leftovers::read(store, &record)?;
+        let mut clauses = Vec::new();
+        if leftovers.with_source > 0 {
+            clauses.push(format!(
                 "is refused while {} items with a source are not native ({} could not be embedded), unless their adapted vectors are taken along",
-                left.with_source, left.failed
+                leftovers.with_source, leftovers.failed
             ));
         }
-        if left.without_source > 0 {
-            said.push(format!(
+        if leftovers.without_source > 0 {
+            clauses.push(format!(
                 "leaves {} items without a source without a vector of {new:?}, unless adapted vectors are taken along",
-                left.without_source
+                leftovers.without_source
             ));
         }
-        Ok(Some(format!("a release {}", said.join(", and "))))
+        Ok(Some(format!("a release {}", clauses.join(", and "))))
     }
 
     /// Asks running backfills to pause, stop or run, as [`request`](verbs::request) does.
@@ -1013,8 +1013,8 @@ impl Outlook {
         if let (Some(why), Some(failed), Some(items)) =
             (&self.probe_failure, self.estimate.failed, self.estimate.probed_items)
         {
-            let seen = format!("{failed} of {items} items got no vector: {why}");
-            findings.push(Finding::warning("failed-probe", seen));
+            let message = format!("{failed} of {items} items got no vector: {why}");
+            findings.push(Finding::warning("failed-probe", message));
         }
         findings
     }

@@ -86,8 +86,8 @@ pub fn begin_sampling(
     }
     observer.reach(Place::RecordWritten)?;
     // The space is made even where it is there: a process may have died before all items were listed in it.
-    let there = find_space(store, &new.name)?.map(|there| there.space);
-    store.create_space(there.as_ref().unwrap_or(new), Provenance::Native)?;
+    let stored_space = find_space(store, &new.name)?.map(|stored_space| stored_space.space);
+    store.create_space(stored_space.as_ref().unwrap_or(new), Provenance::Native)?;
     observer.reach(Place::SpaceMade)
 }
 
@@ -264,7 +264,7 @@ pub fn start(store: &dyn Store, setup: &UpgradeSetup<'_>, observer: &dyn Observe
     let recorded = match earlier {
         earlier if has_new && record.epoch.is_none() => Recorded::begin(store, earlier.as_ref(), record)?,
         Some(mut earlier) if continues => {
-            earlier.change(store, |there| *there = record)?;
+            earlier.change(store, |stored_record| *stored_record = record)?;
             earlier
         }
         earlier => Recorded::create(store, earlier.as_ref(), record)?,
@@ -302,8 +302,8 @@ pub(crate) fn keep_map(
     let map = setup.adapter.map(|adapter| (epoch, plan.adapter.as_str(), adapter));
     let why = store.keep_map(&plan.new.name, map)?;
     Ok(why.map(|why| {
-        let seen = format!("The database does not adapt by this map what the application writes with an old vector alone: {why}.");
-        Finding::note("adapted-later", seen)
+        let message = format!("The database does not adapt by this map what the application writes with an old vector alone: {why}.");
+        Finding::note("adapted-later", message)
             .may_mean("Searches of the new space find such a row once a run has caught up with it, a follower within a second.")
     }))
 }
@@ -311,11 +311,11 @@ pub(crate) fn keep_map(
 /// Returns the plan with an epoch, which is that of the space that was made for it. Where another process
 /// that makes the same plan was faster, its epoch is this one's too.
 fn in_its_epoch(store: &dyn Ledger, plan: &UpgradeRecord) -> Result<UpgradeRecord> {
-    changing(store, plan, |now| {
-        if now.record.epoch.is_some() {
-            return Ok(now.record);
+    changing(store, plan, |recorded| {
+        if recorded.record.epoch.is_some() {
+            return Ok(recorded.record);
         }
-        Recorded::begin(store, Some(&now), now.record.clone()).map(|recorded| recorded.record)
+        Recorded::begin(store, Some(&recorded), recorded.record.clone()).map(|recorded| recorded.record)
     })
 }
 
@@ -356,8 +356,8 @@ pub(crate) fn fill(
 /// Records that the space is filled, where the upgrade is still planned so. A pause may have been asked for
 /// meanwhile; that is no reason to throw the fill away.
 fn record_filled(store: &dyn Ledger, plan: &UpgradeRecord) -> Result<()> {
-    changing(store, plan, |mut now| {
-        now.change(store, |record| {
+    changing(store, plan, |mut recorded| {
+        recorded.change(store, |record| {
             if record.phase == Phase::Filling {
                 record.phase = Phase::Filled;
                 record.adapted_before = false;

@@ -124,13 +124,13 @@ impl Upgrade {
     /// # Errors
     ///
     /// Those of the store.
-    pub fn ways(&self, asked: &AutoOptions, files: &PairsFiles<'_>) -> Result<Ways> {
-        self.ways_measured(asked, files, None)
+    pub fn ways(&self, options: &AutoOptions, files: &PairsFiles<'_>) -> Result<Ways> {
+        self.ways_measured(options, files, None)
     }
 
     pub(crate) fn ways_measured(
         &self,
-        asked: &AutoOptions,
+        options: &AutoOptions,
         files: &PairsFiles<'_>,
         measured: Option<&Probed>,
     ) -> Result<Ways> {
@@ -146,20 +146,20 @@ impl Upgrade {
         let to_embed = embeddable.saturating_sub(native);
         let with_old = of_old.items.saturating_sub(of_old.lacking);
         let planned = configuration.planned_plain(store)?;
-        let rate = asked.pairs.run.rate.or(configuration.limits.rate);
+        let rate = options.pairs.run.rate.or(configuration.limits.rate);
         let limits = Limits { rate, ..configuration.limits };
         let service = configuration.service();
         let setup = planned.setup();
-        let settled = self.settled_way(asked, files)?;
+        let settled = self.settled_way(options, files)?;
         // Sources that differ are counted for the estimate only while the way is open.
-        let is_open = asked.way.is_none() && settled.is_none_or(|(_, because)| because != WayReason::Begun);
+        let is_open = options.way.is_none() && settled.is_none_or(|(_, because)| because != WayReason::Begun);
         let estimate = if is_open {
             estimate(store, &setup, to_embed, &limits, service, measured)?
         } else {
             estimate_of(store, &setup, (to_embed, None), &limits, service, measured)?
         };
         let missed = items.saturating_sub(embeddable);
-        let budget = [asked.pairs.run.budget, limits.budget, estimate.budget_items];
+        let budget = [options.pairs.run.budget, limits.budget, estimate.budget_items];
         let is_spent_before = budget.into_iter().flatten().any(|budget| budget < to_embed);
         let (way, because) = match settled {
             Some(settled) => settled,
@@ -181,19 +181,19 @@ impl Upgrade {
 
     /// Returns the way alone, as [`Upgrade::ways`] says it: a pass over sources is made only where it depends
     /// on what they take.
-    pub(crate) fn way(&self, asked: &AutoOptions) -> Result<Way> {
+    pub(crate) fn way(&self, options: &AutoOptions) -> Result<Way> {
         let files = PairsFiles::default();
-        match self.settled_way(asked, &files)? {
+        match self.settled_way(options, &files)? {
             Some((way, _)) => Ok(way),
-            None => Ok(self.ways(asked, &files)?.way),
+            None => Ok(self.ways(options, &files)?.way),
         }
     }
 
     /// Returns the way that was asked for, or that an upgrade under way goes.
-    fn settled_way(&self, asked: &AutoOptions, files: &PairsFiles<'_>) -> Result<Option<(Way, WayReason)>> {
+    fn settled_way(&self, options: &AutoOptions, files: &PairsFiles<'_>) -> Result<Option<(Way, WayReason)>> {
         let (store, configuration) = (self.store(), self.configuration());
         let (old, new) = (&configuration.old.name, &configuration.new.name);
-        if let Some(way) = asked.way {
+        if let Some(way) = options.way {
             return Ok(Some((way, WayReason::Asked)));
         }
         if configuration.is_plain(store)? {
@@ -207,7 +207,7 @@ impl Upgrade {
             || configuration.names_forecast()
             || configuration.limits.until != Until::All
             || files.asks()
-            || asked.asks_for_a_map()
+            || options.asks_for_a_map()
             || fitting::fitted(store, new)?.is_some();
         Ok(is_asked_mapped.then_some((Way::Mapped, WayReason::Asked)))
     }

@@ -33,7 +33,7 @@ pub fn run(arguments: &BenchArguments, json: bool) -> Result<Exit> {
 
 fn said(compared: &ModelsCompared, file: &str) -> String {
     let (documents, queries, counted) = (compared.documents, compared.queries, compared.counted);
-    let asked =
+    let asked_by =
         if compared.leave_one_out { "each document asks".into() } else { format!("{queries} queries ask") };
     let first = compared.models.iter().find(|model| model.measured.is_some());
     let first = first.map_or("", |model| &model.name);
@@ -69,7 +69,7 @@ fn said(compared: &ModelsCompared, file: &str) -> String {
         }));
     }
     let mut text = format!(
-        "{documents} documents; {asked}, {judged}. Time, tokens, price and storage are for {} documents.\n\n{}",
+        "{documents} documents; {asked_by}, {judged}. Time, tokens, price and storage are for {} documents.\n\n{}",
         compared.of,
         table(&rows)
     );
@@ -127,9 +127,9 @@ fn table(rows: &[Vec<String>]) -> String {
 /// Says which model to go to, and what `init` is told of it.
 fn chosen(choice: &ModelChoice, file: &str) -> String {
     let mut text = match (&choice.level[..], choice.cheaper_by) {
-        ([best, others @ ..], Some(by)) => format!(
+        ([best, other_models @ ..], Some(by)) => format!(
             "\n{} level with {best}, the best by the metric. {} is the cheapest of them by {}.\n",
-            others.join(" and ") + if others.len() > 1 { " are" } else { " is" },
+            other_models.join(" and ") + if other_models.len() > 1 { " are" } else { " is" },
             choice.name,
             match by {
                 CheaperBy::Price => "price",
@@ -139,10 +139,10 @@ fn chosen(choice: &ModelChoice, file: &str) -> String {
         ),
         _ => format!("\n{} is the best beyond chance.\n", choice.name),
     };
-    let (dimension, own) = (choice.dimension.to_string(), choice.model_dimension.map(|own| own.to_string()));
+    let (dimension, model_dimension) = (choice.dimension.to_string(), choice.model_dimension.map(|width| width.to_string()));
     let mut words =
         vec!["init", "--gallery", "GALLERY", "--new-name", &choice.name, "--new-dimension", &dimension];
-    words.extend(own.iter().flat_map(|own| ["--new-model-dimension", own]));
+    words.extend(model_dimension.iter().flat_map(|width| ["--new-model-dimension", width]));
     words.extend(["--new-distance", choice.distance]);
     let _ = write!(
         text,

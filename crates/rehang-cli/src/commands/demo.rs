@@ -39,9 +39,9 @@ pub fn run(arguments: &DemoArguments, json: bool) -> Result<Exit> {
     let mut fitted = None;
     for (method, output) in [("auto", &adapter), ("ridge", &ridge)] {
         let method = ["fit", "--method", method];
-        let made =
+        let fit_words =
             [&method[..], &vectors, &["--rows", &pairs], &head, &names, &["--seed", &seed, "-o", output]];
-        fitted.get_or_insert(fit::make(&typed(json, &made.concat())?)?.fitted);
+        fitted.get_or_insert(fit::make(&typed(json, &fit_words.concat())?)?.fitted);
     }
     let fitted = fitted.ok_or_else(|| Error::missing("an adapter", "the demo"))?;
     let method = fitted.adapter.training.method.clone();
@@ -52,15 +52,15 @@ pub fn run(arguments: &DemoArguments, json: bool) -> Result<Exit> {
     let output = path("report.html");
     let outputs = ["-o", &output, "-o", &path("report.md"), "-o", &path("report.json")];
     let report = [&adapters[..], &vectors, &["--rows", &held_out], &head, &orders, &title, &outputs];
-    let made = report::make(&typed(json, &report.concat())?)?;
+    let demo_report = report::make(&typed(json, &report.concat())?)?;
 
-    let metric = made.headline_metric().map(|metric| (metric.id.clone(), metric.name.clone()));
-    let curve = made.headline_curve();
+    let metric = demo_report.headline_metric().map(|metric| (metric.id.clone(), metric.name.clone()));
+    let curve = demo_report.headline_curve();
     let (Some((id, name)), Some(curve)) = (metric, curve) else {
         return Err(Error::corrupt("the demo's report", "it has no curve"));
     };
     let line = &curve.metrics[&id];
-    let today = made.do_nothing.get(&id).copied().unwrap_or(f64::NAN);
+    let today = demo_report.do_nothing.get(&id).copied().unwrap_or(f64::NAN);
     let live = with_bar(|progress| {
         rehang_demo::live(folder, &fitted.adapter, &|next| step(json, &command(next)), progress)
     })?;
@@ -76,7 +76,7 @@ pub fn run(arguments: &DemoArguments, json: bool) -> Result<Exit> {
         "area": line.area.value,
         "passes_do_nothing_at": line.passes_do_nothing_at,
     });
-    let crossing = match made.verdict() {
+    let crossing = match demo_report.verdict() {
         Verdict::SwitchNow => "The switch pays at once, before a single image is embedded again.".to_owned(),
         Verdict::ReembedFirst { until } => format!(
             "The switch pays once {} % of the gallery is embedded again.",

@@ -23,12 +23,12 @@ pub fn said(examination: &Examination) -> (String, Value) {
     let (mut text, mut findings) = (String::new(), Vec::new());
     for finding in &examination.findings {
         let bad = finding.severity == Severity::Problem;
-        let said = match &finding.next {
+        let sentence = match &finding.next {
             Some(step) => format!("{}; {}", finding.seen.trim_end_matches('.'), wording::remedy(step)),
             None => finding.seen.clone(),
         };
-        text += &format!("{} {said}\n", if bad { "✗" } else { "·" });
-        findings.push(json!({ "bad": bad, "what": finding.code, "text": said }));
+        text += &format!("{} {sentence}\n", if bad { "✗" } else { "·" });
+        findings.push(json!({ "bad": bad, "what": finding.code, "text": sentence }));
     }
     text += &match examination.bad {
         0 => "Nothing is wrong.\n".to_owned(),

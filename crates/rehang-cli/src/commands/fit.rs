@@ -82,26 +82,26 @@ pub fn text(answer: &FitAnswer) -> String {
         let _ = writeln!(text, "σ² against the errors on left-out pairs: Kendall τ-b {tau}");
     }
     if let Some(choice) = &fitted.handicap {
-        let (none, kept) = (&choice.rows[0], &choice.rows[choice.kept]);
+        let (none, chosen) = (&choice.rows[0], &choice.rows[choice.kept]);
         let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
-        let mut gains = format!("{:+.1} {}", mean(&kept.areas) - mean(&none.areas), choice.criterion);
-        if !kept.top1.is_empty() {
-            let _ = write!(gains, ", {:+.1} top-1", mean(&kept.top1) - mean(&none.top1));
+        let mut gains = format!("{:+.1} {}", mean(&chosen.areas) - mean(&none.areas), choice.criterion);
+        if !chosen.top1.is_empty() {
+            let _ = write!(gains, ", {:+.1} top-1", mean(&chosen.top1) - mean(&none.top1));
         }
         let _ = writeln!(
             text,
             "Handicap of adapted vectors: {:.4}, {:.0} % of the mean squared error ({gains} over the backfill of left-out pairs)",
-            kept.handicap,
-            100.0 * kept.part,
+            chosen.handicap,
+            100.0 * chosen.part,
         );
     }
     if let Some(choice) = &fitted.fusion {
-        let kept = &choice.rows[choice.kept];
-        let by = if kept.weight > 0.0 {
+        let chosen = &choice.rows[choice.kept];
+        let by = if chosen.weight > 0.0 {
             format!(
                 "{:.0} % by the adapted vector, the rest by the old one; over doing nothing at the switch: {}",
-                100.0 * kept.weight,
-                gains(&kept.gains)
+                100.0 * chosen.weight,
+                gains(&chosen.gains)
             )
         } else {
             "by the old vector alone, since more is not proven to be above doing nothing".into()
@@ -129,10 +129,10 @@ pub fn gains(gains: &[HeldOutGain]) -> String {
 /// Writes how each method does on held-out pairs, and the two lines that all are held against: doing nothing
 /// and the new model on everything.
 fn table(text: &mut String, selection: &Selection) {
-    let asked = selection.queries.map_or(String::new(), |queries| format!(", asked by {queries} queries"));
+    let queries = selection.queries.map_or(String::new(), |queries| format!(", asked by {queries} queries"));
     let _ = writeln!(
         text,
-        "On held-out pairs ({} of known classes, {} of classes left out; {} splits){asked}, {} in percent:\n",
+        "On held-out pairs ({} of known classes, {} of classes left out; {} splits){queries}, {} in percent:\n",
         selection.held_out.0, selection.held_out.1, selection.splits, selection.criterion
     );
     let _ = writeln!(
@@ -167,10 +167,10 @@ fn table(text: &mut String, selection: &Selection) {
             }
         }
     }
-    if let (Some(kept), Some(best)) = (selection.kept, selection.best)
-        && kept != best
+    if let (Some(chosen), Some(best)) = (selection.kept, selection.best)
+        && chosen != best
     {
-        let [start, best_start] = [kept, best].map(|row| selection.rows[row].start);
+        let [start, best_start] = [chosen, best].map(|row| selection.rows[row].start);
         let better = if start > best_start { "serves better at the switch" } else { "has a smaller error" };
         let _ = writeln!(
             text,

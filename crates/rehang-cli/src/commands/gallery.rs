@@ -90,11 +90,11 @@ fn run_release(arguments: &ReleaseArguments, json: bool) -> Result<Exit> {
     // An error with a remedy says by itself what to do, so nothing is added to it.
     let is_worded = |error: &Error| into.is_none() || error.remedy().is_some();
     let released = released.map_err(|error| if is_worded(&error) { error } else { without_yes(error) })?;
-    let left = released.as_ref().and_then(|released| released.empty.as_ref()).map_or_else(
+    let remainder = released.as_ref().and_then(|released| released.empty.as_ref()).map_or_else(
         || "nothing of ours is left beside it".to_owned(),
         |empty| format!("{empty} stays beside it, empty: the key may not delete it"),
     );
-    let mut text = format!("{gallery} is no gallery any more; {left}.\n");
+    let mut text = format!("{gallery} is no gallery any more; {remainder}.\n");
     if let Some(column) = &into {
         text += &format!("Its column {column} has the vectors that served.\n");
     }

@@ -16,10 +16,10 @@ use crate::bar::with_bar;
 pub fn run(arguments: &IdentifyArguments, json: bool) -> Result<Exit> {
     if let Some(config) = &arguments.config {
         let upgrade = Upgrade::open(config)?;
-        let asked = options!(IdentifyOptions { space, items, output } from arguments);
+        let options = options!(IdentifyOptions { space, items, output } from arguments);
         let identified = with_bar(|progress| {
             end_at_ctrl_c(progress);
-            upgrade.identify(&asked, progress)
+            upgrade.identify(&options, progress)
         })?;
         say_findings(&identified.found.findings);
         return Exit::done_if(identified.found.origin.is_sound()).print(
@@ -32,9 +32,9 @@ pub fn run(arguments: &IdentifyArguments, json: bool) -> Result<Exit> {
         arguments.models.iter().map(|text| NamedFile::parse("models", text)).collect::<Result<_>>()?;
     let files =
         options!(IdentifyFiles { vectors, new, join, rows, seed, output } from arguments, models: models);
-    let found = with_bar(|progress| identify(&files, progress))?;
-    say_findings(&found.findings);
-    Exit::done_if(found.origin.is_sound()).print(json, &found, &said(&found))
+    let identified = with_bar(|progress| identify(&files, progress))?;
+    say_findings(&identified.findings);
+    Exit::done_if(identified.origin.is_sound()).print(json, &identified, &said(&identified))
 }
 
 fn of_space(of: &IdentifiedSpace) -> String {
@@ -66,10 +66,10 @@ fn of_space(of: &IdentifiedSpace) -> String {
     text
 }
 
-fn said(found: &Identified) -> String {
-    let count = found.compared;
-    let main = found.main().map_or("", |main| &found.models[main].model);
-    let mut text = match (found.origin, found.by) {
+fn said(identified: &Identified) -> String {
+    let count = identified.compared;
+    let main = identified.main().map_or("", |main| &identified.models[main].model);
+    let mut text = match (identified.origin, identified.by) {
         (Origin::OneModel, _) => format!("All {count} vectors are of {main:?}.\n"),
         (Origin::Mixed, "models") => format!("{count} vectors are not of one model: {main:?} made most.\n"),
         (Origin::Mixed, _) => format!("{count} vectors are of two kinds, as of two models.\n"),
@@ -86,7 +86,7 @@ fn said(found: &Identified) -> String {
              mostly another model of one family.\n"
         ),
     };
-    for model in &found.models {
+    for model in &identified.models {
         let _ = write!(text, "  {}: {} made", model.model, model.made);
         if model.near > 0 {
             let _ = write!(text, ", {} nearly", model.near);
@@ -99,21 +99,21 @@ fn said(found: &Identified) -> String {
         }
         text += "\n";
     }
-    if found.none > 0 {
-        let _ = writeln!(text, "  none of these: {}", found.none);
+    if identified.none > 0 {
+        let _ = writeln!(text, "  none of these: {}", identified.none);
     }
-    if let Some(kinds) = &found.kinds {
+    if let Some(kinds) = &identified.kinds {
         if let Some(small) = kinds.small {
             let _ = writeln!(text, "  the smaller kind: {small}");
         }
-        let what = if found.by == "pairs" {
+        let what = if identified.by == "pairs" {
             "part of all that is nearer than a neighbour of the other kind"
         } else {
             "kinship of the kinds"
         };
         let _ = writeln!(text, "  {what}: {:.2}; within a kind {:.2}", kinds.across, kinds.within);
     }
-    if let Some(list) = &found.list {
+    if let Some(list) = &identified.list {
         let _ = writeln!(text, "Those that are not as most are stand in {}", list.display());
     }
     text

@@ -10,21 +10,21 @@ use crate::arguments::InspectArguments;
 
 /// Says what an adapter file is.
 pub fn run(arguments: &InspectArguments, json: bool) -> Result<Exit> {
-    let found = inspect(&arguments.adapter)?;
-    let training = &found.training;
+    let inspected = inspect(&arguments.adapter)?;
+    let training = &inspected.training;
     let mut text = format!(
         "{}\n  from         {}\n  to           {}\n  method       {}, seed {}, {} pairs, rehang {}\n  geometry     {}\n  uncertainty  {}\n  \
          handicap     {}\n",
-        found.adapter.display(),
-        found.old,
-        found.new,
+        inspected.adapter.display(),
+        inspected.old,
+        inspected.new,
         training.method,
         training.seed,
         training.pairs,
         training.version,
-        found.geometry,
-        found.uncertainty,
-        found.handicap,
+        inspected.geometry,
+        inspected.uncertainty,
+        inspected.handicap,
     );
     for (name, value) in &training.hyper_parameters {
         // Writing into a String cannot fail.
@@ -33,5 +33,5 @@ pub fn run(arguments: &InspectArguments, json: bool) -> Result<Exit> {
     for (role, fingerprint) in &training.inputs {
         let _ = writeln!(text, "  input        {role} {fingerprint}");
     }
-    Exit::Done.print(json, &found, &text)
+    Exit::Done.print(json, &inspected, &text)
 }

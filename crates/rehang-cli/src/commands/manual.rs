@@ -70,13 +70,13 @@ fn markdown(root: &clap::Command) -> String {
         let usage = command.clone().render_usage().to_string();
         let usage = usage.trim_start_matches("Usage:").trim();
         let _ = write!(text, "\n## {name}\n\n{}\n\n```text\n{usage}\n```\n", long_about(command));
-        let own = |argument: &&Arg| {
+        let is_of_command = |argument: &&Arg| {
             let is_help = ["help", "version"].contains(&argument.get_id().as_str());
             !(is_help
                 || argument.is_hide_set()
                 || everywhere.iter().any(|other| other.get_id() == argument.get_id()))
         };
-        let items: String = command.get_arguments().filter(own).map(item).collect();
+        let items: String = command.get_arguments().filter(is_of_command).map(item).collect();
         if !items.is_empty() {
             let _ = write!(text, "\n{items}");
         }

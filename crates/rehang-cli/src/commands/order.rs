@@ -41,12 +41,12 @@ fn cuts(arguments: &OrderArguments, json: bool) -> Result<Exit> {
     let sigma = arguments.sigma.iter().map(sigma).collect::<Result<_>>()?;
     let files = options!(ThresholdFiles { first, output } from arguments, sigma: sigma);
     let paths = arguments.sigma.iter().map(|source| source.path.as_path());
-    let made = addresses::with_bar(paths, |progress| find_thresholds(&files, progress))?;
-    let mut text = format!("Cuts of {} items written to {}\n", made.items, arguments.output.display());
-    for cut in &made.cuts {
+    let thresholds = addresses::with_bar(paths, |progress| find_thresholds(&files, progress))?;
+    let mut text = format!("Cuts of {} items written to {}\n", thresholds.items, arguments.output.display());
+    for cut in &thresholds.cuts {
         let (first, items, threshold) = (&cut.first, cut.items, cut.threshold);
         text += &format!("{first}: {items} items: the {} with σ² above {threshold}", cut.above);
         text += &format!(", and {} of the {} at it\n", cut.ties_taken, cut.ties);
     }
-    Exit::Done.print(json, &made, &text)
+    Exit::Done.print(json, &thresholds, &text)
 }

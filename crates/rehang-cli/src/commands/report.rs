@@ -48,9 +48,9 @@ pub fn make(arguments: &ReportArguments) -> Result<Report> {
         command: command()
     );
     expect_outputs(&files.output)?;
-    let made = with_bar(|progress| report(&files, progress))?;
-    write(&made.report, &made.findings, &files.output)?;
-    Ok(made.report)
+    let reported = with_bar(|progress| report(&files, progress))?;
+    write(&reported.report, &reported.findings, &files.output)?;
+    Ok(reported.report)
 }
 
 /// Fails before the work where an output is named twice, has an ending of no known format, or cannot be made.
@@ -81,8 +81,8 @@ pub fn verdict(report: &Report) -> String {
         return String::new();
     };
     let line = &curve.metrics[&metric.id];
-    let asked = report.gallery.as_ref().and_then(|gallery| gallery.do_nothing.get(&metric.id)?.interval());
-    let range = asked.map(|(low, high)| format!(" ({}–{})", one_decimal(low), one_decimal(high)));
+    let interval = report.gallery.as_ref().and_then(|gallery| gallery.do_nothing.get(&metric.id)?.interval());
+    let range = interval.map(|(low, high)| format!(" ({}–{})", one_decimal(low), one_decimal(high)));
     let today = report.do_nothing.get(&metric.id).map_or("not measured".into(), |&value| one_decimal(value))
         + &range.unwrap_or_default();
     let crossing = match report.verdict() {

@@ -42,18 +42,18 @@ pub fn run(arguments: &SearchArguments, json: bool) -> Result<Exit> {
         Some(configuration) => configuration.open_query_encoder(space),
         None => Err(Error::missing("config", "a search by texts or images")),
     };
-    let found = rehang_upgrade::search(&store, &search, &encoders)?;
-    for space in &found.without_index {
+    let searched = rehang_upgrade::search(&store, &search, &encoders)?;
+    for space in &searched.without_index {
         say(&format!(
             "Warning: the search index of {space:?} is not ready, so every vector was compared; {}",
             wording::remedy(&Remedy::PrepareIndex)
         ));
     }
     let text = match &search.queries {
-        SearchQueries::Vectors { .. } | SearchQueries::ByModel(_) => rows(&found),
-        SearchQueries::Sources { queries, .. } => answers(queries, &found),
+        SearchQueries::Vectors { .. } | SearchQueries::ByModel(_) => rows(&searched),
+        SearchQueries::Sources { queries, .. } => answers(queries, &searched),
     };
-    Exit::Done.print(json, &found, &text)
+    Exit::Done.print(json, &searched, &text)
 }
 
 fn texts_and_images(arguments: &SearchArguments) -> Vec<Query> {
@@ -62,9 +62,9 @@ fn texts_and_images(arguments: &SearchArguments) -> Vec<Query> {
 }
 
 /// Writes one line a hit, for scripts.
-fn rows(found: &Searched) -> String {
+fn rows(searched: &Searched) -> String {
     let mut text = String::new();
-    for (query, hits) in found.answer.found.iter().enumerate() {
+    for (query, hits) in searched.answer.found.iter().enumerate() {
         for (place, hit) in hits.iter().enumerate() {
             let distance = distance(hit);
             text += &format!("{query}\t{}\t{}\t{distance:.6}\t{}\n", place + 1, hit.id, hit.provenance);
@@ -75,15 +75,15 @@ fn rows(found: &Searched) -> String {
 
 /// Makes a table for each query, for people: the answer, and beside it what the old model would have
 /// answered.
-fn answers(queries: &[Query], found: &Searched) -> String {
+fn answers(queries: &[Query], searched: &Searched) -> String {
     let mut text = String::new();
-    for (number, (query, hits)) in queries.iter().zip(&found.answer.found).enumerate() {
+    for (number, (query, hits)) in queries.iter().zip(&searched.answer.found).enumerate() {
         let blank = if number == 0 { "" } else { "\n" };
         text += &format!("{blank}{query}\n");
-        let before = found.before.as_ref().and_then(|before| before.found.get(number));
+        let before = searched.before.as_ref().and_then(|before| before.found.get(number));
         let source_max = if before.is_some() { SOURCE_BESIDE_MAX } else { SOURCE_MAX };
-        let mut columns = vec![column("now", hits, &found.sources, source_max)];
-        columns.extend(before.map(|hits| column("before", hits, &found.sources, source_max)));
+        let mut columns = vec![column("now", hits, &searched.sources, source_max)];
+        columns.extend(before.map(|hits| column("before", hits, &searched.sources, source_max)));
         // Alone, an answer needs no head.
         let first = usize::from(before.is_none());
         for place in first..columns.iter().map(Vec::len).max().unwrap_or(0) {

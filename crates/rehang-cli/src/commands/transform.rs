@@ -65,10 +65,10 @@ fn run_folder(
         transform_folder(&files, progress)
     })?;
     say_findings(&done.findings);
-    let (made, there, space, path) =
+    let (made_now, made_before, space, path) =
         (done.made, done.partitions - done.made - done.empty, &done.space, done.adapted.display());
     let text = format!(
-        "{made} partitions ({} vectors of space {space}) written to {path}; {there} were there, {} are empty\n",
+        "{made_now} partitions ({} vectors of space {space}) written to {path}; {made_before} were there, {} are empty\n",
         done.vectors, done.empty
     );
     Exit::done_if(done.drift_suspicious.is_empty()).print(json, &done, &text)

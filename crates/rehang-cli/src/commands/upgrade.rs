@@ -50,10 +50,10 @@ pub fn run(arguments: &UpgradeCommand, json: bool) -> Result<Exit> {
 }
 
 fn run_auto(arguments: &UpgradeAutoArguments, json: bool) -> Result<Exit> {
-    let SampleSize { items, worth, ref asked } = arguments.sample;
-    let files = learn::asked_files(asked);
+    let SampleSize { items, worth, asked: ref query_files } = arguments.sample;
+    let files = learn::asked_files(query_files);
     let run = run_options(&arguments.limits, arguments.until.as_deref(), arguments.no_refit, false)?;
-    let asked = AutoOptions {
+    let options = AutoOptions {
         pairs: PairsOptions { items, worth, run },
         method: arguments.method.parse()?,
         within: arguments.within.as_deref().map(str::parse).transpose()?,
@@ -69,13 +69,13 @@ fn run_auto(arguments: &UpgradeAutoArguments, json: bool) -> Result<Exit> {
     };
     let upgrade = open(&arguments.config)?;
     if arguments.dry_run {
-        return dry_run(&upgrade, &asked, arguments, json);
+        return dry_run(&upgrade, &options, arguments, json);
     }
     let (mut steps, mut all_done) = (Vec::new(), true);
     let halt = with_bar(|progress| {
         end_at_ctrl_c(progress);
-        upgrade.auto(&asked, &files, None, progress, |taken| {
-            let (name, value, text, done) = taken_text(&upgrade, taken, &asked)?;
+        upgrade.auto(&options, &files, None, progress, |taken| {
+            let (name, value, text, done) = taken_text(&upgrade, taken, &options)?;
             all_done &= done;
             if json {
                 steps.push(json!({ "step": name, "result": value }));
@@ -94,7 +94,7 @@ fn run_auto(arguments: &UpgradeAutoArguments, json: bool) -> Result<Exit> {
 fn taken_text(
     upgrade: &Upgrade,
     taken: &StepResult<'_>,
-    asked: &AutoOptions,
+    options: &AutoOptions,
 ) -> Result<(&'static str, Value, String, bool)> {
     let (name, mut value) = taken.result()?;
     let (text, done) = match *taken {
@@ -106,17 +106,17 @@ fn taken_text(
         StepResult::Ways(ways) => (ways_text(ways), true),
         StepResult::Pairs(pairs) => {
             say_findings(&pairs.findings);
-            (pairs_text(pairs, asked.pairs.worth), pairs.is_complete())
+            (pairs_text(pairs, options.pairs.worth), pairs.is_complete())
         }
         StepResult::Fit(answer) => {
             super::fit::say(answer);
             (super::fit::text(answer), super::fit::outcome(answer) == Exit::Done)
         }
         StepResult::Order(choice) => (order_text(choice), choice.is_some()),
-        StepResult::Report(made) => {
-            super::report::write(&made.report, &made.findings, &[])?;
-            let text = super::report::verdict(&made.report);
-            (text, super::report::outcome(&made.report) == Exit::Done)
+        StepResult::Report(reported) => {
+            super::report::write(&reported.report, &reported.findings, &[])?;
+            let text = super::report::verdict(&reported.report);
+            (text, super::report::outcome(&reported.report) == Exit::Done)
         }
         StepResult::Plan(outlook) => {
             warn(&outlook.findings());
@@ -241,12 +241,12 @@ fn halt_text(halt: Halt, upgrade: &Upgrade) -> Result<(String, bool)> {
 /// Prints the steps that are left, as the commands that a person would type, and does nothing.
 fn dry_run(
     upgrade: &Upgrade,
-    asked: &AutoOptions,
+    options: &AutoOptions,
     arguments: &UpgradeAutoArguments,
     json: bool,
 ) -> Result<Exit> {
-    let left = upgrade.steps_left(asked, &learn::asked_files(&arguments.sample.asked))?;
-    let next = match left.next {
+    let steps_left = upgrade.steps_left(options, &learn::asked_files(&arguments.sample.asked))?;
+    let next = match steps_left.next {
         Next::Step(step) => step,
         Next::Halt(halt) => {
             let (text, is_done) = halt_text(halt, upgrade)?;
@@ -261,18 +261,18 @@ fn dry_run(
     let limits = limit_words(&arguments.limits);
     let limits: Vec<&str> = limits.iter().map(String::as_str).collect();
     let run = [limits.clone(), if arguments.no_refit { vec!["--no-refit"] } else { Vec::new() }].concat();
-    let first = left.switch_from.map(|from| format!("{}%", percent_rounded_up(from)));
+    let first = steps_left.switch_from.map(|from| format!("{}%", percent_rounded_up(from)));
     let first = first.as_deref().map_or_else(Vec::new, |share| vec!["--until", share]);
     let AskedFiles { queries, clicks } = &arguments.sample.asked;
-    let given = [("--queries", queries), ("--clicks", clicks)];
-    let given: Vec<(&str, String)> = given
+    let query_paths = [("--queries", queries), ("--clicks", clicks)];
+    let query_paths: Vec<(&str, String)> = query_paths
         .iter()
         .filter_map(|(option, path)| Some((*option, path.as_ref()?.display().to_string())))
         .collect();
-    let queries: Vec<&str> = given.iter().flat_map(|(option, path)| [*option, path.as_str()]).collect();
-    let (items, worth) = (asked.pairs.items.to_string(), asked.pairs.worth.to_string());
+    let queries: Vec<&str> = query_paths.iter().flat_map(|(option, path)| [*option, path.as_str()]).collect();
+    let (items, worth) = (options.pairs.items.to_string(), options.pairs.worth.to_string());
     let mut commands = Vec::new();
-    for step in &left.steps {
+    for step in &steps_left.steps {
         let words = match step {
             Step::Pairs => {
                 [vec!["pairs", "--items", &items, "--worth", &worth], queries.clone(), limits.clone()]
@@ -293,21 +293,21 @@ fn dry_run(
             Step::Report => vec!["report"],
             Step::Start => {
                 commands.push(command(&["plan"]));
-                if left.way == Way::Plain { vec!["start", "--plain"] } else { vec!["start"] }
+                if steps_left.way == Way::Plain { vec!["start", "--plain"] } else { vec!["start"] }
             }
             Step::Backfill => [vec!["run"], first.clone(), run.clone()].concat(),
-            Step::Switch if asked.fused => vec!["switch", "--fused"],
+            Step::Switch if options.fused => vec!["switch", "--fused"],
             Step::Switch => vec!["switch"],
             Step::Run => [vec!["run"], until.clone(), run.clone()].concat(),
         };
         commands.push(command(&words));
     }
     let mut text = commands.join("\n") + "\n";
-    if left.may_be_plain {
+    if steps_left.may_be_plain {
         text += "A few items are embedded first. Where they say that re-embedding everything takes ten minutes at most, `start --plain`, `run` and `switch` \
                  are all that is done.\n";
     }
-    if left.may_backfill_first {
+    if steps_left.may_backfill_first {
         text += "Where the forecast is below --switch-if, `rehang upgrade run --until SHARE` comes before the switch.\n";
     }
     Exit::Done.print(json, &json!({ "commands": commands, "next": next }), &text)
@@ -315,11 +315,11 @@ fn dry_run(
 
 /// Gives the options of the limits as a person types them.
 fn limit_words(limits: &RunLimits) -> Vec<String> {
-    let given = [
+    let options = [
         ("--budget", limits.budget.map(|budget| budget.to_string())),
         ("--rate", limits.rate.clone()),
         ("--workers", limits.workers.map(|workers| workers.to_string())),
         ("--batch", limits.batch.map(|batch| batch.to_string())),
     ];
-    given.into_iter().filter_map(|(name, value)| Some([name.to_owned(), value?])).flatten().collect()
+    options.into_iter().filter_map(|(name, value)| Some([name.to_owned(), value?])).flatten().collect()
 }

@@ -111,8 +111,8 @@ impl PreparedExpansion {
         let width = d_new.next_multiple_of(TILE);
         scratch.clear();
         scratch.resize(count * (d_old + CENTRES + width), 0.0);
-        let (x, rest) = scratch.split_at_mut(count * d_old);
-        let (kernels, sums) = rest.split_at_mut(count * CENTRES);
+        let (x, kernels_and_sums) = scratch.split_at_mut(count * d_old);
+        let (kernels, sums) = kernels_and_sums.split_at_mut(count * CENTRES);
         for (row, x) in x.chunks_exact_mut(d_old).enumerate() {
             x.iter_mut().zip(rows.row(row, d_old)).for_each(|(x, &value)| *x = f64::from(value));
         }
@@ -122,8 +122,8 @@ impl PreparedExpansion {
             kernels.fill(0.0);
             multiply(x, d_old, self.centres.columns(first, last), d_old, kernels, CENTRES);
             for (row, kernels) in kernels.chunks_exact_mut(CENTRES).enumerate() {
-                let own = squared_length(rows.row(row, d_old));
-                exponentials(&mut kernels[..last - first], &self.lengths[first..last], own, self.gamma);
+                let row_length = squared_length(rows.row(row, d_old));
+                exponentials(&mut kernels[..last - first], &self.lengths[first..last], row_length, self.gamma);
             }
             multiply(kernels, CENTRES, &coefficients.values, coefficients.depth, sums, width);
         }
@@ -178,11 +178,11 @@ crate::vectorised! {
         }
     }
 
-    /// Turns `⟨x, c⟩` into `exp(−γ‖x − c‖²)`, where `lengths` are `‖c‖²` and `own` is `‖x‖²`.
-    fn exponentials(products: &mut [f64], lengths: &[f64], own: f64, gamma: f64) {
+    /// Turns `⟨x, c⟩` into `exp(−γ‖x − c‖²)`, where `lengths` are `‖c‖²` and `row_length` is `‖x‖²`.
+    fn exponentials(products: &mut [f64], lengths: &[f64], row_length: f64, gamma: f64) {
         for (value, length) in products.iter_mut().zip(lengths) {
             // Rounding must not make a distance negative.
-            *value = exponential(-gamma * (own + length - 2.0 * *value).max(0.0));
+            *value = exponential(-gamma * (row_length + length - 2.0 * *value).max(0.0));
         }
     }
 }
@@ -205,8 +205,8 @@ pub(super) fn exponential(x: f64) -> f64 {
     const ROUND: f64 = 6_755_399_441_055_744.0;
     let clamped = x.max(-708.0);
     let shifted = clamped * LOG2_E + ROUND;
-    let whole = shifted - ROUND;
-    let rest = (clamped - whole * LN2_HIGH) - whole * LN2_LOW;
+    let exponent = shifted - ROUND;
+    let remainder = (clamped - exponent * LN2_HIGH) - exponent * LN2_LOW;
     let mut sum = 1.0 / 6_227_020_800.0;
     for factor in [
         1.0 / 479_001_600.0,
@@ -223,7 +223,7 @@ pub(super) fn exponential(x: f64) -> f64 {
         1.0,
         1.0,
     ] {
-        sum = sum * rest + factor;
+        sum = sum * remainder + factor;
     }
     let power = f64::from_bits((shifted.to_bits().wrapping_add(1023)) << 52);
     if x < -708.0 { 0.0 } else { sum * power }

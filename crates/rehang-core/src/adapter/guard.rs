@@ -193,7 +193,7 @@ pub fn input_drift(adapter: &Adapter, rows: &Matrix) -> Result<Option<Drift>> {
 pub fn unlike_pairs(adapter: &Adapter, rows: &Matrix, what: &str, force: bool) -> Result<Option<String>> {
     let Some(drift) = input_drift(adapter, rows)?.filter(Drift::is_suspicious) else { return Ok(None) };
     let pattern = |correlation: Option<f64>| correlation.map_or("–".into(), |value| format!("{value:.2}"));
-    let seen = format!(
+    let description = format!(
         "{what} does not look like the vectors that the adapter was fitted on (its coordinates' means correlate {} with those, \
          their spreads {}, lengths are {} times as large)",
         pattern(drift.mean_correlation),
@@ -202,28 +202,29 @@ pub fn unlike_pairs(adapter: &Adapter, rows: &Matrix, what: &str, force: bool) -
     );
     if !force && adapter.old.dimension == adapter.new.dimension {
         let evidence = format!(
-            "{seen}, and both models have {} coordinates; pass `force` if these are old vectors all the same",
+            "{description}, and both models have {} coordinates; \
+             pass `force` if these are old vectors all the same",
             adapter.old.dimension
         );
         return Err(ErrorKind::WrongDirection { evidence }.into());
     }
-    Ok(Some(seen))
+    Ok(Some(description))
 }
 
 /// Pearson's correlation. `None` where the fitted values' own standard deviation is below `weakest` or 0; 0
 /// where the other values are all equal.
-fn correlation(fitted: &[f64], other: &[f64], weakest: f64) -> Option<f64> {
+fn correlation(fitted: &[f64], measured: &[f64], weakest: f64) -> Option<f64> {
     let count = fitted.len() as f64;
     let centred = |values: &[f64]| -> Vec<f64> {
         let mean = values.iter().sum::<f64>() / count;
         values.iter().map(|value| value - mean).collect()
     };
-    let (fitted, other) = (centred(fitted), centred(other));
+    let (fitted, measured) = (centred(fitted), centred(measured));
     let product = |left: &[f64], right: &[f64]| left.iter().zip(right).map(|(a, b)| a * b).sum::<f64>();
-    let (fitted_square, other_square) = (product(&fitted, &fitted), product(&other, &other));
+    let (fitted_square, measured_square) = (product(&fitted, &fitted), product(&measured, &measured));
     if fitted_square <= 0.0 || (fitted_square / count).sqrt() < weakest {
         return None;
     }
-    let scale = (fitted_square * other_square).sqrt();
-    Some(if scale > 0.0 { product(&fitted, &other) / scale } else { 0.0 })
+    let scale = (fitted_square * measured_square).sqrt();
+    Some(if scale > 0.0 { product(&fitted, &measured) / scale } else { 0.0 })
 }

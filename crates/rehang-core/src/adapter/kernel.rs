@@ -280,8 +280,8 @@ crate::vectorised! {
                 sums[lane] += f64::from(x[lane]) * f64::from(y[lane]);
             }
         }
-        let rest: f64 = a_rest.iter().zip(b_rest).map(|(&x, &y)| f64::from(x) * f64::from(y)).sum();
-        sums.iter().sum::<f64>() + rest
+        let rest_sum: f64 = a_rest.iter().zip(b_rest).map(|(&x, &y)| f64::from(x) * f64::from(y)).sum();
+        sums.iter().sum::<f64>() + rest_sum
     }
 }
 
@@ -418,9 +418,9 @@ mod avx2 {
         // SAFETY: rows with less than a whole line of columns go through `edge`, which is a line long;
         // weights and bias are padded to whole lines.
         unsafe {
-            let whole = block.columns == LINE;
+            let is_whole_line = block.columns == LINE;
             let mut edge = [[0.0_f32; LINE]; ROWS];
-            if !whole && block.start != Begin::Bias {
+            if !is_whole_line && block.start != Begin::Bias {
                 for row in 0..ROWS {
                     let output = block.output.add(row * block.output_stride);
                     std::ptr::copy_nonoverlapping(output, edge[row].as_mut_ptr(), block.columns);
@@ -429,7 +429,7 @@ mod avx2 {
             let mut sums = [[_mm256_setzero_ps(); 2]; ROWS];
             for row in 0..ROWS {
                 let output =
-                    if whole { block.output.add(row * block.output_stride) } else { edge[row].as_mut_ptr() };
+                    if is_whole_line { block.output.add(row * block.output_stride) } else { edge[row].as_mut_ptr() };
                 for half in 0..2 {
                     let bias = _mm256_load_ps(block.bias.add(half * 8));
                     sums[row][half] = match block.start {
@@ -454,14 +454,14 @@ mod avx2 {
             let floor = _mm256_setzero_ps();
             for row in 0..ROWS {
                 let output =
-                    if whole { block.output.add(row * block.output_stride) } else { edge[row].as_mut_ptr() };
+                    if is_whole_line { block.output.add(row * block.output_stride) } else { edge[row].as_mut_ptr() };
                 for half in 0..2 {
                     let sum = sums[row][half];
                     let sum = if block.relu { _mm256_max_ps(floor, sum) } else { sum };
                     _mm256_storeu_ps(output.add(half * 8), sum);
                 }
             }
-            if !whole {
+            if !is_whole_line {
                 for row in 0..ROWS {
                     let output = block.output.add(row * block.output_stride);
                     std::ptr::copy_nonoverlapping(edge[row].as_ptr(), output, block.columns);
@@ -633,13 +633,13 @@ mod tests {
             (numbers(rows * inputs, 2), numbers(outputs * inputs, 3), numbers(outputs, 4));
         let packed = Packed::new(outputs, inputs, |output, at| weight[output * inputs + at], &bias);
         let rows_in = RowsRef::new(&input, inputs);
-        let mut whole = vec![0.0; rows * outputs];
-        packed.multiply(rows_in, rows, 0..outputs, &mut whole, outputs, Begin::Bias, false);
+        let mut all_outputs = vec![0.0; rows * outputs];
+        packed.multiply(rows_in, rows, 0..outputs, &mut all_outputs, outputs, Begin::Bias, false);
         for range in [0..64, 64..128, 128..150, 64..150] {
             let mut part = vec![0.0; rows * range.len()];
             packed.multiply(rows_in, rows, range.clone(), &mut part, range.len(), Begin::Bias, false);
             for row in 0..rows {
-                let expected = &whole[row * outputs..][range.clone()];
+                let expected = &all_outputs[row * outputs..][range.clone()];
                 assert_eq!(part[row * range.len()..(row + 1) * range.len()], *expected, "{range:?}");
             }
         }

@@ -130,20 +130,21 @@ pub(super) struct Scratch {
     neighbours: Vec<(f64, usize)>,
 }
 
-/// Calls `each(row, columns, values)` for the products of every row with every weight, [`COLUMNS`] at a time.
+/// Calls `visit(row, columns, values)` for the products of every row with every weight, [`COLUMNS`] at
+/// a time.
 fn for_each_product(
     packed: &Packed,
     rows: RowsRef<'_>,
     count: usize,
     block: &mut Vec<f32>,
-    mut each: impl FnMut(usize, Range<usize>, &[f32]),
+    mut visit: impl FnMut(usize, Range<usize>, &[f32]),
 ) {
     block.resize(block.len().max(count * COLUMNS), 0.0);
     for start in (0..packed.outputs()).step_by(COLUMNS) {
         let columns = start..(start + COLUMNS).min(packed.outputs());
         packed.multiply(rows, count, columns.clone(), block, COLUMNS, Begin::Bias, false);
         for row in 0..count {
-            each(row, columns.clone(), &block[row * COLUMNS..row * COLUMNS + columns.len()]);
+            visit(row, columns.clone(), &block[row * COLUMNS..row * COLUMNS + columns.len()]);
         }
     }
 }
@@ -171,7 +172,7 @@ impl Candidates {
         let mut worst = if self.0.len() < limit { f32::NEG_INFINITY } else { self.0[limit - 1].0 };
         for (offset, &score) in scores.iter().enumerate() {
             if (score > worst || self.0.len() < limit) && !leave_out(first + offset) {
-                let at = self.0.partition_point(|&(other, _)| other >= score);
+                let at = self.0.partition_point(|&(held_score, _)| held_score >= score);
                 self.0.truncate(limit - 1);
                 self.0.insert(at, (score, (first + offset) as u32));
                 worst = if self.0.len() < limit { f32::NEG_INFINITY } else { self.0[limit - 1].0 };
@@ -226,7 +227,7 @@ impl NearestAnchors {
         expect_width("queries", self.anchors.columns(), queries.columns())?;
         queries.check_finite("queries")?;
         let width = queries.columns();
-        let found = queries
+        let nearest_by_chunk = queries
             .as_slice()
             .par_chunks(QUERIES * width)
             .enumerate()
@@ -246,7 +247,7 @@ impl NearestAnchors {
                     .collect::<Vec<_>>()
             })
             .collect::<Vec<_>>();
-        Ok(found.into_iter().flatten().collect())
+        Ok(nearest_by_chunk.into_iter().flatten().collect())
     }
 
     /// Fills `scratch.nearest` with the candidates of every row.

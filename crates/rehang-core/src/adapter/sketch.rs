@@ -81,7 +81,7 @@ impl RowSketch {
 pub struct RowOverlap {
     rows: usize,
     /// Number of rows whose membership the sketch knows, and the number of members among these.
-    known: usize,
+    known_rows: usize,
     members: usize,
     is_exact: bool,
 }
@@ -89,7 +89,7 @@ pub struct RowOverlap {
 impl RowOverlap {
     /// Begins a count.
     pub fn new(sketch: &RowSketch) -> Self {
-        Self { rows: 0, known: 0, members: 0, is_exact: sketch.is_complete() }
+        Self { rows: 0, known_rows: 0, members: 0, is_exact: sketch.is_complete() }
     }
 
     /// Counts more rows of `width` coordinates, row after row, against the same sketch.
@@ -98,7 +98,7 @@ impl RowOverlap {
             self.rows += 1;
             let Some(hash) = hash(row) else { continue };
             if sketch.is_complete() || sketch.hashes.last().is_some_and(|&largest| hash <= largest) {
-                self.known += 1;
+                self.known_rows += 1;
                 self.members += usize::from(sketch.hashes.binary_search(&hash).is_ok());
             }
         }
@@ -115,7 +115,7 @@ impl RowOverlap {
         if self.is_exact || self.members == 0 {
             return self.members;
         }
-        let estimate = self.members as f64 / self.known as f64 * self.rows as f64;
+        let estimate = self.members as f64 / self.known_rows as f64 * self.rows as f64;
         (estimate.round() as usize).max(self.members)
     }
 
@@ -151,8 +151,8 @@ pub fn overlap(pairs: &Matrix, evaluation: &Matrix) -> usize {
     if pairs.columns() != evaluation.columns() {
         return 0;
     }
-    let known: HashSet<u64> = row_hashes(pairs).collect();
-    row_hashes(evaluation).filter(|row| known.contains(row)).count()
+    let pair_hashes: HashSet<u64> = row_hashes(pairs).collect();
+    row_hashes(evaluation).filter(|row| pair_hashes.contains(row)).count()
 }
 
 /// Counts the rows that have the very same numbers as another row of the same matrix: items that the model

@@ -18,14 +18,14 @@ const RATIO_MIN: f64 = 1e4;
 pub(crate) struct Centre(Option<Vec<f32>>);
 
 impl Centre {
-    /// Finds the centre of a gallery `[n, d]` that is searched together with `others` (its adapted vectors,
-    /// the queries).
+    /// Finds the centre of a gallery `[n, d]` that is searched together with `other_matrices` (its adapted
+    /// vectors, the queries).
     ///
     /// A coordinate of the centre is the mean of the gallery, rounded to `f32`, where every single difference
     /// from it is exact in `f32`; elsewhere it is 0. So the moved vectors are the same to the last bit. There
     /// is no centre for cosine and dot products, which change with the origin, nor where the offset is not
     /// large.
-    pub(crate) fn new(distance: Distance, gallery: &Matrix, others: &[&Matrix]) -> Self {
+    pub(crate) fn new(distance: Distance, gallery: &Matrix, other_matrices: &[&Matrix]) -> Self {
         if distance != Distance::L2 {
             return Self(None);
         }
@@ -36,7 +36,7 @@ impl Centre {
             return Self(None);
         }
         let mut centre: Vec<f32> = means.iter().map(|&mean| mean as f32).collect();
-        for matrix in std::iter::once(gallery).chain(others.iter().copied()) {
+        for matrix in std::iter::once(gallery).chain(other_matrices.iter().copied()) {
             for row in matrix.as_slice().chunks_exact(matrix.columns()) {
                 for (centre, &value) in centre.iter_mut().zip(row) {
                     if !is_exact(value, *centre) {
@@ -69,8 +69,8 @@ mod tests {
         Matrix::from_fn(40, 3, |row, column| offset + ((row * 7 + column * 3) % 11) as f32 / 1024.0)
     }
 
-    fn is_taken(distance: Distance, gallery: &Matrix, others: &[&Matrix]) -> bool {
-        Centre::new(distance, gallery, others).0.is_some()
+    fn is_taken(distance: Distance, gallery: &Matrix, other_matrices: &[&Matrix]) -> bool {
+        Centre::new(distance, gallery, other_matrices).0.is_some()
     }
 
     #[test]
@@ -101,8 +101,8 @@ mod tests {
     #[test]
     fn numbers_at_the_edge_of_f32_do_not_overflow() {
         let gallery = Matrix::new(1, vec![3e38; 9]).unwrap();
-        let other = Matrix::new(1, vec![-3e38]).unwrap();
-        let centre = Centre::new(Distance::L2, &gallery, &[&other]);
-        assert_eq!(centre.taken_from(&other).row(0), other.row(0));
+        let opposite = Matrix::new(1, vec![-3e38]).unwrap();
+        let centre = Centre::new(Distance::L2, &gallery, &[&opposite]);
+        assert_eq!(centre.taken_from(&opposite).row(0), opposite.row(0));
     }
 }

@@ -249,22 +249,22 @@ mod tests {
 
     #[test]
     fn equal_vectors_get_equal_bits_wherever_they_stand_and_a_copy_is_at_distance_zero() {
-        let one = vectors(1, 19, 5);
+        let vector = vectors(1, 19, 5);
         let query = vectors(1, 19, 6);
-        let copies = one.select(&vec![0; 61]);
+        let copies = vector.select(&vec![0; 61]);
         for processor in Processor::available() {
             for distance in Distance::ALL {
                 let out = all(processor, &query, &copies, distance);
                 assert!(out.iter().all(|&value| value.to_bits() == out[0].to_bits()));
             }
-            assert!(all(processor, &one, &copies, Distance::L2).iter().all(|&value| value == 0.0));
+            assert!(all(processor, &vector, &copies, Distance::L2).iter().all(|&value| value == 0.0));
         }
     }
 
     #[test]
     fn a_zero_vector_is_at_cosine_distance_one() {
         let zero = Matrix::zeros(1, 3);
-        let other = vectors(2, 3, 1);
-        assert_eq!(all(Processor::Plain, &zero, &other, Distance::Cosine), [1.0, 1.0]);
+        let gallery = vectors(2, 3, 1);
+        assert_eq!(all(Processor::Plain, &zero, &gallery, Distance::Cosine), [1.0, 1.0]);
     }
 }

@@ -247,9 +247,9 @@ fn curve_on(
     let CurveInput { native, queries, relevance, distance, .. } = *input;
     let evaluated = |today| evaluate_today(today, native, queries, relevance, distance, options, progress);
     let today = input.do_nothing.map(evaluated).transpose()?;
-    for known in input.known.into_iter().flatten() {
-        expect_count("known distances", known.items(), "gallery vectors", items)?;
-        expect_count("known distances", known.queries(), "query vectors", answers.count.given)?;
+    for distances in input.known.into_iter().flatten() {
+        expect_count("known distances", distances.items(), "gallery vectors", items)?;
+        expect_count("known distances", distances.queries(), "query vectors", answers.count.given)?;
     }
     let cuts = kept_cuts(items, options.kept_cuts);
     let stage = if measured.is_agreement() { "agreement" } else { "curve" };
@@ -348,10 +348,10 @@ fn assemble(
         head => fixed(&sums.heads[head - sweep::OWN_FIXED]),
     };
     let area = |slot: usize| per_query.iter().map(|query| 100.0 * query.areas[slot]).collect();
-    let kept = |slot: usize| {
+    let values_at_cuts = |slot: usize| {
         let of_query = |query: &'_ QueryValues| -> Vec<f32> {
-            let own = query.at_cuts.iter().skip(slot).step_by(measured.metrics.len());
-            own.map(|value| 100.0 * value).collect()
+            let of_slot = query.at_cuts.iter().skip(slot).step_by(measured.metrics.len());
+            of_slot.map(|value| 100.0 * value).collect()
         };
         per_query.iter().flat_map(of_query).collect()
     };
@@ -367,7 +367,7 @@ fn assemble(
             queries: answers.counted.clone(),
             areas: measured.shown().map(|(slot, metric)| (metric, area(slot))).collect(),
             cuts: Vec::new(),
-            at_cuts: measured.shown().map(|(slot, metric)| (metric, kept(slot))).collect(),
+            at_cuts: measured.shown().map(|(slot, metric)| (metric, values_at_cuts(slot))).collect(),
         },
     }
 }
@@ -452,28 +452,28 @@ mod tests {
                 .map(|processor| curve_on(processor, &input, &options, &Progress::default()).unwrap())
                 .collect();
             assert!(curves.iter().all(|curve| *curve == curves[0]));
-            let known =
+            let distances =
                 [&native, &adapted].map(|gallery| Distances::new(&native, gallery, None, distance).unwrap());
-            let input = CurveInput { known: Some([&known[0], &known[1]]), ..input };
+            let input = CurveInput { known: Some([&distances[0], &distances[1]]), ..input };
             assert_eq!(curve(&input, &options, &Progress::default()).unwrap(), curves[0]);
-            let (made, own) = (&curves[0], &curves[0].per_query);
-            let queries = own.queries.len() as f64;
-            assert_eq!(made.lines.metrics().count(), 6);
-            for (metric, line) in made.lines.iter() {
-                let (areas, kept) = (&own.areas[metric], &own.at_cuts[metric]);
+            let (first_curve, per_query) = (&curves[0], &curves[0].per_query);
+            let queries = per_query.queries.len() as f64;
+            assert_eq!(first_curve.lines.metrics().count(), 6);
+            for (metric, line) in first_curve.lines.iter() {
+                let (areas, at_cuts) = (&per_query.areas[metric], &per_query.at_cuts[metric]);
                 assert!((line.area() - areas.iter().sum::<f64>() / queries).abs() < 1e-9);
-                for (column, &cut) in own.cuts.iter().enumerate() {
+                for (column, &cut) in per_query.cuts.iter().enumerate() {
                     let sum: f64 =
-                        kept.iter().skip(column).step_by(own.cuts.len()).map(|&value| f64::from(value)).sum();
+                        at_cuts.iter().skip(column).step_by(per_query.cuts.len()).map(|&value| f64::from(value)).sum();
                     assert!((line.values()[cut] - sum / queries).abs() < 1e-4);
                 }
             }
-            let intervals = made.area_intervals(50, 0.95, 1).unwrap();
+            let intervals = first_curve.area_intervals(50, 0.95, 1).unwrap();
             let ndcg = intervals[Metric::ndcg_at(10)];
-            assert!((ndcg.estimate - made.lines[Metric::ndcg_at(10)].area()).abs() < 1e-9);
+            assert!((ndcg.estimate - first_curve.lines[Metric::ndcg_at(10)].area()).abs() < 1e-9);
             assert!(ndcg.low < ndcg.high);
-            let bands = made.bands(50, 0.95, 1).unwrap();
-            assert_eq!(bands[Metric::recall_at(10)].len(), own.cuts.len());
+            let bands = first_curve.bands(50, 0.95, 1).unwrap();
+            assert_eq!(bands[Metric::recall_at(10)].len(), per_query.cuts.len());
         }
     }
 }

@@ -113,8 +113,8 @@ impl<'a> Packed<'a> {
     fn new(search: &Search<'a>) -> Self {
         let narrow = search.adapted.filter(|adapted| adapted.columns() < search.native.columns());
         let wide = search.adapted.filter(|_| narrow.is_none());
-        let others: Vec<&Matrix> = wide.into_iter().chain([search.queries]).collect();
-        let centre = Centre::new(search.distance, search.native, &others);
+        let other_matrices: Vec<&Matrix> = wide.into_iter().chain([search.queries]).collect();
+        let centre = Centre::new(search.distance, search.native, &other_matrices);
         let cut = narrow.map(|narrow| (narrow, search.queries.at_width(narrow.columns())));
         let centre_of_cut = cut.as_ref().map(|(narrow, cut)| Centre::new(search.distance, narrow, &[&**cut]));
         let of_adapted = centre_of_cut.as_ref().unwrap_or(&centre);
@@ -150,17 +150,17 @@ impl<'a> Packed<'a> {
 }
 
 impl Search<'_> {
-    /// Calls `each(state, i, distances to native, distances to adapted)` for every counted query i. Each slot
-    /// has a state, and threads take slots one at a time. Returns the answers by query, and the states in no
-    /// particular order.
+    /// Calls `answer_query(state, i, distances to native, distances to adapted)` for every counted query i.
+    /// Each slot has a state, and threads take slots one at a time. Returns the answers by query, and the
+    /// states in no particular order.
     pub(crate) fn run<S: Send, R: Send>(
         &self,
         progress: &Progress,
         state: impl Fn() -> S,
-        each: impl Fn(&mut S, usize, &[f64], &[f64]) -> R + Sync,
+        answer_query: impl Fn(&mut S, usize, &[f64], &[f64]) -> R + Sync,
     ) -> Result<(Vec<R>, Vec<S>)> {
         let source = match self.known {
-            Some(known) => Source::Known(known),
+            Some(known_distances) => Source::Known(known_distances),
             None => Source::Vectors(Packed::new(self)),
         };
         let items = self.order.len();
@@ -196,9 +196,9 @@ impl Search<'_> {
                         packed.distances(self, queries, [&mut slot.tiles, &mut slot.cut], native, adapted);
                     }
                     Source::Known([to_native, to_adapted]) => {
-                        for (known, out) in [(to_native, &mut *native), (to_adapted, &mut *adapted)] {
+                        for (known_distances, out) in [(to_native, &mut *native), (to_adapted, &mut *adapted)] {
                             for (&query, out) in queries.iter().zip(out.chunks_mut(items)) {
-                                known.in_order(query, self.order, out);
+                                known_distances.in_order(query, self.order, out);
                             }
                         }
                     }
@@ -212,7 +212,7 @@ impl Search<'_> {
                     .map(|query| {
                         let line = query * items..(query + 1) * items;
                         let adapted = if self.adapted.is_some() { &adapted[line.clone()] } else { &[] };
-                        each(&mut slot.state, first + query, &native[line], adapted)
+                        answer_query(&mut slot.state, first + query, &native[line], adapted)
                     })
                     .collect();
                 progress.advance(queries.len() as u64);
@@ -227,15 +227,15 @@ impl Search<'_> {
     }
 }
 
-/// Turns changes from cut to cut into a line in percent of `whole`.
-pub(crate) fn percent_line(changes: &[i64], whole: f64) -> Line {
+/// Turns changes from cut to cut into a line in percent of `total`.
+pub(crate) fn percent_line(changes: &[i64], total: f64) -> Line {
     let mut sum = 0;
     Line::new(
         changes
             .iter()
             .map(|change| {
                 sum += change;
-                100.0 * sum as f64 / whole
+                100.0 * sum as f64 / total
             })
             .collect(),
     )

@@ -36,7 +36,7 @@ impl Relevance<'_> {
     /// [`ErrorKind::MissingInput`] for labels of one side only, [`ErrorKind::InvalidOption`] for a depth of
     /// 0, [`ErrorKind::NothingToFind`] where there is nothing beside the query.
     pub fn check(self, items: usize, queries: Option<usize>) -> Result<()> {
-        let given = queries.unwrap_or(items);
+        let query_count = queries.unwrap_or(items);
         match self {
             Self::Nearest(0) => Err(Error::option("the depth of agreement@k", 0, "1 or more")),
             Self::Nearest(_) if items == 1 && queries.is_none() => {
@@ -49,14 +49,14 @@ impl Relevance<'_> {
                 match (queries, labels) {
                     (None, None) => Ok(()),
                     (Some(_), Some(labels)) => {
-                        expect_count("query labels", labels.len(), "query vectors", given)
+                        expect_count("query labels", labels.len(), "query vectors", query_count)
                     }
                     (None, Some(_)) => Err(Error::missing("a query set", "query labels")),
                     (Some(_), None) => Err(Error::missing("query labels", "a query set of its own")),
                 }
             }
             Self::Judgements(qrels) => {
-                expect_count("judgements", qrels.len(), "query vectors", given)?;
+                expect_count("judgements", qrels.len(), "query vectors", query_count)?;
                 for (query, judged) in qrels.queries.iter().enumerate() {
                     if let Some((item, _)) = judged.iter().find(|(item, _)| *item >= items) {
                         let what = format!("judgements of query {query}");
@@ -204,7 +204,7 @@ impl<'a> Answers<'a> {
         for (time, &item) in order.iter().enumerate() {
             times[item] = time as u32;
         }
-        let given = queries.unwrap_or(order.len());
+        let query_count = queries.unwrap_or(order.len());
         relevance.check(order.len(), queries)?;
         let kind = match relevance {
             Relevance::Labels { gallery, queries: query_labels } => {
@@ -225,9 +225,9 @@ impl<'a> Answers<'a> {
             times,
             leave_one_out: queries.is_none(),
             counted: Vec::new(),
-            count: QueryCount { given, ..QueryCount::default() },
+            count: QueryCount { given: query_count, ..QueryCount::default() },
         };
-        for query in 0..given {
+        for query in 0..query_count {
             if answers.is_unlabelled(query) {
                 answers.count.unlabelled += 1;
             } else if answers.has_positive(query) {
@@ -271,19 +271,19 @@ impl<'a> Answers<'a> {
     ) {
         positives.clear();
         ignored.clear();
-        let own = self.leave_one_out.then(|| self.times[query]);
-        ignored.extend(own);
+        let own_time = self.leave_one_out.then(|| self.times[query]);
+        ignored.extend(own_time);
         match &self.kind {
             Kind::Labels { classes, queries } => {
                 let class = classes.get(&queries[query]).map_or(&[][..], Vec::as_slice);
                 positives.extend(
-                    class.iter().filter(|&&time| Some(time) != own).map(|&time| Positive { time, gain: 1.0 }),
+                    class.iter().filter(|&&time| Some(time) != own_time).map(|&time| Positive { time, gain: 1.0 }),
                 );
             }
             Kind::Judgements(qrels) => {
                 for &(item, gain) in qrels.query(query) {
                     let time = self.times[item];
-                    if Some(time) == own {
+                    if Some(time) == own_time {
                         continue;
                     }
                     if gain > 0.0 {
@@ -296,20 +296,20 @@ impl<'a> Answers<'a> {
                 ignored.sort_unstable();
             }
             Kind::Nearest(depth) => {
-                let nearest = self.nearest(native, own, *depth);
+                let nearest = self.nearest(native, own_time, *depth);
                 positives.extend(nearest.iter().map(|&(_, _, time)| Positive { time, gain: 1.0 }));
                 positives.sort_unstable_by_key(|positive| positive.time);
             }
         }
     }
 
-    /// Finds the `depth` nearest columns, `own` left out, by (distance, gallery index), as (distance, gallery
-    /// index, column).
-    fn nearest(&self, distances: &[f64], own: Option<u32>, depth: usize) -> Vec<(f64, u32, u32)> {
+    /// Finds the `depth` nearest columns, `own_time` left out, by (distance, gallery index), as (distance,
+    /// gallery index, column).
+    fn nearest(&self, distances: &[f64], own_time: Option<u32>, depth: usize) -> Vec<(f64, u32, u32)> {
         let mut nearest: Vec<(f64, u32, u32)> = Vec::new();
         let mut farthest = f64::INFINITY;
         for (time, (&distance, &item)) in (0_u32..).zip(distances.iter().zip(&self.items)) {
-            if distance > farthest || Some(time) == own {
+            if distance > farthest || Some(time) == own_time {
                 continue;
             }
             let place = nearest.partition_point(|&(other, index, _)| (other, index) < (distance, item));

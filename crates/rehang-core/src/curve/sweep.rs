@@ -184,9 +184,9 @@ pub(crate) struct Workspace {
     adapted: Vec<u32>,
     /// Places of the native distances of one chunk.
     native: Vec<u32>,
-    /// Moves of one chunk; only the first `found` of them count.
+    /// Moves of one chunk; only the first `move_count` of them count.
     moves: Vec<Move>,
-    found: usize,
+    move_count: usize,
     /// Number of items at each place.
     histogram: Vec<u32>,
     /// Number of right answers that have their present threshold below each place.
@@ -352,12 +352,12 @@ impl Workspace {
         // Most items change nothing. A list that is always written and only sometimes grown needs no jump.
         self.moves.resize(CHUNK + 1, Move::default());
         let (moves, adapted) = (&mut self.moves[..=CHUNK], &self.adapted[start..end]);
-        let mut found = 0;
+        let mut move_count = 0;
         for (offset, (&from, &to)) in adapted.iter().zip(native.iter()).enumerate() {
-            moves[found] = Move { time: (start + offset) as u32, from, to };
-            found += usize::from(from != to);
+            moves[move_count] = Move { time: (start + offset) as u32, from, to };
+            move_count += usize::from(from != to);
         }
-        self.found = found;
+        self.move_count = move_count;
     }
 }
 
@@ -516,10 +516,10 @@ impl State {
         totals: &mut Totals,
     ) {
         let items = query.items.len();
-        let Workspace { moves, found, histogram, active, ranks, weights, gains, .. } = work;
+        let Workspace { moves, move_count, histogram, active, ranks, weights, gains, .. } = work;
         let (histogram, active) = (&mut histogram[..], &active[..]);
         let (ranks, weights) = (&mut ranks[..], &weights[..]);
-        for &Move { time, from, to } in &moves[..*found] {
+        for &Move { time, from, to } in &moves[..*move_count] {
             histogram[from as usize] -= 1;
             histogram[to as usize] += 1;
             let (from, to) = (active[from as usize] as usize, active[to as usize] as usize);
@@ -587,12 +587,12 @@ impl State {
         self.update_head(cut, cuts, &work.ranks, &work.gains, query, depths, totals);
     }
 
-    /// Appends the present values of the query to `kept`, in the order of [`QueryValues`].
-    fn keep(&self, kept: &mut Vec<f32>) {
+    /// Appends the present values of the query to `kept_values`, in the order of [`QueryValues`].
+    fn keep(&self, kept_values: &mut Vec<f32>) {
         let hit = |slot: usize| if self.hits[slot] { 1.0 } else { 0.0 };
         let value = |units: i64| (units as f64 / UNIT) as f32;
-        kept.extend([hit(0), hit(1), value(self.precision)]);
-        kept.extend(self.heads.iter().map(|head| value(head.now)));
+        kept_values.extend([hit(0), hit(1), value(self.precision)]);
+        kept_values.extend(self.heads.iter().map(|head| value(head.now)));
     }
 
     /// Areas of the query's metrics, as of a [`super::line::Line`]. The sums hold the values at the end,

@@ -71,17 +71,17 @@ impl Thresholds {
     /// threshold with the same key is not below.
     #[inline(always)]
     pub(crate) fn place<E: Eight>(&self, distances: &[f64], items: &[u32], places: &mut [u32]) {
-        let (eights, rest) = distances.as_chunks();
-        let whole = eights.len() * LANES;
+        let (eights, remaining) = distances.as_chunks();
+        let eights_end = eights.len() * LANES;
         for ((distances, items), places) in
             eights.iter().zip(items.chunks_exact(LANES)).zip(places.chunks_exact_mut(LANES))
         {
             self.place_eight::<E>(distances, items, places);
         }
-        if !rest.is_empty() {
+        if !remaining.is_empty() {
             let mut last = [0.0; LANES];
-            last[..rest.len()].copy_from_slice(rest);
-            self.place_eight::<E>(&last, &items[whole..], &mut places[whole..]);
+            last[..remaining.len()].copy_from_slice(remaining);
+            self.place_eight::<E>(&last, &items[eights_end..], &mut places[eights_end..]);
         }
     }
 

@@ -161,15 +161,15 @@ impl Command {
             self.answered.store(true, Ordering::Relaxed);
             self.faults.store(0, Ordering::Relaxed);
         }
-        let said = match ended {
+        let piece = match ended {
             Ok(()) => {
                 seat.process = self.persistent.then_some(process);
                 return Ok(None);
             }
             Err(Stop::Fatal(error)) => return Err(error),
-            Err(Stop::Fault(said)) => said,
+            Err(Stop::Fault(piece)) => piece,
         };
-        let reason = self.reason(&said, process);
+        let reason = self.reason(&piece, process);
         let faults = self.faults.fetch_add(1, Ordering::Relaxed) + 1;
         if faults >= FAULTS_WITHOUT_ANSWER_MAX && !self.answered.load(Ordering::Relaxed) {
             return Err(
@@ -186,8 +186,8 @@ impl Command {
         let (mut part_max, mut alone) = (self.batch, 0);
         while answers.len() < inputs.len() {
             let before = answers.len();
-            let rest = &inputs[before..];
-            let part = &rest[..part_max.min(rest.len())];
+            let inputs_left = &inputs[before..];
+            let part = &inputs_left[..part_max.min(inputs_left.len())];
             self.meter.sent(part.len());
             let Some(reason) = self.attempt(&mut seat, part, &mut answers)? else {
                 alone = 0;
@@ -320,8 +320,8 @@ impl Command {
     }
 
     /// Says what went wrong, with the program's last words. Ends the process.
-    fn reason(&self, said: &OutputPiece, process: Process) -> String {
-        let what = match said {
+    fn reason(&self, piece: &OutputPiece, process: Process) -> String {
+        let what = match piece {
             OutputPiece::Bytes(_) | OutputPiece::End => None,
             OutputPiece::Broken(what) => Some(what.clone()),
             OutputPiece::TimedOut => Some(format!(
@@ -357,11 +357,11 @@ impl Encoder for Command {
         let share = inputs.len().div_ceil(self.processes).max(self.batch.min(inputs.len()));
         let parts: Vec<&[Input<'_>]> = inputs.chunks(share).collect();
         let answers: Vec<Result<Vec<Answer>>> = thread::scope(|scope| {
-            let others: Vec<_> = parts[1..].iter().map(|part| scope.spawn(|| self.serve(part))).collect();
+            let workers: Vec<_> = parts[1..].iter().map(|part| scope.spawn(|| self.serve(part))).collect();
             let first = self.serve(parts[0]);
             let panicked = |panic| std::panic::resume_unwind(panic);
             std::iter::once(first)
-                .chain(others.into_iter().map(|other| other.join().unwrap_or_else(panicked)))
+                .chain(workers.into_iter().map(|worker| worker.join().unwrap_or_else(panicked)))
                 .collect()
         });
         Ok(answers.into_iter().collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
@@ -421,9 +421,9 @@ fn request(part: &[Input<'_>]) -> Vec<u8> {
     let mut lines = String::new();
     for (at, input) in part.iter().enumerate() {
         let left = part.len() - 1 - at;
-        let asked = Asked { id: input.id, source: input.source, payload: input.payload, left };
+        let item = Asked { id: input.id, source: input.source, payload: input.payload, left };
         // Text and JSON values can always be written as JSON.
-        lines.push_str(&serde_json::to_string(&asked).unwrap_or_default());
+        lines.push_str(&serde_json::to_string(&item).unwrap_or_default());
         lines.push('\n');
     }
     lines.into_bytes()

@@ -98,7 +98,7 @@ impl Process {
             }
         })?;
         let (input, to_write) = channel();
-        let (said, output_of) = sync_channel(LINES_WAITING_MAX);
+        let (pieces, output_of) = sync_channel(LINES_WAITING_MAX);
         let (words_done, words_end) = channel();
         let words = Arc::new(Mutex::new(VecDeque::new()));
         if let Some(pipe) = child.stdin.take() {
@@ -107,8 +107,8 @@ impl Process {
         if let Some(pipe) = child.stdout.take() {
             let line_bytes_max = launch.line_bytes_max;
             thread::spawn(move || match output {
-                Output::Lines => read_lines(pipe, line_bytes_max, &said),
-                Output::Whole(bytes_max) => read_whole(pipe, bytes_max, &said),
+                Output::Lines => read_lines(pipe, line_bytes_max, &pieces),
+                Output::Whole(bytes_max) => read_whole(pipe, bytes_max, &pieces),
             });
         }
         if let Some(pipe) = child.stderr.take() {
@@ -145,7 +145,7 @@ impl Process {
     /// Waits for the next piece of the output, until a deadline.
     pub(super) fn next(&self, deadline: Instant) -> OutputPiece {
         match self.output.recv_timeout(deadline.saturating_duration_since(rehang_clock::now())) {
-            Ok(said) => said,
+            Ok(piece) => piece,
             Err(RecvTimeoutError::Timeout) => OutputPiece::TimedOut,
             Err(RecvTimeoutError::Disconnected) => OutputPiece::End,
         }
@@ -264,7 +264,7 @@ fn write_all(mut pipe: ChildStdin, to_write: &Receiver<Vec<u8>>) {
     }
 }
 
-fn read_lines(pipe: ChildStdout, line_bytes_max: usize, said: &SyncSender<OutputPiece>) {
+fn read_lines(pipe: ChildStdout, line_bytes_max: usize, pieces: &SyncSender<OutputPiece>) {
     let mut reader = BufReader::new(pipe);
     loop {
         let mut line = Vec::new();
@@ -284,13 +284,13 @@ fn read_lines(pipe: ChildStdout, line_bytes_max: usize, said: &SyncSender<Output
             Err(error) => OutputPiece::Broken(format!("its output cannot be read ({error})")),
         };
         let broken = matches!(message, OutputPiece::Broken(_));
-        if said.send(message).is_err() || broken {
+        if pieces.send(message).is_err() || broken {
             return;
         }
     }
 }
 
-fn read_whole(pipe: ChildStdout, bytes_max: usize, said: &SyncSender<OutputPiece>) {
+fn read_whole(pipe: ChildStdout, bytes_max: usize, pieces: &SyncSender<OutputPiece>) {
     let mut bytes = Vec::new();
     let message = match pipe.take(bytes_max as u64 + 1).read_to_end(&mut bytes) {
         Ok(_) if bytes.len() > bytes_max => {
@@ -301,7 +301,7 @@ fn read_whole(pipe: ChildStdout, bytes_max: usize, said: &SyncSender<OutputPiece
         Err(error) => OutputPiece::Broken(format!("its output cannot be read ({error})")),
     };
     // The receiver is gone once the process is given up.
-    let _ = said.send(message);
+    let _ = pieces.send(message);
 }
 
 fn listen(pipe: ChildStderr, words: &Mutex<VecDeque<String>>) {

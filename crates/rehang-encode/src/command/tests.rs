@@ -463,28 +463,31 @@ fn a_program_that_becomes_another_model_is_found() {
         fs_err::write(folder.path().join("encode.sh"), format!("{LOOP}\n{drift}\ndone")).unwrap();
         let config = CommandConfig { revision, ..config(&["sh", "encode.sh"]) };
         let encoder = crate::open(&EncoderConfig::Command(config), &space(), folder.path()).unwrap();
-        let (mut given, mut said) = (0, None);
+        let (mut answer_count, mut message) = (0, None);
         let mut receipts = Vec::new();
         for part in inputs.chunks(64) {
             match encoder.encode(part) {
-                Ok(answers) if said.is_none() => {
-                    given += answers.len();
+                Ok(answers) if message.is_none() => {
+                    answer_count += answers.len();
                     receipts.push(encoder.receipt());
                 }
-                Ok(_) => panic!("it went on after {said:?}"),
+                Ok(_) => panic!("it went on after {message:?}"),
                 Err(error) => {
                     assert!(
                         error.is_conflict()
                             && error.to_string().contains("since the last comparison is not used"),
                         "{error}"
                     );
-                    said.get_or_insert(error.to_string());
+                    message.get_or_insert(error.to_string());
                 }
             }
         }
-        assert_eq!(said.is_some(), is_found, "{said:?}");
+        assert_eq!(message.is_some(), is_found, "{message:?}");
         // One item is embedded again after every 128, and the vectors of the call before it are thrown away.
-        assert_eq!((given, encoder.spent().items), if is_found { (320, 384 + 3 + 2) } else { (600, 600) });
+        assert_eq!(
+            (answer_count, encoder.spent().items),
+            if is_found { (320, 384 + 3 + 2) } else { (600, 600) }
+        );
         // The encoder handed out the vectors of the call of text 300, and does not vouch for them.
         let vouched = receipts.iter().filter(|receipt| encoder.is_vouched_for(**receipt)).count();
         assert_eq!(vouched * 64, if is_found { 256 } else { 640 });

@@ -164,10 +164,10 @@ impl HttpConfig {
     pub fn items_of_budgets(&self, tokens_per_item: f64, spent: Spent) -> Option<u64> {
         let money_per_item = self.money(tokens_per_item).unwrap_or(0.0);
         let spent_money = self.money(spent.tokens as f64).unwrap_or(0.0);
-        let left = |budget: u64, spent: u64| budget.saturating_sub(spent) as f64;
+        let budget_left = |budget: u64, spent: u64| budget.saturating_sub(spent) as f64;
         [
-            self.budget_items.map(|items| left(items, spent.items)),
-            self.budget_tokens.map(|tokens| left(tokens, spent.tokens) / tokens_per_item.max(1.0)),
+            self.budget_items.map(|items| budget_left(items, spent.items)),
+            self.budget_tokens.map(|tokens| budget_left(tokens, spent.tokens) / tokens_per_item.max(1.0)),
             self.budget_money
                 .filter(|_| money_per_item > 0.0)
                 .map(|money| (money - spent_money).max(0.0) / money_per_item),

@@ -220,11 +220,11 @@ pub(super) fn message<'a>(body: &[u8], secrets: impl IntoIterator<Item = &'a str
     const SHOWN_MAX: usize = 300;
     let json: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
     // Gemini puts its errors into a list.
-    let said = ["/error/message", "/0/error/message", "/message", "/detail", "/error"]
+    let text = ["/error/message", "/0/error/message", "/message", "/detail", "/error"]
         .iter()
         .find_map(|path| json.pointer(path)?.as_str())
         .map_or_else(|| String::from_utf8_lossy(body).into_owned(), str::to_string);
-    let mut line = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     // Secrets are replaced before the line is cut, which could leave most of one.
     for secret in secrets {
         line = line.replace(secret, "(the key)");
@@ -242,11 +242,11 @@ pub(super) fn message<'a>(body: &[u8], secrets: impl IntoIterator<Item = &'a str
 /// It is a smaller number beside words about batches or beside the count of the texts, in a reason that
 /// begins with the status.
 pub(super) fn most_texts(reason: &str, texts: usize) -> Option<usize> {
-    let said = reason.split_once("status ").map_or(reason, |(_, said)| said.get(3..).unwrap_or_default());
+    let words = reason.split_once("status ").map_or(reason, |(_, after)| after.get(3..).unwrap_or_default());
     // A limit of tokens is none of texts, and a number in one word with letters is a part of a name:
     // text-embedding-3-small.
-    let said = said.to_lowercase();
-    said.split(". ").filter(|sentence| !sentence.contains("token")).find_map(|sentence| {
+    let words = words.to_lowercase();
+    words.split(". ").filter(|sentence| !sentence.contains("token")).find_map(|sentence| {
         let word =
             |word: &str| word.trim_matches(|letter: char| !letter.is_alphanumeric()).parse::<usize>().ok();
         let numbers = || sentence.split([' ', '=', ',']).filter_map(word);
@@ -267,20 +267,21 @@ pub(super) fn wait_in(body: &[u8]) -> Option<Duration> {
     if let Some(delay) = delays.next() {
         return Some(delay);
     }
-    let said = String::from_utf8_lossy(body).to_lowercase();
+    let text = String::from_utf8_lossy(body).to_lowercase();
     let words = ["again in ", "retry in ", "retry after ", "again after ", "wait for ", "wait "];
-    words.iter().find_map(|words| duration_in(said.split_once(words)?.1.trim_start()))
+    words.iter().find_map(|words| duration_in(text.split_once(words)?.1.trim_start()))
 }
 
 /// Reads a time at the beginning of a text: `20s`, `1m20.5s`, `250ms`, `30 seconds`, `2 minutes`; a number
 /// alone is seconds.
 fn duration_in(text: &str) -> Option<Duration> {
-    let (mut seconds, mut rest, mut parts) = (0.0, text, 0);
+    let (mut seconds, mut text_left, mut parts) = (0.0, text, 0);
     loop {
-        let digits =
-            rest.find(|letter: char| !(letter.is_ascii_digit() || letter == '.')).unwrap_or(rest.len());
-        let Ok(number) = rest[..digits].trim_end_matches('.').parse::<f64>() else { break };
-        let after = rest[digits..].trim_start();
+        let digits = text_left
+            .find(|letter: char| !(letter.is_ascii_digit() || letter == '.'))
+            .unwrap_or(text_left.len());
+        let Ok(number) = text_left[..digits].trim_end_matches('.').parse::<f64>() else { break };
+        let after = text_left[digits..].trim_start();
         let letters = after.find(|letter: char| !letter.is_ascii_alphabetic()).unwrap_or(after.len());
         let (unit, is_known) = match &after[..letters] {
             "ms" | "milliseconds" | "millisecond" => (0.001, true),
@@ -294,17 +295,17 @@ fn duration_in(text: &str) -> Option<Duration> {
         if !is_known {
             break;
         }
-        rest = &after[letters..];
+        text_left = &after[letters..];
     }
     if parts == 0 { None } else { Duration::try_from_secs_f64(seconds).ok() }
 }
 
 /// Whether a refusal with status 400 is of the key, as Gemini's is.
 pub(super) fn is_key_wrong(body: &[u8]) -> bool {
-    let said = String::from_utf8_lossy(body).to_lowercase();
+    let text = String::from_utf8_lossy(body).to_lowercase();
     ["api_key_invalid", "api key not valid", "invalid api key", "incorrect api key"]
         .iter()
-        .any(|words| said.contains(words))
+        .any(|words| text.contains(words))
 }
 
 /// Whether a refusal with status 429 means that the account is empty, which no wait changes.
@@ -347,19 +348,19 @@ mod tests {
             (r#"{"data":[{"index":0,"embedding":[1]},{"index":2,"embedding":[1]}]}"#, "input 2 of 2"),
         ] {
             let error = read(body.as_bytes(), 2).unwrap_err();
-            assert!(matches!(&error, Unread::Broken(said) if said.contains(reason)), "{body}: {error:?}");
+            assert!(matches!(&error, Unread::Broken(words) if words.contains(reason)), "{body}: {error:?}");
         }
     }
 
     #[test]
     fn vectors_are_read_in_the_forms_that_services_give_them() {
-        let both = Ok(Answer { vectors: vec![vec![1.0, -2.5], vec![0.0, 3.0]], tokens: None });
+        let expected = Ok(Answer { vectors: vec![vec![1.0, -2.5], vec![0.0, 3.0]], tokens: None });
         for body in [
             r#"{"data":[{"embedding":"AACAPwAAIMA="},{"embedding":"AAAAAAAAQEA="}]}"#,
             r#"{"data":[{"index":1,"embedding":[[0,3]]},{"index":0,"embedding":[[1,-2.5]]}]}"#,
             r#"{"model":"m","embeddings":[[1,-2.5],[0,3]]}"#,
         ] {
-            assert_eq!(read(body.as_bytes(), 2), both, "{body}");
+            assert_eq!(read(body.as_bytes(), 2), expected, "{body}");
         }
         let counted = br#"{"embeddings":[[1]],"prompt_eval_count":7}"#;
         assert_eq!(read(counted, 1).unwrap().tokens, Some(7));
@@ -411,7 +412,7 @@ mod tests {
     #[test]
     fn waits_are_read_in_the_words_of_services() {
         let seconds = |body: &str| wait_in(body.as_bytes()).map(|wait| wait.as_secs_f64());
-        for (said, wait) in [
+        for (words, wait) in [
             (
                 "Rate limit reached for m on requests per min (RPM): Limit 10. Please try again in 42s.",
                 Some(42.0),
@@ -424,7 +425,7 @@ mod tests {
             ("You may try again in a moment; limit 10", None),
             ("status 429 it is", None),
         ] {
-            assert_eq!(seconds(&format!("{{\"error\": {{\"message\": \"{said}\"}}}}")), wait, "{said}");
+            assert_eq!(seconds(&format!("{{\"error\": {{\"message\": \"{words}\"}}}}")), wait, "{words}");
         }
         let gemini = r#"[{"error": {"code": 429, "message": "You exceeded your current quota", "details": [{"@type": "QuotaFailure"}, {"retryDelay": "23s"}]}}]"#;
         assert_eq!(seconds(gemini), Some(23.0));
@@ -445,7 +446,7 @@ mod tests {
             (r#"{"embeddings":{"float":[[1]]}}"#, "another form"),
         ] {
             let error = read(body.as_bytes(), 1).unwrap_err();
-            assert!(matches!(&error, Unread::Form(said) if said.contains(reason)), "{body}: {error:?}");
+            assert!(matches!(&error, Unread::Form(words) if words.contains(reason)), "{body}: {error:?}");
         }
     }
 
@@ -462,8 +463,8 @@ mod tests {
     fn a_key_is_hidden_wherever_the_line_is_cut() {
         let key = "sk-abcdefghijklmnopqrstuvwxyz";
         for before in 0..400 {
-            let said = message(format!("{}{key} is wrong", "x".repeat(before)).as_bytes(), Some(key));
-            assert!(!said.contains("sk-"), "{said}");
+            let line = message(format!("{}{key} is wrong", "x".repeat(before)).as_bytes(), Some(key));
+            assert!(!line.contains("sk-"), "{line}");
         }
     }
 

@@ -103,9 +103,13 @@ impl Batches {
         Id::from_be_bytes(hash.first_chunk().copied().unwrap_or_default())
     }
 
-    fn shown(&self, own: &str) -> String {
+    fn shown(&self, own_name: &str) -> String {
         let state = lock(&self.state);
-        state.batches.get(own).and_then(|batch| batch.sent.batch.clone()).unwrap_or_else(|| own.to_owned())
+        state
+            .batches
+            .get(own_name)
+            .and_then(|batch| batch.sent.batch.clone())
+            .unwrap_or_else(|| own_name.to_owned())
     }
 }
 
@@ -165,10 +169,10 @@ impl Call<'_> {
                 continue;
             }
             let came = self.wait_for_any(&held)?;
-            for (own, came) in &came {
-                self.compare_with_direct(own, &held[own])
-                    .map_err(|error| error.context(format!("batch {}", batches.shown(own))))?;
-                self.take_answers(own, &held[own])?;
+            for (own_name, came) in &came {
+                self.compare_with_direct(own_name, &held[own_name])
+                    .map_err(|error| error.context(format!("batch {}", batches.shown(own_name))))?;
+                self.take_answers(own_name, &held[own_name])?;
                 if came.is_cancelled {
                     lock(&http.stopped).get_or_insert_with(|| http.unavailable(came.why.clone()));
                 }
@@ -202,8 +206,8 @@ impl Call<'_> {
         let state = lock(&self.batches.state);
         let mut held = Held::new();
         for (place, id) in self.ids.iter().enumerate().filter(|(place, _)| self.answers[*place].is_none()) {
-            if let Some(own) = state.of_text.get(id) {
-                held.entry(Arc::clone(own)).or_default().push(place);
+            if let Some(own_name) = state.of_text.get(id) {
+                held.entry(Arc::clone(own_name)).or_default().push(place);
             }
         }
         held
@@ -215,9 +219,9 @@ impl Call<'_> {
         let mut heard = http.clock.now();
         let outcome = 'waiting: loop {
             let mut over = Vec::new();
-            for (own, places) in held {
-                match self.poll(own, places, &mut heard) {
-                    Ok(came) => over.extend(came.map(|came| (Arc::clone(own), came))),
+            for (own_name, places) in held {
+                match self.poll(own_name, places, &mut heard) {
+                    Ok(came) => over.extend(came.map(|came| (Arc::clone(own_name), came))),
                     // Answers that are there already are handed out first.
                     Err(_) if !over.is_empty() => break,
                     Err(error) => break 'waiting Err(error),
@@ -230,16 +234,16 @@ impl Call<'_> {
                 break Err(error);
             }
         };
-        lock(&batches.state).awaited.retain(|own, _| !held.contains_key(own));
+        lock(&batches.state).awaited.retain(|own_name, _| !held.contains_key(own_name));
         outcome
     }
 
     /// Asks how far a batch is, unless its answers are here; reads them where it is over.
-    fn poll(&self, own: &Arc<str>, places: &[usize], heard: &mut Duration) -> Result<Option<BatchEnd>> {
+    fn poll(&self, own_name: &Arc<str>, places: &[usize], heard: &mut Duration) -> Result<Option<BatchEnd>> {
         let (http, batches) = (self.http, self.batches);
         let (name, is_own) = {
             let state = lock(&batches.state);
-            let Some(batch) = state.batches.get(own) else { return Ok(Some(BatchEnd::default())) };
+            let Some(batch) = state.batches.get(own_name) else { return Ok(Some(BatchEnd::default())) };
             let is_here = |answers: &HashMap<Id, Answer>| {
                 places.iter().any(|&place| answers.contains_key(&self.ids[place]))
             };
@@ -249,14 +253,16 @@ impl Call<'_> {
                 stage => (batch.sent.batch.clone(), matches!(stage, Stage::Own)),
             }
         };
-        http.take_over(batches, own)?;
-        let Some(name) = name.map_or_else(|| http.find_created(batches, own), |name| Ok(Some(name)))? else {
-            http.drop_sent(batches, own)?;
+        http.take_over(batches, own_name)?;
+        let Some(name) =
+            name.map_or_else(|| http.find_created(batches, own_name), |name| Ok(Some(name)))?
+        else {
+            http.drop_sent(batches, own_name)?;
             return Ok(Some(BatchEnd::default()));
         };
-        let there: ServiceBatch = match http.ask_at("GET", &format!("/batches/{name}"), None)? {
+        let service_batch: ServiceBatch = match http.ask_at("GET", &format!("/batches/{name}"), None)? {
             Reply::Good(mut response) => match json_of(&mut response) {
-                Ok(there) => there,
+                Ok(service_batch) => service_batch,
                 Err(error) => {
                     return http.tolerate_silence(
                         batches,
@@ -268,7 +274,7 @@ impl Call<'_> {
             Reply::Refused(_, reason) if !is_own => {
                 let place = format!(
                     "the service of this key ({reason}); its texts are paid for, and are not sent again while {} is there",
-                    batches.path(own).display()
+                    batches.path(own_name).display()
                 );
                 return Err(Error::not_found("batch", &name, place));
             }
@@ -280,11 +286,14 @@ impl Call<'_> {
         };
         {
             let mut state = lock(&batches.state);
-            let texts = state.batches.get(own).map_or(0, |batch| batch.sent.texts.len() as u64);
-            state.awaited.insert(Arc::clone(own), (there.count("completed") + there.count("failed"), texts));
+            let texts = state.batches.get(own_name).map_or(0, |batch| batch.sent.texts.len() as u64);
+            state.awaited.insert(
+                Arc::clone(own_name),
+                (service_batch.count("completed") + service_batch.count("failed"), texts),
+            );
         }
-        if there.is_over() {
-            return http.collect(batches, own, &there, *heard);
+        if service_batch.is_over() {
+            return http.collect(batches, own_name, &service_batch, *heard);
         }
         *heard = http.clock.now();
         Ok(None)

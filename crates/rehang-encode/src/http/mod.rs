@@ -93,7 +93,7 @@ pub(crate) struct Http {
     backoff: Backoff,
     meter: Meter,
     /// Amount that others have used of the same budgets.
-    others: Mutex<Spent>,
+    spent_by_others: Mutex<Spent>,
     /// Semaphore that lets as many requests be under way as may be.
     slots: Semaphore,
     /// Number of requests that may be under way by now: half as many after a time-out.
@@ -226,8 +226,9 @@ impl Http {
                 "an address with https://, since the key can be read on its way to this one; plain_http = true sends it all the same",
             ));
         }
-        let own = OwnRoots { key: "[encoder] root_certificates", file: config.root_certificates.as_deref() };
-        let connection = Connection::to(&url, &own, &variable)?;
+        let own_roots =
+            OwnRoots { key: "[encoder] root_certificates", file: config.root_certificates.as_deref() };
+        let connection = Connection::to(&url, &own_roots, &variable)?;
         let agent = Agent::config_builder()
             .http_status_as_error(false)
             .max_redirects(0)
@@ -251,7 +252,7 @@ impl Http {
             pace: Pace::new(config.requests_per_minute, config.tokens_per_minute),
             backoff: Backoff::new(config.seed),
             meter: Meter::default(),
-            others: Mutex::default(),
+            spent_by_others: Mutex::default(),
             slots: Semaphore::new(config.concurrency),
             lanes: AtomicUsize::new(config.concurrency),
             served: AtomicU64::new(0),
@@ -269,8 +270,9 @@ impl Http {
     /// Embeds the texts of one request, which becomes several where the service refuses it or fails at it,
     /// where it takes fewer, or the budget ends.
     ///
-    /// `known` is what the service said when it broke at a request that these texts were a part of. Where the
-    /// request `is_last`, the service is compared with itself in it: no call may follow that does so.
+    /// `earlier_reason` is what the service said when it broke at a request that these texts were a part of.
+    /// Where the request `is_last`, the service is compared with itself in it: no call may follow that does
+    /// so.
     ///
     /// # Errors
     ///
@@ -279,23 +281,23 @@ impl Http {
         &self,
         inputs: &[Input<'_>],
         answers: &mut [Option<Answer>],
-        known: Option<&str>,
+        earlier_reason: Option<&str>,
         is_last: bool,
     ) -> Result<()> {
         let seats = self.seats();
         if inputs.len() > seats && !lock(&self.ceiling).is_try(inputs.len()) {
-            return self.embed_parts(seats, inputs, answers, known, is_last);
+            return self.embed_parts(seats, inputs, answers, earlier_reason, is_last);
         }
         // Alone, a peculiar text spoils no request for others.
         if inputs.len() > 1
             && !self.takes_peculiar.load(Ordering::Relaxed)
             && let Some(place) = inputs.iter().position(|input| peculiar(input.source).is_some())
         {
-            return self.embed_parts(place.max(1), inputs, answers, known, is_last);
+            return self.embed_parts(place.max(1), inputs, answers, earlier_reason, is_last);
         }
         // Halves tell more than the same request again. One text that is found in this way is asked for once
         // more, and one that came alone as often as any.
-        let breaks = match (inputs.len(), known) {
+        let breaks = match (inputs.len(), earlier_reason) {
             (1, None) => usize::MAX,
             (1, Some(_)) => 2,
             _ => 1,
@@ -325,8 +327,8 @@ impl Http {
             }
             Ended::Short(count) => {
                 let (now, later) = answers.split_at_mut(count);
-                self.embed(&inputs[..count], now, known, true)?;
-                self.embed(&inputs[count..], later, known, is_last)
+                self.embed(&inputs[..count], now, earlier_reason, true)?;
+                self.embed(&inputs[count..], later, earlier_reason, is_last)
             }
             Ended::Refused(reason) => {
                 if self.served.load(Ordering::Relaxed) == 0 {
@@ -343,7 +345,7 @@ impl Http {
                 // Or there are too many texts, and the service may say how many it takes.
                 let part = answer::most_texts(&reason, inputs.len()).unwrap_or(inputs.len().div_ceil(2));
                 for (inputs, answers) in inputs.chunks(part).zip(answers.chunks_mut(part)) {
-                    self.embed(inputs, answers, known, is_last)?;
+                    self.embed(inputs, answers, earlier_reason, is_last)?;
                 }
                 let all_taken = answers.iter().all(|answer| matches!(answer, Some(Ok(_))));
                 // No text spoiled the request: there were too many of them. Where the service has taken so
@@ -365,9 +367,9 @@ impl Http {
                 // The service is well and fails at this request each time: some text brings it down, and is
                 // looked for in the same way.
                 if inputs.len() > 1 {
-                    return self.embed_parts(inputs.len() / 2, inputs, answers, known, is_last);
+                    return self.embed_parts(inputs.len() / 2, inputs, answers, earlier_reason, is_last);
                 }
-                if was_away && known.is_none() {
+                if was_away && earlier_reason.is_none() {
                     // The failure may have been no fault of the text.
                     return self.embed(inputs, answers, Some(&reason), is_last);
                 }
@@ -381,7 +383,7 @@ impl Http {
                 // A slow service gets through smaller requests, and through none that it is sent again and
                 // again.
                 let part = inputs.len() / 2;
-                self.embed_parts(part, inputs, answers, known, is_last)?;
+                self.embed_parts(part, inputs, answers, earlier_reason, is_last)?;
                 // Where one text hangs the service, requests of the others need not become smaller.
                 if answers.iter().all(|answer| matches!(answer, Some(Ok(_)))) {
                     lock(&self.ceiling).refused(inputs.len(), inputs.len() - part);
@@ -389,7 +391,7 @@ impl Http {
                 Ok(())
             }
             Ended::Broke { reason, others_served } => {
-                if known != Some(&reason) && !others_served && !self.serves_anybody()? {
+                if earlier_reason != Some(&reason) && !others_served && !self.serves_anybody()? {
                     return Err(self.unavailable(reason));
                 }
                 if let [input] = inputs {
@@ -420,12 +422,12 @@ impl Http {
         count: usize,
         inputs: &[Input<'_>],
         answers: &mut [Option<Answer>],
-        known: Option<&str>,
+        earlier_reason: Option<&str>,
         is_last: bool,
     ) -> Result<()> {
         let (left, right) = answers.split_at_mut(count);
-        self.embed(&inputs[..count], left, known, false)?;
-        self.embed(&inputs[count..], right, known, is_last)
+        self.embed(&inputs[..count], left, earlier_reason, false)?;
+        self.embed(&inputs[count..], right, earlier_reason, is_last)
     }
 
     /// Sends a request as [`Self::insist`] does, with a rider where one is due. Gives whether the service was
@@ -468,14 +470,14 @@ impl Http {
     ) -> Result<(Ended, bool)> {
         let texts_served = self.texts_served.load(Ordering::Relaxed);
         let beginning = question.as_ref().map(|(_, beginning)| *beginning);
-        let known = turn.known.input();
-        let all: Vec<Input<'_>> = inputs.iter().copied().chain(beginning).chain([known]).collect();
+        let known_input = turn.known.input();
+        let all: Vec<Input<'_>> = inputs.iter().copied().chain(beginning).chain([known_input]).collect();
         match self.insist(&all, breaks)? {
             Ended::Vectors(mut vectors) => {
                 let is_compared = self.expect_itself(turn, vectors.pop().unwrap_or_default())?;
                 if let Some((place, beginning)) = question {
-                    let of_beginning = vectors.pop().unwrap_or_default();
-                    self.take_in(beginning.source, &vectors[place], &of_beginning);
+                    let beginning_vector = vectors.pop().unwrap_or_default();
+                    self.take_in(beginning.source, &vectors[place], &beginning_vector);
                 }
                 Ok((Ended::Vectors(vectors), is_compared))
             }
@@ -515,8 +517,8 @@ impl Http {
         if budget_items.is_none() && budget_tokens.is_none() && budget_money.is_none() {
             return false;
         }
-        let Some(known) = self.rider.known() else { return false };
-        let all: Vec<Input<'_>> = inputs.iter().copied().chain([known.input()]).collect();
+        let Some(known_text) = self.rider.known() else { return false };
+        let all: Vec<Input<'_>> = inputs.iter().copied().chain([known_text.input()]).collect();
         let Ok((count, tokens)) = self.reserve(&all) else { return true };
         self.unreserve(count, tokens);
         count < all.len()
@@ -538,22 +540,22 @@ impl Http {
     }
 
     /// Takes in what the vector of a text's beginning says of how far the service reads.
-    fn take_in(&self, beginning: &str, whole: &[f32], of_beginning: &[f32]) {
+    fn take_in(&self, beginning: &str, text_vector: &[f32], beginning_vector: &[f32]) {
         let mut reading = lock(&self.reading);
-        if whole.len() != of_beginning.len() || norm(whole) == 0.0 {
+        if text_vector.len() != beginning_vector.len() || norm(text_vector) == 0.0 {
             return reading.unanswered();
         }
-        let is_same = difference(self.check.space().distance, whole, of_beginning) <= SAME;
+        let is_same = difference(self.check.space().distance, text_vector, beginning_vector) <= SAME;
         reading.answered(beginning.chars().count(), is_same);
     }
 
     /// Asks for the vector that the service gives a known text now; `None` where it gives none. A text that
     /// it does not take any more is given up.
-    fn vector_of(&self, known: &Arc<Known>) -> Result<Option<Vec<f32>>> {
-        match self.insist(&[known.input()], usize::MAX) {
+    fn vector_of(&self, known_text: &Arc<Known>) -> Result<Option<Vec<f32>>> {
+        match self.insist(&[known_text.input()], usize::MAX) {
             Ok(Ended::Vectors(mut vectors)) => Ok(vectors.pop()),
             Ok(Ended::Refused(_) | Ended::Broke { .. }) => {
-                self.rider.forget(known);
+                self.rider.forget(known_text);
                 Ok(None)
             }
             Ok(_) => Ok(None),
@@ -584,8 +586,8 @@ impl Http {
 
     /// Asks for the vector of a known text after an interruption, when nothing waits any more: one request,
     /// at once.
-    fn vector_at_once(&self, known: &Arc<Known>) -> Result<Option<Vec<f32>>> {
-        let input = [known.input()];
+    fn vector_at_once(&self, known_text: &Arc<Known>) -> Result<Option<Vec<f32>>> {
+        let input = [known_text.input()];
         let (_, tokens) = self.reserve(&input)?;
         let turn = self.slots.acquire();
         Ok(match self.send(&input, self.options(), tokens, turn)? {
@@ -808,11 +810,11 @@ impl Http {
     /// Fails where the service wants to be left alone for long, also where another request was told so. A run
     /// that is told to come back in an hour ends instead of standing still.
     fn expect_no_long_pause(&self) -> Result<()> {
-        let left = self.pace.paused_until().saturating_sub(self.clock.now());
-        if left <= RETRY_AFTER_MAX {
+        let pause_left = self.pace.paused_until().saturating_sub(self.clock.now());
+        if pause_left <= RETRY_AFTER_MAX {
             return Ok(());
         }
-        Err(self.unavailable(format!("it asked to be left alone for {} s more", left.as_secs())))
+        Err(self.unavailable(format!("it asked to be left alone for {} s more", pause_left.as_secs())))
     }
 
     /// Sends one request of texts whose tokens are reserved.
@@ -867,11 +869,11 @@ impl Http {
             Err(error) => Err(Unread::Broken(format!("its answer broke off ({error})"))),
         };
         if let (Err(_), Ok(body)) = (&read, &body)
-            && let Some((code, said)) = answer::error_in(body, self.secrets.iter().map(String::as_str))
+            && let Some((code, message)) = answer::error_in(body, self.secrets.iter().map(String::as_str))
         {
             let wait = answer::wait_in(body);
             let Some(code @ 400..=599) = code else {
-                return Ok(Outcome::Again { reason: format!("it gave no vectors: {said}"), wait });
+                return Ok(Outcome::Again { reason: format!("it gave no vectors: {message}"), wait });
             };
             // The code in the body is the status that the answer should have had.
             self.take_back(code, inputs.len(), reserved);
@@ -1060,13 +1062,13 @@ impl Http {
     /// [`ErrorKind::BudgetSpent`] where there is no room for one.
     fn reserve(&self, inputs: &[Input<'_>]) -> Result<(usize, u64)> {
         let price = self.config.price();
-        let others = *lock(&self.others);
+        let spent_by_others = *lock(&self.spent_by_others);
         let mut spent = self.meter.lock();
         let (mut count, mut tokens) = (0, 0);
         for input in inputs {
             let more = tokens + self.config.tokens(input.source);
-            let items_after = others.items + spent.items + count as u64 + 1;
-            let tokens_after = others.tokens + spent.tokens + more;
+            let items_after = spent_by_others.items + spent.items + count as u64 + 1;
+            let tokens_after = spent_by_others.tokens + spent.tokens + more;
             let over = [
                 ("budget_items", self.config.budget_items.is_some_and(|limit| items_after > limit)),
                 ("budget_tokens", self.config.budget_tokens.is_some_and(|limit| tokens_after > limit)),
@@ -1084,9 +1086,9 @@ impl Http {
                     format!(
                         "{key} has no room for another item ({} items, {} tokens and {:.4} in money are spent); \
                          raise it to go on",
-                        others.items + spent.items,
-                        others.tokens + spent.tokens,
-                        (others.tokens + spent.tokens) as f64 * price
+                        spent_by_others.items + spent.items,
+                        spent_by_others.tokens + spent.tokens,
+                        (spent_by_others.tokens + spent.tokens) as f64 * price
                     ),
                 ));
             }
@@ -1302,7 +1304,7 @@ impl Encoder for Http {
                 },
             };
             // A text that is not taken any more is given up, and the next one asked for.
-            let is_given_up = || self.rider.known().is_none_or(|known| !Arc::ptr_eq(&known, &turn.known));
+            let is_given_up = || self.rider.known().is_none_or(|text| !Arc::ptr_eq(&text, &turn.known));
             let is_compared = vector.map_or(Ok(false), |vector| self.expect_itself(&turn, vector));
             if !is_compared.inspect_err(|error| *lock(&self.stopped) = Some(error.clone()))? && !is_given_up()
             {
@@ -1318,7 +1320,7 @@ impl Encoder for Http {
     }
 
     fn note_others(&self, spent: Spent) {
-        *lock(&self.others) = spent;
+        *lock(&self.spent_by_others) = spent;
         if let Some(batches) = &self.batches {
             self.note_told(batches);
         }
@@ -1505,18 +1507,18 @@ fn endpoint(url: &str) -> Result<String> {
     let last = path.rsplit('/').next().unwrap_or_default();
     let is_version = last
         .strip_prefix('v')
-        .is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|it| it.is_ascii_digit()));
-    let mut whole = path.to_string();
+        .is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()));
+    let mut full_url = path.to_string();
     if is_version {
-        whole.push_str("/embeddings");
+        full_url.push_str("/embeddings");
     } else if last != "embeddings" && !url_of_ollama(path) {
-        whole.push_str("/v1/embeddings");
+        full_url.push_str("/v1/embeddings");
     }
     if let Some(query) = query {
-        whole.push('?');
-        whole.push_str(query);
+        full_url.push('?');
+        full_url.push_str(query);
     }
-    Ok(whole)
+    Ok(full_url)
 }
 
 /// Shows an address without the values of its query, which may be keys.

@@ -57,12 +57,12 @@ fn texts_become_vectors_in_order() {
     });
     assert_eq!(embed(&http, &DIGITS).unwrap(), right(&DIGITS));
     assert_eq!(embed(&http, &[]).unwrap(), []);
-    let seen = stub.seen();
-    assert_eq!(seen.len(), 3);
-    assert_eq!(seen[0].path, "/v1/embeddings");
-    assert_eq!(seen[0].authorization.as_deref(), Some("Bearer sk-secret"));
+    let requests = stub.seen();
+    assert_eq!(requests.len(), 3);
+    assert_eq!(requests[0].path, "/v1/embeddings");
+    assert_eq!(requests[0].authorization.as_deref(), Some("Bearer sk-secret"));
     assert_eq!(
-        seen[0].body,
+        requests[0].body,
         json!({"model": "m", "input": ["0", "1", "2", "3"], "encoding_format": "float", "dimensions": 2})
     );
     assert_eq!(http.spent(), Spent { items: 10, tokens: 10, money: 0.0 });
@@ -118,8 +118,8 @@ fn what_is_for_queries_only_changes_no_fingerprint() {
     let plain = "706e17e53d20cf36b5836fd2ad606a0a";
     assert_eq!(fingerprint(json!({})), plain);
     assert_eq!(fingerprint(json!({"query_prefix": "query: ", "query_input_type": "query"})), plain);
-    let others = [json!({"prefix": "document"}), json!({"input_type": "document"})].map(fingerprint);
-    assert!(others[0] != plain && others[1] != plain && others[0] != others[1]);
+    let changed = [json!({"prefix": "document"}), json!({"input_type": "document"})].map(fingerprint);
+    assert!(changed[0] != plain && changed[1] != plain && changed[0] != changed[1]);
 }
 
 #[test]
@@ -184,8 +184,8 @@ fn an_outage_fails_no_item_also_where_a_request_has_one_text() {
         assert_eq!(answers[..served], right(&DIGITS[..served]), "what is paid for is handed out");
         assert!(answers[served..].iter().all(|answer| matches!(answer, Err(ItemFailure::Untried(_)))));
         let error = embed(&http, &DIGITS[..1]).unwrap_err();
-        let said = error.to_string();
-        assert!(error.is_retryable() && said.contains(&format!("status {code}")), "{said}");
+        let message = error.to_string();
+        assert!(error.is_retryable() && message.contains(&format!("status {code}")), "{message}");
     }
 }
 
@@ -195,8 +195,8 @@ fn the_text_that_brings_the_service_down_is_found() {
     let bad: [fn() -> Reply; 3] = [|| status(500), || Reply::Close, || Reply::Body("{}".into())];
     for (batch, concurrency) in [(8, 1), (8, 3), (3, 1), (1, 1)] {
         for bad in bad {
-            let stub = Stub::start(move |_, seen| {
-                if seen.texts().iter().any(|text| text == "poison") { bad() } else { Reply::Good }
+            let stub = Stub::start(move |_, request| {
+                if request.texts().iter().any(|text| text == "poison") { bad() } else { Reply::Good }
             });
             let (http, _) = open(&stub, |config| (config.batch, config.concurrency) = (batch, concurrency));
             let answers = embed(&http, &texts).unwrap();
@@ -274,11 +274,11 @@ fn a_limit_by_the_minute_is_waited_out_and_kept() {
             return Reply::Good;
         }
         refusals.fetch_add(1, Ordering::Relaxed);
-        let left = 60.0 - time.now().saturating_sub(window.0).as_secs_f64();
-        let said = format!(
-            "Rate limit reached on requests per min (RPM): Limit 10. Please try again in {left:.1}s."
+        let seconds_left = 60.0 - time.now().saturating_sub(window.0).as_secs_f64();
+        let message = format!(
+            "Rate limit reached on requests per min (RPM): Limit 10. Please try again in {seconds_left:.1}s."
         );
-        Reply::Status(429, Vec::new(), json!({"error": {"message": said, "type": "requests"}}).to_string())
+        Reply::Status(429, Vec::new(), json!({"error": {"message": message, "type": "requests"}}).to_string())
     });
     let http =
         Http::with(&config(&stub.url), &space(), Arc::clone(&clock) as Arc<dyn Clock>, |_| None).unwrap();
@@ -297,12 +297,12 @@ fn a_service_that_is_slow_for_its_batches_gets_smaller_ones() {
     let texts: Vec<String> = (0..300).map(|number| number.to_string()).collect();
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
     for poisoned in [false, true] {
-        let stub = Stub::start(move |_, seen| {
-            if poisoned && seen.texts().iter().any(|text| text == "7") {
+        let stub = Stub::start(move |_, request| {
+            if poisoned && request.texts().iter().any(|text| text == "7") {
                 return Reply::Silence;
             }
-            let each = if poisoned { 0 } else { 10 };
-            thread::sleep(Duration::from_millis(each * seen.texts().len() as u64));
+            let ms_per_text = if poisoned { 0 } else { 10 };
+            thread::sleep(Duration::from_millis(ms_per_text * request.texts().len() as u64));
             Reply::Good
         });
         let (http, _) = open(&stub, |config| {
@@ -313,7 +313,7 @@ fn a_service_that_is_slow_for_its_batches_gets_smaller_ones() {
             answers.iter().zip(right(&texts)).map(|(answer, right)| *answer == right).collect();
         assert_eq!(right.iter().filter(|right| !**right).count(), usize::from(poisoned));
         assert!(right[7] != poisoned);
-        let sent: usize = stub.seen().iter().map(|seen| seen.texts().len()).sum();
+        let sent: usize = stub.seen().iter().map(|request| request.texts().len()).sum();
         assert!(sent < 900, "{sent} texts were sent for 300");
         assert_eq!(http.seats() < 60, !poisoned, "one text that hangs the service makes no request smaller");
     }
@@ -328,8 +328,8 @@ fn what_an_answer_with_status_200_says_is_heard() {
     assert_eq!(http.spent().items, 2, "what was refused is not paid for");
     let stub = Stub::start(|_, _| Reply::Body("{\"error\": \"no such tenant\"}".into()));
     let (http, _) = open(&stub, |_| {});
-    let said = embed(&http, &["1", "2"]).unwrap_err().to_string();
-    assert!(said.contains("no such tenant"), "{said}");
+    let message = embed(&http, &["1", "2"]).unwrap_err().to_string();
+    assert!(message.contains("no such tenant"), "{message}");
 }
 
 #[test]
@@ -415,8 +415,8 @@ fn credentials_that_end_half_way_lose_nothing_that_is_paid() {
 
 #[test]
 fn the_text_that_spoils_a_request_is_found() {
-    let stub = Stub::start(|_, seen| {
-        let poison = seen.texts().iter().any(|text| text == "poison");
+    let stub = Stub::start(|_, request| {
+        let poison = request.texts().iter().any(|text| text == "poison");
         if poison { status(400) } else { Reply::Good }
     });
     let (http, clock) = open(&stub, |config| config.batch = 8);
@@ -467,8 +467,8 @@ fn what_no_item_can_survive_stops_the_run() {
 
 #[test]
 fn another_width_stops_the_run() {
-    let stub = Stub::start(|_, seen| {
-        Reply::Body(good(seen, |data| {
+    let stub = Stub::start(|_, request| {
+        Reply::Body(good(request, |data| {
             for entry in data {
                 entry["embedding"] = json!([1, 2, 3]);
             }
@@ -483,7 +483,9 @@ fn another_width_stops_the_run() {
 fn a_vector_with_null_or_without_numbers_fails_its_item_alone() {
     for wrong in [json!([null, 1.0]), json!([])] {
         let stub =
-            Stub::start(move |_, seen| Reply::Body(good(seen, |data| data[1]["embedding"] = wrong.clone())));
+            Stub::start(move |_, request| {
+                Reply::Body(good(request, |data| data[1]["embedding"] = wrong.clone()))
+            });
         let (http, _) = open(&stub, |_| {});
         let answers = embed(&http, &["1", "2", "3"]).unwrap();
         assert!(matches!(answers[1], Err(ItemFailure::Permanent(_))));
@@ -600,7 +602,7 @@ fn a_budget_is_used_up_and_never_passed() {
         let error = embed(&http, &DIGITS).unwrap_err();
         assert!(error.is_budget_spent() && !error.is_retryable(), "{error}");
         assert!(error.to_string().contains("budget"), "{error}");
-        assert_eq!(stub.seen().iter().map(|seen| seen.texts().len()).sum::<usize>(), sent);
+        assert_eq!(stub.seen().iter().map(|request| request.texts().len()).sum::<usize>(), sent);
         http.vouch().unwrap();
     }
 }
@@ -613,8 +615,8 @@ fn what_others_have_used_is_gone_from_the_budget() {
     let answers = embed(&http, &DIGITS).unwrap();
     assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 3);
     assert_eq!(http.spent().items, 3, "its own");
-    let said = embed(&http, &DIGITS).unwrap_err().to_string();
-    assert!(said.contains("7 items"), "{said}");
+    let message = embed(&http, &DIGITS).unwrap_err().to_string();
+    assert!(message.contains("7 items"), "{message}");
 }
 
 #[test]
@@ -628,9 +630,9 @@ fn refused_requests_cost_no_tokens() {
 #[test]
 fn what_a_service_counts_is_not_trusted_beyond_its_texts() {
     let reply = |usage: &'static str| {
-        Stub::start(move |_, seen| {
+        Stub::start(move |_, request| {
             let data: Vec<Value> =
-                seen.texts().iter().map(|text| json!({"embedding": vector(text)})).collect();
+                request.texts().iter().map(|text| json!({"embedding": vector(text)})).collect();
             Reply::Body(format!("{{\"data\": {}, \"usage\": {usage}}}", Value::from(data)))
         })
     };
@@ -711,7 +713,7 @@ fn the_values_of_an_address_are_not_shown() {
 
 #[test]
 fn addresses_are_completed() {
-    for (url, whole) in [
+    for (url, expected) in [
         ("https://api.openai.com", "https://api.openai.com/v1/embeddings"),
         ("https://api.openai.com/", "https://api.openai.com/v1/embeddings"),
         ("https://api.openai.com/v1", "https://api.openai.com/v1/embeddings"),
@@ -720,7 +722,7 @@ fn addresses_are_completed() {
         ("https://host/d/m/embeddings?api-version=1", "https://host/d/m/embeddings?api-version=1"),
         ("http://localhost:11434/api/embed", "http://localhost:11434/api/embed"),
     ] {
-        assert_eq!(endpoint(url).unwrap(), whole);
+        assert_eq!(endpoint(url).unwrap(), expected);
     }
     for url in ["", "api.openai.com", "ftp://host", "https://", "http:// host"] {
         assert!(endpoint(url).is_err(), "{url}");
@@ -774,14 +776,14 @@ proptest! {
         count in 1usize..10, batch in 1usize..5, concurrency in 1usize..4,
     ) {
         let replies = Mutex::new(replies.into_iter());
-        let stub = Stub::start(move |_, seen| match lock(&replies).next() {
+        let stub = Stub::start(move |_, request| match lock(&replies).next() {
             Some(0) => status(500),
             Some(1) => status(400),
             Some(2) => Reply::Truncated,
             Some(3) => Reply::Close,
             Some(4) => Reply::Body("{}".into()),
-            Some(5) => Reply::Body(good(seen, |data| data.reverse())),
-            Some(6) => Reply::Body(good(seen, |data| data.truncate(data.len() - 1))),
+            Some(5) => Reply::Body(good(request, |data| data.reverse())),
+            Some(6) => Reply::Body(good(request, |data| data.truncate(data.len() - 1))),
             _ => Reply::Good,
         });
         let (http, _) = open(&stub, |config| {
@@ -806,14 +808,14 @@ fn numbers(count: usize) -> Vec<String> {
 
 /// Number of texts that were sent in all.
 fn texts_sent(stub: &Stub) -> usize {
-    stub.seen().iter().map(|seen| seen.texts().len()).sum()
+    stub.seen().iter().map(|request| request.texts().len()).sum()
 }
 
 #[test]
 fn texts_that_a_service_breaks_at_are_found_without_waiting() {
     let is_bad = |text: &str| text.parse::<usize>().is_ok_and(|number| number % 20 == 7);
-    let stub = Stub::start(move |_, seen| {
-        let broke = seen.texts().iter().any(|text| is_bad(text));
+    let stub = Stub::start(move |_, request| {
+        let broke = request.texts().iter().any(|text| is_bad(text));
         if broke {
             Reply::Status(500, vec![], "{\"error\": \"unsupported value: NaN\"}".into())
         } else {
@@ -826,7 +828,7 @@ fn texts_that_a_service_breaks_at_are_found_without_waiting() {
     let answers = embed(&http, &texts).unwrap();
     for (text, answer) in texts.iter().zip(&answers) {
         match answer {
-            Ok(found) => assert_eq!(*found, vector(text)),
+            Ok(received) => assert_eq!(*received, vector(text)),
             Err(ItemFailure::Permanent(why)) => assert!(is_bad(text) && why.contains("NaN"), "{text}: {why}"),
             other => panic!("{text}: {other:?}"),
         }
@@ -841,15 +843,17 @@ fn texts_that_a_service_breaks_at_are_found_without_waiting() {
 fn the_most_texts_of_a_request_are_learnt_once() {
     for code in [400, 413] {
         let stub =
-            Stub::start(move |_, seen| if seen.texts().len() > 10 { status(code) } else { Reply::Good });
+            Stub::start(move |_, request| {
+                if request.texts().len() > 10 { status(code) } else { Reply::Good }
+            });
         let (http, _) = open(&stub, |config| config.batch = 64);
         let texts = numbers(1000);
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
         assert_eq!(embed(&http, &texts).unwrap(), right(&texts));
-        let refused = stub.seen().iter().filter(|seen| seen.texts().len() > 10).count();
+        let refused = stub.seen().iter().filter(|request| request.texts().len() > 10).count();
         assert!(refused <= 5, "{refused} requests were refused");
         assert_eq!(embed(&http, &texts).unwrap(), right(&texts));
-        assert_eq!(stub.seen().iter().filter(|seen| seen.texts().len() > 10).count(), refused);
+        assert_eq!(stub.seen().iter().filter(|request| request.texts().len() > 10).count(), refused);
     }
 }
 
@@ -862,18 +866,18 @@ fn what_is_learnt_of_a_service_is_known_to_the_next_process() {
     {
         // There are fewer full requests than are counted.
         let texts: Vec<&str> = all.iter().map(String::as_str).take(50 * limit).collect();
-        let stub = Stub::start(move |_, seen| {
-            let is_format = seen.body.get("encoding_format").is_some();
+        let stub = Stub::start(move |_, request| {
+            let is_format = request.body.get("encoding_format").is_some();
             if is_format {
                 return Reply::Status(400, vec![], "no encoding_format, please".into());
             }
-            let texts = seen.texts().len();
-            let said = if says {
+            let texts = request.texts().len();
+            let refusal_body = if says {
                 format!("batch size {texts} > maximum allowed batch size {limit}")
             } else {
                 String::new()
             };
-            if texts > limit { Reply::Status(413, vec![], said) } else { Reply::Good }
+            if texts > limit { Reply::Status(413, vec![], refusal_body) } else { Reply::Good }
         });
         let learnt = {
             let (first, _) = open(&stub, |config| config.batch = 64);
@@ -885,7 +889,7 @@ fn what_is_learnt_of_a_service_is_known_to_the_next_process() {
         let before = stub.seen().len();
         if says {
             // The service is asked too much once for its number, and once for a rider that was one too many.
-            assert!(stub.seen().iter().filter(|seen| seen.texts().len() > limit).count() <= 2);
+            assert!(stub.seen().iter().filter(|request| request.texts().len() > limit).count() <= 2);
         }
         let next = |change: fn(&mut HttpConfig)| {
             let (next, _) = open(&stub, |config| {
@@ -898,10 +902,12 @@ fn what_is_learnt_of_a_service_is_known_to_the_next_process() {
         let second = next(|_| {});
         assert_eq!(embed(&second, &texts).unwrap(), right(&texts));
         assert_eq!(embed(&second, &blanks).unwrap(), right(&blanks));
-        let seen = stub.seen().split_off(before);
-        let refused = |seen: &Seen| seen.texts().len() > limit || seen.body.get("encoding_format").is_some();
-        assert_eq!(seen.iter().filter(|seen| refused(seen)).count(), 0, "{limit}");
-        assert!(seen.len() <= most, "{} requests of {limit} texts", seen.len());
+        let requests = stub.seen().split_off(before);
+        let refused = |request: &Seen| {
+            request.texts().len() > limit || request.body.get("encoding_format").is_some()
+        };
+        assert_eq!(requests.iter().filter(|request| refused(request)).count(), 0, "{limit}");
+        assert!(requests.len() <= most, "{} requests of {limit} texts", requests.len());
         assert_eq!(second.learnt().as_ref(), Some(&learnt));
         // The text says nothing of another model, or of requests with other fields.
         assert_eq!(next(|config| config.model = "other".into()).learnt(), None);
@@ -925,8 +931,8 @@ fn a_limit_that_a_service_had_for_a_day_is_raised_again() {
     let now = Arc::clone(&limit);
     let stub =
         Stub::start(
-            move |_, seen| {
-                if seen.texts().len() > now.load(Ordering::Relaxed) { status(413) } else { Reply::Good }
+            move |_, request| {
+                if request.texts().len() > now.load(Ordering::Relaxed) { status(413) } else { Reply::Good }
             },
         );
     let texts = numbers(4000);
@@ -942,7 +948,7 @@ fn a_limit_that_a_service_had_for_a_day_is_raised_again() {
         }
         assert_eq!(embed(&http, &texts).unwrap(), right(&texts));
         learnt = http.learnt();
-        let sizes: Vec<usize> = stub.seen()[before..].iter().map(|seen| seen.texts().len()).collect();
+        let sizes: Vec<usize> = stub.seen()[before..].iter().map(|request| request.texts().len()).collect();
         (
             sizes.iter().filter(|size| **size > limit.load(Ordering::Relaxed)).count(),
             *sizes.iter().max().unwrap(),
@@ -963,8 +969,8 @@ fn what_was_learnt_gives_way_to_what_a_service_refuses_now() {
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
     let limit = Arc::new(AtomicUsize::new(64));
     let now = Arc::clone(&limit);
-    let stub = Stub::start(move |_, seen| {
-        let texts = seen.texts();
+    let stub = Stub::start(move |_, request| {
+        let texts = request.texts();
         let is_blank = now.load(Ordering::Relaxed) < 64 && texts.iter().any(String::is_empty);
         if texts.len() > now.load(Ordering::Relaxed) || is_blank { status(413) } else { Reply::Good }
     });
@@ -985,13 +991,14 @@ fn what_was_learnt_gives_way_to_what_a_service_refuses_now() {
     let third = open();
     third.recall(&learnt);
     assert_eq!(embed(&third, &texts).unwrap(), right(&texts));
-    assert!(stub.seen()[before..].iter().all(|seen| seen.texts().len() <= 10));
+    assert!(stub.seen()[before..].iter().all(|request| request.texts().len() <= 10));
 }
 
 #[test]
 fn a_request_that_is_too_long_does_not_make_the_others_small() {
-    let stub = Stub::start(|_, seen| {
-        if seen.texts().iter().map(String::len).sum::<usize>() > 20_000 { status(413) } else { Reply::Good }
+    let stub = Stub::start(|_, request| {
+        let bytes = request.texts().iter().map(String::len).sum::<usize>();
+        if bytes > 20_000 { status(413) } else { Reply::Good }
     });
     let (http, _) = open(&stub, |config| config.batch = 64);
     let texts: Vec<String> = (0..640)
@@ -1009,7 +1016,9 @@ fn an_option_that_a_service_does_not_take_is_named_after_one_small_request() {
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
     for key in ["dimensions", "input_type"] {
         let stub =
-            Stub::start(move |_, seen| if seen.body.get(key).is_some() { status(400) } else { Reply::Good });
+            Stub::start(move |_, request| {
+                if request.body.get(key).is_some() { status(400) } else { Reply::Good }
+            });
         let (http, _) = open(&stub, |config| {
             (config.batch, config.concurrency, config.dimensions) = (64, 4, Some(2));
             config.input_type = Some("document".into());
@@ -1020,8 +1029,8 @@ fn an_option_that_a_service_does_not_take_is_named_after_one_small_request() {
         assert!(texts_sent(&stub) <= 8, "{}", texts_sent(&stub));
     }
     // The service does not heed the option.
-    let wide = |seen: &Seen| good_of(seen, |_| vec![1.0; 5], |_| {});
-    let stub = Stub::start(move |_, seen| Reply::Body(wide(seen)));
+    let wide = |request: &Seen| good_of(request, |_| vec![1.0; 5], |_| {});
+    let stub = Stub::start(move |_, request| Reply::Body(wide(request)));
     let (http, _) = open(&stub, |config| (config.batch, config.dimensions) = (64, Some(2)));
     let error = embed(&http, &texts).unwrap_err();
     assert!(
@@ -1033,8 +1042,8 @@ fn an_option_that_a_service_does_not_take_is_named_after_one_small_request() {
 
 #[test]
 fn the_name_of_the_format_is_left_out_where_it_is_refused() {
-    let stub = Stub::start(|_, seen| {
-        if seen.body.get("encoding_format").is_some() {
+    let stub = Stub::start(|_, request| {
+        if request.body.get("encoding_format").is_some() {
             Reply::Status(400, vec![], "{\"detail\": \"encoding_format: not a valid value\"}".into())
         } else {
             Reply::Good
@@ -1042,15 +1051,15 @@ fn the_name_of_the_format_is_left_out_where_it_is_refused() {
     });
     let (http, _) = open(&stub, |_| {});
     assert_eq!(embed(&http, &DIGITS).unwrap(), right(&DIGITS));
-    assert_eq!(stub.seen().iter().filter(|seen| seen.body.get("encoding_format").is_some()).count(), 1);
+    assert_eq!(stub.seen().iter().filter(|request| request.body.get("encoding_format").is_some()).count(), 1);
 }
 
 #[test]
 fn an_answer_of_another_form_is_paid_for_once() {
     let texts = numbers(300);
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-    let stub = Stub::start(|_, seen| {
-        let vectors: Vec<_> = seen.texts().iter().map(|text| json!({"values": vector(text)})).collect();
+    let stub = Stub::start(|_, request| {
+        let vectors: Vec<_> = request.texts().iter().map(|text| json!({"values": vector(text)})).collect();
         Reply::Body(json!({"embeddings": vectors}).to_string())
     });
     let (http, _) = open(&stub, |config| (config.batch, config.concurrency) = (64, 4));
@@ -1062,14 +1071,14 @@ fn an_answer_of_another_form_is_paid_for_once() {
 #[test]
 fn protocols_of_services_that_people_have() {
     // Ollama gives its answers so.
-    let stub = Stub::start(|_, seen| {
-        let vectors: Vec<_> = seen.texts().iter().map(|text| vector(text)).collect();
+    let stub = Stub::start(|_, request| {
+        let vectors: Vec<_> = request.texts().iter().map(|text| vector(text)).collect();
         Reply::Body(json!({"model": "m", "embeddings": vectors, "prompt_eval_count": 9}).to_string())
     });
     let (http, _) = open(&stub, |config| config.url += "/api/embed");
     assert_eq!(embed(&http, &DIGITS[..4]).unwrap(), right(&DIGITS[..4]));
-    let seen = &stub.seen()[0];
-    assert_eq!((seen.path.as_str(), seen.body.get("encoding_format")), ("/api/embed", None));
+    let request = &stub.seen()[0];
+    assert_eq!((request.path.as_str(), request.body.get("encoding_format")), ("/api/embed", None));
     assert_eq!(http.spent().tokens, 9);
     // Azure has headers of its own.
     let stub = Stub::script(vec![Reply::Status(429, vec![("retry-after-ms", "1500".into())], String::new())]);
@@ -1081,10 +1090,10 @@ fn protocols_of_services_that_people_have() {
     });
     assert_eq!(embed(&http, &["1"]).unwrap(), right(&["1"]));
     assert_eq!(clock.waits(), [Duration::from_millis(1500)]);
-    let seen = &stub.seen()[1];
-    assert_eq!(seen.header("api-key"), Some("sk-secret"));
-    assert_eq!((seen.header("x-team"), seen.header("x-token")), (Some("search 1"), Some("sk-secret")));
-    assert_eq!(seen.authorization, None);
+    let request = &stub.seen()[1];
+    assert_eq!(request.header("api-key"), Some("sk-secret"));
+    assert_eq!((request.header("x-team"), request.header("x-token")), (Some("search 1"), Some("sk-secret")));
+    assert_eq!(request.authorization, None);
 }
 
 /// Reads the configurations of docs/encoders.md, a row of its table each: a service's name, and its keys.
@@ -1108,24 +1117,24 @@ type Service = (&'static str, &'static str, usize, fn(&Seen) -> Option<Value>);
 fn each_service_of_the_page_is_spoken_to_as_it_wants() {
     let refusal = |status, body: Value| Reply::Status(status, Vec::new(), body.to_string());
     let services: [Service; 6] = [
-        ("Azure", "/openai/deployments/DEPLOYMENT/embeddings?api-version=2024-10-21", 2048, |seen| {
-            (seen.header("api-key") != Some("sk-secret"))
+        ("Azure", "/openai/deployments/DEPLOYMENT/embeddings?api-version=2024-10-21", 2048, |request| {
+            (request.header("api-key") != Some("sk-secret"))
                 .then(|| json!({"error": {"code": "401", "message": "Access denied"}}))
         }),
-        ("Voyage", "/v1/embeddings", 1000, |seen| {
+        ("Voyage", "/v1/embeddings", 1000, |request| {
             let field =
-                ["encoding_format", "dimensions"].into_iter().find(|field| seen.body.get(field).is_some());
+                ["encoding_format", "dimensions"].into_iter().find(|field| request.body.get(field).is_some());
             let bad = field.map(|field| json!({"detail": format!("Argument '{field}' is not valid")}));
             bad.or_else(|| {
-                (seen.body["output_dimension"] != 512 || seen.body["input_type"] != "document")
+                (request.body["output_dimension"] != 512 || request.body["input_type"] != "document")
                     .then(|| json!({"detail": "output_dimension"}))
             })
         }),
         ("Gemini", "/v1beta/openai/embeddings", 100, |_| None),
         ("Cohere", "/compatibility/v1/embeddings", 96, |_| None),
         ("Text Embeddings Inference, vLLM, llama.cpp, LM Studio", "/v1/embeddings", 32, |_| None),
-        ("Ollama", "/api/embed", usize::MAX, |seen| {
-            (seen.body["truncate"] != false)
+        ("Ollama", "/api/embed", usize::MAX, |request| {
+            (request.body["truncate"] != false)
                 .then(|| json!({"error": "a longer text would be cut in silence"}))
         }),
     ];
@@ -1135,11 +1144,11 @@ fn each_service_of_the_page_is_spoken_to_as_it_wants() {
             .iter()
             .find(|(service, _)| service == name)
             .unwrap_or_else(|| panic!("{name} is on the page"));
-        let stub = Stub::start(move |_, seen| {
-            if let Some(body) = refuses(seen) {
+        let stub = Stub::start(move |_, request| {
+            if let Some(body) = refuses(request) {
                 return refusal(400, body);
             }
-            let texts = seen.texts();
+            let texts = request.texts();
             if texts.len() > texts_max {
                 let count = texts.len();
                 return match name {
@@ -1162,13 +1171,13 @@ fn each_service_of_the_page_is_spoken_to_as_it_wants() {
             Reply::Body(match name {
                 "Ollama" => json!({"model": "m", "embeddings": vectors, "prompt_eval_count": 9}).to_string(),
                 // Gemini leaves out a field with the value 0.
-                "Gemini" => good(seen, |data| drop(data[0].as_object_mut().unwrap().remove("index"))),
+                "Gemini" => good(request, |data| drop(data[0].as_object_mut().unwrap().remove("index"))),
                 "Voyage" => {
                     json!({"object": "list", "usage": {"total_tokens": 9}, "data": vectors.iter().enumerate()
                     .map(|(index, vector)| json!({"index": index, "embedding": vector})).collect::<Vec<_>>()})
                     .to_string()
                 }
-                _ => good(seen, |_| {}),
+                _ => good(request, |_| {}),
             })
         });
         let mut config: HttpConfig =
@@ -1184,16 +1193,17 @@ fn each_service_of_the_page_is_spoken_to_as_it_wants() {
         for texts in texts.chunks(config.batch) {
             assert_eq!(embed(&http, texts).unwrap(), right(texts), "{name}");
         }
-        let seen = stub.seen();
-        assert!(seen.iter().all(|seen| seen.path == path), "{name}: {}", seen[0].path);
-        let (refused, sent) = (seen.iter().filter(|seen| seen.texts().len() > texts_max).count(), seen.len());
+        let requests = stub.seen();
+        assert!(requests.iter().all(|request| request.path == path), "{name}: {}", requests[0].path);
+        let (refused, sent) =
+            (requests.iter().filter(|request| request.texts().len() > texts_max).count(), requests.len());
         assert!(
             // One request is sent once more without its rider, which may be the one text too many.
             refused <= 3 && sent <= 4 + refused + 500 / texts_max.min(300) * 2,
             "{name}: {sent} requests, {refused} refused"
         );
         if name == "Azure" {
-            assert!(seen.iter().all(|seen| seen.authorization.is_none()));
+            assert!(requests.iter().all(|request| request.authorization.is_none()));
         }
     }
 }
@@ -1215,13 +1225,13 @@ fn more_fields_go_with_every_request_and_are_none_of_ours() {
 #[test]
 fn what_can_be_seen_of_a_text_is_said_where_it_is_refused() {
     let long = "w ".repeat(3000);
-    let stub = Stub::start(|_, seen| {
-        let texts = seen.texts();
+    let stub = Stub::start(|_, request| {
+        let texts = request.texts();
         let bad = |text: &String| text.trim().is_empty() || text.len() > 4000;
         if texts.iter().any(bad) {
             return status(400);
         }
-        Reply::Body(good(seen, |data| {
+        Reply::Body(good(request, |data| {
             for (entry, text) in data.iter_mut().zip(&texts) {
                 if text.contains('\0') {
                     entry["embedding"] = json!([]);
@@ -1263,7 +1273,7 @@ fn a_service_that_becomes_another_one_is_found_in_the_request_where_it_does() {
     // From a text on, every vector is another one, whichever request it is in.
     for (concurrency, batch, turn) in [(1, 64, 1.0), (4, 64, 1.0), (1, 10, 1.0)] {
         let turned = Arc::new(std::sync::atomic::AtomicBool::new(false));
-        let stub = Stub::start(move |_, seen| {
+        let stub = Stub::start(move |_, request| {
             let model = |text: &str| {
                 let late = turned.load(Ordering::SeqCst);
                 if text == "500" {
@@ -1271,23 +1281,23 @@ fn a_service_that_becomes_another_one_is_found_in_the_request_where_it_does() {
                 }
                 on_circle(text, if late { turn } else { 0.0 })
             };
-            Reply::Body(good_of(seen, model, |_| {}))
+            Reply::Body(good_of(request, model, |_| {}))
         });
         let (http, _) = open(&stub, |config| (config.batch, config.concurrency) = (batch, concurrency));
         let texts = numbers(1000);
         let (mut right, mut wrong) = (0, 0);
-        let mut said = String::new();
-        let mut given = Vec::new();
+        let mut message = String::new();
+        let mut answered_parts = Vec::new();
         for part in texts.chunks(http.batch_max()) {
             let part: Vec<&str> = part.iter().map(String::as_str).collect();
             match embed(&http, &part) {
-                Ok(answers) => given.push((http.receipt(), part, answers)),
-                Err(error) => said = error.to_string(),
+                Ok(answers) => answered_parts.push((http.receipt(), part, answers)),
+                Err(error) => message = error.to_string(),
             }
         }
         // Requests of a few texts have no rider each: the one after them vouches for them.
-        given.retain(|(receipt, ..)| http.is_vouched_for(*receipt));
-        for (_, part, answers) in given {
+        answered_parts.retain(|(receipt, ..)| http.is_vouched_for(*receipt));
+        for (_, part, answers) in answered_parts {
             for (text, answer) in part.iter().zip(answers) {
                 match answer {
                     Ok(vector) if vector == on_circle(text, 0.0) => right += 1,
@@ -1296,7 +1306,7 @@ fn a_service_that_becomes_another_one_is_found_in_the_request_where_it_does() {
                 }
             }
         }
-        assert!(said.contains("has changed") && said.contains("cosine 0.5"), "{said}");
+        assert!(message.contains("has changed") && message.contains("cosine 0.5"), "{message}");
         assert!(wrong == 0 && right >= 256, "{batch} a request: {right} right, {wrong} wrong");
     }
 }
@@ -1305,7 +1315,7 @@ fn a_service_that_becomes_another_one_is_found_in_the_request_where_it_does() {
 #[test]
 fn a_service_that_becomes_another_one_is_found_among_long_texts() {
     let turned = Arc::new(std::sync::atomic::AtomicBool::new(false));
-    let stub = Stub::start(move |_, seen| {
+    let stub = Stub::start(move |_, request| {
         let model = |text: &str| {
             let late = turned.load(Ordering::SeqCst);
             turned.fetch_or(text.starts_with("100 "), Ordering::SeqCst);
@@ -1314,15 +1324,15 @@ fn a_service_that_becomes_another_one_is_found_among_long_texts() {
             vector[0] += 1e-3 * (text.len() % 97) as f32;
             vector
         };
-        Reply::Body(good_of(seen, model, |_| {}))
+        Reply::Body(good_of(request, model, |_| {}))
     });
     let (http, _) = open(&stub, |config| config.batch = 64);
     let texts: Vec<String> =
         (0..256).map(|number| format!("{number} {}", long(number, 500 + number * 9))).collect();
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
     let answers = embed(&http, &texts).unwrap();
-    let given = answers.iter().filter(|answer| answer.is_ok()).count();
-    assert_eq!(given, 4 + 64, "nothing of the request with text 100 is handed out");
+    let answer_count = answers.iter().filter(|answer| answer.is_ok()).count();
+    assert_eq!(answer_count, 4 + 64, "nothing of the request with text 100 is handed out");
     let error = embed(&http, &texts).unwrap_err();
     assert!(error.is_conflict() && error.to_string().contains("has changed"), "{error}");
 }
@@ -1330,10 +1340,10 @@ fn a_service_that_becomes_another_one_is_found_among_long_texts() {
 #[test]
 fn a_length_that_changes_is_another_model_where_lengths_count() {
     for (distance, fails) in [(Distance::Cosine, false), (Distance::Dot, true)] {
-        let stub = Stub::start(|number, seen| {
+        let stub = Stub::start(|number, request| {
             let longer = if number > 1 { 17.3 } else { 1.0 };
             let model = |text: &str| on_circle(text, 0.0).iter().map(|value| value * longer).collect();
-            Reply::Body(good_of(seen, model, |_| {}))
+            Reply::Body(good_of(request, model, |_| {}))
         });
         let config = HttpConfig { batch: 64, ..config(&stub.url) };
         let space = Space::new("new", 2, distance, false);
@@ -1360,13 +1370,13 @@ fn a_service_with_noise_is_compared_with_itself() {
         numbers.into_iter().map(|number| number / length).collect::<Vec<f32>>()
     };
     for cosine in [0.9999_f32, 0.99, 0.9] {
-        let stub = Stub::start(move |number, seen| {
+        let stub = Stub::start(move |number, request| {
             let off = (1.0 / cosine - 1.0).sqrt();
             let model = |text: &str| {
                 let noise = unit(&format!("{number} {text}"));
                 unit(text).iter().zip(noise).map(|(value, noise)| value + off * noise).collect()
             };
-            Reply::Body(good_of(seen, model, |_| {}))
+            Reply::Body(good_of(request, model, |_| {}))
         });
         let config = HttpConfig { batch: 64, ..config(&stub.url) };
         let space = Space::new("new", WIDTH, Distance::Cosine, false);
@@ -1379,8 +1389,8 @@ fn a_service_with_noise_is_compared_with_itself() {
 }
 
 /// Vector that depends on the texts beside it, by an angle of `most` at most, turned by an angle `turn`.
-fn among(seen: &Seen, text: &str, most: f32, turn: f32) -> Vec<f32> {
-    let texts = seen.texts();
+fn among(request: &Seen, text: &str, most: f32, turn: f32) -> Vec<f32> {
+    let texts = request.texts();
     let longest = texts.iter().filter_map(|text| text.parse::<usize>().ok()).max().unwrap_or_default();
     let beside = [0.5, -0.5][longest / 64 % 2];
     on_circle(text, if texts.len() > 1 { most * beside } else { 0.0 } + turn)
@@ -1390,9 +1400,9 @@ fn among(seen: &Seen, text: &str, most: f32, turn: f32) -> Vec<f32> {
 fn a_service_whose_vectors_depend_on_the_batch_is_compared_alone() {
     // An angle of 0.16 is a cosine of 0.987; one of 1.2 is as of another model.
     for (most, is_kept) in [(0.01, true), (0.16, true), (1.2, false)] {
-        let stub = Stub::start(move |_, seen| {
-            let model = |text: &str| among(seen, text, most, 0.0);
-            Reply::Body(good_of(seen, model, |_| {}))
+        let stub = Stub::start(move |_, request| {
+            let model = |text: &str| among(request, text, most, 0.0);
+            Reply::Body(good_of(request, model, |_| {}))
         });
         let (http, _) = open(&stub, |config| config.batch = 64);
         let texts = numbers(600);
@@ -1413,21 +1423,21 @@ fn a_service_whose_vectors_depend_on_the_batch_is_compared_alone() {
 #[test]
 fn a_service_whose_vectors_depend_on_the_batch_and_that_becomes_another_one_is_found() {
     let turned = Arc::new(std::sync::atomic::AtomicBool::new(false));
-    let stub = Stub::start(move |_, seen| {
+    let stub = Stub::start(move |_, request| {
         let late = turned.load(Ordering::SeqCst);
-        turned.fetch_or(seen.texts().iter().any(|text| text == "500"), Ordering::SeqCst);
-        let model = |text: &str| among(seen, text, 0.16, if late { 0.15 } else { 0.0 });
-        Reply::Body(good_of(seen, model, |_| {}))
+        turned.fetch_or(request.texts().iter().any(|text| text == "500"), Ordering::SeqCst);
+        let model = |text: &str| among(request, text, 0.16, if late { 0.15 } else { 0.0 });
+        Reply::Body(good_of(request, model, |_| {}))
     });
     let (http, _) = open(&stub, |config| config.batch = 64);
     let texts = numbers(2000);
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-    let said = match embed(&http, &texts) {
+    let message = match embed(&http, &texts) {
         Ok(_) => embed(&http, &texts).unwrap_err().to_string(),
         Err(error) => error.to_string(),
     };
     // Both vectors are of calls of their own, so the difference is that of the models.
-    assert!(said.contains("has changed") && said.contains("cosine 0.99"), "{said}");
+    assert!(message.contains("has changed") && message.contains("cosine 0.99"), "{message}");
 }
 
 #[test]
@@ -1439,10 +1449,10 @@ fn a_rider_costs_one_text_a_request_and_no_request_more() {
     assert_eq!(embed(&http, &texts).unwrap(), right(&texts));
     assert_eq!((stub.seen().len(), texts_sent(&stub)), (11, 644 + 10));
     // The service takes 64 texts and not one more.
-    let stub = Stub::start(|_, seen| if seen.texts().len() > 64 { status(413) } else { Reply::Good });
+    let stub = Stub::start(|_, request| if request.texts().len() > 64 { status(413) } else { Reply::Good });
     let (http, _) = open(&stub, |config| config.batch = 64);
     assert_eq!(embed(&http, &texts).unwrap(), right(&texts));
-    let refused = stub.seen().iter().filter(|seen| seen.texts().len() > 64).count();
+    let refused = stub.seen().iter().filter(|request| request.texts().len() > 64).count();
     // Once refused, the rider has a seat among the 64.
     assert_eq!((refused, stub.seen().len()), (1, 1 + 1 + 11));
     // A rider passes no budget.
@@ -1479,8 +1489,8 @@ fn a_service_that_cuts_texts_in_silence_is_found_without_a_request_more() {
         (0..640).map(|number| long(number, if number % 6 == 0 { 600 + number * 13 } else { 150 })).collect();
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
     for reads in [600, 2000, usize::MAX] {
-        let stub = Stub::start(move |_, seen| {
-            Reply::Body(good_of(seen, |text| model(&text[..text.len().min(reads)]), |_| {}))
+        let stub = Stub::start(move |_, request| {
+            Reply::Body(good_of(request, |text| model(&text[..text.len().min(reads)]), |_| {}))
         });
         let space = Space::new("new", 2, Distance::Cosine, false);
         let config = HttpConfig { batch: 32, ..config(&stub.url) };
@@ -1488,8 +1498,8 @@ fn a_service_that_cuts_texts_in_silence_is_found_without_a_request_more() {
         let http = open();
         assert!(embed(&http, &texts).unwrap().iter().all(Result::is_ok));
         // One text rides along with every 32, and now and then the beginning of another one.
-        let asked = texts_sent(&stub) - (640 + 19);
-        assert!(stub.seen().len() == 21 && (1..=16).contains(&asked), "{reads}: {asked}");
+        let questions = texts_sent(&stub) - (640 + 19);
+        assert!(stub.seen().len() == 21 && (1..=16).contains(&questions), "{reads}: {questions}");
         let Some(cut) = lock(&http.reading).cut() else {
             assert_eq!(reads, usize::MAX);
             continue;

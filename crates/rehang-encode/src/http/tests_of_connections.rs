@@ -16,7 +16,7 @@ fn open(url: &str, more: &Value, set: &[(&str, &str)]) -> Result<(Http, Arc<Manu
     let clock = Arc::new(ManualClock::default());
     let set: Vec<(String, String)> =
         set.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
-    let variable = move |name: &str| Some(set.iter().find(|(known, _)| known == name)?.1.clone());
+    let variable = move |name: &str| Some(set.iter().find(|(key, _)| key == name)?.1.clone());
     let space = Space::new("new", 2, Distance::L2, false);
     Ok((Http::with(&config, &space, Arc::clone(&clock) as Arc<dyn Clock>, variable)?, clock))
 }
@@ -51,13 +51,13 @@ fn service() -> TlsServer {
 #[test]
 fn an_untrusted_certificate_ends_at_the_first_handshake() {
     let service = service();
-    let said = ends_at_once(&service.url(), &[]);
+    let message = ends_at_once(&service.url(), &[]);
     for words in
         ["the certificate of localhost", "not trusted", "[encoder] root_certificates", "SSL_CERT_FILE"]
     {
-        assert!(said.contains(words), "{said}");
+        assert!(message.contains(words), "{message}");
     }
-    assert!(!said.contains("does not answer"), "{said}");
+    assert!(!message.contains("does not answer"), "{message}");
     assert_eq!(service.connections(), 1);
 }
 
@@ -76,8 +76,8 @@ fn a_services_own_authority_is_trusted_where_it_is_named() {
         assert_eq!(embed(&http).unwrap(), right, "{more} {set:?}");
     }
     let nowhere = json!({"root_certificates": "nowhere.pem"});
-    let said = open(&service.url(), &nowhere, &[]).err().unwrap().to_string();
-    assert!(said.contains("[encoder] root_certificates") && said.contains("nowhere.pem"), "{said}");
+    let message = open(&service.url(), &nowhere, &[]).err().unwrap().to_string();
+    assert!(message.contains("[encoder] root_certificates") && message.contains("nowhere.pem"), "{message}");
     let config: HttpConfig =
         serde_json::from_value(json!({"url": "http://a", "model": "m", "root_certificates": "a.pem"}))
             .unwrap();
@@ -92,9 +92,12 @@ fn a_proxy_that_is_down_is_blamed_itself_at_once() {
         ("HTTP_PROXY", format!("http://me:secret@{down}")),
         ("ALL_PROXY", format!("socks5h://{down}")),
     ] {
-        let said = ends_at_once("http://embed.corp.example:8080", &[(name, &value)]);
-        assert!(said.starts_with("the proxy ") && said.contains(&down) && said.contains(name), "{said}");
-        assert!(!said.contains("secret"), "{said}");
+        let message = ends_at_once("http://embed.corp.example:8080", &[(name, &value)]);
+        assert!(
+            message.starts_with("the proxy ") && message.contains(&down) && message.contains(name),
+            "{message}"
+        );
+        assert!(!message.contains("secret"), "{message}");
     }
     let stub = Stub::script(vec![]);
     let (http, _) = open(&stub.url, &json!({}), &[("ALL_PROXY", &down)]).unwrap();

@@ -65,7 +65,9 @@ impl ImageInput {
                 && reads
                     .iter()
                     .enumerate()
-                    .all(|(at, &side)| fixed(model_shape, at + 1).is_none_or(|it| it == side)));
+                    .all(|(at, &side)| {
+                        fixed(model_shape, at + 1).is_none_or(|fixed_side| fixed_side == side)
+                    }));
         if !fits {
             return Err(Error::option(
                 "input",

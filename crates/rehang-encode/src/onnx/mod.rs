@@ -121,7 +121,7 @@ impl Onnx {
         let mut input = config.input.clone();
         match &mut input {
             OnnxInput::Text(text) => text.query_prefix = None,
-            OnnxInput::Image(image) => image.exif_orientation = image.exif_orientation.filter(|&it| it),
+            OnnxInput::Image(image) => image.exif_orientation = image.exif_orientation.filter(|&flag| flag),
             OnnxInput::Vector(_) => {}
         }
         let encoder = Self {
@@ -191,11 +191,11 @@ impl Onnx {
         let feeds: Result<Vec<(NodeId, ValueOrView<'_>)>, String> = match &self.kind {
             Kind::Text(texts) => texts.feeds(&tokens(items), count),
             Kind::Image { config, node, .. } => {
-                numbers(items, count, &config.shape()).map(|it| vec![(*node, it)])
+                numbers(items, count, &config.shape()).map(|tensor| vec![(*node, tensor)])
             }
             Kind::Vector { node, .. } => {
                 let width = tensor_width(items);
-                numbers(items, count, &[width]).map(|it| vec![(*node, it)])
+                numbers(items, count, &[width]).map(|tensor| vec![(*node, tensor)])
             }
         };
         let options = RunOptions::default().with_thread_pool(Some(self.pool.pool(self.threads)));
@@ -214,16 +214,16 @@ impl Onnx {
     /// Takes the vectors of the items out of an output.
     fn rows(&self, value: Value, items: &[&Ready], count: usize) -> Result<Vec<Vec<f32>>> {
         let of_shape = |shape: &[usize]| format!("it is {shape:?} for {count} items");
-        let refuse = |seen: String, expected: String| {
+        let refuse = |actual: String, expected: String| {
             Error::option(
                 "output",
                 &self.output.1,
-                format!("{expected}: {seen}; the outputs are {}", outputs(&self.model)),
+                format!("{expected}: {actual}; the outputs are {}", outputs(&self.model)),
             )
         };
         let Some(tensor) = value.into_tensor::<f32>() else {
-            let seen = "its numbers are of another kind".into();
-            return Err(refuse(seen, "an output of f32, which `output` names".into()));
+            let actual = "its numbers are of another kind".into();
+            return Err(refuse(actual, "an output of f32, which `output` names".into()));
         };
         let mut shape = tensor.shape().to_vec();
         let data = tensor.into_data();
@@ -305,7 +305,7 @@ impl Encoder for Onnx {
         self.meter.sent(inputs.len());
         let prepare = || inputs.par_iter().map(|input| self.ready(input)).collect::<Vec<_>>();
         let ready = self.pool.pool(self.threads).run(prepare);
-        let good: Vec<&Ready> = ready.iter().filter_map(|it| it.as_ref().ok()).collect();
+        let good: Vec<&Ready> = ready.iter().filter_map(|item| item.as_ref().ok()).collect();
         self.meter.tokens(tokens(&good).iter().map(|tokens| tokens.len() as u64).sum());
         let mut vectors = Vec::with_capacity(good.len());
         for items in good.chunks(self.together()) {
@@ -361,16 +361,16 @@ impl Encoder for Onnx {
 fn weights_beside(model: &Path) -> Result<Vec<PathBuf>> {
     let failed = |error: &std::io::Error| Error::io("read", model, error);
     let bytes = fs_err::read(model).map_err(|error| failed(&error))?;
-    let mut found = Vec::new();
+    let mut weight_files = Vec::new();
     for entry in fs_err::read_dir(folder_of(model)).map_err(|error| failed(&error))? {
         let path = entry.map_err(|error| failed(&error))?.path();
         let name = path.file_name().unwrap_or_default().as_encoded_bytes();
         if path != model && path.is_file() && memchr::memmem::find(&bytes, name).is_some() {
-            found.push(path);
+            weight_files.push(path);
         }
     }
-    found.sort();
-    Ok(found)
+    weight_files.sort();
+    Ok(weight_files)
 }
 
 fn load(path: &Path) -> Result<Model> {
@@ -397,22 +397,22 @@ fn find_output(model: &Model, wanted: Option<&str>, name: &str) -> Result<(NodeI
         (node, model.node_info(node).and_then(|info| info.name()).unwrap_or("?").to_string())
     };
     let mut all = model.output_ids().iter().map(named);
-    let found = match wanted {
+    let output = match wanted {
         Some(wanted) => all.find(|(_, name)| name == wanted),
         None => all.next(),
     };
-    found.ok_or_else(|| {
+    output.ok_or_else(|| {
         Error::not_found("output", wanted.unwrap_or("any"), format!("{name}; it has {}", outputs(model)))
     })
 }
 
 /// Names and shapes of a model's outputs.
 fn outputs(model: &Model) -> String {
-    let one = |&node: &NodeId| {
+    let description = |&node: &NodeId| {
         let info = model.node_info(node)?;
         Some(format!("{} {}", info.name()?, shown(&info.shape().unwrap_or_default())))
     };
-    model.output_ids().iter().filter_map(one).collect::<Vec<_>>().join(", ")
+    model.output_ids().iter().filter_map(description).collect::<Vec<_>>().join(", ")
 }
 
 fn tokens<'a>(items: &[&'a Ready]) -> Vec<&'a [u32]> {

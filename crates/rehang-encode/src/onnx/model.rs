@@ -31,7 +31,7 @@ pub(super) fn positions(model: &Model) -> Option<Positions> {
     const NAMES: [&str; 3] = ["position_embed", "embed_positions", "wpe.weight"];
     // Nodes that the runtime has replaced leave gaps in the numbers.
     const GAP_MAX: u32 = 1 << 16;
-    let (mut found, mut number, mut gap): (Option<Positions>, u32, u32) = (None, 0, 0);
+    let (mut most_positions, mut number, mut gap): (Option<Positions>, u32, u32) = (None, 0, 0);
     while gap < GAP_MAX {
         let node = model.node_info(NodeId::from_u32(number));
         (number, gap) = (number + 1, if node.is_some() { 0 } else { gap + 1 });
@@ -44,11 +44,11 @@ pub(super) fn positions(model: &Model) -> Option<Positions> {
         };
         // RoBERTa and its kin leave the first two places of their tables empty.
         let count = if rows > 2 && (rows - 2).is_power_of_two() { rows - 2 } else { rows };
-        if found.as_ref().is_none_or(|found| found.count < count) {
-            found = Some(Positions { count, table: format!("{table} is {}", shown(&shape)) });
+        if most_positions.as_ref().is_none_or(|most_positions| most_positions.count < count) {
+            most_positions = Some(Positions { count, table: format!("{table} is {}", shown(&shape)) });
         }
     }
-    found
+    most_positions
 }
 
 pub(super) fn only_input<'a>(inputs: &'a [ModelInput], name: &str) -> Result<&'a ModelInput> {

@@ -22,12 +22,12 @@ impl Sources {
     /// Makes a reader of files below a folder; with `outside_root`, files that lie elsewhere are read too.
     pub(super) fn new(root: PathBuf, outside_root: bool) -> Result<Self> {
         match fs_err::metadata(&root) {
-            Ok(found) if found.is_dir() => {}
+            Ok(metadata) if metadata.is_dir() => {}
             Ok(_) => return Err(Error::option("root", root.display(), "a folder")),
             Err(error) => return Err(Error::io("read", root, &error)),
         }
-        let whole = fs_err::canonicalize(&root).map_err(|error| Error::io("read", &root, &error))?;
-        Ok(Self { root, inside: (!outside_root).then_some(whole) })
+        let real_root = fs_err::canonicalize(&root).map_err(|error| Error::io("read", &root, &error))?;
+        Ok(Self { root, inside: (!outside_root).then_some(real_root) })
     }
 
     /// Reads the file that a source names, and gives its path and bytes.
@@ -35,21 +35,21 @@ impl Sources {
         let path = self.path(source)?;
         let failed = |error: &std::io::Error| self.failure(&path, error);
         // The links in a path are resolved first, so that none leads out of the folder.
-        let whole = fs_err::canonicalize(&path).map_err(|error| failed(&error))?;
-        if let Some(root) = self.inside.as_ref().filter(|root| !whole.starts_with(root)) {
+        let real_path = fs_err::canonicalize(&path).map_err(|error| failed(&error))?;
+        if let Some(root) = self.inside.as_ref().filter(|root| !real_path.starts_with(root)) {
             return Err(ItemFailure::Permanent(format!(
                 "{} lies outside of the folder {}; outside_root = true in [encoder] allows that",
                 path.display(),
                 root.display()
             )));
         }
-        let found = fs_err::metadata(&whole).map_err(|error| failed(&error))?;
-        if !found.is_file() {
+        let metadata = fs_err::metadata(&real_path).map_err(|error| failed(&error))?;
+        if !metadata.is_file() {
             return Err(ItemFailure::Permanent(format!("{} is no file", path.display())));
         }
         let mut bytes = Vec::new();
         // The size that the system gives may be wrong, as it is for files that a device or the kernel writes.
-        let file = fs_err::File::open(&whole).map_err(|error| failed(&error))?;
+        let file = fs_err::File::open(&real_path).map_err(|error| failed(&error))?;
         file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|error| failed(&error))?;
         if bytes.len() as u64 > FILE_BYTES_MAX {
             return Err(ItemFailure::Permanent(format!(
@@ -132,13 +132,13 @@ impl Sources {
 
 fn percent_decoded(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, tail @ ..] = rest {
-        rest = tail;
+    let mut bytes_left = text.as_bytes();
+    while let [first, tail @ ..] = bytes_left {
+        bytes_left = tail;
         if *first == b'%' {
-            let digits = rest.get(..2).filter(|digits| digits.iter().all(u8::is_ascii_hexdigit))?;
+            let digits = bytes_left.get(..2).filter(|digits| digits.iter().all(u8::is_ascii_hexdigit))?;
             bytes.push(u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?);
-            rest = &rest[2..];
+            bytes_left = &bytes_left[2..];
         } else {
             bytes.push(*first);
         }

@@ -25,10 +25,10 @@ impl Tags {
         if tagged == 0 || config.exif_orientation.is_some() {
             return Vec::new();
         }
-        let seen = format!(
+        let observation = format!(
             "{tagged} of {images} images have an orientation tag, and were read as they are stored: rotated or mirrored."
         );
-        let finding = Finding::warning("orientation-tags", seen)
+        let finding = Finding::warning("orientation-tags", observation)
             .may_mean(
                 "Pillow, torchvision and open_clip read them so, too; transformers and sentence-transformers, where they are given paths, turn them.",
             )

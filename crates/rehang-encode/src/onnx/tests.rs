@@ -166,9 +166,9 @@ fn vectors_give_what_onnx_runtime_gives() {
 #[test]
 fn files_that_are_gone_or_damaged_fail_alone_and_are_named() {
     let folder = tempfile::tempdir().unwrap();
-    let whole = fs_err::read(models().join("colours.png")).unwrap();
-    fs_err::write(folder.path().join("good.png"), &whole).unwrap();
-    fs_err::write(folder.path().join("cut.png"), &whole[..whole.len() - 40]).unwrap();
+    let file_bytes = fs_err::read(models().join("colours.png")).unwrap();
+    fs_err::write(folder.path().join("good.png"), &file_bytes).unwrap();
+    fs_err::write(folder.path().join("cut.png"), &file_bytes[..file_bytes.len() - 40]).unwrap();
     fs_err::write(folder.path().join("text.png"), "no image").unwrap();
     fs_err::write(folder.path().join("empty.png"), "").unwrap();
     let mut config = cnn();
@@ -267,21 +267,22 @@ fn photographs_are_read_whole_or_not_at_all() {
     let memory = Semaphore::new(image::DECODING_BYTES_MAX);
     let pixels = |bytes: &[u8]| input.pixels(bytes, Path::new("p"), &memory).map(|(pixels, _)| pixels);
     for name in ["photo.jpg", "progressive.jpg", "grey.jpg", "inks.jpg"] {
-        let whole = fs_err::read(models().join(name)).unwrap();
-        let lenient = ::image::load_from_memory(&whole).unwrap().into_rgb8();
+        let file_bytes = fs_err::read(models().join(name)).unwrap();
+        let lenient = ::image::load_from_memory(&file_bytes).unwrap().into_rgb8();
         let mut expected = Vec::new();
         for channel in 0..3 {
             expected.extend(lenient.pixels().map(|pixel| f32::from(pixel.0[channel]) / 255.0));
         }
-        assert_eq!(pixels(&whole).unwrap(), expected, "{name}");
+        assert_eq!(pixels(&file_bytes).unwrap(), expected, "{name}");
         assert_eq!(
-            pixels(&[&whole, &b"and more"[..]].concat()).unwrap(),
+            pixels(&[&file_bytes, &b"and more"[..]].concat()).unwrap(),
             expected,
             "{name}, with more behind it"
         );
-        let cuts = (0..20).map(|part| whole.len() * part / 20).chain(whole.len() - 40..whole.len());
+        let cuts =
+            (0..20).map(|part| file_bytes.len() * part / 20).chain(file_bytes.len() - 40..file_bytes.len());
         for cut in cuts {
-            let failure = pixels(&whole[..cut]).expect_err(name);
+            let failure = pixels(&file_bytes[..cut]).expect_err(name);
             assert!(matches!(failure, ItemFailure::Permanent(_)), "{name} cut at {cut}: {failure:?}");
         }
     }
@@ -314,15 +315,15 @@ fn images_of_other_formats_are_read_as_pillow_reads_them() {
     let upright = ramp(6, 4, |x, y| (x, y));
     for name in ["lossless.webp", "anim.webp", "two-frames.gif", "colours.tiff", "colours.bmp"] {
         assert_eq!(read(config.clone(), name), (upright.clone(), false), "{name}");
-        let whole = fs_err::read(models().join(name)).unwrap();
+        let file_bytes = fs_err::read(models().join(name)).unwrap();
         let input: ImageInput = serde_json::from_value(config.clone()).unwrap();
-        for cut in 0..whole.len() - 1 {
+        for cut in 0..file_bytes.len() - 1 {
             // Some formats have something behind their pixels; an image that is read must be the whole
             // picture.
             let memory = Semaphore::new(image::DECODING_BYTES_MAX);
-            if let Ok((pixels, _)) = input.pixels(&whole[..cut], Path::new("p"), &memory) {
-                let whole = input.pixels(&whole, Path::new("p"), &memory).unwrap().0;
-                assert_eq!(pixels, whole, "{name} cut at {cut} of {}", upright.len());
+            if let Ok((pixels, _)) = input.pixels(&file_bytes[..cut], Path::new("p"), &memory) {
+                let full_pixels = input.pixels(&file_bytes, Path::new("p"), &memory).unwrap().0;
+                assert_eq!(pixels, full_pixels, "{name} cut at {cut} of {}", upright.len());
             }
         }
     }
@@ -358,8 +359,11 @@ fn orientation_tags_that_are_not_followed_are_said_and_change_no_fingerprint() {
     config["input"]["resize"] = json!("exact");
     let plain = open(config.clone(), 6).unwrap();
     encode(&plain, &["turned.jpg", "colours.png", "turned.png"]).unwrap();
-    let said = plain.findings().remove(0);
-    assert!(said.seen.contains("2 of 3 images") && said.remedy.contains("exif_orientation"), "{said}");
+    let finding = plain.findings().remove(0);
+    assert!(
+        finding.seen.contains("2 of 3 images") && finding.remedy.contains("exif_orientation"),
+        "{finding}"
+    );
     for (value, is_same) in [(false, true), (true, false)] {
         config["input"]["exif_orientation"] = json!(value);
         let onnx = open(config.clone(), 6).unwrap();
@@ -391,7 +395,7 @@ fn texts_that_are_cut_are_counted_and_said() {
     tokenizer["truncation"] =
         json!({"direction": "Right", "max_length": 5, "strategy": "LongestFirst", "stride": 0});
     fs_err::write(path("tokenizer.json"), tokenizer.to_string()).unwrap();
-    let said = |model: Json, tokenizer: Json, key: Json| {
+    let findings_of = |model: Json, tokenizer: Json, key: Json| {
         let mut config = text("mean");
         config["model"] = model;
         config["input"]["tokenizer"] = tokenizer;
@@ -402,13 +406,13 @@ fn texts_that_are_cut_are_counted_and_said() {
     };
     let cutting = json!(path("tokenizer.json"));
     // The finding says whose setting it is, and what can be done.
-    let of_file = said(json!(path("places.onnx")), cutting.clone(), Json::Null);
+    let of_file = findings_of(json!(path("places.onnx")), cutting.clone(), Json::Null);
     for word in ["2 of 3 texts are longer than the 5 tokens", "tokenizer.json says", "max_tokens", "up to 16"]
     {
         assert!(of_file.contains(word), "{word}: {of_file}");
     }
     fs_err::write(path("sentence_bert_config.json"), r#"{"max_seq_length": 12}"#).unwrap();
-    let elsewhere = said(json!("text.onnx"), cutting.clone(), Json::Null);
+    let elsewhere = findings_of(json!("text.onnx"), cutting.clone(), Json::Null);
     assert!(elsewhere.contains("sentence-transformers reads 12"), "{elsewhere}");
     // The tokeniser alone, without the model, gives the finding too.
     let mut alone = text("mean");
@@ -416,18 +420,18 @@ fn texts_that_are_cut_are_counted_and_said() {
     let alone = EncoderConfig::Onnx(serde_json::from_value(alone).unwrap());
     let mut lengths = crate::Lengths::open(&alone, &models()).unwrap().unwrap();
     assert_eq!(lengths.findings(), []);
-    for it in ["the cat sat on the mat", "the cat", "a dog sat on a red mat", "a"] {
-        lengths.count(it);
+    for source in ["the cat sat on the mat", "the cat", "a dog sat on a red mat", "a"] {
+        lengths.count(source);
     }
     let told = lengths.findings().remove(0);
     assert!(told.seen.contains("2 of 4 texts") && told.remedy.contains("reads 12"), "{told}");
     let images = EncoderConfig::Onnx(serde_json::from_value(cnn()).unwrap());
     assert!(crate::Lengths::open(&images, &models()).unwrap().is_none());
     // The key beats the file, and the person's own wish is a note.
-    assert_eq!(said(json!("text.onnx"), cutting.clone(), json!(12)), "");
-    let of_key = said(json!("text.onnx"), cutting.clone(), json!(4));
+    assert_eq!(findings_of(json!("text.onnx"), cutting.clone(), json!(12)), "");
+    let of_key = findings_of(json!("text.onnx"), cutting.clone(), json!(4));
     assert!(of_key.contains("the 4 tokens that are read of each, as max_tokens"), "{of_key}");
-    assert_eq!(said(json!("text.onnx"), json!("tokenizer.json"), Json::Null), "");
+    assert_eq!(findings_of(json!("text.onnx"), json!("tokenizer.json"), Json::Null), "");
     // No more can be read than the model has places for.
     let refused = |key: Json| {
         let mut config = text("mean");
@@ -438,9 +442,9 @@ fn texts_that_are_cut_are_counted_and_said() {
     let error = refused(json!(17)).err().unwrap().to_string();
     assert!(error.contains("max_tokens") && error.contains("at most 16") && error.contains("wpe"), "{error}");
     assert!(refused(json!(16)).is_ok());
-    let whole = refused(Json::Null).unwrap();
-    assert!(encode(&whole, &[&"cat ".repeat(40)]).unwrap()[0].is_ok(), "cut at what the model takes");
-    assert!(whole.findings()[0].remedy.contains("reads no more"));
+    let onnx = refused(Json::Null).unwrap();
+    assert!(encode(&onnx, &[&"cat ".repeat(40)]).unwrap()[0].is_ok(), "cut at what the model takes");
+    assert!(onnx.findings()[0].remedy.contains("reads no more"));
 }
 
 #[test]
@@ -547,17 +551,17 @@ fn states_of_fewer_places_than_tokens_are_refused() {
 #[test]
 fn damaged_models_are_errors() {
     let folder = tempfile::tempdir().unwrap();
-    let whole = fs_err::read(models().join("cnn.onnx")).unwrap();
-    for cut in (0..whole.len()).step_by(97) {
+    let file_bytes = fs_err::read(models().join("cnn.onnx")).unwrap();
+    for cut in (0..file_bytes.len()).step_by(97) {
         let path = folder.path().join("cut.onnx");
-        fs_err::write(&path, &whole[..cut]).unwrap();
+        fs_err::write(&path, &file_bytes[..cut]).unwrap();
         let mut config = cnn();
         config["model"] = json!(path);
-        assert!(open(config, 6).is_err(), "{cut} of {} bytes", whole.len());
+        assert!(open(config, 6).is_err(), "{cut} of {} bytes", file_bytes.len());
     }
     // A byte that is wrong may be a weight, so the model may open and run; it must not take the process down.
-    for at in (0..whole.len()).step_by(7) {
-        let mut bytes = whole.clone();
+    for at in (0..file_bytes.len()).step_by(7) {
+        let mut bytes = file_bytes.clone();
         bytes[at] ^= 0x55;
         let path = folder.path().join("wrong.onnx");
         fs_err::write(&path, &bytes).unwrap();

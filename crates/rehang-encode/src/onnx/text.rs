@@ -72,10 +72,10 @@ impl Length {
         taken: Option<Positions>,
         fixed: Option<usize>,
     ) -> Result<Self> {
-        let (own, path) = tokenizer;
-        let (mut tokens, mut because) = match (key, own) {
+        let (own_length, path) = tokenizer;
+        let (mut tokens, mut because) = match (key, own_length) {
             (Some(key), _) => (key, Because::Key),
-            (None, Some(own)) => (own, Because::Tokenizer(path.into())),
+            (None, Some(own_length)) => (own_length, Because::Tokenizer(path.into())),
             (None, None) => (TOKENS_MAX, Because::Nobody),
         };
         at_least_one("max_tokens", tokens)?;
@@ -187,8 +187,8 @@ impl Reader {
         let mut tokenizer = catch_panic(|| Tokenizer::from_bytes(&bytes))
             .ok_or_else(|| corrupt("reading it makes the tokenisers' crate panic"))?
             .map_err(|error| corrupt(&error.to_string()))?;
-        let own = tokenizer.get_truncation().map(|own| own.max_length);
-        let length = Length::decide(config.max_tokens, (own, &path), positions, tokens_fixed)?;
+        let own_length = tokenizer.get_truncation().map(|truncation| truncation.max_length);
+        let length = Length::decide(config.max_tokens, (own_length, &path), positions, tokens_fixed)?;
         let padding = padding(&tokenizer);
         let truncation = TruncationParams { max_length: length.tokens, ..TruncationParams::default() };
         tokenizer.with_truncation(Some(truncation)).map_err(|error| {
@@ -234,8 +234,8 @@ impl Reader {
             }
             Because::Model => (Severity::Warning, "the most that this model takes".into()),
         };
-        let known = elsewhere.filter(|it| it > tokens).map_or_else(String::new, |it| {
-            format!(" (sentence-transformers reads {it}, by sentence_bert_config.json)")
+        let elsewhere_note = elsewhere.filter(|length| length > tokens).map_or_else(String::new, |length| {
+            format!(" (sentence-transformers reads {length}, by sentence_bert_config.json)")
         });
         let shorter = "give it shorter texts, such as a passage an item, or take a model that reads more";
         let remedy = match (taken.as_ref().map(|positions| positions.count), because) {
@@ -247,15 +247,15 @@ impl Reader {
                     |most| format!("which may be up to {most} with this model"),
                 );
                 format!(
-                    "Set max_tokens in [encoder.input], {most}{known}, before more is embedded: with another length it is another \
+                    "Set max_tokens in [encoder.input], {most}{elsewhere_note}, before more is embedded: with another length it is another \
                      model. Or {shorter}."
                 )
             }
         };
-        let seen = format!(
+        let observation = format!(
             "{cut} of {texts} texts are longer than the {tokens} tokens that are read of each, {who}: the rest of them is cut off."
         );
-        let finding = Finding::new(severity, "cut-texts", seen)
+        let finding = Finding::new(severity, "cut-texts", observation)
             .may_mean("What follows there is in no vector, so no search finds an item by it.")
             .remedy(remedy)
             .evidence(&[("cut", cut as f64), ("texts", texts as f64), ("tokens", *tokens as f64)]);
@@ -264,10 +264,10 @@ impl Reader {
 
     /// Reads a text as tokens; at least one.
     fn tokens(&self, text: &str) -> Result<Vec<u32>, ItemFailure> {
-        let whole = format!("{}{text}", self.prefix);
+        let prefixed_text = format!("{}{text}", self.prefix);
         let unreadable =
             |why: &str| ItemFailure::Permanent(format!("the tokeniser cannot read the text: {why}"));
-        let encoding = catch_panic(|| self.tokenizer.encode(whole, true))
+        let encoding = catch_panic(|| self.tokenizer.encode(prefixed_text, true))
             .ok_or_else(|| unreadable("its crate panics at it; its file may be damaged"))?
             .map_err(|error| unreadable(&error.to_string()))?;
         self.texts.fetch_add(1, Ordering::Relaxed);
@@ -306,7 +306,8 @@ fn feed(input: &ModelInput, inputs: usize, model: &str) -> Result<(NodeId, Feed)
 
 /// Token that fills a text up; the mask hides it, so for most models any would do.
 fn padding(tokenizer: &Tokenizer) -> i32 {
-    let own = tokenizer.get_padding().map(|padding| padding.pad_id);
-    own.or_else(|| ["[PAD]", "<pad>", "<|endoftext|>"].iter().find_map(|token| tokenizer.token_to_id(token)))
+    let own_padding = tokenizer.get_padding().map(|padding| padding.pad_id);
+    own_padding
+        .or_else(|| ["[PAD]", "<pad>", "<|endoftext|>"].iter().find_map(|token| tokenizer.token_to_id(token)))
         .unwrap_or(0) as i32
 }

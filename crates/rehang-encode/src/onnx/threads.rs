@@ -35,16 +35,16 @@ impl Threads {
     }
 
     fn pool_of_process(&self, process: u32, threads: usize) -> Arc<ThreadPool> {
-        let mut kept = lock(&self.0);
-        if let Some((owner, pool)) = &*kept
+        let mut owned_pool = lock(&self.0);
+        if let Some((owner, pool)) = &*owned_pool
             && *owner == process
         {
             return Arc::clone(pool);
         }
         // Dropping the parent's pool would wake threads that are not here.
-        std::mem::forget(kept.take());
+        std::mem::forget(owned_pool.take());
         let pool = Arc::new(ThreadPool::with_num_threads(threads));
-        *kept = Some((process, Arc::clone(&pool)));
+        *owned_pool = Some((process, Arc::clone(&pool)));
         pool
     }
 }

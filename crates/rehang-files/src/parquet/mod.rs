@@ -781,17 +781,17 @@ impl<T: DataType> Leaf<T> {
             ));
         }
         let widths = self.widths();
-        let mut said: Vec<String> =
+        let mut phrases: Vec<String> =
             widths.iter().take(5).map(|(width, rows)| format!("{rows} rows have {width} numbers")).collect();
-        if widths.len() > said.len() {
-            said.push(format!("the others one of {} more widths", widths.len() - said.len()));
+        if widths.len() > phrases.len() {
+            phrases.push(format!("the others one of {} more widths", widths.len() - phrases.len()));
         }
-        let all = if said.is_empty() {
+        let all = if phrases.is_empty() {
             String::new()
         } else {
             format!(
                 "; in all, {}. Each width is of another model: write it into a file of its own",
-                said.join(", ")
+                phrases.join(", ")
             )
         };
         self.corrupt(format!(

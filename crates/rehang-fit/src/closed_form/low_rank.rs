@@ -124,8 +124,8 @@ fn directions_of_few(outputs: &Mat<f64>) -> Result<Mat<f64>> {
         values.iter().filter(|&&value| value > LEAST * largest).count().clamp(1, outputs.ncols().max(1));
     let factor =
         |j: usize| if values[last - 1 - j] > 0.0 { values[last - 1 - j].sqrt().recip() } else { 0.0 };
-    let kept = Mat::from_fn(last, count, |i, j| vectors[(i, last - 1 - j)] * factor(j));
-    Ok(product(outputs.transpose(), kept.as_ref()))
+    let leading_vectors = Mat::from_fn(last, count, |i, j| vectors[(i, last - 1 - j)] * factor(j));
+    Ok(product(outputs.transpose(), leading_vectors.as_ref()))
 }
 
 /// Measures the rank as [`measured_rank`], with fewer pairs than coordinates.
@@ -136,16 +136,16 @@ fn measured_rank_of_few(pairs: &Pairs, seed: u64, settings: Settings, rank_max: 
     let (held_out, fitted) = parted(&folds(pairs.len(), 5, seed), 0);
     let old = Centred::from_rows(pairs.old().matrix(), settings.scaling);
     let new = Centred::from_rows(pairs.new_vectors().matrix(), InputScaling::AsIs);
-    let (own, across) = ridge::about(&ridge::products(&old), &fitted, &held_out);
+    let (among_fitted, across) = ridge::about(&ridge::products(&old), &fitted, &held_out);
     let (targets, means) = ridge::about_fitted(&new, &fitted);
-    let coefficients = coefficients_of(own.clone(), old.rows.ncols(), &targets, settings.penalty)?;
-    let directions = directions_of_few(&product(own.as_ref(), coefficients.as_ref()))?;
+    let coefficients = coefficients_of(among_fitted.clone(), old.rows.ncols(), &targets, settings.penalty)?;
+    let directions = directions_of_few(&product(among_fitted.as_ref(), coefficients.as_ref()))?;
     let along = product(coefficients.as_ref(), directions.as_ref());
     let outputs = product(across.as_ref(), along.as_ref());
-    let asked = Mat::from_fn(held_out.len(), means.len(), |i, j| {
+    let held_out_targets = Mat::from_fn(held_out.len(), means.len(), |i, j| {
         new.rows[(held_out[i], j)] + new.means[j] - means[j]
     });
-    let wanted = product(asked.as_ref(), directions.as_ref());
+    let wanted = product(held_out_targets.as_ref(), directions.as_ref());
     let count = held_out.len() as f64;
     let changes = (0..directions.ncols().min(rank_max)).map(|j| {
         (0..held_out.len())
@@ -154,10 +154,10 @@ fn measured_rank_of_few(pairs: &Pairs, seed: u64, settings: Settings, rank_max: 
             / count
     });
     let of_column = |j: usize| {
-        let mean = (0..held_out.len()).map(|i| asked[(i, j)]).sum::<f64>() / count;
-        (0..held_out.len()).map(|i| (asked[(i, j)] - mean).powi(2)).sum::<f64>() / count
+        let mean = (0..held_out.len()).map(|i| held_out_targets[(i, j)]).sum::<f64>() / count;
+        (0..held_out.len()).map(|i| (held_out_targets[(i, j)] - mean).powi(2)).sum::<f64>() / count
     };
-    Ok(smallest_good_rank(changes, (0..asked.ncols()).map(of_column).sum()).unwrap_or(rank_max))
+    Ok(smallest_good_rank(changes, (0..held_out_targets.ncols()).map(of_column).sum()).unwrap_or(rank_max))
 }
 
 /// Returns the smallest rank whose error is the best one's but for [`TOLERANCE`] of the variance; `changes`

@@ -119,15 +119,15 @@ impl Span {
             let (reflections, factors, along) = orthogonal(basis);
             Self {
                 squared_lengths,
-                coordinates: coordinates.map_or(along.clone(), |rest| product(along.as_ref(), rest.as_ref())),
+                coordinates: coordinates.map_or(along.clone(), |rows| product(along.as_ref(), rows.as_ref())),
                 reflections,
                 factors,
                 means: centred.means.clone(),
             }
         };
-        let whole = span(contrasts.transpose().to_owned(), None);
-        if whole.is_sure() {
-            return Ok(whole);
+        let full_span = span(contrasts.transpose().to_owned(), None);
+        if full_span.is_sure() {
+            return Ok(full_span);
         }
         // Some rows are sums of others: their leading directions span them all.
         let (axes, coordinates) = leading(&contrasts)?;
@@ -193,10 +193,10 @@ fn leading(rows: &Mat<f64>) -> Result<(Mat<f64>, Mat<f64>)> {
     const LEAST: f64 = 1e-10;
     let (values, vectors) = eigen(product(rows.as_ref(), rows.transpose()).as_ref(), "Procrustes span")?;
     let least = LEAST * values.last().copied().unwrap_or(0.0);
-    let kept: Vec<usize> = (0..values.len()).filter(|&i| values[i] > least).collect();
-    let lengths: Vec<f64> = kept.iter().map(|&i| values[i].sqrt()).collect();
-    let scaled = Mat::from_fn(vectors.nrows(), kept.len(), |i, j| vectors[(i, kept[j])] / lengths[j]);
-    let coordinates = Mat::from_fn(kept.len(), vectors.nrows(), |i, j| vectors[(j, kept[i])] * lengths[i]);
+    let axes: Vec<usize> = (0..values.len()).filter(|&i| values[i] > least).collect();
+    let lengths: Vec<f64> = axes.iter().map(|&i| values[i].sqrt()).collect();
+    let scaled = Mat::from_fn(vectors.nrows(), axes.len(), |i, j| vectors[(i, axes[j])] / lengths[j]);
+    let coordinates = Mat::from_fn(axes.len(), vectors.nrows(), |i, j| vectors[(j, axes[i])] * lengths[i]);
     Ok((product(rows.transpose(), scaled.as_ref()), coordinates))
 }
 
@@ -346,8 +346,8 @@ mod tests {
         for (d_old, d_new) in [(40, 40), (40, 55), (55, 40)] {
             let (latent, noise) = (random_matrix(30, 6, 1), random_matrix(30, d_new, 2));
             let old = affine(&latent, &random_matrix(d_old, 6, 3), &vec![0.4; d_old]);
-            let own = random_matrix(30, d_old, 4);
-            let old = Matrix::from_fn(30, d_old, |r, c| old.row(r)[c] + 0.2 * own.row(r)[c]);
+            let old_noise = random_matrix(30, d_old, 4);
+            let old = Matrix::from_fn(30, d_old, |r, c| old.row(r)[c] + 0.2 * old_noise.row(r)[c]);
             let new = affine(&latent, &random_matrix(d_new, 6, 5), &vec![1.0; d_new]);
             let new = Matrix::from_fn(30, d_new, |r, c| new.row(r)[c] + 0.2 * noise.row(r)[c]);
             let data = pairs(old.clone(), new, None);
@@ -386,18 +386,18 @@ mod tests {
             let sigma = |i: usize| if i + 1 == k { smallest } else { 1.0 - 0.1 * i as f64 };
             let scaled = Mat::from_fn(rows, k, |i, j| u[(i, j)] * sigma(j));
             let m = product(scaled.as_ref(), v.transpose());
-            let (found, trace) = polar(&m).unwrap();
+            let (factor, trace) = polar(&m).unwrap();
             let expected = product(u.as_ref(), v.transpose());
             assert!((trace - (0..k).map(sigma).sum::<f64>()).abs() < 1e-8);
             // A direction without any part in m gets some rotation or other.
             let digits = if smallest == 0.0 { f64::INFINITY } else { (1e-15 / smallest).max(1e-9) };
-            assert!((&found - &expected).norm_max() < 100.0 * digits, "{smallest}");
-            let own = if rows <= columns {
-                product(found.as_ref(), found.transpose())
+            assert!((&factor - &expected).norm_max() < 100.0 * digits, "{smallest}");
+            let gram = if rows <= columns {
+                product(factor.as_ref(), factor.transpose())
             } else {
-                product(found.transpose(), found.as_ref())
+                product(factor.transpose(), factor.as_ref())
             };
-            assert!((own - Mat::<f64>::identity(k, k)).norm_max() < 1e-9, "{smallest}");
+            assert!((gram - Mat::<f64>::identity(k, k)).norm_max() < 1e-9, "{smallest}");
         }
     }
 
@@ -410,11 +410,11 @@ mod tests {
             let data = pairs(old.clone(), new, None);
             let splits = LeftOut::from_folds(&crate::folds::folds(n, 3, 1));
             let (closed, without) = fit_leaving_out(&data, &Progress::default()).unwrap();
-            let found = without.outputs(&data, &splits, &Progress::default()).unwrap();
-            for (split, found) in splits.iter().zip(&found) {
+            let outputs_by_split = without.outputs(&data, &splits, &Progress::default()).unwrap();
+            for (split, outputs) in splits.iter().zip(&outputs_by_split) {
                 let part = data.select(&split.fitted);
                 let map = fit_with(&part, Some(closed.map.input), &Progress::default()).unwrap().map;
-                assert_eq!(*found, map.outputs(&old.select(&split.asked), None).unwrap());
+                assert_eq!(*outputs, map.outputs(&old.select(&split.asked), None).unwrap());
             }
         }
     }

@@ -111,7 +111,7 @@ pub(crate) enum RidgeLeavingOut {
         /// Rows of Z for all pairs, `[n, n]`.
         influence: Mat<f64>,
         /// Residuals `Y − H Y`, `[n, d_new]`.
-        left: Mat<f64>,
+        residuals: Mat<f64>,
     },
 }
 
@@ -131,14 +131,14 @@ impl RidgeLeavingOut {
                     Mat::from_fn(rows.len(), means.len(), |i, j| f64::from(of.row(i)[j]) - means[j])
                 };
                 let x = about(&scaled(&pairs.old().matrix().select(rows), *scaling), mean_x);
-                let mut left = about(&pairs.new_vectors().matrix().select(rows), mean_y);
-                left -= product(x.as_ref(), weight.as_ref());
-                (with_constant(product(x.as_ref(), axes.as_ref()).as_ref()), left)
+                let mut residuals = about(&pairs.new_vectors().matrix().select(rows), mean_y);
+                residuals -= product(x.as_ref(), weight.as_ref());
+                (with_constant(product(x.as_ref(), axes.as_ref()).as_ref()), residuals)
             }
-            Self::Products { influence, left } => {
+            Self::Products { influence, residuals } => {
                 let rows_of =
                     |all: &Mat<f64>| Mat::from_fn(rows.len(), all.ncols(), |i, j| all[(rows[i], j)]);
-                (with_constant(rows_of(influence).as_ref()), rows_of(left))
+                (with_constant(rows_of(influence).as_ref()), rows_of(residuals))
             }
         }
     }
@@ -146,7 +146,7 @@ impl RidgeLeavingOut {
     /// Returns what is left of the new vectors of `rows` when the map is fitted on the other pairs.
     fn residuals(&self, pairs: &Pairs, rows: &[usize]) -> Result<Mat<f64>> {
         const WHAT: &str = "ridge without some pairs";
-        let (z, mut left) = self.rows(pairs, rows);
+        let (z, mut residuals) = self.rows(pairs, rows);
         let without = |mut block: Mat<f64>| -> Result<Mat<f64>> {
             for j in 0..block.ncols() {
                 for i in 0..block.nrows() {
@@ -158,15 +158,15 @@ impl RidgeLeavingOut {
         };
         if z.nrows() <= z.ncols() {
             let factor = without(product(z.as_ref(), z.transpose()))?;
-            solve_factorised(&factor, &mut left);
+            solve_factorised(&factor, &mut residuals);
         } else {
             // (I − z zᵀ)⁻¹ = I + z (I − zᵀ z)⁻¹ zᵀ.
             let factor = without(product(z.transpose(), z.as_ref()))?;
-            let mut inner = product(z.transpose(), left.as_ref());
+            let mut inner = product(z.transpose(), residuals.as_ref());
             solve_factorised(&factor, &mut inner);
-            left += product(z.as_ref(), inner.as_ref());
+            residuals += product(z.as_ref(), inner.as_ref());
         }
-        Ok(left)
+        Ok(residuals)
     }
 }
 
@@ -186,10 +186,10 @@ impl LeavesOut for RidgeLeavingOut {
 /// (increasing), which the split is not fitted on.
 fn asked_of(new: &Matrix, split: &LeftOut, rows: &[usize], residuals: &Mat<f64>) -> Matrix {
     let mut outputs = Matrix::zeros(split.asked.len(), new.columns());
-    for (place, &asked) in split.asked.iter().enumerate() {
-        let at = rows.binary_search(&asked).expect("no pair is asked about that is fitted on");
+    for (place, &pair) in split.asked.iter().enumerate() {
+        let at = rows.binary_search(&pair).expect("no pair is asked about that is fitted on");
         for (column, output) in outputs.row_mut(place).iter_mut().enumerate() {
-            *output = (f64::from(new.row(asked)[column]) - residuals[(at, column)]) as f32;
+            *output = (f64::from(new.row(pair)[column]) - residuals[(at, column)]) as f32;
         }
     }
     outputs
@@ -200,21 +200,21 @@ pub(super) fn products(old: &Centred) -> Mat<f64> {
     product(old.rows.as_ref(), old.rows.transpose())
 }
 
-/// Returns products about the mean of the `fitted` rows: of these with each other, and of the `asked` rows
+/// Returns products about the mean of the `fitted` rows: of these with each other, and of the `held_out` rows
 /// with them.
-pub(super) fn about(products: &Mat<f64>, fitted: &[usize], asked: &[usize]) -> (Mat<f64>, Mat<f64>) {
+pub(super) fn about(products: &Mat<f64>, fitted: &[usize], held_out: &[usize]) -> (Mat<f64>, Mat<f64>) {
     let count = fitted.len().max(1) as f64;
     let mean_of = |&row: &usize| fitted.iter().map(|&other| products[(other, row)]).sum::<f64>() / count;
     let of_fitted: Vec<f64> = fitted.iter().map(mean_of).collect();
-    let of_asked: Vec<f64> = asked.iter().map(mean_of).collect();
+    let of_held_out: Vec<f64> = held_out.iter().map(mean_of).collect();
     let of_all = of_fitted.iter().sum::<f64>() / count;
-    let own = Mat::from_fn(fitted.len(), fitted.len(), |i, j| {
+    let among_fitted = Mat::from_fn(fitted.len(), fitted.len(), |i, j| {
         products[(fitted[i], fitted[j])] - of_fitted[i] - of_fitted[j] + of_all
     });
-    let across = Mat::from_fn(asked.len(), fitted.len(), |i, j| {
-        products[(asked[i], fitted[j])] - of_asked[i] - of_fitted[j] + of_all
+    let across = Mat::from_fn(held_out.len(), fitted.len(), |i, j| {
+        products[(held_out[i], fitted[j])] - of_held_out[i] - of_fitted[j] + of_all
     });
-    (own, across)
+    (among_fitted, across)
 }
 
 /// Returns the new vectors of the `fitted` rows about their mean, and that mean.
@@ -319,9 +319,9 @@ impl Spectrum {
                 degrees += value / divisor;
             }
         }
-        let left = 1.0 - degrees / self.count.max(1.0);
+        let part_left = 1.0 - degrees / self.count.max(1.0);
         // With less than one pair in a hundred left over, the quotient is rounding noise and not an estimate.
-        if left < 0.01 { f64::INFINITY } else { residual.max(0.0) / (left * left) }
+        if part_left < 0.01 { f64::INFINITY } else { residual.max(0.0) / (part_left * part_left) }
     }
 
     /// Returns `1 / (sᵢ + λ)`. Without any variance both are 0, and so is what is scaled: 0, not 0/0.
@@ -424,7 +424,7 @@ impl Dual {
         }
         let factor = |i: usize| (self.spectrum.values[i] * self.spectrum.factor(i, penalty)).sqrt();
         scale_columns(&mut self.vectors, factor);
-        RidgeLeavingOut::Products { influence: self.vectors, left: new }
+        RidgeLeavingOut::Products { influence: self.vectors, residuals: new }
     }
 }
 
@@ -515,8 +515,8 @@ mod tests {
         for (n, folds) in [(35, 4), (35, 2), (90, 4), (90, 2), (41, 41)] {
             let data = wide(n);
             let splits = LeftOut::from_folds(&crate::folds::folds(n, folds, 3));
-            let (closed, whole) = fit_leaving_out(&data, None, &PENALTIES, &Progress::default()).unwrap();
-            let found = whole.outputs(&data, &splits, &Progress::default()).unwrap();
+            let (closed, without) = fit_leaving_out(&data, None, &PENALTIES, &Progress::default()).unwrap();
+            let outputs_by_split = without.outputs(&data, &splits, &Progress::default()).unwrap();
             let scaling = closed.map.input;
             // μ = n λ s̄ of all pairs, as a penalty relative to the fitted ones.
             let mu = |pairs: &Pairs| {
@@ -524,12 +524,12 @@ mod tests {
                 old.rows.squared_norm_l2() / 40.0
             };
             let penalty: f64 = closed.choices["penalty"].parse().unwrap();
-            for (split, found) in splits.iter().zip(&found) {
+            for (split, outputs) in splits.iter().zip(&outputs_by_split) {
                 let part = data.select(&split.fitted);
                 let same = penalty * mu(&data) / mu(&part);
                 let map = fit_with(&part, Some(scaling), &[same], &Progress::default()).unwrap().map;
                 let expected = map.outputs(&data.old().matrix().select(&split.asked), None).unwrap();
-                assert!(largest_difference(found, &expected) < 1e-4, "{n} pairs, {folds} folds");
+                assert!(largest_difference(outputs, &expected) < 1e-4, "{n} pairs, {folds} folds");
             }
         }
     }
@@ -582,9 +582,9 @@ mod tests {
     #[test]
     fn zero_rows_and_constant_columns_are_accepted() {
         let outputs_without_a_part = |data: &Pairs| {
-            let whole = fit_leaving_out(data, None, &PENALTIES, &Progress::default()).unwrap().1;
+            let without = fit_leaving_out(data, None, &PENALTIES, &Progress::default()).unwrap().1;
             let splits = LeftOut::from_folds(&crate::folds::folds(data.len(), 5, 1));
-            whole.outputs(data, &splits, &Progress::default()).unwrap()
+            without.outputs(data, &splits, &Progress::default()).unwrap()
         };
         let mut old = random_matrix(50, 4, 14);
         old.row_mut(3).fill(0.0);
@@ -604,8 +604,8 @@ mod tests {
             // A left-out pair gets the mean of the others.
             let fold = crate::folds::folds(50, 5, 1);
             for (fold_number, outputs) in outputs_without_a_part(&data).iter().enumerate() {
-                let others: Vec<usize> = (0..50).filter(|&row| fold[row] != fold_number).collect();
-                let mean = crate::linear_algebra::column_means(&new.select(&others));
+                let other_rows: Vec<usize> = (0..50).filter(|&row| fold[row] != fold_number).collect();
+                let mean = crate::linear_algebra::column_means(&new.select(&other_rows));
                 assert!((f64::from(outputs.row(0)[1]) - mean[1]).abs() < 1e-6);
             }
         }

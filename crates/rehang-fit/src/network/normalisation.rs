@@ -142,12 +142,12 @@ pub(crate) fn forward(
             *inverse = (1.0 / (f64::from(variance) + EPSILON).sqrt()) as f32;
         }
     }
-    let (slope, rest) = statistics.factors.split_at_mut(columns);
+    let (slope, intercept) = statistics.factors.split_at_mut(columns);
     for column in 0..columns {
         slope[column] = scale[column] * statistics.inverse_deviation[column];
-        rest[column] = shift[column] - statistics.mean[column] * slope[column];
+        intercept[column] = shift[column] - statistics.mean[column] * slope[column];
     }
-    let (slope, intercept) = (&*slope, &rest[..columns]);
+    let (slope, intercept) = (&*slope, &intercept[..columns]);
     let out = &mut out[..rows * window.stride];
     out.par_chunks_mut(ROWS * window.stride)
         .zip(z[..rows * columns].par_chunks(ROWS * columns))
@@ -187,8 +187,8 @@ pub(crate) fn backward(
     }
     statistics.collect(chunks);
     let n = rows as f64;
-    let (slope, rest) = statistics.factors.split_at_mut(columns);
-    let (constant, linear) = rest.split_at_mut(columns);
+    let (slope, constant_and_linear) = statistics.factors.split_at_mut(columns);
+    let (constant, linear) = constant_and_linear.split_at_mut(columns);
     for column in 0..columns {
         let (shift_sum, scale_sum) = (statistics.sums[column], statistics.sums[columns + column]);
         shift_gradient[column] = shift_sum as f32;

@@ -216,9 +216,9 @@ mod tests {
                 (y, dx, dw)
             })
         };
-        let one = run(1);
+        let on_one_thread = run(1);
         for threads in [2, 3, 5] {
-            assert!(run(threads) == one, "{threads} threads gave other bits than one");
+            assert!(run(threads) == on_one_thread, "{threads} threads gave other bits than one");
         }
     }
 }

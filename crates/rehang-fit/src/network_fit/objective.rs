@@ -79,14 +79,14 @@ impl Objective {
         let Some(head) = &self.head else { return &self.values[..rows] };
         let (kind, classes, head_weight) = (head.kind(), head.classes(), head.weight().as_slice());
         let on_sphere = self.parameters.on_sphere || kind.scale().is_some();
-        let seen: &[f32] = if on_sphere {
+        let head_inputs: &[f32] = if on_sphere {
             unit_rows(outputs, d, &mut self.unit, &mut self.norms);
             &self.unit[..rows * d]
         } else {
             outputs
         };
         let (wide, tall) = (Window::dense(d), Window::dense(classes));
-        product::forward(rows, (seen, wide), head_weight, (&mut self.logits, tall), 1.0, false);
+        product::forward(rows, (head_inputs, wide), head_weight, (&mut self.logits, tall), 1.0, false);
         let smoothing = self.parameters.label_smoothing;
         let weight = self.parameters.discriminative_weight;
         self.logits[..rows * classes]
@@ -341,9 +341,9 @@ mod tests {
                 }
             }
         }
-        let made = serde_json::json!({
+        let computed = serde_json::json!({
             "d": d, "rows": rows, "classes": classes, "variance": variance, "labels": labels, "cases": cases,
         });
-        crate::tests::finite_differences::expect_recorded("fastfill.json", &made);
+        crate::tests::finite_differences::expect_recorded("fastfill.json", &computed);
     }
 }

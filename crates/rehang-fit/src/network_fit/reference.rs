@@ -80,7 +80,7 @@ impl Reference<'_> {
                 continue;
             }
             let scale = &parameters[layer.scale.clone()];
-            let kept = self.step.dropout.factors(number, rows * layer.outputs);
+            let dropout_factors = self.step.dropout.factors(number, rows * layer.outputs);
             for column in 0..layer.outputs {
                 let mean = z.iter().map(|row| row[column]).sum::<f64>() / rows as f64;
                 let variance = z.iter().map(|row| (row[column] - mean).powi(2)).sum::<f64>() / rows as f64;
@@ -94,7 +94,7 @@ impl Reference<'_> {
                 for (number, row) in z.iter_mut().enumerate() {
                     let normalised = (row[column] - mean) / (variance + VARIANCE_EPSILON).sqrt();
                     let active = (scale[column] * normalised + shift[column]).max(0.0);
-                    row[column] = active * f64::from(kept[number * layer.outputs + column]);
+                    row[column] = active * f64::from(dropout_factors[number * layer.outputs + column]);
                 }
             }
             // Outputs of layers that write to one node stand side by side, in their order.
@@ -126,8 +126,8 @@ impl Reference<'_> {
             .enumerate()
             .map(|(class, row)| match head.kind() {
                 HeadKind::Softmax => {
-                    let seen = if self.loss.on_sphere { length(raw) } else { 1.0 };
-                    dot(raw, &row) / seen + f64::from(head.bias()[class])
+                    let divisor = if self.loss.on_sphere { length(raw) } else { 1.0 };
+                    dot(raw, &row) / divisor + f64::from(head.bias()[class])
                 }
                 HeadKind::CosFace { scale, margin } => {
                     let margin = if class == label { margin } else { 0.0 };
@@ -195,8 +195,8 @@ impl Reference<'_> {
 /// Lists the place of each tensor of parameters that learns.
 fn parts(layout: &Layout) -> Vec<Range<usize>> {
     let layers = layout.layers.iter().enumerate().filter(|(number, _)| Some(*number) != layout.skip);
-    let own = layers.flat_map(|(_, layer)| [&layer.weight, &layer.scale, &layer.shift]);
-    own.chain(&layout.uncertainty).filter(|range| !range.is_empty()).cloned().collect()
+    let places = layers.flat_map(|(_, layer)| [&layer.weight, &layer.scale, &layer.shift]);
+    places.chain(&layout.uncertainty).filter(|range| !range.is_empty()).cloned().collect()
 }
 
 fn batch(rows: usize, side: bool) -> Batch {

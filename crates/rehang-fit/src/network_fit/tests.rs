@@ -151,10 +151,10 @@ fn the_same_seed_gives_the_same_bytes_for_any_number_of_threads() {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         pool.install(|| fit(&pairs, parameters))
     };
-    let one = run(1, &parameters);
-    assert!(one == run(2, &parameters) && one == run(3, &parameters));
+    let on_one_thread = run(1, &parameters);
+    assert!(on_one_thread == run(2, &parameters) && on_one_thread == run(3, &parameters));
     parameters.seed = 1;
-    assert!(one != run(1, &parameters));
+    assert!(on_one_thread != run(1, &parameters));
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn a_resumed_fit_gives_the_bytes_of_one_that_was_not_stopped() {
     parameters.checkpoint_every = 2;
     parameters.early_stop = Some(4);
     parameters.dropout = 0.1;
-    let whole = fit_network(&train, Some(&other), &parameters, &Progress::default(), None).unwrap();
+    let full_fit = fit_network(&train, Some(&other), &parameters, &Progress::default(), None).unwrap();
 
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("fit.safetensors");
@@ -182,12 +182,12 @@ fn a_resumed_fit_gives_the_bytes_of_one_that_was_not_stopped() {
     done.store(true, std::sync::atomic::Ordering::Relaxed);
     watcher.join().unwrap();
     // The cancel may come after the last step on a busy machine; then the file holds the finished fit.
-    assert!(stopped.as_ref().map_or_else(rehang_core::Error::is_cancelled, |fitted| *fitted == whole));
+    assert!(stopped.as_ref().map_or_else(rehang_core::Error::is_cancelled, |fitted| *fitted == full_fit));
     let resumed = fit_network(&train, Some(&other), &parameters, &Progress::default(), Some(&path)).unwrap();
-    assert!(resumed == whole);
+    assert!(resumed == full_fit);
     // A finished fit is read back, and another fit's checkpoint is refused.
     assert!(
-        fit_network(&train, Some(&other), &parameters, &Progress::default(), Some(&path)).unwrap() == whole
+        fit_network(&train, Some(&other), &parameters, &Progress::default(), Some(&path)).unwrap() == full_fit
     );
     let refused = |other: &Pairs, parameters: NetworkParameters| {
         let error =

@@ -38,21 +38,21 @@ pub(crate) fn numbers(count: usize, seed: u32) -> Vec<f32> {
 
 /// Compares numbers with a committed file of `rehang-python`'s tests, which compare others with it; with
 /// `REHANG_BLESS=1` in the environment the file is written instead.
-pub(crate) fn expect_recorded(name: &str, made: &serde_json::Value) {
+pub(crate) fn expect_recorded(name: &str, computed: &serde_json::Value) {
     let path =
         std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates/rehang-python/tests").join(name);
     if std::env::var_os("REHANG_BLESS").is_some() {
-        fs_err::write(&path, format!("{}\n", rounded(made))).unwrap();
+        fs_err::write(&path, format!("{}\n", rounded(computed))).unwrap();
         return;
     }
     let recorded: serde_json::Value = serde_json::from_str(&fs_err::read_to_string(&path).unwrap()).unwrap();
-    expect_close(&recorded, made, name);
+    expect_close(&recorded, computed, name);
 }
 
 /// Rounds every number to seven decimals: more than single precision has of most of these.
-fn rounded(made: &serde_json::Value) -> serde_json::Value {
+fn rounded(value: &serde_json::Value) -> serde_json::Value {
     use serde_json::Value;
-    match made {
+    match value {
         Value::Array(values) => values.iter().map(rounded).collect(),
         Value::Object(fields) => fields.iter().map(|(key, value)| (key.clone(), rounded(value))).collect(),
         Value::Number(number) if number.is_f64() => ((number.as_f64().unwrap() * 1e7).round() / 1e7).into(),
@@ -61,27 +61,27 @@ fn rounded(made: &serde_json::Value) -> serde_json::Value {
 }
 
 /// Compares numbers within 1e-5, as other processors may have them; everything else has to be equal.
-fn expect_close(recorded: &serde_json::Value, made: &serde_json::Value, at: &str) {
+fn expect_close(recorded: &serde_json::Value, computed: &serde_json::Value, at: &str) {
     use serde_json::Value;
-    match (recorded, made) {
-        (Value::Array(recorded), Value::Array(made)) if recorded.len() == made.len() => {
-            for (place, (recorded, made)) in recorded.iter().zip(made).enumerate() {
-                expect_close(recorded, made, &format!("{at}[{place}]"));
+    match (recorded, computed) {
+        (Value::Array(recorded), Value::Array(computed)) if recorded.len() == computed.len() => {
+            for (place, (recorded, computed)) in recorded.iter().zip(computed).enumerate() {
+                expect_close(recorded, computed, &format!("{at}[{place}]"));
             }
         }
-        (Value::Object(recorded), Value::Object(made)) if recorded.len() == made.len() => {
+        (Value::Object(recorded), Value::Object(computed)) if recorded.len() == computed.len() => {
             for (key, recorded) in recorded {
-                expect_close(recorded, &made[key], &format!("{at}.{key}"));
+                expect_close(recorded, &computed[key], &format!("{at}.{key}"));
             }
         }
-        (Value::Number(recorded), Value::Number(made)) => {
-            let (recorded, made) = (recorded.as_f64().unwrap(), made.as_f64().unwrap());
-            let is_close = (recorded - made).abs() <= 1e-5 * (1.0 + recorded.abs());
+        (Value::Number(recorded), Value::Number(computed)) => {
+            let (recorded, computed) = (recorded.as_f64().unwrap(), computed.as_f64().unwrap());
+            let is_close = (recorded - computed).abs() <= 1e-5 * (1.0 + recorded.abs());
             assert!(
                 is_close,
-                "{at}: {made} where {recorded} is recorded; with REHANG_BLESS=1 it is recorded anew"
+                "{at}: {computed} where {recorded} is recorded; with REHANG_BLESS=1 it is recorded anew"
             );
         }
-        _ => assert_eq!(recorded, made, "{at}; with REHANG_BLESS=1 it is recorded anew"),
+        _ => assert_eq!(recorded, computed, "{at}; with REHANG_BLESS=1 it is recorded anew"),
     }
 }

@@ -69,10 +69,10 @@ fn start(native: &Pairs, adapted: &Matrix) -> (f64, f64) {
     let new = native.new_vectors();
     let relevance = Relevance::Labels { gallery: native.labels().unwrap(), queries: None };
     let (distance, options) = (new.space().distance, CurveOptions::default());
-    let found =
+    let evaluation =
         evaluate_leave_one_out(adapted, new.matrix(), relevance, distance, &options, &Progress::default());
-    let found = found.unwrap();
-    (found.values[TOP1], found.values[MAP])
+    let evaluation = evaluation.unwrap();
+    (evaluation.values[TOP1], evaluation.values[MAP])
 }
 
 #[test]
@@ -128,8 +128,8 @@ fn tau(name: &str, normalised: bool, method: Method, with_head: bool) -> Option<
 
 #[test]
 fn ridge_knows_where_it_is_wrong_on_omniglot() {
-    let Some((seen, unseen)) = tau("img_omniglot", true, Method::Ridge, false) else { return };
-    assert!(seen > 0.31 && unseen > 0.13, "{seen} {unseen}");
+    let Some((seen_tau, unseen_tau)) = tau("img_omniglot", true, Method::Ridge, false) else { return };
+    assert!(seen_tau > 0.31 && unseen_tau > 0.13, "{seen_tau} {unseen_tau}");
 }
 
 #[test]
@@ -149,8 +149,8 @@ fn said_of_pairs(pairs: &Pairs) -> (Vec<String>, rehang_core::Adapter) {
         FitParameters { method: Method::Ridge, compare: false, geometry, ..FitParameters::default() };
     let fitted = fit_with(pairs, None, &parameters, &[], &Progress::default()).unwrap();
     let of_pairs = ["two-kinds", "misfits", "one-vector"];
-    let said = fitted.findings.iter().filter(|finding| of_pairs.contains(&finding.code.as_str()));
-    (said.map(ToString::to_string).collect(), fitted.adapter)
+    let findings = fitted.findings.iter().filter(|finding| of_pairs.contains(&finding.code.as_str()));
+    (findings.map(ToString::to_string).collect(), fitted.adapter)
 }
 
 /// Selects at most 1,800 of the pairs, evenly spread.
@@ -187,8 +187,8 @@ fn sound_pairs_are_passed_in_silence_and_others_are_named() {
         let is_text = name.starts_with("text");
         let Some(data) = load(name, is_text) else { continue };
         for part in [&data.train, &data.seen, &data.unseen] {
-            let (said, _) = said_of_pairs(&some(part));
-            assert!(said.is_empty(), "{name}, {} pairs: {said:?}", part.len());
+            let (findings, _) = said_of_pairs(&some(part));
+            assert!(findings.is_empty(), "{name}, {} pairs: {findings:?}", part.len());
         }
         let pairs = some(&data.train);
         // New vectors of 3 % of the pairs are noise.
@@ -203,11 +203,11 @@ fn sound_pairs_are_passed_in_silence_and_others_are_named() {
                 *value = (f64::from(*noise) * spread / length) as f32;
             }
         }
-        let (said, _) = said_of_pairs(&with(&pairs, pairs.old().matrix().clone(), new));
-        eprintln!("{name}, 3 % of nothing: {said:?}");
+        let (findings, _) = said_of_pairs(&with(&pairs, pairs.old().matrix().clone(), new));
+        eprintln!("{name}, 3 % of nothing: {findings:?}");
         assert!(
-            name == "text_clinc150" || said.iter().any(|said| said.contains("as badly as chance")),
-            "{name}: {said:?}"
+            name == "text_clinc150" || findings.iter().any(|finding| finding.contains("as badly as chance")),
+            "{name}: {findings:?}"
         );
     }
 }
@@ -227,9 +227,9 @@ fn two_kinds_of_old_vectors_are_told_and_the_variance_is_right_for_each() {
         let Some(data) = load(name, true) else { continue };
         let pairs = some(&data.train);
         let is_turned = |row: usize| row % every == 1;
-        let (said, adapter) = said_of_pairs(&turned(&pairs, is_turned));
-        eprintln!("{name}, one in {every} turned: {said:?}");
-        assert!(said.iter().any(|said| said.contains("two kinds")), "{name}: {said:?}");
+        let (findings, adapter) = said_of_pairs(&turned(&pairs, is_turned));
+        eprintln!("{name}, one in {every} turned: {findings:?}");
+        assert!(findings.iter().any(|finding| finding.contains("two kinds")), "{name}: {findings:?}");
         let fresh = turned(&some(&data.seen), is_turned);
         let adapted = rehang_core::adapter::apply(&adapter, fresh.old(), None, &Progress::default()).unwrap();
         let errors = true_errors(fresh.new_vectors().matrix(), adapted.vectors.matrix());
@@ -237,7 +237,7 @@ fn two_kinds_of_old_vectors_are_told_and_the_variance_is_right_for_each() {
             let rows = || (0..fresh.len()).filter(|&row| is_turned(row) == kind);
             let sure = rows().map(|row| f64::from(adapted.variance[row])).sum::<f64>();
             let ratio = sure / rows().map(|row| errors[row]).sum::<f64>();
-            eprintln!("{name}, turned {kind}: σ² {ratio:.2} times the error; {said:?}");
+            eprintln!("{name}, turned {kind}: σ² {ratio:.2} times the error; {findings:?}");
             assert!((0.6..1.6).contains(&ratio), "{name}, turned {kind}: {ratio}");
         }
     }

@@ -105,8 +105,8 @@ const FIRST: Option<Epoch> = Some(Epoch::FIRST);
 
 fn nearest(store: &SqliteStore, query: &[f32], k: usize, filter: &Filter) -> Vec<(u64, f32)> {
     let queries = Matrix::new(DIMENSION, query.to_vec()).unwrap();
-    let found = store.search("m", &queries, k, filter).unwrap().remove(0);
-    found.into_iter().map(|found| (number(found.key), found.distance)).collect()
+    let hits = store.search("m", &queries, k, filter).unwrap().remove(0);
+    hits.into_iter().map(|hit| (number(hit.key), hit.distance)).collect()
 }
 
 #[test]
@@ -145,8 +145,8 @@ fn what_is_left_of_a_dropped_space_goes_with_the_next_one() {
         let sql = "SELECT count(*) FROM sqlite_schema WHERE name LIKE '%\\_2%' ESCAPE '\\'";
         store.database.writer().query_row(sql, [], |row| row.get(0)).unwrap()
     };
-    let whole = tables();
-    assert!(whole > 10);
+    let table_count = tables();
+    assert!(table_count > 10);
     assert_eq!(spaces::leave(&store.database, "new").unwrap(), Some(2));
     assert!(store.has_dropped_rows().unwrap());
     // The process might have died here: nobody finds the space, and items come and go without it.
@@ -158,9 +158,9 @@ fn what_is_left_of_a_dropped_space_goes_with_the_next_one() {
     assert_eq!(tables(), 0);
     assert_eq!(store.counts("new").unwrap().lacking, 20);
     store.drop_space("new").unwrap();
-    let left = "SELECT count(*) FROM gallery WHERE name LIKE 'left-%' OR name LIKE 'listed-%'";
-    let left: u64 = store.database.writer().query_row(left, [], |row| row.get(0)).unwrap();
-    assert_eq!(left, 0);
+    let sql = "SELECT count(*) FROM gallery WHERE name LIKE 'left-%' OR name LIKE 'listed-%'";
+    let rows_left: u64 = store.database.writer().query_row(sql, [], |row| row.get(0)).unwrap();
+    assert_eq!(rows_left, 0);
 }
 
 /// A process that dies while it saves an index leaves one that is loaded, and nothing that takes room for
@@ -184,8 +184,8 @@ fn a_save_that_dies_leaves_an_index_that_is_loaded() {
             assert_eq!(store.flush().is_ok(), ends);
             drop(store);
             let again = SqliteStore::open(&path).unwrap().with_search(GRAPH);
-            let found = nearest(&again, &vector(newest), 1, &Filter::default());
-            assert_eq!(found, [(4, 0.0)], "what was written since the save is caught up with");
+            let hits = nearest(&again, &vector(newest), 1, &Filter::default());
+            assert_eq!(hits, [(4, 0.0)], "what was written since the save is caught up with");
             let health = again.index_health("m").unwrap();
             assert_eq!(
                 (health.kind, health.built),
@@ -215,11 +215,11 @@ fn a_save_that_dies_leaves_an_index_that_is_loaded() {
     }
     // The next save removes the file of a killed process.
     let name = stores[0].index_path("m").unwrap();
-    let left = name.with_file_name(format!(".{}.999999999.partial", name.file_name().unwrap().display()));
-    fs_err::write(&left, "half a graph").unwrap();
+    let partial = name.with_file_name(format!(".{}.999999999.partial", name.file_name().unwrap().display()));
+    fs_err::write(&partial, "half a graph").unwrap();
     stores[0].put(&[item(20, 7000)]).unwrap();
     stores[0].flush().unwrap();
-    assert!(cfg!(not(target_os = "linux")) || !left.exists());
+    assert!(cfg!(not(target_os = "linux")) || !partial.exists());
 }
 
 #[test]
@@ -228,17 +228,17 @@ fn a_space_is_ready_where_no_index_has_to_be_made() {
     let path = folder.path().join("gallery.db");
     let store = filled(&path, 1000);
     assert!(!store.is_ready("m").unwrap());
-    let told = std::cell::Cell::new(0);
+    let largest_done = std::cell::Cell::new(0);
     let cancelled = store.prepare("m", &|_, _| false).unwrap_err();
     assert!(cancelled.is_cancelled() && !store.is_ready("m").unwrap());
     store
         .prepare("m", &|done, total| {
-            told.set(told.get().max(done));
+            largest_done.set(largest_done.get().max(done));
             assert_eq!(store.keeper.waiting(1), 0, "vectors are read from the file, a page at a time");
             total == 1000
         })
         .unwrap();
-    assert!(store.is_ready("m").unwrap() && told.get() == 1000);
+    assert!(store.is_ready("m").unwrap() && largest_done.get() == 1000);
     let open = || SqliteStore::open(&path).unwrap().with_search(GRAPH);
     assert!(open().is_ready("m").unwrap(), "its file says so, without being loaded");
     // A few vectors that wait would be merged; where many wait, a new index is made.
@@ -413,8 +413,8 @@ fn an_index_that_is_too_far_behind_is_made_again() {
     let change = |store: &SqliteStore| {
         store.database.read(|transaction| spaces::find(transaction, "m")?.change(transaction)).unwrap()
     };
-    let there = change(&store);
-    let forget = format!("DELETE FROM removed_1; UPDATE space SET trimmed = {there}");
+    let last_change = change(&store);
+    let forget = format!("DELETE FROM removed_1; UPDATE space SET trimmed = {last_change}");
     store.database.writer().execute_batch(&forget).unwrap();
     for store in [&store, &other, &SqliteStore::open(&path).unwrap().with_search(GRAPH)] {
         for _ in 0..2 {
@@ -422,7 +422,7 @@ fn an_index_that_is_too_far_behind_is_made_again() {
             assert_eq!(store.index_health("m").unwrap().vectors, 298);
             store.rebuild("m").unwrap();
         }
-        assert_eq!(change(store), there);
+        assert_eq!(change(store), last_change);
     }
 }
 
@@ -501,7 +501,7 @@ fn a_filter_finds_the_few_that_pass() {
     store.rebuild("m").unwrap();
     let rare = Filter { labels: vec!["rare".into()], ..Filter::default() };
     for seed in 0..20 {
-        let found = nearest(&store, &vector(seed), 4, &rare);
+        let hits = nearest(&store, &vector(seed), 4, &rare);
         let mut slow: Vec<(u64, f32)> = (0..1500_u64)
             .step_by(100)
             .map(|id| {
@@ -509,7 +509,7 @@ fn a_filter_finds_the_few_that_pass() {
             })
             .collect();
         slow.sort_by(|a, b| a.1.total_cmp(&b.1));
-        assert_eq!(found, slow[..4]);
+        assert_eq!(hits, slow[..4]);
     }
     assert_eq!(nearest(&store, &vector(1), 100, &rare).len(), 15, "all that there are");
 }
@@ -604,8 +604,8 @@ fn searches_go_on_while_everything_changes() {
                     let mut searches = 0;
                     while !stop.load(std::sync::atomic::Ordering::Relaxed) || searches == 0 {
                         let queries = Matrix::from_fn(4, DIMENSION, |row, column| vector(row as u64)[column]);
-                        for found in store.search("m", &queries, 5 + thread, &Filter::default()).unwrap() {
-                            assert_eq!(found.len(), 5 + thread);
+                        for hits in store.search("m", &queries, 5 + thread, &Filter::default()).unwrap() {
+                            assert_eq!(hits.len(), 5 + thread);
                         }
                         searches += 1;
                     }
@@ -655,13 +655,13 @@ fn searches_catch_up_while_an_index_is_saved() {
         let path = pipe.clone();
         std::thread::spawn(move || opened.send(fs_err::File::open(path)));
         let mut reader = reader.recv_timeout(patience).expect("the index is saved elsewhere").unwrap();
-        let (found, finding) = channel();
+        let (hits_sender, hits_receiver) = channel();
         let store = &store;
         scope.spawn(move || {
             store.put(&[item(4, 6000)]).unwrap();
-            found.send(nearest(store, &vector(6000), 1, &Filter::default()))
+            hits_sender.send(nearest(store, &vector(6000), 1, &Filter::default()))
         });
-        let in_time = finding.recv_timeout(patience);
+        let in_time = hits_receiver.recv_timeout(patience);
         assert!(!saving.is_finished(), "the graph is larger than a pipe");
         // The save fails where it looks at its file again, which harms nobody.
         fs_err::remove_file(&pipe).unwrap();
@@ -770,23 +770,23 @@ fn a_search_for_a_provenance_is_that_of_the_twin_at_every_share() {
                 let filter = Filter { labels, provenances: provenances.clone(), ..Filter::default() };
                 for k in [1, 10, 70] {
                     let expected = twin.search("m", &queries, k, &filter).unwrap();
-                    let found = store.search("m", &queries, k, &filter).unwrap();
-                    let place = |found: &[Vec<rehang_store::Found>]| -> Vec<Vec<(ItemKey, f32, Provenance)>> {
-                        let one = |hit: &rehang_store::Found| (hit.key, hit.distance, hit.provenance);
-                        found.iter().map(|hits| hits.iter().map(one).collect()).collect()
+                    let answers = store.search("m", &queries, k, &filter).unwrap();
+                    let place = |lists: &[Vec<rehang_store::Found>]| -> Vec<Vec<(ItemKey, f32, Provenance)>> {
+                        let fields = |hit: &rehang_store::Found| (hit.key, hit.distance, hit.provenance);
+                        lists.iter().map(|hits| hits.iter().map(fields).collect()).collect()
                     };
-                    let (found, expected) = (place(&found), place(&expected));
+                    let (answers, expected) = (place(&answers), place(&expected));
                     let what = format!("{natives} native, {filter:?}, k = {k}");
                     let wanted = [natives, ITEMS as usize - natives];
                     let few = wanted[usize::from(provenances[0] == Provenance::Adapted)] <= 30;
                     if few || provenances == [Provenance::Old] {
-                        assert_eq!(found, expected, "{what}");
+                        assert_eq!(answers, expected, "{what}");
                     }
                     // A graph may miss a neighbour, and never gives one that does not pass.
                     let (mut hits, mut all) = (0, 0);
-                    for (found, expected) in found.iter().zip(&expected) {
-                        assert_eq!(found.len(), expected.len(), "{what}");
-                        hits += found.iter().filter(|hit| expected.contains(hit)).count();
+                    for (answer, expected) in answers.iter().zip(&expected) {
+                        assert_eq!(answer.len(), expected.len(), "{what}");
+                        hits += answer.iter().filter(|hit| expected.contains(hit)).count();
                         all += expected.len();
                     }
                     assert!(hits * 100 >= all * 95, "{what}: {hits} of {all}");
@@ -888,9 +888,9 @@ fn every_vector_is_found_in_a_graph_that_threads_built() {
     // Threads meet at other moments each time.
     for _ in 0..5 {
         store.rebuild("m").unwrap();
-        let found = store.search("m", &queries, 1, &Filter::default()).unwrap();
+        let hits = store.search("m", &queries, 1, &Filter::default()).unwrap();
         let lost: Vec<usize> =
-            (0..ITEMS as usize).filter(|&at| number(found[at][0].key) != at as u64 + 1).collect();
+            (0..ITEMS as usize).filter(|&at| number(hits[at][0].key) != at as u64 + 1).collect();
         assert_eq!(lost, Vec::<usize>::new());
     }
 }

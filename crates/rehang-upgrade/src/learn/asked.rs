@@ -54,14 +54,14 @@ fn read_queries(path: &Path) -> Result<Vec<Named>> {
             let error = error.to_string();
             corrupt(error.split_once(" at line ").map_or(error.as_str(), |(error, _)| error))
         })?;
-        let (said, query) = match (line.text, line.image) {
+        let (written_name, query) = match (line.text, line.image) {
             (Some(text), None) => (text.clone(), Query::Text(text)),
             (None, Some(image)) => (image.display().to_string(), Query::Image(folder.join(image))),
             (Some(_), Some(_)) => return Err(corrupt("it has a text and an image")),
             (None, None) => return Err(corrupt("it has neither a text nor an image")),
         };
         let name = match line.id {
-            None => said,
+            None => written_name,
             Some(Value::String(id)) => id,
             Some(Value::Number(id)) if id.is_i64() || id.is_u64() => id.to_string(),
             Some(_) => return Err(corrupt("its id is neither text nor a whole number")),
@@ -106,12 +106,12 @@ impl Asked {
         };
         let clicked = read_clicks(log)?;
         let mut places: HashMap<String, usize> = HashMap::new();
-        let mut asked = Vec::new();
+        let mut all_queries = Vec::new();
         let is_given = named.is_some();
         for Named { name, query } in named.into_iter().flatten() {
             // Clicks of a query that stands in the file twice go to the first of the two.
-            places.entry(name).or_insert(asked.len());
-            asked.push(query);
+            places.entry(name).or_insert(all_queries.len());
+            all_queries.push(query);
         }
         let (mut clicks, mut unknown_queries) = (Vec::new(), 0);
         for Clicked { query, item, gain } in clicked {
@@ -122,9 +122,9 @@ impl Asked {
                     continue;
                 }
                 None => {
-                    places.insert(query.clone(), asked.len());
-                    asked.push(Query::Text(query));
-                    asked.len() - 1
+                    places.insert(query.clone(), all_queries.len());
+                    all_queries.push(Query::Text(query));
+                    all_queries.len() - 1
                 }
             };
             clicks.push(Click { query: place, item, gain });
@@ -136,7 +136,7 @@ impl Asked {
             );
             return Err(Error::corrupt(log.display(), detail));
         }
-        Ok(Some(Self { path: path.to_owned(), queries: asked, clicks: Some(clicks), unknown_queries }))
+        Ok(Some(Self { path: path.to_owned(), queries: all_queries, clicks: Some(clicks), unknown_queries }))
     }
 
     /// Counts the clicks whose item the gallery has, and those that say nothing of it; `None` where no
@@ -160,8 +160,8 @@ impl Asked {
             );
             return Err(Error::corrupt("the file of clicks", detail));
         }
-        let kept = clicks.len() - unknown_items;
-        Ok(Some(ClicksKept { kept, unknown_items, unknown_queries: self.unknown_queries }))
+        let clicks_kept = clicks.len() - unknown_items;
+        Ok(Some(ClicksKept { kept: clicks_kept, unknown_items, unknown_queries: self.unknown_queries }))
     }
 }
 
@@ -251,8 +251,8 @@ impl<'a> KeptQueries<'a> {
     ///
     /// Those of the store.
     pub fn vectors(&self, old: &Space, new: &Space) -> Result<Option<ByBoth>> {
-        let asked = self.text(ASKED)?.unwrap_or_default();
-        let mut models = asked.lines();
+        let list = self.text(ASKED)?.unwrap_or_default();
+        let mut models = list.lines();
         // The written form of a space says whether its vectors have length 1, which was
         // perhaps not known yet.
         let mut is_next_of = |space: &Space| {
@@ -284,8 +284,8 @@ impl<'a> KeptQueries<'a> {
     /// Whether the kept vectors are of exactly these queries; some may lack one, since a model
     /// could not embed them.
     fn are_of(&self, queries: &[Query]) -> Result<bool> {
-        let asked = self.text(ASKED)?.unwrap_or_default();
-        Ok(asked.lines().skip(2).eq(queries.iter().map(name_of)))
+        let list = self.text(ASKED)?.unwrap_or_default();
+        Ok(list.lines().skip(2).eq(queries.iter().map(name_of)))
     }
 
     /// Reads the clicks that are kept; `None` where there are none.
@@ -297,15 +297,15 @@ impl<'a> KeptQueries<'a> {
 
     /// Whether the clicks that are kept are these, in the same order; for `None`, whether there are none.
     fn have_clicks(&self, clicks: Option<&[Click]>) -> bool {
-        let same = |kept: &KeptClick, click: &Click| {
+        let is_same = |line: &KeptClick, click: &Click| {
             // The last digit of a gain may change on the way through a file.
-            let is_alike = (kept.gain - click.gain).abs() <= 1e-9 * click.gain;
-            is_alike && kept.query == click.query && kept.item == click.item
+            let is_alike = (line.gain - click.gain).abs() <= 1e-9 * click.gain;
+            is_alike && line.query == click.query && line.item == click.item
         };
         match (self.clicks(), clicks) {
             (Ok(None), None) => true,
-            (Ok(Some(kept)), Some(clicks)) => {
-                kept.len() == clicks.len() && kept.iter().zip(clicks).all(|(kept, click)| same(kept, click))
+            (Ok(Some(lines)), Some(clicks)) => {
+                lines.len() == clicks.len() && lines.iter().zip(clicks).all(|(line, click)| is_same(line, click))
             }
             _ => false,
         }
@@ -354,8 +354,8 @@ impl<'a> KeptQueries<'a> {
         let Some(clicks) = clicks else { return self.files.retain(|name| name != CLICKED) };
         let mut text = String::new();
         for Click { query, item, gain } in clicks {
-            let kept = KeptClick { query: *query, row: rows[*query], item: item.clone(), gain: *gain };
-            text += &serde_json::to_string(&kept).map_err(|error| Error::corrupt(CLICKED, error))?;
+            let line = KeptClick { query: *query, row: rows[*query], item: item.clone(), gain: *gain };
+            text += &serde_json::to_string(&line).map_err(|error| Error::corrupt(CLICKED, error))?;
             text.push('\n');
         }
         self.files.write(CLICKED, text.as_bytes())
@@ -400,7 +400,7 @@ pub(crate) fn import_folder(store: &dyn Ledger, folder: &Path) -> Result<()> {
         let rows = rehang_files::read_matrix(&VectorSource::path(folder.join(name))).ok()?;
         Some(bytes_of(&rows))
     };
-    let kept = [
+    let imported = [
         ("queries-embedded-000000", read("queries-embedded.jsonl")),
         (BY_OLD, vectors("queries-old.npy")),
         (BY_NEW, vectors("queries-new.npy")),
@@ -408,7 +408,7 @@ pub(crate) fn import_folder(store: &dyn Ledger, folder: &Path) -> Result<()> {
         // The list comes last: without it the other files do not count.
         (ASKED, read("queries.jsonl")),
     ];
-    kept.iter().try_for_each(|(name, bytes)| bytes.as_ref().map_or(Ok(()), |bytes| files.write(name, bytes)))
+    imported.iter().try_for_each(|(name, bytes)| bytes.as_ref().map_or(Ok(()), |bytes| files.write(name, bytes)))
 }
 
 fn bytes_of(rows: &Matrix) -> Vec<u8> {
@@ -420,11 +420,11 @@ fn bytes_of(rows: &Matrix) -> Vec<u8> {
 /// # Errors
 ///
 /// Those of the store.
-pub(crate) fn is_kept(store: &dyn Ledger, asked: &Asked, (old, new): (&Space, &Space)) -> Result<bool> {
-    let kept = KeptQueries::for_store(store);
-    Ok(kept.are_of(&asked.queries)?
-        && kept.have_clicks(asked.clicks.as_deref())
-        && kept.vectors(old, new)?.is_some())
+pub(crate) fn is_kept(store: &dyn Ledger, query_log: &Asked, (old, new): (&Space, &Space)) -> Result<bool> {
+    let kept_queries = KeptQueries::for_store(store);
+    Ok(kept_queries.are_of(&query_log.queries)?
+        && kept_queries.have_clicks(query_log.clicks.as_deref())
+        && kept_queries.vectors(old, new)?.is_some())
 }
 
 /// Whether an adapter was fitted by the queries and clicks that the gallery has; true where
@@ -438,11 +438,11 @@ pub(crate) fn is_by_queries(
     adapter: &Adapter,
     (old, new): (&Space, &Space),
 ) -> Result<bool> {
-    let kept = KeptQueries::for_store(store);
-    let Some(by_both) = kept.vectors(old, new)? else { return Ok(true) };
+    let kept_queries = KeptQueries::for_store(store);
+    let Some(by_both) = kept_queries.vectors(old, new)? else { return Ok(true) };
     let inputs = &adapter.training.inputs;
     let is_of_queries = inputs.get("queries_new") == Some(&by_both.new.fingerprint());
-    Ok(is_of_queries && inputs.get(CLICKS) == kept.clicks_fingerprint()?.as_ref())
+    Ok(is_of_queries && inputs.get(CLICKS) == kept_queries.clicks_fingerprint()?.as_ref())
 }
 
 /// Embeds queries by both models and keeps them in the gallery, with their clicks, where a fit and a report
@@ -457,15 +457,15 @@ pub(crate) fn is_by_queries(
 /// `account` says; as [`query::embed_each`].
 pub(crate) fn embed_queries(
     store: &dyn Ledger,
-    asked: &Asked,
+    query_log: &Asked,
     (old, new): (&Space, &Space),
     encoders: &QueryEncoders<'_>,
     account: &dyn Fn() -> Result<()>,
     observer: &dyn Observer,
 ) -> Result<(usize, Vec<String>)> {
     let mut queries: Vec<(String, Query)> =
-        asked.queries.iter().map(|query| (name_of(query), query.clone())).collect();
-    let all: Vec<String> = queries.iter().map(|(name, _)| name.clone()).collect();
+        query_log.queries.iter().map(|query| (name_of(query), query.clone())).collect();
+    let all_names: Vec<String> = queries.iter().map(|(name, _)| name.clone()).collect();
     // The new model comes first, since the budget is for it.
     let mut models = Vec::new();
     for space in [new, old] {
@@ -475,21 +475,21 @@ pub(crate) fn embed_queries(
     }
     let names = models.iter().map(|(.., model)| model).chain(queries.iter().map(|(name, _)| name));
     let text: String = names.map(|name| format!("{name}\n")).collect();
-    let kept = KeptQueries::for_store(store);
-    if let Some(by_both) = kept.vectors(old, new)?
-        && kept.text(ASKED)?.is_some_and(|before| before == text)
-        && kept.have_clicks(asked.clicks.as_deref())
+    let kept_queries = KeptQueries::for_store(store);
+    if let Some(by_both) = kept_queries.vectors(old, new)?
+        && kept_queries.text(ASKED)?.is_some_and(|before| before == text)
+        && kept_queries.have_clicks(query_log.clicks.as_deref())
     {
         return Ok((by_both.new.rows(), Vec::new()));
     }
-    let (mut embedded, mut left_out) = (kept.embedded()?, Vec::new());
+    let (mut embedded, mut left_out) = (kept_queries.embedded()?, Vec::new());
     for (space, encoder, model) in &models {
-        let known = embedded.entry(model.clone()).or_default();
-        known.retain(|_, vector| vector.len() == space.dimension);
+        let known_vectors = embedded.entry(model.clone()).or_default();
+        known_vectors.retain(|_, vector| vector.len() == space.dimension);
         let wanted: BTreeMap<&String, &Query> = queries
             .iter()
             .map(|(name, query)| (name, query))
-            .filter(|(name, _)| !known.contains_key(*name))
+            .filter(|(name, _)| !known_vectors.contains_key(*name))
             .collect();
         let (names, wanted): (Vec<&String>, Vec<Query>) =
             wanted.into_iter().map(|(name, query)| (name, query.clone())).unzip();
@@ -501,7 +501,7 @@ pub(crate) fn embed_queries(
             };
             waiting.extend(vectors.iter().map(line));
             if encoder.is_vouched_for(encoder.receipt()) {
-                kept.add(&mem::take(&mut waiting))?;
+                kept_queries.add(&mem::take(&mut waiting))?;
             }
             account()
         };
@@ -512,40 +512,40 @@ pub(crate) fn embed_queries(
         if !(waiting.is_empty() || is_another) {
             match encoder.vouch() {
                 Err(error) if error.is_conflict() => return Err(error),
-                _ => kept.add(&waiting)?,
+                _ => kept_queries.add(&waiting)?,
             }
         }
         let answers = answers?;
         for (name, answer) in names.into_iter().zip(answers) {
             match answer {
-                Ok(vector) => drop(known.insert(name.clone(), vector)),
+                Ok(vector) => drop(known_vectors.insert(name.clone(), vector)),
                 Err(error) => left_out.push(error.to_string()),
             }
         }
-        queries.retain(|(name, _)| known.contains_key(name));
+        queries.retain(|(name, _)| known_vectors.contains_key(name));
     }
     if queries.is_empty() {
         let why = left_out.first().map_or("there is no query in it", String::as_str);
-        return Err(Error::corrupt(asked.path.display(), why));
+        return Err(Error::corrupt(query_log.path.display(), why));
     }
     // The list goes first: without it, vectors of other queries do not count.
-    kept.files.retain(|name| name != ASKED)?;
+    kept_queries.files.retain(|name| name != ASKED)?;
     for ((space, _, model), file) in models.iter().zip([BY_NEW, BY_OLD]) {
-        let known = &embedded[model];
-        let rows = queries.iter().flat_map(|(name, _)| known[name].iter().copied()).collect();
+        let known_vectors = &embedded[model];
+        let rows = queries.iter().flat_map(|(name, _)| known_vectors[name].iter().copied()).collect();
         let rows = Matrix::new(space.dimension, rows)?;
-        kept.files.write(file, &bytes_of(&rows))?;
+        kept_queries.files.write(file, &bytes_of(&rows))?;
     }
     let mut rows = 0..;
-    let rows: Vec<Option<usize>> = all
+    let rows: Vec<Option<usize>> = all_names
         .iter()
         .map(|name| {
             let is_embedded = models.iter().all(|(.., model)| embedded[model].contains_key(name));
             if is_embedded { rows.next() } else { None }
         })
         .collect();
-    kept.keep_clicks(asked.clicks.as_deref(), &rows)?;
-    kept.files.write(ASKED, text.as_bytes())?;
+    kept_queries.keep_clicks(query_log.clicks.as_deref(), &rows)?;
+    kept_queries.files.write(ASKED, text.as_bytes())?;
     Ok((queries.len(), left_out))
 }
 
@@ -558,24 +558,24 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("clicks.csv");
         fs_err::write(&log, "query,item,weight\nred,i1,2\nblue,i2,3\nred,gone,1\nblue,i1,1\n").unwrap();
-        let asked = Asked::read(None, Some(&log)).unwrap().unwrap();
-        assert_eq!(asked.queries, ["red", "blue"].map(|text| Query::Text(text.into())));
+        let query_log = Asked::read(None, Some(&log)).unwrap().unwrap();
+        assert_eq!(query_log.queries, ["red", "blue"].map(|text| Query::Text(text.into())));
         let store = rehang_store_tests::MemoryStore::new();
-        let kept = KeptQueries::for_store(&store);
-        let clicks = asked.clicks.as_deref();
-        assert!(!kept.have_clicks(clicks) && kept.have_clicks(None));
+        let kept_queries = KeptQueries::for_store(&store);
+        let clicks = query_log.clicks.as_deref();
+        assert!(!kept_queries.have_clicks(clicks) && kept_queries.have_clicks(None));
         // No model could embed the first one.
-        kept.keep_clicks(clicks, &[None, Some(0)]).unwrap();
-        assert!(kept.have_clicks(clicks) && !kept.have_clicks(None));
-        let judged = kept.judged(["i2", "i3", "i1"], 1).unwrap().unwrap();
+        kept_queries.keep_clicks(clicks, &[None, Some(0)]).unwrap();
+        assert!(kept_queries.have_clicks(clicks) && !kept_queries.have_clicks(None));
+        let judged = kept_queries.judged(["i2", "i3", "i1"], 1).unwrap().unwrap();
         assert_eq!(judged.query(0), [(0, 3.0), (2, 1.0)]);
-        assert!(kept.judged(["i2"], 0).unwrap_err().is_corrupt(), "of other queries");
-        let fingerprint = kept.clicks_fingerprint().unwrap().unwrap();
-        kept.keep_clicks(clicks, &[Some(0), Some(1)]).unwrap();
-        assert_ne!(kept.clicks_fingerprint().unwrap(), Some(fingerprint));
-        kept.keep_clicks(None, &[]).unwrap();
-        kept.keep_clicks(None, &[]).unwrap();
-        assert_eq!((kept.judged(["i2"], 1).unwrap(), kept.clicks_fingerprint().unwrap()), (None, None));
+        assert!(kept_queries.judged(["i2"], 0).unwrap_err().is_corrupt(), "of other queries");
+        let fingerprint = kept_queries.clicks_fingerprint().unwrap().unwrap();
+        kept_queries.keep_clicks(clicks, &[Some(0), Some(1)]).unwrap();
+        assert_ne!(kept_queries.clicks_fingerprint().unwrap(), Some(fingerprint));
+        kept_queries.keep_clicks(None, &[]).unwrap();
+        kept_queries.keep_clicks(None, &[]).unwrap();
+        assert_eq!((kept_queries.judged(["i2"], 1).unwrap(), kept_queries.clicks_fingerprint().unwrap()), (None, None));
     }
 
     #[test]
@@ -589,10 +589,10 @@ mod tests {
         let queries =
             file("q.jsonl", "{\"id\": 7, \"text\": \"red\"}\n{\"image\": \"b.png\"}\n{\"text\": \"blue\"}\n");
         let clicks = file("c.csv", "query,item,weight\nblue,i,1\n7,i,1\nb.png,i,1\nred,i,1\n");
-        let asked = Asked::read(Some(&queries), Some(&clicks)).unwrap().unwrap();
-        let places: Vec<usize> = asked.clicks.unwrap().iter().map(|click| click.query).collect();
+        let query_log = Asked::read(Some(&queries), Some(&clicks)).unwrap().unwrap();
+        let places: Vec<usize> = query_log.clicks.unwrap().iter().map(|click| click.query).collect();
         assert_eq!(
-            (places, asked.unknown_queries),
+            (places, query_log.unknown_queries),
             (vec![2, 0, 1], 1),
             "a query with an id is not named by its text"
         );
@@ -611,19 +611,19 @@ mod tests {
     #[test]
     fn what_was_paid_for_is_there_to_the_last_bit() {
         let store = rehang_store_tests::MemoryStore::new();
-        let kept = KeptQueries::for_store(&store);
+        let kept_queries = KeptQueries::for_store(&store);
         let line = |query: &str, value| Embedded {
             model: "m".into(),
             query: query.into(),
             vector: vec![value, 0.1],
         };
-        assert!(kept.embedded().unwrap().is_empty());
-        kept.add(&[line("a", 1.5), line("b", 0.3)]).unwrap();
-        kept.add(&[]).unwrap();
-        kept.add(&[line("c", f32::MIN_POSITIVE)]).unwrap();
-        let found = kept.embedded().unwrap().remove("m").unwrap();
+        assert!(kept_queries.embedded().unwrap().is_empty());
+        kept_queries.add(&[line("a", 1.5), line("b", 0.3)]).unwrap();
+        kept_queries.add(&[]).unwrap();
+        kept_queries.add(&[line("c", f32::MIN_POSITIVE)]).unwrap();
+        let vectors = kept_queries.embedded().unwrap().remove("m").unwrap();
         let expected = [("a", 1.5), ("b", 0.3), ("c", f32::MIN_POSITIVE)];
-        assert_eq!(found, expected.map(|(query, value)| (query.into(), vec![value, 0.1])).into());
+        assert_eq!(vectors, expected.map(|(query, value)| (query.into(), vec![value, 0.1])).into());
     }
 
     #[test]
@@ -642,29 +642,29 @@ mod tests {
         fs_err::write(folder.path().join("queries-embedded.jsonl"), lines).unwrap();
         let store = rehang_store_tests::MemoryStore::new();
         import_folder(&store, folder.path()).unwrap();
-        let kept = KeptQueries::for_store(&store);
-        let by_both = kept.vectors(&old, &new).unwrap().unwrap();
+        let kept_queries = KeptQueries::for_store(&store);
+        let by_both = kept_queries.vectors(&old, &new).unwrap().unwrap();
         assert_eq!((&by_both.old, &by_both.new), (&rows, &rows));
-        assert_eq!(kept.embedded().unwrap()["m"].len(), 2);
+        assert_eq!(kept_queries.embedded().unwrap()["m"].len(), 2);
     }
 
     #[test]
     fn queries_of_an_earlier_upgrade_do_not_count() {
         let store = rehang_store_tests::MemoryStore::new();
-        let kept = KeptQueries::for_store(&store);
+        let kept_queries = KeptQueries::for_store(&store);
         let space = |name: &str| Space::new(name, 2, rehang_core::Distance::Cosine, false);
         let [first, second, third] = ["first", "second", "third"].map(space);
         for name in [BY_OLD, BY_NEW] {
-            kept.files.write(name, &[]).unwrap();
+            kept_queries.files.write(name, &[]).unwrap();
         }
-        assert!(kept.vectors(&first, &second).unwrap().is_none());
+        assert!(kept_queries.vectors(&first, &second).unwrap().is_none());
         let normalised = Space { normalised: true, ..second.clone() };
-        kept.files.write(ASKED, format!("{normalised} f2\n{first} f1\nText(\"a\")\n").as_bytes()).unwrap();
-        assert!(kept.vectors(&first, &second).unwrap().is_some());
+        kept_queries.files.write(ASKED, format!("{normalised} f2\n{first} f1\nText(\"a\")\n").as_bytes()).unwrap();
+        assert!(kept_queries.vectors(&first, &second).unwrap().is_some());
         for (old, new) in [(&second, &third), (&second, &first), (&first, &third)] {
-            assert!(kept.vectors(old, new).unwrap().is_none());
+            assert!(kept_queries.vectors(old, new).unwrap().is_none());
         }
-        let are_of = |queries: &[Query]| kept.are_of(queries).unwrap();
+        let are_of = |queries: &[Query]| kept_queries.are_of(queries).unwrap();
         assert!(are_of(&[Query::Text("a".into())]));
         assert!(!are_of(&[]) && !are_of(&[Query::Text("b".into())]));
     }

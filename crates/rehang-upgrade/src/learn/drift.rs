@@ -37,7 +37,7 @@ pub(crate) fn input_drift_finding(
     };
     Ok(drift.is_suspicious().then(|| {
         let number = |value: Option<f64>| value.map_or("–".into(), |value| format!("{value:.2}"));
-        let seen = format!(
+        let message = format!(
             "the vectors of space {old:?} do not look like those that the adapter was fitted on (means of coordinates \
              correlate {}, spreads {}, lengths are {} times as large): is it the adapter of this gallery, in this \
              direction?",
@@ -45,6 +45,6 @@ pub(crate) fn input_drift_finding(
             number(drift.spread_correlation),
             number(drift.norm_ratio)
         );
-        Finding::warning("input-drift", seen)
+        Finding::warning("input-drift", message)
     }))
 }

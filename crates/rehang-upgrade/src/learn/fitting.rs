@@ -88,7 +88,7 @@ fn document(new: &str) -> String {
 /// is none. Where the upgrade has been refitted since, it is that of the map in use.
 pub(crate) fn fitted(store: &dyn Ledger, new: &str) -> Result<Option<String>> {
     let fitted = store.document(&document(new))?.map(|(_, fingerprint)| fingerprint);
-    fitted.filter(|it| !it.is_empty()).map(|fitted| refit::in_use(store, new, fitted)).transpose()
+    fitted.filter(|text| !text.is_empty()).map(|fitted| refit::in_use(store, new, fitted)).transpose()
 }
 
 /// Forgets the adapter of a space, the order that was chosen with it, and which items ask for forecasts: the
@@ -152,7 +152,7 @@ fn note_until(store: &dyn Ledger, new: &str, until: &[ItemKey]) -> Result<()> {
 /// Writes a document of the gallery, unless it says the same already.
 fn note(store: &dyn Ledger, name: &str, text: &str) -> Result<()> {
     let before = store.document(name)?;
-    if before.as_ref().is_none_or(|(_, known)| known != text) {
+    if before.as_ref().is_none_or(|(_, text_before)| text_before != text) {
         store.set_document(name, before.map(|(version, _)| version), text)?;
     }
     Ok(())
@@ -206,21 +206,21 @@ pub(crate) fn choose_order(
 ///
 /// Those of the store.
 pub(crate) fn clear_unused(store: &dyn Ledger) -> Result<()> {
-    let (mut used, mut told) = (BTreeSet::new(), BTreeSet::new());
+    let (mut used_maps, mut refit_maps) = (BTreeSet::new(), BTreeSet::new());
     for space in store.spaces()? {
-        used.extend(fitted(store, &space.space.name)?);
+        used_maps.extend(fitted(store, &space.space.name)?);
         for refit in refit::refits(store, &space.space.name)? {
             // The last refit may be decided and not yet done.
-            used.extend(refit.taken.then(|| refit.after.clone()));
-            told.extend([refit.before, refit.after]);
+            used_maps.extend(refit.taken.then(|| refit.after.clone()));
+            refit_maps.extend([refit.before, refit.after]);
         }
     }
     if let Some(Recorded { record, .. }) = Recorded::read(store)? {
-        used.extend(record.bridge.map(|bridge| bridge.fingerprint));
-        used.insert(record.adapter);
+        used_maps.extend(record.bridge.map(|bridge| bridge.fingerprint));
+        used_maps.insert(record.adapter);
     }
     kept::retain(store, |kind, fingerprint| {
-        used.contains(fingerprint) || (kind == Kind::Report && told.contains(fingerprint))
+        used_maps.contains(fingerprint) || (kind == Kind::Report && refit_maps.contains(fingerprint))
     })
 }
 
@@ -403,8 +403,8 @@ impl Asking {
     /// where the same ones do.
     fn finding(&self) -> Option<Finding> {
         let (now, before) = (self.pairs.len(), self.before?);
-        let seen = format!("{now} items ask here, and {before} asked for the forecast before this one.");
-        Some(Finding::note(MORE_QUERIES, seen).may_mean(
+        let message = format!("{now} items ask here, and {before} asked for the forecast before this one.");
+        Some(Finding::note(MORE_QUERIES, message).may_mean(
             "Numbers that a sample answers may have moved within their ranges, and the ranges are narrower.",
         ))
     }
@@ -463,7 +463,7 @@ impl DrawnPairs {
         new: &Space,
         observer: &dyn Observer,
     ) -> Result<Self> {
-        let each = |take: &mut dyn FnMut(Item)| -> Result<()> {
+        let for_each_native = |take: &mut dyn FnMut(Item)| -> Result<()> {
             let native = Select::Provenance(Provenance::Native);
             let mut walk = Some(Scan::new(&new.name, native, NATIVES_PAGE).without_contents());
             while let Some(page) = walk {
@@ -477,10 +477,10 @@ impl DrawnPairs {
             Ok(())
         };
         let mut first = FirstKeys::new(PAIRS_SEED, PAIRS_MAX);
-        each(&mut |item| first.take(item.key))?;
+        for_each_native(&mut |item| first.take(item.key))?;
         let chosen: BTreeSet<ItemKey> = first.keys().0.into_iter().collect();
         let mut ids = Vec::with_capacity(chosen.len());
-        each(&mut |item| {
+        for_each_native(&mut |item| {
             if chosen.contains(&item.key) {
                 ids.push(item.id);
             }
@@ -502,14 +502,14 @@ impl DrawnPairs {
     /// Those of the store.
     pub fn items_kept_for_measuring(store: &dyn Ledger, old: &Space, new: &str) -> Result<Vec<Record>> {
         let items = usize::try_from(sample::embeddable(store, new)?).unwrap_or(usize::MAX);
-        let kept = kept_for_measuring(items);
-        if kept < MEASURED_MIN {
+        let kept_items = kept_for_measuring(items);
+        if kept_items < MEASURED_MIN {
             return Ok(Vec::new());
         }
         Self::held_out_among(
             store,
             old,
-            &sample::first_of_shuffle(store, new, (kept as f64 / HELD_OUT) as usize)?,
+            &sample::first_of_shuffle(store, new, (kept_items as f64 / HELD_OUT) as usize)?,
         )
     }
 
@@ -555,16 +555,16 @@ impl DrawnPairs {
             let pairs = Self::from_items(store, old, new, Vec::new())?;
             return Ok(Asking { pairs, until: Vec::new(), before: None });
         }
-        let known = asking_until(store, &new.name)?;
+        let noted_keys = asking_until(store, &new.name)?;
         let mut size = PAIRS_MAX;
         let mut asking = None;
-        if !known.is_empty() {
+        if !noted_keys.is_empty() {
             let mut first = sample::first_of_shuffle(store, &new.name, PAIRS_MAX)?;
-            first.truncate(end_of(&first, &known));
+            first.truncate(end_of(&first, &noted_keys));
             if !first.is_empty() {
                 size = first.len();
                 let (native, is_random) = natives_of(Self::held_out_among(store, old, &first)?);
-                asking = is_random.then(|| (native, known.clone()));
+                asking = is_random.then(|| (native, noted_keys.clone()));
             }
         }
         let (native, until) = if let Some(asking) = asking {
@@ -577,12 +577,12 @@ impl DrawnPairs {
         };
         let pairs = Self::from_items(store, old, new, native)?;
         if pairs.len() < QUERIES_MIN
-            && let Some(kept) = Self::measured(store, old, new)?
-            && kept.len() > pairs.len()
+            && let Some(kept_pairs) = Self::measured(store, old, new)?
+            && kept_pairs.len() > pairs.len()
         {
-            let before = Some(pairs.len()).filter(|&before| !known.is_empty() && before >= HELD_OUT_MIN);
+            let before = Some(pairs.len()).filter(|&before| !noted_keys.is_empty() && before >= HELD_OUT_MIN);
             let until = last_of(&Self::items_kept_for_measuring(store, old, &new.name)?);
-            return Ok(Asking { pairs: kept, until, before });
+            return Ok(Asking { pairs: kept_pairs, until, before });
         }
         Ok(Asking { pairs, until, before: None })
     }
@@ -664,10 +664,10 @@ impl DrawnPairs {
     ) -> Result<Option<LearningCurve>> {
         let (of_old, of_new) = self.vectors((old, new))?;
         let pairs = rehang_core::Pairs::new(of_old, of_new, None, None)?;
-        let own = Progress::default();
+        let own_progress = Progress::default();
         let progress = observer.counters().unwrap_or_else(|| {
             observer.observe(&Observation::Began { stage: MEASURING, unit: "maps", total: 0 });
-            &own
+            &own_progress
         });
         learning_curve(&pairs, 0, progress)
     }
@@ -715,7 +715,7 @@ impl DrawnPairs {
         const NAME_CHARACTERS_MAX: usize = 60;
         let rows: Vec<usize> = (0..self.len()).filter(|&row| !self.held_out[row]).collect();
         let numbers = |values: &[f64]| rows.iter().map(|&row| values[row]).collect();
-        let names = |of: &dyn Fn(usize) -> Option<String>| rows.iter().map(|&row| of(row)).collect();
+        let names = |name_of: &dyn Fn(usize) -> Option<String>| rows.iter().map(|&row| name_of(row)).collect();
         let mut traits = vec![Trait::names("label", names(&|row| self.labels[row].clone()))];
         let fields: BTreeSet<&String> = rows
             .iter()
@@ -724,17 +724,17 @@ impl DrawnPairs {
             .collect();
         for field in fields.into_iter().take(FIELDS_MAX) {
             let value = |row: usize| self.payloads[row].get(field);
-            let said = format!("payload field {field:?}");
+            let trait_name = format!("payload field {field:?}");
             if rows.iter().all(|&row| value(row).is_none_or(|value| value.is_number() || value.is_null())) {
                 let number = |row: &usize| value(*row).and_then(Value::as_f64).unwrap_or(f64::NAN);
-                traits.push(Trait::numbers(said, rows.iter().map(number).collect()));
+                traits.push(Trait::numbers(trait_name, rows.iter().map(number).collect()));
             } else {
                 let name = |row: usize| match value(row)? {
                     Value::String(text) if text.chars().count() <= NAME_CHARACTERS_MAX => Some(text.clone()),
-                    Value::Bool(is) => Some(is.to_string()),
+                    Value::Bool(flag) => Some(flag.to_string()),
                     _ => None,
                 };
-                traits.push(Trait::names(said, names(&name)));
+                traits.push(Trait::names(trait_name, names(&name)));
             }
         }
         traits.push(Trait::numbers("source length", numbers(&self.lengths)));
@@ -746,14 +746,14 @@ impl DrawnPairs {
     /// `None` where no clicks are kept.
     fn clicks_of_known(
         &self,
-        kept: KeptQueries<'_>,
+        kept_queries: KeptQueries<'_>,
         (old, new): (&Space, &Space),
     ) -> Result<Option<ClicksOfPairs>> {
         // Vectors are read only where there are clicks.
-        let Some(fingerprint) = kept.clicks_fingerprint()? else { return Ok(None) };
-        let Some(by_both) = kept.vectors(old, new)? else { return Ok(None) };
-        let known = (0..self.len()).filter(|&row| !self.held_out[row]).map(|row| self.ids[row].as_str());
-        let judged = kept.judged(known, by_both.new.rows())?.unwrap_or_default();
+        let Some(fingerprint) = kept_queries.clicks_fingerprint()? else { return Ok(None) };
+        let Some(by_both) = kept_queries.vectors(old, new)? else { return Ok(None) };
+        let known_ids = (0..self.len()).filter(|&row| !self.held_out[row]).map(|row| self.ids[row].as_str());
+        let judged = kept_queries.judged(known_ids, by_both.new.rows())?.unwrap_or_default();
         Ok(Some(ClicksOfPairs { judged, fingerprint }))
     }
 
@@ -803,12 +803,12 @@ impl ClicksOfPairs {
     /// Tells that the clicks are of too few queries to choose by; `None` where they are enough.
     fn finding(&self) -> Option<Finding> {
         let queries = self.queries();
-        let seen = format!(
+        let message = format!(
             "{queries} queries have a clicked item among the pairs; {CLICKED_MIN} are needed to choose by clicks, so what is chosen agrees most with \
              the new model's own answers to all queries."
         );
         let finding =
-            Finding::note("few-clicks", seen).remedy("Draw more pairs, or give clicks of more queries.");
+            Finding::note("few-clicks", message).remedy("Draw more pairs, or give clicks of more queries.");
         (queries < CLICKED_MIN).then_some(finding)
     }
 }
@@ -869,7 +869,7 @@ impl ForecastGallery {
         let mut ids: Vec<String> = held_out.iter().map(|&row| pairs.ids[row].clone()).collect();
         let mut items = counted.max(held_out.len());
         if all || (by_label && pairs.labels.iter().any(Option::is_some)) {
-            let known: BTreeSet<&str> = held_out.iter().map(|&row| pairs.ids[row].as_str()).collect();
+            let held_out_ids: BTreeSet<&str> = held_out.iter().map(|&row| pairs.ids[row].as_str()).collect();
             let items_max = GALLERY_NUMBERS_MAX / space.dimension.max(1);
             let mut drawn = sample::draw(store, &space.name, items_max, None)?;
             let is_whole = drawn.len() < items_max;
@@ -879,8 +879,8 @@ impl ForecastGallery {
                 let keys: Vec<ItemKey> = page.iter().map(|record| record.item.key).collect();
                 for (record, vector) in page.iter_mut().zip(store.vectors(&space.name, &keys)?) {
                     let Some(vector) = vector else { continue };
-                    let is_known = known.contains(record.item.id.as_str());
-                    if !is_known && space.distance.can_place(&vector.vector) {
+                    let is_pair = held_out_ids.contains(record.item.id.as_str());
+                    if !is_pair && space.distance.can_place(&vector.vector) {
                         values.extend(vector.vector);
                         labels.push(record.item.label.take());
                         ids.push(mem::take(&mut record.item.id));
@@ -920,16 +920,16 @@ pub(crate) fn fit(
     let parameters = FitParameters { method, within, traits: pairs.traits(), ..FitParameters::default() };
     let held_out: Vec<usize> = (0..pairs.len()).filter(|&row| pairs.held_out[row]).collect();
     let [old_held_out, new_held_out] = [&pairs.old, &pairs.new].map(|rows| rows.select(&held_out));
-    let kept = KeptQueries::for_store(store);
-    let clicks = pairs.clicks_of_known(kept, (old, new))?;
-    let few = clicks.as_ref().and_then(ClicksOfPairs::finding);
-    let mut answer = fit_on((pairs.sources(), clicks), kept, (old, new), parameters, progress)?;
-    answer.findings.extend(few);
+    let kept_queries = KeptQueries::for_store(store);
+    let clicks = pairs.clicks_of_known(kept_queries, (old, new))?;
+    let few_clicks = clicks.as_ref().and_then(ClicksOfPairs::finding);
+    let mut answer = fit_on((pairs.sources(), clicks), kept_queries, (old, new), parameters, progress)?;
+    answer.findings.extend(few_clicks);
     if misplaced > 0 {
-        let seen = format!(
+        let message = format!(
             "{misplaced} native items are no pairs: one of their two vectors has no direction (its length is 0), or numbers that are not finite"
         );
-        answer.findings.push(Finding::warning("no-direction", seen));
+        answer.findings.push(Finding::warning("no-direction", message));
     }
     let error = error_of(&answer.fitted.adapter, old_held_out, &new_held_out)?;
     let fingerprint = keep_fitted(store, &answer.fitted, error)?;
@@ -971,20 +971,20 @@ pub(crate) fn fit_again(
     }
     // The method was chosen among others when the map was fitted first.
     let parameters = FitParameters { method, compare: false, ..FitParameters::default() };
-    let kept = KeptQueries::for_store(store);
-    let clicks = pairs.clicks_of_known(kept, (old, new))?;
-    Ok(Some((fit_on((pairs.sources(), clicks), kept, (old, new), parameters, progress)?.fitted, count)))
+    let kept_queries = KeptQueries::for_store(store);
+    let clicks = pairs.clicks_of_known(kept_queries, (old, new))?;
+    Ok(Some((fit_on((pairs.sources(), clicks), kept_queries, (old, new), parameters, progress)?.fitted, count)))
 }
 
 /// Fits an adapter on those pairs that are not held out.
 fn fit_on(
     (pairs, clicks): (PairSources, Option<ClicksOfPairs>),
-    kept: KeptQueries<'_>,
+    kept_queries: KeptQueries<'_>,
     (old, new): (&Space, &Space),
     parameters: FitParameters,
     progress: &Progress,
 ) -> Result<FitAnswer> {
-    let (queries_old, queries_new) = kept.vectors(old, new)?.map(ByBoth::sources).unzip();
+    let (queries_old, queries_new) = kept_queries.vectors(old, new)?.map(ByBoth::sources).unzip();
     let fingerprint = clicks.as_ref().map(|clicks| clicks.fingerprint.clone());
     let mut answer = fit_files(
         &FitFiles {
@@ -1025,23 +1025,23 @@ fn known_pairs(
     (most, what): (usize, &str),
 ) -> Result<(rehang_core::Pairs, Option<FitQueries>)> {
     let drawn = DrawnPairs::read(store, old, new, most)?;
-    let known: Vec<usize> = (0..drawn.len()).filter(|&row| !drawn.held_out[row]).collect();
-    if known.is_empty() {
+    let known_rows: Vec<usize> = (0..drawn.len()).filter(|&row| !drawn.held_out[row]).collect();
+    if known_rows.is_empty() {
         return Err(Error::missing("pairs", format!("{what} between {:?} and {:?}", old.name, new.name))
             .advise(rehang_core::Remedy::DrawPairs));
     }
     let vectors = |space: &Space, rows: &Matrix| {
-        Vectors::measured(&space.name, space.distance, rows.select(&known), &space.name)
+        Vectors::measured(&space.name, space.distance, rows.select(&known_rows), &space.name)
     };
-    let labels = drawn.label_numbers().map(|labels| known.iter().map(|&row| labels[row]).collect());
+    let labels = drawn.label_numbers().map(|labels| known_rows.iter().map(|&row| labels[row]).collect());
     let pairs = rehang_core::Pairs::new(vectors(old, &drawn.old)?, vectors(new, &drawn.new)?, labels, None)?;
-    let kept = KeptQueries::for_store(store);
-    let queries = match kept.vectors(old, new)? {
+    let kept_queries = KeptQueries::for_store(store);
+    let queries = match kept_queries.vectors(old, new)? {
         None => None,
         Some(ByBoth { old: by_old, new: by_new }) => Some(FitQueries {
             old: by_old,
             new: by_new,
-            qrels: drawn.clicks_of_known(kept, (old, new))?.and_then(ClicksOfPairs::enough),
+            qrels: drawn.clicks_of_known(kept_queries, (old, new))?.and_then(ClicksOfPairs::enough),
         }),
     };
     Ok((pairs, queries))
@@ -1067,18 +1067,18 @@ pub(crate) fn measure(
     progress: &Progress,
 ) -> Result<UpgradeReport> {
     let asking = Asking::expect(store, (old, new), "a report")?;
-    let said = asking.finding();
+    let query_finding = asking.finding();
     asking.keep(store, &new.name)?;
     let pairs = asking.pairs;
     progress.check()?;
-    let kept = KeptQueries::for_store(store);
-    let queries = kept.vectors(old, new)?;
-    let clicks = kept.clicks_fingerprint()?.filter(|_| queries.is_some());
+    let kept_queries = KeptQueries::for_store(store);
+    let queries = kept_queries.vectors(old, new)?;
+    let clicks = kept_queries.clicks_fingerprint()?.filter(|_| queries.is_some());
     let gallery = ForecastGallery::read(store, old, &pairs, (queries.is_none(), clicks.is_some()), progress)?;
     let judged = match (&queries, clicks) {
         (Some(by_both), Some(fingerprint)) => {
             let count = by_both.new.rows();
-            let judged = kept.judged(gallery.ids.iter().map(String::as_str), count)?.unwrap_or_default();
+            let judged = kept_queries.judged(gallery.ids.iter().map(String::as_str), count)?.unwrap_or_default();
             Some(GalleryJudgements { judged, fingerprint })
         }
         _ => None,
@@ -1093,8 +1093,8 @@ pub(crate) fn measure(
             Ok(fitted) => fitted.bridge,
             Err(error) if error.is_cancelled() => return Err(error),
             Err(error) => {
-                let seen = format!("what a bridge would bring is not known: {error}");
-                unbridged = Some(Finding::note("no-bridge", seen));
+                let message = format!("what a bridge would bring is not known: {error}");
+                unbridged = Some(Finding::note("no-bridge", message));
                 None
             }
         }
@@ -1107,25 +1107,25 @@ pub(crate) fn measure(
     let rows = pairs.rows(true);
     let fingerprint = rehang_files::adapter_file::fingerprint(&adapter)?;
     let adapter = AdapterSource::Given(adapter.training.method.clone(), adapter);
-    let mut asked = ReportFiles::new(vec![adapter], pairs.old, pairs.new);
-    asked.rows = Some(rows);
-    asked.gallery = vec![gallery.old];
-    asked.gallery_labels = gallery.labels.into_iter().collect();
-    asked.gallery_items = Some(gallery.items);
-    asked.bridge = bridge;
-    asked.judged = judged;
+    let mut report_files = ReportFiles::new(vec![adapter], pairs.old, pairs.new);
+    report_files.rows = Some(rows);
+    report_files.gallery = vec![gallery.old];
+    report_files.gallery_labels = gallery.labels.into_iter().collect();
+    report_files.gallery_items = Some(gallery.items);
+    report_files.bridge = bridge;
+    report_files.judged = judged;
     // Kept queries ask as people do: an item's class says nothing of what a query wanted. Without queries the
     // gallery's labels are those of the pairs too.
     if let Some((by_old, by_new)) = queries.map(ByBoth::sources) {
-        (asked.answers.queries_old, asked.answers.queries) = (Some(by_old), Some(by_new));
+        (report_files.answers.queries_old, report_files.answers.queries) = (Some(by_old), Some(by_new));
     }
-    asked.title = format!("From {} to {}: what would it buy?", old.name, new.name);
-    let mut made = report(&asked, progress)?;
-    made.report.warnings.extend(said);
-    let text = serde_json::to_vec(&made.report).map_err(|error| Error::corrupt("the report", error))?;
+    report_files.title = format!("From {} to {}: what would it buy?", old.name, new.name);
+    let mut reported = report(&report_files, progress)?;
+    reported.report.warnings.extend(query_finding);
+    let text = serde_json::to_vec(&reported.report).map_err(|error| Error::corrupt("the report", error))?;
     kept::write(store, Kind::Report, &fingerprint, &text)?;
-    let findings = made.findings.into_iter().chain(unbridged).collect();
-    Ok(UpgradeReport { report: made.report, asked: measured_on, findings })
+    let findings = reported.findings.into_iter().chain(unbridged).collect();
+    Ok(UpgradeReport { report: reported.report, asked: measured_on, findings })
 }
 
 /// Carries an application's floors over to the new model, or the usual ones where `values` is empty. The
@@ -1142,8 +1142,8 @@ pub(crate) fn thresholds(
     progress: &Progress,
 ) -> Result<Floors> {
     let pairs = Asking::expect(store, (old, new), "floors")?.pairs;
-    let whole = ForecastGallery::read(store, old, &pairs, (false, true), progress)?;
-    let gallery = rehang_files::read_matrix(&whole.old)?;
+    let forecast_gallery = ForecastGallery::read(store, old, &pairs, (false, true), progress)?;
+    let gallery = rehang_files::read_matrix(&forecast_gallery.old)?;
     let gallery = Vectors::new(adapter.old.clone(), gallery, "the gallery")?;
     let adapted = rehang_core::adapter::apply(adapter, &gallery, None, progress)?;
     let native = Vectors::new(adapter.new.clone(), pairs.new.clone(), "native vectors")?;
@@ -1153,13 +1153,13 @@ pub(crate) fn thresholds(
         old: &gallery,
         adapted: &adapted.vectors,
         handicap: adapter.handicap,
-        items: whole.items,
+        items: forecast_gallery.items,
         held_out: &held_out,
         native: &native,
         queries: queries.as_ref().map(|ByBoth { old, new }| StudyQueries { new, old: Some(old) }),
     };
-    let made = floors(&input, Some(values).filter(|values| !values.is_empty()), progress)?;
-    made.ok_or_else(|| Error::missing("queries of the old model", "floors"))
+    let moved_floors = floors(&input, Some(values).filter(|values| !values.is_empty()), progress)?;
+    moved_floors.ok_or_else(|| Error::missing("queries of the old model", "floors"))
 }
 
 #[cfg(test)]
@@ -1236,14 +1236,14 @@ mod tests {
         let pairs = DrawnPairs::read(&store, &old, &new, 40).unwrap();
         let held_out: Vec<usize> = (0..pairs.len()).filter(|&row| pairs.held_out[row]).collect();
         assert!(!held_out.is_empty() && held_out.len() < pairs.len());
-        let read = |whole: &ForecastGallery| {
+        let read = |gallery: &ForecastGallery| {
             let mut inputs = InputReader::new(None).unwrap();
-            inputs.matrix("gallery", std::slice::from_ref(&whole.old)).unwrap()
+            inputs.matrix("gallery", std::slice::from_ref(&gallery.old)).unwrap()
         };
         // Labels need all items that can be placed, the held-out ones first and once.
-        let whole = ForecastGallery::read(&store, &old, &pairs, (true, false), &Progress::default()).unwrap();
-        let rows = read(&whole);
-        assert_eq!((rows.rows(), whole.items, whole.labels.is_some()), (38, 38, true));
+        let gallery = ForecastGallery::read(&store, &old, &pairs, (true, false), &Progress::default()).unwrap();
+        let rows = read(&gallery);
+        assert_eq!((rows.rows(), gallery.items, gallery.labels.is_some()), (38, 38, true));
         for (row, &pair) in held_out.iter().enumerate() {
             assert_eq!(rows.row(row), pairs.old.row(pair));
         }
@@ -1252,8 +1252,8 @@ mod tests {
         lengths.dedup();
         assert_eq!(lengths.len(), 38);
         // Queries without labels need the number of items alone.
-        let whole =
+        let gallery =
             ForecastGallery::read(&store, &old, &pairs, (false, false), &Progress::default()).unwrap();
-        assert_eq!((read(&whole).rows(), whole.items, whole.labels.is_some()), (held_out.len(), 39, false));
+        assert_eq!((read(&gallery).rows(), gallery.items, gallery.labels.is_some()), (held_out.len(), 39, false));
     }
 }

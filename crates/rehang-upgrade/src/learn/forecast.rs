@@ -134,8 +134,8 @@ impl Forecast {
         expect_of_adapter(&report.spaces.new, setup.new, "new").map_err(of_other_spaces)?;
         let without = || Error::corrupt(source, "the report has no curve to forecast with");
         let metric = report.headline_metric().ok_or_else(without)?;
-        let of_others = report.warnings.iter().filter(|warning| SAID_AGAIN.contains(&warning.code.as_str()));
-        let mut findings: Vec<Finding> = of_others.cloned().collect();
+        let warnings = report.warnings.iter().filter(|warning| SAID_AGAIN.contains(&warning.code.as_str()));
+        let mut findings: Vec<Finding> = warnings.cloned().collect();
         let order = setup.order.policy.name();
         let Some(adapter) = setup.adapter else {
             return Err(Error::missing("an adapter", "the forecast of an upgrade"));
@@ -143,16 +143,16 @@ impl Forecast {
         let method = &adapter.training.method;
         // Two adapters of one method are told apart by their files, "ridge (a)" and "ridge (b)": then
         // it is unknown which.
-        let own = |curve: &&rehang_core::report::CurveSeries| curve.order == order && curve.method == *method;
-        let curve = if let Some(curve) = report.curves.iter().find(own) {
+        let is_own = |curve: &&CurveSeries| curve.order == order && curve.method == *method;
+        let curve = if let Some(curve) = report.curves.iter().find(is_own) {
             curve
         } else {
             let curve = report.headline_curve().ok_or_else(without)?;
-            let seen = format!(
+            let message = format!(
                 "the forecast {source} has no curve of {method} · {order}, which this upgrade is; it shows {}",
                 curve.name()
             );
-            findings.push(Finding::warning("another-curve", seen));
+            findings.push(Finding::warning("another-curve", message));
             curve
         };
         // The report names the pairs of the adapters it compared. One fingerprint alone says little: labels
@@ -161,19 +161,19 @@ impl Forecast {
             report.inputs.iter().any(|input| input.is_of_pairs(role) && input.fingerprint == *fingerprint)
         };
         if !adapter.training.inputs.iter().all(is_there) {
-            let seen =
+            let message =
                 format!("the forecast {source} was made with an adapter that was fitted on other pairs");
-            findings.push(Finding::warning("other-pairs", seen));
+            findings.push(Finding::warning("other-pairs", message));
         }
         let problems = report.warnings.iter().filter(|warning| warning.severity == Severity::Problem);
         let is_reliable = problems.clone().next().is_none();
         for warning in problems {
-            let seen = format!(
+            let message = format!(
                 "the forecast {source} is not to be relied on: {} {}",
                 warning.seen,
                 warning.may_mean.trim_end_matches('.')
             );
-            findings.push(Finding::warning("unreliable-forecast", seen));
+            findings.push(Finding::warning("unreliable-forecast", message));
         }
         let line_of = curve.metrics.get(&metric.id).ok_or_else(without)?;
         let points: Vec<(f64, f64)> = curve
@@ -198,27 +198,27 @@ impl Forecast {
                 .collect()
         });
         let do_nothing = report.do_nothing.get(&metric.id).copied().filter(|value| value.is_finite());
-        let others = report.metrics.iter().filter(|other| other.primary && other.id != metric.id);
-        let others = others.filter_map(|other| OtherMetric::from_curve(&report, curve, other)).collect();
-        let whole = report.gallery.as_ref();
+        let shown = report.metrics.iter().filter(|other| other.primary && other.id != metric.id);
+        let other_metrics = shown.filter_map(|other| OtherMetric::from_curve(&report, curve, other)).collect();
+        let gallery = report.gallery.as_ref();
         Ok(Self {
             source: source.into(),
             metric: metric.name.clone(),
             curve: curve.name(),
             items: report.measured_on.first().map_or(0, |set| set.items),
-            gallery: whole.map(|gallery| gallery.speaks_of),
+            gallery: gallery.map(|gallery| gallery.speaks_of),
             ranges,
             enough: line_of.enough,
             do_nothing,
-            do_nothing_range: whole.and_then(|gallery| gallery.do_nothing.get(&metric.id)?.interval()),
-            bridge: whole.and_then(|gallery| gallery.bridge.get(&metric.id)).map(|of| {
-                let (low, high) = of.interval().unwrap_or((of.value, of.value));
-                (of.value, low, high)
+            do_nothing_range: gallery.and_then(|gallery| gallery.do_nothing.get(&metric.id)?.interval()),
+            bridge: gallery.and_then(|gallery| gallery.bridge.get(&metric.id)).map(|quality| {
+                let (low, high) = quality.interval().unwrap_or((quality.value, quality.value));
+                (quality.value, low, high)
             }),
             start: interpolate(&points, 0.0),
             curve_at: SHOWN.iter().map(|&share| (share, interpolate(&points, share))).collect(),
             passes_do_nothing_at: do_nothing.and(line_of.passes_do_nothing_at),
-            others,
+            others: other_metrics,
             floors: report.floors,
             findings,
             is_reliable,
@@ -231,16 +231,16 @@ impl Forecast {
     /// where no floor is carried over.
     pub fn moved_floors(&self) -> Option<Finding> {
         let floors = self.floors.as_ref()?;
-        let (row, now) = floors.rows.iter().find_map(|row| Some((row, row.adapted?)))?;
+        let (row, floor_now) = floors.rows.iter().find_map(|row| Some((row, row.adapted?)))?;
         let end =
             row.native.map_or_else(String::new, |at| format!(", and at {:.3} when all is native", at.floor));
-        let seen = format!(
+        let message = format!(
             "Floors move with the model: as many answers as pass a {} of {:.3} today pass at {:.3} after the switch{end}.",
-            floors.today, row.today, now.floor
+            floors.today, row.today, floor_now.floor
         );
-        let finding = Finding::note("floors-move", seen)
+        let finding = Finding::note("floors-move", message)
             .remedy("Where an application shows only what is near enough, move its floor with its queries; `thresholds` carries any floor over.");
-        Some(finding.evidence(&[("today", row.today), ("adapted", now.floor), ("changed", now.changed)]))
+        Some(finding.evidence(&[("today", row.today), ("adapted", floor_now.floor), ("changed", floor_now.changed)]))
     }
 
     /// Forecast quality at a share of native items: linear between the points of the report.
@@ -256,8 +256,8 @@ impl Forecast {
     /// Finds the first share of native items from which on the curve `holds`, at every point of the report;
     /// `None` where it never does.
     pub fn stays_from(&self, holds: impl Fn(f64) -> bool) -> Option<f64> {
-        let kept = self.points.iter().rev().take_while(|(_, value)| holds(*value)).last();
-        kept.map(|(share, _)| *share)
+        let first_point = self.points.iter().rev().take_while(|(_, value)| holds(*value)).last();
+        first_point.map(|(share, _)| *share)
     }
 
     /// Finds the share at which the forecast quality less its price is largest, where all items together have
@@ -265,9 +265,9 @@ impl Forecast {
     fn worth(&self, points: f64) -> f64 {
         let mut best = (f64::NEG_INFINITY, 1.0);
         for (share, quality) in &self.points {
-            let left = quality - points * share;
-            if left > best.0 {
-                best = (left, *share);
+            let net_quality = quality - points * share;
+            if net_quality > best.0 {
+                best = (net_quality, *share);
             }
         }
         best.1
@@ -329,19 +329,19 @@ pub fn expect_worthwhile(store: &dyn Ledger, forecast: &Forecast) -> Result<()> 
     else {
         return expect_nothing_falls(store, forecast, |from| reaches(&counts, from));
     };
-    let now = forecast.at(share);
-    let (when, seen) = if is_below(now, line) {
-        ("would serve", format!("is forecast at {now:.1} and doing nothing has {line:.1}"))
+    let quality_now = forecast.at(share);
+    let (consequence, prediction) = if is_below(quality_now, line) {
+        ("would serve", format!("is forecast at {quality_now:.1} and doing nothing has {line:.1}"))
     } else {
         (
             "would come to serve",
-            format!("is forecast at {now:.1}, and to fall below the {line:.1} of doing nothing"),
+            format!("is forecast at {quality_now:.1}, and to fall below the {line:.1} of doing nothing"),
         )
     };
     Err(Error::conflict(
-        format!("switching {} now {when} worse than doing nothing", store.name()),
+        format!("switching {} now {consequence} worse than doing nothing", store.name()),
         format!(
-            "with {:.1} % native {} {seen} ({} in {})",
+            "with {:.1} % native {} {prediction} ({} in {})",
             100.0 * share,
             forecast.metric,
             forecast.curve,
@@ -407,9 +407,9 @@ pub(crate) fn share_of(
     forecast: Option<&Forecast>,
     cost: impl FnOnce() -> Result<CostEstimate>,
 ) -> Result<Until> {
-    let expect = |asked: &str| {
+    let expect = |wish: &str| {
         forecast.ok_or_else(|| {
-            Error::missing("a forecast", format!("`until` {asked:?}")).advise(Remedy::MakeReport)
+            Error::missing("a forecast", format!("`until` {wish:?}")).advise(Remedy::MakeReport)
         })
     };
     match until {
@@ -427,20 +427,20 @@ pub(crate) fn share_of(
             Ok(Until::Fraction(share.high.clamp(0.0, 1.0)))
         }
         Until::Worth { points, unit } => {
-            let asked = format!("worth {points}/{}", unit.sign());
-            let forecast = expect(&asked)?;
+            let wish = format!("worth {points}/{}", unit.sign());
+            let forecast = expect(&wish)?;
             if !forecast.is_reliable {
                 let expected = format!("a share such as 60%: {} is not to be relied on", forecast.source);
-                return Err(Error::option("until", asked, expected));
+                return Err(Error::option("until", wish, expected));
             }
             let cost = cost()?;
-            let (whole, lacks) = match unit {
+            let (total_cost, lacking_input) = match unit {
                 Unit::Money => (cost.money, "price_per_million_tokens"),
                 Unit::Hours if cost.batch_api_items.is_some() => (None, "a rate, and `batch_api` has none"),
                 Unit::Hours => (cost.seconds.map(|seconds| seconds / 3600.0), "the rate of an earlier run"),
             };
-            let whole = whole.ok_or_else(|| Error::missing(lacks, format!("`until` {asked:?}")))?;
-            Ok(Until::Fraction(forecast.worth(points * whole)))
+            let total_cost = total_cost.ok_or_else(|| Error::missing(lacking_input, format!("`until` {wish:?}")))?;
+            Ok(Until::Fraction(forecast.worth(points * total_cost)))
         }
     }
 }
@@ -521,12 +521,12 @@ mod tests {
         let row = |today, adapted, native| Floor { today, answers: 9.0, adapted, native };
         let rows = vec![row(0.9, None, None), row(0.3, at(0.4125), at(0.2))];
         let (today, then) = ("cosine similarity".to_owned(), "cosine similarity".to_owned());
-        let mut with = report();
-        with.floors = Some(Floors { today, then, queries: 99, natives: 99, rows });
-        let said = read(&with).unwrap().moved_floors().unwrap();
+        let mut with_floors = report();
+        with_floors.floors = Some(Floors { today, then, queries: 99, natives: 99, rows });
+        let finding = read(&with_floors).unwrap().moved_floors().unwrap();
         let expected = "Floors move with the model: as many answers as pass a cosine similarity of 0.300 today pass at 0.412 after the switch, and at 0.200 \
                         when all is native.";
-        assert_eq!(said.seen, expected);
+        assert_eq!(finding.seen, expected);
     }
 
     #[test]
@@ -540,23 +540,23 @@ mod tests {
     fn a_forecast_of_a_whole_gallery_has_ranges_and_a_measured_curve_has_none() {
         use rehang_core::report::{CurveBand, NumberWithSpread, Spread, WholeGallery};
 
-        let mut whole = report();
-        for series in &mut whole.curves {
+        let mut whole_report = report();
+        for series in &mut whole_report.curves {
             let curve = series.metrics.get_mut("map").unwrap();
             let edge = |by: f64| curve.values.iter().map(|value| value + by).collect();
             curve.band = Some(CurveBand { about: String::new(), low: edge(-2.0), high: edge(3.0) });
             curve.enough = Some(EnoughShare { fraction: 0.6, low: 0.5, high: 0.75 });
         }
         // A band around what was measured is no range of a forecast.
-        let measured = read(&whole).unwrap();
+        let measured = read(&whole_report).unwrap();
         assert_eq!((measured.gallery, measured.ranges.len(), measured.range_at(0.5)), (None, 0, None));
         let spread = Some(Spread::Interval { low: 30.5, high: 33.5, level: 0.95 });
         let bridge = [("map".to_owned(), NumberWithSpread { value: 32.0, spread })].into();
         let spread = Some(Spread::Interval { low: 28.5, high: 31.0, level: 0.95 });
         let do_nothing = [("map".to_owned(), NumberWithSpread { value: 30.0, spread })].into();
         let gallery = WholeGallery { items: 9000, held_out: 300, speaks_of: 7500, do_nothing, bridge };
-        whole.gallery = Some(gallery);
-        let forecast = read(&whole).unwrap();
+        whole_report.gallery = Some(gallery);
+        let forecast = read(&whole_report).unwrap();
         assert_eq!((forecast.do_nothing_range, measured.do_nothing_range), (Some((28.5, 31.0)), None));
         assert_eq!(forecast.gallery, Some(7500));
         assert_eq!((forecast.bridge, measured.bridge), (Some((32.0, 30.5, 33.5)), None));
@@ -613,7 +613,7 @@ mod tests {
         report.warnings.push(Finding::warning(ANOTHER_METRIC, "At the switch Top-1 is 60.0."));
         let forecast = read(&report).unwrap();
         assert_eq!(
-            forecast.findings.iter().map(|one| one.code.as_str()).collect::<Vec<_>>(),
+            forecast.findings.iter().map(|finding| finding.code.as_str()).collect::<Vec<_>>(),
             [ANOTHER_METRIC]
         );
         assert!(forecast.is_reliable);
@@ -660,19 +660,19 @@ mod tests {
     #[test]
     fn enough_is_the_cautious_end_of_the_share_that_a_forecast_says() {
         let mut report = report();
-        let said = |report: &Report| {
+        let share_said = |report: &Report| {
             share_of(Until::Enough, Some(&read(report).unwrap()), || Ok(of_gallery(None, None)))
         };
-        let error = said(&report).unwrap_err().to_string();
+        let error = share_said(&report).unwrap_err().to_string();
         assert!(
             error.contains("98% of new") && error.contains("report.json") && error.contains("60%"),
             "{error}"
         );
         let curve = report.curves[1].metrics.get_mut("map").unwrap();
         curve.enough = Some(EnoughShare { fraction: 0.6, low: 0.5, high: 0.75 });
-        assert_eq!(said(&report).unwrap(), Until::Fraction(0.75));
+        assert_eq!(share_said(&report).unwrap(), Until::Fraction(0.75));
         report.warnings.push(Finding::problem("shuffled", "x"));
-        assert!(said(&report).is_err(), "a forecast that is worthless says nothing");
+        assert!(share_said(&report).is_err(), "a forecast that is worthless says nothing");
         let error = share_of(Until::Enough, None, || Ok(of_gallery(None, None))).unwrap_err();
         assert_eq!(error.remedy(), Some(&Remedy::MakeReport));
         assert_eq!(

@@ -50,10 +50,10 @@ pub(crate) fn health_of(store: &dyn Ledger, space: &str) -> Result<Option<SigmaH
 /// length has no square in `f32` leaves them, are counted and passed over: a figure about the gallery's
 /// health fails no verb.
 pub fn sigma_health(errors: &[(f32, f32)]) -> Option<SigmaHealth> {
-    let all = errors.len();
+    let error_count = errors.len();
     let errors: Vec<(f32, f32)> =
         errors.iter().copied().filter(|(sigma2, error)| sigma2.is_finite() && error.is_finite()).collect();
-    let passed_over = all - errors.len();
+    let passed_over = error_count - errors.len();
     if errors.len() < ITEMS_MIN || errors.iter().all(|(sigma2, _)| *sigma2 == errors[0].0) {
         return None;
     }
@@ -65,8 +65,8 @@ pub fn sigma_health(errors: &[(f32, f32)]) -> Option<SigmaHealth> {
     let tau = kendall_tau_b(&sigma2, &squared).ok().flatten();
     let ratio = mean_sigma2 / mean_squared_error.max(f64::MIN_POSITIVE);
     // Items that did not change at all (an adapter that is exact) give no ratio worth an alarm.
-    let off = mean_squared_error > 0.0 && !(1.0 / RATIO_MAX..=RATIO_MAX).contains(&ratio);
-    let alarm = off || tau.is_some_and(|tau| tau < TAU_MIN);
+    let is_off = mean_squared_error > 0.0 && !(1.0 / RATIO_MAX..=RATIO_MAX).contains(&ratio);
+    let alarm = is_off || tau.is_some_and(|tau| tau < TAU_MIN);
     Some(SigmaHealth { items: errors.len(), passed_over, mean_sigma2, mean_squared_error, tau, alarm })
 }
 

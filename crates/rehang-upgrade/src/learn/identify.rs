@@ -78,9 +78,9 @@ impl Upgrade {
     ///
     /// Not found for a space that is not there; missing input where no space serves and none is named; what
     /// the encoders say, a budget that is spent among it; [`rehang_core::ErrorKind::Cancelled`].
-    pub fn identify(&self, asked: &IdentifyOptions, observer: &dyn Observer) -> Result<IdentifiedSpace> {
+    pub fn identify(&self, options: &IdentifyOptions, observer: &dyn Observer) -> Result<IdentifiedSpace> {
         let (store, configuration) = (self.store(), self.configuration());
-        let space = match &asked.space {
+        let space = match &options.space {
             Some(name) => name.clone(),
             None => {
                 store.serving()?.ok_or_else(|| Error::missing("`space`", "a gallery in which none serves"))?
@@ -90,15 +90,15 @@ impl Upgrade {
         let adapted = store.counts(&space)?.adapted;
         let models: Vec<Space> = models(configuration, store)?;
         let mut spent = Spent::default();
-        if models.is_empty() || asked.items == 0 {
+        if models.is_empty() || options.items == 0 {
             let records = of_a_model(store, &space, LOOKED_AT_MAX)?;
             let progress = Progress::default();
-            let found = identify_alone(&vectors(&records), 0, observer.counters().unwrap_or(&progress))?;
-            return identified((space, adapted), found, &records, spent, asked);
+            let identification = identify_alone(&vectors(&records), 0, observer.counters().unwrap_or(&progress))?;
+            return identified((space, adapted), identification, &records, spent, options);
         }
-        let mut records = of_a_model(store, &space, DRAWN_TIMES * asked.items)?;
+        let mut records = of_a_model(store, &space, DRAWN_TIMES * options.items)?;
         records.retain(|record| record.item.source.is_some());
-        records.truncate(asked.items);
+        records.truncate(options.items);
         let total = (models.len() * records.len()) as u64;
         observer.observe(&Observation::Began { stage: "asking models", unit: "items", total });
         let (old, new) = (&configuration.old, &configuration.new);
@@ -109,28 +109,28 @@ impl Upgrade {
         for model in &models {
             let encoder = configuration.open_item_encoder(model)?;
             manners::recall(store, &model.name, encoder.as_ref())?;
-            let book = |told: Spent| match &upgrade {
-                Some(upgrade) => spending::share(store, upgrade, encoder.as_ref(), told),
-                None => Ok(told),
+            let book = |booked: Spent| match &upgrade {
+                Some(upgrade) => spending::share(store, upgrade, encoder.as_ref(), booked),
+                None => Ok(booked),
             };
-            let told = book(encoder.spent())?;
-            let asked = candidate(encoder.as_ref(), &records, observer);
+            let booked = book(encoder.spent())?;
+            let outcome = candidate(encoder.as_ref(), &records, observer);
             // The cost is booked whatever came of the comparison.
-            book(told)?;
-            candidates.push(asked?);
+            book(booked)?;
+            candidates.push(outcome?);
             spent = spent + encoder.spent();
         }
-        let found = identify_vectors(&vectors(&records), &candidates)?.marked_as_sample();
-        identified((space, adapted), found, &records, spent, asked)
+        let identification = identify_vectors(&vectors(&records), &candidates)?.marked_as_sample();
+        identified((space, adapted), identification, &records, spent, options)
     }
 }
 
 /// Lists the spaces whose models the configuration can ask, the new one first.
 fn models(configuration: &Configuration, store: &dyn Ledger) -> Result<Vec<Space>> {
     let configured = [&configuration.new, &configuration.old].into_iter();
-    let asked = configured.filter(|space| configuration.has_encoder(space));
-    asked
-        .map(|space| Ok(find_space(store, &space.name)?.map_or_else(|| space.clone(), |there| there.space)))
+    let askable = configured.filter(|space| configuration.has_encoder(space));
+    askable
+        .map(|space| Ok(find_space(store, &space.name)?.map_or_else(|| space.clone(), |stored| stored.space)))
         .collect()
 }
 
@@ -170,10 +170,10 @@ fn candidate(encoder: &dyn Encoder, records: &[Record], observer: &dyn Observer)
     let mut noise = 0.0_f64;
     if encoder.fingerprint()?.is_none() {
         let few = &inputs[..inputs.len().min(EMBEDDED_TWICE)];
-        for (row, again) in encode(encoder, few)?.into_iter().enumerate() {
-            let Ok(again) = again else { continue };
-            let between = difference(space.distance, vectors.row(row), &again);
-            noise = noise.max(if between.is_finite() { between } else { 0.0 });
+        for (row, second_vector) in encode(encoder, few)?.into_iter().enumerate() {
+            let Ok(second_vector) = second_vector else { continue };
+            let distance = difference(space.distance, vectors.row(row), &second_vector);
+            noise = noise.max(if distance.is_finite() { distance } else { 0.0 });
         }
     }
     Ok(Candidate { name: space.name.clone(), vectors, noise })
@@ -181,17 +181,17 @@ fn candidate(encoder: &dyn Encoder, records: &[Record], observer: &dyn Observer)
 
 fn identified(
     (space, adapted): (String, u64),
-    mut found: Identified,
+    mut identification: Identified,
     records: &[Record],
     spent: Spent,
-    asked: &IdentifyOptions,
+    options: &IdentifyOptions,
 ) -> Result<IdentifiedSpace> {
-    if let Some(path) = &asked.output {
-        found.write_list(path, |row| records[row].item.id.as_str())?;
+    if let Some(path) = &options.output {
+        identification.write_list(path, |row| records[row].item.id.as_str())?;
     }
     let id = |(row, what): (usize, String)| (records[row].item.id.clone(), what);
-    let others = found.minority().into_iter().map(id).collect();
-    Ok(IdentifiedSpace { space, found, others, adapted, spent })
+    let minority = identification.minority().into_iter().map(id).collect();
+    Ok(IdentifiedSpace { space, found: identification, others: minority, adapted, spent })
 }
 
 /// Tells by the vectors of a space alone whether they are of one model or of two. Reads some,
@@ -223,10 +223,10 @@ pub(crate) fn gives_again(store: &dyn Ledger, space: &str, encoder: &dyn Encoder
     let step = records.len().div_ceil(FEW).max(1);
     let records: Vec<Record> = records.into_iter().step_by(step).collect();
     let candidate = candidate(encoder, &records, &Unobserved)?;
-    let ours = vectors(&records);
-    let told = (0..ours.rows()).filter(|&row| candidate.vectors.row(row).iter().any(|&value| value != 0.0));
+    let stored_vectors = vectors(&records);
+    let embedded_rows = (0..stored_vectors.rows()).filter(|&row| candidate.vectors.row(row).iter().any(|&value| value != 0.0));
     let differences =
-        told.map(|row| difference(encoder.space().distance, ours.row(row), candidate.vectors.row(row)));
+        embedded_rows.map(|row| difference(encoder.space().distance, stored_vectors.row(row), candidate.vectors.row(row)));
     let differences: Vec<f64> = differences.collect();
     let same = differences.iter().filter(|&&difference| difference <= DIFFERENCE_MAX).count();
     Ok((same, differences.len()))

@@ -234,7 +234,7 @@ struct Model {
 struct Ground {
     documents: Vec<Sampled>,
     /// Documents of the file that have a source.
-    all: u64,
+    documents_with_source: u64,
     queries: Option<Vec<Query>>,
     clicks: Option<Vec<Click>>,
 }
@@ -254,7 +254,7 @@ impl Sampled {
             _ if name == "label" => self.label.clone(),
             None | Some(Value::Null) => None,
             Some(Value::String(text)) => Some(text.clone()),
-            Some(other) => Some(other.to_string()),
+            Some(value) => Some(value.to_string()),
         }
     }
 }
@@ -304,14 +304,14 @@ pub fn compare_models(input: &ModelsInput, progress: &Progress) -> Result<Models
     let mut findings = ground.findings();
     for (model, outcome) in models.iter().zip(&outcomes) {
         let Ok(Embedded { refused: Refused { count, why: Some(why) }, .. }) = outcome else { continue };
-        let seen = format!("{} has no vector for {count} documents or queries ({why}).", model.space.name);
-        findings.push(Finding::warning("refused", seen).may_mean("They are left out for every model."));
+        let message = format!("{} has no vector for {count} documents or queries ({why}).", model.space.name);
+        findings.push(Finding::warning("refused", message).may_mean("They are left out for every model."));
     }
     let measured: Vec<&Embedded> = outcomes.iter().filter_map(|outcome| outcome.as_ref().ok()).collect();
     let shared = Shared::measured_by_all(&ground, &measured)?;
     let judge = Judge::choose(&ground, &shared, input.group.as_deref() == Some("label"))?;
     let metric = judge.metric();
-    let items = input.of.unwrap_or(ground.all);
+    let items = input.of.unwrap_or(ground.documents_with_source);
     let mut reference = None;
     let mut evaluations: Vec<Option<Evaluation>> = Vec::new();
     for (model, outcome) in models.iter().zip(&outcomes) {
@@ -334,17 +334,17 @@ pub fn compare_models(input: &ModelsInput, progress: &Progress) -> Result<Models
     for (place, (model, outcome)) in models.iter().zip(&outcomes).enumerate() {
         let measured = match (outcome, &evaluations[place]) {
             (Ok(embedded), Some(evaluation)) => {
-                let own = values(evaluation);
+                let own_scores = values(evaluation);
                 // Every model has the same counted queries, since right answers do not depend on the model.
                 let behind = |best: usize| {
                     let best = evaluations[best].as_ref().map(values).unwrap_or_default();
-                    range(&best.iter().zip(&own).map(|(best, own)| best - own).collect::<Vec<_>>())
+                    range(&best.iter().zip(&own_scores).map(|(best, score)| best - score).collect::<Vec<_>>())
                 };
                 Some(ModelMeasured {
-                    score: range(&own)?,
+                    score: range(&own_scores)?,
                     metrics: evaluation.values.iter().map(|(metric, &value)| (metric.id(), value)).collect(),
                     behind: best.filter(|&best| best != place).map(behind).transpose()?,
-                    groups: shared.by_group(groups.as_deref(), evaluation, &own, &range)?,
+                    groups: shared.by_group(groups.as_deref(), evaluation, &own_scores, &range)?,
                     latency_ms: quantile(&embedded.latencies, 0.5),
                     latency_p95_ms: quantile(&embedded.latencies, 0.95),
                     documents_per_second: embedded.probed.items_per_second,
@@ -360,8 +360,8 @@ pub fn compare_models(input: &ModelsInput, progress: &Progress) -> Result<Models
     }
     let counted = evaluations.iter().flatten().next().map_or(0, |evaluation| evaluation.queries.counted);
     if !measured.is_empty() && counted < QUERIES_MIN {
-        let seen = format!("Only {counted} queries were counted.");
-        let finding = Finding::warning("few-queries", seen);
+        let message = format!("Only {counted} queries were counted.");
+        let finding = Finding::warning("few-queries", message);
         findings.push(finding.may_mean("A model may be better by more than the ranges show."));
     }
     Ok(ModelsCompared {
@@ -382,16 +382,16 @@ pub fn compare_models(input: &ModelsInput, progress: &Progress) -> Result<Models
 fn read_models(path: &Path) -> Result<Vec<Model>> {
     let document: Document = read_toml(path)?;
     let tables: Table = read_toml(path)?;
-    let written = tables.get("model").and_then(toml::Value::as_array).cloned().unwrap_or_default();
+    let model_tables = tables.get("model").and_then(toml::Value::as_array).cloned().unwrap_or_default();
     let mut names = HashSet::new();
     let mut models = Vec::new();
-    for (part, written) in document.model.into_iter().zip(written) {
+    for (part, table) in document.model.into_iter().zip(model_tables) {
         let within = |error: Error| error.context(format!("[[model]] {:?} of {}", part.name, path.display()));
         if !names.insert(part.name.clone()) {
             return Err(Error::duplicate(path.display(), format_args!("[[model]] {:?}", part.name)));
         }
-        let asked_for = part.encoder.service().and_then(|service| service.dimensions);
-        let dimension = part.dimension.or(asked_for).ok_or_else(|| {
+        let asked_width = part.encoder.service().and_then(|service| service.dimensions);
+        let dimension = part.dimension.or(asked_width).ok_or_else(|| {
             within(Error::missing("dimension", "a model whose service is asked for no width"))
         })?;
         if let Some(price) = part.price_per_hour.filter(|price| !(price.is_finite() && *price > 0.0)) {
@@ -405,7 +405,7 @@ fn read_models(path: &Path) -> Result<Vec<Model>> {
             column: None,
             encoder: None,
         };
-        let encoder = written.get("encoder").cloned().unwrap_or(toml::Value::Table(Table::new()));
+        let encoder = table.get("encoder").cloned().unwrap_or(toml::Value::Table(Table::new()));
         let encoder = Table::from_iter([("encoder".to_owned(), encoder)]);
         models.push(Model {
             space: space.space("[model]").map_err(within)?,
@@ -424,11 +424,11 @@ fn read_models(path: &Path) -> Result<Vec<Model>> {
 impl Ground {
     /// Draws queries, with their clicks, and documents from the files.
     fn read(input: &ModelsInput) -> Result<Self> {
-        let asked = Asked::read(input.queries.as_deref(), input.clicks.as_deref())?;
-        let (queries, clicks) = match asked {
+        let query_log = Asked::read(input.queries.as_deref(), input.clicks.as_deref())?;
+        let (queries, clicks) = match query_log {
             None => (None, None),
-            Some(asked) => {
-                let (queries, clicks) = draw_queries(asked, input.seed);
+            Some(query_log) => {
+                let (queries, clicks) = draw_queries(query_log, input.seed);
                 (Some(queries), clicks)
             }
         };
@@ -437,8 +437,8 @@ impl Ground {
             return Err(Error::empty(file.display()));
         }
         let clicked = clicks.iter().flatten().map(|click| click.item.as_str()).collect();
-        let (documents, all) = draw_documents(&input.items, input.sample, input.seed, &clicked)?;
-        Ok(Self { documents, all, queries, clicks })
+        let (documents, documents_with_source) = draw_documents(&input.items, input.sample, input.seed, &clicked)?;
+        Ok(Self { documents, documents_with_source, queries, clicks })
     }
 
     /// Returns the group of every query, or of every document where these ask.
@@ -473,14 +473,14 @@ impl Ground {
         let places = self.places();
         let clicks = self.clicks.iter().flatten();
         let unknown = clicks.filter(|click| !places.contains_key(click.item.as_str())).count();
-        let seen = format!("{unknown} clicks are of no document of the file that has a source.");
-        if unknown > 0 { vec![Finding::note("unknown-clicks", seen)] } else { Vec::new() }
+        let message = format!("{unknown} clicks are of no document of the file that has a source.");
+        if unknown > 0 { vec![Finding::note("unknown-clicks", message)] } else { Vec::new() }
     }
 }
 
 /// Draws a random part of the queries, each as the file has it, with its clicks.
-fn draw_queries(asked: Asked, seed: u64) -> (Vec<Query>, Option<Vec<Click>>) {
-    let Asked { queries, clicks, .. } = asked;
+fn draw_queries(query_log: Asked, seed: u64) -> (Vec<Query>, Option<Vec<Click>>) {
+    let Asked { queries, clicks, .. } = query_log;
     let judged: Option<HashSet<usize>> = clicks
         .as_ref()
         .map(|clicks| clicks.iter().filter(|click| click.gain > 0.0).map(|click| click.query).collect());
@@ -504,37 +504,37 @@ fn draw_documents(
     seed: u64,
     wanted: &HashSet<&str>,
 ) -> Result<(Vec<Sampled>, u64)> {
-    let (mut kept, mut others) = (Vec::new(), BTreeMap::new());
-    let mut all = 0_u64;
+    let (mut drawn, mut by_hash) = (Vec::new(), BTreeMap::new());
+    let mut documents_with_source = 0_u64;
     for line in item_lines(path)? {
         let line = line?;
         let Some(source) = line.source.filter(|source| !source.is_empty()) else { continue };
         let (id, label) = (line.id.into_string(), line.label.map(Text::into_string));
-        let place = all;
-        all += 1;
+        let place = documents_with_source;
+        documents_with_source += 1;
         let hash = xxh3_64_with_seed(id.as_bytes(), seed);
         let document = Sampled { id, source, label, payload: line.payload };
         if wanted.contains(document.id.as_str()) {
-            kept.push((place, document));
+            drawn.push((place, document));
         } else {
-            others.insert((hash, place), document);
-            if others.len() > sample {
-                others.pop_last();
+            by_hash.insert((hash, place), document);
+            if by_hash.len() > sample {
+                by_hash.pop_last();
             }
         }
     }
-    if all == 0 {
+    if documents_with_source == 0 {
         return Err(Error::missing("a document with a source", path.display()));
     }
-    let room = sample.saturating_sub(kept.len());
-    kept.extend(others.into_iter().take(room).map(|((_, place), document)| (place, document)));
-    kept.sort_unstable_by_key(|(place, _)| *place);
-    let documents: Vec<Sampled> = kept.into_iter().map(|(_, document)| document).collect();
+    let room = sample.saturating_sub(drawn.len());
+    drawn.extend(by_hash.into_iter().take(room).map(|((_, place), document)| (place, document)));
+    drawn.sort_unstable_by_key(|(place, _)| *place);
+    let documents: Vec<Sampled> = drawn.into_iter().map(|(_, document)| document).collect();
     let mut ids = HashSet::new();
-    if let Some(twice) = documents.iter().find(|document| !ids.insert(document.id.as_str())) {
-        return Err(Error::duplicate(path.display(), format_args!("id {:?}", twice.id)));
+    if let Some(duplicate) = documents.iter().find(|document| !ids.insert(document.id.as_str())) {
+        return Err(Error::duplicate(path.display(), format_args!("id {:?}", duplicate.id)));
     }
-    Ok((documents, all))
+    Ok((documents, documents_with_source))
 }
 
 impl Model {
@@ -567,10 +567,10 @@ impl Model {
         };
         // Some of the documents stand for queries; at least one is embedded as the others are, for the rate.
         let alone = if asking.is_some() { 0 } else { (documents.len() / 4).min(ALONE_MAX) };
-        let (together, ones) = inputs.split_at(documents.len() - alone);
-        let mut answers = embed(together, 0, &mut batches)?;
-        for (at, one) in ones.iter().enumerate() {
-            answers.extend(embed(std::slice::from_ref(one), together.len() + at, &mut times)?);
+        let (batched, singles) = inputs.split_at(documents.len() - alone);
+        let mut answers = embed(batched, 0, &mut batches)?;
+        for (at, single) in singles.iter().enumerate() {
+            answers.extend(embed(std::slice::from_ref(single), batched.len() + at, &mut times)?);
         }
         encoder.vouch()?;
         let (rows, mut refused) = vectors_of(answers, "documents")?;
@@ -578,25 +578,25 @@ impl Model {
         let probed = Probed {
             items: rows.len() as u64,
             failed: refused.count as u64,
-            items_per_second: together.len() as f64 / batches[0].max(1e-9),
+            items_per_second: batched.len() as f64 / batches[0].max(1e-9),
             tokens: spent.tokens,
             money: spent.money,
         };
         let mut queries = None;
-        if let Some((asked, encoder)) = asking {
+        if let Some((asked_queries, encoder)) = asking {
             let ask = |queries: &[Query]| {
                 let encoders = |_: &Space| Ok(Arc::clone(&encoder));
                 embed_each(queries, &self.space, &encoders, progress, &mut |_| Ok(()))
             };
-            let (ones, together) = asked.split_at(asked.len().min(ALONE_MAX));
+            let (singles, batched) = asked_queries.split_at(asked_queries.len().min(ALONE_MAX));
             let mut answers = Vec::new();
-            for one in ones {
-                answers.extend(timed(&mut times, || ask(std::slice::from_ref(one)))?);
+            for single in singles {
+                answers.extend(timed(&mut times, || ask(std::slice::from_ref(single)))?);
             }
-            answers.extend(ask(together)?);
+            answers.extend(ask(batched)?);
             encoder.vouch()?;
-            let (rows, more) = vectors_of(answers, "queries")?;
-            refused = Refused { count: refused.count + more.count, why: refused.why.or(more.why) };
+            let (rows, refused_queries) = vectors_of(answers, "queries")?;
+            refused = Refused { count: refused.count + refused_queries.count, why: refused.why.or(refused_queries.why) };
             queries = Some(rows);
         }
         if times.is_empty() {
@@ -612,17 +612,17 @@ impl Model {
     }
 
     /// Returns time and money for so many documents.
-    fn cost(&self, of: u64, probed: &Probed) -> CostEstimate {
+    fn cost(&self, documents: u64, probed: &Probed) -> CostEstimate {
         let (limits, service) = (Limits::default(), self.encoder.service());
-        let mut cost = reckon((of, None), &limits, service, Some(probed), &Known::default());
+        let mut cost = reckon((documents, None), &limits, service, Some(probed), &Known::default());
         if let (Some(price), Some(seconds)) = (self.price_per_hour, cost.seconds) {
             cost.money = Some(cost.money.unwrap_or(0.0) + price * seconds / 3600.0);
         }
         cost
     }
 
-    fn storage(&self, of: u64) -> BTreeMap<&'static str, u64> {
-        let bytes = |precision: Precision| of * (self.space.dimension * precision.bytes()) as u64;
+    fn storage(&self, documents: u64) -> BTreeMap<&'static str, u64> {
+        let bytes = |precision: Precision| documents * (self.space.dimension * precision.bytes()) as u64;
         [Precision::F32, Precision::F16].map(|precision| (precision.name(), bytes(precision))).into()
     }
 }
@@ -630,14 +630,14 @@ impl Model {
 /// Does work and notes the seconds that it took.
 fn timed<T>(times: &mut Vec<f64>, work: impl FnOnce() -> Result<T>) -> Result<T> {
     let clock = SystemClock::start();
-    let done = work()?;
+    let outcome = work()?;
     times.push(clock.now().as_secs_f64());
-    Ok(done)
+    Ok(outcome)
 }
 
 /// Takes the vectors out of answers, and counts the answers without one. Fails where these are too many.
 fn vectors_of(answers: Vec<Result<Vec<f32>>>, what: &str) -> Result<(Vec<Option<Vec<f32>>>, Refused)> {
-    let (given, mut refused) = (answers.len(), Refused::default());
+    let (answer_count, mut refused) = (answers.len(), Refused::default());
     let mut rows = Vec::new();
     for answer in answers {
         rows.push(match answer {
@@ -649,9 +649,9 @@ fn vectors_of(answers: Vec<Result<Vec<f32>>>, what: &str) -> Result<(Vec<Option<
             }
         });
     }
-    if refused.count * REFUSED_ONE_IN > given {
+    if refused.count * REFUSED_ONE_IN > answer_count {
         let (count, why) = (refused.count, refused.why.unwrap_or_default());
-        let detail = format!("it has no vector for {count} of {given} {what}: {why}");
+        let detail = format!("it has no vector for {count} of {answer_count} {what}: {why}");
         return Err(Error::corrupt("the encoder's answer", detail));
     }
     Ok((rows, refused))
@@ -691,14 +691,14 @@ impl Shared {
     }
 
     fn vectors(&self, space: &Space, embedded: &Embedded) -> Result<SharedVectors> {
-        let matrix = |rows: &[Option<Vec<f32>>], kept: &[usize]| {
-            let rows = kept.iter().filter_map(|&row| rows[row].as_ref()).flatten().copied();
+        let matrix = |rows: &[Option<Vec<f32>>], shared_rows: &[usize]| {
+            let rows = shared_rows.iter().filter_map(|&row| rows[row].as_ref()).flatten().copied();
             Matrix::new(space.dimension, rows.collect())
         };
         let queries = self.queries.as_ref().zip(embedded.queries.as_ref());
         Ok(SharedVectors {
             documents: matrix(&embedded.documents, &self.documents)?,
-            queries: queries.map(|(kept, rows)| matrix(rows, kept)).transpose()?,
+            queries: queries.map(|(shared_rows, rows)| matrix(rows, shared_rows)).transpose()?,
         })
     }
 
@@ -711,10 +711,10 @@ impl Shared {
         range: &dyn Fn(&[f64]) -> Result<Interval>,
     ) -> Result<Vec<GroupScore>> {
         let Some(groups) = groups else { return Ok(Vec::new()) };
-        let asked = self.queries.as_ref().unwrap_or(&self.documents);
+        let asking_rows = self.queries.as_ref().unwrap_or(&self.documents);
         let mut by_group: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
         for (&query, &value) in evaluation.per_query.queries.iter().zip(values) {
-            if let Some(group) = &groups[asked[query]] {
+            if let Some(group) = &groups[asking_rows[query]] {
                 by_group.entry(group).or_default().push(value);
             }
         }
@@ -756,8 +756,8 @@ impl Judge {
         } else if shared.queries.is_none() && !labels_are_groups {
             let labels = shared.documents.iter().map(|&row| ground.documents[row].label.clone());
             judge.labels = label_numbers(&labels.collect::<Vec<_>>()).unwrap_or_default();
-            let known = || judge.labels.iter().copied().filter(|&label| label >= 0);
-            if known().count() > distinct(known()).len() {
+            let known_labels = || judge.labels.iter().copied().filter(|&label| label >= 0);
+            if known_labels().count() > distinct(known_labels()).len() {
                 judge.by = JudgedBy::Labels;
             }
         }
@@ -774,7 +774,7 @@ impl Judge {
     /// Evaluates a model's answers; `first` are the vectors of the first model.
     fn evaluate(
         &self,
-        (own, distance): (&SharedVectors, rehang_core::Distance),
+        (vectors, distance): (&SharedVectors, rehang_core::Distance),
         (first, first_distance): (&SharedVectors, rehang_core::Distance),
         progress: &Progress,
     ) -> Result<Evaluation> {
@@ -782,15 +782,15 @@ impl Judge {
             JudgedBy::Clicks => Relevance::Judgements(&self.clicks),
             JudgedBy::Labels => Relevance::Labels { gallery: &self.labels, queries: None },
             JudgedBy::FirstModel => {
-                let (gallery, queries) = (&own.documents, own.queries.as_ref());
+                let (gallery, queries) = (&vectors.documents, vectors.queries.as_ref());
                 let (native, options) = ((&first.documents, first.queries.as_ref()), CurveOptions::default());
-                let own = DoNothing { gallery, queries, distance };
+                let do_nothing = DoNothing { gallery, queries, distance };
                 let nearest = Relevance::Nearest(K);
-                return evaluate_today(own, native.0, native.1, nearest, first_distance, &options, progress);
+                return evaluate_today(do_nothing, native.0, native.1, nearest, first_distance, &options, progress);
             }
         };
         let options = CurveOptions { metrics: vec![self.metric()], ..CurveOptions::default() };
-        evaluate(&own.documents, own.queries.as_ref(), relevance, distance, &options, progress)
+        evaluate(&vectors.documents, vectors.queries.as_ref(), relevance, distance, &options, progress)
     }
 }
 
@@ -814,7 +814,7 @@ fn choose_model(models: &[Model], compared: &[ModelCompared], best: usize) -> Mo
     let bytes = |place: usize| measured(place).map_or(0, |model| model.storage[Precision::F32.name()]) as f64;
     let seconds =
         |place: usize| measured(place).and_then(|model| model.cost.seconds).unwrap_or(f64::INFINITY);
-    let differ = |of: &dyn Fn(usize) -> f64| level.iter().any(|&place| of(place) != of(best));
+    let differ = |cost: &dyn Fn(usize) -> f64| level.iter().any(|&place| cost(place) != cost(best));
     let all_have_prices = level.iter().all(|&place| money(place).is_some());
     let price = |place: usize| money(place).unwrap_or(0.0);
     let (by, cost): (_, &dyn Fn(usize) -> f64) = if all_have_prices && differ(&price) {

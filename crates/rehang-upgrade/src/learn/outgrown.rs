@@ -41,35 +41,35 @@ pub(crate) fn outgrown(store: &dyn Ledger, setup: &UpgradeSetup<'_>) -> Result<O
     if store.counts(&new.name)?.native as f64 > MORE_PAIRS_MIN * pairs {
         return Ok(None);
     }
-    let (mut of_pairs, mut of_others, mut looked_at) = (Vec::new(), Vec::new(), 0);
+    let (mut errors_of_pairs, mut errors_of_others, mut looked_at) = (Vec::new(), Vec::new(), 0);
     for page in sample::first_of_shuffle(store, &new.name, SAMPLE)?.chunks(PAGE) {
         let keys: Vec<_> = page.iter().map(|record| record.item.key).collect();
-        let (mut held_out, mut others) = (Vec::new(), Vec::new());
+        let (mut held_out, mut not_native) = (Vec::new(), Vec::new());
         for (record, before) in page.iter().zip(store.vectors(&old.name, &keys)?) {
             let Some(before) = before.filter(|before| old.distance.can_place(&before.vector)) else {
                 continue;
             };
             looked_at += 1;
             if !sample::is_native(record) {
-                others.extend(before.vector);
+                not_native.extend(before.vector);
             } else if is_held_out(&before.vector) {
                 held_out.extend(before.vector);
             }
         }
-        of_pairs.extend(expected_errors(adapter, held_out)?);
-        of_others.extend(expected_errors(adapter, others)?);
+        errors_of_pairs.extend(expected_errors(adapter, held_out)?);
+        errors_of_others.extend(expected_errors(adapter, not_native)?);
     }
-    let (Some(expected), Some(seen)) =
-        (MeanError::from_errors(&of_pairs), MeanError::from_errors(&of_others))
+    let (Some(error_of_pairs), Some(error_of_others)) =
+        (MeanError::from_errors(&errors_of_pairs), MeanError::from_errors(&errors_of_others))
     else {
         return Ok(None);
     };
-    let share = of_others.len() as f64 / f64::from(looked_at);
-    Ok(seen.has_outgrown(&expected, share).then(|| {
-        let times = seen.times(&expected);
+    let share = errors_of_others.len() as f64 / f64::from(looked_at);
+    Ok(error_of_others.has_outgrown(&error_of_pairs, share).then(|| {
+        let times = error_of_others.times(&error_of_pairs);
         let text = format!(
             "The gallery is not what the pairs were drawn from: σ² of its other items is {times:.2} times that of held-out pairs ({} and {} items, at random).",
-            seen.items, expected.items
+            error_of_others.items, error_of_pairs.items
         );
         Finding::warning(GALLERY_DRIFT, text)
             .may_mean("What is forecast is for the gallery as it was, and adapted vectors are farther off than that.")

@@ -78,12 +78,12 @@ impl Refit {
         let (error, expected) = (self.gain.error_before(), self.expected?);
         error.has_drifted_from(&expected).then(|| {
             let times = error.times(&expected);
-            let seen = format!(
+            let message = format!(
                 "The squared error of adapted vectors is {times:.2} times what it was when the map was fitted, on a random sample of {} items: the gallery is \
                  not what the map was fitted for.",
                 self.gain.items
             );
-            let finding = Finding::warning(drift::GALLERY_DRIFT, seen).evidence(&[("times", times)]);
+            let finding = Finding::warning(drift::GALLERY_DRIFT, message).evidence(&[("times", times)]);
             if self.taken {
                 return finding.may_mean("The map was fitted again, which answers to it.");
             }
@@ -97,18 +97,18 @@ impl Refit {
     /// is in use now is off by a factor.
     pub fn findings(&self) -> Vec<Finding> {
         let scale = if self.taken { &self.sigma_after } else { &self.sigma_before };
-        let off = scale.is_off().then(|| {
-            let (how, by) =
+        let scale_finding = scale.is_off().then(|| {
+            let (direction, factor) =
                 if scale.ratio > 1.0 { ("small", *scale) } else { ("large", scale.inverted()) };
-            let seen = format!(
-                "σ² of what is not native yet is {:.2} times too {how} ({:.2} to {:.2}), by {} items that no map was fitted on.",
-                by.ratio, by.low, by.high, self.gain.items
+            let message = format!(
+                "σ² of what is not native yet is {:.2} times too {direction} ({:.2} to {:.2}), by {} items that no map was fitted on.",
+                factor.ratio, factor.low, factor.high, self.gain.items
             );
-            Finding::note("sigma-scale", seen)
+            Finding::note("sigma-scale", message)
                 .may_mean("The order does not depend on it.")
                 .evidence(&[("ratio", scale.ratio), ("low", scale.low), ("high", scale.high)])
         });
-        self.drift().into_iter().chain(off).collect()
+        self.drift().into_iter().chain(scale_finding).collect()
     }
 
     /// Returns the fingerprint of the map that is in use after this answer.
@@ -186,12 +186,12 @@ pub(crate) fn in_use(store: &dyn Ledger, new: &str, fitted: String) -> Result<St
 /// beyond the `pairs` that the map in use was fitted on. Natives that are held out, or kept for measuring, do
 /// not count.
 pub(crate) fn due(refits: &[Refit], counts: &Counts, pairs: usize) -> Option<f64> {
-    let asked = refits.iter().filter_map(|refit| refit.asked_at).fold(0.0, f64::max);
+    let last_asked_at = refits.iter().filter_map(|refit| refit.asked_at).fold(0.0, f64::max);
     let reached = |share: &&f64| counts.native >= Until::Fraction(**share).target(counts.items);
-    let kept = kept_for_measuring(usize::try_from(counts.items).unwrap_or(usize::MAX)) as f64;
-    let to_learn_from = counts.native as f64 - kept.max(HELD_OUT * counts.native as f64);
+    let kept_items = kept_for_measuring(usize::try_from(counts.items).unwrap_or(usize::MAX)) as f64;
+    let to_learn_from = counts.native as f64 - kept_items.max(HELD_OUT * counts.native as f64);
     let is_in_vain = to_learn_from < MORE_PAIRS_MIN * pairs as f64;
-    ASKED_AT.iter().rev().find(reached).copied().filter(|share| *share > asked && !is_in_vain)
+    ASKED_AT.iter().rev().find(reached).copied().filter(|share| *share > last_asked_at && !is_in_vain)
 }
 
 /// Returns how many pairs a map was fitted on: by the question that brought it, or by the map's own `file`.
@@ -225,8 +225,8 @@ pub(crate) fn keep(
     if record.phase != Phase::Filled || due(&refits(store, &new.name)?, &at_end, pairs).is_none() {
         return Ok(());
     }
-    let kept = DrawnPairs::items_kept_for_measuring(store, old, &new.name)?;
-    sample::place_first(store, &new.name, record.epoch.unwrap_or_default(), &kept, counts.items)
+    let kept_records = DrawnPairs::items_kept_for_measuring(store, old, &new.name)?;
+    sample::place_first(store, &new.name, record.epoch.unwrap_or_default(), &kept_records, counts.items)
         .map_err(|error| Recorded::explain(store, &record, error))
 }
 
@@ -246,10 +246,10 @@ fn errors(
 /// the pairs are too few.
 pub(crate) fn compare(
     (before, after): (&Adapter, &Adapter),
-    kept: &DrawnPairs,
+    kept_pairs: &DrawnPairs,
     progress: &Progress,
 ) -> Result<Option<(RefitGain, [SigmaScale; 2])>> {
-    let (old, new) = kept.vectors((&before.old, &before.new))?;
+    let (old, new) = kept_pairs.vectors((&before.old, &before.new))?;
     let [of_before, of_after] = [errors(before, &old, &new, progress)?, errors(after, &old, &new, progress)?];
     let Some(gain) = RefitGain::compared(&of_before.0, &of_after.0)? else { return Ok(None) };
     let scale = |(errors, sigma): (Vec<f64>, Vec<f64>)| SigmaScale::from_errors(&errors, &sigma);
@@ -333,12 +333,12 @@ pub(crate) fn complete(
     // Filling goes as in a plan with another adapter: all adapted vectors, then items that lack one, then the
     // places of the order.
     let again = UpgradeRecord { adapted_before: true, ..plan.clone() };
-    let made = fill(store, &filler.since(plan.since), &again, false, observer)
+    let vectors_made = fill(store, &filler.since(plan.since), &again, false, observer)
         .map_err(|error| Recorded::explain(store, plan, error))?;
     observer.reach(Place::BeforeFilled)?;
-    changing(store, plan, |mut now| now.change(store, |record| record.refitting = false))?;
+    changing(store, plan, |mut recorded| recorded.change(store, |record| record.refitting = false))?;
     observer.reach(Place::AfterFilled)?;
-    Ok(made)
+    Ok(vectors_made)
 }
 
 /// Number of times that a record is read again before a change of it is given up.
@@ -451,23 +451,23 @@ mod tests {
         assert_eq!(Refit { expected: None, ..near }.drift(), None);
         let drift = far.drift().unwrap().to_string();
         assert!(drift.contains("2.00 times") && drift.contains("fitted again"), "{drift}");
-        let left = Refit { taken: false, ..far.clone() };
-        let said = left.drift().unwrap().to_string();
-        assert!(said.contains("more pairs"), "{said}");
+        let not_taken = Refit { taken: false, ..far.clone() };
+        let message = not_taken.drift().unwrap().to_string();
+        assert!(message.contains("more pairs"), "{message}");
         // Findings about the gallery as it stands say that the map in use is off, not that one before it was.
         let space = |name: &str| Space::new(name, 2, rehang_core::Distance::L2, false);
         let record =
             |map: &str| UpgradeRecord::new(space("old"), space("new"), map.into(), OrderSettings::default());
         let counts = Counts { adapted: 1, ..Counts::default() };
         let of_now = |refit: &Refit, map| findings(std::slice::from_ref(refit), &record(map), &counts);
-        assert_eq!((of_now(&left, "a").len(), of_now(&left, "b"), of_now(&far, "b")), (1, vec![], vec![]));
-        assert_eq!(findings(&[left], &record("a"), &Counts::default()), [], "nothing is adapted");
+        assert_eq!((of_now(&not_taken, "a").len(), of_now(&not_taken, "b"), of_now(&far, "b")), (1, vec![], vec![]));
+        assert_eq!(findings(&[not_taken], &record("a"), &Counts::default()), [], "nothing is adapted");
     }
 
     #[test]
     fn a_sigma_that_is_off_is_said_with_its_factor() {
         let near = refit(None, false, ["a", "b"]);
-        let said = |ratio: f64| {
+        let message_at = |ratio: f64| {
             let scale = SigmaScale { ratio, low: ratio * 0.95, high: ratio * 1.05 };
             // The map in use is the one before where the new one is not taken.
             let before = Refit { sigma_before: scale, ..near.clone() };
@@ -476,8 +476,8 @@ mod tests {
             assert_eq!(Refit { taken: true, ..before }.findings(), []);
             after.findings().first().map(ToString::to_string)
         };
-        assert_eq!(said(1.09), None);
-        assert!(said(1.15).unwrap().contains("1.15 times too small (1.09 to 1.21)"));
-        assert!(said(0.5).unwrap().contains("2.00 times too large (1.90 to 2.11)"));
+        assert_eq!(message_at(1.09), None);
+        assert!(message_at(1.15).unwrap().contains("1.15 times too small (1.09 to 1.21)"));
+        assert!(message_at(0.5).unwrap().contains("2.00 times too large (1.90 to 2.11)"));
     }
 }

@@ -82,12 +82,12 @@ impl<'a> Refitting<'a> {
             return Ok((run(&|_| {})?, Refitted::default()));
         }
         thread::scope(|scope| {
-            let (counted, heard) = channel();
-            let asking = scope.spawn(move || in_parallel(move || self.answer(&heard)));
+            let (sender, receiver) = channel();
+            let asking = scope.spawn(move || in_parallel(move || self.answer(&receiver)));
             let summary = {
                 // Sending fails only where the thread that answers has ended. The channel ends with this block.
                 let tell = move |counts: &Counts| {
-                    counted.send(*counts).ok();
+                    sender.send(*counts).ok();
                 };
                 run(&tell)
             };
@@ -108,10 +108,10 @@ impl<'a> Refitting<'a> {
     }
 
     /// Answers the question that is due whenever the run has counted.
-    fn answer(&self, heard: &Receiver<Counts>) -> Refitted {
+    fn answer(&self, receiver: &Receiver<Counts>) -> Refitted {
         let mut refitted = Refitted::default();
-        while let Ok(mut counts) = heard.recv() {
-            while let Ok(newer) = heard.try_recv() {
+        while let Ok(mut counts) = receiver.recv() {
+            while let Ok(newer) = receiver.try_recv() {
                 counts = newer;
             }
             match self.step(&counts) {
@@ -123,9 +123,9 @@ impl<'a> Refitting<'a> {
                 // Another process is at it, or the upgrade is planned anew: the next count will tell.
                 Err(error) if error.is_conflict() => {}
                 Err(error) => {
-                    let seen =
+                    let message =
                         format!("whether a refit pays could not be found out, so the map stays: {error}");
-                    refitted.findings.push(Finding::warning("refit-failed", seen));
+                    refitted.findings.push(Finding::warning("refit-failed", message));
                     break;
                 }
             }
@@ -154,8 +154,8 @@ impl<'a> Refitting<'a> {
     /// Returns how many pairs a map of the upgrade was fitted on.
     fn pairs_of(&self, refits: &[Refit], map: &str) -> Result<usize> {
         pairs_of(refits, map, || {
-            if let Some((of, pairs)) = self.first.get()
-                && of == map
+            if let Some((first_map, pairs)) = self.first.get()
+                && first_map == map
             {
                 return Ok(*pairs);
             }
@@ -176,7 +176,7 @@ impl<'a> Refitting<'a> {
         Ok(Some((record, refits(store, new)?)))
     }
 
-    /// Continues a refit that is begun, or answers the question that `asked` returns as due. `asked` is given
+    /// Continues a refit that is begun, or answers the question that `ask` returns as due. `ask` is given
     /// the questions so far and the number of pairs of the map in use. The caller holds the lock of the
     /// upgrade.
     ///
@@ -186,7 +186,7 @@ impl<'a> Refitting<'a> {
     /// observer wants a stop.
     pub(crate) fn answered(
         &self,
-        asked: impl FnOnce(&[Refit], usize) -> Option<Option<f64>>,
+        ask: impl FnOnce(&[Refit], usize) -> Option<Option<f64>>,
     ) -> Result<Option<Refit>> {
         let Some((record, refits)) = self.filled()? else { return Ok(None) };
         // The lock of a collection keeps nobody out.
@@ -194,7 +194,7 @@ impl<'a> Refitting<'a> {
         let under_way = UnderWay::new(self.upgrade.store(), self.observer, &record, is_alone)?;
         watched(self, self.progress, &|| under_way.look(), |progress| {
             let watched = Watched { observer: self, progress };
-            Answering { refitting: self, under_way: &under_way, watched }.answer((&record, &refits), asked)
+            Answering { refitting: self, under_way: &under_way, watched }.answer((&record, &refits), ask)
         })
     }
 
@@ -218,7 +218,7 @@ impl Answering<'_> {
     fn answer(
         &self,
         (record, refits): (&UpgradeRecord, &[Refit]),
-        asked: impl FnOnce(&[Refit], usize) -> Option<Option<f64>>,
+        ask: impl FnOnce(&[Refit], usize) -> Option<Option<f64>>,
     ) -> Result<Option<Refit>> {
         let refitting = self.refitting;
         let (store, configuration) = (refitting.upgrade.store(), refitting.upgrade.configuration());
@@ -234,8 +234,8 @@ impl Answering<'_> {
             self.forecast(&record.adapter)?;
         }
         let pairs = refitting.pairs_of(refits, &record.adapter)?;
-        let Some(asked_at) = asked(refits, pairs) else { return Ok(None) };
-        let Some(kept) = DrawnPairs::measured(store, spaces.0, spaces.1)? else {
+        let Some(asked_at) = ask(refits, pairs) else { return Ok(None) };
+        let Some(kept_pairs) = DrawnPairs::measured(store, spaces.0, spaces.1)? else {
             // In a gallery that has grown since the run began, other items are to be kept.
             keep(store, spaces, pairs, store.counts(&spaces.1.name)?.native)?;
             return Ok(None);
@@ -259,7 +259,7 @@ impl Answering<'_> {
         let Some((fitted, pairs)) = fitted else { return Ok(None) };
         let adapter = &fitted.adapter;
         self.under_way.begin(RefitStage::Measuring)?;
-        let compared = compare((mapped, adapter), &kept, progress)?;
+        let compared = compare((mapped, adapter), &kept_pairs, progress)?;
         let Some((gain, [sigma_before, sigma_after])) = compared else { return Ok(None) };
         let answer = Refit {
             asked_at,
@@ -319,7 +319,7 @@ impl Answering<'_> {
         match fitting::measure(store, spaces, adapter, self.watched.progress) {
             // A conflict says that too few pairs are held out for a report.
             Err(error) if error.is_conflict() && self.watched.progress.check().is_ok() => Ok(()),
-            made => made.map(drop),
+            outcome => outcome.map(drop),
         }
     }
 }

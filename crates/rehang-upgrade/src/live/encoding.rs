@@ -33,22 +33,22 @@ pub(crate) fn encode_in_bulk(encoder: &dyn Encoder, inputs: &[Input<'_>]) -> Res
 }
 
 fn encode_by(
-    asked: &dyn Fn(&[Input<'_>]) -> Result<Vec<Answer>>,
+    encode_batch: &dyn Fn(&[Input<'_>]) -> Result<Vec<Answer>>,
     inputs: &[Input<'_>],
 ) -> Result<Vec<Answer>> {
-    let panic = match catch_unwind(AssertUnwindSafe(|| asked(inputs))) {
+    let panic = match catch_unwind(AssertUnwindSafe(|| encode_batch(inputs))) {
         Ok(Ok(answers)) if answers.len() != inputs.len() => {
             let detail = format!("it gave {} vectors for {} items", answers.len(), inputs.len());
             return Err(Error::corrupt("the encoder's answer", detail));
         }
-        Ok(answer) => return answer,
+        Ok(outcome) => return outcome,
         Err(panic) => panic,
     };
     if inputs.len() > 1 {
         let (left, right) = inputs.split_at(inputs.len() / 2);
-        let mut answers = encode_by(asked, left)?;
-        match encode_by(asked, right) {
-            Ok(others) => answers.extend(others),
+        let mut answers = encode_by(encode_batch, left)?;
+        match encode_by(encode_batch, right) {
+            Ok(further_answers) => answers.extend(further_answers),
             // Vectors of the first half are paid for; the next call says what is wrong.
             Err(error) if answers.iter().any(Result::is_ok) => {
                 answers.resize(inputs.len(), Err(ItemFailure::Untried(error.to_string())));

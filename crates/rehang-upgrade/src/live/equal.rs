@@ -49,15 +49,15 @@ pub(crate) enum Copied {
 }
 
 /// Splits a batch into the items that are sent to the encoder, each of another source, and the others.
-/// `known` has the vectors from before, in order.
+/// `earlier_vectors` are those from before, in order.
 pub(crate) fn split_by_source(
     records: Vec<Record>,
-    known: Vec<Option<Vec<f32>>>,
+    earlier_vectors: Vec<Option<Vec<f32>>>,
 ) -> (Vec<Record>, Vec<(Record, Copied)>) {
     let (mut sent, mut copied) = (Vec::<Record>::new(), Vec::new());
     let mut places: HashMap<Option<String>, usize> = HashMap::new();
-    for (record, known) in records.into_iter().zip(known) {
-        if let Some(vector) = known {
+    for (record, earlier_vector) in records.into_iter().zip(earlier_vectors) {
+        if let Some(vector) = earlier_vector {
             copied.push((record, Copied::Vector(vector)));
             continue;
         }
@@ -87,15 +87,15 @@ impl Sources {
     /// Those of the store.
     pub(crate) fn of_natives(store: &dyn Ledger, space: &str) -> Result<Self> {
         let mut sources = Self::default();
-        let mut left = EARLIER_NATIVES_MAX;
+        let mut natives_left = EARLIER_NATIVES_MAX;
         let mut walk = Some(Scan::new(space, Select::Provenance(Provenance::Native), PAGE));
-        while let Some(page) = walk.filter(|_| left > 0) {
+        while let Some(page) = walk.filter(|_| natives_left > 0) {
             let records = store.scan(&page)?;
             walk = page.following(&records);
-            for record in records.iter().take(left) {
+            for record in records.iter().take(natives_left) {
                 sources.remember(record);
             }
-            left -= left.min(records.len());
+            natives_left -= natives_left.min(records.len());
         }
         Ok(sources)
     }

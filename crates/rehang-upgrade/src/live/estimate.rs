@@ -111,12 +111,12 @@ pub(crate) fn estimate_of(
     let counts_tokens = probed.is_some_and(|probed| probed.tokens > 0);
     let mean_tokens = service.filter(|_| !counts_tokens).map(|service| mean_tokens(store, setup, service));
     let spent = Recorded::read(store)?.map(|recorded| spent_by_all(store, &recorded.record)).transpose()?;
-    let known = Known {
+    let figures = Known {
         mean_tokens: mean_tokens.transpose()?.flatten(),
         rate: kept_rate(store, &setup.new.name)?,
         spent: spent.unwrap_or_default(),
     };
-    Ok(reckon((items, sent), limits, service, probed, &known))
+    Ok(reckon((items, sent), limits, service, probed, &figures))
 }
 
 /// Knowledge of a backfill from before, beside what is measured now.
@@ -136,11 +136,11 @@ pub(crate) fn reckon(
     limits: &Limits,
     service: Option<&HttpConfig>,
     probed: Option<&Probed>,
-    known: &Known,
+    figures: &Known,
 ) -> CostEstimate {
     let paid = sent.unwrap_or(items);
     let of_probe = |sum: f64| probed.map(|probed| sum / probed.items as f64).filter(|mean| *mean > 0.0);
-    let tokens_per_item = of_probe(probed.map_or(0.0, |probed| probed.tokens as f64)).or(known.mean_tokens);
+    let tokens_per_item = of_probe(probed.map_or(0.0, |probed| probed.tokens as f64)).or(figures.mean_tokens);
     let money_per_item =
         of_probe(probed.map_or(0.0, |probed| probed.money)).or_else(|| service?.money(tokens_per_item?));
     let slowest = [
@@ -152,14 +152,14 @@ pub(crate) fn reckon(
     let at_most = |rate: f64| limit.map_or(rate, |limit| rate.min(limit));
     let batch_api_items =
         service.filter(|service| service.batch_api).map(|service| service.batch_api_items as u64);
-    let rate = match (probed, known.rate) {
+    let rate = match (probed, figures.rate) {
         _ if batch_api_items.is_some() => None,
         (Some(probed), _) => Some((at_most(probed.items_per_second), Basis::Probe)),
         (None, Some(rate)) => Some((at_most(rate), Basis::EarlierRun)),
         (None, None) => limit.map(|limit| (limit, Basis::Limits)),
     };
     let of_budgets =
-        |service: &HttpConfig| service.items_of_budgets(tokens_per_item.unwrap_or(1.0), known.spent);
+        |service: &HttpConfig| service.items_of_budgets(tokens_per_item.unwrap_or(1.0), figures.spent);
     CostEstimate {
         sent,
         seconds: rate.map(|(rate, _)| paid as f64 / rate),
@@ -225,12 +225,12 @@ pub(crate) fn keep_rate(store: &dyn Ledger, space: &str, items: u64, elapsed_ms:
 fn kept_rate(store: &dyn Ledger, space: &str) -> Result<Option<f64>> {
     let Some((_, text)) = store.document(DOCUMENT)? else { return Ok(None) };
     // A form of another version says nothing here.
-    let kept: Option<RunRate> = serde_json::from_str(&text).ok();
-    Ok(kept
-        .filter(|kept| {
-            kept.space == space && kept.items_per_second.is_finite() && kept.items_per_second > 0.0
+    let rate: Option<RunRate> = serde_json::from_str(&text).ok();
+    Ok(rate
+        .filter(|rate| {
+            rate.space == space && rate.items_per_second.is_finite() && rate.items_per_second > 0.0
         })
-        .map(|kept| kept.items_per_second))
+        .map(|rate| rate.items_per_second))
 }
 
 #[cfg(test)]
@@ -246,10 +246,10 @@ mod tests {
             serde_json::from_value(config).unwrap()
         };
         let probed = Probed { items: 10, failed: 0, items_per_second: 2.0, tokens: 20, money: 20.0 };
-        let known = Known { rate: Some(1.0), ..Known::default() };
+        let figures = Known { rate: Some(1.0), ..Known::default() };
         let limits = Limits::default();
         let reckon =
-            |batch_api, probed| reckon((1000, None), &limits, Some(&service(batch_api)), probed, &known);
+            |batch_api, probed| reckon((1000, None), &limits, Some(&service(batch_api)), probed, &figures);
         for probed in [None, Some(&probed)] {
             let cost = reckon(true, probed);
             assert_eq!((cost.seconds, cost.basis, cost.batch_api_items), (None, None, Some(500)));

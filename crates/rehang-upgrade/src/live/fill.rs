@@ -128,11 +128,11 @@ impl Filler {
             };
             scope.spawn(move || in_parallel(read));
             let write = || self.write_pages(store, epoch, &to_write, observer);
-            let others: Vec<_> =
+            let other_writers: Vec<_> =
                 (1..store.writers()).map(|_| scope.spawn(move || in_parallel(write))).collect();
             let mut written = write()?;
-            for other in others {
-                written += other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            for writer in other_writers {
+                written += writer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
             }
             Ok(written)
         })
@@ -363,8 +363,8 @@ impl Filler {
         if self.since.is_some_and(|since| record.item.revision > since) {
             return Some(NEW_OR_CHANGED);
         }
-        let placed = record.state.as_ref().and_then(|state| state.priority);
-        placed.filter(|priority| priority.band >= QueueBand::Sample)
+        let priority = record.state.as_ref().and_then(|state| state.priority);
+        priority.filter(|priority| priority.band >= QueueBand::Sample)
     }
 
     /// Adapts items that came or changed since the fill: they lack a vector in the new space and have one in

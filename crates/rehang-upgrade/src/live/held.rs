@@ -52,8 +52,8 @@ impl Batch {
     /// Reads the vectors in order; `None` where this is no batch of vectors so wide.
     fn vectors(&self, dimension: usize) -> Option<Vec<Vec<f32>>> {
         let bytes = BASE64_STANDARD.decode(&self.vectors).ok()?;
-        let (numbers, rest) = bytes.as_chunks::<4>();
-        if self.dimension != dimension || !rest.is_empty() || numbers.len() != self.items.len() * dimension {
+        let (numbers, tail) = bytes.as_chunks::<4>();
+        if self.dimension != dimension || !tail.is_empty() || numbers.len() != self.items.len() * dimension {
             return None;
         }
         let numbers: Vec<f32> = numbers.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
@@ -82,10 +82,10 @@ pub(crate) struct HeldDocuments<'a> {
     space: &'a str,
     dimension: usize,
     /// Number and version of the documents with this run's batches, by batch.
-    own: BTreeMap<u64, (usize, u64)>,
+    own_documents: BTreeMap<u64, (usize, u64)>,
     /// Versions of the documents that another batch may take, by number: nothing waits in them.
-    free: BTreeMap<usize, u64>,
-    others: BTreeMap<usize, Other>,
+    free_documents: BTreeMap<usize, u64>,
+    other_batches: BTreeMap<usize, Other>,
     /// First number of which there is no document.
     next: usize,
 }
@@ -97,8 +97,8 @@ impl<'a> HeldDocuments<'a> {
     ///
     /// Those of the store.
     pub(crate) fn open(store: &'a dyn Ledger, space: &'a str, dimension: usize) -> Result<Self> {
-        let (own, free, others) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        let mut documents = Self { store, space, dimension, own, free, others, next: 0 };
+        let (own_documents, free_documents, other_batches) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let mut documents = Self { store, space, dimension, own_documents, free_documents, other_batches, next: 0 };
         documents.look()?;
         Ok(documents)
     }
@@ -109,25 +109,25 @@ impl<'a> HeldDocuments<'a> {
     ///
     /// Those of the store.
     pub(crate) fn look(&mut self) -> Result<()> {
-        let own: BTreeSet<usize> = self.own.values().map(|(number, _)| *number).collect();
-        let compared: BTreeSet<(usize, u64)> = mem::take(&mut self.others)
+        let own_numbers: BTreeSet<usize> = self.own_documents.values().map(|(number, _)| *number).collect();
+        let compared_versions: BTreeSet<(usize, u64)> = mem::take(&mut self.other_batches)
             .into_iter()
-            .filter_map(|(number, other)| other.is_compared.then_some((number, other.version)))
+            .filter_map(|(number, batch)| batch.is_compared.then_some((number, batch.version)))
             .collect();
         self.next = 0;
         while let Some((version, text)) = self.store.document(&document(self.space, self.next))? {
             let number = self.next;
             self.next += 1;
-            if own.contains(&number) {
+            if own_numbers.contains(&number) {
                 continue;
             }
             let vectors = self.waiting(&text)?;
             if vectors.is_empty() {
-                self.free.insert(number, version);
+                self.free_documents.insert(number, version);
             } else {
-                self.free.remove(&number);
-                let is_compared = compared.contains(&(number, version));
-                self.others.insert(number, Other { version, vectors, is_compared });
+                self.free_documents.remove(&number);
+                let is_compared = compared_versions.contains(&(number, version));
+                self.other_batches.insert(number, Other { version, vectors, is_compared });
             }
         }
         Ok(())
@@ -143,8 +143,8 @@ impl<'a> HeldDocuments<'a> {
         };
         let ids: Vec<&str> = batch.items.iter().map(|(id, ..)| id.as_str()).collect();
         let keys: Vec<ItemKey> = batch.items.iter().map(|(_, key, _)| *key).collect();
-        let there = self.store.get(&ids)?.into_iter().zip(self.store.provenances(self.space, &keys)?);
-        let waits = there.zip(&batch.items).map(|((item, made_by), (_, key, revision))| {
+        let items_now = self.store.get(&ids)?.into_iter().zip(self.store.provenances(self.space, &keys)?);
+        let waits = items_now.zip(&batch.items).map(|((item, made_by), (_, key, revision))| {
             made_by != Some(Provenance::Native)
                 && item.is_some_and(|item| item.key == *key && item.source_revision == *revision)
         });
@@ -163,15 +163,15 @@ impl<'a> HeldDocuments<'a> {
     pub(crate) fn keep(&mut self, batch: u64, vectors: &[(Record, Vec<f32>)]) -> Result<()> {
         let text = serde_json::json!(Batch::from_vectors(vectors)).to_string();
         loop {
-            let free = self.free.pop_first();
-            let number = free.map_or(self.next, |(number, _)| number);
+            let free_document = self.free_documents.pop_first();
+            let number = free_document.map_or(self.next, |(number, _)| number);
             self.next = self.next.max(number + 1);
-            let expected = free.map(|(_, version)| version);
+            let expected = free_document.map(|(_, version)| version);
             match self.store.set_document(&document(self.space, number), expected, &text) {
                 // Another worker was faster, and the next one may be free.
                 Err(error) if error.is_changed_meanwhile() => {}
                 version => {
-                    self.own.insert(batch, (number, version?));
+                    self.own_documents.insert(batch, (number, version?));
                     return Ok(());
                 }
             }
@@ -180,24 +180,24 @@ impl<'a> HeldDocuments<'a> {
 
     /// Lets another batch take the document of this one: its vectors are in the gallery, or are none.
     pub(crate) fn let_go(&mut self, batch: u64) {
-        self.free.extend(self.own.remove(&batch));
+        self.free_documents.extend(self.own_documents.remove(&batch));
     }
 
     /// Finds the vector of an item as it is now in the documents that are not this run's.
     pub(crate) fn find(&self, record: &Record) -> Option<Found> {
-        self.others.iter().find_map(|(document, other)| {
-            let (revision, vector) = other.vectors.get(&record.item.key)?;
-            let found =
-                || Found { document: *document, vector: vector.clone(), is_compared: other.is_compared };
-            (*revision == record.item.source_revision).then(found)
+        self.other_batches.iter().find_map(|(document, batch)| {
+            let (revision, vector) = batch.vectors.get(&record.item.key)?;
+            let held_vector =
+                || Found { document: *document, vector: vector.clone(), is_compared: batch.is_compared };
+            (*revision == record.item.source_revision).then(held_vector)
         })
     }
 
     /// Remembers documents whose vectors the encoder was found to give.
     pub(crate) fn compared(&mut self, documents: &[usize]) {
         for number in documents {
-            if let Some(other) = self.others.get_mut(number) {
-                other.is_compared = true;
+            if let Some(batch) = self.other_batches.get_mut(number) {
+                batch.is_compared = true;
             }
         }
     }
@@ -205,19 +205,19 @@ impl<'a> HeldDocuments<'a> {
     /// Forgets vectors that are in the gallery by now.
     pub(crate) fn written(&mut self, keys: impl Iterator<Item = ItemKey>) {
         for key in keys {
-            for other in self.others.values_mut() {
-                other.vectors.remove(&key);
+            for batch in self.other_batches.values_mut() {
+                batch.vectors.remove(&key);
             }
         }
-        let done = self.others.extract_if(.., |_, other| other.vectors.is_empty());
-        self.free.extend(done.map(|(number, other)| (number, other.version)));
+        let empty_batches = self.other_batches.extract_if(.., |_, batch| batch.vectors.is_empty());
+        self.free_documents.extend(empty_batches.map(|(number, batch)| (number, batch.version)));
     }
 
     /// Empties the documents that nothing waits in. A failure here costs no more than their place.
     pub(crate) fn tidy(&mut self) {
-        while let Some((number, version)) = self.free.pop_first() {
+        while let Some((number, version)) = self.free_documents.pop_first() {
             let name = document(self.space, number);
-            if self.store.document(&name).is_ok_and(|there| there.is_some_and(|(_, text)| !text.is_empty())) {
+            if self.store.document(&name).is_ok_and(|entry| entry.is_some_and(|(_, text)| !text.is_empty())) {
                 drop(self.store.set_document(&name, Some(version), ""));
             }
         }
@@ -237,24 +237,24 @@ pub(crate) type Answers = (Vec<Result<Vec<f32>, ItemFailure>>, Vec<usize>);
 pub(crate) fn encode_rest(
     encoder: &dyn Encoder,
     inputs: &[Input<'_>],
-    found: Vec<Option<Found>>,
+    held_vectors: Vec<Option<Found>>,
 ) -> Result<Answers> {
     let mut uncompared: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-    let mut kept: BTreeMap<usize, Vec<f32>> = BTreeMap::new();
+    let mut uncompared_vectors: BTreeMap<usize, Vec<f32>> = BTreeMap::new();
     let mut answers = BTreeMap::new();
-    for (place, found) in found.into_iter().enumerate() {
-        match found {
+    for (place, held_vector) in held_vectors.into_iter().enumerate() {
+        match held_vector {
             Some(Found { vector, is_compared: true, .. }) => drop(answers.insert(place, Ok(vector))),
             Some(Found { document, vector, .. }) => {
                 uncompared.entry(document).or_default().push(place);
-                kept.insert(place, vector);
+                uncompared_vectors.insert(place, vector);
             }
             None => {}
         }
     }
     let ask = |places: &[usize]| {
-        let asked: Vec<Input<'_>> = places.iter().map(|&place| inputs[place]).collect();
-        let answers = if asked.is_empty() { Vec::new() } else { encode_in_bulk(encoder, &asked)? };
+        let asked_inputs: Vec<Input<'_>> = places.iter().map(|&place| inputs[place]).collect();
+        let answers = if asked_inputs.is_empty() { Vec::new() } else { encode_in_bulk(encoder, &asked_inputs)? };
         Ok::<_, Error>(places.iter().copied().zip(answers).collect::<BTreeMap<usize, _>>())
     };
     let witnesses_of = |places: &[usize]| -> BTreeSet<usize> {
@@ -262,12 +262,12 @@ pub(crate) fn encode_rest(
     };
     let witnesses: BTreeSet<usize> = uncompared.values().flat_map(|places| witnesses_of(places)).collect();
     let is_asked = |place: &usize| {
-        witnesses.contains(place) || !(answers.contains_key(place) || kept.contains_key(place))
+        witnesses.contains(place) || !(answers.contains_key(place) || uncompared_vectors.contains_key(place))
     };
-    let first: Vec<usize> = (0..inputs.len()).filter(is_asked).collect();
-    answers.extend(ask(&first)?);
+    let first_places: Vec<usize> = (0..inputs.len()).filter(is_asked).collect();
+    answers.extend(ask(&first_places)?);
     let distance = encoder.space().distance;
-    let is_near = |place: &usize, now: &[f32], most: f64| difference(distance, &kept[place], now) <= most;
+    let is_near = |place: &usize, now: &[f32], most: f64| difference(distance, &uncompared_vectors[place], now) <= most;
     let differs = |place: &usize| matches!(&answers[place], Ok(now) if !is_near(place, now, DIFFERENCE_MAX));
     let doubtful: Vec<usize> = witnesses.iter().copied().filter(differs).collect();
     // An encoder that gives a source different vectors, or another vector beside other sources, is no
@@ -284,19 +284,19 @@ pub(crate) fn encode_rest(
         let witnesses = witnesses_of(places);
         witnesses.iter().any(|place| answers[place].is_ok()) && witnesses.is_disjoint(&another)
     };
-    let (same, other): (Vec<_>, Vec<_>) = uncompared.into_iter().partition(|(_, places)| is_same(places));
-    let rest: Vec<usize> =
-        other.into_iter().flat_map(|(_, places)| places).filter(|place| !witnesses.contains(place)).collect();
-    for place in same.iter().flat_map(|(_, places)| places) {
-        answers.entry(*place).or_insert_with(|| Ok(kept[place].clone()));
+    let (same_documents, other_documents): (Vec<_>, Vec<_>) = uncompared.into_iter().partition(|(_, places)| is_same(places));
+    let places_left: Vec<usize> =
+        other_documents.into_iter().flat_map(|(_, places)| places).filter(|place| !witnesses.contains(place)).collect();
+    for place in same_documents.iter().flat_map(|(_, places)| places) {
+        answers.entry(*place).or_insert_with(|| Ok(uncompared_vectors[place].clone()));
     }
-    match ask(&rest) {
-        Ok(rest) => answers.extend(rest),
+    match ask(&places_left) {
+        Ok(last_answers) => answers.extend(last_answers),
         // Answers from before are paid for; the next call says what is wrong.
         Err(error) => {
             let untried = || Err(ItemFailure::Untried(error.to_string()));
-            answers.extend(rest.into_iter().map(|place| (place, untried())));
+            answers.extend(places_left.into_iter().map(|place| (place, untried())));
         }
     }
-    Ok((answers.into_values().collect(), same.into_iter().map(|(document, _)| document).collect()))
+    Ok((answers.into_values().collect(), same_documents.into_iter().map(|(document, _)| document).collect()))
 }

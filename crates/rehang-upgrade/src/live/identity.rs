@@ -88,7 +88,7 @@ pub(crate) fn unvouched(store: &dyn Ledger, space: &str) -> Result<u64> {
 ///
 /// As [`change_unvouched`].
 pub(crate) fn remember_unvouched(store: &dyn Ledger, space: &str, ids: &[String]) -> Result<()> {
-    change_unvouched(store, space, |kept| kept.with(ids))
+    change_unvouched(store, space, |unvouched_natives| unvouched_natives.with(ids))
 }
 
 /// Changes the record of unvouched natives of a space, and tries again where another worker was faster.
@@ -99,14 +99,14 @@ pub(crate) fn remember_unvouched(store: &dyn Ledger, space: &str, ids: &[String]
 fn change_unvouched(store: &dyn Ledger, space: &str, change: impl Fn(Unvouched) -> Unvouched) -> Result<()> {
     let name = unvouched_document(space);
     for _ in 0..CHANGES_TRIED {
-        let kept = store.document(&name)?;
-        let (before, is_new) = (Unvouched::read(kept.as_ref()), kept.is_none());
+        let stored_document = store.document(&name)?;
+        let (before, is_new) = (Unvouched::read(stored_document.as_ref()), stored_document.is_none());
         let after = change(before.clone());
         if after == before && (is_new || after.items == 0) {
             return Ok(());
         }
         let text = if after.items == 0 { String::new() } else { serde_json::json!(after).to_string() };
-        match store.set_document(&name, kept.map(|(version, _)| version), &text) {
+        match store.set_document(&name, stored_document.map(|(version, _)| version), &text) {
             Err(error) if error.is_changed_meanwhile() => {}
             outcome => return outcome.map(drop),
         }
@@ -163,7 +163,7 @@ fn expect_unvouched(store: &dyn Store, space: &str, encoder: &dyn Encoder) -> Re
         }
     }
     // Natives that another worker remembered meanwhile wait for the next run.
-    change_unvouched(store, space, |kept| kept.without(&compared))
+    change_unvouched(store, space, |unvouched_natives| unvouched_natives.without(&compared))
 }
 
 /// Name of the document with the fingerprint of the encoder that filled a space last.
@@ -177,8 +177,8 @@ fn document(space: &str) -> String {
 ///
 /// Those of the store.
 pub(crate) fn is_another(store: &dyn Ledger, space: &str, fingerprint: &str) -> Result<bool> {
-    let kept = store.document(&document(space))?;
-    Ok(kept.is_some_and(|(_, kept)| !kept.is_empty() && kept != fingerprint))
+    let stored_document = store.document(&document(space))?;
+    Ok(stored_document.is_some_and(|(_, last_fingerprint)| !last_fingerprint.is_empty() && last_fingerprint != fingerprint))
 }
 
 /// Fails where natives of the space are of another encoder than this one, and remembers this one otherwise.
@@ -189,8 +189,8 @@ pub(crate) fn is_another(store: &dyn Ledger, space: &str, fingerprint: &str) -> 
 /// here: nothing can be embedded then.
 fn expect_same_encoder(store: &dyn Store, space: &str, encoder: &dyn Encoder) -> Result<()> {
     let (name, fingerprint) = (document(space), encoder.fingerprint()?.unwrap_or_default());
-    let kept = store.document(&name)?;
-    let is_kept = kept.as_ref().is_some_and(|(_, kept)| *kept == fingerprint);
+    let stored_document = store.document(&name)?;
+    let is_kept = stored_document.as_ref().is_some_and(|(_, last_fingerprint)| *last_fingerprint == fingerprint);
     if is_kept && !fingerprint.is_empty() {
         return Ok(());
     }
@@ -241,7 +241,7 @@ fn expect_same_encoder(store: &dyn Store, space: &str, encoder: &dyn Encoder) ->
     if is_kept {
         return Ok(());
     }
-    match store.set_document(&name, kept.map(|(version, _)| version), &fingerprint) {
+    match store.set_document(&name, stored_document.map(|(version, _)| version), &fingerprint) {
         // Another process was faster, and may be about to embed with another model.
         Err(error) if error.is_changed_meanwhile() => expect_same_encoder(store, space, encoder),
         outcome => outcome.map(drop),
@@ -262,8 +262,8 @@ fn embedded(encoder: &dyn Encoder, inputs: &[Input<'_>]) -> Result<Option<Vec<Op
 
 /// Embeds inputs as [`embedded`], each in a call of its own.
 fn embedded_alone(encoder: &dyn Encoder, inputs: &[Input<'_>]) -> Result<Option<Vec<Option<Vec<f32>>>>> {
-    let each = inputs.chunks(1).map(|input| embedded(encoder, input));
-    Ok(each.collect::<Result<Option<Vec<_>>>>()?.map(|vectors| vectors.concat()))
+    let answers = inputs.chunks(1).map(|input| embedded(encoder, input));
+    Ok(answers.collect::<Result<Option<Vec<_>>>>()?.map(|vectors| vectors.concat()))
 }
 
 /// Middle one of some numbers; 0 of none.
@@ -286,14 +286,14 @@ pub(crate) fn expect_same_on_account(
     record: &UpgradeRecord,
     encoder: &dyn Encoder,
 ) -> Result<Spent> {
-    let told = spending::share(store, record, encoder, encoder.spent())?;
-    let same = expect_unvouched(store, &record.new.name, encoder)
+    let reported = spending::share(store, record, encoder, encoder.spent())?;
+    let comparison = expect_unvouched(store, &record.new.name, encoder)
         .and_then(|()| expect_same_encoder(store, &record.new.name, encoder));
-    same.or_else(|error| {
-        spending::share(store, record, encoder, told)?;
+    comparison.or_else(|error| {
+        spending::share(store, record, encoder, reported)?;
         Err(error)
     })?;
-    Ok(told)
+    Ok(reported)
 }
 
 /// Puts the native vectors of items with a source back to adapted ones, each with its place in the order, so
@@ -321,8 +321,8 @@ pub fn put_back(store: &dyn Ledger, setup: &UpgradeSetup<'_>, observer: &dyn Obs
     };
     expect_no_worker()?;
     // The encoder that comes next, whichever it is, is compared with the natives that are left.
-    let known = store.document(&document(new))?;
-    if let Some((version, _)) = known.filter(|(_, fingerprint)| !fingerprint.is_empty()) {
+    let stored_document = store.document(&document(new))?;
+    if let Some((version, _)) = stored_document.filter(|(_, fingerprint)| !fingerprint.is_empty()) {
         store.set_document(&document(new), Some(version), "")?;
     }
     change_unvouched(store, new, |_| Unvouched::default())?;
@@ -367,14 +367,14 @@ mod tests {
 
     #[test]
     fn what_several_workers_could_not_vouch_for_stands_side_by_side() {
-        let both = Unvouched::default().with(&ids(0..16)).with(&ids(100..103));
-        assert_eq!(both.items, 19);
-        assert_eq!(both.ids, [ids(8..16), ids(100..103)].concat());
+        let unvouched_natives = Unvouched::default().with(&ids(0..16)).with(&ids(100..103));
+        assert_eq!(unvouched_natives.items, 19);
+        assert_eq!(unvouched_natives.ids, [ids(8..16), ids(100..103)].concat());
         // Compared natives go; those that came meanwhile stay.
-        let meanwhile = both.clone().with(&ids(200..202));
-        assert_eq!(meanwhile.without(&both), Unvouched { items: 2, ids: ids(200..202) });
+        let meanwhile = unvouched_natives.clone().with(&ids(200..202));
+        assert_eq!(meanwhile.without(&unvouched_natives), Unvouched { items: 2, ids: ids(200..202) });
         let many =
-            (0..20).fold(Unvouched::default(), |kept, worker| kept.with(&ids(worker * 8..worker * 8 + 8)));
+            (0..20).fold(Unvouched::default(), |unvouched_natives, worker| unvouched_natives.with(&ids(worker * 8..worker * 8 + 8)));
         assert_eq!((many.items, many.ids), (160, ids(96..160)));
         assert_eq!(Unvouched::read(Some(&(4, String::new()))), Unvouched::default());
     }
@@ -387,11 +387,11 @@ mod tests {
         let store = MemoryStore::new();
         let tries = Cell::new(0);
         // Another worker writes between each look and each write of this one.
-        let always_late = |kept: Unvouched| {
+        let always_late = |unvouched_natives: Unvouched| {
             tries.set(tries.get() + 1);
             let version = store.document(&unvouched_document("s")).unwrap().map(|(version, _)| version);
             store.set_document(&unvouched_document("s"), version, r#"{"items":1,"ids":["a"]}"#).unwrap();
-            kept.with(&ids(0..2))
+            unvouched_natives.with(&ids(0..2))
         };
         let error = change_unvouched(&store, "s", always_late).unwrap_err();
         assert!(error.is_changed_meanwhile() && error.to_string().contains("each of 20 times"), "{error}");

@@ -58,30 +58,30 @@ impl Leftovers {
                 0 => String::new(),
                 failed => format!(" (the encoder refused {failed})"),
             };
-            let seen = format!(
+            let message = format!(
                 "{} items with a source are not native yet{refused}: a run embeds them, before the finish or after it.",
                 self.with_source
             );
-            findings.push(Finding::warning("left-with-source", seen));
+            findings.push(Finding::warning("left-with-source", message));
         }
         if self.lacking > 0 {
             let dropped = match self.only_old {
                 0 => String::new(),
                 items => format!(" The finish takes the old vectors of {items} of them out of the gallery."),
             };
-            let seen =
+            let message =
                 format!("{} items have no vector of {new:?}: no search finds them.{dropped}", self.lacking);
-            findings.push(Finding::warning("left-without-vector", seen));
+            findings.push(Finding::warning("left-without-vector", message));
         }
         if self.without_source > 0 {
-            let seen = format!("{} items have no source: they never become native.", self.without_source);
-            findings.push(Finding::note("left-without-source", seen));
+            let message = format!("{} items have no source: they never become native.", self.without_source);
+            findings.push(Finding::note("left-without-source", message));
         }
-        let seen = format!(
+        let message = format!(
             "After the finish there is no way back. What is written with a vector of {old:?} alone from then on is found by no search until a \
              run embeds its source."
         );
-        findings.push(Finding::note("no-way-back", seen).next(Remedy::Follow));
+        findings.push(Finding::note("no-way-back", message).next(Remedy::Follow));
         findings
     }
 
@@ -95,10 +95,10 @@ impl Leftovers {
         if self.may_be_left() {
             return Ok(());
         }
-        let said: Vec<String> = self.findings(record).into_iter().map(|finding| finding.seen).collect();
+        let messages: Vec<String> = self.findings(record).into_iter().map(|finding| finding.seen).collect();
         Err(Error::conflict(
             format!("{} is not at its end", upgrade_of(store)),
-            said.join(" ").trim_end_matches('.'),
+            messages.join(" ").trim_end_matches('.'),
         )
         .advise(Remedy::EmbedBeforeFinish))
     }

@@ -26,14 +26,14 @@ pub(crate) fn read(store: &dyn Ledger, space: &str) -> Result<Option<String>> {
 ///
 /// Those of the store.
 pub(crate) fn recall(store: &dyn Ledger, space: &str, encoder: &dyn Encoder) -> Result<Option<String>> {
-    let kept = read(store, space)?;
-    if let Some(learnt) = &kept {
+    let stored_text = read(store, space)?;
+    if let Some(learnt) = &stored_text {
         encoder.recall(learnt);
     }
-    Ok(kept)
+    Ok(stored_text)
 }
 
-/// Keeps what an encoder has learnt, unless it is the text in `kept`, which the store held last. Where
+/// Keeps what an encoder has learnt, unless it is the text in `stored_text`, which the store held last. Where
 /// another worker has learnt something meanwhile, the encoder takes that over first, and the next call keeps
 /// both.
 ///
@@ -44,27 +44,27 @@ pub(crate) fn keep(
     store: &dyn Ledger,
     space: &str,
     encoder: &dyn Encoder,
-    kept: &mut Option<String>,
+    stored_text: &mut Option<String>,
 ) -> Result<()> {
     let learnt = encoder.learnt();
-    if learnt.is_none() || learnt == *kept {
+    if learnt.is_none() || learnt == *stored_text {
         return Ok(());
     }
-    let there = store.document(&document(space))?;
-    let (version, text) = there.unzip();
+    let stored_document = store.document(&document(space))?;
+    let (version, text) = stored_document.unzip();
     let text = text.filter(|text| !text.is_empty());
-    if text != *kept {
+    if text != *stored_text {
         if let Some(of_others) = &text {
             encoder.recall(of_others);
         }
-        *kept = text;
+        *stored_text = text;
         return Ok(());
     }
     match store.set_document(&document(space), version, learnt.as_deref().unwrap_or_default()) {
         Err(error) if error.is_changed_meanwhile() => Ok(()),
         outcome => {
             outcome?;
-            *kept = learnt;
+            *stored_text = learnt;
             Ok(())
         }
     }

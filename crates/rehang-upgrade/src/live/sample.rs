@@ -101,9 +101,9 @@ pub(crate) fn place_first(
             Some((rank, record, state.priority))
         })
     };
-    let came = adapted().filter(|(.., place)| *place == Some(NEW_OR_CHANGED)).count();
+    let new_or_changed = adapted().filter(|(.., place)| *place == Some(NEW_OR_CHANGED)).count();
     // The share of the gallery that came is taken to be that of the sample.
-    let has_grown = came as f64 * items as f64 > (records.len() * records.len()) as f64;
+    let has_grown = new_or_changed as f64 * items as f64 > (records.len() * records.len()) as f64;
     let band = if has_grown { QueueBand::NewOrChanged } else { QueueBand::Sample };
     let places: Vec<_> = adapted()
         .filter_map(|(rank, record, before)| {
@@ -127,12 +127,12 @@ pub(crate) fn natives(store: &dyn Ledger, old: &str, new: &str, count: usize) ->
     let drawn = store.sample(&beginning(new, count))?.records;
     let keys: Vec<ItemKey> = drawn.iter().map(|record| record.item.key).collect();
     let in_old = store.provenances(old, &keys)?;
-    let mut seen: Vec<Record> =
+    let mut records: Vec<Record> =
         drawn.into_iter().zip(in_old).filter_map(|(record, in_old)| in_old.map(|_| record)).collect();
-    let end = end_of_native(&seen.iter().map(is_native).collect::<Vec<_>>());
-    seen.truncate(end);
-    seen.retain(is_native);
-    Ok(seen)
+    let end = end_of_native(&records.iter().map(is_native).collect::<Vec<_>>());
+    records.truncate(end);
+    records.retain(is_native);
+    Ok(records)
 }
 
 /// Returns where the native beginning of the shuffle ends. It ends at the last item, where nearly all are
@@ -150,17 +150,17 @@ fn end_of_native(native: &[bool]) -> usize {
         let part = |count: f64| if count == 0.0 { 0.0 } else { count * (count / of).ln() };
         part(native) + part(of - native)
     };
-    let (mut seen, mut best) = (0, (0, f64::NEG_INFINITY));
+    let (mut natives_so_far, mut best) = (0, (0, f64::NEG_INFINITY));
     for (before, is_native) in native.iter().enumerate() {
         let looked_at = before + 1;
-        seen += usize::from(*is_native);
-        let share = seen as f64 / looked_at as f64;
-        let (left, of_left) = (all - seen, native.len() - looked_at);
+        natives_so_far += usize::from(*is_native);
+        let share = natives_so_far as f64 / looked_at as f64;
+        let (natives_left, items_left) = (all - natives_so_far, native.len() - looked_at);
         // Two shares fit better than one in any case. Where they do so by chance alone, the beginning ends at
         // the last item.
-        let chance = if of_left == 0 { (looked_at as f64).ln() } else { 0.0 };
-        let fits = fits(seen, looked_at) + fits(left, of_left) + chance;
-        let is_more = seen * of_left >= left * looked_at;
+        let chance = if items_left == 0 { (looked_at as f64).ln() } else { 0.0 };
+        let fits = fits(natives_so_far, looked_at) + fits(natives_left, items_left) + chance;
+        let is_more = natives_so_far * items_left >= natives_left * looked_at;
         if share >= DRAWN_SHARE && is_more && fits > best.1 {
             best = (looked_at, fits);
         }

@@ -43,7 +43,7 @@ fn read(store: &dyn Ledger, record: &UpgradeRecord) -> Result<(Option<u64>, Spen
     Ok((Some(version), if is_own { account.spent } else { Spent::default() }))
 }
 
-/// Tells the store what an encoder has used since it was `told` last, and the encoder what all others have.
+/// Tells the store what an encoder has used beyond what is `reported`, and the encoder what all others have.
 /// Returns what the store has been told of this encoder by now.
 ///
 /// # Errors
@@ -54,15 +54,15 @@ pub(crate) fn share(
     store: &dyn Ledger,
     record: &UpgradeRecord,
     encoder: &dyn Encoder,
-    told: Spent,
+    reported: Spent,
 ) -> Result<Spent> {
     // Tokens that were reserved and not used come back to the encoder. The store was told of them, and is not
     // told again when others take their place.
-    let more = encoder.spent() - told;
+    let more = encoder.spent() - reported;
     let all = add(store, record, more)?;
-    let told = told + more;
-    encoder.note_others(all - told);
-    Ok(told)
+    let reported = reported + more;
+    encoder.note_others(all - reported);
+    Ok(reported)
 }
 
 /// Adds what a worker has used; returns what all workers have.
@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(spent_by_all(&store, &first).unwrap(), all);
         let next = record("b", "c");
         assert_eq!(spent_by_all(&store, &next).unwrap(), Spent::default());
-        let one = Spent { items: 1, ..Spent::default() };
-        assert_eq!(add(&store, &next, one).unwrap(), one);
+        let one_item = Spent { items: 1, ..Spent::default() };
+        assert_eq!(add(&store, &next, one_item).unwrap(), one_item);
     }
 }

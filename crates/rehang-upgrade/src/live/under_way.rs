@@ -62,7 +62,7 @@ pub(crate) fn make_way(store: &dyn Ledger, new: &str) -> Result<bool> {
     match store.set_document(&document(new), version, "") {
         // The refit has just been heard of once more, or another process asks too.
         Err(error) if error.is_changed_meanwhile() => make_way(store, new),
-        asked => asked.map(|_| true),
+        outcome => outcome.map(|_| true),
     }
 }
 
@@ -73,12 +73,12 @@ pub(crate) struct UnderWay<'a> {
     record: &'a UpgradeRecord,
     since_ms: u64,
     /// Map that the refit is about to take up.
-    after: OnceLock<String>,
+    next_map: OnceLock<String>,
     state: Mutex<State>,
 }
 
 struct State {
-    seen: Seen,
+    last_look: Seen,
     stage: Option<RefitStage>,
     /// Version of the document that this process read or wrote last.
     version: Option<u64>,
@@ -102,9 +102,9 @@ impl<'a> UnderWay<'a> {
             let what = format!("another process is at a refit of {}", store.name());
             return Err(Error::conflict(what, "two would do the same work"));
         }
-        let state = Mutex::new(State { seen: Seen::from_record(record), stage: None, version });
+        let state = Mutex::new(State { last_look: Seen::from_record(record), stage: None, version });
         let since_ms = rehang_clock::unix_ms();
-        Ok(Self { store, observer, record, since_ms, after: OnceLock::new(), state })
+        Ok(Self { store, observer, record, since_ms, next_map: OnceLock::new(), state })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -124,7 +124,7 @@ impl<'a> UnderWay<'a> {
 
     /// Allows the record to name another map from now on.
     pub(crate) fn takes(&self, map: &str) {
-        self.after.set(map.into()).ok();
+        self.next_map.set(map.into()).ok();
     }
 
     /// Tells of the refit, and returns why it is to end, where another process has decided so.
@@ -132,7 +132,7 @@ impl<'a> UnderWay<'a> {
         let Some(stage) = self.state().stage else { return Ok(None) };
         self.observer.observe(&Observation::Refitting { refit: self.so_far(stage) });
         let now = Recorded::expect(self.store)?.record;
-        let happened = self.state().seen.decided(&now).or_else(|| self.is_planned_anew(&now));
+        let happened = self.state().last_look.decided(&now).or_else(|| self.is_planned_anew(&now));
         match happened {
             Some(happened) => Ok(Some(superseded_error(self.store, "a refit", happened))),
             None => self.tell(stage),
@@ -169,7 +169,7 @@ impl<'a> UnderWay<'a> {
         let is_same = now.is_between(&before.old.name, &before.new.name)
             && now.phase == Phase::Filled
             && now.order == before.order
-            && (now.adapter == before.adapter || self.after.get() == Some(&now.adapter));
+            && (now.adapter == before.adapter || self.next_map.get() == Some(&now.adapter));
         (!is_same).then_some("it was planned anew meanwhile")
     }
 }

@@ -19,7 +19,7 @@ const HEARD_EVERY: Duration = Duration::from_millis(100);
 /// Number of looks between two readings of the record.
 const READ_EVERY: u32 = 10;
 
-/// Does `work` with a part of the `whole` progress. The work is cancelled where the observer wants a stop,
+/// Does `work` with a part of `whole_progress`. The work is cancelled where the observer wants a stop,
 /// and where `look`, which is asked once a second, says why it is to end: that is the error then.
 ///
 /// # Errors
@@ -27,11 +27,11 @@ const READ_EVERY: u32 = 10;
 /// Those of the work, and what `look` says.
 pub(crate) fn watched<T>(
     observer: &dyn Observer,
-    whole: &Progress,
+    whole_progress: &Progress,
     look: &(dyn Fn() -> Result<Option<Error>> + Sync),
     work: impl FnOnce(&Progress) -> Result<T>,
 ) -> Result<T> {
-    let (progress, ended) = (whole.part(), OnceLock::new());
+    let (progress, ended) = (whole_progress.part(), OnceLock::new());
     let done = thread::scope(|scope| {
         let (over, wait) = channel::<()>();
         let (progress, ended) = (&progress, &ended);
@@ -131,12 +131,12 @@ pub(crate) fn watched_upgrade<T>(
     work: impl FnOnce(&Progress) -> Result<T>,
 ) -> Result<T> {
     let before = Recorded::read(store)?.map(|recorded| Seen::from_record(&recorded.record));
-    let seen = Mutex::new(before);
+    let last_look = Mutex::new(before);
     let look = || {
         // A start writes the first record itself.
         let Some(Recorded { record, .. }) = Recorded::read(store)? else { return Ok(None) };
-        let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let happened = seen.get_or_insert_with(|| Seen::from_record(&record)).decided(&record);
+        let mut last_look = last_look.lock().unwrap_or_else(PoisonError::into_inner);
+        let happened = last_look.get_or_insert_with(|| Seen::from_record(&record)).decided(&record);
         Ok(happened.map(|happened| superseded_error(store, what, happened)))
     };
     let alone = Progress::default();
@@ -189,10 +189,10 @@ mod tests {
             }
         }
         let nothing = || -> Result<Option<Error>> { Ok(None) };
-        let whole = Progress::default();
-        let error = watched(&Stops, &whole, &nothing, until_it_is_stopped).unwrap_err();
-        assert!(error.is_cancelled() && whole.check().is_ok());
-        whole.cancel();
-        assert!(watched(&Unobserved, &whole, &nothing, until_it_is_stopped).unwrap_err().is_cancelled());
+        let whole_progress = Progress::default();
+        let error = watched(&Stops, &whole_progress, &nothing, until_it_is_stopped).unwrap_err();
+        assert!(error.is_cancelled() && whole_progress.check().is_ok());
+        whole_progress.cancel();
+        assert!(watched(&Unobserved, &whole_progress, &nothing, until_it_is_stopped).unwrap_err().is_cancelled());
     }
 }

@@ -49,7 +49,7 @@ pub struct PutItem {
 pub fn put(store: &dyn Store, gallery: &Gallery, item: &Put) -> Result<PutItem> {
     expect_id(&item.id)?;
     let before = store.get(&[&item.id])?.into_iter().next().flatten();
-    let kept = |of: fn(&Item) -> Option<String>| before.as_ref().and_then(of);
+    let earlier_field = |of: fn(&Item) -> Option<String>| before.as_ref().and_then(of);
     let mut vectors = Vec::new();
     for (space, vector) in &item.vectors {
         let provenance = expect_space(store, space)?.written_as;
@@ -59,17 +59,17 @@ pub fn put(store: &dyn Store, gallery: &Gallery, item: &Put) -> Result<PutItem> 
     let payload = || before.as_ref().map_or(Value::Null, |item| item.payload.clone());
     let write = ItemWrite {
         id: item.id.clone(),
-        source: item.source.clone().or_else(|| kept(|item| item.source.clone())),
-        label: item.label.clone().or_else(|| kept(|item| item.label.clone())),
+        source: item.source.clone().or_else(|| earlier_field(|item| item.source.clone())),
+        label: item.label.clone().or_else(|| earlier_field(|item| item.label.clone())),
         payload: item.payload.clone().unwrap_or_else(payload),
         vectors,
     };
     // An item keeps its key for as long as it lives.
     let spaces = || before.as_ref().map_or_else(|| Ok(Vec::new()), |item| spaces_with(store, item.key));
-    let had = spaces()?;
+    let spaces_before = spaces()?;
     let revision = gallery.put(&[write])?.first().copied().unwrap_or_default();
-    let has = spaces()?;
-    let removed_from = had.into_iter().filter(|space| !has.contains(space)).collect();
+    let spaces_now = spaces()?;
+    let removed_from = spaces_before.into_iter().filter(|space| !spaces_now.contains(space)).collect();
     Ok(PutItem { id: item.id.clone(), revision, removed_from })
 }
 
@@ -108,8 +108,8 @@ pub struct Deleted {
 ///
 /// Those of the store.
 pub fn delete(store: &dyn Store, ids: &[&str]) -> Result<Deleted> {
-    let found = store.get(ids)?;
-    let missing = ids.iter().zip(found).filter(|(_, item)| item.is_none()).map(|(id, _)| (*id).to_owned());
+    let items = store.get(ids)?;
+    let missing = ids.iter().zip(items).filter(|(_, item)| item.is_none()).map(|(id, _)| (*id).to_owned());
     let missing = missing.collect();
     Ok(Deleted { deleted: store.delete(ids)?, missing })
 }

@@ -77,21 +77,21 @@ pub fn init(init: &Init) -> Result<Initialised> {
     let outputs = adapter.as_ref().map(Adapter::output_space);
     let name = init.new_name.clone().or(outputs.as_ref().map(|outputs| outputs.name.clone()));
     let name = name.ok_or_else(|| Error::missing("`new_name`", "a configuration without an adapter"))?;
-    if let (Some(asked), Some(outputs)) = (init.new_dimension, &outputs)
-        && asked != outputs.dimension
+    if let (Some(asked_dimension), Some(outputs)) = (init.new_dimension, &outputs)
+        && asked_dimension != outputs.dimension
     {
         let expected = format!("{}, the width of the adapter's outputs", outputs.dimension);
-        return Err(Error::option("new_dimension", asked, expected));
+        return Err(Error::option("new_dimension", asked_dimension, expected));
     }
-    let like = outputs.unwrap_or_else(|| old.clone());
-    let dimension = init.new_dimension.unwrap_or(like.dimension);
+    let template = outputs.unwrap_or_else(|| old.clone());
+    let dimension = init.new_dimension.unwrap_or(template.dimension);
     if dimension == 0 {
         return Err(Error::option("new_dimension", 0, "1 or more"));
     }
-    if let Some(own) = init.new_model_dimension {
-        expect_resized("new_model_dimension", own, dimension)?;
+    if let Some(model_dimension) = init.new_model_dimension {
+        expect_resized("new_model_dimension", model_dimension, dimension)?;
     }
-    let new = Space { name, dimension, distance: init.new_distance.unwrap_or(like.distance), ..like };
+    let new = Space { name, dimension, distance: init.new_distance.unwrap_or(template.distance), ..template };
     if new.name == old.name {
         return Err(Error::option("new_name", &new.name, "a name that the old space does not have"));
     }
@@ -128,14 +128,14 @@ fn look(
     adapter: Option<&Adapter>,
     distance: Distance,
 ) -> Result<(Location, Space, u64)> {
-    let named = application.to_string();
+    let location_name = application.to_string();
     let mut location = application.clone();
     let is_table = matches!(location, Location::Table(_));
-    let seen = location.look()?;
-    let one_of = |key: &str, found: Vec<String>| match &found[..] {
-        [one] => Ok(Some(one.clone())),
+    let findings = location.look()?;
+    let one_of = |key: &str, candidates: Vec<String>| match &candidates[..] {
+        [name] => Ok(Some(name.clone())),
         [] => Ok(None),
-        several => Err(Error::missing(key, format!("{named}, which has {}", several.join(", ")))),
+        several => Err(Error::missing(key, format!("{location_name}, which has {}", several.join(", ")))),
     };
     let (vector, source, label, old) = match &mut location {
         Location::File(path) => return Err(Error::option("gallery", path.display(), "no file")),
@@ -145,17 +145,17 @@ fn look(
         }
     };
     if vector.is_none() {
-        let found = one_of("vector", seen.vectors.clone())?;
+        let vector_name = one_of("vector", findings.vectors.clone())?;
         let needed = if is_table {
             "one that has a column of type vector or halfvec; of arrays, JSON or text, a column GENERATED ALWAYS AS (embedding::vector(N)) STORED makes one"
         } else {
             "one that has vectors"
         };
-        *vector = Some(found.ok_or_else(|| Error::option("the gallery", &named, needed))?);
+        *vector = Some(vector_name.ok_or_else(|| Error::option("the gallery", &location_name, needed))?);
     }
     if source.is_none() {
-        let is_key = |name: &String| seen.id.contains(name) || label.as_ref() == Some(name);
-        *source = one_of("source", seen.texts.iter().filter(|name| !is_key(name)).cloned().collect())?;
+        let is_key = |name: &String| findings.id.contains(name) || label.as_ref() == Some(name);
+        *source = one_of("source", findings.texts.iter().filter(|name| !is_key(name)).cloned().collect())?;
     }
     let chosen = vector.clone().unwrap_or_default();
     let unknown =
@@ -165,7 +165,7 @@ fn look(
     if let Some(adapter) = adapter {
         adapter.expect_input_width(dimension)?;
     }
-    Ok((location, old, seen.graphs))
+    Ok((location, old, findings.graphs))
 }
 
 /// Writes the keys of `[gallery]` for a collection. The key of a server is never written down.
@@ -183,9 +183,9 @@ fn of_collection(collection: &CollectionLocation) -> String {
         ("payload", collection.payload.as_deref()),
         ("vector", collection.vector.as_deref()),
     ];
-    let given = keys.iter().filter_map(|(key, value)| Some(format!("\n{key} = {}", quoted((*value)?))));
+    let lines = keys.iter().filter_map(|(key, value)| Some(format!("\n{key} = {}", quoted((*value)?))));
     let plain_http = if collection.plain_http { "\nplain_http = true" } else { "" };
-    format!("kind = \"qdrant\"{}{plain_http}", given.collect::<String>())
+    format!("kind = \"qdrant\"{}{plain_http}", lines.collect::<String>())
 }
 
 /// Writes the keys of `[gallery]` for a table. An address with a password is not written down.
@@ -224,8 +224,8 @@ fn quoted(text: &str) -> String {
 
 /// Finds the space of a gallery that an adapter replaces, or that serves.
 fn old_space(store: &dyn Store, adapter: Option<&Adapter>) -> Result<Space> {
-    let named = adapter.map(|adapter| find_space(store, &adapter.old.name)).transpose()?.flatten();
-    let record = match named {
+    let named_space = adapter.map(|adapter| find_space(store, &adapter.old.name)).transpose()?.flatten();
+    let record = match named_space {
         Some(record) => Some(record),
         None => store.serving()?.map(|name| find_space(store, &name)).transpose()?.flatten(),
     };
@@ -240,10 +240,10 @@ fn old_space(store: &dyn Store, adapter: Option<&Adapter>) -> Result<Space> {
 /// Gives a path as it is written into a file of a folder: below the folder as it is seen from
 /// there, otherwise whole.
 fn seen_from(folder: &Path, path: &Path) -> Result<String> {
-    let whole = |path: &Path| fs_err::canonicalize(path).map_err(|error| Error::io("open", path, &error));
-    let path = whole(path)?;
-    let seen = path.strip_prefix(whole(folder)?).unwrap_or(&path);
-    seen.to_str().map(str::to_owned).ok_or_else(|| Error::option("path", seen.display(), "a path in UTF-8"))
+    let absolute_path = |path: &Path| fs_err::canonicalize(path).map_err(|error| Error::io("open", path, &error));
+    let path = absolute_path(path)?;
+    let written_path = path.strip_prefix(absolute_path(folder)?).unwrap_or(&path);
+    written_path.to_str().map(str::to_owned).ok_or_else(|| Error::option("path", written_path.display(), "a path in UTF-8"))
 }
 
 fn write_new(folder: &Path, path: &Path, text: &str) -> Result<()> {
@@ -302,7 +302,7 @@ fn document(
 
 # The space that replaces it: made by the start of the upgrade, searched by this distance.
 [new]
-{new}{whole}{column}
+{new}{model_dimension}{column}
 
 {adapter}
 
@@ -363,13 +363,13 @@ seed = 0
 "#,
         old = space(old),
         new = space(new),
-        whole = model_dimension.map_or_else(String::new, |own| {
-            let how = if own > new.dimension {
+        model_dimension = model_dimension.map_or_else(String::new, |width| {
+            let how = if width > new.dimension {
                 "the first ones are kept, scaled to length 1"
             } else {
                 "zeros follow, which change no distance"
             };
-            format!("\n# The model gives so many coordinates; {how}.\nmodel_dimension = {own}")
+            format!("\n# The model gives so many coordinates; {how}.\nmodel_dimension = {width}")
         }),
         column = column.map_or_else(String::new, |column| format!(
             "\n# The column of the table that its vectors move into when the gallery is released, after `finish`.\ncolumn = {}",
@@ -415,34 +415,34 @@ mod tests {
     #[test]
     fn what_is_written_is_read_back_and_never_replaced() {
         let folder = tempfile::tempdir().unwrap();
-        let told = told(folder.path(), Some("siglip"));
-        let written = init(&told).unwrap();
-        let read = Configuration::read(&told.path).unwrap();
+        let settings = told(folder.path(), Some("siglip"));
+        let written = init(&settings).unwrap();
+        let read = Configuration::read(&settings.path).unwrap();
         assert_eq!((&read.old, &read.new.name), (&written.old, &"siglip".to_owned()));
         assert_eq!((read.old.name.as_str(), read.old.distance), ("clip \"2\"", Distance::Cosine));
         assert_eq!((read.new.dimension, read.new.distance), (4, Distance::L2));
-        assert!(read.gallery.is_same(&told.gallery));
+        assert!(read.gallery.is_same(&settings.gallery));
         assert!(read.open_encoder(&read.new).is_err(), "an encoder has to be chosen");
         let store = read.open_gallery().unwrap();
         let planned = read.planned(&*store).unwrap();
         assert!(read.forecast(&*store, &planned).unwrap().is_none());
 
-        let before = fs_err::read(&told.path).unwrap();
-        assert!(init(&told).unwrap_err().is_conflict());
-        assert_eq!(fs_err::read(&told.path).unwrap(), before);
+        let before = fs_err::read(&settings.path).unwrap();
+        assert!(init(&settings).unwrap_err().is_conflict());
+        assert_eq!(fs_err::read(&settings.path).unwrap(), before);
     }
 
     #[test]
     fn what_is_commented_out_can_be_used_as_it_is() {
         let folder = tempfile::tempdir().unwrap();
-        let told = told(folder.path(), None);
-        init(&told).unwrap();
-        let text = fs_err::read_to_string(&told.path).unwrap();
+        let settings = told(folder.path(), None);
+        init(&settings).unwrap();
+        let text = fs_err::read_to_string(&settings.path).unwrap();
         let run = ["batch", "workers", "rate", "budget", "until", "attempts"]
             .iter()
             .fold(text.clone(), |text, key| text.replace(&format!("# {key} = "), &format!("{key} = ")));
-        fs_err::write(&told.path, run).unwrap();
-        let limits = Configuration::read(&told.path).unwrap().limits;
+        fs_err::write(&settings.path, run).unwrap();
+        let limits = Configuration::read(&settings.path).unwrap().limits;
         assert_eq!((limits.rate, limits.budget, limits.until), (Some(5.0), Some(1000), Until::Fraction(0.3)));
         let encoders: Vec<EncoderConfig> = text
             .split("# [encoder]\n")
@@ -455,35 +455,35 @@ mod tests {
         assert_eq!(encoders.len(), 4);
         let (before, old) = text.split_once("# [old.encoder]\n").unwrap();
         let keys: Vec<&str> = old.lines().map_while(|line| line.strip_prefix("# ")).collect();
-        fs_err::write(&told.path, format!("{before}[old.encoder]\n{}\n", keys.join("\n"))).unwrap();
-        let read = Configuration::read(&told.path).unwrap();
+        fs_err::write(&settings.path, format!("{before}[old.encoder]\n{}\n", keys.join("\n"))).unwrap();
+        let read = Configuration::read(&settings.path).unwrap();
         assert_eq!(read.open_query_encoder(&read.old).unwrap().space(), &read.old);
     }
 
     #[test]
     fn a_model_whose_vectors_are_cut() {
         let folder = tempfile::tempdir().unwrap();
-        let told = Init {
+        let settings = Init {
             adapter: None,
             new_dimension: Some(2),
             new_model_dimension: Some(4),
             ..told(folder.path(), Some("mrl"))
         };
-        for own in [0, 2] {
-            let same = Init { new_model_dimension: Some(own), ..told.clone() };
-            assert!(init(&same).unwrap_err().to_string().contains("more than 2"));
+        for too_narrow in [0, 2] {
+            let refused_settings = Init { new_model_dimension: Some(too_narrow), ..settings.clone() };
+            assert!(init(&refused_settings).unwrap_err().to_string().contains("more than 2"));
         }
-        init(&told).unwrap();
+        init(&settings).unwrap();
         let vectors = Matrix::new(4, vec![3.0, 4.0, 12.0, 0.0, 0.0, -2.0, 0.0, 9.0]).unwrap();
         rehang_files::write_matrix(folder.path().join("new.npy"), &vectors, None).unwrap();
         fs_err::write(folder.path().join("ids.txt"), "a\nb\n").unwrap();
-        let text = fs_err::read_to_string(&told.path).unwrap();
+        let text = fs_err::read_to_string(&settings.path).unwrap();
         let encoder = "[encoder]\nkind = \"table\"\nvectors = \"new.npy\"\nids = \"ids.txt\"\n";
-        fs_err::write(&told.path, format!("{text}\n{encoder}")).unwrap();
-        let read = Configuration::read(&told.path).unwrap();
-        let made = read.made_space();
-        assert_eq!((made.dimension, made.normalised), (2, true));
-        let encoder = read.open_encoder(&made).unwrap();
+        fs_err::write(&settings.path, format!("{text}\n{encoder}")).unwrap();
+        let read = Configuration::read(&settings.path).unwrap();
+        let made_space = read.made_space();
+        assert_eq!((made_space.dimension, made_space.normalised), (2, true));
+        let encoder = read.open_encoder(&made_space).unwrap();
         let inputs = ["a", "b"].map(|id| Input { id, source: id, payload: &serde_json::Value::Null });
         assert_eq!(encoder.encode(&inputs).unwrap(), [Ok(vec![0.6, 0.8]), Ok(vec![0.0, -1.0])]);
     }
@@ -492,26 +492,26 @@ mod tests {
     #[test]
     fn a_model_whose_vectors_are_filled_up() {
         let folder = tempfile::tempdir().unwrap();
-        let told = Init { adapter: None, new_dimension: Some(4), ..told(folder.path(), Some("padded")) };
+        let settings = Init { adapter: None, new_dimension: Some(4), ..told(folder.path(), Some("padded")) };
         let table = || {
             let vectors = Matrix::new(2, vec![3.0, 4.0, 0.0, -2.0]).unwrap();
             rehang_files::write_matrix(folder.path().join("new.npy"), &vectors, None).unwrap();
             fs_err::write(folder.path().join("ids.txt"), "a\nb\n").unwrap();
-            let text = fs_err::read_to_string(&told.path).unwrap();
+            let text = fs_err::read_to_string(&settings.path).unwrap();
             let encoder = "[encoder]\nkind = \"table\"\nvectors = \"new.npy\"\nids = \"ids.txt\"\n";
-            fs_err::write(&told.path, format!("{text}\n{encoder}")).unwrap();
-            Configuration::read(&told.path).unwrap()
+            fs_err::write(&settings.path, format!("{text}\n{encoder}")).unwrap();
+            Configuration::read(&settings.path).unwrap()
         };
-        init(&told).unwrap();
+        init(&settings).unwrap();
         let read = table();
         let error = read.open_encoder(&read.made_space()).err().expect("it is too narrow").to_string();
         assert!(error.contains("model_dimension = 2") && error.contains("zeros"), "{error}");
-        fs_err::remove_file(&told.path).unwrap();
-        init(&Init { new_model_dimension: Some(2), ..told.clone() }).unwrap();
+        fs_err::remove_file(&settings.path).unwrap();
+        init(&Init { new_model_dimension: Some(2), ..settings.clone() }).unwrap();
         let read = table();
-        let made = read.made_space();
-        assert_eq!((made.dimension, made.normalised), (4, false));
-        let encoder = read.open_encoder(&made).unwrap();
+        let made_space = read.made_space();
+        assert_eq!((made_space.dimension, made_space.normalised), (4, false));
+        let encoder = read.open_encoder(&made_space).unwrap();
         let inputs = ["a", "b"].map(|id| Input { id, source: id, payload: &serde_json::Value::Null });
         let padded = [Ok(vec![3.0, 4.0, 0.0, 0.0]), Ok(vec![0.0, -2.0, 0.0, 0.0])];
         assert_eq!(encoder.encode(&inputs).unwrap(), padded);
@@ -520,12 +520,12 @@ mod tests {
     #[test]
     fn what_does_not_fit_together_is_refused() {
         let folder = tempfile::tempdir().unwrap();
-        let told = told(folder.path(), Some("clip \"2\""));
-        assert!(init(&told).unwrap_err().to_string().contains("new_name"), "both spaces of one name");
+        let settings = told(folder.path(), Some("clip \"2\""));
+        assert!(init(&settings).unwrap_err().to_string().contains("new_name"), "both spaces of one name");
         let raw = |name, dimension| Space::new(name, dimension, Distance::L2, false);
         let other = padding(raw("old", 5), raw("new", 4), vec![1.0; 4], 0.0);
-        rehang_files::adapter_file::save(&other, told.adapter.as_ref().unwrap()).unwrap();
-        assert!(init(&told).unwrap_err().is_mismatch(), "an adapter of other vectors");
-        assert!(!told.path.exists());
+        rehang_files::adapter_file::save(&other, settings.adapter.as_ref().unwrap()).unwrap();
+        assert!(init(&settings).unwrap_err().is_mismatch(), "an adapter of other vectors");
+        assert!(!settings.path.exists());
     }
 }

@@ -167,8 +167,8 @@ impl Location {
     /// Whether two locations are one gallery, however their paths are spelled and whichever links lead there.
     pub fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::File(one), Self::File(other)) => is_same_file(one, other),
-            (one, other) => one == other,
+            (Self::File(path), Self::File(other_path)) => is_same_file(path, other_path),
+            (location, other) => location == other,
         }
     }
 

@@ -33,8 +33,8 @@ impl TableLocation {
             return Ok(url.clone());
         }
         let name = self.url_env.as_deref().unwrap_or(URL_ENV);
-        let found = std::env::var(name).ok().filter(|url| !url.is_empty());
-        found.ok_or_else(|| {
+        let url = std::env::var(name).ok().filter(|url| !url.is_empty());
+        url.ok_or_else(|| {
             Error::missing(format!("the variable {name} with the address of the database"), self)
         })
     }

@@ -59,7 +59,7 @@ impl TableLocation {
     /// named after the column of the old vectors and the new space, `embedding_large` for `embedding` and
     /// `large`.
     pub fn new_column(&self) -> String {
-        let made = || {
+        let default_name = || {
             let old = self.vector.as_deref().unwrap_or("vector");
             // Names of models have dots and dashes, and a column with them would have to be quoted for ever.
             let new = self.new.to_lowercase().replace(|letter: char| !letter.is_ascii_alphanumeric(), "_");
@@ -67,7 +67,7 @@ impl TableLocation {
             name.truncate(name.floor_char_boundary(NAME_BYTES_MAX));
             name
         };
-        self.column.clone().unwrap_or_else(made)
+        self.column.clone().unwrap_or_else(default_name)
     }
 }
 

@@ -140,17 +140,17 @@ fn read_ids(path: &Path) -> Result<Vec<u64>> {
     }
     let mut sorted = hashes.clone();
     sorted.sort_unstable();
-    let twice: BTreeSet<u64> =
+    let repeated_hashes: BTreeSet<u64> =
         sorted.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0]).collect();
     drop(sorted);
-    if twice.is_empty() {
+    if repeated_hashes.is_empty() {
         return Ok(hashes);
     }
     // Two ids may have one hash, so ids whose hash stands twice are read again.
-    let mut seen = BTreeSet::new();
+    let mut ids_so_far = BTreeSet::new();
     for id in ids_of(path)? {
         let id = id?;
-        if twice.contains(&hash(&id)) && !seen.insert(id.clone()) {
+        if repeated_hashes.contains(&hash(&id)) && !ids_so_far.insert(id.clone()) {
             return Err(Error::duplicate(what(), format_args!("id {id:?}")));
         }
     }
@@ -213,7 +213,7 @@ fn survey(source: &VectorSource, items: &[u64], items_path: &Path) -> Result<(us
     let dimension = reader.width();
     let what = source.to_string();
     let (mut rows, mut normalised) = (0, true);
-    let (mut others, mut first_other) = (0, None);
+    let (mut mismatches, mut first_mismatch) = (0, None);
     let mut batch = RowBatch::default();
     loop {
         let count = reader.next_batch(IMPORT_ITEMS, &mut batch)?;
@@ -224,20 +224,20 @@ fn survey(source: &VectorSource, items: &[u64], items_path: &Path) -> Result<(us
         for row in batch.vectors.chunks_exact(dimension) {
             normalised &= (norm(row) - 1.0).abs() <= NORMALISED_TOLERANCE;
         }
-        let own = batch.ids.take().map(Ids::into_strings).unwrap_or_default();
-        for (row, id) in (rows..).zip(own) {
+        let vector_ids = batch.ids.take().map(Ids::into_strings).unwrap_or_default();
+        for (row, id) in (rows..).zip(vector_ids) {
             if items.get(row).is_some_and(|item| *item != hash(&id)) {
-                others += 1;
-                first_other.get_or_insert((row, id));
+                mismatches += 1;
+                first_mismatch.get_or_insert((row, id));
             }
         }
         rows += count;
     }
     expect_count(&what, rows, items_path.display(), items.len())?;
-    let Some((row, own)) = first_other else { return Ok((dimension, normalised)) };
+    let Some((row, vector_id)) = first_mismatch else { return Ok((dimension, normalised)) };
     let item = ids_of(items_path)?.nth(row).transpose()?.unwrap_or_default();
     let way = "put the items in the order of the vectors";
-    Err(other_items((&what, &items_path.display().to_string()), others, (row, &own, &item), way))
+    Err(other_items((&what, &items_path.display().to_string()), mismatches, (row, &vector_id, &item), way))
 }
 
 fn fill(
@@ -247,10 +247,10 @@ fn fill(
     ids: &[u64],
     observer: &dyn Observer,
 ) -> Result<()> {
-    if let Some(there) = find_space(store, &import.space)? {
+    if let Some(record) = find_space(store, &import.space)? {
         // A raw space takes vectors that happen to have length 1; everything else has to agree.
-        space.normalised &= there.space.normalised;
-        there.space.expect_same(&space)?;
+        space.normalised &= record.space.normalised;
+        record.space.expect_same(&space)?;
     }
     expect_no_other_vectors(store, &import.space, &import.items)?;
     store.create_space(&space, Provenance::Old)?;
@@ -272,7 +272,7 @@ fn fill(
     while reader.next_batch(IMPORT_ITEMS, &mut batch)? > 0 {
         expect_going(observer)?;
         let mut writes = Vec::with_capacity(IMPORT_ITEMS);
-        let mut own = batch.ids.take().map(Ids::into_strings).unwrap_or_default().into_iter();
+        let mut vector_ids = batch.ids.take().map(Ids::into_strings).unwrap_or_default().into_iter();
         for row in batch.vectors.chunks_exact(space.dimension) {
             let expected = ids.next().ok_or_else(|| changed(&import.vectors))?;
             let line = lines.next().ok_or_else(|| changed(&items))??;
@@ -280,7 +280,7 @@ fn fill(
             if hash(&id) != *expected {
                 return Err(changed(&items));
             }
-            if own.next().is_some_and(|own| hash(&own) != *expected) {
+            if vector_ids.next().is_some_and(|vector_id| hash(&vector_id) != *expected) {
                 return Err(changed(&import.vectors));
             }
             writes.push(ItemWrite {
@@ -307,9 +307,9 @@ fn fill(
 /// their content, which would remove those vectors.
 fn expect_no_other_vectors(store: &dyn Store, space: &str, items: &Path) -> Result<()> {
     let spaces = store.spaces()?;
-    let others: Vec<&str> =
+    let other_spaces: Vec<&str> =
         spaces.iter().map(|record| record.space.name.as_str()).filter(|name| *name != space).collect();
-    if others.is_empty() {
+    if other_spaces.is_empty() {
         return Ok(());
     }
     let mut count = 0;
@@ -321,8 +321,8 @@ fn expect_no_other_vectors(store: &dyn Store, space: &str, items: &Path) -> Resu
         }
         let page: Vec<&str> = page.iter().map(String::as_str).collect();
         let keys: Vec<_> = store.get(&page)?.into_iter().flatten().map(|item| item.key).collect();
-        for other in &others {
-            count += store.vectors(other, &keys)?.iter().filter(|vector| vector.is_some()).count();
+        for other_space in &other_spaces {
+            count += store.vectors(other_space, &keys)?.iter().filter(|vector| vector.is_some()).count();
         }
     }
     if count == 0 {
@@ -331,7 +331,7 @@ fn expect_no_other_vectors(store: &dyn Store, space: &str, items: &Path) -> Resu
     Err(Error::conflict(
         format!(
             "{count} vectors of {} in {} belong to items of this import",
-            others.join(", "),
+            other_spaces.join(", "),
             store.name()
         ),
         "importing an item anew removes its vectors in other spaces; delete the items first if that is meant",
@@ -456,7 +456,7 @@ mod tests {
             fs_err::read(path("other.npy")).unwrap()
         };
         let (first_items, first_vectors) = (items(&["a", "b"]), vectors(2, 2));
-        let given = Import {
+        let import_files = Import {
             space: "old".into(),
             distance: Distance::L2,
             vectors: VectorSource::path(path("vectors.npy")),
@@ -475,12 +475,12 @@ mod tests {
         ] {
             AtomicFile::write(path("items.jsonl"), &first_items).unwrap();
             AtomicFile::write(path("vectors.npy"), &first_vectors).unwrap();
-            let error = import(&location, &given, &Replaces(&path(name), &bytes)).unwrap_err();
+            let error = import(&location, &import_files, &Replaces(&path(name), &bytes)).unwrap_err();
             assert!(error.is_changed_meanwhile() && error.to_string().contains(name), "{error}");
             assert!(!location.exists(), "{error}");
         }
         AtomicFile::write(path("vectors.npy"), &first_vectors).unwrap();
-        assert_eq!(import(&location, &given, &Unobserved).unwrap().items, 2);
+        assert_eq!(import(&location, &import_files, &Unobserved).unwrap().items, 2);
     }
 
     #[test]

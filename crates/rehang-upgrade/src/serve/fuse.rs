@@ -40,16 +40,16 @@ pub(crate) fn search(
 ) -> Result<Vec<Vec<Found>>> {
     let spaces =
         FusedSpaces { old: &record.old, new: &record.new, old_handicap: record.old_handicap, fusion };
-    if let Some(found) = store.search_fused(&spaces, (old, new), k, filter)? {
-        return Ok(found);
+    if let Some(answers) = store.search_fused(&spaces, (old, new), k, filter)? {
+        return Ok(answers);
     }
     let passes = |provenance| filter.provenances.is_empty() || filter.provenances.contains(&provenance);
     let fused: Vec<Provenance> =
-        [Provenance::Old, Provenance::Adapted].into_iter().filter(|of| passes(*of)).collect();
+        [Provenance::Old, Provenance::Adapted].into_iter().filter(|provenance| passes(*provenance)).collect();
     let first = k.saturating_mul(Fusion::CANDIDATES_PER_HIT).max(Fusion::CANDIDATES_MIN);
-    let all: Vec<usize> = (0..new.rows()).collect();
+    let all_queries: Vec<usize> = (0..new.rows()).collect();
     let mut answers = vec![Vec::new(); new.rows()];
-    let (mut open, mut depth) = (all, first);
+    let (mut open, mut depth) = (all_queries, first);
     while !open.is_empty() {
         let (by_old, by_new) = (old.select(&open), new.select(&open));
         let candidates = if fused.is_empty() {
@@ -67,18 +67,18 @@ pub(crate) fn search(
         };
         let mut still = Vec::new();
         for ((query, Candidates { hits, bound }), natives) in open.into_iter().zip(candidates).zip(natives) {
-            let mut found = hits;
+            let mut by_key = hits;
             for native in natives {
-                found.insert(native.key, (f64::from(native.distance), native));
+                by_key.insert(native.key, (f64::from(native.distance), native));
             }
-            let mut found: Vec<(f64, Found)> = found.into_values().collect();
-            found.sort_by(|(a, x), (b, y)| a.total_cmp(b).then(x.key.cmp(&y.key)));
-            found.truncate(k);
-            let is_exact = bound.is_none_or(|bound| found.len() == k && found[k - 1].0 <= bound);
+            let mut nearest: Vec<(f64, Found)> = by_key.into_values().collect();
+            nearest.sort_by(|(a, x), (b, y)| a.total_cmp(b).then(x.key.cmp(&y.key)));
+            nearest.truncate(k);
+            let is_exact = bound.is_none_or(|bound| nearest.len() == k && nearest[k - 1].0 <= bound);
             if !is_exact && depth < Fusion::CANDIDATES_MAX.max(first) {
                 still.push(query);
             } else {
-                answers[query] = found.into_iter().map(|(_, hit)| hit).collect();
+                answers[query] = nearest.into_iter().map(|(_, hit)| hit).collect();
             }
         }
         (open, depth) = (still, depth.saturating_mul(Fusion::FURTHER));
@@ -124,15 +124,15 @@ fn candidates(
             let alone = fusion.distance(old, None);
             last(&by_new).map_or(alone, |adapted| fusion.distance(old, Some(adapted)).min(alone))
         });
-        let mut found: BTreeMap<ItemKey, Found> = BTreeMap::new();
+        let mut hits_by_key: BTreeMap<ItemKey, Found> = BTreeMap::new();
         for hit in by_old.into_iter().chain(by_new) {
-            found.entry(hit.key).or_insert(hit);
+            hits_by_key.entry(hit.key).or_insert(hit);
         }
-        let keys: Vec<ItemKey> = found.keys().copied().collect();
+        let keys: Vec<ItemKey> = hits_by_key.keys().copied().collect();
         let in_old = store.vectors(&old_space.name, &keys)?;
         let in_new = store.vectors(&new_space.name, &keys)?;
         let mut hits = BTreeMap::new();
-        for ((key, hit), (before, now)) in found.into_iter().zip(in_old.into_iter().zip(in_new)) {
+        for ((key, hit), (before, now)) in hits_by_key.into_iter().zip(in_old.into_iter().zip(in_new)) {
             let provenance = now.as_ref().map_or(Provenance::Old, |now| now.provenance);
             let revision = now.as_ref().or(before.as_ref()).map(|vector| vector.revision);
             let Some(revision) = revision.filter(|_| fused.contains(&provenance)) else { continue };

@@ -127,14 +127,14 @@ impl Gallery {
     /// Reads the bridge, where the upgrade uses one and the old space serves.
     pub(crate) fn bridge_of(&self, state: &ServingState) -> Result<Option<Arc<Bridge>>> {
         let Some(in_use) = state.bridged() else { return Ok(None) };
-        let mut kept = self.bridge.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((fingerprint, bridge)) = kept.as_ref()
+        let mut last_bridge = self.bridge.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((fingerprint, bridge)) = last_bridge.as_ref()
             && *fingerprint == in_use.fingerprint
         {
             return Ok(Some(Arc::clone(bridge)));
         }
         let Some(bridge) = kept::bridge(&*self.store, &in_use.fingerprint)? else { return Ok(None) };
-        *kept = Some((in_use.fingerprint.clone(), Arc::clone(&bridge)));
+        *last_bridge = Some((in_use.fingerprint.clone(), Arc::clone(&bridge)));
         Ok(Some(bridge))
     }
 
@@ -234,31 +234,31 @@ impl Gallery {
             let old = record.old.name.clone();
             let rows = embed(queries, &expect_space(&*self.store, &old)?.space, encoders, &Unobserved)?;
             let filter = Filter { provenances: Vec::new(), ..filter.clone() };
-            let found = self.store.search_handicapped(&old, &rows, k, &filter, record.old_handicap)?;
+            let hits = self.store.search_handicapped(&old, &rows, k, &filter, record.old_handicap)?;
             embedded.push((old.clone(), rows));
-            Some(SearchAnswer { spaces: vec![old], bridged: false, found })
+            Some(SearchAnswer { spaces: vec![old], bridged: false, found: hits })
         } else {
             None
         };
         loop {
             for name in self.asked(&state)? {
-                if embedded.iter().all(|(known, _)| *known != name) {
+                if embedded.iter().all(|(space, _)| *space != name) {
                     let rows =
                         embed(queries, &expect_space(&*self.store, &name)?.space, encoders, &Unobserved)?;
                     embedded.push((name, rows));
                 }
             }
-            let is_embedded = |name: &String| embedded.iter().any(|(known, _)| known == name);
-            let now = ServingState::read(&*self.store);
+            let is_embedded = |name: &String| embedded.iter().any(|(space, _)| space == name);
+            let state_now = ServingState::read(&*self.store);
             // After a switch while the queries were embedded, another model's are needed.
-            if let Ok(now) = &now
-                && !self.asked(now)?.iter().all(is_embedded)
+            if let Ok(state_now) = &state_now
+                && !self.asked(state_now)?.iter().all(is_embedded)
             {
-                state = now.clone();
+                state = state_now.clone();
                 continue;
             }
-            let given: Vec<_> = embedded.iter().map(|(name, rows)| (name.as_str(), rows)).collect();
-            let answer = now.and_then(|now| self.search_while_overtaken(now, &given, k, filter));
+            let embedded_queries: Vec<_> = embedded.iter().map(|(name, rows)| (name.as_str(), rows)).collect();
+            let answer = state_now.and_then(|state_now| self.search_while_overtaken(state_now, &embedded_queries, k, filter));
             match self.observed(answer) {
                 Ok(answer) => return Ok((answer, before)),
                 Err(error) => {
@@ -298,14 +298,14 @@ impl Gallery {
             // A finish records itself before it drops the old space. So where the state is the same after a
             // fused search, the space was whole all the while; where it is another one, what was read there
             // may be half of it, or an error.
-            let now = match ServingState::read(&*self.store) {
-                Ok(now) => now,
+            let state_now = match ServingState::read(&*self.store) {
+                Ok(state_now) => state_now,
                 Err(error) => return answer.and(Err(error)),
             };
-            if now.is_searched_as(&before) {
+            if state_now.is_searched_as(&before) {
                 return answer;
             }
-            before = now;
+            before = state_now;
         }
         self.search_as(&before, queries, k, filter)
     }
@@ -319,32 +319,32 @@ impl Gallery {
         filter: &Filter,
     ) -> Result<SearchAnswer> {
         let serving = &state.serving;
-        let given =
+        let queries_of =
             |space: &str| queries.iter().find(|(name, _)| *name == space).map(|(_, queries)| *queries);
         let query_for = |space: &str| {
-            given(space).ok_or_else(|| {
+            queries_of(space).ok_or_else(|| {
                 let needed = format!("queries embedded by {space:?}");
                 Error::missing(needed, "a search of this gallery as it serves now")
             })
         };
         let handicap = state.record.as_ref().map_or(0.0, |record| record.handicap_of(serving));
         if let Some(bridge) = self.bridge_of(state)?
-            && let (by_old, Some(by_new)) = (given(serving), given(&bridge.new.name))
+            && let (by_old, Some(by_new)) = (queries_of(serving), queries_of(&bridge.new.name))
             && (by_old.is_some() || !bridge.needs_old())
         {
             let brought = bridge.queries(by_old, by_new)?;
-            let found = self.store.search_handicapped(serving, &brought, k, filter, handicap)?;
-            return Ok(SearchAnswer { spaces: state.spaces(), bridged: true, found });
+            let hits = self.store.search_handicapped(serving, &brought, k, filter, handicap)?;
+            return Ok(SearchAnswer { spaces: state.spaces(), bridged: true, found: hits });
         }
         let new = query_for(serving)?;
         if let Some((record, fusion)) = state.fused() {
             let old = query_for(&record.old.name)?;
             expect_count("queries of the old model", old.rows(), "queries of the new one", new.rows())?;
-            let found = fuse::search(&*self.store, record, fusion, (old, new), k, filter)?;
-            return Ok(SearchAnswer { spaces: state.spaces(), bridged: false, found });
+            let hits = fuse::search(&*self.store, record, fusion, (old, new), k, filter)?;
+            return Ok(SearchAnswer { spaces: state.spaces(), bridged: false, found: hits });
         }
-        let found = self.store.search_handicapped(serving, new, k, filter, handicap)?;
-        Ok(SearchAnswer { spaces: state.spaces(), bridged: false, found })
+        let hits = self.store.search_handicapped(serving, new, k, filter, handicap)?;
+        Ok(SearchAnswer { spaces: state.spaces(), bridged: false, found: hits })
     }
 
     /// Writes items. During an upgrade, while the old space is there and the new one serves or will, an item
@@ -419,15 +419,15 @@ impl Gallery {
     /// upgrade is the same. `None` where there is none.
     fn filler(&self, record: &UpgradeRecord) -> Result<Option<Arc<Filler>>> {
         let wanted = (record.old.name.clone(), record.new.name.clone(), record.order, record.adapter.clone());
-        let mut kept = self.filler.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((made_for, filler)) = kept.as_ref()
+        let mut last_filler = self.filler.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((made_for, filler)) = last_filler.as_ref()
             && *made_for == wanted
         {
             return Ok(Some(Arc::clone(filler)));
         }
         let Some(adapter) = kept::adapter(&*self.store, &record.adapter)? else { return Ok(None) };
         let filler = Arc::new(Filler::new(&adapter, &wanted.0, &wanted.1, wanted.2)?);
-        *kept = Some((wanted, Arc::clone(&filler)));
+        *last_filler = Some((wanted, Arc::clone(&filler)));
         Ok(Some(filler))
     }
 
@@ -483,11 +483,11 @@ mod tests {
         assert!(Arc::ptr_eq(&first, &again), "kept between writes");
         let another_order = OrderSettings { policy: Policy::Random, seed: 1 };
         let another_space = Space { name: "third-model".into(), ..new.clone() };
-        let mut last = again;
+        let mut last_filler = again;
         for changed in [record(&another_space, order), record(&new, another_order)] {
-            let made = filler(&changed);
-            assert!(!Arc::ptr_eq(&last, &made), "{changed:?}");
-            last = made;
+            let next_filler = filler(&changed);
+            assert!(!Arc::ptr_eq(&last_filler, &next_filler), "{changed:?}");
+            last_filler = next_filler;
         }
         let of_another = UpgradeRecord { adapter: "another".into(), ..record(&new, order) };
         assert!(gallery.filler(&of_another).unwrap().is_none(), "it is not at hand");

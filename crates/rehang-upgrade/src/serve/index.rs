@@ -50,7 +50,7 @@ pub fn index(location: &Location, space: Option<&str>, observer: &dyn Observer) 
     let serving = store.serving()?;
     let space =
         space.or(serving.as_deref()).ok_or_else(|| Error::not_found("space", "that serves", store.name()))?;
-    let made = prepare_index(store, space, observer)?;
+    let is_made = prepare_index(store, space, observer)?;
     let recall = recall(store, space)?;
-    Ok(Indexed { space: space.to_owned(), made, recall })
+    Ok(Indexed { space: space.to_owned(), made: is_made, recall })
 }

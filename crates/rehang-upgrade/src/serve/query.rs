@@ -40,9 +40,9 @@ impl Query {
             }
             Self::Text(text) => Ok(text.clone()),
             Self::Image(path) => {
-                let whole = fs_err::canonicalize(path).map_err(|error| Error::io("open", path, &error))?;
-                let whole = whole.to_str().map(str::to_owned);
-                whole.ok_or_else(|| Error::option("images", path.display(), "a path in UTF-8"))
+                let whole_path = fs_err::canonicalize(path).map_err(|error| Error::io("open", path, &error))?;
+                let whole_path = whole_path.to_str().map(str::to_owned);
+                whole_path.ok_or_else(|| Error::option("images", path.display(), "a path in UTF-8"))
             }
         }
     }
@@ -115,15 +115,15 @@ pub(crate) fn embed_each(
     keep: &mut Keep<'_>,
 ) -> Result<Vec<Result<Vec<f32>>>> {
     let mut vectors: Vec<Result<Vec<f32>>> = Vec::new();
-    let mut asked = Vec::new();
+    let mut to_embed = Vec::new();
     for (number, query) in queries.iter().enumerate() {
         let source = query.source();
         vectors.push(source.map(|source| {
-            asked.push((number, format!("query {number}"), source));
+            to_embed.push((number, format!("query {number}"), source));
             Vec::new()
         }));
     }
-    if asked.is_empty() {
+    if to_embed.is_empty() {
         return Ok(vectors);
     }
     let encoder = &*encoders(space)?;
@@ -132,17 +132,17 @@ pub(crate) fn embed_each(
         return Err(mismatch(space, encoder.space()).context("the encoder of queries"));
     }
     queries.iter().try_for_each(|query| query.expect_read_by(encoder))?;
-    let total = asked.len() as u64;
+    let total = to_embed.len() as u64;
     observer.observe(&Observation::Began { stage: "embedding queries", unit: "queries", total });
     let inputs: Vec<Input<'_>> =
-        asked.iter().map(|(_, id, source)| Input { id, source, payload: &Value::Null }).collect();
-    let number = |place: usize| asked[place].0;
+        to_embed.iter().map(|(_, id, source)| Input { id, source, payload: &Value::Null }).collect();
+    let number = |place: usize| to_embed[place].0;
     let mut keep = |embedded: &[(usize, &[f32])]| {
         keep(&embedded.iter().map(|&(place, vector)| (number(place), vector)).collect::<Vec<_>>())
     };
     let named = |place: usize| queries[number(place)].to_string();
     let answers = embed_inputs(encoder, &inputs, &named, observer, &mut keep)?;
-    for ((number, ..), answer) in asked.iter().zip(answers) {
+    for ((number, ..), answer) in to_embed.iter().zip(answers) {
         vectors[*number] = answer;
     }
     Ok(vectors)
@@ -163,13 +163,13 @@ pub(crate) fn embed_inputs(
 ) -> Result<Vec<Result<Vec<f32>>>> {
     let space = encoder.space();
     let mut vectors: Vec<Result<Vec<f32>>> = inputs.iter().map(|_| Ok(Vec::new())).collect();
-    let mut left: Vec<usize> = (0..inputs.len()).collect();
-    while !left.is_empty() {
+    let mut places_left: Vec<usize> = (0..inputs.len()).collect();
+    while !places_left.is_empty() {
         expect_going(observer)?;
-        let batch: Vec<usize> = left.drain(..encoder.batch_max().clamp(1, left.len())).collect();
-        let asked: Vec<Input<'_>> = batch.iter().map(|&place| inputs[place]).collect();
+        let batch: Vec<usize> = places_left.drain(..encoder.batch_max().clamp(1, places_left.len())).collect();
+        let batch_inputs: Vec<Input<'_>> = batch.iter().map(|&place| inputs[place]).collect();
         let (mut not_now, mut untried) = (None, Vec::new());
-        for (&place, answer) in batch.iter().zip(encode(encoder, &asked)?) {
+        for (&place, answer) in batch.iter().zip(encode(encoder, &batch_inputs)?) {
             vectors[place] = match answer {
                 Ok(vector) => {
                     expect_width(named(place), space.dimension, vector.len())?;
@@ -197,7 +197,7 @@ pub(crate) fn embed_inputs(
         }
         let units = (batch.len() - untried.len()) as u64;
         observer.observe(&Observation::Advanced { units });
-        left.splice(..0, untried);
+        places_left.splice(..0, untried);
     }
     Ok(vectors)
 }

@@ -91,13 +91,13 @@ impl Serialize for Searched {
             without_index: &'a [String],
         }
         fn items<'a>(answer: &'a SearchAnswer, sources: &'a BTreeMap<String, String>) -> Vec<Vec<Item<'a>>> {
-            let item = |found: &'a Found| Item {
-                id: &found.id,
-                distance: found.distance,
-                provenance: found.provenance,
-                source: sources.get(&found.id),
+            let item = |hit: &'a Found| Item {
+                id: &hit.id,
+                distance: hit.distance,
+                provenance: hit.provenance,
+                source: sources.get(&hit.id),
             };
-            answer.found.iter().map(|found| found.iter().map(item).collect()).collect()
+            answer.found.iter().map(|hits| hits.iter().map(item).collect()).collect()
         }
         let Self { space, k, answer, before, sources, without_index } = self;
         let results = items(answer, sources);
@@ -141,9 +141,9 @@ pub fn search(store: &Arc<dyn Store>, search: &Search, encoders: &QueryEncoders<
     let (answer, before, has_sources) = match &search.queries {
         SearchQueries::Vectors { vectors, old_vectors } => {
             let bridge = gallery.bridge_of(&state)?;
-            let given = read_queries(&**store, &state, vectors, old_vectors.as_ref(), bridge.as_deref())?;
-            let given: Vec<_> = given.iter().map(|(space, queries)| (*space, queries)).collect();
-            (gallery.search(&given, *k, filter)?, None, false)
+            let queries = read_queries(&**store, &state, vectors, old_vectors.as_ref(), bridge.as_deref())?;
+            let by_space: Vec<_> = queries.iter().map(|(space, rows)| (*space, rows)).collect();
+            (gallery.search(&by_space, *k, filter)?, None, false)
         }
         SearchQueries::ByModel(named) => {
             let read = |(name, rows): &(String, VectorSource)| {
@@ -151,9 +151,9 @@ pub fn search(store: &Arc<dyn Store>, search: &Search, encoders: &QueryEncoders<
                 rows.check_finite(name)?;
                 Ok((name.clone(), rows))
             };
-            let given = named.iter().map(read).collect::<Result<Vec<_>>>()?;
-            let given: Vec<_> = given.iter().map(|(name, rows)| (name.as_str(), rows)).collect();
-            (gallery.search(&given, *k, filter)?, None, false)
+            let queries = named.iter().map(read).collect::<Result<Vec<_>>>()?;
+            let by_space: Vec<_> = queries.iter().map(|(name, rows)| (name.as_str(), rows)).collect();
+            (gallery.search(&by_space, *k, filter)?, None, false)
         }
         SearchQueries::Sources { queries, before } => {
             let (answer, before) =
@@ -170,8 +170,8 @@ pub fn search(store: &Arc<dyn Store>, search: &Search, encoders: &QueryEncoders<
     }
     let mut sources = BTreeMap::new();
     if has_sources {
-        let found = answers().flat_map(|answer| answer.found.iter().flatten());
-        let ids: BTreeSet<&str> = found.map(|found| found.id.as_str()).collect();
+        let hits = answers().flat_map(|answer| answer.found.iter().flatten());
+        let ids: BTreeSet<&str> = hits.map(|hit| hit.id.as_str()).collect();
         let items = store.get(&ids.into_iter().collect::<Vec<_>>())?.into_iter().flatten();
         sources.extend(items.filter_map(|item| Some((item.id, item.source?))));
     }
@@ -189,12 +189,12 @@ fn read_queries<'a>(
     let queries = (read(vectors)?, vectors);
     // Old queries are read even where they are not needed now, so that a wrong name is noticed.
     let old_queries = old_vectors.map(|source| read(source).map(|rows| (rows, source))).transpose()?;
-    let mut given = Vec::new();
+    let mut queries_by_space = Vec::new();
     let mut give = |space: &'a str, (queries, source): (Matrix, &VectorSource)| -> Result<()> {
         let wanted = expect_space(store, space)?.space;
         let what = format_args!("{source} (queries of space {wanted})");
         expect_width(what, wanted.dimension, queries.columns())?;
-        given.push((space, queries));
+        queries_by_space.push((space, queries));
         Ok(())
     };
     // Before the switch and after a rollback the old model serves: where both are given, its queries count.
@@ -206,7 +206,7 @@ fn read_queries<'a>(
             }
             (old_queries, _) => give(&state.serving, old_queries.unwrap_or(queries))?,
         }
-        return Ok(given);
+        return Ok(queries_by_space);
     }
     give(&state.serving, queries)?;
     if let Some((record, _)) = state.fused() {
@@ -219,7 +219,7 @@ fn read_queries<'a>(
         })?;
         give(old, old_queries)?;
     }
-    Ok(given)
+    Ok(queries_by_space)
 }
 
 fn read(source: &VectorSource) -> Result<Matrix> {

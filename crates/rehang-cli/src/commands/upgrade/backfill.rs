@@ -84,8 +84,8 @@ pub fn run_text(run: &Run) -> String {
             100.0 * share
         );
     }
-    if let Some(said) = &summary.encoder_said {
-        text += &format!("The encoder says: {said}.\n");
+    if let Some(message) = &summary.encoder_said {
+        text += &format!("The encoder says: {message}.\n");
     }
     if summary.copied > 0 {
         text += &format!("{} of them have the source of another item, and cost nothing.\n", summary.copied);

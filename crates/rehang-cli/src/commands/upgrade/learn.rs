@@ -15,9 +15,9 @@ use crate::bar::with_bar;
 use crate::commands::{self, Exit, end_at_ctrl_c, one_decimal, say_findings};
 
 pub fn pairs(arguments: &UpgradePairsArguments, json: bool) -> Result<Exit> {
-    let SampleSize { items, worth, ref asked } = arguments.sample;
+    let SampleSize { items, worth, asked: ref query_files } = arguments.sample;
     let options = PairsOptions { items, worth, run: run_options(&arguments.limits, None, true, false)? };
-    let files = PairsFiles { folder: arguments.out.as_deref(), ..asked_files(asked) };
+    let files = PairsFiles { folder: arguments.out.as_deref(), ..asked_files(query_files) };
     let upgrade = open(&arguments.config)?;
     let drawn = with_bar(|progress| {
         end_at_ctrl_c(progress);
@@ -34,8 +34,8 @@ pub fn pairs(arguments: &UpgradePairsArguments, json: bool) -> Result<Exit> {
 }
 
 /// Gives the files of queries and clicks as the library takes them.
-pub fn asked_files(asked: &AskedFiles) -> PairsFiles<'_> {
-    PairsFiles { folder: None, queries: asked.queries.as_deref(), clicks: asked.clicks.as_deref() }
+pub fn asked_files(files: &AskedFiles) -> PairsFiles<'_> {
+    PairsFiles { folder: None, queries: files.queries.as_deref(), clicks: files.clicks.as_deref() }
 }
 
 pub fn pairs_text(drawn: &PairsDrawn, worth: f64) -> String {
@@ -70,8 +70,8 @@ pub fn pairs_text(drawn: &PairsDrawn, worth: f64) -> String {
             drawn.failed
         );
     }
-    if let Some(said) = &drawn.encoder_said {
-        text += &format!("The encoder says: {said}.\n");
+    if let Some(message) = &drawn.encoder_said {
+        text += &format!("The encoder says: {message}.\n");
     }
     text += &spent_text("Spent", drawn.spent.money, drawn.spent.tokens);
     if let Some(queries) = drawn.queries {
@@ -79,11 +79,11 @@ pub fn pairs_text(drawn: &PairsDrawn, worth: f64) -> String {
     }
     if let Some(clicks) = drawn.clicks {
         text += &format!("{} clicks say what is right.", clicks.kept);
-        let others = [
+        let unused_clicks = [
             (clicks.unknown_items, "of items that are not in this gallery"),
             (clicks.unknown_queries, "of queries that are not in --queries"),
         ];
-        for (count, what) in others.into_iter().filter(|(count, _)| *count > 0) {
+        for (count, what) in unused_clicks.into_iter().filter(|(count, _)| *count > 0) {
             text += &format!(" {count} more are {what}.");
         }
         text += "\n";
@@ -110,10 +110,10 @@ pub fn refit(arguments: &UpgradeConfig, json: bool) -> Result<Exit> {
 /// Says in a line what a refit was found to be worth, and whether it was taken.
 pub fn refit_text(refit: &Refit) -> String {
     let gain = &refit.gain;
-    let asked =
+    let asked_at =
         refit.asked_at.map_or_else(String::new, |share| format!(" (asked at {:.0} %)", 100.0 * share));
     let what = format!(
-        "squared error {:.4} → {:.4} (± {:.4}) on {} items kept for measuring, with a map of {} pairs at {} native items{asked}",
+        "squared error {:.4} → {:.4} (± {:.4}) on {} items kept for measuring, with a map of {} pairs at {} native items{asked_at}",
         gain.before, gain.after, gain.spread, gain.items, refit.pairs, refit.native
     );
     if refit.taken {
@@ -185,20 +185,20 @@ fn bridged_text(bridged: &Bridged) -> String {
     let Some(choice) = &bridged.choice else {
         return "No bridge: too few pairs to prove that one finds more than doing nothing. Queries go to the old space as they are.\n".into();
     };
-    let asked = choice.queries.map_or(String::new(), |queries| format!(", asked by {queries} queries"));
+    let queries = choice.queries.map_or(String::new(), |queries| format!(", asked by {queries} queries"));
     let mut text = format!(
-        "On held-out pairs ({} of known classes, {} of classes left out; {} splits){asked}, {} in percent:\n",
+        "On held-out pairs ({} of known classes, {} of classes left out; {} splits){queries}, {} in percent:\n",
         choice.held_out.0, choice.held_out.1, choice.splits, choice.criterion
     );
     let row = |name: &str, row: &BridgeRow| {
         format!("  {name:<22} {:>6}  {}\n", one_decimal(row.quality), commands::fit::gains(&row.gains))
     };
     text += &format!("  {:<22} {:>6}\n", "do nothing", one_decimal(choice.do_nothing));
-    if let Some(kept) = choice.kept_row() {
-        text += &row("bridge", kept);
+    if let Some(chosen) = choice.kept_row() {
+        text += &row("bridge", chosen);
     }
     if let Some(alone) =
-        choice.without_old().filter(|_| choice.kept_row().is_none_or(|kept| kept.share < 1.0))
+        choice.without_old().filter(|_| choice.kept_row().is_none_or(|chosen| chosen.share < 1.0))
     {
         text += &row("the new query alone", alone);
     }
@@ -207,14 +207,14 @@ fn bridged_text(bridged: &Bridged) -> String {
             "No bridge: none is proven to be above doing nothing. Queries go to the old space as they are.\n"
                 .to_owned()
         }
-        Some(kept) if kept.share >= 1.0 => {
+        Some(chosen) if chosen.share >= 1.0 => {
             "New queries search the old gallery over the bridge now, and the old model may be switched off.\n"
                 .to_owned()
         }
-        Some(kept) => format!(
+        Some(chosen) => format!(
             "Queries search the old gallery over the bridge now: {:.0} % by the new model, {:.0} % by the old one. Each needs both.\n",
-            100.0 * kept.share,
-            100.0 * (1.0 - kept.share)
+            100.0 * chosen.share,
+            100.0 * (1.0 - chosen.share)
         ),
     };
     if bridged.bridge.is_some() {
@@ -226,11 +226,11 @@ fn bridged_text(bridged: &Bridged) -> String {
 pub fn report(arguments: &UpgradeReportArguments, json: bool) -> Result<Exit> {
     commands::report::expect_outputs(&arguments.out)?;
     let upgrade = open(&arguments.config)?;
-    let made = with_bar(|progress| {
+    let reported = with_bar(|progress| {
         end_at_ctrl_c(progress);
         upgrade.report_by(&asked_files(&arguments.asked), progress)
     })?;
-    commands::report::write(&made.report, &made.findings, &arguments.out)?;
-    let value = json!({ "reports": arguments.out, "data": made.report });
-    commands::report::outcome(&made.report).print(json, &value, &commands::report::verdict(&made.report))
+    commands::report::write(&reported.report, &reported.findings, &arguments.out)?;
+    let value = json!({ "reports": arguments.out, "data": reported.report });
+    commands::report::outcome(&reported.report).print(json, &value, &commands::report::verdict(&reported.report))
 }

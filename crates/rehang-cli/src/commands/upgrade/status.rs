@@ -147,14 +147,14 @@ impl Serialize for Ids<'_> {
 
 fn print_with_lists(store: &dyn Store, stands: &Stands<'_>) -> Result<()> {
     let ids = |what| Ids { store, what };
-    let whole = WithLists {
+    let with_lists = WithLists {
         stands,
         items_without_source: ids(Left::WithoutSource),
         items_without_vector: ids(Left::WithoutVector),
         items_without_old_vector: ids(Left::WithoutOldVector),
     };
     let mut stdout = std::io::BufWriter::new(std::io::stdout().lock());
-    let outcome = serde_json::to_writer(&mut stdout, &whole)
+    let outcome = serde_json::to_writer(&mut stdout, &with_lists)
         .map_err(|error| match error.io_error_kind() {
             Some(kind) => std::io::Error::from(kind),
             None => std::io::Error::other(error.to_string()),
@@ -227,13 +227,13 @@ fn status_text(stands: &Stands<'_>, rate: Option<f64>) -> String {
     if let Some(rate) = rate
         && rate > 0.0
     {
-        let left = (counts.items - counts.native).saturating_sub(counts.without_source + counts.failed);
-        text += &format!("  {rate:.1} items a second, {} left\n", duration(left as f64 / rate));
+        let items_left = (counts.items - counts.native).saturating_sub(counts.without_source + counts.failed);
+        text += &format!("  {rate:.1} items a second, {} left\n", duration(items_left as f64 / rate));
     }
     text += &spent_text("  spent by all runs", status.spent.money, status.spent.tokens);
     for worker in &status.at_work {
-        let left = duration(worker.left_ms as f64 / 1000.0);
-        text += &format!("  {} works on {} items, leased for {left}\n", worker.worker, worker.items);
+        let time_left = duration(worker.left_ms as f64 / 1000.0);
+        text += &format!("  {} works on {} items, leased for {time_left}\n", worker.worker, worker.items);
     }
     if counts.without_source > 0 {
         text += &format!("  {} items have no source: they stay adapted\n", counts.without_source);

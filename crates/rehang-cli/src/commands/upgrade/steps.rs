@@ -69,19 +69,19 @@ pub fn first(arguments: &UpgradeFirstArguments, json: bool) -> Result<Exit> {
     let mut text = format!(
         "{placed} items of the log come first now: those that were returned most, and that the adapter is least sure of.\n"
     );
-    let others = [
+    let counts = [
         (native, "native already"),
         (before, "before these anyway"),
         (changed, "changed meanwhile, and first by that"),
         (unknown, "not in this gallery"),
     ];
-    let said: Vec<String> = others
+    let phrases: Vec<String> = counts
         .into_iter()
         .filter(|(count, _)| *count > 0)
         .map(|(count, what)| format!("{count} {what}"))
         .collect();
-    if !said.is_empty() {
-        text += &format!("Not placed: {}.\n", said.join(", "));
+    if !phrases.is_empty() {
+        text += &format!("Not placed: {}.\n", phrases.join(", "));
     }
     Exit::Done.print(json, &put, &text)
 }
@@ -99,10 +99,10 @@ pub fn switch_text(switched: &Switched, serving: Serving) -> String {
     if serving == Serving::Fused {
         text += "They are fused: each needs its query by both models (`rehang search --text` with [encoder] and [old.encoder], or `--vectors NEW --old-vectors OLD`).\n";
     }
-    let left = switched.lacking - switched.came;
-    if left > 0 {
+    let items_left = switched.lacking - switched.came;
+    if items_left > 0 {
         text += &format!(
-            "{left} items have no vector there yet and are not found until `rehang upgrade run` embeds them.\n"
+            "{items_left} items have no vector there yet and are not found until `rehang upgrade run` embeds them.\n"
         );
     }
     if switched.came > 0 {

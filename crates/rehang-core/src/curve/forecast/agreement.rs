@@ -53,18 +53,18 @@ pub(super) fn forecast(
     depth: usize,
     progress: &Progress,
 ) -> Result<GalleryForecast> {
-    let (items, known) = (input.items, input.held_out.len());
+    let (items, known_items) = (input.items, input.held_out.len());
     let queries = input.queries.map_or(input.native, |queries| queries.new);
     let passes = 2 + usize::from(input.queries.is_none_or(|queries| queries.old.is_some()));
     let alone = alone(input, depth, progress)?;
     progress.begin("forecast", "queries", (passes * queries.rows()) as u64);
     // A list must be shorter than the half that it is taken from.
     let mut depths: Vec<usize> =
-        DEPTHS.into_iter().chain([depth]).filter(|&depth| depth < known - 1).collect();
+        DEPTHS.into_iter().chain([depth]).filter(|&depth| depth < known_items - 1).collect();
     depths.sort_unstable();
     depths.dedup();
     let is_own = input.queries.is_none();
-    let halves = halves(known);
+    let halves = halves(known_items);
     let lists = |gallery: &Matrix, queries: &Matrix, distance: Distance| {
         let counted: Vec<usize> = (0..queries.rows()).collect();
         let longest = depths.last().copied().unwrap_or(1);
@@ -82,18 +82,18 @@ pub(super) fn forecast(
             Some(ForecastQueries { old: None, .. }) => None,
         }
     };
-    let left = if is_own { (1.0 - known as f64 / items as f64).max(0.0).sqrt() } else { 1.0 };
-    let interval = |found: &[Lists]| carried(&wanted, found, &depths, depth, (known, items), left);
+    let unsampled = if is_own { (1.0 - known_items as f64 / items as f64).max(0.0).sqrt() } else { 1.0 };
+    let interval = |answer_lists: &[Lists]| carried(&wanted, answer_lists, &depths, depth, (known_items, items), unsampled);
     let shares: Vec<f64> =
         grid_cuts(items, POINTS).into_iter().map(|cut| cut as f64 / items as f64).collect();
     let at = agreement_along_backfill(interval(&adapted), &alone, &shares);
     let metric = MetricForecast { do_nothing: today.as_deref().map(interval), at, enough: None };
-    let given = queries.rows();
+    let query_count = queries.rows();
     Ok(GalleryForecast {
         items,
-        held_out: known,
+        held_out: known_items,
         speaks_of: items,
-        queries: QueryCount { given, counted: given, ..QueryCount::default() },
+        queries: QueryCount { given: query_count, counted: query_count, ..QueryCount::default() },
         shares,
         metrics: ByMetric::from_iter([(Metric::agreement_at(depth), metric)]),
     })
@@ -124,12 +124,12 @@ fn alone(input: &ForecastInput<'_>, depth: usize, progress: &Progress) -> Result
 /// Computes agreement at every share, from agreement at the switch and from the way of the held-out items
 /// `alone`.
 fn agreement_along_backfill(switch: Interval, alone: &Line, shares: &[f64]) -> Vec<Interval> {
-    let known = alone.values().len() - 1;
+    let known_items = alone.values().len() - 1;
     let half = (switch.high - switch.low) / 200.0;
     shares
         .iter()
         .map(|&share| {
-            let among = alone.values()[(share * known as f64).round() as usize];
+            let among = alone.values()[(share * known_items as f64).round() as usize];
             // Part of its way that the curve has gone.
             let gone =
                 if alone.start() < 100.0 { (among - alone.start()) / (100.0 - alone.start()) } else { 1.0 };
@@ -164,69 +164,69 @@ fn nearest(distances: &[f64], query: usize, is_own: bool, halves: &[Vec<bool>], 
     if is_own {
         order.retain(|&item| item as usize != query);
     }
-    let whole = order.iter().copied().take(longest).collect();
+    let nearest_of_all = order.iter().copied().take(longest).collect();
     let in_half = |half: &Vec<bool>| {
         let side = if is_own { half[query] } else { query.is_multiple_of(2) };
         order.iter().copied().filter(|&item| half[item as usize] == side).take(longest).collect()
     };
-    std::iter::once(whole).chain(halves.iter().map(in_half)).collect()
+    std::iter::once(nearest_of_all).chain(halves.iter().map(in_half)).collect()
 }
 
 /// Share of the first `depth` items that two lists have in common.
-fn agreement(wanted: &[u32], found: &[u32], depth: usize) -> f64 {
-    let (wanted, found) = (&wanted[..depth.min(wanted.len())], &found[..depth.min(found.len())]);
-    wanted.iter().filter(|item| found.contains(item)).count() as f64 / wanted.len().max(1) as f64
+fn agreement(wanted: &[u32], found_items: &[u32], depth: usize) -> f64 {
+    let (wanted, found_items) = (&wanted[..depth.min(wanted.len())], &found_items[..depth.min(found_items.len())]);
+    wanted.iter().filter(|item| found_items.contains(item)).count() as f64 / wanted.len().max(1) as f64
 }
 
-/// Carries agreement at `depth` over from `known` items to `items`.
+/// Carries agreement at `depth` over from `known_items` to `items`.
 fn carried(
     wanted: &[Lists],
-    found: &[Lists],
+    found_lists: &[Lists],
     depths: &[usize],
     depth: usize,
-    (known, items): (usize, usize),
-    left: f64,
+    (known_items, items): (usize, usize),
+    unsampled: f64,
 ) -> Interval {
     let queries = wanted.len() as f64;
     let mean = |list: usize, depth: usize| {
-        let each =
-            wanted.iter().zip(found).map(|(wanted, found)| agreement(&wanted[list], &found[list], depth));
-        each.sum::<f64>() / queries
+        let agreements =
+            wanted.iter().zip(found_lists).map(|(wanted, lists)| agreement(&wanted[list], &lists[list], depth));
+        agreements.sum::<f64>() / queries
     };
     let smallest = 0.5 / queries;
     let logit = |value: f64| {
         let value = value.clamp(smallest, 1.0 - smallest);
         (value / (1.0 - value)).ln()
     };
-    let whole: Vec<f64> = depths.iter().map(|&depth| logit(mean(0, depth))).collect();
+    let whole_logits: Vec<f64> = depths.iter().map(|&depth| logit(mean(0, depth))).collect();
     // logit A(k/2, n/2) − logit A(k, n) = c/k: least squares over all k whose half was measured.
     let (mut above, mut below) = (0.0, 0.0);
-    for (&depth, &whole) in depths.iter().zip(&whole) {
+    for (&depth, &whole_logit) in depths.iter().zip(&whole_logits) {
         if depth % 2 == 0 && depths.contains(&(depth / 2)) {
             let half = (1..=HALVINGS).map(|list| mean(list, depth / 2)).sum::<f64>() / HALVINGS as f64;
-            above += (logit(half) - whole) / depth as f64;
+            above += (logit(half) - whole_logit) / depth as f64;
             below += (depth as f64).powi(-2);
         }
     }
     let short = if below > 0.0 { above / below } else { 0.0 };
-    let at = (depth as f64 * known as f64 / items as f64).min(depth as f64);
+    let at = (depth as f64 * known_items as f64 / items as f64).min(depth as f64);
     let places: Vec<(f64, f64)> = depths
         .iter()
-        .zip(&whole)
-        .map(|(&depth, whole)| ((depth as f64).ln(), whole - short / depth as f64))
+        .zip(&whole_logits)
+        .map(|(&depth, whole_logit)| ((depth as f64).ln(), whole_logit - short / depth as f64))
         .collect();
     let estimate = 1.0 / (1.0 + (-(interpolated(&places, at.ln()) + short / depth as f64)).exp());
     // A short list says less than a long one, and the depth that is asked for is a list of k'.
-    let asked = depths.iter().copied().find(|&one| one as f64 >= at).unwrap_or(depth);
-    let each: Vec<f64> =
-        wanted.iter().zip(found).map(|(wanted, found)| agreement(&wanted[0], &found[0], asked)).collect();
-    let middle = each.iter().sum::<f64>() / queries;
-    let squares: f64 = each.iter().map(|value| (value - middle).powi(2)).sum();
-    let error = (squares / (queries - 1.0).max(1.0) / queries).sqrt() * left;
+    let list_depth = depths.iter().copied().find(|&depth| depth as f64 >= at).unwrap_or(depth);
+    let agreements: Vec<f64> =
+        wanted.iter().zip(found_lists).map(|(wanted, lists)| agreement(&wanted[0], &lists[0], list_depth)).collect();
+    let middle = agreements.iter().sum::<f64>() / queries;
+    let squares: f64 = agreements.iter().map(|value| (value - middle).powi(2)).sum();
+    let error = (squares / (queries - 1.0).max(1.0) / queries).sqrt() * unsampled;
     let beyond = (-at.ln()).max(0.0);
     // Where every item is known, nothing is carried over.
-    let model = if known >= items { 0.0 } else { 0.01 * (1.0 + 2.0 * beyond) };
-    let few = 1.0 + FEW / known as f64;
+    let model = if known_items >= items { 0.0 } else { 0.01 * (1.0 + 2.0 * beyond) };
+    let few = 1.0 + FEW / known_items as f64;
     let half = Z * few * (1.3 * error * (1.0 + beyond)).hypot(model);
     percent_around(estimate, half)
 }
@@ -250,8 +250,8 @@ mod tests {
     #[test]
     fn between_two_depths_agreement_is_linear_and_goes_on_below_the_first() {
         let places = [(0.0, 1.0), (1.0, 3.0), (2.0, 4.0)];
-        let found = [-1.0, 0.0, 0.5, 1.0, 1.5, 2.0, 9.0].map(|at| interpolated(&places, at));
-        assert_eq!(found, [-1.0, 1.0, 2.0, 3.0, 3.5, 4.0, 4.0]);
+        let values = [-1.0, 0.0, 0.5, 1.0, 1.5, 2.0, 9.0].map(|at| interpolated(&places, at));
+        assert_eq!(values, [-1.0, 1.0, 2.0, 3.0, 3.5, 4.0, 4.0]);
         // A longer list that agrees less is chance.
         let falling = [(0.0, 3.0), (1.0, 1.0)];
         assert_eq!([-1.0, 0.5].map(|at| interpolated(&falling, at)), [3.0, 2.0]);

@@ -45,13 +45,13 @@ impl Weights {
     /// Makes one mixture for each cut, and two more of a random order, at one half and at three quarters. The
     /// end is extrapolated from these two.
     ///
-    /// `kept` is how far natives keep the selection that an order makes: 1 for natives that are known. If it
-    /// is less, natives of all items stand for the rest, 1 − `kept`, as in a random order.
-    pub(super) fn new(input: &ForecastInput<'_>, cuts: &[usize], kept: f64) -> Self {
-        let (items, known) = (input.old.rows(), input.held_out.len());
+    /// `kept_share` is how far natives keep the selection that an order makes: 1 for natives that are known.
+    /// If it is less, natives of all items stand for the rest, 1 − `kept_share`, as in a random order.
+    pub(super) fn new(input: &ForecastInput<'_>, cuts: &[usize], kept_share: f64) -> Self {
+        let (items, known_natives) = (input.old.rows(), input.held_out.len());
         let steps = cuts.len() as u32 - 1;
         let random = |share: f64| Mixture {
-            native: share * items as f64 / known as f64,
+            native: share * items as f64 / known_natives as f64,
             native_beyond: 0.0,
             adapted: 1.0 - share,
             natives_to: steps,
@@ -70,8 +70,8 @@ impl Weights {
             for (cut, at) in cuts.iter().zip(0..) {
                 let inside = input.held_out.iter().filter(|&&item| step[item] <= at).count();
                 // A part without held-out items is known by its adapted vectors alone.
-                let of_all = (1.0 - kept) * *cut as f64 / known as f64;
-                let native = if inside == 0 { 0.0 } else { kept * *cut as f64 / inside as f64 };
+                let of_all = (1.0 - kept_share) * *cut as f64 / known_natives as f64;
+                let native = if inside == 0 { 0.0 } else { kept_share * *cut as f64 / inside as f64 };
                 mixtures.push(Mixture {
                     native: native + of_all,
                     native_beyond: of_all,
@@ -95,13 +95,13 @@ impl Weights {
         native: &[f64],
         adapted: &[f64],
     ) -> Vec<f64> {
-        let own = right.own(query);
+        let own_item = right.own(query);
         let mut forms = Vec::new();
         // Items that are in no ranking: the query itself, and items that are judged as junk.
         let mut outside = vec![false; adapted.len()];
         for (item, &distance) in adapted.iter().enumerate() {
             let gain = right.gain(query, item);
-            outside[item] = gain < 0.0 || Some(item) == own;
+            outside[item] = gain < 0.0 || Some(item) == own_item;
             if gain > 0.0 && !outside[item] {
                 forms.push(Form { distance, item: item as u32, is_native: false, step: self.step[item] });
             }
@@ -159,8 +159,8 @@ impl Weights {
                 if weight > 0.0 {
                     let middle = ((weight - 1.0) / 2.0).max(0.0);
                     // The right answer itself stands at its place too.
-                    let others = (above - weight).max(0.0);
-                    sum += weight * (right_above + 1.0 + middle) / (others + 1.0 + middle);
+                    let others_above = (above - weight).max(0.0);
+                    sum += weight * (right_above + 1.0 + middle) / (others_above + 1.0 + middle);
                     right_above += weight;
                     total += weight;
                 }
@@ -183,13 +183,13 @@ mod tests {
         (native, adapted): (&[f64], &[f64]),
         held_out: &[usize],
         is_right: impl Fn(usize) -> bool,
-        own: usize,
+        own_item: usize,
         weight: impl Fn(usize, bool) -> f64,
     ) -> f64 {
         let mut all: Vec<(f64, usize, bool)> =
             adapted.iter().enumerate().map(|(item, &distance)| (distance, item, false)).collect();
         all.extend(held_out.iter().zip(native).map(|(&item, &distance)| (distance, item, true)));
-        all.retain(|&(_, item, is_native)| item != own && weight(item, is_native) > 0.0);
+        all.retain(|&(_, item, is_native)| item != own_item && weight(item, is_native) > 0.0);
         all.sort_by(|a, b| a.partial_cmp(b).unwrap());
         let (mut above, mut right, mut sum, mut total) = (0.0, 0.0, 0.0, 0.0);
         for (_, item, is_native) in all {
@@ -216,7 +216,7 @@ mod tests {
         let vectors = Matrix::from_fn(items, 1, |row, _| row as f32);
         let labels: Vec<i64> = (0..items as i64).map(|item| item % 4).collect();
         let held_out: Vec<usize> = (0..items).filter(|item| item % 3 == 1).collect();
-        let known = vectors.select(&held_out);
+        let known_vectors = vectors.select(&held_out);
         let order: Vec<usize> = (0..items).map(|place| place * 7 % items).collect();
         let cuts = [0, 15, 30, 60];
         for order in [None, Some(&order[..])] {
@@ -225,7 +225,7 @@ mod tests {
                 adapted: &vectors,
                 items,
                 held_out: &held_out,
-                native: &known,
+                native: &known_vectors,
                 order,
                 queries: None,
                 relevance: Relevance::Labels { gallery: &labels, queries: None },
@@ -234,16 +234,16 @@ mod tests {
                 handicap: 0.0,
             };
             let right = Right::new(&input);
-            for (query, kept) in (0..held_out.len()).flat_map(|query| [(query, 1.0), (query, 0.6)]) {
-                let weights = Weights::new(&input, &cuts, kept);
+            for (query, kept_share) in (0..held_out.len()).flat_map(|query| [(query, 1.0), (query, 0.6)]) {
+                let weights = Weights::new(&input, &cuts, kept_share);
                 // Many distances are equal.
                 let mut coarse = || (next() * 20.0).floor();
                 let adapted: Vec<f64> = (0..items).map(|_| coarse()).collect();
                 let native: Vec<f64> = (0..held_out.len()).map(|_| coarse()).collect();
-                let made = weights.precision(&right, query, &native, &adapted);
-                let own = held_out[query];
-                let is_right = |item: usize| labels[item] == labels[own];
-                for (&cut, made) in cuts.iter().zip(&made) {
+                let precisions = weights.precision(&right, query, &native, &adapted);
+                let own_item = held_out[query];
+                let is_right = |item: usize| labels[item] == labels[own_item];
+                for (&cut, precision) in cuts.iter().zip(&precisions) {
                     let first = order.map(|order| &order[..cut]);
                     let inside =
                         first.map_or(1, |first| held_out.iter().filter(|item| first.contains(item)).count());
@@ -253,12 +253,12 @@ mod tests {
                         (None, false) => 1.0 - share,
                         (Some(first), true) => {
                             let chosen = if first.contains(&item) { cut as f64 / inside as f64 } else { 0.0 };
-                            kept * chosen + (1.0 - kept) * share * items as f64 / held_out.len() as f64
+                            kept_share * chosen + (1.0 - kept_share) * share * items as f64 / held_out.len() as f64
                         }
                         (Some(first), false) => f64::from(u8::from(!first.contains(&item))),
                     };
-                    let expected = slow((&native, &adapted), &held_out, is_right, own, weight);
-                    assert!((made - expected).abs() < 1e-12, "{cut} {made} {expected}");
+                    let expected = slow((&native, &adapted), &held_out, is_right, own_item, weight);
+                    assert!((precision - expected).abs() < 1e-12, "{cut} {precision} {expected}");
                 }
             }
         }

@@ -47,7 +47,7 @@ impl Table {
     /// Numbers of one column, for the queries that have one.
     fn column(&self, column: usize) -> impl Iterator<Item = f64> {
         let rows = self.values.chunks_exact(2 * self.columns);
-        rows.map(move |row| (row[2 * column], row[2 * column + 1])).filter(|one| one.1 > 0.0).map(|one| one.0)
+        rows.map(move |row| (row[2 * column], row[2 * column + 1])).filter(|pair| pair.1 > 0.0).map(|pair| pair.0)
     }
 
     fn means(&self) -> Means {
@@ -66,7 +66,7 @@ impl Table {
     /// Means over queries that are drawn with replacement.
     fn resampled(&self) -> Vec<Means> {
         let means_of_sums = |sums: Vec<f64>| {
-            Means(sums.chunks_exact(2).map(|one| (one[1] > 0.0).then(|| one[0] / one[1])).collect())
+            Means(sums.chunks_exact(2).map(|pair| (pair[1] > 0.0).then(|| pair[0] / pair[1])).collect())
         };
         resampled_means(&self.values, 2 * self.columns, RESAMPLES, 0).into_iter().map(means_of_sums).collect()
     }
@@ -152,42 +152,42 @@ struct Value {
     /// Error that does not depend on the queries, added in squares.
     apart: f64,
     /// Second column, and its weight beside the first.
-    other: Option<(usize, f64)>,
+    second_column: Option<(usize, f64)>,
 }
 
 impl Columns<'_> {
-    /// Makes the forecast. `left` is the root of the share of the gallery that is not sampled.
-    pub(super) fn forecast(&self, table: &Table, left: f64) -> MetricForecast {
+    /// Makes the forecast. `unsampled` is the root of the share of the gallery that is not sampled.
+    pub(super) fn forecast(&self, table: &Table, unsampled: f64) -> MetricForecast {
         let smallest = 0.5 / table.queries().max(1) as f64;
         let values = self.values(&table.means(), smallest, 1.0);
         let at: Vec<Interval> = values
             .iter()
             .map(|value| {
-                let error = match value.other {
+                let error = match value.second_column {
                     None => table.error(value.column),
-                    Some((other, part)) => {
-                        (1.0 - part) * table.error(value.column) + part * table.error(other)
+                    Some((second, part)) => {
+                        (1.0 - part) * table.error(value.column) + part * table.error(second)
                     }
                 };
-                let half = Z * (value.times * left * error + value.more).hypot(left * value.apart);
+                let half = Z * (value.times * unsampled * error + value.more).hypot(unsampled * value.apart);
                 percent_around(value.estimate, half)
             })
             .collect();
         let do_nothing = match self.exact {
             Some(value) => Some(Interval { estimate: value, low: value, high: value }),
             None => table.means().get(TODAY).map(|value| {
-                let half = Z * left * table.error(TODAY);
+                let half = Z * unsampled * table.error(TODAY);
                 percent_around(value, half)
             }),
         };
         let estimates: Vec<f64> = values.iter().map(|value| value.estimate).collect();
-        let times = values[END].times * left;
+        let times = values[END].times * unsampled;
         let drawn: Vec<Vec<f64>> =
             table.resampled().iter().map(|means| self.estimates(means, smallest, 1.0)).collect();
         // The size effect may be off, all along the curve.
-        let others = [1.0 - EFFECT_OFF, 1.0 + EFFECT_OFF]
+        let other_curves = [1.0 - EFFECT_OFF, 1.0 + EFFECT_OFF]
             .map(|effect| self.estimates(&table.means(), smallest, effect));
-        MetricForecast { do_nothing, at, enough: enough(self.shares, &estimates, &drawn, &others, times) }
+        MetricForecast { do_nothing, at, enough: enough(self.shares, &estimates, &drawn, &other_curves, times) }
     }
 
     fn estimates(&self, means: &Means, smallest: f64, effect: f64) -> Vec<f64> {
@@ -210,8 +210,8 @@ impl Columns<'_> {
         let of_adapted = |view: usize| {
             means.get(adapted(view)).map_or(0.0, |small| effect * (logit(switch) - logit(small)))
         };
-        let of_old = |view: usize, whole: Option<f64>| match (means.get(old(view)), whole) {
-            (Some(small), Some(whole)) if self.by_old => effect * (logit(whole) - logit(small)),
+        let of_old = |view: usize, large: Option<f64>| match (means.get(old(view)), large) {
+            (Some(small), Some(large)) if self.by_old => effect * (logit(large) - logit(small)),
             _ => of_adapted(view),
         };
         let few = 1.0 + FEW / self.held_out as f64;
@@ -240,15 +240,15 @@ impl Columns<'_> {
             // Chance also decides which items become native first.
             let by_chance = 4.0 * share * (1.0 - share) * estimate * (1.0 - estimate) / self.items as f64;
             let apart = if self.by_old { by_chance.sqrt() } else { 0.0 };
-            Value { estimate, column: mixed(at), times, more, apart, other: None }
+            Value { estimate, column: mixed(at), times, more, apart, second_column: None }
         };
         let mut values: Vec<Value> = (0..POINTS).map(value).collect();
         if self.is_average {
             let [half, three_quarters] =
                 [POINTS, POINTS + 1].map(|mixture| means.get(precision(mixture)).unwrap_or(switch));
             let along = 2.0 * three_quarters - half;
-            let known = means.get(mixed(END)).unwrap_or(switch);
-            let end = f64::midpoint(along, carried(known, OLD_EFFECT * of_old(END, today))).clamp(0.0, 1.0);
+            let mixed_end = means.get(mixed(END)).unwrap_or(switch);
+            let end = f64::midpoint(along, carried(mixed_end, OLD_EFFECT * of_old(END, today))).clamp(0.0, 1.0);
             let missing = end - values[END].estimate;
             for (value, &share) in values.iter_mut().zip(self.shares) {
                 // From three quarters on, the line is blended into the end.
@@ -261,7 +261,7 @@ impl Columns<'_> {
                     let part = 1.0 - self.known;
                     value.estimate += part * (imagined - value.estimate);
                     value.apart = part * (moved - imagined);
-                    value.other = Some((column, part));
+                    value.second_column = Some((column, part));
                 }
             }
         }
@@ -277,12 +277,12 @@ pub(super) fn percent_around(estimate: f64, half: f64) -> Interval {
 }
 
 /// Finds the share that is enough. Its interval is the one that curves of resampled queries give, `times` as
-/// wide, and no smaller than what `others` give.
+/// wide, and no smaller than what `other_curves` give.
 fn enough(
     shares: &[f64],
     estimates: &[f64],
     drawn: &[Vec<f64>],
-    others: &[Vec<f64>],
+    other_curves: &[Vec<f64>],
     times: f64,
 ) -> Option<Interval> {
     let interval = |estimate: f64, mut values: Vec<f64>| {
@@ -298,10 +298,10 @@ fn enough(
     }
     let reached = |values: &[f64]| first_above(shares, values, ENOUGH * values[values.len() - 1]);
     let share = interval(reached(estimates), drawn.iter().map(|values| reached(values)).collect());
-    let (low, high) = others
+    let (low, high) = other_curves
         .iter()
         .map(|values| reached(values))
-        .fold((share.low, share.high), |(low, high), other| (low.min(other), high.max(other)));
+        .fold((share.low, share.high), |(low, high), other_share| (low.min(other_share), high.max(other_share)));
     let (low, high) = ((low - RESOLUTION).max(0.0), (high + RESOLUTION).min(1.0));
     let share = Interval { low, high, ..share };
     (share.high - share.low <= 0.5).then_some(share)

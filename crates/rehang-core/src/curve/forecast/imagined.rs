@@ -102,15 +102,15 @@ impl Imagined {
     ) -> Result<Option<Self>> {
         let (items, held_out) = (input.old.rows(), input.held_out);
         let unknown = 1.0 - held_out.len() as f64 / items as f64;
-        let asked = &counted[..counted.len().min((DISTANCES_MAX / held_out.len()).max(1))];
-        let queries = input.queries.map_or(input.native, |queries| queries.new).select(asked);
+        let asked_queries = &counted[..counted.len().min((DISTANCES_MAX / held_out.len()).max(1))];
+        let queries = input.queries.map_or(input.native, |queries| queries.new).select(asked_queries);
         let adapted =
             Distances::new(input.native, &input.adapted.select(held_out), Some(&queries), input.distance)?;
         let mut wrong = [Vec::new(), Vec::new()];
         // z of each right answer, adapted and native, with its query and its weight.
-        let mut found: Vec<([f64; 2], usize, f64)> = Vec::new();
+        let mut right_answers: Vec<([f64; 2], usize, f64)> = Vec::new();
         let mut answers = 0;
-        for (place, &query) in asked.iter().enumerate() {
+        for (place, &query) in asked_queries.iter().enumerate() {
             let distances = [adapted.query_distances(place), native.query_distances(query)];
             let Some(moments) = moments(right, query, held_out, |row| distances[0][row], distances[1]) else {
                 continue;
@@ -128,45 +128,45 @@ impl Imagined {
             }
             if !rows.is_empty() {
                 let all = (0..items).filter(|&item| right.is_right(query, item)).count();
-                found.extend(rows.iter().map(|&row| (z(row), query, 1.0 / all as f64)));
+                right_answers.extend(rows.iter().map(|&row| (z(row), query, 1.0 / all as f64)));
                 answers += rows.len();
             }
         }
-        let mut with_one: Vec<usize> = found.iter().map(|one| one.1).collect();
-        with_one.dedup();
-        if unknown <= 0.0 || with_one.len() < QUERIES_MIN {
+        let mut answered_queries: Vec<usize> = right_answers.iter().map(|answer| answer.1).collect();
+        answered_queries.dedup();
+        if unknown <= 0.0 || answered_queries.len() < QUERIES_MIN {
             return Ok(None);
         }
         for all in &mut wrong {
             all.sort_unstable_by(f64::total_cmp);
         }
         let places = quantiles(wrong[0].len());
-        let total: f64 = found.iter().map(|one| one.2).sum();
+        let total: f64 = right_answers.iter().map(|answer| answer.2).sum();
         let mean =
-            |term: &dyn Fn([f64; 2]) -> f64| found.iter().map(|one| one.2 * term(one.0)).sum::<f64>() / total;
+            |term: &dyn Fn([f64; 2]) -> f64| right_answers.iter().map(|answer| answer.2 * term(answer.0)).sum::<f64>() / total;
         let middle = [0, 1].map(|which| mean(&|z| z[which]));
         let spread = [0, 1].map(|which| mean(&|z| (z[which] - middle[which]).powi(2)).sqrt());
         let scale = if spread[0] > 0.0 { spread[1] / spread[0] } else { 1.0 };
         let together = mean(&|z| (z[0] - middle[0]) * (z[1] - middle[1]));
-        let kept = if spread[0] * spread[1] > 0.0 { together / spread[0] / spread[1] } else { 1.0 };
+        let kept_share = if spread[0] * spread[1] > 0.0 { together / spread[0] / spread[1] } else { 1.0 };
         let offset = middle[1] - scale * middle[0];
         // The common error of one query's right answers is one error. Where items ask each other, each pair
         // of them counts twice.
         let pairs = if input.queries.is_none() { 2.0 } else { 1.0 };
-        let of_queries = found.chunk_by(|one, other| one.1 == other.1);
+        let of_queries = right_answers.chunk_by(|answer, other| answer.1 == other.1);
         let squares: f64 = of_queries
             .map(|of_query| {
-                let off = of_query.iter().map(|one| one.2 * (one.0[1] - offset - scale * one.0[0]));
+                let off = of_query.iter().map(|answer| answer.2 * (answer.0[1] - offset - scale * answer.0[0]));
                 off.sum::<f64>().powi(2)
             })
             .sum();
-        let answers = answers as f64 / asked.len() as f64;
+        let answers = answers as f64 / asked_queries.len() as f64;
         Ok(Some(Self {
             wrong: wrong.map(|all| places.iter().map(|&place| all[place]).collect()),
             offset,
             scale,
             error: (pairs * squares).sqrt() / total,
-            kept: kept.clamp(0.0, 1.0),
+            kept: kept_share.clamp(0.0, 1.0),
             known: answers.powi(2) / (answers.powi(2) + EVEN.powi(2) * unknown),
         }))
     }
@@ -251,13 +251,13 @@ mod tests {
         let native = Matrix::from_fn(items, 1, |row, _| 2.0 * place(row));
         let labels: Vec<i64> = (0..items as i64).map(|row| row % 5).collect();
         let held_out: Vec<usize> = (0..items).filter(|row| row % 4 == 1).collect();
-        let known = native.select(&held_out);
+        let known_vectors = native.select(&held_out);
         let input = ForecastInput {
             old: &adapted,
             adapted: &adapted,
             items,
             held_out: &held_out,
-            native: &known,
+            native: &known_vectors,
             order: None,
             queries: None,
             relevance: Relevance::Labels { gallery: &labels, queries: None },
@@ -266,7 +266,7 @@ mod tests {
             handicap: 0.0,
         };
         // The new model's queries see the adapted vectors at half of the scale.
-        let half = Matrix::from_fn(known.rows(), 1, |row, _| known.row(row)[0] / 2.0);
+        let half = Matrix::from_fn(known_vectors.rows(), 1, |row, _| known_vectors.row(row)[0] / 2.0);
         let input = ForecastInput { native: &half, ..input };
         let right = Right::new(&input);
         let counted: Vec<usize> = (0..held_out.len()).collect();
@@ -274,25 +274,25 @@ mod tests {
         let to_natives = distances_to(&half);
         let stretched = Matrix::from_fn(items, 1, |row, _| place(row));
         let to_all = distances_to(&stretched);
-        let made = Imagined::new(&input, &right, &counted, &to_natives).unwrap().unwrap();
-        assert!((made.offset.abs() < 1e-9) && (made.scale - 1.0).abs() < 1e-9 && made.error < 1e-9);
+        let maps = Imagined::new(&input, &right, &counted, &to_natives).unwrap().unwrap();
+        assert!((maps.offset.abs() < 1e-9) && (maps.scale - 1.0).abs() < 1e-9 && maps.error < 1e-9);
         // 20 of 100 held-out items have a query's label; the query itself is left out.
-        assert!((made.known - 361.0 / (361.0 + 9.0 * 0.75)).abs() < 1e-12, "{}", made.known);
+        assert!((maps.known - 361.0 / (361.0 + 9.0 * 0.75)).abs() < 1e-12, "{}", maps.known);
         for query in [0, 17, 63] {
             // A handicap moves all adapted distances, and no imagined one.
             let adapted: Vec<f64> =
                 to_all.query_distances(query).iter().map(|distance| distance + 3.0).collect();
             let (imagined, moved) =
-                made.distances(&right, query, &held_out, (&adapted, to_natives.query_distances(query)));
+                maps.distances(&right, query, &held_out, (&adapted, to_natives.query_distances(query)));
             assert!(moved < 1e-9);
             for (imagined, true_distance) in imagined.iter().zip(to_all.query_distances(query)) {
                 assert!((imagined - true_distance).abs() < 1e-6, "{imagined} {true_distance}");
             }
         }
         let all: Vec<usize> = (0..items).collect();
-        let whole = ForecastInput { held_out: &all, native: &adapted, ..input };
-        let right = Right::new(&whole);
+        let all_held_out = ForecastInput { held_out: &all, native: &adapted, ..input };
+        let right = Right::new(&all_held_out);
         let to_natives = Distances::new(&adapted, &adapted, None, Distance::L2).unwrap();
-        assert!(Imagined::new(&whole, &right, &all, &to_natives).unwrap().is_none());
+        assert!(Imagined::new(&all_held_out, &right, &all, &to_natives).unwrap().is_none());
     }
 }

@@ -146,11 +146,11 @@ fn check(input: &ForecastInput<'_>) -> Result<()> {
     if let Some(ForecastQueries { new, old: Some(old) }) = input.queries {
         expect_count("old queries", old.rows(), "new queries", new.rows())?;
     }
-    let asked = input.queries.map(|queries| queries.new.rows());
-    if matches!(input.relevance, Relevance::Judgements(_)) && asked.is_none() {
+    let query_count = input.queries.map(|queries| queries.new.rows());
+    if matches!(input.relevance, Relevance::Judgements(_)) && query_count.is_none() {
         return Err(Error::missing("queries", "a forecast by judgements"));
     }
-    input.relevance.check(items, asked)
+    input.relevance.check(items, query_count)
 }
 
 /// Common inputs of the passes over the queries.
@@ -187,7 +187,7 @@ struct Seen {
 
 /// Results of one query by the old model.
 struct Today {
-    whole: Vec<f64>,
+    whole_gallery: Vec<f64>,
     views: Vec<Option<Vec<f64>>>,
 }
 
@@ -232,13 +232,13 @@ impl<'a> Ground<'a> {
         let queries = input.queries.map_or(input.native, |queries| queries.new);
         let native = Distances::new(input.native, input.native, Some(queries), input.distance)?;
         let imagined = Imagined::new(input, &self.right, &self.counted, &native)?;
-        let seen = self.seen(&native, imagined.as_ref(), progress)?;
+        let results = self.seen(&native, imagined.as_ref(), progress)?;
         let today = self.today(progress)?;
         let is_sample = input.queries.is_none();
-        let left = if is_sample { 1.0 - input.held_out.len() as f64 / items as f64 } else { 1.0 };
+        let unsampled = if is_sample { 1.0 - input.held_out.len() as f64 / items as f64 } else { 1.0 };
         let all = self.measured.metrics.iter().copied().enumerate();
         let metrics = all.filter(|&(_, metric)| self.is_told(metric)).map(|(slot, metric)| {
-            let table = self.table(slot, metric, &seen, today.as_deref());
+            let table = self.table(slot, metric, &results, today.as_deref());
             // Judged queries are few and their answers are chosen, so only the adapted vectors show the
             // effect of a size on them.
             let by_old = today.is_some() && matches!(input.relevance, Relevance::Labels { .. });
@@ -252,7 +252,7 @@ impl<'a> Ground<'a> {
                 items,
                 known: imagined.as_ref().map_or(1.0, |imagined| imagined.known),
             };
-            (metric, columns.forecast(&table, left.max(0.0).sqrt()))
+            (metric, columns.forecast(&table, unsampled.max(0.0).sqrt()))
         });
         Ok(GalleryForecast {
             items: input.items,
@@ -321,13 +321,13 @@ impl<'a> Ground<'a> {
                     imagined: imagined.as_ref().map(|(imagined, weights)| {
                         let (mut all, moved) =
                             imagined.distances(&self.right, query, input.held_out, (&adapted, native));
-                        let made = weights.precision(&self.right, query, &all, &adapted);
+                        let precision = weights.precision(&self.right, query, &all, &adapted);
                         for (item, distance) in all.iter_mut().enumerate() {
                             if self.right.is_right(query, item) {
                                 *distance += moved;
                             }
                         }
-                        [made, weights.precision(&self.right, query, &all, &adapted)]
+                        [precision, weights.precision(&self.right, query, &all, &adapted)]
                     }),
                 }
             },
@@ -337,13 +337,13 @@ impl<'a> Ground<'a> {
     /// Takes one pass over all old vectors; `None` without old queries.
     fn today(&self, progress: &Progress) -> Result<Option<Vec<Today>>> {
         let input = self.input;
-        let own;
+        let own_queries;
         let queries = match input.queries {
             Some(ForecastQueries { old: None, .. }) => return Ok(None),
             Some(ForecastQueries { old: Some(old), .. }) => old,
             None => {
-                own = input.old.select(input.held_out);
-                &own
+                own_queries = input.old.select(input.held_out);
+                &own_queries
             }
         };
         let today = distances_by_query(
@@ -359,9 +359,9 @@ impl<'a> Ground<'a> {
                     row.fill(columns, &self.right, query);
                     row.rank(&mut work, &self.measured)
                 };
-                let whole = rank(&mut (0..).zip(old.iter().copied())).unwrap_or_default();
+                let whole_gallery = rank(&mut (0..).zip(old.iter().copied())).unwrap_or_default();
                 Today {
-                    whole,
+                    whole_gallery,
                     views: self.views.largest().iter().map(|view| rank(&mut view.all_of(old))).collect(),
                 }
             },
@@ -370,24 +370,24 @@ impl<'a> Ground<'a> {
     }
 
     /// Collects one metric of every counted query.
-    fn table(&self, slot: usize, metric: Metric, seen: &[Seen], today: Option<&[Today]>) -> Table {
-        let rows = seen.iter().enumerate().map(|(place, seen)| {
+    fn table(&self, slot: usize, metric: Metric, results: &[Seen], today: Option<&[Today]>) -> Table {
+        let rows = results.iter().enumerate().map(|(place, result)| {
             let today = today.map(|today| &today[place]);
-            let mut row = vec![Some(seen.switch[slot]), today.map(|today| today.whole[slot])];
+            let mut row = vec![Some(result.switch[slot]), today.map(|today| today.whole_gallery[slot])];
             for view in 0..self.shares.len() {
                 let value_at_view = |views: &[Option<Vec<f64>>]| {
                     views.get(view).and_then(|values| values.as_ref()).map(|values| values[slot])
                 };
                 row.extend([
-                    value_at_view(&seen.mixed),
-                    value_at_view(&seen.adapted),
+                    value_at_view(&result.mixed),
+                    value_at_view(&result.adapted),
                     today.and_then(|today| value_at_view(&today.views)),
                 ]);
-                row.extend(seen.random.iter().map(|views| value_at_view(views)));
+                row.extend(result.random.iter().map(|views| value_at_view(views)));
             }
             if metric == MAP {
-                row.extend(seen.precision.iter().copied().map(Some));
-                row.extend(seen.imagined.iter().flatten().flatten().copied().map(Some));
+                row.extend(result.precision.iter().copied().map(Some));
+                row.extend(result.imagined.iter().flatten().flatten().copied().map(Some));
             }
             row
         });
@@ -399,9 +399,9 @@ impl<'a> Ground<'a> {
 fn averaged(drawn: &[Vec<Option<Vec<f64>>>]) -> Vec<Option<Vec<f64>>> {
     let views = drawn.first().map_or(0, Vec::len);
     let of_view = |view: usize| {
-        let known: Vec<&Vec<f64>> = drawn.iter().filter_map(|views| views[view].as_ref()).collect();
-        let mean = |slot: usize| known.iter().map(|values| values[slot]).sum::<f64>() / known.len() as f64;
-        known.first().map(|values| (0..values.len()).map(mean).collect())
+        let known_values: Vec<&Vec<f64>> = drawn.iter().filter_map(|views| views[view].as_ref()).collect();
+        let mean = |slot: usize| known_values.iter().map(|values| values[slot]).sum::<f64>() / known_values.len() as f64;
+        known_values.first().map(|values| (0..values.len()).map(mean).collect())
     };
     (0..views).map(of_view).collect()
 }
@@ -501,23 +501,23 @@ mod tests {
         let order = world.order();
         let truth = world.truth(&order);
         // The sample is in another order than the gallery.
-        let made = world.forecast(&world.sample(240, 1), Some(&order));
+        let gallery_forecast = world.forecast(&world.sample(240, 1), Some(&order));
         let cuts = grid_cuts(240, POINTS);
         for metric in [TOP1, MAP] {
-            let (line, seen) = (&truth.lines[metric], &made.metrics[metric]);
+            let (line, metric_forecast) = (&truth.lines[metric], &gallery_forecast.metrics[metric]);
             for (place, &cut) in cuts.iter().enumerate() {
                 // The end of average precision is extrapolated, and the line goes over into it.
-                if metric == MAP && made.shares[place] > 0.75 {
+                if metric == MAP && gallery_forecast.shares[place] > 0.75 {
                     continue;
                 }
-                let at = seen.at[place];
+                let at = metric_forecast.at[place];
                 assert!((at.estimate - line.values()[cut]).abs() < 1e-6, "{metric} {place} {at:?}");
                 assert!((at.high - at.low).abs() < 1e-6, "nothing is left to sample: {at:?}");
             }
             let today = truth.do_nothing.as_ref().unwrap().evaluation.values[metric];
-            assert_eq!(seen.do_nothing, Some(Interval { estimate: today, low: today, high: today }));
+            assert_eq!(metric_forecast.do_nothing, Some(Interval { estimate: today, low: today, high: today }));
         }
-        assert_eq!(made.queries, truth.queries);
+        assert_eq!(gallery_forecast.queries, truth.queries);
     }
 
     #[test]
@@ -530,11 +530,11 @@ mod tests {
         for seed in 0..6 {
             let held_out = world.sample(200, seed);
             let ordered = (seed % 2 == 0).then_some(&order[..]);
-            let made = world.forecast(&held_out, ordered);
+            let gallery_forecast = world.forecast(&held_out, ordered);
             for metric in [TOP1, MAP] {
                 for place in [0, 5, 10, 15, 20] {
                     let (at, truth) =
-                        (made.metrics[metric].at[place], truth.lines[metric].values()[cuts[place]]);
+                        (gallery_forecast.metrics[metric].at[place], truth.lines[metric].values()[cuts[place]]);
                     all += 1;
                     inside += usize::from(at.low <= truth && truth <= at.high);
                     assert!((at.estimate - truth).abs() < 15.0, "{metric} {place} {at:?} {truth}");
@@ -549,7 +549,7 @@ mod tests {
                 labels: held_out.iter().map(|&item| world.labels[item]).collect(),
             };
             let places: Vec<usize> = (0..200).collect();
-            let map = made.metrics[MAP].at[0].estimate;
+            let map = gallery_forecast.metrics[MAP].at[0].estimate;
             let alone = alone.truth(&places).lines[MAP].start();
             off += (map - switch) / 6.0;
             off_alone += (alone - switch) / 6.0;
@@ -567,9 +567,9 @@ mod tests {
         let cuts = grid_cuts(4000, POINTS);
         let (mut inside, mut off) = (0, [0.0; 3]);
         for seed in 0..4 {
-            let made = world.forecast(&world.sample(140, seed), (seed % 2 == 0).then_some(&order[..]));
+            let gallery_forecast = world.forecast(&world.sample(140, seed), (seed % 2 == 0).then_some(&order[..]));
             for (off, place) in off.iter_mut().zip([10, 15, 20]) {
-                let (at, truth) = (made.metrics[MAP].at[place], truth.lines[MAP].values()[cuts[place]]);
+                let (at, truth) = (gallery_forecast.metrics[MAP].at[place], truth.lines[MAP].values()[cuts[place]]);
                 *off += (at.estimate - truth) / 4.0;
                 inside += usize::from(at.low <= truth && truth <= at.high);
             }
@@ -580,9 +580,9 @@ mod tests {
     #[test]
     fn separate_queries_and_judgements_are_asked_in_the_whole_gallery() {
         let world = World::new(300, 10, 9);
-        let asked: Vec<usize> = (0..40).collect();
-        let (new, old) = (world.new.select(&asked), world.old.select(&asked));
-        let judged: Vec<Vec<(usize, f64)>> = asked
+        let asked_items: Vec<usize> = (0..40).collect();
+        let (new, old) = (world.new.select(&asked_items), world.old.select(&asked_items));
+        let judged: Vec<Vec<(usize, f64)>> = asked_items
             .iter()
             .map(|&query| {
                 (40..300).filter(|&item| world.labels[item] == world.labels[query]).collect::<Vec<_>>()
@@ -595,7 +595,7 @@ mod tests {
         let input = world.input(&held_out, &native, Relevance::Judgements(&qrels));
         let queries = Some(ForecastQueries { new: &new, old: Some(&old) });
         let input = ForecastInput { queries, ..input };
-        let made = forecast(&input, 10, &Progress::default()).unwrap();
+        let gallery_forecast = forecast(&input, 10, &Progress::default()).unwrap();
         let metric = Metric::ndcg_at(10);
         let options = CurveOptions { metrics: vec![metric], ..CurveOptions::default() };
         let values_of_gallery = |gallery: &Matrix, queries: &Matrix| {
@@ -606,14 +606,14 @@ mod tests {
         };
         let (today, switch) = (values_of_gallery(&world.old, &old), values_of_gallery(&world.adapted, &new));
         for metric in [metric, MAP, TOP1] {
-            let made = &made.metrics[metric];
-            assert!((made.do_nothing.unwrap().estimate - today[metric]).abs() < 1e-9);
-            assert!((made.at[0].estimate - switch[metric]).abs() < 1e-9, "{metric}");
+            let metric_forecast = &gallery_forecast.metrics[metric];
+            assert!((metric_forecast.do_nothing.unwrap().estimate - today[metric]).abs() < 1e-9);
+            assert!((metric_forecast.at[0].estimate - switch[metric]).abs() < 1e-9, "{metric}");
         }
         // Without the old model's queries there is no value of doing nothing; the rest is there.
         let queries = Some(ForecastQueries { new: &new, old: None });
-        let made = forecast(&ForecastInput { queries, ..input }, 10, &Progress::default()).unwrap();
-        assert_eq!(made.metrics[metric].do_nothing, None);
+        let gallery_forecast = forecast(&ForecastInput { queries, ..input }, 10, &Progress::default()).unwrap();
+        assert_eq!(gallery_forecast.metrics[metric].do_nothing, None);
         let none = ForecastInput { queries: None, ..input };
         assert!(forecast(&none, 10, &Progress::default()).unwrap_err().to_string().contains("queries"));
     }
@@ -633,13 +633,13 @@ mod tests {
             let held_out = world.sample(240, seed);
             let native = world.new.select(&held_out);
             let input = ForecastInput { handicap: 0.0, ..world.input(&held_out, &native, relevance) };
-            let made = forecast(&input, 10, &Progress::default()).unwrap();
-            let switch = made.metrics[metric].at[0];
+            let gallery_forecast = forecast(&input, 10, &Progress::default()).unwrap();
+            let switch = gallery_forecast.metrics[metric].at[0];
             off += (switch.estimate - truth) / 3.0;
             assert!(switch.low <= switch.estimate && switch.estimate <= switch.high);
-            let end = made.metrics[metric].at[POINTS - 1];
-            assert_eq!((made.speaks_of, end.estimate, end.low), (1200, 100.0, 100.0));
-            let middle = made.metrics[metric].at[POINTS / 2];
+            let end = gallery_forecast.metrics[metric].at[POINTS - 1];
+            assert_eq!((gallery_forecast.speaks_of, end.estimate, end.low), (1200, 100.0, 100.0));
+            let middle = gallery_forecast.metrics[metric].at[POINTS / 2];
             assert!((middle.estimate - line[600]).abs() < 8.0, "{middle:?} {}", line[600]);
             let adapted = world.adapted.select(&held_out);
             let places: Vec<usize> = (0..240).collect();
@@ -649,15 +649,15 @@ mod tests {
         }
         assert!(off.abs() < 4.0 && off_alone > 2.0 * off.abs(), "{off} {off_alone}");
         // Few items give a wide range, which holds the truth of the gallery as it is.
-        for (known, width) in [(30, 50.0), (100, 20.0)] {
-            let held_out = world.sample(known, 0);
+        for (known_items, width) in [(30, 50.0), (100, 20.0)] {
+            let held_out = world.sample(known_items, 0);
             let native = world.new.select(&held_out);
-            let made =
+            let gallery_forecast =
                 forecast(&world.input(&held_out, &native, relevance), 10, &Progress::default()).unwrap();
-            let switch = made.metrics[metric].at[0];
-            assert_eq!((made.items, made.speaks_of), (1200, 1200));
-            assert!(switch.low <= truth && truth <= switch.high, "{known} {truth} {switch:?}");
-            assert!(switch.high - switch.low > width, "{known} {switch:?}");
+            let switch = gallery_forecast.metrics[metric].at[0];
+            assert_eq!((gallery_forecast.items, gallery_forecast.speaks_of), (1200, 1200));
+            assert!(switch.low <= truth && truth <= switch.high, "{known_items} {truth} {switch:?}");
+            assert!(switch.high - switch.low > width, "{known_items} {switch:?}");
         }
     }
 

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 pub(super) struct Right<'a> {
     relevance: Relevance<'a>,
     /// Item that each query is; `None` for separate queries.
-    own: Option<&'a [usize]>,
+    own_items: Option<&'a [usize]>,
     queries: usize,
 }
 
@@ -16,14 +16,14 @@ impl<'a> Right<'a> {
     pub(super) fn new(input: &ForecastInput<'a>) -> Self {
         Self {
             relevance: input.relevance,
-            own: input.queries.is_none().then_some(input.held_out),
+            own_items: input.queries.is_none().then_some(input.held_out),
             queries: input.queries.map_or(input.held_out.len(), |queries| queries.new.rows()),
         }
     }
 
     /// Item that a query is; `None` for a separate query.
     pub(super) fn own(&self, query: usize) -> Option<usize> {
-        self.own.map(|own| own[query])
+        self.own_items.map(|items| items[query])
     }
 
     /// Gain of an item for a query: above 0 for a right answer, below 0 for an item that is in no ranking.
@@ -53,9 +53,9 @@ impl<'a> Right<'a> {
 
     fn label(&self, query: usize) -> Option<i64> {
         match self.relevance {
-            Relevance::Labels { gallery, queries } => match (queries, self.own) {
+            Relevance::Labels { gallery, queries } => match (queries, self.own_items) {
                 (Some(labels), _) => labels.get(query).copied(),
-                (None, Some(own)) => Some(gallery[own[query]]),
+                (None, Some(own_items)) => Some(gallery[own_items[query]]),
                 (None, None) => None,
             },
             Relevance::Judgements(_) | Relevance::Nearest(_) => None,

@@ -92,7 +92,7 @@ impl Views {
 /// Items in the order in which views take them.
 struct Shuffled {
     held_out: Vec<usize>,
-    others: Vec<usize>,
+    not_held_out: Vec<usize>,
     /// Row of every item among the natives, or [`ADAPTED`].
     row_of: Vec<u32>,
 }
@@ -110,14 +110,14 @@ impl Shuffled {
             row_of[item] = row;
         }
         let held_out = shuffled(input.held_out.to_vec());
-        let others = shuffled((0..items).filter(|&item| row_of[item] == ADAPTED).collect());
-        Self { held_out, others, row_of }
+        let not_held_out = shuffled((0..items).filter(|&item| row_of[item] == ADAPTED).collect());
+        Self { held_out, not_held_out, row_of }
     }
 
     /// Makes the view of every cut. `like` limits the natives to as many as the views there have, and says
     /// which drawing it is. Without an order the natives are drawn at random.
     fn views(&self, cuts: &[usize], order: Option<&[usize]>, like: Option<(&[View], usize)>) -> Vec<View> {
-        let Self { held_out, others, row_of } = self;
+        let Self { held_out, not_held_out, row_of } = self;
         let items = row_of.len();
         let place = order.map(|order| {
             let mut place = vec![0; items];
@@ -153,13 +153,13 @@ impl Shuffled {
                 let size = ((natives.len() as f64 * items as f64 / cut as f64).round() as usize).min(items);
                 // In an order, an item that is native by now does not stand in the gallery adapted.
                 let filled = size.saturating_sub(natives.len());
-                let others = others.iter().copied();
-                let rest: Vec<usize> = match &place {
-                    Some(_) => others.chain(drawn()).filter(|&item| !is_first(item)).take(filled).collect(),
-                    None => others.chain(drawn().skip(most)).take(filled).collect(),
+                let not_held_out = not_held_out.iter().copied();
+                let filling: Vec<usize> = match &place {
+                    Some(_) => not_held_out.chain(drawn()).filter(|&item| !is_first(item)).take(filled).collect(),
+                    None => not_held_out.chain(drawn().skip(most)).take(filled).collect(),
                 };
                 let columns = natives.iter().map(|&item| native(item));
-                View { columns: columns.chain(rest.into_iter().map(adapted)).collect() }
+                View { columns: columns.chain(filling.into_iter().map(adapted)).collect() }
             })
             .collect()
     }
@@ -186,8 +186,8 @@ impl Row {
         self.items.clear();
         self.positives.clear();
         self.ignored.clear();
-        let own = right.own(query).map(|item| item as u32);
-        for (item, distance) in columns.filter(|&(item, _)| Some(item) != own) {
+        let own_item = right.own(query).map(|item| item as u32);
+        for (item, distance) in columns.filter(|&(item, _)| Some(item) != own_item) {
             let time = self.items.len() as u32;
             self.items.push(item);
             self.distances.push(distance);

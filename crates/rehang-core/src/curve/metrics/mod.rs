@@ -209,18 +209,18 @@ impl FromStr for Metric {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let asked =
+        let asked_depth =
             text.rsplit_once('@').and_then(|(_, depth)| depth.parse().ok()).filter(|&depth| depth > 0);
         let all = REGISTRY.into_iter().flat_map(|definition| {
             let depths = match definition.depth {
                 Depth::All => vec![0],
                 Depth::Fixed(depths) => depths.to_vec(),
-                Depth::Asked => asked.into_iter().collect(),
+                Depth::Asked => asked_depth.into_iter().collect(),
             };
             depths.into_iter().map(move |depth| Self { definition, depth })
         });
-        let known = "top1, top5, map, map@K, precision@K, ndcg@K, recall@K, mrr@K or agreement@K";
-        all.into_iter().find(|metric| metric.id() == text).ok_or_else(|| Error::option("metric", text, known))
+        let known_names = "top1, top5, map, map@K, precision@K, ndcg@K, recall@K, mrr@K or agreement@K";
+        all.into_iter().find(|metric| metric.id() == text).ok_or_else(|| Error::option("metric", text, known_names))
     }
 }
 

@@ -28,8 +28,8 @@ const TURN_REST: Duration = Duration::from_secs(1);
 const KEPT_FOR_MS: u64 = 30 * DAY_MS;
 
 impl Batches {
-    pub(super) fn path(&self, own: &str) -> PathBuf {
-        self.folder.join(format!("{own}.json"))
+    pub(super) fn path(&self, own_name: &str) -> PathBuf {
+        self.folder.join(format!("{own_name}.json"))
     }
 
     /// Opens a lock of the journal, whose folder is made where there is none.
@@ -56,27 +56,27 @@ impl Batches {
 
     /// Changes what the journal says of a batch, and takes in what other processes have written there. Gives
     /// what it said before; `None` where one of them has removed the batch.
-    pub(super) fn change(&self, own: &str, change: impl FnOnce(&mut Sent)) -> Result<Option<Sent>> {
+    pub(super) fn change(&self, own_name: &str, change: impl FnOnce(&mut Sent)) -> Result<Option<Sent>> {
         let _held = self.hold()?;
-        let path = self.path(own);
+        let path = self.path(own_name);
         let Some(before) = read_sent(&path)? else { return Ok(None) };
         let mut sent = before.clone();
         change(&mut sent);
         if sent != before {
             AtomicFile::write(path, json!(sent).to_string())?;
         }
-        if let Some(batch) = lock(&self.state).batches.get_mut(own) {
+        if let Some(batch) = lock(&self.state).batches.get_mut(own_name) {
             batch.sent = Sent { texts: mem::take(&mut batch.sent.texts), ..sent };
         }
         Ok(Some(before))
     }
 
     /// Remembers the service's name for a batch.
-    pub(super) fn note_created(&self, own: &str, batch: &str) -> Result<()> {
-        if let Some(known) = lock(&self.state).batches.get_mut(own) {
-            known.sent.batch = Some(batch.into());
+    pub(super) fn note_created(&self, own_name: &str, batch: &str) -> Result<()> {
+        if let Some(known_batch) = lock(&self.state).batches.get_mut(own_name) {
+            known_batch.sent.batch = Some(batch.into());
         }
-        self.change(own, |sent| sent.batch = Some(batch.into())).map(drop)
+        self.change(own_name, |sent| sent.batch = Some(batch.into())).map(drop)
     }
 
     /// Reads the batches of this encoder that the journal has, the earliest first, without those of which
@@ -84,14 +84,14 @@ impl Batches {
     fn kept(&self) -> Result<Vec<Sent>> {
         let entries =
             fs_err::read_dir(&self.folder).map_err(|error| Error::io("read", &self.folder, &error))?;
-        let mut kept = Vec::new();
+        let mut sent_batches = Vec::new();
         for entry in entries {
             let path = entry.map_err(|error| Error::io("read", &self.folder, &error))?.path();
             if path.extension().is_none_or(|extension| extension != "json") {
                 continue;
             }
-            let own = path.file_stem().and_then(|own| own.to_str()).unwrap_or_default();
-            if lock(&self.state).batches.get(own).is_some_and(|batch| batch.sent.batch.is_some()) {
+            let own_name = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+            if lock(&self.state).batches.get(own_name).is_some_and(|batch| batch.sent.batch.is_some()) {
                 continue;
             }
             let Some(sent) = read_sent(&path)?.filter(|sent| sent.encoder == self.encoder) else { continue };
@@ -101,10 +101,10 @@ impl Batches {
                 drop(fs_err::remove_file(&path));
                 continue;
             }
-            kept.push(sent);
+            sent_batches.push(sent);
         }
-        kept.sort_by_key(|sent| sent.at_ms);
-        Ok(kept)
+        sent_batches.sort_by_key(|sent| sent.at_ms);
+        Ok(sent_batches)
     }
 }
 
@@ -122,9 +122,9 @@ impl Http {
     /// Reads the journal, and the batches of the service's list that are not in it. Other processes may have
     /// sent something since the last time.
     pub(super) fn read_journal(&self, batches: &Batches) -> Result<()> {
-        let kept = batches.kept()?;
+        let sent_batches = batches.kept()?;
         let is_first = !mem::replace(&mut lock(&batches.state).is_read, true);
-        for sent in kept {
+        for sent in sent_batches {
             if let Some(batch) = lock(&batches.state).batches.get_mut(sent.own.as_str()) {
                 batch.sent = Sent { texts: mem::take(&mut batch.sent.texts), ..sent };
                 continue;
@@ -137,22 +137,25 @@ impl Http {
             }
             lock(&batches.state).add(sent, Stage::Others, counted);
         }
-        for there in self.list(rehang_clock::unix_ms().saturating_sub(KEPT_FOR_MS))?.0 {
-            let Some(own) = there.mark(OWN).filter(|_| there.mark(OF) == Some(&batches.encoder)) else {
+        for service_batch in self.list(rehang_clock::unix_ms().saturating_sub(KEPT_FOR_MS))?.0 {
+            let Some(own_name) =
+                service_batch.mark(OWN).filter(|_| service_batch.mark(OF) == Some(&batches.encoder))
+            else {
                 continue;
             };
-            let known = lock(&batches.state).batches.get(own).map(|batch| batch.sent.batch.is_some());
-            if let Some(is_named) = known {
+            let is_named = lock(&batches.state).batches.get(own_name).map(|batch| batch.sent.batch.is_some());
+            if let Some(is_named) = is_named {
                 if !is_named {
-                    batches.note_created(own, &there.id)?;
+                    batches.note_created(own_name, &service_batch.id)?;
                 }
                 continue;
             }
-            let is_old = there.created_ms().is_some_and(|at| at + KEPT_FOR_MS < rehang_clock::unix_ms());
+            let is_old =
+                service_batch.created_ms().is_some_and(|at| at + KEPT_FOR_MS < rehang_clock::unix_ms());
             // The batch's name becomes that of a file.
-            let is_name = own.len() <= 64 && own.bytes().all(|byte| byte.is_ascii_alphanumeric());
-            let is_wanted = !is_old && is_name && there.status != "failed";
-            let Some(file) = there.input_file_id.clone().filter(|_| is_wanted) else { continue };
+            let is_name = own_name.len() <= 64 && own_name.bytes().all(|byte| byte.is_ascii_alphanumeric());
+            let is_wanted = !is_old && is_name && service_batch.status != "failed";
+            let Some(file) = service_batch.input_file_id.clone().filter(|_| is_wanted) else { continue };
             let mut texts = Vec::new();
             let is_there = self.lines_of(&file, &mut |line| {
                 let line: Value = serde_json::from_slice(line).unwrap_or_default();
@@ -163,10 +166,10 @@ impl Http {
             }
             let sent = Sent {
                 encoder: batches.encoder.clone(),
-                own: own.to_owned(),
-                batch: Some(there.id.clone()),
+                own: own_name.to_owned(),
+                batch: Some(service_batch.id.clone()),
                 file,
-                at_ms: there.created_ms().unwrap_or(0),
+                at_ms: service_batch.created_ms().unwrap_or(0),
                 tokens: 0,
                 is_told: true,
                 is_counted: true,
@@ -180,16 +183,16 @@ impl Http {
 
     /// Counts what a batch was reckoned to take, where the process that sent it may have died before the
     /// account was told.
-    pub(super) fn take_over(&self, batches: &Batches, own: &str) -> Result<()> {
+    pub(super) fn take_over(&self, batches: &Batches, own_name: &str) -> Result<()> {
         let is_anothers = || {
             let state = lock(&batches.state);
-            state.batches.get(own).is_some_and(|batch| batch.counted.is_none() && !batch.sent.is_told)
+            state.batches.get(own_name).is_some_and(|batch| batch.counted.is_none() && !batch.sent.is_told)
         };
         if !is_anothers() {
             return Ok(());
         }
-        batches.change(own, |_| {})?;
-        if let Some(batch) = lock(&batches.state).batches.get_mut(own)
+        batches.change(own_name, |_| {})?;
+        if let Some(batch) = lock(&batches.state).batches.get_mut(own_name)
             && batch.counted.is_none()
             && !batch.sent.is_told
         {
@@ -200,21 +203,21 @@ impl Http {
 
     /// Notes that the account of the budget was told what this process has used until some moment.
     pub(in crate::http) fn note_told(&self, batches: &Batches) {
-        let mut told = Vec::new();
-        for (own, batch) in &mut lock(&batches.state).batches {
+        let mut told_names = Vec::new();
+        for (own_name, batch) in &mut lock(&batches.state).batches {
             if let Some(counted) = batch.counted.as_mut().filter(|_| !batch.sent.is_told) {
                 counted.told = counted.told.saturating_add(1);
                 // The first time, the account may have been told of a moment before.
-                told.extend((counted.told > 1).then(|| own.clone()));
+                told_names.extend((counted.told > 1).then(|| own_name.clone()));
             }
         }
-        for own in told {
+        for own_name in told_names {
             // Where it cannot be written, the next process counts it once more, and stays within the budget
             // all the same.
-            let before = batches.change(&own, |sent| sent.is_told = true).ok().flatten();
+            let before = batches.change(&own_name, |sent| sent.is_told = true).ok().flatten();
             // Another process has sent it or taken it over, lives, and was first: one of the two counts it.
             if before.is_some_and(|before| before.is_told)
-                && let Some(batch) = lock(&batches.state).batches.get_mut(&own)
+                && let Some(batch) = lock(&batches.state).batches.get_mut(&own_name)
                 && let Some(counted) = batch.counted.take()
             {
                 self.unreserve(counted.items as usize, counted.tokens);
@@ -228,11 +231,11 @@ impl Http {
     }
 
     /// Forgets a batch that was not created, and puts back what was reserved for it.
-    pub(super) fn drop_sent(&self, batches: &Batches, own: &str) -> Result<()> {
+    pub(super) fn drop_sent(&self, batches: &Batches, own_name: &str) -> Result<()> {
         let batch = {
             let mut state = lock(&batches.state);
-            state.of_text.retain(|_, of| &**of != own);
-            state.batches.remove(own)
+            state.of_text.retain(|_, of| &**of != own_name);
+            state.batches.remove(own_name)
         };
         if let Some(batch) = batch {
             if let Some(counted) = batch.counted {
@@ -241,7 +244,7 @@ impl Http {
             self.delete(&batch.sent.file);
         }
         let _held = batches.hold()?;
-        let path = batches.path(own);
+        let path = batches.path(own_name);
         match fs_err::remove_file(&path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 Err(Error::io("remove", &path, &error))

@@ -116,7 +116,7 @@ pub(super) struct State {
 
 impl State {
     pub(super) fn add(&mut self, sent: Sent, stage: Stage, counted: Option<Counted>) {
-        let own: Arc<str> = sent.own.as_str().into();
+        let own_name: Arc<str> = sent.own.as_str().into();
         for id in sent.texts.iter().filter_map(|text| id_of(text)) {
             // Where two batches have a text, the later one has it because the earlier one gave nothing for
             // it. The list has the later one first.
@@ -124,10 +124,10 @@ impl State {
                 self.batches.get(other).is_some_and(|other| other.sent.at_ms >= sent.at_ms)
             };
             if !self.of_text.get(&id).is_some_and(later) {
-                self.of_text.insert(id, Arc::clone(&own));
+                self.of_text.insert(id, Arc::clone(&own_name));
             }
         }
-        self.batches.insert(own, Batch { sent, stage, counted });
+        self.batches.insert(own_name, Batch { sent, stage, counted });
     }
 }
 

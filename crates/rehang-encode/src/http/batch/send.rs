@@ -51,10 +51,10 @@ impl Call<'_> {
     /// Places of the first input of each text that no batch has.
     fn unsent(&self) -> Vec<usize> {
         let of_text = &lock(&self.batches.state).of_text;
-        let mut seen = BTreeSet::new();
+        let mut seen_ids = BTreeSet::new();
         let is_open =
             |place: &usize| self.answers[*place].is_none() && !of_text.contains_key(&self.ids[*place]);
-        (0..self.ids.len()).filter(is_open).filter(|place| seen.insert(self.ids[*place])).collect()
+        (0..self.ids.len()).filter(is_open).filter(|place| seen_ids.insert(self.ids[*place])).collect()
     }
 
     /// Embeds a few texts directly.
@@ -80,12 +80,12 @@ impl Call<'_> {
         if http.rider.known().is_none() {
             http.expect_served()?;
         }
-        let mut rest = unsent;
-        while !rest.is_empty() {
+        let mut places_left = unsent;
+        while !places_left.is_empty() {
             http.expect_not_stopped()?;
             let most = batches.most.load(Ordering::Relaxed);
             let mut bytes = 0;
-            let lines: Vec<Vec<u8>> = rest
+            let lines: Vec<Vec<u8>> = places_left
                 .iter()
                 .take(most)
                 .map(|&place| http.line(batches, &self.inputs[place], self.ids[place]))
@@ -95,16 +95,16 @@ impl Call<'_> {
                     is_first || bytes <= FILE_BYTES_MAX
                 })
                 .collect();
-            let wanted: Vec<Input<'_>> =
-                rest[..lines.len()].iter().map(|&place| self.inputs[place]).collect();
-            let (within, tokens) = http.reserve_for_batch(&wanted)?;
-            let texts = rest[..within].iter().map(|&place| self.ids[place]);
+            let batch_inputs: Vec<Input<'_>> =
+                places_left[..lines.len()].iter().map(|&place| self.inputs[place]).collect();
+            let (within, tokens) = http.reserve_for_batch(&batch_inputs)?;
+            let texts = places_left[..within].iter().map(|&place| self.ids[place]);
             http.send_file(batches, &lines[..within].concat(), texts.collect(), tokens)?;
             // A queue that was too short for one batch is too short for several.
             if within < lines.len() || most < http.config.batch_api_items {
                 return Ok(());
             }
-            rest = &rest[within..];
+            places_left = &places_left[within..];
         }
         Ok(())
     }
@@ -114,9 +114,9 @@ impl Http {
     /// Reserves the budget for a batch as [`Self::reserve`] does, with room for the texts by which it is
     /// compared.
     fn reserve_for_batch(&self, inputs: &[Input<'_>]) -> Result<(usize, u64)> {
-        let known = self.rider.known();
-        let known = known.as_ref().map(|known| known.input());
-        let beside = inputs.iter().take(WITNESSES).copied().chain(known);
+        let known_item = self.rider.known();
+        let known_input = known_item.as_ref().map(|known_item| known_item.input());
+        let beside = inputs.iter().take(WITNESSES).copied().chain(known_input);
         let all: Vec<Input<'_>> = inputs.iter().copied().chain(beside).collect();
         let more = all.len() - inputs.len();
         let (count, tokens) = self.reserve(&all)?;
@@ -178,21 +178,30 @@ impl Http {
         let file = self.upload(file).inspect_err(|_| self.unreserve(texts.len(), tokens))?;
         let at_ms = rehang_clock::unix_ms();
         let number = batches.sent.fetch_add(1, Ordering::Relaxed);
-        let own = Fingerprint::new("own").with(&(&file, at_ms, std::process::id(), number)).text();
+        let own_name = Fingerprint::new("own").with(&(&file, at_ms, std::process::id(), number)).text();
         let texts = texts.into_iter().map(name_of).collect();
         let encoder = batches.encoder.clone();
-        let sent =
-            Sent { encoder, own, batch: None, file, at_ms, tokens, is_told: false, is_counted: false, texts };
+        let sent = Sent {
+            encoder,
+            own: own_name,
+            batch: None,
+            file,
+            at_ms,
+            tokens,
+            is_told: false,
+            is_counted: false,
+            texts,
+        };
         lock(&batches.state).add(sent.clone(), Stage::Asked, Some(sent.counted()));
-        let said = batches.keep(&sent).and_then(|()| self.create(batches, &sent));
+        let reply = batches.keep(&sent).and_then(|()| self.create(batches, &sent));
         if let Some(batch) = lock(&batches.state).batches.get_mut(sent.own.as_str()) {
             batch.stage = Stage::Own;
         }
-        let refused = match said.or_else(|error| self.drop_sent(batches, &sent.own).and(Err(error)))? {
+        let refused = match reply.or_else(|error| self.drop_sent(batches, &sent.own).and(Err(error)))? {
             Reply::Good(mut response) => {
                 // Where the answer is broken, the list says the batch's name.
-                let there: serde_json::Result<ServiceBatch> = json_of(&mut response);
-                return there.map_or(Ok(()), |there| batches.note_created(&sent.own, &there.id));
+                let service_batch: serde_json::Result<ServiceBatch> = json_of(&mut response);
+                return service_batch.map_or(Ok(()), |batch| batches.note_created(&sent.own, &batch.id));
             }
             Reply::Refused(_, reason) if reason.contains("request_params") => {
                 if !batches.is_voyage.swap(true, Ordering::Relaxed) {
@@ -224,12 +233,12 @@ impl Http {
         body.extend_from_slice(lines);
         body.extend_from_slice(format!("\r\n--{BOUNDARY}--\r\n").as_bytes());
         let kind = format!("multipart/form-data; boundary={BOUNDARY}");
-        let said = self.insist_at("/files", Some((&kind, &body)), &mut |response| read(response).ok())?;
-        let said = said.ok_or_else(|| {
+        let answer = self.insist_at("/files", Some((&kind, &body)), &mut |response| read(response).ok())?;
+        let answer = answer.ok_or_else(|| {
             let place = format!("{} (there is no /files)", self.shown_url);
             Error::not_found("batch API", &self.config.model, place)
         })?;
-        let uploaded: Uploaded = serde_json::from_slice(&said)
+        let uploaded: Uploaded = serde_json::from_slice(&answer)
             .map_err(|error| self.unavailable(format!("it took a file and gave no id ({error})")))?;
         Ok(uploaded.id)
     }
@@ -254,8 +263,8 @@ impl Http {
 
     /// Looks for the service's name for a batch that it was asked for without an answer; `None` where it was
     /// not created.
-    pub(super) fn find_created(&self, batches: &Batches, own: &str) -> Result<Option<String>> {
-        let sent = lock(&batches.state).batches.get(own).map(|batch| batch.sent.clone());
+    pub(super) fn find_created(&self, batches: &Batches, own_name: &str) -> Result<Option<String>> {
+        let sent = lock(&batches.state).batches.get(own_name).map(|batch| batch.sent.clone());
         let Some(sent) = sent else { return Ok(None) };
         for tries in 0..=LISTED_TRIES {
             if tries == LISTED_TRIES {
@@ -265,17 +274,17 @@ impl Http {
                 self.wait_until(self.clock.now() + LISTED_RESTS)?;
             }
             let (list, is_whole) = self.list(sent.at_ms.saturating_sub(DAY_MS))?;
-            let found = list.into_iter().find(|there| {
-                there.mark(OWN) == Some(own) || there.input_file_id.as_ref() == Some(&sent.file)
+            let created = list.into_iter().find(|batch| {
+                batch.mark(OWN) == Some(own_name) || batch.input_file_id.as_ref() == Some(&sent.file)
             });
-            if let Some(there) = found {
-                batches.note_created(own, &there.id)?;
-                return Ok(Some(there.id));
+            if let Some(batch) = created {
+                batches.note_created(own_name, &batch.id)?;
+                return Ok(Some(batch.id));
             }
             if !is_whole {
                 let detail = format!(
                     "the service has no list that says whether it was created; look there, and remove {} to send its texts again",
-                    batches.path(own).display()
+                    batches.path(own_name).display()
                 );
                 return Err(Error::conflict("a batch was asked for, and no answer came", detail));
             }

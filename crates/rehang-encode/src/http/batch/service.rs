@@ -93,10 +93,10 @@ impl Http {
         let (mut all, mut after) = (Vec::new(), String::new());
         for _ in 0..PAGES_MAX {
             let path = format!("/batches?limit={PAGE}{after}");
-            let Some(said) = self.insist_at(&path, None, &mut |response| read(response).ok())? else {
+            let Some(bytes) = self.insist_at(&path, None, &mut |response| read(response).ok())? else {
                 return Ok((all, false));
             };
-            let page: Page = serde_json::from_slice(&said).map_err(|error| {
+            let page: Page = serde_json::from_slice(&bytes).map_err(|error| {
                 self.unavailable(format!("its list of batches has another form ({error})"))
             })?;
             let last = page.data.last();
@@ -144,7 +144,7 @@ impl Http {
         loop {
             let reason = match self.ask_until_heard(method, path, body)? {
                 Reply::Good(mut response) => match take(&mut response) {
-                    Some(said) => return Ok(Some(said)),
+                    Some(bytes) => return Ok(Some(bytes)),
                     None => "its answer broke off".into(),
                 },
                 Reply::Refused(404 | 405 | 410 | 501, _) => return Ok(None),
@@ -174,7 +174,7 @@ impl Http {
                     failures += 1;
                     self.rest(path, &reason, failures)?;
                 }
-                said => return Ok(said),
+                reply => return Ok(reply),
             }
         }
     }
@@ -228,11 +228,11 @@ impl Http {
         if status == 200 || status == 201 {
             return Ok(Reply::Good(response));
         }
-        let said = read(&mut response).unwrap_or_default();
-        let reason = self.reason(status, &said)?;
+        let refusal = read(&mut response).unwrap_or_default();
+        let reason = self.reason(status, &refusal)?;
         Ok(match status {
             429 => {
-                let wait = wait_asked(response.headers()).or_else(|| answer::wait_in(&said));
+                let wait = wait_asked(response.headers()).or_else(|| answer::wait_in(&refusal));
                 Reply::Limited(with_wait(reason, wait), wait)
             }
             408 | 409 | 425 | 500 | 502..=599 => Reply::Unclear(reason),

@@ -94,7 +94,9 @@ fn texts_go_in_a_file_and_come_back_whatever_their_order() {
     assert_eq!(http.spent(), Spent { items: 30 + 6, tokens: 30 * 3 + 4 * 3 + 12, money: 0.0 });
     assert_eq!(clock.waits(), [Duration::from_mins(1); 3]);
     assert_eq!((http.bulk_max(), http.awaits()), (Some(10_000), None));
-    assert!(desk.stub.seen().iter().all(|seen| seen.authorization.as_deref() == Some("Bearer sk-secret")));
+    assert!(
+        desk.stub.seen().iter().all(|request| request.authorization.as_deref() == Some("Bearer sk-secret"))
+    );
 }
 
 /// A few texts are not worth a day, and a comparison never is.
@@ -276,8 +278,8 @@ fn what_expires_is_sent_again() {
     assert_eq!(answers[..20], right(&texts)[..20]);
     assert!(answers[20..].iter().all(|answer| matches!(answer, Err(ItemFailure::Untried(_)))));
     assert_eq!(http.spent().items, 20 + 6, "what was not embedded is not counted");
-    let said = embed(&http, &texts[20..]).unwrap_err();
-    assert!(said.is_retryable() && said.to_string().contains("batch batch_1 is expired"), "{said}");
+    let error = embed(&http, &texts[20..]).unwrap_err();
+    assert!(error.is_retryable() && error.to_string().contains("batch batch_1 is expired"), "{error}");
     let http = open(&desk, &journal);
     assert_eq!(embed(&http, &texts[20..]).unwrap(), right(&texts[20..]));
     assert_eq!(embed(&open(&desk, &journal), &texts[..20]).unwrap(), right(&texts[..20]));
@@ -308,11 +310,11 @@ fn what_expired_does_not_come_back_from_the_list() {
 
 #[test]
 fn a_batch_that_fails_or_is_cancelled_says_why() {
-    let said = |code: &str, message: &str, line: Value| json!({"object": "list", "data": [{"code": code, "message": message, "line": line}]});
+    let batch_error = |code: &str, message: &str, line: Value| json!({"object": "list", "data": [{"code": code, "message": message, "line": line}]});
     let failed = |said| Over { status: "failed", output: vec![], errors: vec![], said };
     let texts = texts(20);
     // A line that is named is to blame, and the others are sent again.
-    let blame = said("invalid_line", "no such text", json!(3));
+    let blame = batch_error("invalid_line", "no such text", json!(3));
     let desk = Desk::start(
         model,
         move |number, lines| if number == 0 { failed(blame.clone()) } else { completed(lines, model) },
@@ -328,8 +330,9 @@ fn a_batch_that_fails_or_is_cancelled_says_why() {
     assert_eq!(answers.iter().filter(untried).count(), 19);
     assert_eq!(embed(&http, &texts[3..]).unwrap(), right(&texts[3..]));
     // Where no line is named, none is to blame.
-    let desk =
-        Desk::start(model, move |_, _| failed(said("model_not_found", "there is no model m", Value::Null)));
+    let desk = Desk::start(model, move |_, _| {
+        failed(batch_error("model_not_found", "there is no model m", Value::Null))
+    });
     let error = embed(&open(&desk, &journal), &texts).unwrap_err();
     assert!(error.is_retryable() && error.to_string().contains("is failed: there is no model m"), "{error}");
     // A batch that somebody cancelled is not sent again by this process.
@@ -357,20 +360,20 @@ fn a_queue_that_is_too_short_is_sent_smaller_batches() {
     });
     let journal = tempfile::tempdir().unwrap();
     let http = open(&desk, &journal);
-    let (all, mut rest) = (texts(100), texts(100));
+    let (all, mut texts_left) = (texts(100), texts(100));
     for _ in 0..9 {
-        let answers = embed(&http, &rest).unwrap();
-        rest = rest
+        let answers = embed(&http, &texts_left).unwrap();
+        texts_left = texts_left
             .into_iter()
             .zip(answers)
             .filter(|(_, answer)| answer.is_err())
             .map(|(text, _)| text)
             .collect();
-        if rest.is_empty() {
+        if texts_left.is_empty() {
             break;
         }
     }
-    assert_eq!(rest, Vec::<String>::new());
+    assert_eq!(texts_left, Vec::<String>::new());
     let sizes: Vec<u64> = desk
         .books()
         .batches
@@ -437,24 +440,24 @@ fn a_budget_is_what_is_sent() {
     let all = texts(100);
     let http = open();
     let answers = embed(&http, &all).unwrap();
-    let there = answers.iter().filter(|answer| answer.is_ok()).count();
-    assert_eq!((there, http.spent().items), (50 - 1 - 5, 50));
-    assert!(embed(&http, &all[there..]).unwrap_err().is_budget_spent());
+    let answer_count = answers.iter().filter(|answer| answer.is_ok()).count();
+    assert_eq!((answer_count, http.spent().items), (50 - 1 - 5, 50));
+    assert!(embed(&http, &all[answer_count..]).unwrap_err().is_budget_spent());
     assert_eq!(desk.books().sent.len() + desk.direct().len(), 50);
     // The next process takes what is there, and has nothing left for more: not where the account was told of
     // the batch, and not where the first process died before.
     let beside = Spent { items: 6, ..Spent::default() };
     let died = open();
     died.note_others(beside);
-    assert_eq!(embed(&died, &all[..there]).unwrap(), right(&all[..there]));
+    assert_eq!(embed(&died, &all[..answer_count]).unwrap(), right(&all[..answer_count]));
     assert_eq!(died.spent().items, 44);
     for _ in 0..2 {
         died.note_others(beside);
     }
     let next = open();
     next.note_others(http.spent());
-    assert_eq!(embed(&next, &all[..there]).unwrap(), right(&all[..there]));
-    assert!(embed(&next, &all).unwrap()[there..].iter().all(Result::is_err));
+    assert_eq!(embed(&next, &all[..answer_count]).unwrap(), right(&all[..answer_count]));
+    assert!(embed(&next, &all).unwrap()[answer_count..].iter().all(Result::is_err));
     assert_eq!(desk.books().sent.len() + desk.direct().len(), 50);
 }
 
@@ -478,8 +481,8 @@ fn an_outage_of_an_hour_ends_the_call_and_loses_nothing() {
     let (desk, journal) = (Desk::good(model), tempfile::tempdir().unwrap());
     desk.next_process(Some(Death { after: 5, is_heard: true }));
     let (http, clock) = open_at(&desk.stub.url, journal.path(), |_| {});
-    let said = embed(&http, &texts(20)).unwrap_err();
-    assert!(said.is_retryable() && said.to_string().contains("a later run waits for it"), "{said}");
+    let error = embed(&http, &texts(20)).unwrap_err();
+    assert!(error.is_retryable() && error.to_string().contains("a later run waits for it"), "{error}");
     assert!(clock.waits().len() >= 60, "{:?}", clock.waits());
     // Polls may be longer than that hour.
     let elsewhere = tempfile::tempdir().unwrap();
@@ -504,10 +507,10 @@ fn a_file_that_has_less_than_its_batch_says_is_asked_for_again() {
     assert_eq!(embed(&open(&desk, &journal), &texts(20)).unwrap(), right(&texts(20)));
     assert!(desk.books().bad_files.is_empty());
     desk.books().bad_files = vec![BadFile::Missing; 1000];
-    let said = embed(&open(&desk, &journal), &texts(20)).unwrap_err();
+    let error = embed(&open(&desk, &journal), &texts(20)).unwrap_err();
     let names = "batch batch_0 has embedded 20 texts, and its output (output-0) has 0";
-    assert!(said.is_retryable() && said.to_string().contains(names), "{said}");
-    assert!(said.to_string().contains(JOURNAL), "{said}");
+    assert!(error.is_retryable() && error.to_string().contains(names), "{error}");
+    assert!(error.to_string().contains(JOURNAL), "{error}");
     desk.books().bad_files.clear();
     assert_eq!(embed(&open(&desk, &journal), &texts(20)).unwrap(), right(&texts(20)));
     assert_eq!(desk.most_sent(), 1);
@@ -551,8 +554,8 @@ fn a_batch_that_was_created_all_the_same_is_found() {
     }
     let (desk, journal) = (Desk::good(model), tempfile::tempdir().unwrap());
     desk.books().bad_creation = Some((unwell(422), Created::Never));
-    let said = embed(&open(&desk, &journal), &texts(20)).unwrap_err();
-    assert!(said.to_string().contains("it refused a batch"), "{said}");
+    let error = embed(&open(&desk, &journal), &texts(20)).unwrap_err();
+    assert!(error.to_string().contains("it refused a batch"), "{error}");
     assert_eq!((journal_files(&journal), &desk.books().deleted[..]), (0, &["file-0".to_owned()][..]));
 }
 
@@ -591,8 +594,8 @@ fn a_batch_that_is_refused_for_its_key_or_account_ends_at_once() {
 #[test]
 fn a_batch_that_is_refused_for_a_limit_is_asked_for_again_when_the_service_says() {
     let limit = |wait: &'static str| {
-        let said = json!({"error": {"message": format!("slow down, try again in {wait}")}}).to_string();
-        Some((Reply::Status(429, vec![], said), Created::Never))
+        let body = json!({"error": {"message": format!("slow down, try again in {wait}")}}).to_string();
+        Some((Reply::Status(429, vec![], body), Created::Never))
     };
     let (desk, journal) = (Desk::good(model), tempfile::tempdir().unwrap());
     desk.books().polls = 0;
@@ -615,7 +618,7 @@ fn a_list_that_is_cut_short_does_not_say_that_nothing_was_created() {
     let page = |number: u64, at: u64| json!({"data": [{"id": format!("b{number}"), "status": "completed", "created_at": at}], "has_more": true});
     for is_old in [false, true] {
         let now = rehang_clock::unix_ms() / 1000;
-        let stub = Stub::start(move |number, seen: &Seen| match (seen.method.as_str(), seen.path.as_str()) {
+        let stub = Stub::start(move |number, request: &Seen| match (request.method.as_str(), request.path.as_str()) {
             ("POST", "/v1/files") => Reply::Body(json!({"id": "file-1"}).to_string()),
             ("GET", path) if path.starts_with("/v1/batches?") => {
                 let at = if is_old && path.contains("after") { now - 40 * 86_400 } else { now };
@@ -624,13 +627,13 @@ fn a_list_that_is_cut_short_does_not_say_that_nothing_was_created() {
             ("DELETE", _) => Reply::Body("{}".into()),
             ("POST", "/v1/batches") if number > 100 => Reply::Status(400, vec![], String::new()),
             ("POST", "/v1/batches") => Reply::Status(500, vec![], String::new()),
-            _ => Reply::Body(good(seen, |_| {})),
+            _ => Reply::Body(good(request, |_| {})),
         });
         let journal = tempfile::tempdir().unwrap();
         let (http, _) = open_at(&stub.url, journal.path(), |_| {});
         let error = embed(&http, &texts(20)).unwrap_err();
         assert_eq!(error.is_conflict(), !is_old, "{error}");
-        let lists = stub.seen().iter().filter(|seen| seen.path.starts_with("/v1/batches?")).count();
+        let lists = stub.seen().iter().filter(|request| request.path.starts_with("/v1/batches?")).count();
         assert!(is_old || lists == 2 * PAGES_MAX, "{lists}");
     }
 }
@@ -645,12 +648,12 @@ fn what_was_not_created_is_put_back_once() {
     assert_eq!((http.spent().items, journal_files(&journal)), (21, 1), "it may have been created");
     desk.next_process(None);
     let batches = http.batches.as_ref().unwrap();
-    let own: Arc<str> = lock(&batches.state).batches.keys().next().cloned().unwrap();
+    let own_name: Arc<str> = lock(&batches.state).batches.keys().next().cloned().unwrap();
     for _ in 0..2 {
-        assert_eq!(http.find_created(batches, &own).unwrap(), None);
+        assert_eq!(http.find_created(batches, &own_name).unwrap(), None);
     }
     for _ in 0..2 {
-        http.drop_sent(batches, &own).unwrap();
+        http.drop_sent(batches, &own_name).unwrap();
         assert_eq!((http.spent().items, journal_files(&journal)), (1, 0));
     }
     // An account is never less than empty, whatever else is put back too often.
@@ -696,7 +699,7 @@ fn of_two_processes_with_one_journal_one_sends_at_a_time() {
         let (desk, journal) = (Desk::good(model), tempfile::tempdir().unwrap());
         let (waits, is_waiting) = mpsc::channel();
         let (go_on, waited) = mpsc::channel();
-        let (gives, given) = mpsc::channel();
+        let (gives, outcomes) = mpsc::channel();
         let clock = Arc::new(Stepped(waits, Mutex::new(waited), ManualClock::default()));
         let second = open_with(&desk.stub.url, journal.path(), clock, |_| {});
         let begins = move || {
@@ -707,7 +710,7 @@ fn of_two_processes_with_one_journal_one_sends_at_a_time() {
         let first = open(&desk, &journal);
         assert_eq!(embed(&first, &texts(20)).unwrap(), right(&texts(20)));
         drop(go_on);
-        let (answers, second) = given.recv().unwrap();
+        let (answers, second) = outcomes.recv().unwrap();
         assert_eq!(answers.unwrap(), right(&texts(20)));
         assert_eq!((desk.most_sent(), desk.books().files.len()), (1, 2), "its file and its output");
         expect_counted_once(&desk, if is_first_told { [&first, &second] } else { [&second, &first] });
@@ -726,7 +729,7 @@ fn a_batch_that_two_processes_collect_at_once_is_counted_once() {
                 let change = |config: &mut HttpConfig| config.characters_per_token = characters_per_token;
                 Arc::new(open_at(&url, &folder, change).0)
             };
-            let (gives, given) = mpsc::channel();
+            let (gives, outcomes) = mpsc::channel();
             let first = open();
             let same = Arc::clone(&first);
             let collects = move || {
@@ -738,12 +741,12 @@ fn a_batch_that_two_processes_collect_at_once_is_counted_once() {
             };
             desk.books().meanwhile = Some(("GET /v1/files/output", Box::new(collects)));
             assert_eq!(embed(&first, &texts(20)).unwrap(), right(&texts(20)));
-            let (answers, second) = given.recv().unwrap();
+            let (answers, second) = outcomes.recv().unwrap();
             assert_eq!(answers.unwrap(), right(&texts(20)));
             expect_counted_once(&desk, if told == 0 { [&second, &first] } else { [&first, &second] });
             let batches = first.batches.as_ref().unwrap();
-            let own = lock(&batches.state).batches.keys().next().cloned().unwrap();
-            let sent = batches.change(&own, |_| {}).unwrap().unwrap();
+            let own_name = lock(&batches.state).batches.keys().next().cloned().unwrap();
+            let sent = batches.change(&own_name, |_| {}).unwrap().unwrap();
             assert_eq!((sent.is_told, sent.is_counted, sent.texts.len()), (true, true, 20));
             assert_eq!((desk.most_sent(), desk.books().batches.len()), (1, 1));
         }
@@ -755,13 +758,13 @@ fn a_batch_that_two_processes_collect_at_once_is_counted_once() {
 fn what_was_not_created_is_sent_again_by_one_of_two_processes() {
     let (desk, journal) = (Desk::good(model), tempfile::tempdir().unwrap());
     let second = open(&desk, &journal);
-    let (gives, given) = mpsc::channel();
+    let (gives, outcomes) = mpsc::channel();
     desk.books().bad_creation = Some((unwell(500), Created::Never));
     let looks = move || gives.send((embed(&second, &texts(20)), second)).unwrap();
     desk.books().meanwhile = Some(("DELETE", Box::new(looks)));
     let first = open(&desk, &journal);
     assert_eq!(embed(&first, &texts(20)).unwrap(), right(&texts(20)));
-    let (answers, second) = given.recv().unwrap();
+    let (answers, second) = outcomes.recv().unwrap();
     assert_eq!(answers.unwrap(), right(&texts(20)));
     assert_eq!((desk.most_sent(), desk.books().batches.len(), journal_files(&journal)), (1, 1, 1));
     expect_counted_once(&desk, [&first, &second]);
@@ -773,34 +776,34 @@ fn what_was_not_created_is_sent_again_by_one_of_two_processes() {
 fn a_batch_that_is_asked_for_at_this_moment_is_not_looked_for() {
     let (desk, journal) = (Desk::good(model), tempfile::tempdir().unwrap());
     let http = Arc::new(open(&desk, &journal));
-    let (gives, given) = mpsc::channel();
+    let (gives, outcomes) = mpsc::channel();
     let same = Arc::clone(&http);
     let looks = move || {
         let batches = same.batches.as_ref().unwrap();
-        let own = lock(&batches.state).batches.keys().next().cloned().unwrap();
+        let own_name = lock(&batches.state).batches.keys().next().cloned().unwrap();
         let call = Call { http: &same, batches, inputs: &[], ids: vec![], answers: &mut [] };
-        let came = call.poll(&own, &[], &mut Duration::default());
+        let came = call.poll(&own_name, &[], &mut Duration::default());
         gives.send(matches!(came, Ok(None))).unwrap();
     };
     desk.books().meanwhile = Some(("POST /v1/batches", Box::new(looks)));
     assert_eq!(embed(&http, &texts(20)).unwrap(), right(&texts(20)));
-    assert!(given.recv().unwrap());
+    assert!(outcomes.recv().unwrap());
     assert_eq!((desk.most_sent(), desk.books().deleted.len()), (1, 0));
 }
 
 /// Voyage has the parameters in the batch, and lines of nothing but texts.
 #[test]
 fn a_service_that_wants_its_parameters_in_the_batch_gets_them_there() {
-    let stub = Stub::start(|_, seen: &Seen| match (seen.method.as_str(), seen.path.as_str()) {
+    let stub = Stub::start(|_, request: &Seen| match (request.method.as_str(), request.path.as_str()) {
         ("POST", "/v1/files") => Reply::Body(json!({"id": "file-1"}).to_string()),
         ("GET", path) if path.starts_with("/v1/batches?") => Reply::Body(json!({"data": []}).to_string()),
-        ("POST", "/v1/batches") if seen.body["request_params"].is_null() => {
-            let said = json!({"detail": "Field required: request_params"});
-            Reply::Status(400, vec![], said.to_string())
+        ("POST", "/v1/batches") if request.body["request_params"].is_null() => {
+            let body = json!({"detail": "Field required: request_params"});
+            Reply::Status(400, vec![], body.to_string())
         }
         ("DELETE", _) => Reply::Body("{}".into()),
         ("POST", "/v1/batches") => Reply::Status(429, vec![("retry-after", "3600".into())], String::new()),
-        _ => Reply::Body(good(seen, |_| {})),
+        _ => Reply::Body(good(request, |_| {})),
     });
     let journal = tempfile::tempdir().unwrap();
     let change = |config: &mut HttpConfig| {
@@ -814,11 +817,11 @@ fn a_service_that_wants_its_parameters_in_the_batch_gets_them_there() {
         (0, 1),
         "nothing was created, and nothing is paid for"
     );
-    let seen = stub.seen();
-    let last = &seen.iter().rfind(|seen| seen.path == "/v1/batches").unwrap().body;
+    let requests = stub.seen();
+    let last = &requests.iter().rfind(|request| request.path == "/v1/batches").unwrap().body;
     let parameters = json!({"model": "m", "input_type": "document", "output_dimension": 2});
     assert_eq!((&last["request_params"], &last["completion_window"]), (&parameters, &json!("12h")));
-    let files: Vec<&Seen> = seen.iter().filter(|seen| seen.path == "/v1/files").collect();
+    let files: Vec<&Seen> = requests.iter().filter(|request| request.path == "/v1/files").collect();
     let file = String::from_utf8_lossy(&files[1].bytes);
     assert!(
         file.contains(r#"{"body":{"input":["100"]},"custom_id":"#) && !file.contains("/v1/embeddings"),

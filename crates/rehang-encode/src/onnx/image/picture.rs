@@ -125,11 +125,11 @@ impl<'a> Picture<'a> {
             Self::Jpeg(decoder) => decoder.exif().and_then(|exif| Orientation::from_exif_chunk(exif)),
             Self::Turned(decoder) | Self::Other(decoder) => decoder.orientation().ok(),
         };
-        let asked = tag.map_or(Turn::NONE, Turn);
+        let tagged_turn = tag.map_or(Turn::NONE, Turn);
         if is_followed || matches!(self, Self::Turned(_)) {
-            (asked, false)
+            (tagged_turn, false)
         } else {
-            (Turn::NONE, asked != Turn::NONE)
+            (Turn::NONE, tagged_turn != Turn::NONE)
         }
     }
 
@@ -160,7 +160,7 @@ impl<'a> Picture<'a> {
             return Ok(image);
         }
         let middle =
-            |whole: u32, part: u32| ((f64::from(whole) - f64::from(part)) / 2.0).round_ties_even() as u32;
+            |side: u32, part: u32| ((f64::from(side) - f64::from(part)) / 2.0).round_ties_even() as u32;
         Ok(image.crop_imm(middle(scaled.0, width), middle(scaled.1, height), width, height))
     }
 
@@ -218,14 +218,14 @@ fn expect_end(bytes: &[u8]) -> Result<(), String> {
     const END: u8 = 0xD9;
     // Behind the start marker comes a marker and its segment, or a marker alone; behind the start of a scan
     // its data.
-    let mut rest = bytes.get(2..).unwrap_or_default();
-    while let [_, tail @ ..] = rest {
+    let mut bytes_left = bytes.get(2..).unwrap_or_default();
+    while let [_, tail @ ..] = bytes_left {
         // Bytes that are no marker are the data of a scan, where 0xFF is followed by 0, or filling.
-        let &[0xFF, marker @ (1..=0xFE), ref behind @ ..] = rest else {
-            rest = tail;
+        let &[0xFF, marker @ (1..=0xFE), ref behind @ ..] = bytes_left else {
+            bytes_left = tail;
             continue;
         };
-        rest = match marker {
+        bytes_left = match marker {
             END => return Ok(()),
             0x01 | 0xD0..=0xD8 => behind,
             _ => {
