@@ -119,7 +119,12 @@ struct Lines {
 
 impl Lines {
     fn new() -> Self {
-        Self { stage: Stage::default(), stage_started: Instant::now(), last: Instant::now(), last_shown: None }
+        Self {
+            stage: Stage::default(),
+            stage_started: Instant::now(),
+            last: Instant::now(),
+            last_shown: None,
+        }
     }
 }
 
@@ -141,8 +146,10 @@ impl View for Lines {
                 String::new()
             };
             let total = if now.total > 0 { format!("/{}", now.total) } else { String::new() };
-            let line =
-                format!("{}: {}{total} {} {} ({rate:.1}/s{time_left})", now.stage, now.done, now.unit, now.note);
+            let line = format!(
+                "{}: {}{total} {} {} ({rate:.1}/s{time_left})",
+                now.stage, now.done, now.unit, now.note
+            );
             say(&line);
         }
     }

@@ -170,7 +170,8 @@ fn nearest_centres(
     for &centre in moved {
         has_moved[centre] = true;
     }
-    let stays = |&place: &usize| nearest_before.get(place).is_some_and(|nearest| !has_moved[nearest.place as usize]);
+    let stays =
+        |&place: &usize| nearest_before.get(place).is_some_and(|nearest| !has_moved[nearest.place as usize]);
     let (staying, unsettled): (Vec<usize>, Vec<usize>) = (0..items.len()).partition(stays);
     let far = Nearest { distance: f64::INFINITY, place: 0 };
     let mut nearest = vec![far; items.len()];

@@ -95,7 +95,8 @@ impl Fusion {
             let place = (part * last as f64).round() as usize;
             // A knot is kept only where all three columns rise, so that the order of each is kept.
             let knots = columns.each_ref().map(|column| column[place] as f32);
-            if knots.iter().zip(&table).all(|(knot, column)| column.last().is_none_or(|before| knot > before)) {
+            if knots.iter().zip(&table).all(|(knot, column)| column.last().is_none_or(|before| knot > before))
+            {
                 knots.iter().zip(&mut table).for_each(|(&knot, column)| column.push(knot));
             }
         }

@@ -320,7 +320,8 @@ impl InputRecord {
 
     /// Whether an adapter was fitted on this file in the given role; see [`InputRecord::role_of_pairs`].
     pub fn is_of_pairs(&self, role: &str) -> bool {
-        let name = self.role.strip_prefix("pairs of ").and_then(|name_and_role| name_and_role.strip_suffix(role));
+        let name =
+            self.role.strip_prefix("pairs of ").and_then(|name_and_role| name_and_role.strip_suffix(role));
         name.is_some_and(|name| name.ends_with(": "))
     }
 }

@@ -179,7 +179,8 @@ pub fn kendall_tau_b(first: &[f64], second: &[f64]) -> Result<Option<f64>> {
     check_pair("the first list", first, "the second list", second)?;
     let pairs = |count: u64| count * count.saturating_sub(1) / 2;
     // Adding 0 turns −0 into 0, so that the two tie.
-    let mut value_pairs: Vec<(f64, f64)> = first.iter().zip(second).map(|(a, b)| (a + 0.0, b + 0.0)).collect();
+    let mut value_pairs: Vec<(f64, f64)> =
+        first.iter().zip(second).map(|(a, b)| (a + 0.0, b + 0.0)).collect();
     value_pairs.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
     let tied_first: u64 = value_pairs.chunk_by(|a, b| a.0 == b.0).map(|run| pairs(run.len() as u64)).sum();
     let tied_both: u64 = value_pairs.chunk_by(|a, b| a == b).map(|run| pairs(run.len() as u64)).sum();

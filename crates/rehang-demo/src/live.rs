@@ -194,7 +194,8 @@ pub fn live(
     let labels: BTreeMap<String, i64> =
         (0..images.labels.len()).map(|row| (Images::name(row), images.labels[row])).collect();
     let quality = |stage: &str| -> Result<f64> {
-        let model_queries = [(adapter.old.name.as_str(), &old_queries), (adapter.new.name.as_str(), &new_queries)];
+        let model_queries =
+            [(adapter.old.name.as_str(), &old_queries), (adapter.new.name.as_str(), &new_queries)];
         let hits_by_query = gallery.search(&model_queries, DEPTH, &Filter::default())?.found;
         let mut right = 0;
         for (hits, &row) in hits_by_query.iter().zip(&queries) {

@@ -171,7 +171,8 @@ impl Answers {
             ("queries_old", self.queries_old.is_some()),
             ("query_labels", self.query_labels.is_some()),
         ];
-        for (parameter, _) in other_parameters.iter().chain(&own_parameters).filter(|(_, is_given)| *is_given) {
+        for (parameter, _) in other_parameters.iter().chain(&own_parameters).filter(|(_, is_given)| *is_given)
+        {
             let observation = format!("`{parameter}` has no effect without `labels` or `qrels`.");
             inputs.warn("idle-parameter", observation);
         }

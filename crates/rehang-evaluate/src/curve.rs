@@ -244,8 +244,9 @@ pub fn curve(files: &CurveFiles, progress: &Progress) -> Result<CurveAnswer> {
     let samples = files.bootstrap;
     let queries = answers.queries.as_ref();
     let given_relevance = answers.relevance();
-    let today =
-        old.as_ref().filter(|_| given_relevance.is_some() && (queries.is_none() || answers.queries_old.is_some()));
+    let today = old
+        .as_ref()
+        .filter(|_| given_relevance.is_some() && (queries.is_none() || answers.queries_old.is_some()));
     if given_relevance.is_some() && old.is_some() && today.is_none() {
         inputs.warn("no-do-nothing-line", "no do-nothing line, since `queries` has no `queries_old`.");
     }
@@ -282,7 +283,8 @@ pub fn curve(files: &CurveFiles, progress: &Progress) -> Result<CurveAnswer> {
         .transpose()?;
     // Warnings become findings and no failure: the numbers are right all the same, and scripts that compare
     // models want them.
-    let warning_findings = warnings.iter().map(|warning| Finding { severity: Severity::Warning, ..warning.clone() });
+    let warning_findings =
+        warnings.iter().map(|warning| Finding { severity: Severity::Warning, ..warning.clone() });
     inputs.findings.extend(warning_findings);
     Ok(CurveAnswer {
         items: new.rows(),

@@ -322,7 +322,10 @@ mod tests {
             );
             assert!(end.low <= end.floor && end.floor <= end.high && end.low < end.high, "{end:?}");
             assert!(row.adapted != row.native, "two stages");
-            assert_eq!((carried_floors.queries, carried_floors.natives, carried_floors.rows.len()), (80, 80, 1));
+            assert_eq!(
+                (carried_floors.queries, carried_floors.natives, carried_floors.rows.len()),
+                (80, 80, 1)
+            );
             // The old model in the new one's place moves nothing.
             let same = Vectors::new(old.space().clone(), old.matrix().select(&held_out), "old").unwrap();
             let input = FloorsInput { adapted: &old, native: &same, handicap: 0.0, ..input };

@@ -470,12 +470,19 @@ impl<'a> Compared<'a> {
         if own_difference.is_nan() {
             return None;
         }
-        let mut other_differences: Vec<f64> =
-            self.other_rows.iter().filter(|&&item| item != row).map(|&item| self.between(row, item)).collect();
+        let mut other_differences: Vec<f64> = self
+            .other_rows
+            .iter()
+            .filter(|&&item| item != row)
+            .map(|&item| self.between(row, item))
+            .collect();
         other_differences.sort_by(f64::total_cmp);
         let nearer = other_differences.partition_point(|&difference| difference < own_difference);
         let middle = *other_differences.get(other_differences.len() / 2)?;
-        Some(Nearness { nearer: nearer as f64 / other_differences.len() as f64, times: own_difference / middle })
+        Some(Nearness {
+            nearer: nearer as f64 / other_differences.len() as f64,
+            times: own_difference / middle,
+        })
     }
 
     fn found(&self, makers: &[Maker], model: usize, (unclear, related): (usize, usize)) -> ModelFound {
@@ -851,22 +858,22 @@ mod tests {
     fn a_prompt_is_near_and_another_model_is_not() {
         let (model_vectors, other_vectors) = (model(150, 64, 1), model(150, 64, 2));
         let prompt = Matrix::from_fn(150, 64, |row, column| {
-            model_vectors.row(row)[column] + 0.3 * other_vectors.row(row)[column] + 0.2 * other_vectors.row(3)[column]
+            model_vectors.row(row)[column]
+                + 0.3 * other_vectors.row(row)[column]
+                + 0.2 * other_vectors.row(3)[column]
         });
         let identified = identify_vectors(&prompt, &[candidate("a", model_vectors.clone())]).unwrap();
         assert_eq!((identified.origin, identified.models[0].near), (Origin::Near, 150));
         assert!(identified.minority().is_empty());
         // Some of the vectors were made behind a prompt.
-        let mixed =
-            Matrix::from_fn(
-                150,
-                64,
-                |row, column| {
-                    if row < 10 { prompt.row(row)[column] } else { model_vectors.row(row)[column] }
-                },
-            );
+        let mixed = Matrix::from_fn(150, 64, |row, column| {
+            if row < 10 { prompt.row(row)[column] } else { model_vectors.row(row)[column] }
+        });
         let identified = identify_vectors(&mixed, &[candidate("a", model_vectors.clone())]).unwrap();
-        assert_eq!((identified.origin, identified.models[0].made, identified.models[0].near), (Origin::Mixed, 140, 10));
+        assert_eq!(
+            (identified.origin, identified.models[0].made, identified.models[0].near),
+            (Origin::Mixed, 140, 10)
+        );
         assert_eq!(identified.minority()[0], (0, "near a".to_owned()));
         let identified = identify_vectors(&other_vectors, &[candidate("a", model_vectors)]).unwrap();
         assert_eq!((identified.origin, identified.models[0].near), (Origin::Unknown, 0));
@@ -876,20 +883,27 @@ mod tests {
     fn noise_zero_vectors_and_two_names_of_one_model() {
         let model_vectors = model(50, 16, 1);
         let jitter = model(50, 16, 8);
-        let noisy =
-            Matrix::from_fn(50, 16, |row, column| model_vectors.row(row)[column] + 0.3 * jitter.row(row)[column]);
+        let noisy = Matrix::from_fn(50, 16, |row, column| {
+            model_vectors.row(row)[column] + 0.3 * jitter.row(row)[column]
+        });
         let identified = identify_vectors(&noisy, &[candidate("a", model_vectors.clone())]).unwrap();
         assert_ne!(identified.origin, Origin::OneModel);
         let loud = Candidate { noise: 0.1, ..candidate("a", model_vectors.clone()) };
         assert_eq!(identify_vectors(&noisy, &[loud]).unwrap().origin, Origin::OneModel);
         // Vectors without a direction are told nothing of, and do not make the others mixed.
-        let gaps = Matrix::from_fn(50, 16, |row, column| if row < 4 { 0.0 } else { model_vectors.row(row)[column] });
+        let gaps =
+            Matrix::from_fn(50, 16, |row, column| if row < 4 { 0.0 } else { model_vectors.row(row)[column] });
         let identified = identify_vectors(&gaps, &[candidate("a", model_vectors.clone())]).unwrap();
-        assert_eq!((identified.origin, identified.compared, identified.makers[0]), (Origin::OneModel, 46, Maker::Untold));
+        assert_eq!(
+            (identified.origin, identified.compared, identified.makers[0]),
+            (Origin::OneModel, 46, Maker::Untold)
+        );
         let identified = identify_vectors(&model_vectors, &[candidate("a", gaps.clone())]).unwrap();
         assert_eq!((identified.origin, identified.compared), (Origin::OneModel, 46));
         // Vectors that could be either model's go to the one that made more.
-        let twice = identify_vectors(&model_vectors, &[candidate("a", gaps), candidate("b", model_vectors.clone())]).unwrap();
+        let twice =
+            identify_vectors(&model_vectors, &[candidate("a", gaps), candidate("b", model_vectors.clone())])
+                .unwrap();
         assert_eq!((twice.origin, twice.models[1].made, twice.models[1].unclear), (Origin::OneModel, 50, 46));
         // No vectors have no origin.
         let none = identify_vectors(&Matrix::zeros(0, 16), &[candidate("a", Matrix::zeros(0, 16))]).unwrap();
@@ -900,7 +914,9 @@ mod tests {
     #[test]
     fn of_a_sample_it_is_said_what_it_would_not_show() {
         let model_vectors = model(300, 16, 1);
-        let identified = identify_vectors(&model_vectors, &[candidate("a", model_vectors.clone())]).unwrap().marked_as_sample();
+        let identified = identify_vectors(&model_vectors, &[candidate("a", model_vectors.clone())])
+            .unwrap()
+            .marked_as_sample();
         // (1 − p)³⁰⁰ = 0.05
         assert!((identified.unseen_share.unwrap() - 0.009_936).abs() < 1e-5);
     }
@@ -949,8 +965,13 @@ mod tests {
         // Without models there are too few to say.
         let alone = IdentifyFiles::new(files.vectors.clone());
         let identified = identify(&alone, &Progress::default()).unwrap();
-        assert_eq!((identified.origin, identified.by, identified.findings.len()), (Origin::Unknown, "vectors", 1));
+        assert_eq!(
+            (identified.origin, identified.by, identified.findings.len()),
+            (Origin::Unknown, "vectors", 1)
+        );
         let models_and_new = IdentifyFiles { new: files.vectors.clone(), ..files };
-        assert!(identify(&models_and_new, &Progress::default()).unwrap_err().to_string().contains("`models`"));
+        assert!(
+            identify(&models_and_new, &Progress::default()).unwrap_err().to_string().contains("`models`")
+        );
     }
 }

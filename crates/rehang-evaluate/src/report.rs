@@ -181,7 +181,11 @@ pub fn report(files: &ReportFiles, progress: &Progress) -> Result<Reported> {
     let gallery_files = files.whole(first, &old, &mut inputs)?;
     let own_labels = gallery_files.as_ref().and_then(WholeFiles::labels_of_sample);
     let judged = files.judged.as_ref().map(|of| &of.judged);
-    let own_judged = gallery_files.as_ref().zip(judged).map(|(gallery_files, of)| gallery_files.judged_of_sample(of)).transpose()?;
+    let own_judged = gallery_files
+        .as_ref()
+        .zip(judged)
+        .map(|(gallery_files, of)| gallery_files.judged_of_sample(of))
+        .transpose()?;
     // Old queries have an effect without labels too: agreement has a do-nothing line.
     let queries_old = answers.queries_old.take();
     let relevance = match (&own_labels, &gallery_files) {
@@ -194,7 +198,9 @@ pub fn report(files: &ReportFiles, progress: &Progress) -> Result<Reported> {
             answers.relevance()
         }
     };
-    if let Some(gallery_files) = gallery_files.as_ref().filter(|_| relevance.is_some() && own_judged.is_none()) {
+    if let Some(gallery_files) =
+        gallery_files.as_ref().filter(|_| relevance.is_some() && own_judged.is_none())
+    {
         gallery_files.expect_relevance(files)?;
     }
     let head = inputs.head(&files.head)?;
@@ -215,7 +221,9 @@ pub fn report(files: &ReportFiles, progress: &Progress) -> Result<Reported> {
         relevance,
         labels_are_names: head.is_some()
             && (answers.labels_are_names
-                || gallery_files.as_ref().is_some_and(|gallery_files| gallery_files.answers.labels_are_names)),
+                || gallery_files
+                    .as_ref()
+                    .is_some_and(|gallery_files| gallery_files.answers.labels_are_names)),
         groups: answers.groups.as_deref(),
         head: head.as_ref(),
         gallery: gallery_files.as_ref().map(|gallery_files| StudyGallery {
@@ -335,7 +343,8 @@ impl ReportFiles {
         inputs: &mut InputReader,
     ) -> Result<Option<WholeFiles>> {
         if self.gallery.is_empty() {
-            let gallery_parameters = [("gallery_labels", &self.gallery_labels), ("gallery_ids", &self.gallery_ids)];
+            let gallery_parameters =
+                [("gallery_labels", &self.gallery_labels), ("gallery_ids", &self.gallery_ids)];
             return match gallery_parameters.into_iter().find(|(_, files)| !files.is_empty()) {
                 Some((name, _)) => Err(Error::missing("`gallery`", format!("`{name}`"))),
                 None => Ok(None),

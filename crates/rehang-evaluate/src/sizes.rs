@@ -60,7 +60,8 @@ fn size(
     }
     let stored_gallery = DoNothing { gallery: &gallery, queries: queries.as_ref(), distance };
     let (relevance, measured) = (relevance(ground, options), depths(ground, options));
-    let of_native = evaluate_today(stored_gallery, native, whole_queries, relevance, distance, &measured, progress)?;
+    let of_native =
+        evaluate_today(stored_gallery, native, whole_queries, relevance, distance, &measured, progress)?;
     let mut at_the_switch = Scores::new();
     if ground.relevance.is_some() {
         let order: Vec<usize> = (0..gallery.rows()).collect();
@@ -178,7 +179,12 @@ mod tests {
                 .unwrap();
         assert_eq!(
             sizes[1].new_model["top1"],
-            evaluation.values.iter().find(|(metric, _)| metric.id() == "top1").map(|(_, value)| *value).unwrap()
+            evaluation
+                .values
+                .iter()
+                .find(|(metric, _)| metric.id() == "top1")
+                .map(|(_, value)| *value)
+                .unwrap()
         );
         assert_ne!(sizes[3].new_model, sizes[1].new_model, "a byte is coarse for two classes that touch");
     }
@@ -210,7 +216,11 @@ mod tests {
     #[test]
     fn rows_are_cut_and_scaled() {
         let whole_vectors = Matrix::new(3, vec![3.0, 4.0, 12.0, 0.0, 0.0, 1.0]).unwrap();
-        assert_eq!(cut(&whole_vectors, 2).as_slice(), [0.6, 0.8, 0.0, 0.0], "what has no direction is left as it is");
+        assert_eq!(
+            cut(&whole_vectors, 2).as_slice(),
+            [0.6, 0.8, 0.0, 0.0],
+            "what has no direction is left as it is"
+        );
         assert_eq!(cut(&whole_vectors, 3), whole_vectors, "as the model gives them");
     }
 

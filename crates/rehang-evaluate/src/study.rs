@@ -667,7 +667,8 @@ fn group_study(
         let of_group = |&name: &i64| {
             let all = ranks.queries.iter().zip(&ranks.first_rank);
             let group_ranks: Vec<_> = all.filter(|&(&query, _)| groups[query] == name).collect();
-            100.0 * group_ranks.iter().filter(|&&(_, &rank)| rank == 1).count() as f64 / group_ranks.len() as f64
+            100.0 * group_ranks.iter().filter(|&&(_, &rank)| rank == 1).count() as f64
+                / group_ranks.len() as f64
         };
         names.iter().map(of_group).collect()
     };
@@ -1039,7 +1040,10 @@ pub(crate) mod tests {
             assert!(group_curves.share[group][0].is_nan());
             for point in 1..group_curves.fractions.len() {
                 let mean = shares.iter().map(|shares| 100.0 * shares[group].1[point]).sum::<f64>() / 3.0;
-                assert!((group_curves.share[group][point] - mean).abs() < 1e-9, "group {group} at point {point}");
+                assert!(
+                    (group_curves.share[group][point] - mean).abs() < 1e-9,
+                    "group {group} at point {point}"
+                );
             }
         }
     }
@@ -1082,7 +1086,10 @@ pub(crate) mod tests {
             .map(|warning| warning.seen.as_str())
             .collect();
         assert_eq!(observations.len(), 2);
-        assert!(observations[0].contains("σ² of one is") && observations[1].contains("σ² of other is"), "{observations:?}");
+        assert!(
+            observations[0].contains("σ² of one is") && observations[1].contains("σ² of other is"),
+            "{observations:?}"
+        );
     }
 
     #[test]
@@ -1250,7 +1257,10 @@ pub(crate) mod tests {
             warning.map(|warning| warning.seen)
         };
         assert_eq!(seed_warning(&[("fct", 3)]).unwrap(), "The adapter was fitted with seed 3 only.");
-        assert_eq!(seed_warning(&[("fct", 3), ("ridge", 3)]).unwrap(), "Every adapter was fitted with seed 3 only.");
+        assert_eq!(
+            seed_warning(&[("fct", 3), ("ridge", 3)]).unwrap(),
+            "Every adapter was fitted with seed 3 only."
+        );
         assert_eq!(
             seed_warning(&[("ridge", 0), ("fct", 1)]).unwrap(),
             "No method was fitted with more than one seed: fct with seed 1, ridge with seed 0."

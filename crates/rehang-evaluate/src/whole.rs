@@ -83,7 +83,10 @@ impl<'a> Whole<'a> {
                 gallery.bridge = self.bridged(ground, options.k, progress)?;
             }
         }
-        let metrics = gallery_forecast.metrics.iter().map(|(metric, of)| (metric.id(), metric_curve(&gallery_forecast.shares, of)));
+        let metrics = gallery_forecast
+            .metrics
+            .iter()
+            .map(|(metric, of)| (metric.id(), metric_curve(&gallery_forecast.shares, of)));
         report.curves.push(CurveSeries {
             method: self.contender.name.clone(),
             order: policy.name().into(),
@@ -140,8 +143,10 @@ impl<'a> Whole<'a> {
             handicap: 0.0,
         };
         let gallery_forecast = forecast(&input, depth, progress)?;
-        let at =
-            gallery_forecast.metrics.iter().filter_map(|(metric, of)| Some((metric.id(), with_spread(*of.at.first()?))));
+        let at = gallery_forecast
+            .metrics
+            .iter()
+            .filter_map(|(metric, of)| Some((metric.id(), with_spread(*of.at.first()?))));
         Ok(at.collect())
     }
 }

@@ -203,8 +203,11 @@ pub fn transform_folder(files: &TransformFolder, progress: &Progress) -> Result<
         let mut source = VectorSource::fetched(from.join(name), fetched);
         source.column.clone_from(&files.column);
         let adapter_source = AdapterSource::Given(files.adapter.to_string(), adapter.clone());
-        let mut wanted =
-            TransformFiles { force: files.force, batch: files.batch, ..TransformFiles::new(adapter_source, source) };
+        let mut wanted = TransformFiles {
+            force: files.force,
+            batch: files.batch,
+            ..TransformFiles::new(adapter_source, source)
+        };
         let mut transformed = None;
         let stamp = files.output.put(name, &mut |path| {
             wanted.output = Some(path.to_owned());

@@ -257,7 +257,8 @@ impl Task<'_> {
         let do_nothing = mean(&today);
         let row = |((method, share), differences): ((Method, f64), Differences)| {
             let (gains, low) = gains(&differences, &names);
-            let own_gains: Vec<f64> = gains.iter().filter(|of| of.metric == names[0]).map(|of| of.gain).collect();
+            let own_gains: Vec<f64> =
+                gains.iter().filter(|of| of.metric == names[0]).map(|of| of.gain).collect();
             BridgeRow { method, share, gains, low, quality: do_nothing + mean(&own_gains) }
         };
         let rows: Vec<BridgeRow> = tried.into_iter().zip(differences).map(row).collect();

@@ -286,7 +286,8 @@ impl Task<'_> {
                     let mut later_outputs = later_outputs.into_iter();
                     for split in &splits[1..] {
                         progress.check()?;
-                        let outputs = later_outputs.next().map_or_else(|| task.made_by_map(candidate, split), Ok)?;
+                        let outputs =
+                            later_outputs.next().map_or_else(|| task.made_by_map(candidate, split), Ok)?;
                         served.push(serve(&outputs, self.pairs, split, parameters)?);
                     }
                     rows = self::rows(&served, candidate.method, seconds)?;
@@ -562,7 +563,8 @@ enum Tie {
 /// behind the best of all.
 fn choose(measured: &mut [Measured], method: Method, tie: Tie) -> (Option<usize>, Option<usize>) {
     let behind = |row: &Measured, best: &Measured| {
-        let differences: Vec<f64> = row.areas.iter().zip(&best.areas).map(|(area, best)| best - area).collect();
+        let differences: Vec<f64> =
+            row.areas.iter().zip(&best.areas).map(|(area, best)| best - area).collect();
         let spread = mean_sd(&differences);
         let error =
             spread.filter(|spread| spread.count > 1).map(|spread| spread.sd / (spread.count as f64).sqrt());
@@ -744,7 +746,10 @@ mod tests {
             assert!((0..6).all(|row| behind(row).0 >= 0.0));
             for row in 0..6 {
                 let (mean, error) = behind(row);
-                assert!(row >= kept_row || mean > error, "{row} is simpler than {kept_row} and within the spread");
+                assert!(
+                    row >= kept_row || mean > error,
+                    "{row} is simpler than {kept_row} and within the spread"
+                );
                 assert!(row != kept_row || row == best || mean <= error);
                 let table = &rows[row].row;
                 assert!((table.behind - mean).abs() < 1e-9 && (table.spread.unwrap() - error).abs() < 1e-9);

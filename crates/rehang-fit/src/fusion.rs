@@ -166,7 +166,13 @@ impl Task<'_> {
         let (tried, best) = handicap::search(areas, |(_, areas): &(f64, Vec<f64>)| areas)?;
         let handicap = tried[best].0;
         fusion.handicap = (handicap * whole_error) as f32;
-        let choice = FusionChoice { criterion: criterion.name(), splits: splits.len(), rows, kept: kept_place, handicap };
+        let choice = FusionChoice {
+            criterion: criterion.name(),
+            splits: splits.len(),
+            rows,
+            kept: kept_place,
+            handicap,
+        };
         Ok(Some((fusion, choice)))
     }
 }

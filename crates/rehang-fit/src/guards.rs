@@ -61,7 +61,8 @@ fn degenerate(side: &str, rows: &Matrix, other_rows: &Matrix) -> Vec<Finding> {
         return findings;
     }
     if n > 1 && constant > 0 {
-        let message = format!("{constant} of {} coordinates of the {side} vectors never vary.", rows.columns());
+        let message =
+            format!("{constant} of {} coordinates of the {side} vectors never vary.", rows.columns());
         let evidence = [("constant", constant as f64), ("coordinates", rows.columns() as f64)];
         findings.push(Finding::note("constant-columns", message).evidence(&evidence));
     }
@@ -301,7 +302,8 @@ fn finds_neighbours(outputs: Matrix, pairs: &Pairs) -> Result<bool> {
 pub fn overlap(pairs: &Pairs, old: &Matrix) -> Option<Finding> {
     let (shared, evaluated) = (rehang_core::adapter::overlap(pairs.old().matrix(), old), old.rows());
     let severity = if shared * 100 > evaluated { Severity::Problem } else { Severity::Warning };
-    let message = format!("{shared} of {evaluated} evaluation items have old vectors that are among the pairs.");
+    let message =
+        format!("{shared} of {evaluated} evaluation items have old vectors that are among the pairs.");
     (shared > 0).then(|| {
         Finding::new(severity, "overlap", message)
             .may_mean("Numbers on them are too good.")

@@ -325,7 +325,8 @@ impl System {
     fn residual(&self, row: usize, v: &Matrix) -> Vec<f64> {
         let (precision, pull) = (self.precision(row), self.pull(1) * self.constant[(row, 0)]);
         let deviations = v.row(row).iter().zip(&self.mean).map(|(&value, mean)| f64::from(value) - mean);
-        deviations.enumerate()
+        deviations
+            .enumerate()
             .map(|(column, deviation)| (self.coefficients[(row, column)] + pull * deviation) / precision)
             .collect()
     }
@@ -372,7 +373,8 @@ fn nystrom(
     let m = centres.rows();
     let d_new = new.columns();
     let centre_distances = squared_distances(centres, centres);
-    let mut left = Mat::from_fn(m, m, |row, column| lambda * (-gamma * centre_distances[(row, column)]).exp());
+    let mut left =
+        Mat::from_fn(m, m, |row, column| lambda * (-gamma * centre_distances[(row, column)]).exp());
     let mut right = Mat::<f64>::zeros(m, d_new);
     sum_blocks(
         scaled.rows(),

@@ -123,7 +123,13 @@ fn chosen(task: &Task<'_>) -> Result<Option<OrderChoice>> {
         }
     }
     let method = task.parameters.method;
-    Ok(choose(&areas).map(|(rows, kept_place)| OrderChoice { criterion, method, splits: splits.len(), rows, kept: kept_place }))
+    Ok(choose(&areas).map(|(rows, kept_place)| OrderChoice {
+        criterion,
+        method,
+        splits: splits.len(),
+        rows,
+        kept: kept_place,
+    }))
 }
 
 impl Task<'_> {
@@ -206,7 +212,8 @@ mod tests {
         assert_eq!(place([70.0, 73.0, 72.0], [50.0, 46.0, 49.0]), 2);
         assert_eq!(place([70.0, 70.0, 70.0], [50.0, 50.0, 50.0]), 0);
         // One gallery alone decides where there is no other; its splits are averaged.
-        let (rows, place) = choose(&[(Known, vec![70.0, 71.0, 0.0]), (Known, vec![70.0, 72.0, 0.0])]).unwrap();
+        let (rows, place) =
+            choose(&[(Known, vec![70.0, 71.0, 0.0]), (Known, vec![70.0, 72.0, 0.0])]).unwrap();
         assert_eq!((place, rows[1].areas[0].area, rows[0].regret), (1, 71.5, 1.5));
         assert!(choose(&[]).is_none());
     }

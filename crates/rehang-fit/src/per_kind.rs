@@ -363,7 +363,10 @@ mod tests {
                 "{kind}: {by_kind:?} where a map that is told leaves {told:?}"
             );
         }
-        assert!(by_kind[1] < 0.95 * of_both[1] && by_kind[0] < of_both[0], "{by_kind:?} against {of_both:?} of one map");
+        assert!(
+            by_kind[1] < 0.95 * of_both[1] && by_kind[0] < of_both[0],
+            "{by_kind:?} against {of_both:?} of one map"
+        );
     }
 
     #[test]
@@ -404,8 +407,7 @@ mod tests {
         let splits = [all.clone(), large].map(|fitted| LeftOut { fitted, asked: all.clone() });
         let outputs = fit.outputs(&pairs, &splits, &Progress::default()).unwrap();
         let old = scaled(pairs.old().matrix(), InputScaling::UnitLength);
-        let (map, settings) =
-            fit.on(&old, pairs.new_vectors().matrix(), &all, &Progress::default()).unwrap();
+        let (map, settings) = fit.on(&old, pairs.new_vectors().matrix(), &all, &Progress::default()).unwrap();
         assert_eq!(settings, fit.maps);
         let is_same = |rows: &Matrix, map: &Map, old: &Matrix| *rows == map.outputs(old, None).unwrap();
         assert!(is_same(&outputs[0], &map, pairs.old().matrix()));

@@ -193,7 +193,9 @@ mod tests {
         assert!(kept_row.relative_error <= identity.relative_error, "{kept_row:?} {identity:?}");
         // A map that keeps these vectors too is nearer to the native ones than any that turns them.
         let error = row(Method::PerKind).relative_error;
-        assert!(error < 0.9 * row(Method::KernelRidge).relative_error && error < 0.9 * identity.relative_error);
+        assert!(
+            error < 0.9 * row(Method::KernelRidge).relative_error && error < 0.9 * identity.relative_error
+        );
     }
 
     /// Directions alone would be right where lengths count: it is said, and no map takes the lengths away.

@@ -149,7 +149,8 @@ impl Task<'_> {
                 let residuals =
                     residuals::examine(&seen_pairs, outputs, kinds, &traits, parameters.seed, progress)?;
                 finding = residuals.finding;
-                let sigma_evidence = Evidence { small_kind: residuals.small_kind.as_deref(), ..sigma_evidence };
+                let sigma_evidence =
+                    Evidence { small_kind: residuals.small_kind.as_deref(), ..sigma_evidence };
                 let learned = uncertainty_fit::fit(&seen_pairs, sigma_evidence, parameters.seed, progress)?;
                 differing = WorstFirst::measured(&seen_pairs, &learned.left_out);
                 let handicap = self.left_out_handicap(evidence, &conform, &learned.calibration)?;

@@ -60,7 +60,11 @@ impl Address {
         Self::parse_with(text, roots_file, &environment)
     }
 
-    fn parse_with(text: &str, roots_file: Option<&Path>, variable: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
+    fn parse_with(
+        text: &str,
+        roots_file: Option<&Path>,
+        variable: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Self> {
         let wrong = |detail: String| Error::option("the address of the server", "given", detail);
         let text = as_libpq(text)?;
         if is_cut_short(&text) {
@@ -308,7 +312,8 @@ fn as_libpq(text: &str) -> Result<String> {
         text = inner.unwrap_or(text).trim();
     }
     text = text.strip_prefix("jdbc:").unwrap_or(text);
-    let is_word = |word: &str| word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-._".contains(&byte));
+    let is_word =
+        |word: &str| word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-._".contains(&byte));
     let Some((scheme, address)) = text.split_once("://").filter(|(scheme, _)| is_word(scheme)) else {
         return Ok(text.to_owned());
     };
@@ -433,7 +438,8 @@ fn with_port(text: &str, port: u16) -> String {
 /// Whether the first `@` of an address may be part of a password. Its parser would take the rest of the
 /// password for a host, which is shown.
 fn is_cut_short(text: &str) -> bool {
-    let Some(address) = text.strip_prefix("postgresql://").or_else(|| text.strip_prefix("postgres://")) else {
+    let Some(address) = text.strip_prefix("postgresql://").or_else(|| text.strip_prefix("postgres://"))
+    else {
         return false;
     };
     let (front, query) = address.split_once('?').unwrap_or((address, ""));
@@ -607,7 +613,8 @@ mod tests {
         assert_eq!(values, [Some("require".into()), Some("/my roots/it's.pem".into())]);
         let config = Config::from_str(&address).unwrap();
         assert_eq!((config.get_password(), config.get_user()), (Some(&b"a  b'c"[..]), Some("me too")));
-        let (address, values) = taken("postgresql://db/shop?sslrootcert=%2Fmy%20roots%2Fa.pem&connect_timeout=3");
+        let (address, values) =
+            taken("postgresql://db/shop?sslrootcert=%2Fmy%20roots%2Fa.pem&connect_timeout=3");
         assert_eq!(
             (address.as_str(), values),
             ("postgresql://db/shop?connect_timeout=3", [None, Some("/my roots/a.pem".into())])

@@ -810,8 +810,11 @@ fn renew(
             connection.batch(&schema::space_tables(space.number, of, column, pgvector))?;
         }
     }
-    let kept_leaves =
-        entry.origin.as_ref().filter(|origin| origin.relation == table.oid).map(|origin| origin.leaves.clone());
+    let kept_leaves = entry
+        .origin
+        .as_ref()
+        .filter(|origin| origin.relation == table.oid)
+        .map(|origin| origin.leaves.clone());
     let kept_leaves = kept_leaves.unwrap_or_default();
     let has_others = leaves(connection, number, table)? != kept_leaves;
     let unread = "DELETE FROM rehang.document WHERE gallery = $1 AND starts_with(name, $2)";

@@ -317,9 +317,9 @@ fn list_states(handle: &Handle, row: &SpaceRow) -> Result<()> {
             let Some(last) = last else { break };
             after = last;
         }
-        let is_any_left = handle
-            .database
-            .run(Mode::Read, |connection| Ok(connection.query_one(&left_sql, &[])?.try_get::<_, bool>(0)?))?;
+        let is_any_left = handle.database.run(Mode::Read, |connection| {
+            Ok(connection.query_one(&left_sql, &[])?.try_get::<_, bool>(0)?)
+        })?;
         Ok(!is_any_left)
     })
 }

@@ -18,7 +18,8 @@ pub(crate) fn create(handle: &Handle, space: &Space, written_as: Provenance) -> 
     let their_vector = handle.options.vector.clone().filter(|_| handle.old.as_ref() == Some(&space.name));
     let is_applications = their_vector.is_some();
     // The server takes no name with one of these letters.
-    let vector = their_vector.unwrap_or_else(|| space.name.replace(|letter| "<>:\"/\\|?*\0".contains(letter), "_"));
+    let vector =
+        their_vector.unwrap_or_else(|| space.name.replace(|letter| "<>:\"/\\|?*\0".contains(letter), "_"));
     if vector == WITNESS {
         return Err(Error::option(
             "[new] name",
@@ -89,7 +90,8 @@ pub(crate) fn create(handle: &Handle, space: &Space, written_as: Provenance) -> 
         Ok(Some(meta.slots))
     })?;
     let Some(slot) = slot else { return Ok(()) };
-    let was_ours = lost_slot.is_some() || meta::read(handle)?.dropped.iter().any(|slot| slot.vector == vector);
+    let was_ours =
+        lost_slot.is_some() || meta::read(handle)?.dropped.iter().any(|slot| slot.vector == vector);
     let was_there = has_namesake && !was_ours;
     let record = SpaceRecord { space: space.clone(), written_as, epoch: Epoch::FIRST };
     // Natives of a gallery of an earlier version may have no witness.

@@ -91,7 +91,8 @@ pub(crate) fn write(
         // An item that stands twice in the writes is written twice, one after the other.
         let mut keys = BTreeSet::new();
         let is_again = |(at, write): (usize, &VectorWrite)| at >= together || !keys.insert(write.key);
-        let (now, later) = unsent.split_at(unsent.iter().enumerate().position(is_again).unwrap_or(unsent.len()));
+        let (now, later) =
+            unsent.split_at(unsent.iter().enumerate().position(is_again).unwrap_or(unsent.len()));
         outcomes.extend(write_together(handle, slot, epoch, now)?);
         unsent = later;
     }
@@ -326,8 +327,11 @@ fn put_where<'a>(
         match handle.client.ask("PUT", &path, &body) {
             Ok(_) => drop(keys_left.drain(..some.len())),
             Err(error) if matches!(error.kind(), ErrorKind::NotFound { .. }) => {
-                let found_points =
-                    handle.client.retrieve(handle.collection(), keys_left.iter().copied(), &With::default())?;
+                let found_points = handle.client.retrieve(
+                    handle.collection(),
+                    keys_left.iter().copied(),
+                    &With::default(),
+                )?;
                 let before = keys_left.len();
                 keys_left.retain(|key| found_points.iter().any(|point| point.key == *key));
                 if keys_left.len() == before && !found_points.is_empty() {

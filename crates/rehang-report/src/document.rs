@@ -285,7 +285,8 @@ fn verdict(report: &Report) -> (&'static str, String) {
             ),
         );
     };
-    let nothing_range = report.gallery.as_ref().and_then(|gallery| gallery.do_nothing.get(&metric.id)?.interval());
+    let nothing_range =
+        report.gallery.as_ref().and_then(|gallery| gallery.do_nothing.get(&metric.id)?.interval());
     let nothing_text = nothing_range.map_or_else(
         || metric_with_unit(nothing),
         |(low, high)| format!("{} ({})", metric_with_unit(nothing), range(low, high)),
@@ -358,7 +359,10 @@ fn key_numbers(report: &Report) -> Vec<KeyNumber> {
         label,
         value: metric(value(first)),
         unit: format!("%\u{a0}{}", first.name),
-        others: other_metrics.iter().map(|other| format!("{}\u{a0}{}", other.name, metric(value(other)))).collect(),
+        others: other_metrics
+            .iter()
+            .map(|other| format!("{}\u{a0}{}", other.name, metric(value(other))))
+            .collect(),
     };
     let along = |pick: fn(&MetricCurve) -> f64| {
         move |metric: &ShownMetric| series.metrics.get(&metric.id).map_or(f64::NAN, pick)
@@ -383,7 +387,10 @@ fn key_numbers(report: &Report) -> Vec<KeyNumber> {
             } else {
                 format!("{unit}\u{a0}by {}", first.name)
             },
-            others: other_metrics.iter().map(|other| format!("{}\u{a0}{}", other.name, passes(other))).collect(),
+            others: other_metrics
+                .iter()
+                .map(|other| format!("{}\u{a0}{}", other.name, passes(other)))
+                .collect(),
         });
     }
     if report.gallery.is_some() {
@@ -933,7 +940,10 @@ fn group_levels_table(groups: &GroupStudy, metric_name: &str) -> Option<Table> {
         return None;
     }
     let rows = groups.names.iter().enumerate().map(|(group, name)| {
-        Row::new(name, value_columns.iter().map(|values| metric(values.get(group).copied().unwrap_or(f64::NAN))))
+        Row::new(
+            name,
+            value_columns.iter().map(|values| metric(values.get(group).copied().unwrap_or(f64::NAN))),
+        )
     });
     Some(Table { caption: "The groups, %".into(), rows: rows.collect(), columns: columns("group", names) })
 }
@@ -950,7 +960,8 @@ fn first_items_table(groups: &GroupStudy) -> Table {
         for (group, name) in groups.names.iter().enumerate() {
             let share = curve.share.get(group).map_or(&[][..], Vec::as_slice);
             let gallery_share = groups.gallery_share.get(group).copied().unwrap_or(f64::NAN);
-            let shares = cuts.map(|cut| value_at(&curve.fractions, share, cut)).into_iter().chain([gallery_share]);
+            let shares =
+                cuts.map(|cut| value_at(&curve.fractions, share, cut)).into_iter().chain([gallery_share]);
             rows.push(Row::new(curve.name(), [name.clone()].into_iter().chain(shares.map(metric))));
         }
     }

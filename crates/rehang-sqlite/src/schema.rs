@@ -130,7 +130,8 @@ pub(crate) static HAS_OTHER_TRIGGERS: LazyLock<String> = LazyLock::new(|| {
 /// Whether a trigger is one of the gallery's, by its name.
 pub(crate) fn is_our_trigger(name: &str) -> bool {
     static NAMES: LazyLock<BTreeSet<String>> = LazyLock::new(|| {
-        let statements = TABLES.iter().map(|sql| (*sql).to_owned()).chain([space_triggers(0, Provenance::Native)]);
+        let statements =
+            TABLES.iter().map(|sql| (*sql).to_owned()).chain([space_triggers(0, Provenance::Native)]);
         let names = |sql: String| -> Vec<String> {
             let after = sql.split("CREATE TRIGGER ").skip(1);
             after.filter_map(|text| text.split_whitespace().next()).map(str::to_owned).collect()

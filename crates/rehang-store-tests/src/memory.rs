@@ -418,7 +418,8 @@ impl Ledger for MemoryStore {
         let mut state = self.state();
         let space_state = state.space(space)?;
         let is_held = |lease: &Lease| lease.until_ms > now_ms;
-        let their_leases = space_state.leases.values().filter(|lease| is_held(lease) && lease.worker != worker);
+        let their_leases =
+            space_state.leases.values().filter(|lease| is_held(lease) && lease.worker != worker);
         let held_by_others = their_leases.count() as u64;
         let out = space_state.leases.iter().filter(|(_, lease)| !is_held(lease));
         let lost: BTreeMap<ItemKey, u32> = out.map(|(key, lease)| (*key, lease.lost + 1)).collect();
@@ -432,7 +433,8 @@ impl Ledger for MemoryStore {
         };
         let queue = queue.into_iter();
         let free = queue.filter(|item| !space_state.leases.get(&item.key).is_some_and(is_held));
-        let next: Vec<Record> = free.take(limit).map(|item| space_state.record_of(item, Some(space_state))).collect();
+        let next: Vec<Record> =
+            free.take(limit).map(|item| space_state.record_of(item, Some(space_state))).collect();
         let claimed = Claimed::up_to_first_alone(next, &lost, held_by_others);
         let until_ms = lease_end(now_ms, lease);
         let leases = &mut find_mut(&mut state.spaces, space)?.leases;

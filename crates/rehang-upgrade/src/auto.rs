@@ -382,7 +382,8 @@ impl Upgrade {
             }
             match step {
                 Step::Pairs => {
-                    let pairs = self.pairs(&PairsOptions { run, ..options.pairs }, files, encoder, progress)?;
+                    let pairs =
+                        self.pairs(&PairsOptions { run, ..options.pairs }, files, encoder, progress)?;
                     tell(&StepResult::Pairs(&pairs))?;
                     let embedded_now = pairs.steps.iter().map(|step| step.embedded).sum::<u64>();
                     embedded += embedded_now;

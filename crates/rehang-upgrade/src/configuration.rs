@@ -519,7 +519,8 @@ impl Configuration {
     pub(crate) fn planned_plain(&self, store: &dyn Ledger) -> Result<Planned> {
         let made_space = || self.made_space();
         let stored = find_space(store, &self.new.name)?.map(|stored| stored.space);
-        let new = stored.map_or_else(made_space, |stored| Space { normalised: stored.normalised, ..self.new.clone() });
+        let new = stored
+            .map_or_else(made_space, |stored| Space { normalised: stored.normalised, ..self.new.clone() });
         Ok(Planned { old: self.old.clone(), new, adapter: None, order: self.order })
     }
 
@@ -911,6 +912,6 @@ mod tests {
             assert!(refusal.contains("[gallery] root_certificates") && refusal.contains(&path), "{refusal}");
         }
         let refusal = read("path = \"gallery.db\"").unwrap_err().to_string();
-        assert!(refused.contains("[gallery] root_certificates"), "{refused}");
+        assert!(refusal.contains("[gallery] root_certificates"), "{refusal}");
     }
 }

@@ -297,7 +297,10 @@ impl Upgrade {
                 store: self.store(),
                 encoder,
                 scope: BackfillScope::Sample(items),
-                limits: Limits { budget: limits.budget.map(|budget| budget.saturating_sub(tally.native)), ..limits },
+                limits: Limits {
+                    budget: limits.budget.map(|budget| budget.saturating_sub(tally.native)),
+                    ..limits
+                },
                 clock: &SystemClock::start(),
                 worker: &worker_name(),
             };

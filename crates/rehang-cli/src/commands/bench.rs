@@ -139,7 +139,8 @@ fn chosen(choice: &ModelChoice, file: &str) -> String {
         ),
         _ => format!("\n{} is the best beyond chance.\n", choice.name),
     };
-    let (dimension, model_dimension) = (choice.dimension.to_string(), choice.model_dimension.map(|width| width.to_string()));
+    let (dimension, model_dimension) =
+        (choice.dimension.to_string(), choice.model_dimension.map(|width| width.to_string()));
     let mut words =
         vec!["init", "--gallery", "GALLERY", "--new-name", &choice.name, "--new-dimension", &dimension];
     words.extend(model_dimension.iter().flat_map(|width| ["--new-model-dimension", width]));

@@ -123,7 +123,12 @@ impl PreparedExpansion {
             multiply(x, d_old, self.centres.columns(first, last), d_old, kernels, CENTRES);
             for (row, kernels) in kernels.chunks_exact_mut(CENTRES).enumerate() {
                 let row_length = squared_length(rows.row(row, d_old));
-                exponentials(&mut kernels[..last - first], &self.lengths[first..last], row_length, self.gamma);
+                exponentials(
+                    &mut kernels[..last - first],
+                    &self.lengths[first..last],
+                    row_length,
+                    self.gamma,
+                );
             }
             multiply(kernels, CENTRES, &coefficients.values, coefficients.depth, sums, width);
         }

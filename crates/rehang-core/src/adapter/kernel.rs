@@ -428,8 +428,11 @@ mod avx2 {
             }
             let mut sums = [[_mm256_setzero_ps(); 2]; ROWS];
             for row in 0..ROWS {
-                let output =
-                    if is_whole_line { block.output.add(row * block.output_stride) } else { edge[row].as_mut_ptr() };
+                let output = if is_whole_line {
+                    block.output.add(row * block.output_stride)
+                } else {
+                    edge[row].as_mut_ptr()
+                };
                 for half in 0..2 {
                     let bias = _mm256_load_ps(block.bias.add(half * 8));
                     sums[row][half] = match block.start {
@@ -453,8 +456,11 @@ mod avx2 {
             // `max` returns its second operand for a NaN, so an overflow is not hidden as a zero.
             let floor = _mm256_setzero_ps();
             for row in 0..ROWS {
-                let output =
-                    if is_whole_line { block.output.add(row * block.output_stride) } else { edge[row].as_mut_ptr() };
+                let output = if is_whole_line {
+                    block.output.add(row * block.output_stride)
+                } else {
+                    edge[row].as_mut_ptr()
+                };
                 for half in 0..2 {
                     let sum = sums[row][half];
                     let sum = if block.relu { _mm256_max_ps(floor, sum) } else { sum };

@@ -463,8 +463,12 @@ mod tests {
                 let (areas, at_cuts) = (&per_query.areas[metric], &per_query.at_cuts[metric]);
                 assert!((line.area() - areas.iter().sum::<f64>() / queries).abs() < 1e-9);
                 for (column, &cut) in per_query.cuts.iter().enumerate() {
-                    let sum: f64 =
-                        at_cuts.iter().skip(column).step_by(per_query.cuts.len()).map(|&value| f64::from(value)).sum();
+                    let sum: f64 = at_cuts
+                        .iter()
+                        .skip(column)
+                        .step_by(per_query.cuts.len())
+                        .map(|&value| f64::from(value))
+                        .sum();
                     assert!((line.values()[cut] - sum / queries).abs() < 1e-4);
                 }
             }

@@ -196,7 +196,8 @@ impl Search<'_> {
                         packed.distances(self, queries, [&mut slot.tiles, &mut slot.cut], native, adapted);
                     }
                     Source::Known([to_native, to_adapted]) => {
-                        for (known_distances, out) in [(to_native, &mut *native), (to_adapted, &mut *adapted)] {
+                        for (known_distances, out) in [(to_native, &mut *native), (to_adapted, &mut *adapted)]
+                        {
                             for (&query, out) in queries.iter().zip(out.chunks_mut(items)) {
                                 known_distances.in_order(query, self.order, out);
                             }

@@ -277,7 +277,10 @@ impl<'a> Answers<'a> {
             Kind::Labels { classes, queries } => {
                 let class = classes.get(&queries[query]).map_or(&[][..], Vec::as_slice);
                 positives.extend(
-                    class.iter().filter(|&&time| Some(time) != own_time).map(|&time| Positive { time, gain: 1.0 }),
+                    class
+                        .iter()
+                        .filter(|&&time| Some(time) != own_time)
+                        .map(|&time| Positive { time, gain: 1.0 }),
                 );
             }
             Kind::Judgements(qrels) => {

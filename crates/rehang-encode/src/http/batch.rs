@@ -254,8 +254,7 @@ impl Call<'_> {
             }
         };
         http.take_over(batches, own_name)?;
-        let Some(name) =
-            name.map_or_else(|| http.find_created(batches, own_name), |name| Ok(Some(name)))?
+        let Some(name) = name.map_or_else(|| http.find_created(batches, own_name), |name| Ok(Some(name)))?
         else {
             http.drop_sent(batches, own_name)?;
             return Ok(Some(BatchEnd::default()));

@@ -482,10 +482,9 @@ fn another_width_stops_the_run() {
 #[test]
 fn a_vector_with_null_or_without_numbers_fails_its_item_alone() {
     for wrong in [json!([null, 1.0]), json!([])] {
-        let stub =
-            Stub::start(move |_, request| {
-                Reply::Body(good(request, |data| data[1]["embedding"] = wrong.clone()))
-            });
+        let stub = Stub::start(move |_, request| {
+            Reply::Body(good(request, |data| data[1]["embedding"] = wrong.clone()))
+        });
         let (http, _) = open(&stub, |_| {});
         let answers = embed(&http, &["1", "2", "3"]).unwrap();
         assert!(matches!(answers[1], Err(ItemFailure::Permanent(_))));
@@ -842,10 +841,11 @@ fn texts_that_a_service_breaks_at_are_found_without_waiting() {
 #[test]
 fn the_most_texts_of_a_request_are_learnt_once() {
     for code in [400, 413] {
-        let stub =
-            Stub::start(move |_, request| {
+        let stub = Stub::start(
+            move |_, request| {
                 if request.texts().len() > 10 { status(code) } else { Reply::Good }
-            });
+            },
+        );
         let (http, _) = open(&stub, |config| config.batch = 64);
         let texts = numbers(1000);
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
@@ -903,9 +903,8 @@ fn what_is_learnt_of_a_service_is_known_to_the_next_process() {
         assert_eq!(embed(&second, &texts).unwrap(), right(&texts));
         assert_eq!(embed(&second, &blanks).unwrap(), right(&blanks));
         let requests = stub.seen().split_off(before);
-        let refused = |request: &Seen| {
-            request.texts().len() > limit || request.body.get("encoding_format").is_some()
-        };
+        let refused =
+            |request: &Seen| request.texts().len() > limit || request.body.get("encoding_format").is_some();
         assert_eq!(requests.iter().filter(|request| refused(request)).count(), 0, "{limit}");
         assert!(requests.len() <= most, "{} requests of {limit} texts", requests.len());
         assert_eq!(second.learnt().as_ref(), Some(&learnt));
@@ -929,12 +928,9 @@ fn field(learnt: &str, name: &str) -> Value {
 fn a_limit_that_a_service_had_for_a_day_is_raised_again() {
     let limit = Arc::new(AtomicUsize::new(10));
     let now = Arc::clone(&limit);
-    let stub =
-        Stub::start(
-            move |_, request| {
-                if request.texts().len() > now.load(Ordering::Relaxed) { status(413) } else { Reply::Good }
-            },
-        );
+    let stub = Stub::start(move |_, request| {
+        if request.texts().len() > now.load(Ordering::Relaxed) { status(413) } else { Reply::Good }
+    });
     let texts = numbers(4000);
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
     let mut learnt: Option<String> = None;
@@ -1015,10 +1011,11 @@ fn an_option_that_a_service_does_not_take_is_named_after_one_small_request() {
     let texts = numbers(300);
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
     for key in ["dimensions", "input_type"] {
-        let stub =
-            Stub::start(move |_, request| {
+        let stub = Stub::start(
+            move |_, request| {
                 if request.body.get(key).is_some() { status(400) } else { Reply::Good }
-            });
+            },
+        );
         let (http, _) = open(&stub, |config| {
             (config.batch, config.concurrency, config.dimensions) = (64, 4, Some(2));
             config.input_type = Some("document".into());

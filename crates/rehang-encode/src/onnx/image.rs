@@ -62,12 +62,9 @@ impl ImageInput {
         let reads = self.shape();
         let fits = model_shape.is_empty()
             || (model_shape.len() == 4
-                && reads
-                    .iter()
-                    .enumerate()
-                    .all(|(at, &side)| {
-                        fixed(model_shape, at + 1).is_none_or(|fixed_side| fixed_side == side)
-                    }));
+                && reads.iter().enumerate().all(|(at, &side)| {
+                    fixed(model_shape, at + 1).is_none_or(|fixed_side| fixed_side == side)
+                }));
         if !fits {
             return Err(Error::option(
                 "input",

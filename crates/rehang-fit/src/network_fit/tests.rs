@@ -187,7 +187,8 @@ fn a_resumed_fit_gives_the_bytes_of_one_that_was_not_stopped() {
     assert!(resumed == full_fit);
     // A finished fit is read back, and another fit's checkpoint is refused.
     assert!(
-        fit_network(&train, Some(&other), &parameters, &Progress::default(), Some(&path)).unwrap() == full_fit
+        fit_network(&train, Some(&other), &parameters, &Progress::default(), Some(&path)).unwrap()
+            == full_fit
     );
     let refused = |other: &Pairs, parameters: NetworkParameters| {
         let error =

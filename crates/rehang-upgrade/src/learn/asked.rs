@@ -305,7 +305,8 @@ impl<'a> KeptQueries<'a> {
         match (self.clicks(), clicks) {
             (Ok(None), None) => true,
             (Ok(Some(lines)), Some(clicks)) => {
-                lines.len() == clicks.len() && lines.iter().zip(clicks).all(|(line, click)| is_same(line, click))
+                lines.len() == clicks.len()
+                    && lines.iter().zip(clicks).all(|(line, click)| is_same(line, click))
             }
             _ => false,
         }
@@ -408,7 +409,9 @@ pub(crate) fn import_folder(store: &dyn Ledger, folder: &Path) -> Result<()> {
         // The list comes last: without it the other files do not count.
         (ASKED, read("queries.jsonl")),
     ];
-    imported.iter().try_for_each(|(name, bytes)| bytes.as_ref().map_or(Ok(()), |bytes| files.write(name, bytes)))
+    imported
+        .iter()
+        .try_for_each(|(name, bytes)| bytes.as_ref().map_or(Ok(()), |bytes| files.write(name, bytes)))
 }
 
 fn bytes_of(rows: &Matrix) -> Vec<u8> {
@@ -575,7 +578,10 @@ mod tests {
         assert_ne!(kept_queries.clicks_fingerprint().unwrap(), Some(fingerprint));
         kept_queries.keep_clicks(None, &[]).unwrap();
         kept_queries.keep_clicks(None, &[]).unwrap();
-        assert_eq!((kept_queries.judged(["i2"], 1).unwrap(), kept_queries.clicks_fingerprint().unwrap()), (None, None));
+        assert_eq!(
+            (kept_queries.judged(["i2"], 1).unwrap(), kept_queries.clicks_fingerprint().unwrap()),
+            (None, None)
+        );
     }
 
     #[test]
@@ -659,7 +665,10 @@ mod tests {
         }
         assert!(kept_queries.vectors(&first, &second).unwrap().is_none());
         let normalised = Space { normalised: true, ..second.clone() };
-        kept_queries.files.write(ASKED, format!("{normalised} f2\n{first} f1\nText(\"a\")\n").as_bytes()).unwrap();
+        kept_queries
+            .files
+            .write(ASKED, format!("{normalised} f2\n{first} f1\nText(\"a\")\n").as_bytes())
+            .unwrap();
         assert!(kept_queries.vectors(&first, &second).unwrap().is_some());
         for (old, new) in [(&second, &third), (&second, &first), (&first, &third)] {
             assert!(kept_queries.vectors(old, new).unwrap().is_none());

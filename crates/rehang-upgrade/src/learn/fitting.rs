@@ -715,7 +715,8 @@ impl DrawnPairs {
         const NAME_CHARACTERS_MAX: usize = 60;
         let rows: Vec<usize> = (0..self.len()).filter(|&row| !self.held_out[row]).collect();
         let numbers = |values: &[f64]| rows.iter().map(|&row| values[row]).collect();
-        let names = |name_of: &dyn Fn(usize) -> Option<String>| rows.iter().map(|&row| name_of(row)).collect();
+        let names =
+            |name_of: &dyn Fn(usize) -> Option<String>| rows.iter().map(|&row| name_of(row)).collect();
         let mut traits = vec![Trait::names("label", names(&|row| self.labels[row].clone()))];
         let fields: BTreeSet<&String> = rows
             .iter()
@@ -973,7 +974,10 @@ pub(crate) fn fit_again(
     let parameters = FitParameters { method, compare: false, ..FitParameters::default() };
     let kept_queries = KeptQueries::for_store(store);
     let clicks = pairs.clicks_of_known(kept_queries, (old, new))?;
-    Ok(Some((fit_on((pairs.sources(), clicks), kept_queries, (old, new), parameters, progress)?.fitted, count)))
+    Ok(Some((
+        fit_on((pairs.sources(), clicks), kept_queries, (old, new), parameters, progress)?.fitted,
+        count,
+    )))
 }
 
 /// Fits an adapter on those pairs that are not held out.
@@ -1078,7 +1082,8 @@ pub(crate) fn measure(
     let judged = match (&queries, clicks) {
         (Some(by_both), Some(fingerprint)) => {
             let count = by_both.new.rows();
-            let judged = kept_queries.judged(gallery.ids.iter().map(String::as_str), count)?.unwrap_or_default();
+            let judged =
+                kept_queries.judged(gallery.ids.iter().map(String::as_str), count)?.unwrap_or_default();
             Some(GalleryJudgements { judged, fingerprint })
         }
         _ => None,
@@ -1241,7 +1246,8 @@ mod tests {
             inputs.matrix("gallery", std::slice::from_ref(&gallery.old)).unwrap()
         };
         // Labels need all items that can be placed, the held-out ones first and once.
-        let gallery = ForecastGallery::read(&store, &old, &pairs, (true, false), &Progress::default()).unwrap();
+        let gallery =
+            ForecastGallery::read(&store, &old, &pairs, (true, false), &Progress::default()).unwrap();
         let rows = read(&gallery);
         assert_eq!((rows.rows(), gallery.items, gallery.labels.is_some()), (38, 38, true));
         for (row, &pair) in held_out.iter().enumerate() {
@@ -1254,6 +1260,9 @@ mod tests {
         // Queries without labels need the number of items alone.
         let gallery =
             ForecastGallery::read(&store, &old, &pairs, (false, false), &Progress::default()).unwrap();
-        assert_eq!((read(&gallery).rows(), gallery.items, gallery.labels.is_some()), (held_out.len(), 39, false));
+        assert_eq!(
+            (read(&gallery).rows(), gallery.items, gallery.labels.is_some()),
+            (held_out.len(), 39, false)
+        );
     }
 }

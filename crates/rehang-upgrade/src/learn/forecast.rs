@@ -199,7 +199,8 @@ impl Forecast {
         });
         let do_nothing = report.do_nothing.get(&metric.id).copied().filter(|value| value.is_finite());
         let shown = report.metrics.iter().filter(|other| other.primary && other.id != metric.id);
-        let other_metrics = shown.filter_map(|other| OtherMetric::from_curve(&report, curve, other)).collect();
+        let other_metrics =
+            shown.filter_map(|other| OtherMetric::from_curve(&report, curve, other)).collect();
         let gallery = report.gallery.as_ref();
         Ok(Self {
             source: source.into(),
@@ -240,7 +241,11 @@ impl Forecast {
         );
         let finding = Finding::note("floors-move", message)
             .remedy("Where an application shows only what is near enough, move its floor with its queries; `thresholds` carries any floor over.");
-        Some(finding.evidence(&[("today", row.today), ("adapted", floor_now.floor), ("changed", floor_now.changed)]))
+        Some(finding.evidence(&[
+            ("today", row.today),
+            ("adapted", floor_now.floor),
+            ("changed", floor_now.changed),
+        ]))
     }
 
     /// Forecast quality at a share of native items: linear between the points of the report.
@@ -439,7 +444,8 @@ pub(crate) fn share_of(
                 Unit::Hours if cost.batch_api_items.is_some() => (None, "a rate, and `batch_api` has none"),
                 Unit::Hours => (cost.seconds.map(|seconds| seconds / 3600.0), "the rate of an earlier run"),
             };
-            let total_cost = total_cost.ok_or_else(|| Error::missing(lacking_input, format!("`until` {wish:?}")))?;
+            let total_cost =
+                total_cost.ok_or_else(|| Error::missing(lacking_input, format!("`until` {wish:?}")))?;
             Ok(Until::Fraction(forecast.worth(points * total_cost)))
         }
     }

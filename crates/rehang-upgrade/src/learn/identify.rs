@@ -93,7 +93,8 @@ impl Upgrade {
         if models.is_empty() || options.items == 0 {
             let records = of_a_model(store, &space, LOOKED_AT_MAX)?;
             let progress = Progress::default();
-            let identification = identify_alone(&vectors(&records), 0, observer.counters().unwrap_or(&progress))?;
+            let identification =
+                identify_alone(&vectors(&records), 0, observer.counters().unwrap_or(&progress))?;
             return identified((space, adapted), identification, &records, spent, options);
         }
         let mut records = of_a_model(store, &space, DRAWN_TIMES * options.items)?;
@@ -224,9 +225,10 @@ pub(crate) fn gives_again(store: &dyn Ledger, space: &str, encoder: &dyn Encoder
     let records: Vec<Record> = records.into_iter().step_by(step).collect();
     let candidate = candidate(encoder, &records, &Unobserved)?;
     let stored_vectors = vectors(&records);
-    let embedded_rows = (0..stored_vectors.rows()).filter(|&row| candidate.vectors.row(row).iter().any(|&value| value != 0.0));
-    let differences =
-        embedded_rows.map(|row| difference(encoder.space().distance, stored_vectors.row(row), candidate.vectors.row(row)));
+    let embedded_rows = (0..stored_vectors.rows())
+        .filter(|&row| candidate.vectors.row(row).iter().any(|&value| value != 0.0));
+    let differences = embedded_rows
+        .map(|row| difference(encoder.space().distance, stored_vectors.row(row), candidate.vectors.row(row)));
     let differences: Vec<f64> = differences.collect();
     let same = differences.iter().filter(|&&difference| difference <= DIFFERENCE_MAX).count();
     Ok((same, differences.len()))

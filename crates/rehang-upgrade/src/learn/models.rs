@@ -437,7 +437,8 @@ impl Ground {
             return Err(Error::empty(file.display()));
         }
         let clicked = clicks.iter().flatten().map(|click| click.item.as_str()).collect();
-        let (documents, documents_with_source) = draw_documents(&input.items, input.sample, input.seed, &clicked)?;
+        let (documents, documents_with_source) =
+            draw_documents(&input.items, input.sample, input.seed, &clicked)?;
         Ok(Self { documents, documents_with_source, queries, clicks })
     }
 
@@ -596,7 +597,10 @@ impl Model {
             answers.extend(ask(batched)?);
             encoder.vouch()?;
             let (rows, refused_queries) = vectors_of(answers, "queries")?;
-            refused = Refused { count: refused.count + refused_queries.count, why: refused.why.or(refused_queries.why) };
+            refused = Refused {
+                count: refused.count + refused_queries.count,
+                why: refused.why.or(refused_queries.why),
+            };
             queries = Some(rows);
         }
         if times.is_empty() {
@@ -786,7 +790,15 @@ impl Judge {
                 let (native, options) = ((&first.documents, first.queries.as_ref()), CurveOptions::default());
                 let do_nothing = DoNothing { gallery, queries, distance };
                 let nearest = Relevance::Nearest(K);
-                return evaluate_today(do_nothing, native.0, native.1, nearest, first_distance, &options, progress);
+                return evaluate_today(
+                    do_nothing,
+                    native.0,
+                    native.1,
+                    nearest,
+                    first_distance,
+                    &options,
+                    progress,
+                );
             }
         };
         let options = CurveOptions { metrics: vec![self.metric()], ..CurveOptions::default() };

@@ -460,7 +460,10 @@ mod tests {
             |map: &str| UpgradeRecord::new(space("old"), space("new"), map.into(), OrderSettings::default());
         let counts = Counts { adapted: 1, ..Counts::default() };
         let of_now = |refit: &Refit, map| findings(std::slice::from_ref(refit), &record(map), &counts);
-        assert_eq!((of_now(&not_taken, "a").len(), of_now(&not_taken, "b"), of_now(&far, "b")), (1, vec![], vec![]));
+        assert_eq!(
+            (of_now(&not_taken, "a").len(), of_now(&not_taken, "b"), of_now(&far, "b")),
+            (1, vec![], vec![])
+        );
         assert_eq!(findings(&[not_taken], &record("a"), &Counts::default()), [], "nothing is adapted");
     }
 

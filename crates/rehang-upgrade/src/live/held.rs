@@ -97,8 +97,10 @@ impl<'a> HeldDocuments<'a> {
     ///
     /// Those of the store.
     pub(crate) fn open(store: &'a dyn Ledger, space: &'a str, dimension: usize) -> Result<Self> {
-        let (own_documents, free_documents, other_batches) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        let mut documents = Self { store, space, dimension, own_documents, free_documents, other_batches, next: 0 };
+        let (own_documents, free_documents, other_batches) =
+            (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let mut documents =
+            Self { store, space, dimension, own_documents, free_documents, other_batches, next: 0 };
         documents.look()?;
         Ok(documents)
     }
@@ -254,7 +256,8 @@ pub(crate) fn encode_rest(
     }
     let ask = |places: &[usize]| {
         let asked_inputs: Vec<Input<'_>> = places.iter().map(|&place| inputs[place]).collect();
-        let answers = if asked_inputs.is_empty() { Vec::new() } else { encode_in_bulk(encoder, &asked_inputs)? };
+        let answers =
+            if asked_inputs.is_empty() { Vec::new() } else { encode_in_bulk(encoder, &asked_inputs)? };
         Ok::<_, Error>(places.iter().copied().zip(answers).collect::<BTreeMap<usize, _>>())
     };
     let witnesses_of = |places: &[usize]| -> BTreeSet<usize> {
@@ -267,7 +270,8 @@ pub(crate) fn encode_rest(
     let first_places: Vec<usize> = (0..inputs.len()).filter(is_asked).collect();
     answers.extend(ask(&first_places)?);
     let distance = encoder.space().distance;
-    let is_near = |place: &usize, now: &[f32], most: f64| difference(distance, &uncompared_vectors[place], now) <= most;
+    let is_near =
+        |place: &usize, now: &[f32], most: f64| difference(distance, &uncompared_vectors[place], now) <= most;
     let differs = |place: &usize| matches!(&answers[place], Ok(now) if !is_near(place, now, DIFFERENCE_MAX));
     let doubtful: Vec<usize> = witnesses.iter().copied().filter(differs).collect();
     // An encoder that gives a source different vectors, or another vector beside other sources, is no
@@ -284,9 +288,13 @@ pub(crate) fn encode_rest(
         let witnesses = witnesses_of(places);
         witnesses.iter().any(|place| answers[place].is_ok()) && witnesses.is_disjoint(&another)
     };
-    let (same_documents, other_documents): (Vec<_>, Vec<_>) = uncompared.into_iter().partition(|(_, places)| is_same(places));
-    let places_left: Vec<usize> =
-        other_documents.into_iter().flat_map(|(_, places)| places).filter(|place| !witnesses.contains(place)).collect();
+    let (same_documents, other_documents): (Vec<_>, Vec<_>) =
+        uncompared.into_iter().partition(|(_, places)| is_same(places));
+    let places_left: Vec<usize> = other_documents
+        .into_iter()
+        .flat_map(|(_, places)| places)
+        .filter(|place| !witnesses.contains(place))
+        .collect();
     for place in same_documents.iter().flat_map(|(_, places)| places) {
         answers.entry(*place).or_insert_with(|| Ok(uncompared_vectors[place].clone()));
     }

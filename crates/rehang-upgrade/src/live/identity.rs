@@ -178,7 +178,8 @@ fn document(space: &str) -> String {
 /// Those of the store.
 pub(crate) fn is_another(store: &dyn Ledger, space: &str, fingerprint: &str) -> Result<bool> {
     let stored_document = store.document(&document(space))?;
-    Ok(stored_document.is_some_and(|(_, last_fingerprint)| !last_fingerprint.is_empty() && last_fingerprint != fingerprint))
+    Ok(stored_document
+        .is_some_and(|(_, last_fingerprint)| !last_fingerprint.is_empty() && last_fingerprint != fingerprint))
 }
 
 /// Fails where natives of the space are of another encoder than this one, and remembers this one otherwise.
@@ -190,7 +191,8 @@ pub(crate) fn is_another(store: &dyn Ledger, space: &str, fingerprint: &str) -> 
 fn expect_same_encoder(store: &dyn Store, space: &str, encoder: &dyn Encoder) -> Result<()> {
     let (name, fingerprint) = (document(space), encoder.fingerprint()?.unwrap_or_default());
     let stored_document = store.document(&name)?;
-    let is_kept = stored_document.as_ref().is_some_and(|(_, last_fingerprint)| *last_fingerprint == fingerprint);
+    let is_kept =
+        stored_document.as_ref().is_some_and(|(_, last_fingerprint)| *last_fingerprint == fingerprint);
     if is_kept && !fingerprint.is_empty() {
         return Ok(());
     }
@@ -373,8 +375,9 @@ mod tests {
         // Compared natives go; those that came meanwhile stay.
         let meanwhile = unvouched_natives.clone().with(&ids(200..202));
         assert_eq!(meanwhile.without(&unvouched_natives), Unvouched { items: 2, ids: ids(200..202) });
-        let many =
-            (0..20).fold(Unvouched::default(), |unvouched_natives, worker| unvouched_natives.with(&ids(worker * 8..worker * 8 + 8)));
+        let many = (0..20).fold(Unvouched::default(), |unvouched_natives, worker| {
+            unvouched_natives.with(&ids(worker * 8..worker * 8 + 8))
+        });
         assert_eq!((many.items, many.ids), (160, ids(96..160)));
         assert_eq!(Unvouched::read(Some(&(4, String::new()))), Unvouched::default());
     }

@@ -84,7 +84,8 @@ impl Turn {
         }
         let (at_ms, lacking_since_ms) = (rehang_clock::unix_ms(), self.lacking_since_ms);
         let this_follower = Follower { worker: worker.to_owned(), at_ms, lacking_since_ms };
-        let text = serde_json::to_string(&this_follower).map_err(|error| Error::corrupt("a follower", error))?;
+        let text =
+            serde_json::to_string(&this_follower).map_err(|error| Error::corrupt("a follower", error))?;
         match store.set_document(DOCUMENT, self.version, &text) {
             Ok(version) => {
                 *self = Self { version: Some(version), since_ms: now_ms, is_ours: true, lacking_since_ms };

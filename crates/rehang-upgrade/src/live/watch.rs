@@ -193,6 +193,8 @@ mod tests {
         let error = watched(&Stops, &whole_progress, &nothing, until_it_is_stopped).unwrap_err();
         assert!(error.is_cancelled() && whole_progress.check().is_ok());
         whole_progress.cancel();
-        assert!(watched(&Unobserved, &whole_progress, &nothing, until_it_is_stopped).unwrap_err().is_cancelled());
+        assert!(
+            watched(&Unobserved, &whole_progress, &nothing, until_it_is_stopped).unwrap_err().is_cancelled()
+        );
     }
 }

@@ -240,10 +240,14 @@ fn old_space(store: &dyn Store, adapter: Option<&Adapter>) -> Result<Space> {
 /// Gives a path as it is written into a file of a folder: below the folder as it is seen from
 /// there, otherwise whole.
 fn seen_from(folder: &Path, path: &Path) -> Result<String> {
-    let absolute_path = |path: &Path| fs_err::canonicalize(path).map_err(|error| Error::io("open", path, &error));
+    let absolute_path =
+        |path: &Path| fs_err::canonicalize(path).map_err(|error| Error::io("open", path, &error));
     let path = absolute_path(path)?;
     let written_path = path.strip_prefix(absolute_path(folder)?).unwrap_or(&path);
-    written_path.to_str().map(str::to_owned).ok_or_else(|| Error::option("path", written_path.display(), "a path in UTF-8"))
+    written_path
+        .to_str()
+        .map(str::to_owned)
+        .ok_or_else(|| Error::option("path", written_path.display(), "a path in UTF-8"))
 }
 
 fn write_new(folder: &Path, path: &Path, text: &str) -> Result<()> {

@@ -257,8 +257,10 @@ impl Gallery {
                 state = state_now.clone();
                 continue;
             }
-            let embedded_queries: Vec<_> = embedded.iter().map(|(name, rows)| (name.as_str(), rows)).collect();
-            let answer = state_now.and_then(|state_now| self.search_while_overtaken(state_now, &embedded_queries, k, filter));
+            let embedded_queries: Vec<_> =
+                embedded.iter().map(|(name, rows)| (name.as_str(), rows)).collect();
+            let answer = state_now
+                .and_then(|state_now| self.search_while_overtaken(state_now, &embedded_queries, k, filter));
             match self.observed(answer) {
                 Ok(answer) => return Ok((answer, before)),
                 Err(error) => {

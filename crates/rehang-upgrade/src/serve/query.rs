@@ -40,7 +40,8 @@ impl Query {
             }
             Self::Text(text) => Ok(text.clone()),
             Self::Image(path) => {
-                let whole_path = fs_err::canonicalize(path).map_err(|error| Error::io("open", path, &error))?;
+                let whole_path =
+                    fs_err::canonicalize(path).map_err(|error| Error::io("open", path, &error))?;
                 let whole_path = whole_path.to_str().map(str::to_owned);
                 whole_path.ok_or_else(|| Error::option("images", path.display(), "a path in UTF-8"))
             }
@@ -166,7 +167,8 @@ pub(crate) fn embed_inputs(
     let mut places_left: Vec<usize> = (0..inputs.len()).collect();
     while !places_left.is_empty() {
         expect_going(observer)?;
-        let batch: Vec<usize> = places_left.drain(..encoder.batch_max().clamp(1, places_left.len())).collect();
+        let batch: Vec<usize> =
+            places_left.drain(..encoder.batch_max().clamp(1, places_left.len())).collect();
         let batch_inputs: Vec<Input<'_>> = batch.iter().map(|&place| inputs[place]).collect();
         let (mut not_now, mut untried) = (None, Vec::new());
         for (&place, answer) in batch.iter().zip(encode(encoder, &batch_inputs)?) {

@@ -232,5 +232,9 @@ pub fn report(arguments: &UpgradeReportArguments, json: bool) -> Result<Exit> {
     })?;
     commands::report::write(&reported.report, &reported.findings, &arguments.out)?;
     let value = json!({ "reports": arguments.out, "data": reported.report });
-    commands::report::outcome(&reported.report).print(json, &value, &commands::report::verdict(&reported.report))
+    commands::report::outcome(&reported.report).print(
+        json,
+        &value,
+        &commands::report::verdict(&reported.report),
+    )
 }

@@ -83,7 +83,9 @@ pub(super) fn forecast(
         }
     };
     let unsampled = if is_own { (1.0 - known_items as f64 / items as f64).max(0.0).sqrt() } else { 1.0 };
-    let interval = |answer_lists: &[Lists]| carried(&wanted, answer_lists, &depths, depth, (known_items, items), unsampled);
+    let interval = |answer_lists: &[Lists]| {
+        carried(&wanted, answer_lists, &depths, depth, (known_items, items), unsampled)
+    };
     let shares: Vec<f64> =
         grid_cuts(items, POINTS).into_iter().map(|cut| cut as f64 / items as f64).collect();
     let at = agreement_along_backfill(interval(&adapted), &alone, &shares);
@@ -174,7 +176,8 @@ fn nearest(distances: &[f64], query: usize, is_own: bool, halves: &[Vec<bool>], 
 
 /// Share of the first `depth` items that two lists have in common.
 fn agreement(wanted: &[u32], found_items: &[u32], depth: usize) -> f64 {
-    let (wanted, found_items) = (&wanted[..depth.min(wanted.len())], &found_items[..depth.min(found_items.len())]);
+    let (wanted, found_items) =
+        (&wanted[..depth.min(wanted.len())], &found_items[..depth.min(found_items.len())]);
     wanted.iter().filter(|item| found_items.contains(item)).count() as f64 / wanted.len().max(1) as f64
 }
 
@@ -189,8 +192,10 @@ fn carried(
 ) -> Interval {
     let queries = wanted.len() as f64;
     let mean = |list: usize, depth: usize| {
-        let agreements =
-            wanted.iter().zip(found_lists).map(|(wanted, lists)| agreement(&wanted[list], &lists[list], depth));
+        let agreements = wanted
+            .iter()
+            .zip(found_lists)
+            .map(|(wanted, lists)| agreement(&wanted[list], &lists[list], depth));
         agreements.sum::<f64>() / queries
     };
     let smallest = 0.5 / queries;
@@ -218,8 +223,11 @@ fn carried(
     let estimate = 1.0 / (1.0 + (-(interpolated(&places, at.ln()) + short / depth as f64)).exp());
     // A short list says less than a long one, and the depth that is asked for is a list of k'.
     let list_depth = depths.iter().copied().find(|&depth| depth as f64 >= at).unwrap_or(depth);
-    let agreements: Vec<f64> =
-        wanted.iter().zip(found_lists).map(|(wanted, lists)| agreement(&wanted[0], &lists[0], list_depth)).collect();
+    let agreements: Vec<f64> = wanted
+        .iter()
+        .zip(found_lists)
+        .map(|(wanted, lists)| agreement(&wanted[0], &lists[0], list_depth))
+        .collect();
     let middle = agreements.iter().sum::<f64>() / queries;
     let squares: f64 = agreements.iter().map(|value| (value - middle).powi(2)).sum();
     let error = (squares / (queries - 1.0).max(1.0) / queries).sqrt() * unsampled;

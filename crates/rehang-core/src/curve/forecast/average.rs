@@ -253,7 +253,8 @@ mod tests {
                         (None, false) => 1.0 - share,
                         (Some(first), true) => {
                             let chosen = if first.contains(&item) { cut as f64 / inside as f64 } else { 0.0 };
-                            kept_share * chosen + (1.0 - kept_share) * share * items as f64 / held_out.len() as f64
+                            kept_share * chosen
+                                + (1.0 - kept_share) * share * items as f64 / held_out.len() as f64
                         }
                         (Some(first), false) => f64::from(u8::from(!first.contains(&item))),
                     };

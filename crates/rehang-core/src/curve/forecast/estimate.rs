@@ -47,7 +47,9 @@ impl Table {
     /// Numbers of one column, for the queries that have one.
     fn column(&self, column: usize) -> impl Iterator<Item = f64> {
         let rows = self.values.chunks_exact(2 * self.columns);
-        rows.map(move |row| (row[2 * column], row[2 * column + 1])).filter(|pair| pair.1 > 0.0).map(|pair| pair.0)
+        rows.map(move |row| (row[2 * column], row[2 * column + 1]))
+            .filter(|pair| pair.1 > 0.0)
+            .map(|pair| pair.0)
     }
 
     fn means(&self) -> Means {
@@ -187,7 +189,11 @@ impl Columns<'_> {
         // The size effect may be off, all along the curve.
         let other_curves = [1.0 - EFFECT_OFF, 1.0 + EFFECT_OFF]
             .map(|effect| self.estimates(&table.means(), smallest, effect));
-        MetricForecast { do_nothing, at, enough: enough(self.shares, &estimates, &drawn, &other_curves, times) }
+        MetricForecast {
+            do_nothing,
+            at,
+            enough: enough(self.shares, &estimates, &drawn, &other_curves, times),
+        }
     }
 
     fn estimates(&self, means: &Means, smallest: f64, effect: f64) -> Vec<f64> {
@@ -248,7 +254,8 @@ impl Columns<'_> {
                 [POINTS, POINTS + 1].map(|mixture| means.get(precision(mixture)).unwrap_or(switch));
             let along = 2.0 * three_quarters - half;
             let mixed_end = means.get(mixed(END)).unwrap_or(switch);
-            let end = f64::midpoint(along, carried(mixed_end, OLD_EFFECT * of_old(END, today))).clamp(0.0, 1.0);
+            let end =
+                f64::midpoint(along, carried(mixed_end, OLD_EFFECT * of_old(END, today))).clamp(0.0, 1.0);
             let missing = end - values[END].estimate;
             for (value, &share) in values.iter_mut().zip(self.shares) {
                 // From three quarters on, the line is blended into the end.
@@ -301,7 +308,9 @@ fn enough(
     let (low, high) = other_curves
         .iter()
         .map(|values| reached(values))
-        .fold((share.low, share.high), |(low, high), other_share| (low.min(other_share), high.max(other_share)));
+        .fold((share.low, share.high), |(low, high), other_share| {
+            (low.min(other_share), high.max(other_share))
+        });
     let (low, high) = ((low - RESOLUTION).max(0.0), (high + RESOLUTION).min(1.0));
     let share = Interval { low, high, ..share };
     (share.high - share.low <= 0.5).then_some(share)

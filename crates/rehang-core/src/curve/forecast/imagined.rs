@@ -142,8 +142,9 @@ impl Imagined {
         }
         let places = quantiles(wrong[0].len());
         let total: f64 = right_answers.iter().map(|answer| answer.2).sum();
-        let mean =
-            |term: &dyn Fn([f64; 2]) -> f64| right_answers.iter().map(|answer| answer.2 * term(answer.0)).sum::<f64>() / total;
+        let mean = |term: &dyn Fn([f64; 2]) -> f64| {
+            right_answers.iter().map(|answer| answer.2 * term(answer.0)).sum::<f64>() / total
+        };
         let middle = [0, 1].map(|which| mean(&|z| z[which]));
         let spread = [0, 1].map(|which| mean(&|z| (z[which] - middle[which]).powi(2)).sqrt());
         let scale = if spread[0] > 0.0 { spread[1] / spread[0] } else { 1.0 };
@@ -156,7 +157,8 @@ impl Imagined {
         let of_queries = right_answers.chunk_by(|answer, other| answer.1 == other.1);
         let squares: f64 = of_queries
             .map(|of_query| {
-                let off = of_query.iter().map(|answer| answer.2 * (answer.0[1] - offset - scale * answer.0[0]));
+                let off =
+                    of_query.iter().map(|answer| answer.2 * (answer.0[1] - offset - scale * answer.0[0]));
                 off.sum::<f64>().powi(2)
             })
             .sum();

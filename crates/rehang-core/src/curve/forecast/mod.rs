@@ -400,7 +400,9 @@ fn averaged(drawn: &[Vec<Option<Vec<f64>>>]) -> Vec<Option<Vec<f64>>> {
     let views = drawn.first().map_or(0, Vec::len);
     let of_view = |view: usize| {
         let known_values: Vec<&Vec<f64>> = drawn.iter().filter_map(|views| views[view].as_ref()).collect();
-        let mean = |slot: usize| known_values.iter().map(|values| values[slot]).sum::<f64>() / known_values.len() as f64;
+        let mean = |slot: usize| {
+            known_values.iter().map(|values| values[slot]).sum::<f64>() / known_values.len() as f64
+        };
         known_values.first().map(|values| (0..values.len()).map(mean).collect())
     };
     (0..views).map(of_view).collect()
@@ -515,7 +517,10 @@ mod tests {
                 assert!((at.high - at.low).abs() < 1e-6, "nothing is left to sample: {at:?}");
             }
             let today = truth.do_nothing.as_ref().unwrap().evaluation.values[metric];
-            assert_eq!(metric_forecast.do_nothing, Some(Interval { estimate: today, low: today, high: today }));
+            assert_eq!(
+                metric_forecast.do_nothing,
+                Some(Interval { estimate: today, low: today, high: today })
+            );
         }
         assert_eq!(gallery_forecast.queries, truth.queries);
     }
@@ -533,8 +538,10 @@ mod tests {
             let gallery_forecast = world.forecast(&held_out, ordered);
             for metric in [TOP1, MAP] {
                 for place in [0, 5, 10, 15, 20] {
-                    let (at, truth) =
-                        (gallery_forecast.metrics[metric].at[place], truth.lines[metric].values()[cuts[place]]);
+                    let (at, truth) = (
+                        gallery_forecast.metrics[metric].at[place],
+                        truth.lines[metric].values()[cuts[place]],
+                    );
                     all += 1;
                     inside += usize::from(at.low <= truth && truth <= at.high);
                     assert!((at.estimate - truth).abs() < 15.0, "{metric} {place} {at:?} {truth}");
@@ -567,9 +574,11 @@ mod tests {
         let cuts = grid_cuts(4000, POINTS);
         let (mut inside, mut off) = (0, [0.0; 3]);
         for seed in 0..4 {
-            let gallery_forecast = world.forecast(&world.sample(140, seed), (seed % 2 == 0).then_some(&order[..]));
+            let gallery_forecast =
+                world.forecast(&world.sample(140, seed), (seed % 2 == 0).then_some(&order[..]));
             for (off, place) in off.iter_mut().zip([10, 15, 20]) {
-                let (at, truth) = (gallery_forecast.metrics[MAP].at[place], truth.lines[MAP].values()[cuts[place]]);
+                let (at, truth) =
+                    (gallery_forecast.metrics[MAP].at[place], truth.lines[MAP].values()[cuts[place]]);
                 *off += (at.estimate - truth) / 4.0;
                 inside += usize::from(at.low <= truth && truth <= at.high);
             }
@@ -612,7 +621,8 @@ mod tests {
         }
         // Without the old model's queries there is no value of doing nothing; the rest is there.
         let queries = Some(ForecastQueries { new: &new, old: None });
-        let gallery_forecast = forecast(&ForecastInput { queries, ..input }, 10, &Progress::default()).unwrap();
+        let gallery_forecast =
+            forecast(&ForecastInput { queries, ..input }, 10, &Progress::default()).unwrap();
         assert_eq!(gallery_forecast.metrics[metric].do_nothing, None);
         let none = ForecastInput { queries: None, ..input };
         assert!(forecast(&none, 10, &Progress::default()).unwrap_err().to_string().contains("queries"));

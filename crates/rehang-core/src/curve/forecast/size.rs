@@ -155,7 +155,9 @@ impl Shuffled {
                 let filled = size.saturating_sub(natives.len());
                 let not_held_out = not_held_out.iter().copied();
                 let filling: Vec<usize> = match &place {
-                    Some(_) => not_held_out.chain(drawn()).filter(|&item| !is_first(item)).take(filled).collect(),
+                    Some(_) => {
+                        not_held_out.chain(drawn()).filter(|&item| !is_first(item)).take(filled).collect()
+                    }
                     None => not_held_out.chain(drawn().skip(most)).take(filled).collect(),
                 };
                 let columns = natives.iter().map(|&item| native(item));

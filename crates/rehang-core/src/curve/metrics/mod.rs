@@ -220,7 +220,9 @@ impl FromStr for Metric {
             depths.into_iter().map(move |depth| Self { definition, depth })
         });
         let known_names = "top1, top5, map, map@K, precision@K, ndcg@K, recall@K, mrr@K or agreement@K";
-        all.into_iter().find(|metric| metric.id() == text).ok_or_else(|| Error::option("metric", text, known_names))
+        all.into_iter()
+            .find(|metric| metric.id() == text)
+            .ok_or_else(|| Error::option("metric", text, known_names))
     }
 }
 

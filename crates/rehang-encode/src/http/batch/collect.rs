@@ -97,11 +97,8 @@ impl Http {
         let (mut texts_left, mut lost) = (without.len(), 0);
         if service_batch.status == "completed" && files.is_any {
             for id in without.into_iter().filter(|id| !files.unexecuted.contains(id)) {
-                let reason = format!(
-                    "{} has no answer for it in batch {}",
-                    self.check.encoder(),
-                    service_batch.id
-                );
+                let reason =
+                    format!("{} has no answer for it in batch {}", self.check.encoder(), service_batch.id);
                 files.answers.insert(id, Err(ItemFailure::Temporary(reason)));
                 (texts_left, lost) = (texts_left - 1, lost + 1);
             }
@@ -114,7 +111,8 @@ impl Http {
         let mut state = lock(&batches.state);
         state.of_text.retain(|id, of| of != own_name || files.answers.contains_key(id));
         state.awaited.remove(own_name);
-        let Some(batch) = state.batches.get_mut(own_name).filter(|batch| !(is_first && batch.stage.is_over()))
+        let Some(batch) =
+            state.batches.get_mut(own_name).filter(|batch| !(is_first && batch.stage.is_over()))
         else {
             // Another worker that waits for the batch has read it meanwhile.
             return Ok(Some(BatchEnd::default()));

@@ -618,16 +618,18 @@ fn a_list_that_is_cut_short_does_not_say_that_nothing_was_created() {
     let page = |number: u64, at: u64| json!({"data": [{"id": format!("b{number}"), "status": "completed", "created_at": at}], "has_more": true});
     for is_old in [false, true] {
         let now = rehang_clock::unix_ms() / 1000;
-        let stub = Stub::start(move |number, request: &Seen| match (request.method.as_str(), request.path.as_str()) {
-            ("POST", "/v1/files") => Reply::Body(json!({"id": "file-1"}).to_string()),
-            ("GET", path) if path.starts_with("/v1/batches?") => {
-                let at = if is_old && path.contains("after") { now - 40 * 86_400 } else { now };
-                Reply::Body(page(number as u64, at).to_string())
+        let stub = Stub::start(move |number, request: &Seen| {
+            match (request.method.as_str(), request.path.as_str()) {
+                ("POST", "/v1/files") => Reply::Body(json!({"id": "file-1"}).to_string()),
+                ("GET", path) if path.starts_with("/v1/batches?") => {
+                    let at = if is_old && path.contains("after") { now - 40 * 86_400 } else { now };
+                    Reply::Body(page(number as u64, at).to_string())
+                }
+                ("DELETE", _) => Reply::Body("{}".into()),
+                ("POST", "/v1/batches") if number > 100 => Reply::Status(400, vec![], String::new()),
+                ("POST", "/v1/batches") => Reply::Status(500, vec![], String::new()),
+                _ => Reply::Body(good(request, |_| {})),
             }
-            ("DELETE", _) => Reply::Body("{}".into()),
-            ("POST", "/v1/batches") if number > 100 => Reply::Status(400, vec![], String::new()),
-            ("POST", "/v1/batches") => Reply::Status(500, vec![], String::new()),
-            _ => Reply::Body(good(request, |_| {})),
         });
         let journal = tempfile::tempdir().unwrap();
         let (http, _) = open_at(&stub.url, journal.path(), |_| {});
