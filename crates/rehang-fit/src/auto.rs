@@ -97,7 +97,8 @@ pub(crate) fn fit_with(
     let is_open = parameters.geometry.is_none() && geometries.len() > 1;
     let is_compared = is_auto || parameters.compare || is_open;
     let compared = if is_compared { task.compare(&tried)? } else { Compared::default() };
-    let Compared { selection, seen_errors, mut fitted, calibration: calibration_of_own } = compared;
+    let Compared { selection, seen_errors, is_any_found, mut fitted, calibration: calibration_of_own } =
+        compared;
     let row = selection.as_ref().and_then(|selection| Some(&selection.rows[selection.kept?]));
     let method = match (parameters.method, row) {
         (Method::Auto, Some(row)) => row.method,
@@ -107,7 +108,7 @@ pub(crate) fn fit_with(
     };
     if let Some(selection) = &selection {
         findings.extend(selection_findings(selection, parameters.method));
-        findings.extend(guards::useless(&seen_errors));
+        findings.extend(guards::useless(&seen_errors, is_any_found));
     }
     let kind = parameters.geometry.or_else(|| row.and_then(|row| row.geometry)).unwrap_or(geometries[0]);
     let candidate = of_method(method)?;

@@ -118,6 +118,8 @@ pub(crate) struct Compared {
     /// left-out classes lie so close together that a map may well be farther from them than their own mean
     /// is.
     pub seen_errors: Vec<f64>,
+    /// Whether the outputs of any learned map find these items' own new vectors ([`guards::finds_own`]).
+    pub is_any_found: bool,
     /// Fits on all pairs that were made on the way, by method.
     pub fitted: BTreeMap<Method, FittedMap>,
     /// Quality of the σ² that the named method trains itself, with its map, on the held-out items.
@@ -268,6 +270,8 @@ impl Task<'_> {
                 let mut served = vec![serve(&first_outputs, self.pairs, first, parameters)?];
                 if first.has_seen && candidate.method != Method::DoNothing {
                     compared.seen_errors.extend(served[0].first().and_then(|served| served.errors.first()));
+                    let (outputs, part) = (&first_outputs.raw[0], &first.parts[0]);
+                    compared.is_any_found |= guards::finds_own(outputs, part.pairs.new_vectors().matrix())?;
                 }
                 // A σ² that is trained with its map is measured here, since no out-of-fold residuals are made
                 // for it.

@@ -4,17 +4,17 @@
 
 use rehang_core::adapter::{Geometry, Map};
 use rehang_core::check::expect_width;
+use rehang_core::curve::distances_by_query;
 use rehang_core::finding::{Finding, Severity};
 use rehang_core::order::least_confidence;
 use rehang_core::verdict::is_below;
-use rehang_core::{Head, Matrix, Pairs, Progress, Result};
+use rehang_core::{Distance, Head, Matrix, Pairs, Progress, Result};
 
 use crate::closed_form::ridge;
 use crate::folds::{LeftOut, folds, parted};
 use crate::head_fit::known_labels;
 use crate::left_out::LeavesOut;
 use crate::objectives::squared::relative_error;
-use crate::retrieval::{AGREEMENT, Criterion};
 use crate::uncertainty_fit::logits;
 
 /// Number of pairs below which no learned map can be judged.
@@ -216,19 +216,21 @@ pub fn left_open(pairs: &Pairs, has_head: bool) -> Option<Finding> {
 }
 
 /// Looks at how the methods did on held-out pairs: where none predicts new vectors better than their mean
-/// does, there is nothing that an adapter could learn. `errors` are squared errors as parts of the new
-/// vectors' variance.
-pub fn useless(errors: &[f64]) -> Option<Finding> {
+/// does, nor [finds them](finds_own), there is nothing that an adapter could learn. `errors` are squared
+/// errors as parts of the new vectors' variance; `is_any_found` says whether the outputs of any method find
+/// the new vectors of their own pairs.
+pub fn useless(errors: &[f64], is_any_found: bool) -> Option<Finding> {
     // A map that is drawn towards the mean, since it learned nothing, ends a little above or below it.
     const PART_MIN: f64 = 0.98;
     let best = errors.iter().copied().fold(f64::INFINITY, f64::min);
-    (best.is_finite() && best >= PART_MIN).then(|| no_better_than_the_mean(best))
+    (!is_any_found && best.is_finite() && best >= PART_MIN).then(|| no_better_than_the_mean(best))
 }
 
 fn no_better_than_the_mean(error: f64) -> Finding {
     let percent = 100.0 * error;
     let message = format!(
-        "Adapted vectors are no nearer to the native ones than their mean is (error {percent:.0} % of the variance)."
+        "Adapted vectors are no nearer to the native ones than their mean is (error {percent:.0} % of the variance), and do \
+         not find their own among these."
     );
     Finding::problem("no-better-than-the-mean", message)
         .may_mean("The pairs may be in different orders, or old and new are swapped.")
@@ -248,8 +250,8 @@ fn explained(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<f64> {
 /// or does it do so only the wrong way round?
 ///
 /// A map of the wrong direction fails silently: its outputs are vectors like any other. It is a problem where
-/// outputs are no nearer to the new vectors than their mean is and do not stand among the right neighbours
-/// either. It is a sign of swapped files where the map, applied to the new vectors (widths permitting), comes
+/// outputs are no nearer to the new vectors than their mean is and do not [find their own](finds_own) among
+/// these either. It is a sign of swapped files where the map, applied to the new vectors (widths permitting), comes
 /// near the old ones.
 ///
 /// # Errors
@@ -279,22 +281,37 @@ pub fn map_direction(map: &Map, geometry: &Geometry, pairs: &Pairs) -> Result<Op
             return Ok(Some(finding.remedy("Swap old and new.").evidence(&evidence)));
         }
     }
-    // Items of classes that the map never saw may lie closer to their mean than to the outputs, and be found
-    // by these all the same.
-    Ok((!finds_neighbours(outputs, pairs)?).then(|| no_better_than_the_mean(forward)))
+    Ok((!finds_own(&outputs, pairs.new_vectors().matrix())?).then(|| no_better_than_the_mean(forward)))
 }
 
-/// Returns whether native queries find their native neighbours among the outputs far more often than by
-/// chance.
-fn finds_neighbours(outputs: Matrix, pairs: &Pairs) -> Result<bool> {
-    const TIMES_CHANCE: f64 = 3.0;
-    if pairs.len() < 2 {
+/// Returns whether outputs `[n, d_new]` find the new vectors `[n, d_new]` of their own pairs: on average, less
+/// than a quarter of the other new vectors lie nearer to an output (L2) than its own one does. By chance it
+/// is half of them, and the quarter is told from that by more than four standard errors, `√(1 / (12 n))`:
+/// fewer than 22 pairs have to do better.
+///
+/// The squared error does not say it. Outputs of length 1 whose cosine to their new vectors is ½ have an error
+/// of 1, as their mean has, and find them among a thousand others.
+///
+/// # Errors
+///
+/// As [`distances_by_query`].
+pub fn finds_own(outputs: &Matrix, new: &Matrix) -> Result<bool> {
+    const SHARE_MAX: f64 = 0.25;
+    const ERRORS: f64 = 4.0;
+    let n = outputs.rows();
+    if n < 2 {
         return Ok(false);
     }
-    let agreement = Criterion::by_agreement(None).upgrade(pairs.new_vectors(), outputs, 0)?.start;
-    let other_items = pairs.len() - 1;
-    let chance = 100.0 * AGREEMENT.min(other_items) as f64 / other_items as f64;
-    Ok(agreement > (TIMES_CHANCE * chance).min(50.0 + chance / 2.0))
+    let share_nearer = |row: usize, distances: &[f64]| {
+        let own_distance = distances[row];
+        let nearer = distances.iter().filter(|&&distance| distance < own_distance).count() as f64;
+        let as_near = distances.iter().filter(|&&distance| distance == own_distance).count() - 1;
+        (nearer + 0.5 * as_near as f64) / (n - 1) as f64
+    };
+    let rows: Vec<usize> = (0..n).collect();
+    let shares = distances_by_query(new, outputs, &rows, Distance::L2, &Progress::default(), share_nearer)?;
+    let by_chance = 0.5 - ERRORS * (1.0 / (12.0 * n as f64)).sqrt();
+    Ok(shares.iter().sum::<f64>() / (n as f64) < SHARE_MAX.min(by_chance))
 }
 
 /// Looks for evaluation items among the pairs of a fit, by their `old` vectors: numbers measured on such
@@ -487,9 +504,36 @@ mod tests {
 
     #[test]
     fn maps_that_learned_nothing_are_a_problem_and_one_that_did_is_enough() {
-        assert_eq!(useless(&[1.3, 1.01]).unwrap().code, "no-better-than-the-mean");
-        assert!(useless(&[1.3, 0.7]).is_none());
-        assert!(useless(&[]).is_none());
+        assert_eq!(useless(&[1.3, 1.01], false).unwrap().code, "no-better-than-the-mean");
+        assert!(useless(&[1.3, 1.01], true).is_none());
+        assert!(useless(&[1.3, 0.7], false).is_none());
+        assert!(useless(&[], false).is_none());
+    }
+
+    /// Outputs at a cosine of ½ from their new vectors, all of length 1, have the error of the mean.
+    #[test]
+    fn outputs_find_their_own_new_vectors_where_their_error_says_nothing() {
+        let unit = |rows: Matrix| {
+            let length = |row: &[f32]| row.iter().map(|x| x * x).sum::<f32>().sqrt();
+            Matrix::from_fn(rows.rows(), rows.columns(), |r, c| rows.row(r)[c] / length(rows.row(r)))
+        };
+        let (new, noise) = (unit(random_matrix(300, 64, 1)), unit(random_matrix(300, 64, 2)));
+        let outputs =
+            Matrix::from_fn(300, 64, |r, c| 0.5 * new.row(r)[c] + 0.75_f32.sqrt() * noise.row(r)[c]);
+        let pairs = make(outputs.clone(), new.clone(), None);
+        assert!((0.9..1.1).contains(&relative_error(&outputs, &pairs)));
+        assert!(finds_own(&outputs, &new).unwrap());
+        let turned: Vec<usize> = (0..300).map(|row| (row + 1) % 300).collect();
+        assert!(!finds_own(&outputs.select(&turned), &new).unwrap(), "rows that are shifted by one");
+        // Half of the rows in their places, and one in twenty.
+        let swapped = |places: usize| {
+            let rows: Vec<usize> = (0..300)
+                .map(|row| if row < places { row } else { places + (row + 1) % (300 - places) })
+                .collect();
+            outputs.select(&rows)
+        };
+        assert!(finds_own(&swapped(180), &new).unwrap() && !finds_own(&swapped(15), &new).unwrap());
+        assert!(!finds_own(&outputs.select(&[0]), &new.select(&[0])).unwrap());
     }
 
     #[test]

@@ -70,6 +70,7 @@ fn faults(root: &Path) -> Result<Vec<Fault>> {
         faults.extend(reasons(source));
         faults.extend(introduction(source));
         faults.extend(prose::openings(source));
+        faults.extend(prose::bindings(source));
     }
     faults.extend(stale(&sources));
     faults.extend(laboratory(&packages, &sources));

@@ -1,4 +1,4 @@
-//! First sentences of comments: each is understood by whoever sees nothing but the item's name and signature.
+//! First sentences of comments and names of bindings: each is understood by whoever sees nothing else.
 
 use super::Fault;
 use super::source::Source;
@@ -54,6 +54,26 @@ pub fn openings(source: &Source) -> Vec<Fault> {
     faults
 }
 
+/// Names of bindings that say nothing of the thing they hold.
+const RIDDLES_OF_BINDINGS: &str = "found seen own known kept given whole made there said asked";
+
+/// Bindings by `let` or `for` whose name is a riddle.
+pub fn bindings(source: &Source) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    for (number, line) in source.lines.iter().enumerate() {
+        let words: Vec<&str> = line.code.split_whitespace().collect();
+        for (at, _) in words.iter().enumerate().filter(|(_, word)| matches!(**word, "let" | "for")) {
+            let at = at + 1 + usize::from(words.get(at + 1) == Some(&"mut"));
+            let name = words.get(at).map_or("", |word| word.trim_end_matches([':', ';']));
+            if RIDDLES_OF_BINDINGS.split_whitespace().any(|riddle| riddle == name) {
+                let what = format!("{name:?} says nothing of what it holds: name the binding after that");
+                faults.push(Fault { path: source.path.clone(), line: number + 1, what });
+            }
+        }
+    }
+    faults
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -70,5 +90,12 @@ mod tests {
         assert_eq!(lines(bad), [1, 3, 5, 7]);
         let good = "//! Claims of items.\n\n/// Ridge by the Gram matrix.\n/// Of n pairs.\nfn a() {}\n/// `What` it is called.\nfn b() {\n    // Where a server died, nobody answers.\n    c(); // of no use\n}\n/// The sum.\nfn d() {}";
         assert!(lines(good).is_empty(), "{:?}", lines(good));
+    }
+
+    #[test]
+    fn bindings_that_say_nothing_are_found() {
+        let text = "fn a() {\n    let found = 1;\n    let mut own: u8 = 2;\n    for kept in b {}\n    let found_ids = 3; // let seen = 4;\n}";
+        let faults = bindings(&Source::new("crates/rehang-core/src/a.rs", text));
+        assert_eq!(faults.iter().map(|fault| fault.line).collect::<Vec<_>>(), [2, 3, 4]);
     }
 }
