@@ -304,8 +304,7 @@ impl Error {
 
     /// Makes the error for a name that no value of an option has; there are two or more `names`.
     pub fn unknown_name(option: &str, text: &str, names: &[&str]) -> Self {
-        let (last, names_before) = names.split_last().expect("an option has values");
-        Self::option(option, text, format!("{} or {last}", names_before.join(", ")))
+        Self::option(option, text, one_of(names))
     }
 
     /// Makes the error for a file or an argument that holds nothing.
@@ -432,6 +431,16 @@ impl Error {
     pub fn is_missing_feature(&self) -> bool {
         matches!(*self.kind, ErrorKind::MissingFeature { .. })
     }
+}
+
+/// Lists names as one to choose: `blue, green or red`. There have to be two at least.
+///
+/// ```
+/// assert_eq!(rehang_core::one_of(&["blue", "green", "red"]), "blue, green or red");
+/// ```
+pub fn one_of(names: &[&str]) -> String {
+    let (last, names_before) = names.split_last().expect("an option has values");
+    format!("{} or {last}", names_before.join(", "))
 }
 
 impl From<ErrorKind> for Error {

@@ -13,8 +13,8 @@ pub const DIFFERENCE_MAX: f64 = 0.01;
 pub const NOISE_TIMES: f64 = 4.0;
 
 /// Distance between two vectors of one source, as the space measures: `‖a − b‖² / max(‖a‖², ‖b‖²)`.
-/// [`Distance::Cosine`] sees no lengths, so there it is the distance of their directions. From 0 to 4. Two
-/// zero vectors are 0 apart, a zero vector and another one 1; NaN gives NaN.
+/// Where [lengths make no difference](Distance::heeds_lengths), it is the distance of their directions. From
+/// 0 to 4. Two zero vectors are 0 apart, a zero vector and another one 1; NaN gives NaN.
 ///
 /// ```
 /// use rehang_core::{Distance, difference};
@@ -34,7 +34,7 @@ pub fn difference(distance: Distance, a: &[f32], b: &[f32]) -> f64 {
     if a_length == 0.0 || b_length == 0.0 {
         return if a_length == b_length { 0.0 } else { 1.0 };
     }
-    if distance != Distance::Cosine {
+    if distance.heeds_lengths() {
         return squared_distance(a, b) / a_length.max(b_length).powi(2);
     }
     a.iter().zip(b).map(|(&a, &b)| (f64::from(a) / a_length - f64::from(b) / b_length).powi(2)).sum()
@@ -44,7 +44,7 @@ pub fn difference(distance: Distance, a: &[f32], b: &[f32]) -> f64 {
 pub fn difference_in_words(distance: Distance, before: &[f32], now: &[f32]) -> String {
     let directions = difference(Distance::Cosine, before, now);
     let times = norm(now) / norm(before);
-    if distance != Distance::Cosine && directions <= DIFFERENCE_MAX && times.is_finite() {
+    if distance.heeds_lengths() && directions <= DIFFERENCE_MAX && times.is_finite() {
         let (times, word) = if times >= 1.0 { (times, "longer") } else { (1.0 / times, "shorter") };
         return format!("the same direction, {times:.1} times {word}");
     }

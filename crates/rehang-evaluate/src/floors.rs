@@ -62,9 +62,9 @@ pub struct FloorsInput<'a> {
 /// Carries floors over from the old model to the switch and to a gallery that is native, by the formula of
 /// this module.
 ///
-/// A floor is a cosine similarity, an inner product, or a Euclidean distance (not squared), by each space's
-/// own distance. A floor that fewer than 30 answers of all queries pass is not carried over. Without `values`
-/// the floors are those that applications begin with: cosines of 0.3, 0.5 and 0.7; by another distance, what
+/// A floor is a value of the [measure](Distance::measure) of each space's own distance, such as a cosine
+/// similarity. A floor that fewer than 30 answers of all queries pass is not carried over. Without `values`
+/// the floors are those that applications begin with: cosines of 0.3, 0.5 and 0.7; where lengths count, what
 /// lets ten and a hundred answers of a query through. `None` where queries of the old model are not known.
 ///
 /// # Errors
@@ -109,7 +109,7 @@ pub fn floors(
         None => usual(before, &today, input.items as f64 / rows as f64),
     };
     let carried = chosen.into_iter().map(|value| {
-        let limit = distance_at(before, value) as f32;
+        let limit = before.of_measure(value) as f32;
         let passed: usize = today.iter().map(|row| passing(row, limit)).sum();
         let at = |from: &[Vec<f32>], to: &[Vec<f32>], drawn| {
             carried_over(from, to, limit, drawn).map(|at| at.shown(after))
@@ -123,40 +123,13 @@ pub fn floors(
     });
     let (rows, queries) = (carried.collect(), counted.len());
     let natives = input.held_out.len();
-    Ok(Some(Floors { today: measure(before).into(), then: measure(after).into(), queries, natives, rows }))
-}
-
-/// Names the measure that an application's floor is set in.
-fn measure(distance: Distance) -> &'static str {
-    match distance {
-        Distance::Cosine => "cosine similarity",
-        Distance::Dot => "inner product",
-        Distance::L2 => "Euclidean distance",
-    }
-}
-
-/// Returns the distance up to which a floor lets answers through.
-fn distance_at(distance: Distance, floor: f64) -> f64 {
-    match distance {
-        Distance::Cosine => 1.0 - floor,
-        Distance::Dot => -floor,
-        Distance::L2 => floor.max(0.0).powi(2),
-    }
-}
-
-/// Returns a distance as an application's floor.
-fn floor_at(distance: Distance, at: f32) -> f64 {
-    let at = f64::from(at);
-    match distance {
-        Distance::Cosine => 1.0 - at,
-        Distance::Dot => 0.0 - at,
-        Distance::L2 => at.max(0.0).sqrt(),
-    }
+    Ok(Some(Floors { today: before.measure().into(), then: after.measure().into(), queries, natives, rows }))
 }
 
 /// Returns floors that say something of any gallery.
 fn usual(distance: Distance, today: &[Vec<f32>], times: f64) -> Vec<f64> {
-    if distance == Distance::Cosine {
+    // Without lengths, similarities are of one scale in all galleries.
+    if !distance.heeds_lengths() {
         return vec![0.3, 0.5, 0.7];
     }
     let mut all: Vec<f32> = today.concat();
@@ -164,7 +137,7 @@ fn usual(distance: Distance, today: &[Vec<f32>], times: f64) -> Vec<f64> {
     for answers in [10.0, 100.0] {
         let rank = (answers * today.len() as f64 / times).round() as usize;
         if (1..=all.len()).contains(&rank) {
-            floors.push(floor_at(distance, ranked(&mut all, rank)));
+            floors.push(distance.in_measure(ranked(&mut all, rank).into()));
         }
     }
     floors
@@ -194,9 +167,9 @@ struct Carried {
 
 impl Carried {
     fn shown(&self, distance: Distance) -> FloorAt {
-        let [a, b] = self.range.map(|at| floor_at(distance, at));
+        let [a, b] = self.range.map(|at| distance.in_measure(at.into()));
         FloorAt {
-            floor: floor_at(distance, self.limit),
+            floor: distance.in_measure(self.limit.into()),
             low: a.min(b),
             high: a.max(b),
             changed: self.changed,
@@ -279,14 +252,14 @@ mod tests {
             .collect();
         let between =
             |v: &Vectors, (q, i): (usize, usize)| distance.between(v.matrix().row(q), v.matrix().row(i));
-        let passes = |pair| between(today, pair) <= distance_at(distance, floor);
+        let passes = |pair| between(today, pair) <= distance.of_measure(floor);
         let answers = pairs.iter().filter(|pair| passes(**pair)).count();
         let mut later: Vec<f64> = pairs.iter().map(|pair| between(then, *pair) + more).collect();
         later.sort_by(f64::total_cmp);
         let limit = later[answers - 1];
         let answers_kept =
             pairs.iter().filter(|pair| passes(**pair) && between(then, **pair) + more <= limit).count();
-        (floor_at(distance, limit as f32), 1.0 - answers_kept as f64 / answers as f64)
+        (distance.in_measure(f64::from(limit as f32)), 1.0 - answers_kept as f64 / answers as f64)
     }
 
     #[test]

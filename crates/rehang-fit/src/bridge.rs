@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use rehang_core::adapter::{Dense, InputScaling, Map};
 use rehang_core::bridge::mixed;
 use rehang_core::curve::QueryRanks;
-use rehang_core::{Bridge, Distance, Error, Matrix, Pairs, Progress, Result, Vectors};
+use rehang_core::{Bridge, Error, Matrix, Pairs, Progress, Result, Vectors};
 use serde::{Deserialize, Serialize};
 
 use crate::closed_form::{procrustes, ridge};
@@ -175,7 +175,7 @@ fn turned_back(
     progress: &Progress,
 ) -> Result<(Map, BTreeMap<String, String>)> {
     let scaling = |of: &Vectors| {
-        if of.space().distance == Distance::Cosine { InputScaling::UnitLength } else { InputScaling::AsIs }
+        if of.space().distance.heeds_lengths() { InputScaling::AsIs } else { InputScaling::UnitLength }
     };
     let compared = |of: &Vectors, what: &str| {
         let space = of.space();
@@ -298,6 +298,7 @@ mod tests {
     use super::*;
     use crate::held_out::HeldOutGallery;
     use crate::tests::test_data::random_matrix;
+    use rehang_core::Distance;
 
     /// Makes vectors of 24 classes; the old model adds noise to what the new one sees turned.
     fn data(n: usize, noise_of_old: f32, labelled: bool) -> Pairs {

@@ -32,15 +32,13 @@ rehang_core::named! {
 impl GeometryKind {
     /// Returns the ways that a space leaves open.
     ///
-    /// Under the cosine distance lengths do not matter, so outputs of a raw cosine space get native ones
-    /// without a comparison.
+    /// Where a raw space's distance does not [heed lengths](rehang_core::Distance::heeds_lengths), outputs
+    /// get native ones without a comparison.
     pub fn options(space: &Space) -> &'static [Self] {
-        match (space.normalised, space.distance) {
+        match (space.normalised, space.distance.heeds_lengths()) {
             (true, _) => &[Self::Sphere],
-            (false, rehang_core::Distance::Cosine) => &[Self::MeanNorm],
-            (false, rehang_core::Distance::L2 | rehang_core::Distance::Dot) => {
-                &[Self::MeanNorm, Self::MatchedNorms, Self::Raw]
-            }
+            (false, false) => &[Self::MeanNorm],
+            (false, true) => &[Self::MeanNorm, Self::MatchedNorms, Self::Raw],
         }
     }
 }

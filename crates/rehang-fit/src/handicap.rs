@@ -60,17 +60,11 @@ impl HandicapChoice {
     }
 }
 
-/// Returns all of a map's mean squared error `E‖v − h(o)‖²` in the unit of the distance between new vectors,
-/// `[n, d_new]`. As `‖q − v‖²` is `2 (1 − cos)` for vectors of length 1, it is half of it (over the mean
-/// squared length) in a cosine space, and half of it under the inner product.
+/// Returns all of a map's mean squared error `E‖v − h(o)‖²` [in the unit](Distance::of_squared_error) of the
+/// distance between new vectors, `[n, d_new]`.
 pub(crate) fn whole(native: &Matrix, distance: Distance, mean_squared_error: f64) -> f64 {
     let squared_length = native.norms().iter().map(|norm| norm * norm).sum::<f64>() / native.rows() as f64;
-    match distance {
-        Distance::L2 => mean_squared_error,
-        Distance::Dot => mean_squared_error / 2.0,
-        Distance::Cosine if squared_length > 0.0 => mean_squared_error / (2.0 * squared_length),
-        Distance::Cosine => 0.0,
-    }
+    distance.of_squared_error(mean_squared_error, squared_length)
 }
 
 /// Values that were tried, and the place of the one that was kept.

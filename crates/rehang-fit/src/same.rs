@@ -3,7 +3,7 @@
 
 use rehang_core::finding::Finding;
 use rehang_core::statistics::bootstrap_means;
-use rehang_core::{DIFFERENCE_MAX, Distance, Pairs, Result, difference};
+use rehang_core::{DIFFERENCE_MAX, Pairs, Result, difference};
 
 use crate::per_kind::KIND_MIN;
 
@@ -31,11 +31,9 @@ fn same_vectors(pairs: &Pairs) -> Option<Vec<bool>> {
 /// `None` also where pairs that differ are too few for a map, and where lengths count, which a map of
 /// directions would lose.
 pub(crate) fn kinds(pairs: &Pairs) -> Option<Vec<bool>> {
-    let is_direction = |vectors: &rehang_core::Vectors| {
-        vectors.space().distance == Distance::Cosine || vectors.space().normalised
-    };
     let same = same_vectors(pairs).filter(|same| same.len() - count(same) >= KIND_MIN)?;
-    (is_direction(pairs.old()) && is_direction(pairs.new_vectors())).then_some(same)
+    let spaces = [pairs.old().space(), pairs.new_vectors().space()];
+    spaces.iter().all(|space| !space.heeds_lengths()).then_some(same)
 }
 
 /// Share of the differing pairs that come first, by the largest σ²; each pair's σ² is learned without it.
@@ -104,7 +102,7 @@ fn count(same: &[bool]) -> usize {
 #[cfg(test)]
 mod tests {
     use rehang_core::adapter::true_errors;
-    use rehang_core::{Matrix, Progress, Vectors, adapter};
+    use rehang_core::{Distance, Matrix, Progress, Vectors, adapter};
 
     use super::*;
     use crate::auto::{Fitted, fit_with};

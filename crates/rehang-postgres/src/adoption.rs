@@ -82,7 +82,7 @@ pub(crate) fn statements(address: &str, options: &TableOptions) -> Result<String
         // triggers. They use the names that the gallery's own sessions see.
         Ok([
             format!("BEGIN;\nSET LOCAL search_path = {SEARCH_PATH};"),
-            schema::BASE.to_owned(),
+            schema::base(),
             serving::tables(&pgvector),
             functions(&pgvector),
             register(&table),
@@ -138,7 +138,7 @@ pub(crate) fn adopt(
         }
         table.expect_of_its_row(connection)?;
         expect_unpublished(connection, &table)?;
-        connection.batch(schema::BASE)?;
+        connection.batch(&schema::base())?;
         // Another role may have made the schema a moment ago.
         guard::expect_ours(connection, &table, Whose::Mine)?;
         connection.batch(&serving::tables(&pgvector))?;

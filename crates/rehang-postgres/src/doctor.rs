@@ -1,6 +1,6 @@
 //! Examination of a gallery: searches for what must never be in it, and gives room back.
 
-use rehang_core::{Distance, ErrorKind, Result};
+use rehang_core::{ErrorKind, Result};
 use rehang_store::Problem;
 
 use crate::adoption;
@@ -207,7 +207,7 @@ pub(crate) fn check(handle: &Handle) -> Result<Vec<Problem>> {
                     ),
                 )?;
                 // For a distance of directions, a vector without a direction is near to nothing.
-                if space.record.space.distance != Distance::L2 {
+                if space.record.space.distance.heeds_origin() {
                     let (norm, vector) = (handle.pgvector.named("vector_norm"), handle.pgvector.vector());
                     look(
                         connection,

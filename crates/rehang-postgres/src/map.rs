@@ -10,7 +10,7 @@
 use std::borrow::Cow;
 
 use rehang_core::adapter::{Adapter, Dense, Geometry, InputScaling, KernelExpansion, Uncertainty};
-use rehang_core::{Distance, Matrix, Result};
+use rehang_core::{Matrix, Result};
 use rehang_store::Epoch;
 
 use crate::connection::{Connection, Mode, Step};
@@ -173,7 +173,7 @@ fn write(
             &count(layers.len()),
             &(adapter.map.input == InputScaling::UnitLength),
             &adapter.map.kernel.as_ref().map(|kernel| kernel.gamma),
-            &(adapter.old.distance == Distance::Cosine),
+            &!adapter.old.distance.heeds_lengths(),
             &matches!(adapter.geometry, Geometry::Sphere { .. }),
             &raw_lengths,
             &lengths,

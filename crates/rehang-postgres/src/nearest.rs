@@ -1,7 +1,5 @@
 //! SQL that reaches the vectors of a space, orders them by their distance to a query, and reads their index.
 
-use rehang_core::Distance;
-
 use crate::guard::EQUALS;
 use crate::handle::Handle;
 use crate::schema::{self, SpaceRow, operator};
@@ -20,7 +18,8 @@ pub(crate) struct SpaceVectors {
     pub(crate) is_halfvec: bool,
     /// Expression that orders vectors by their distance to the query `$1`.
     order: String,
-    is_l2: bool,
+    /// Whether that expression gives the square root of the distance.
+    is_root: bool,
 }
 
 impl SpaceVectors {
@@ -38,11 +37,9 @@ impl SpaceVectors {
         };
         let pgvector = &handle.pgvector;
         let half = if is_halfvec { format!("::{}", pgvector.named("halfvec")) } else { String::new() };
-        let order = format!(
-            "({value} {} $1::{}{half})",
-            pgvector.operator(operator(space.record.space.distance).0),
-            pgvector.vector()
-        );
+        let of_distance = operator(space.record.space.distance);
+        let order =
+            format!("({value} {} $1::{}{half})", pgvector.operator(of_distance.name), pgvector.vector());
         let row = if has_row { row.as_str() } else { "" };
         let item = format!(" JOIN rehang.item_{g} AS i ON i.key {EQUALS} s.item");
         Self {
@@ -54,7 +51,7 @@ impl SpaceVectors {
             value,
             is_halfvec,
             order,
-            is_l2: space.record.space.distance == Distance::L2,
+            is_root: of_distance.is_root,
         }
     }
 
@@ -63,11 +60,11 @@ impl SpaceVectors {
         &self.order
     }
 
-    /// Returns the distance as [`rehang_core::Distance`] defines it: squared for `l2`. The cosine of a vector
-    /// without direction is NaN, which the server sorts behind all numbers.
+    /// Returns the distance as [`rehang_core::Distance`] defines it: where the server orders by its root,
+    /// squared. The cosine of a vector without direction is NaN, which the server sorts behind all numbers.
     pub(crate) fn distance(&self) -> String {
         let by = self.ordered_by();
-        if self.is_l2 { format!("({by} ^ 2)") } else { by.to_owned() }
+        if self.is_root { format!("({by} ^ 2)") } else { by.to_owned() }
     }
 }
 

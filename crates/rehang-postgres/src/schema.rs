@@ -47,8 +47,11 @@ pub(crate) fn source_revision(row: &str) -> String {
     format!("coalesce({row}.source_revision, {row}.revision)")
 }
 
-/// The tables every database with galleries has.
-pub(crate) const BASE: &str = include_str!("sql/base.sql");
+/// Returns the statements that make the tables every database with galleries has.
+pub(crate) fn base() -> String {
+    let names = Distance::ALL.map(|distance| literal(distance.name())).join(", ");
+    include_str!("sql/base.sql").replace("DISTANCES", &names)
+}
 
 /// Statement that takes from everybody but the owner the rights which default privileges may have given with
 /// a new table or function. A trigger of another role on a table of the gallery would run with our rights,
@@ -1034,13 +1037,24 @@ pub(crate) fn column_type(dimension: usize) -> String {
     format!("{}({dimension})", type_name(dimension))
 }
 
-/// Returns the operator that orders vectors by a distance, and the class of its indexes.
-pub(crate) fn operator(distance: Distance) -> (&'static str, &'static str) {
-    match distance {
-        Distance::L2 => ("<->", "l2_ops"),
-        Distance::Cosine => ("<=>", "cosine_ops"),
-        Distance::Dot => ("<#>", "ip_ops"),
-    }
+/// Distance as pgvector has it.
+pub(crate) struct Operator {
+    /// Name of the operator, which orders vectors by the distance.
+    pub(crate) name: &'static str,
+    /// Class of its indexes, without the type of the vectors.
+    pub(crate) class: &'static str,
+    /// Whether the operator gives the square root of the distance.
+    pub(crate) is_root: bool,
+}
+
+/// Returns what pgvector has for a distance.
+pub(crate) fn operator(distance: Distance) -> Operator {
+    let (name, class, is_root) = match distance {
+        Distance::L2 => ("<->", "l2_ops", true),
+        Distance::Cosine => ("<=>", "cosine_ops", false),
+        Distance::Dot => ("<#>", "ip_ops", false),
+    };
+    Operator { name, class, is_root }
 }
 
 /// Returns the statement that makes the search index of a space, while everybody goes on writing.
@@ -1064,7 +1078,7 @@ pub(crate) fn column_index(
 }
 
 fn class(type_name: &str, distance: Distance, pgvector: &Pgvector) -> String {
-    pgvector.named(&format!("{type_name}_{}", operator(distance).1))
+    pgvector.named(&format!("{type_name}_{}", operator(distance).class))
 }
 
 /// Column of the application's table that vectors move into.

@@ -240,7 +240,7 @@ fn search_in(
     };
     let of_name = spaces::of_name();
     let before = if is_exact { String::new() } else { look_into_index(handle, k) };
-    let is_cosine = space.record.space.distance == Distance::Cosine;
+    let needs_direction = !space.record.space.distance.heeds_lengths();
     let rows: Vec<usize> = (0..queries.rows()).collect();
     let mut all = Vec::with_capacity(rows.len());
     for rows in rows.chunks(TOGETHER) {
@@ -261,7 +261,7 @@ fn search_in(
             }
         }
         for (row, answer) in rows.iter().zip(answers) {
-            let is_blind = is_cosine && queries.row(*row).iter().all(|number| *number == 0.0);
+            let is_blind = needs_direction && queries.row(*row).iter().all(|number| *number == 0.0);
             let mut hits = Vec::with_capacity(answer.len());
             for row in answer {
                 let mut hit = hit(&row)?;
@@ -377,7 +377,7 @@ fn index_over(
          WHERE i.indrelid = to_regclass($1) AND i.indisvalid AND m.amname IN ('hnsw', 'ivfflat') AND a.attname = $2
              AND o.opcname LIKE '%' || $3
          ORDER BY c.relname ~ '^vector_[0-9]+_nearest$' DESC, c.relname LIMIT 1",
-        &[&on, &column, &operator(distance).1],
+        &[&on, &column, &operator(distance).class],
     )?;
     Ok(row.map(|row| row.try_get(0)).transpose()?)
 }
@@ -498,7 +498,7 @@ fn part_index(handle: &Handle, on: &str, column: &str, distance: Distance) -> Re
              WHERE i.indrelid = to_regclass($1) AND (i.indisvalid OR c.relkind = 'I') AND m.amname = 'hnsw' AND a.attname = $2
                  AND o.opcname LIKE '%' || $3 AND i.indpred IS NULL
              ORDER BY c.relispartition DESC, i.indisvalid DESC, c.relname LIMIT 1",
-            &[&on, &column, &operator(distance).1],
+            &[&on, &column, &operator(distance).class],
         )?;
         row.map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).transpose()
     })

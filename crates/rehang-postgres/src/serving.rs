@@ -5,13 +5,13 @@
 //! document `upgrade`, which the upgrade writes; without the document there is none. They apply it as
 //! `rehang_upgrade::Gallery::search` does.
 
-use rehang_core::NORMALISED_TOLERANCE;
+use rehang_core::{Distance, NORMALISED_TOLERANCE};
 
 use crate::guard::{EQUALS, SEARCH_PATH};
 use crate::handle::Handle;
 use crate::nearest::{BY_LOOK_UPS, SpaceVectors, candidates, index_settings};
 use crate::pgvector::Pgvector;
-use crate::schema::{SpaceRow, column_type, function_comment, is_named, stored_as_halfvec};
+use crate::schema::{SpaceRow, column_type, function_comment, is_named, operator, stored_as_halfvec};
 use crate::table::{literal, quoted};
 use crate::{bridge, fused, map, matrices};
 
@@ -50,7 +50,7 @@ pub(crate) fn functions(pgvector: &Pgvector) -> String {
     let load = format!("DO $rehang$ BEGIN PERFORM '[1]'::{vector}; END $rehang$;");
     let functions =
         [FUNCTIONS, matrices::FUNCTIONS, bridge::FUNCTIONS, map::FUNCTIONS, fused::FUNCTIONS].concat();
-    let functions = fused::with_numbers(functions)
+    let functions = with_distances(&fused::with_numbers(functions))
         .replace(" VECTOR", &format!(" {vector}"))
         .replace("::VECTOR", &format!("::{vector}"))
         .replace("NAMED_PGVECTOR", &literal(&pgvector.schema))
@@ -104,6 +104,28 @@ pub(crate) fn functions(pgvector: &Pgvector) -> String {
     ];
     let comments = comments.map(|(name, what)| function_comment(&format!("rehang.{name}"), what)).concat();
     load + &functions + &comments
+}
+
+/// Fills in what the functions ask of the distance of a space `s`: its operator, the distance that the number
+/// of that operator stands for, and whether a vector has no direction where the distance needs one.
+fn with_distances(functions: &str) -> String {
+    let [others @ .., last] = Distance::ALL;
+    let names =
+        others.map(|distance| format!("WHEN '{distance}' THEN '{}' ", operator(distance).name)).concat();
+    let roots = Distance::ALL.into_iter().filter(|distance| operator(*distance).is_root);
+    let squares: String =
+        roots.map(|distance| format!("WHEN '{distance}' THEN format('((%s) ^ 2)', ordered) ")).collect();
+    let directed = Distance::ALL.into_iter().filter(|distance| !distance.heeds_lengths());
+    let zeros: Vec<String> = directed
+        .map(|distance| format!("s.distance = '{distance}' AND PGVECTOR.vector_norm(value) = 0"))
+        .collect();
+    functions
+        .replace(
+            "OPERATOR_OF_DISTANCE",
+            &format!("CASE s.distance {names}ELSE '{}' END", operator(last).name),
+        )
+        .replace("MEASURED_BY_DISTANCE", &format!("CASE s.distance {squares}ELSE ordered END"))
+        .replace("HAS_NO_DIRECTION", &zeros.join(" OR "))
 }
 
 /// Returns the handicap of adapted vectors in a space of a gallery, as SQL; the space and the gallery are SQL

@@ -1,6 +1,6 @@
 //! The application's collection: how it is configured, and which parts of it a gallery is made of.
 
-use rehang_core::{Distance, Error, Result};
+use rehang_core::{Distance, Error, Result, one_of};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -68,11 +68,21 @@ impl Facts {
         }
         let names: Vec<String> = self.vectors.iter().map(|(name, ..)| format!("{name:?}")).collect();
         let place = format!(
-            "collection {}, which has {} of Euclid, Cosine or Dot",
+            "collection {}, which has {} of {}",
             options.collection,
-            if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+            if names.is_empty() { "none".to_owned() } else { names.join(", ") },
+            one_of(&Distance::ALL.map(name_of))
         );
         Err(Error::not_found("vector", name, place))
+    }
+}
+
+/// Names a distance as the server does.
+pub(crate) fn name_of(distance: Distance) -> &'static str {
+    match distance {
+        Distance::L2 => "Euclid",
+        Distance::Cosine => "Cosine",
+        Distance::Dot => "Dot",
     }
 }
 
@@ -258,12 +268,8 @@ pub(crate) fn facts(client: &Client, collection: &str) -> Result<Facts> {
     }
     let (mut vectors, mut lists) = (Vec::new(), Vec::new());
     let mut take = |name: &str, vector: &Value| {
-        let distance = match vector["distance"].as_str() {
-            Some("Euclid") => Distance::L2,
-            Some("Cosine") => Distance::Cosine,
-            Some("Dot") => Distance::Dot,
-            _ => return,
-        };
+        let is_named = |distance: &Distance| vector["distance"] == name_of(*distance);
+        let Some(distance) = Distance::ALL.into_iter().find(is_named) else { return };
         let size = vector["size"].as_u64().unwrap_or(0) as usize;
         if !vector["multivector_config"].is_null() {
             lists.push(name.to_owned());

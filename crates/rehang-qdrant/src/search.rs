@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use rehang_core::{Distance, Error, ErrorKind, Matrix, Provenance, Result};
+use rehang_core::{Error, ErrorKind, Matrix, Provenance, Result};
 use rehang_store::{Filter, Found, ItemKey, check, share_found};
 use serde_json::{Value, json};
 
@@ -149,7 +149,8 @@ fn hit(handle: &Handle, space: &SpaceSlot, point: &Point, filter: &Filter) -> Op
 /// Takes out hits whose vector has no direction: the server finds them at right angles to every query, and an
 /// application may hold such vectors.
 fn pass_over_without_direction(handle: &Handle, space: &SpaceSlot, hits: &mut Vec<Found>) -> Result<()> {
-    if space.record.space.distance != Distance::Cosine {
+    let of_space = space.record.space.distance;
+    if of_space.heeds_lengths() {
         return Ok(());
     }
     let is_at_right_angles = |hit: &Found| (hit.distance - 1.0).abs() <= f32::EPSILON;
@@ -159,25 +160,20 @@ fn pass_over_without_direction(handle: &Handle, space: &SpaceSlot, hits: &mut Ve
     }
     let with = With { payload: Value::Bool(false), vectors: vec![space.vector.clone()] };
     let points = handle.client.retrieve(handle.collection(), keys.into_iter(), &with)?;
-    let is_placed =
-        |point: &Point| point.vector(space).is_none_or(|vector| Distance::Cosine.can_place(vector));
+    let is_placed = |point: &Point| point.vector(space).is_none_or(|vector| of_space.can_place(vector));
     let without: BTreeSet<ItemKey> =
         points.iter().filter(|point| !is_placed(point)).map(|point| point.key).collect();
     hits.retain(|hit| !without.contains(&hit.key));
     Ok(())
 }
 
-/// Turns what the server calls a score into the distance that [`Distance`] defines. A vector with NaN, which
-/// the server takes over gRPC, has a score of NaN, which is null in JSON: it has no distance to anything.
+/// Turns what the server calls a score, a value of a distance's [measure](rehang_core::Distance::measure),
+/// into that distance. A vector with NaN, which the server takes over gRPC, has a score of NaN, which is null
+/// in JSON: it has no distance to anything.
 fn distance(space: &SpaceSlot, point: &Point) -> Option<f32> {
+    // The server computes in 32 bits.
     let score = point.score? as f32;
-    Some(match space.record.space.distance {
-        Distance::L2 => score * score,
-        Distance::Cosine => 1.0 - score,
-        // A minus sign would turn the product 0 into a negative zero, which sorts before the
-        // positive zero of another hit.
-        Distance::Dot => 0.0 - score,
-    })
+    Some(space.record.space.distance.of_measure(f64::from(score)) as f32)
 }
 
 pub(crate) fn recall(handle: &Handle, space: &str, samples: usize, k: usize) -> Result<f64> {
@@ -199,14 +195,13 @@ pub(crate) fn recall(handle: &Handle, space: &str, samples: usize, k: usize) -> 
 
 /// Counts how many vectors of a sample have no direction, where cosines are compared.
 pub(crate) fn without_direction(handle: &Handle, space: &SpaceSlot) -> Result<u64> {
-    if space.record.space.distance != Distance::Cosine {
+    let distance = space.record.space.distance;
+    if distance.heeds_lengths() {
         return Ok(0);
     }
     let sampled = some_vectors(handle, space, SAMPLE)?;
-    let without = sampled
-        .iter()
-        .filter_map(|point| point.vector(space))
-        .filter(|vector| !Distance::Cosine.can_place(vector));
+    let without =
+        sampled.iter().filter_map(|point| point.vector(space)).filter(|vector| !distance.can_place(vector));
     Ok(without.count() as u64)
 }
 
@@ -271,7 +266,7 @@ pub(crate) fn prepare(handle: &Handle, space: &str, advance: &dyn Fn(u64, u64) -
 
 #[cfg(test)]
 mod tests {
-    use rehang_core::Space;
+    use rehang_core::{Distance, Space};
     use rehang_store::{Epoch, SpaceRecord};
 
     use super::*;

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use rehang_core::{Distance, Provenance};
+use rehang_core::Provenance;
 use rehang_store::SpaceRecord;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -57,10 +57,10 @@ pub(crate) struct SpaceSlot {
 
 impl SpaceSlot {
     /// Returns the length of a vector, where it has to be kept beside the vector: the server scales vectors
-    /// of the cosine distance to length 1.
+    /// of a distance that heeds no lengths to length 1.
     pub(crate) fn length_of(&self, vector: &[f32]) -> Option<f64> {
         let space = &self.record.space;
-        let is_scaled = space.distance == Distance::Cosine && !space.normalised && !self.is_applications;
+        let is_scaled = !space.distance.heeds_lengths() && !space.normalised && !self.is_applications;
         is_scaled.then(|| vector.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt())
     }
 

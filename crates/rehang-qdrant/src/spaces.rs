@@ -1,10 +1,10 @@
 //! Spaces of a gallery, the one that serves, and documents: changes of the state beside the points.
 
-use rehang_core::{Distance, Error, Provenance, Remedy, Result, Space};
+use rehang_core::{Error, Provenance, Remedy, Result, Space};
 use rehang_store::{Document, Epoch, SpaceRecord, check};
 use serde_json::{Value, json};
 
-use crate::collection::Facts;
+use crate::collection::{Facts, name_of};
 use crate::filters::{all_of, any_of, is, is_empty, none_of};
 use crate::handle::Handle;
 use crate::meta::{self, Meta};
@@ -161,12 +161,7 @@ fn no_vector() -> Value {
 /// Makes a named vector that lies as the old one does: in memory or on disk, of half width,
 /// quantised, with its graph.
 fn make_like_old(handle: &Handle, facts: &Facts, vector: &str, space: &Space) -> Result<()> {
-    let distance = match space.distance {
-        Distance::L2 => "Euclid",
-        Distance::Cosine => "Cosine",
-        Distance::Dot => "Dot",
-    };
-    let mut dense = json!({"size": space.dimension, "distance": distance});
+    let mut dense = json!({"size": space.dimension, "distance": name_of(space.distance)});
     let old = match handle.options.vector.as_deref() {
         None => &Value::Null,
         Some("") => &facts.described,

@@ -98,7 +98,7 @@ impl Database {
             // Another process may have written between the look at the file and here.
             match Content::read(&transaction)? {
                 Content::Nothing => {
-                    schema::TABLES.iter().try_for_each(|tables| transaction.execute_batch(tables))?;
+                    transaction.execute_batch(&schema::tables())?;
                     transaction.pragma_update(None, "application_id", schema::APPLICATION)?;
                     transaction.pragma_update(None, "user_version", schema::FORMAT)?;
                 }

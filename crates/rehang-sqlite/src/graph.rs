@@ -3,15 +3,15 @@
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use rehang_core::{Distance, Error, Result, Semaphore, Space};
+use rehang_core::{Error, Result, Semaphore, Space};
 use rehang_files::folder_of;
 use serde::{Deserialize, Serialize};
 use tempfile::TempPath;
-use usearch::{Index, IndexOptions, MetricKind, ScalarKind};
+use usearch::{Index, IndexOptions, ScalarKind};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::exact::{Near, RowKey};
-use crate::metric::{Lift, Metric, metric};
+use crate::metric::{Counted, Lift, Metric, metric};
 use crate::options::SearchOptions;
 
 /// Graph over vectors of one space.
@@ -19,7 +19,8 @@ pub(crate) struct Graph {
     index: Index,
     /// Coordinates of the space's vectors.
     dimension: usize,
-    distance: Distance,
+    /// Number that the graph counts for a distance of 0.
+    zero: f32,
     /// Lift of the vectors, where inner products of vectors of different lengths are compared.
     lift: Option<Lift>,
     /// Vectors that the graph had when it was built.
@@ -65,7 +66,7 @@ impl Graph {
         Ok(Self {
             index,
             dimension: space.dimension,
-            distance: space.distance,
+            zero: if lift.is_some() { 0.0 } else { Counted::of(space).zero },
             lift,
             built: 0,
             overwritten: 0,
@@ -148,9 +149,7 @@ impl Graph {
             Some(passes) => self.index.filtered_search(query, looked_at, passes),
         }
         .map_err(trouble)?;
-        // The graph counts inner products of vectors of length 1 from 1 downwards, a gallery from 0.
-        let shift = if self.distance == Distance::Dot && self.lift.is_none() { 1.0 } else { 0.0 };
-        let near = matches.distances.into_iter().map(|distance| distance - shift).zip(matches.keys);
+        let near = matches.distances.into_iter().map(|distance| distance - self.zero).zip(matches.keys);
         Ok(near.take(k).collect())
     }
 
@@ -415,11 +414,7 @@ fn expansion_add(space: &Space, options: SearchOptions) -> usize {
 fn index_options(space: &Space, options: SearchOptions) -> IndexOptions {
     IndexOptions {
         dimensions: dimensions(space),
-        metric: match space.distance {
-            Distance::L2 => MetricKind::L2sq,
-            Distance::Cosine => MetricKind::Cos,
-            Distance::Dot => MetricKind::IP,
-        },
+        metric: Counted::of(space).library,
         quantization: ScalarKind::F32,
         connectivity: options.connectivity,
         expansion_add: expansion_add(space, options),
@@ -441,6 +436,7 @@ fn threads() -> usize {
 #[cfg(test)]
 mod tests {
     use rand::{RngExt, SeedableRng};
+    use rehang_core::Distance;
     use rehang_store::exact;
 
     use super::*;

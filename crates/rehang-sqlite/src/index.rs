@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rayon::prelude::*;
-use rehang_core::{Distance, Result, Space};
+use rehang_core::{Result, Space};
 use rusqlite::Connection;
 
 use crate::connection::Database;
@@ -203,7 +203,7 @@ pub(crate) fn build(
     let mut graph = Graph::new(&row.space, options, count + 1024)?;
     // Several threads leave some vectors unlinked. Where a vector is not its own nearest, these could not be
     // told from the others.
-    let threads = if finds_itself(&row.space) { threads } else { 1 };
+    let threads = if row.space.finds_itself() { threads } else { 1 };
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(threads)
         .build()
@@ -267,11 +267,6 @@ pub(crate) fn build(
         graph.recall_at_build = recall;
     }
     Ok(Some(index))
-}
-
-/// Whether a vector of the space is its own nearest neighbour.
-fn finds_itself(space: &Space) -> bool {
-    space.distance != Distance::Dot || space.normalised
 }
 
 /// Finds the vectors in the graph that a search for themselves does not find.

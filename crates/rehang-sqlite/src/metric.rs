@@ -8,21 +8,38 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rehang_core::{Distance, Processor, Space};
+use usearch::MetricKind;
 
 /// Function that compares two vectors; both pointers lead to as many numbers as the space has coordinates.
 pub(crate) type Metric = Box<dyn Fn(*const f32, *const f32) -> f32 + Send + Sync>;
 
-/// Distance of a space as the graph counts it: inner products from 1 downwards.
+/// Distance of a space as a graph without a [lift](Lift) counts it.
+pub(crate) struct Counted {
+    /// Name of the library's own distance, which the file of a graph keeps.
+    pub(crate) library: MetricKind,
+    kernel: Kind,
+    /// Number that the graph counts for a distance of 0.
+    pub(crate) zero: f32,
+}
+
+impl Counted {
+    /// Tells how the graph counts the distance of a space: inner products from 1 downwards.
+    pub(crate) fn of(space: &Space) -> Self {
+        let (library, kernel, zero) = match space.distance {
+            Distance::L2 => (MetricKind::L2sq, Kind::Differences, 0.0),
+            // Vectors have length 1: there is nothing to divide by, up to a tolerance that no order of
+            // candidates needs.
+            Distance::Cosine if space.normalised => (MetricKind::Cos, Kind::Products, 0.0),
+            Distance::Cosine => (MetricKind::Cos, Kind::Angle, 0.0),
+            Distance::Dot => (MetricKind::IP, Kind::Products, 1.0),
+        };
+        Self { library, kernel, zero }
+    }
+}
+
+/// Function that compares vectors of a space as [`Counted`] says.
 pub(crate) fn metric(space: &Space) -> Metric {
-    let dimension = space.dimension;
-    let kernel = kernel(match space.distance {
-        Distance::L2 => Kind::Differences,
-        // Vectors have length 1: there is nothing to divide by, up to a tolerance that no order of candidates
-        // needs.
-        Distance::Cosine if space.normalised => Kind::Products,
-        Distance::Cosine => Kind::Angle,
-        Distance::Dot => Kind::Products,
-    });
+    let (dimension, kernel) = (space.dimension, kernel(Counted::of(space).kernel));
     Box::new(move |left, right| {
         // SAFETY: the graph was made for vectors of this many coordinates and calls with two of them. They
         // are read as bytes, since it promises no alignment. The kernel was chosen for this processor.
@@ -54,7 +71,7 @@ pub(crate) struct Lift {
 impl Lift {
     /// Whether vectors of a space are lifted.
     pub(crate) fn is_for(space: &Space) -> bool {
-        space.distance == Distance::Dot && !space.normalised
+        !space.finds_itself()
     }
 
     /// Makes a lift from M² and the smallest `‖v‖²` of an earlier one.
@@ -245,8 +262,7 @@ mod tests {
                     || -> Vec<f32> { (0..dimension).map(|_| rng.random_range(-1.0..1.0)).collect() };
                 let (left, right, zero) = (vector(), vector(), vec![0.0; dimension]);
                 for (left, right) in [(&left, &right), (&left, &left), (&left, &zero)] {
-                    let shift = if distance == Distance::Dot { 1.0 } else { 0.0 };
-                    let slow = exact::distance(distance, left, right) + shift;
+                    let slow = exact::distance(distance, left, right) + Counted::of(&space).zero;
                     let fast = metric(left.as_ptr(), right.as_ptr());
                     assert!((slow - fast).abs() < 1e-4, "{distance} of {dimension}: {slow} and {fast}");
                 }

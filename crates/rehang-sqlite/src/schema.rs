@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
-use rehang_core::{Provenance, Space};
+use rehang_core::{Distance, Provenance, Space};
 
 use crate::paid;
 
@@ -25,7 +25,8 @@ pub(crate) const FORMAT: i64 = 5;
 /// - `AUTOINCREMENT` keeps the numbers of deleted items and dropped spaces from being used again.
 /// - `replaced` holds at most one key: `INSERT OR REPLACE` removes a row without firing delete triggers, so
 ///   the key is remembered before and its vectors are removed after.
-pub(crate) const TABLES: [&str; 3] = [
+/// - `DISTANCES` stands for the names of all distances.
+const TABLES: [&str; 3] = [
     "
 CREATE TABLE gallery (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 INSERT INTO gallery (name, value) VALUES
@@ -35,7 +36,7 @@ CREATE TABLE space (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
     name TEXT NOT NULL UNIQUE,
     dimension INTEGER NOT NULL CHECK (dimension > 0),
-    distance TEXT NOT NULL CHECK (distance IN ('l2', 'cosine', 'dot')),
+    distance TEXT NOT NULL CHECK (distance IN (DISTANCES)),
     normalised INTEGER NOT NULL CHECK (normalised IN (0, 1)),
     written_as TEXT NOT NULL CHECK (written_as IN ('old', 'native')),
     created INTEGER NOT NULL,
@@ -77,6 +78,12 @@ END;
     CHANGES,
     IDS,
 ];
+
+/// Returns the statements that make the tables and triggers that every gallery has.
+pub(crate) fn tables() -> String {
+    let names = Distance::ALL.map(|distance| format!("'{distance}'")).join(", ");
+    TABLES.concat().replace("DISTANCES", &names)
+}
 
 /// Triggers by which plain writes of an item give it another revision.
 const CHANGES: &str = "

@@ -2,7 +2,7 @@
 //! service cut.
 
 use rehang_core::finding::Finding;
-use rehang_core::{Distance, Provenance, Result, Space, norm};
+use rehang_core::{Provenance, Result, Space, norm};
 use rehang_encode::{Cut, HttpConfig, Lengths, peculiar};
 use rehang_store::{Ledger, Scan, Select};
 
@@ -120,7 +120,7 @@ pub(crate) fn cut_vectors(
     else {
         return Ok(None);
     };
-    if space.distance == Distance::Cosine || space.normalised {
+    if !space.heeds_lengths() {
         return Ok(None);
     }
     let records = sample::draw(store, &space.name, VECTORS_MAX, Some(&space.name))?;
@@ -147,6 +147,7 @@ pub(crate) fn cut_vectors(
 
 #[cfg(test)]
 mod tests {
+    use rehang_core::Distance;
     use rehang_store::{ItemWrite, NewVector};
     use rehang_store_tests::MemoryStore;
 

@@ -2,9 +2,11 @@
 
 use std::path::PathBuf;
 
+use clap::{ArgGroup, Subcommand};
+use rehang_core::Distance;
 use rehang_upgrade::ModelsInput;
 
-use clap::{ArgGroup, Subcommand};
+use super::library::distances;
 
 /// The verbs on a gallery file.
 #[derive(Debug, Subcommand)]
@@ -49,8 +51,8 @@ arguments! {
         /// Items, one JSON object a line: {"id": "…", "source": "…", "label": …, "payload": …}. Only the id
         /// is required; what has no source cannot be embedded again.
         items: PathBuf = [long, value_name = "FILE"],
-        /// Distance of the space: l2, cosine or dot.
-        distance: String = [long, default_value = "cosine"],
+        /// Distance of the space.
+        distance: String = [long, default_value = "cosine", help = format!("Distance of the space: {}", distances())],
     }
 
     /// Gallery to work on: a file, or the one of a configuration, where it may be a table of PostgreSQL or a
@@ -205,8 +207,11 @@ arguments! {
         label: Option<String> = [long, value_name = "NAME", requires = "of_application"],
         /// Name of the model that made the vectors of the table or collection.
         old_name: Option<String> = [long, value_name = "NAME", requires = "of_application"],
-        /// Distance that the table's or collection's vectors are searched by: l2, cosine or dot.
-        old_distance: String = [long, value_name = "DISTANCE", default_value = "cosine"],
+        /// Distance that the table's or collection's vectors are searched by.
+        old_distance: String = [
+            long, value_name = "DISTANCE", default_value = "cosine",
+            help = format!("Distance that the table's or collection's vectors are searched by: {}", distances())
+        ],
         /// Adapter: it says which space comes. Leave it out for one that `rehang upgrade fit` learns from the
         /// gallery, or for a model that searches the old vectors as they are.
         adapter: Option<PathBuf> = [long, value_name = "FILE", required_unless_present = "new_name"],
@@ -217,9 +222,14 @@ arguments! {
         /// ones are cut to the first coordinates, scaled to length 1; shorter ones are filled up with zeros,
         /// as in columns of one width for all models.
         new_model_dimension: Option<usize> = [long, value_name = "N"],
-        /// Distance that the new space is searched by (l2, cosine, dot) [default: the adapter's, or that of
-        /// the old space].
-        new_distance: Option<String> = [long, value_name = "DISTANCE"],
+        /// Distance that the new space is searched by.
+        new_distance: Option<String> = [
+            long, value_name = "DISTANCE",
+            help = format!(
+                "Distance that the new space is searched by ({}) [default: the adapter's, or that of the old space]",
+                Distance::ALL.map(Distance::name).join(", ")
+            )
+        ],
         /// Report of the adapter as JSON, which forecasts the upgrade.
         forecast: Option<PathBuf> = [long, value_name = "FILE"],
         /// Name of the new space [default: the adapter's].

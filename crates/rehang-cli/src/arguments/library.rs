@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use rehang_core::curve::Metric;
 use rehang_core::report::Precision;
-use rehang_core::{Distance, Error, HeadKind, Result};
+use rehang_core::{Distance, Error, HeadKind, Result, one_of};
 use rehang_files::adapter_file::AdapterSource;
 use rehang_files::thresholds::Budget;
 use rehang_files::{RowSelection, VectorSource};
@@ -27,6 +27,11 @@ macro_rules! options {
     };
 }
 pub use options;
+
+/// Lists the names of distances for the help of an argument, which takes them from the library.
+pub fn distances() -> String {
+    one_of(&Distance::ALL.map(Distance::name))
+}
 
 /// Argument that becomes a value of a library.
 pub trait Argument<T> {

@@ -9,6 +9,7 @@ use rehang_files::VectorSource;
 use rehang_upgrade::IdentifyOptions;
 
 use super::groups::{AnswerArguments, HeadArguments, JoinArguments, RowArguments};
+use super::library::distances;
 
 arguments! {
     /// Options of `rehang fit`.
@@ -30,8 +31,8 @@ arguments! {
         old_model: String = [long, value_name = "NAME", default_value = "old"],
         /// Name of the new model.
         new_model: String = [long, value_name = "NAME", default_value = "new"],
-        /// Distance used for search: l2, cosine or dot.
-        distance: String = [long, default_value = "l2"],
+        /// Distance used for search.
+        distance: String = [long, default_value = "l2", help = format!("Distance used for search: {}", distances())],
         /// Distance of the old space, where it differs: the do-nothing line is searched with it [default: as
         /// --distance].
         old_distance: Option<String> = [long, value_name = "DISTANCE"],
@@ -165,8 +166,11 @@ arguments! {
         answers: AnswerArguments = [flatten],
         /// σ² of every item: adds Kendall's τ-b and the calibration against the true errors.
         sigma: Vec<VectorSource> = [long, value_name = "FILE", num_args = 1..],
-        /// l2, cosine or dot [default: that of the --adapter's new space, l2 without one].
-        distance: Option<String> = [long],
+        /// Distance used for search.
+        distance: Option<String> = [
+            long,
+            help = format!("{} [default: that of the --adapter's new space, l2 without one]", distances())
+        ],
         /// Distance of the old space, for the do-nothing line [default: as --distance, or that of the
         /// --adapter's old space].
         old_distance: Option<String> = [long, value_name = "DISTANCE", requires = "old"],

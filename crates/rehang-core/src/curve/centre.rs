@@ -26,7 +26,7 @@ impl Centre {
     /// is no centre for cosine and dot products, which change with the origin, nor where the offset is not
     /// large.
     pub(crate) fn new(distance: Distance, gallery: &Matrix, other_matrices: &[&Matrix]) -> Self {
-        if distance != Distance::L2 {
+        if distance.heeds_origin() {
             return Self(None);
         }
         let means = column_means(gallery, |value, _| value);

@@ -17,7 +17,7 @@ CREATE TABLE IF NOT EXISTS rehang.space (
     gallery int NOT NULL REFERENCES rehang.gallery ON DELETE CASCADE,
     name text NOT NULL,
     dimension int NOT NULL CHECK (dimension > 0),
-    distance text NOT NULL CHECK (distance IN ('l2', 'cosine', 'dot')),
+    distance text NOT NULL CHECK (distance IN (DISTANCES)),
     normalised boolean NOT NULL,
     written_as text NOT NULL CHECK (written_as IN ('old', 'native')),
     epoch bigint NOT NULL DEFAULT 0,

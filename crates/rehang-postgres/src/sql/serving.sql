@@ -118,8 +118,8 @@ BEGIN
             WHERE a.attrelid = g.relation AND a.attname = held) THEN 'halfvec' END;
     END IF;
     ordered := format('%s OPERATOR(%s.%s) %s', ordered, NAMED_PGVECTOR,
-        CASE s.distance WHEN 'l2' THEN '<->' WHEN 'cosine' THEN '<=>' ELSE '<#>' END, query) || coalesce('::' || NAMED_PGVECTOR || '.' || half, '');
-    measured := CASE s.distance WHEN 'l2' THEN format('((%s) ^ 2)', ordered) ELSE ordered END;
+        OPERATOR_OF_DISTANCE, query) || coalesce('::' || NAMED_PGVECTOR || '.' || half, '');
+    measured := MEASURED_BY_DISTANCE;
 END
 $rehang$;
 
@@ -263,7 +263,7 @@ BEGIN
     IF s.normalised AND abs(PGVECTOR.vector_norm(value) - 1) > NORMALISED_TOLERANCE THEN
         RAISE EXCEPTION 'rehang: the vector has length %, and those of "%" have length 1', PGVECTOR.vector_norm(value), s.name;
     END IF;
-    IF s.distance = 'cosine' AND PGVECTOR.vector_norm(value) = 0 THEN
+    IF HAS_NO_DIRECTION THEN
         RAISE EXCEPTION 'rehang: the vector has length 0, and so no direction, which the cosine distance compares';
     END IF;
     half := CASE WHEN STORED_AS_HALFVEC THEN '::' || NAMED_PGVECTOR || '.halfvec' ELSE '' END;

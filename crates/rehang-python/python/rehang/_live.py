@@ -204,7 +204,7 @@ def import_items(
     space : str
         The name of the model that made the vectors.
     distance : str
-        ``l2``, ``cosine`` or ``dot``.
+        How the space is searched, as ``distance`` of :func:`fit`.
 
     Returns
     -------
@@ -437,7 +437,7 @@ class Upgrade:
 
         Every one of ``rows`` says for a floor of ``today`` how many ``answers`` of a query it lets through, and the floors that let as many through at the
         switch (``adapted``) and when all is ``native``: ``floor`` with its range ``low`` to ``high``, and which part of today's answers is ``changed``. A stage
-        is None where too few answers pass to say. Floors are cosine similarities, inner products or Euclidean distances; without any, usual ones.
+        is None where too few answers pass to say. Floors are in the measure of the old space, such as cosine similarities; without any, usual ones.
         """
         return self._verb("thresholds", locals())
 

@@ -294,13 +294,14 @@ fn document(
         Some(file) => format!("[forecast]\nfile = {}", text(file)),
         None => "# [forecast]\n# file = \"report.json\"".to_owned(),
     };
+    let distances = Distance::ALL.map(Distance::name).join(", ");
     format!(
         r#"# An upgrade of a gallery to a new model. Paths are seen from the folder of this file.
 
 [gallery]
 {gallery}
 
-# The space that is replaced, as the gallery has it. Distances: l2, cosine, dot.
+# The space that is replaced, as the gallery has it. Distances: {distances}.
 [old]
 {old}
 
