@@ -249,16 +249,6 @@ pub struct FloorAt {
     pub changed: f64,
 }
 
-/// Code of the finding that a metric other than the verdict's falls at the switch.
-pub const ANOTHER_METRIC: &str = "another-metric-falls";
-
-/// Code of the finding that a forecast asks other items as queries than the forecast before it.
-pub const MORE_QUERIES: &str = "more-queries";
-
-/// Code of the finding that a forecast knows hardly anything of its gallery: its range at the switch is wider
-/// than half of everything.
-pub const WIDE_FORECAST: &str = "wide-forecast";
-
 /// Share of native items from which on a metric stays at 98 % of its end ([`crate::curve::ENOUGH`]), with its
 /// interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]

@@ -7,7 +7,7 @@
 
 use std::fmt;
 
-use rehang_core::finding::Finding;
+use rehang_core::finding::{Finding, FindingCode};
 use serde::{Deserialize, Serialize};
 
 /// Fewest characters of a beginning that a service is asked with. The models that read least stop at 128
@@ -88,7 +88,7 @@ impl Reading {
     pub(crate) fn finding(&self) -> Option<Finding> {
         let cut = self.cut()?;
         let observation = format!("[encoder] stops reading a text after {cut}, in silence.");
-        let finding = Finding::warning("encoder-cuts", observation)
+        let finding = Finding::warning(FindingCode::EncoderCuts, observation)
             .may_mean("What follows there is in no vector, so no search finds an item by it.")
             .remedy("A plan of the upgrade counts the sources that are longer, and says what can be done.");
         Some(finding.evidence(&[("characters", cut.cut as f64)]))

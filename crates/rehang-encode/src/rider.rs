@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use rehang_core::finding::Finding;
+use rehang_core::finding::{Finding, FindingCode};
 use rehang_core::{
     DIFFERENCE_MAX, Distance, Error, NOISE_TIMES, Result, difference, difference_in_words, norm,
 };
@@ -393,14 +393,15 @@ impl Rider {
                 let observation = format!(
                     "[encoder] gives one text different vectors (cosine {cosine:.3} between two calls)."
                 );
-                Finding::warning("encoder-noise", observation).may_mean("What searches find depends on that.")
+                Finding::warning(FindingCode::EncoderNoise, observation)
+                    .may_mean("What searches find depends on that.")
             }
             Noise::Batch(_) => {
                 let observation = format!(
                     "[encoder] gives a text another vector beside other texts than alone (cosine {cosine:.3}), as models with integer \
                      weights do."
                 );
-                Finding::warning("encoder-batches", observation)
+                Finding::warning(FindingCode::EncoderBatches, observation)
                     .may_mean("Queries come alone and items in batches, so they are a little farther apart than they might be.")
                     .remedy("batch = 1 in [encoder] makes both alike, and takes longer.")
             }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use rehang_core::check::expect_count;
 use rehang_core::curve::{Qrels, Relevance};
+use rehang_core::finding::FindingCode;
 use rehang_core::{Error, Labels, Matrix, Result};
 use rehang_files::{InputReader, Join, Names, VectorSource, joined_names};
 
@@ -174,7 +175,7 @@ impl Answers {
         for (parameter, _) in other_parameters.iter().chain(&own_parameters).filter(|(_, is_given)| *is_given)
         {
             let observation = format!("`{parameter}` has no effect without `labels` or `qrels`.");
-            inputs.warn("idle-parameter", observation);
+            inputs.warn(FindingCode::IdleParameter, observation);
         }
     }
 }

@@ -9,7 +9,7 @@ use rehang_core::curve::{
     ByMetric, COUNT_MAX, Curve, CurveInput, CurveOptions, DoNothing, Flips, Line, MAP, Metric, Relevance,
     TOP1, TOP5, curve as exact_curve,
 };
-use rehang_core::finding::{Finding, Severity, with_messages};
+use rehang_core::finding::{Finding, FindingCode, Severity, with_messages};
 use rehang_core::report::InputRecord;
 use rehang_core::statistics::{Interval, SigmaQuality};
 use rehang_core::{Adapter, Distance, Error, Matrix, Progress, Result, Verdict};
@@ -248,7 +248,10 @@ pub fn curve(files: &CurveFiles, progress: &Progress) -> Result<CurveAnswer> {
         .as_ref()
         .filter(|_| given_relevance.is_some() && (queries.is_none() || answers.queries_old.is_some()));
     if given_relevance.is_some() && old.is_some() && today.is_none() {
-        inputs.warn("no-do-nothing-line", "no do-nothing line, since `queries` has no `queries_old`.");
+        inputs.warn(
+            FindingCode::NoDoNothingLine,
+            "no do-nothing line, since `queries` has no `queries_old`.",
+        );
     }
     // A ranking may hold fewer items than were asked for.
     let nearest =
@@ -344,7 +347,7 @@ fn problems(exact: &Curve, relevance: Relevance<'_>) -> Vec<Finding> {
         && gallery.iter().all(|&label| label >= 0 && label == gallery[0])
     {
         problems.push(
-            Finding::new(Severity::Problem, "one-class", "All items have the same label.")
+            Finding::new(Severity::Problem, FindingCode::OneClass, "All items have the same label.")
                 .may_mean("Every answer is right and the numbers say nothing.")
                 .remedy("Give labels that tell items apart."),
         );
@@ -382,7 +385,7 @@ fn guard(
     match overlap {
         None => inputs.findings.push(Finding::new(
             Severity::Note,
-            "pairs-unknown",
+            FindingCode::PairsUnknown,
             "this adapter does not remember its pairs, so whether items are among them is not known.",
         )),
         Some(overlap) if overlap.among_pairs() > 0 => {
@@ -392,7 +395,8 @@ fn guard(
             } else {
                 (Severity::Note, "they are duplicates, or the old model cannot tell them apart")
             };
-            inputs.findings.push(Finding::new(severity, "among-pairs", format!("{overlap}; {meaning}.")));
+            let message = format!("{overlap}; {meaning}.");
+            inputs.findings.push(Finding::new(severity, FindingCode::AmongPairs, message));
         }
         Some(_) => {}
     }

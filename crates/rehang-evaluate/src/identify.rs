@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use half::{bf16, f16};
 use rehang_core::check::expect_count;
-use rehang_core::finding::Finding;
+use rehang_core::finding::{Finding, FindingCode};
 use rehang_core::{
     DIFFERENCE_MAX, Distance, Error, Matrix, NOISE_TIMES, Pairs, Progress, Result, Vectors, difference, norm,
 };
@@ -352,7 +352,7 @@ fn findings(identified: &Identified, compared: &[Compared<'_>]) -> Vec<Finding> 
             "{} vectors were passed over: they have no direction, or no model has a vector of their item.",
             identified.vectors - identified.compared
         );
-        findings.push(Finding::note("passed-over", observation));
+        findings.push(Finding::note(FindingCode::PassedOver, observation));
     }
     for (model, of) in identified.models.iter().zip(compared) {
         if model.unclear > 0 {
@@ -360,7 +360,7 @@ fn findings(identified: &Identified, compared: &[Compared<'_>]) -> Vec<Finding> 
                 "{} vectors of {:?} could be another model's as well: both give nearly the same for them.",
                 model.unclear, model.model
             );
-            findings.push(Finding::note("unclear", observation));
+            findings.push(Finding::note(FindingCode::Unclear, observation));
         }
         let (as_model, other_lengths) = of.lengths;
         if as_model > 0 && other_lengths > 0 {
@@ -369,7 +369,7 @@ fn findings(identified: &Identified, compared: &[Compared<'_>]) -> Vec<Finding> 
                 as_model, model.model, other_lengths
             );
             findings.push(
-                Finding::warning("lengths", observation)
+                Finding::warning(FindingCode::Lengths, observation)
                     .may_mean("Cosines are the same; inner products and l2 distances are not."),
             );
         }
@@ -379,7 +379,7 @@ fn findings(identified: &Identified, compared: &[Compared<'_>]) -> Vec<Finding> 
                 model.near, model.model
             );
             findings.push(
-                Finding::warning("near", observation)
+                Finding::warning(FindingCode::Near, observation)
                     .may_mean("The model was given another prompt, or it is another version of it."),
             );
         }
@@ -389,7 +389,7 @@ fn findings(identified: &Identified, compared: &[Compared<'_>]) -> Vec<Finding> 
                 model.related, model.model
             );
             findings.push(
-                Finding::note("related", observation)
+                Finding::note(FindingCode::Related, observation)
                     .may_mean("Among few that is chance; many of them are of a model of the same family."),
             );
         }
@@ -759,7 +759,7 @@ fn without_models(
     let mut findings = Vec::new();
     if let Some(observation) = too_little {
         findings.push(
-            Finding::warning("few-vectors", observation)
+            Finding::warning(FindingCode::FewVectors, observation)
                 .remedy("Embed some of the items again by each model that may have made them."),
         );
     }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use rehang_core::check::{expect_count, expect_width};
-use rehang_core::finding::Finding;
+use rehang_core::finding::{Finding, FindingCode};
 use rehang_core::order::{OrderInput, Policy, order as order_items};
 use rehang_core::{Error, Matrix, Result};
 use rehang_files::adapter_file::AdapterSource;
@@ -114,7 +114,7 @@ pub fn order(files: &OrderFiles) -> Result<Ordered> {
     let given_head = inputs.head(&files.head)?;
     if files.policy.prefers_own_head() && own_head.is_some() && given_head.is_some() {
         inputs.warn(
-            "idle-parameter",
+            FindingCode::IdleParameter,
             "`head_weight` has no effect on the coverage order, which looks through the adapter's own head.",
         );
     }

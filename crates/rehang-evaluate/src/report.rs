@@ -10,7 +10,7 @@ use crate::study::{
 use crate::whole::rows_in;
 use rehang_core::adapter::{RowOverlap, lookalikes, overlap, unlike_pairs};
 use rehang_core::curve::{Qrels, Relevance};
-use rehang_core::finding::{Finding, Severity};
+use rehang_core::finding::{Finding, FindingCode, Severity};
 use rehang_core::order::Policy;
 use rehang_core::report::{InputRecord, Precision, Report};
 use rehang_core::{Adapter, Bridge, Error, Labels, Matrix, Progress, Result, Vectors};
@@ -283,7 +283,8 @@ pub fn report(files: &ReportFiles, progress: &Progress) -> Result<Reported> {
     }
     for (contender, difference) in contenders.iter().zip(unlike) {
         let Some(difference) = difference else { continue };
-        let warning = Finding::new(Severity::Problem, "drift", format!("{}: {difference}.", contender.name))
+        let observation = format!("{}: {difference}.", contender.name);
+        let warning = Finding::new(Severity::Problem, FindingCode::Drift, observation)
             .may_mean(
                 "The gallery is of another model than the pairs, or of quite other items: errors are larger, and σ² may not \
                  show it.",
@@ -411,7 +412,7 @@ fn overlap_with_pairs(
 
 /// Turns a guard's finding about an adapter into a warning of the report.
 fn direction_warning(name: &str, finding: &Finding) -> Finding {
-    Finding::new(finding.severity, &finding.code, format!("{name}: {finding}"))
+    Finding::new(finding.severity, finding.code.clone(), format!("{name}: {finding}"))
         .may_mean("Curves of this adapter say nothing about the upgrade.")
         .remedy("Check which model made which file, and that rows go together; then fit again.")
 }

@@ -15,14 +15,15 @@ use rehang_core::curve::{
 };
 use rehang_core::order::{OrderInput, Policy, group_shares, order};
 use rehang_core::report::{
-    ANOTHER_METRIC, AdapterCalibration, CreatedBy, CurveBand, CurveSeries, FittedOn, FlipCurves, GroupCurves,
-    GroupStudy, KendallTau, MeasuredSet, MetricCurve, NumberWithSpread, Precision, Report, Scores,
-    ShownMetric, Spaces, Spread, WIDE_FORECAST, display_points, percent_rounded_up,
+    AdapterCalibration, CreatedBy, CurveBand, CurveSeries, FittedOn, FlipCurves, GroupCurves, GroupStudy,
+    KendallTau, MeasuredSet, MetricCurve, NumberWithSpread, Precision, Report, Scores, ShownMetric, Spaces,
+    Spread, display_points, percent_rounded_up,
 };
 use rehang_core::statistics::{BINS, Interval, calibration, kendall_tau_b, mean_sd};
 use rehang_core::verdict::{Verdict, is_below};
 use rehang_core::{
-    Bridge, ErrorKind, Finding, Head, HeadKind, Matrix, Progress, Result, Severity, Vectors, distinct,
+    Bridge, ErrorKind, Finding, FindingCode, Head, HeadKind, Matrix, Progress, Result, Severity, Vectors,
+    distinct,
 };
 
 pub use crate::queries::StudyQueries;
@@ -282,7 +283,8 @@ pub fn overlap_warning(overlapping: usize, items: usize, is_exact: bool, lookali
     let observation = format!(
         "{about}{overlapping} of the {items} items of the gallery have an old vector that is among the pairs."
     );
-    Finding::new(if are_other_items { Severity::Note } else { Severity::Problem }, "overlap", observation)
+    let severity = if are_other_items { Severity::Note } else { Severity::Problem };
+    Finding::new(severity, FindingCode::Overlap, observation)
         .may_mean(if are_other_items {
             format!(
                 "They are duplicates, or the old model cannot tell them apart, as it cannot tell {lookalikes} items of the gallery \
@@ -714,7 +716,7 @@ fn warnings(
     options: &StudyOptions,
 ) -> Vec<Finding> {
     let mut warnings = Vec::new();
-    let mut warn = |code: &str, severity, observation: String, may_mean: &str, remedy: &str| {
+    let mut warn = |code: FindingCode, severity, observation: String, may_mean: &str, remedy: &str| {
         warnings.push(Finding::new(severity, code, observation).may_mean(may_mean).remedy(remedy));
     };
     let has_bands_over_queries = report
@@ -726,7 +728,7 @@ fn warnings(
         let counted = set.queries - set.left_out_queries;
         if counted < QUERIES_MIN {
             warn(
-                "few-queries",
+                FindingCode::FewQueries,
                 Severity::Warning,
                 format!("Only {counted} queries were counted."),
                 "Differences of a few percent between curves can be chance.",
@@ -740,7 +742,7 @@ fn warnings(
         if set.left_out_queries * 2 > set.queries {
             let (left_out, all) = (set.left_out_queries, set.queries);
             warn(
-                "left-out-queries",
+                FindingCode::LeftOutQueries,
                 Severity::Warning,
                 format!("{left_out} of {all} queries have no right answer in the gallery."),
                 "The numbers speak about the smaller part of the queries.",
@@ -757,7 +759,7 @@ fn warnings(
     if seeds.values().all(|of_method| of_method.len() == 1) {
         let seed = contenders[0].adapter.training.seed;
         warn(
-            "one-seed",
+            FindingCode::OneSeed,
             Severity::Note,
             if contenders.len() == 1 {
                 format!("The adapter was fitted with seed {seed} only.")
@@ -780,7 +782,7 @@ fn warnings(
     }
     if ground.labels_are_names && ground.head.is_some() {
         warn(
-            "names-for-classes",
+            FindingCode::NamesForClasses,
             Severity::Note,
             "The labels are names, and a head numbers its classes.".into(),
             "No class of the head has a name, so Kendall's τ with the discriminative loss, and with the sum, is left out.",
@@ -807,7 +809,7 @@ fn warnings(
     if !falls.is_empty() {
         let rise = if falls.len() == 1 { "it rises" } else { "they rise" };
         warn(
-            "dip",
+            FindingCode::Dip,
             Severity::Warning,
             format!("The {} before {rise}.", falls.join(", the ")),
             "Native and adapted vectors do not mix well: their lengths or directions differ systematically.",
@@ -820,7 +822,7 @@ fn warnings(
     {
         match report.verdict() {
             Verdict::DoNotSwitch => warn(
-                "never-better",
+                FindingCode::NeverBetter,
                 Severity::Problem,
                 format!(
                     "Even with everything re-embedded, {} is {:.1} where doing nothing gives {line:.1}.",
@@ -830,7 +832,7 @@ fn warnings(
                 "Do not switch; check the pairing of rows and the distance of each space.",
             ),
             Verdict::ReembedFirst { until } => warn(
-                "switch-later",
+                FindingCode::SwitchLater,
                 Severity::Note,
                 format!(
                     "At the switch {} is {:.1}{} doing nothing ({line:.1}); the curve passes it at {:.1} %.",
@@ -852,7 +854,7 @@ fn warnings(
         && high - low > WIDEST
     {
         warn(
-            WIDE_FORECAST,
+            FindingCode::WideForecast,
             Severity::Warning,
             format!(
                 "{} at the switch lies between {low:.1} and {high:.1}: {} held-out items say little of a gallery of {}.",
@@ -865,7 +867,7 @@ fn warnings(
     let falling_metrics = worse_at_the_switch(report, &metric.id);
     if !falling_metrics.is_empty() {
         warn(
-            ANOTHER_METRIC,
+            FindingCode::AnotherMetricFalls,
             Severity::Warning,
             format!("At the switch {}.", falling_metrics.join("; ")),
             &format!(
@@ -880,7 +882,7 @@ fn warnings(
         let (method, ratio) = (&calibration.method, calibration.table.ratio);
         if ratio.is_finite() && !(0.5..=2.0).contains(&ratio) {
             warn(
-                "calibration",
+                FindingCode::Calibration,
                 Severity::Warning,
                 format!("The mean σ² of {method} is {ratio:.2} times the mean true error."),
                 "This gallery differs from the pairs: σ² cannot be read as an error here.",
@@ -891,7 +893,7 @@ fn warnings(
             && options.policies.contains(&Policy::Sigma)
         {
             warn(
-                "uninformative-sigma",
+                FindingCode::UninformativeSigma,
                 Severity::Warning,
                 format!("σ² of {method} hardly ranks the true errors (Kendall τ-b {tau:.2})."),
                 "Worst first is no better than chance here.",
@@ -1082,7 +1084,7 @@ pub(crate) mod tests {
         let observations: Vec<&str> = report
             .warnings
             .iter()
-            .filter(|warning| warning.code == "calibration")
+            .filter(|warning| warning.code == FindingCode::Calibration)
             .map(|warning| warning.seen.as_str())
             .collect();
         assert_eq!(observations.len(), 2);
@@ -1096,7 +1098,7 @@ pub(crate) mod tests {
     fn bands_over_queries_are_spoken_of_where_there_are_some() {
         for bootstrap in [0, 50] {
             let report = steep(&[Policy::Sigma], bootstrap);
-            let note = report.warnings.iter().find(|warning| warning.code == "one-seed").unwrap();
+            let note = report.warnings.iter().find(|warning| warning.code == FindingCode::OneSeed).unwrap();
             assert_eq!(note.may_mean.contains("bands"), bootstrap > 0, "{}", note.may_mean);
         }
     }
@@ -1184,7 +1186,7 @@ pub(crate) mod tests {
             let contenders = [StudyAdapter { name: "one".into(), adapter: &adapter }];
             let report =
                 study(&ground, &contenders, &options(&[Policy::Random], 0), &Progress::default()).unwrap();
-            let is_said = report.warnings.iter().any(|warning| warning.code == "names-for-classes");
+            let is_said = report.warnings.iter().any(|warning| warning.code == FindingCode::NamesForClasses);
             assert_eq!(is_said, labels_are_names);
         }
     }
@@ -1253,7 +1255,7 @@ pub(crate) mod tests {
             let ground = plain(&old, &new, None);
             let report =
                 study(&ground, &contenders, &options(&[Policy::Random], 0), &Progress::default()).unwrap();
-            let warning = report.warnings.into_iter().find(|warning| warning.code == "one-seed");
+            let warning = report.warnings.into_iter().find(|warning| warning.code == FindingCode::OneSeed);
             warning.map(|warning| warning.seen)
         };
         assert_eq!(seed_warning(&[("fct", 3)]).unwrap(), "The adapter was fitted with seed 3 only.");
@@ -1284,13 +1286,13 @@ pub(crate) mod tests {
         ]
         .into_iter();
         for id in ["top1", "map"] {
-            assert!(!report.warnings.iter().any(|warning| warning.code == "dip"));
+            assert!(!report.warnings.iter().any(|warning| warning.code == FindingCode::Dip));
             let curve = report.curves[0].metrics.get_mut(id).unwrap();
             (curve.start, curve.minimum) = (60.0, Point { fraction: 0.25, value: 59.0 });
             let findings = warnings(&report, &ground, &contenders, &options);
             let dips: Vec<&str> = findings
                 .iter()
-                .filter(|warning| warning.code == "dip")
+                .filter(|warning| warning.code == FindingCode::Dip)
                 .map(|warning| warning.seen.as_str())
                 .collect();
             assert_eq!(dips, [expected.next().unwrap()]);
@@ -1309,7 +1311,8 @@ pub(crate) mod tests {
         let mut report = study(&ground, &contenders, &options, &Progress::default()).unwrap();
         let metric_warning = |report: &Report| {
             let findings = warnings(report, &ground, &contenders, &options);
-            findings.into_iter().find(|warning| warning.code == ANOTHER_METRIC).map(|warning| warning.seen)
+            let falls = |warning: &Finding| warning.code == FindingCode::AnotherMetricFalls;
+            findings.into_iter().find(falls).map(|warning| warning.seen)
         };
         report.do_nothing = [("map".to_owned(), 50.0), ("top1".to_owned(), 91.0)].into();
         let metrics = &mut report.curves[0].metrics;
@@ -1339,7 +1342,7 @@ pub(crate) mod tests {
         // A range that says hardly anything is said too, for the metric of the verdict.
         let is_wide = |report: &Report| {
             let findings = warnings(report, &ground, &contenders, &options);
-            findings.iter().any(|warning| warning.code == WIDE_FORECAST)
+            findings.iter().any(|warning| warning.code == FindingCode::WideForecast)
         };
         assert!(!is_wide(&report));
         for (high, expected) in [(70.0, false), (71.0, true)] {

@@ -17,7 +17,7 @@ use rehang_core::adapter::Adapter;
 use rehang_core::check::expect_count;
 use rehang_core::curve::Qrels;
 use rehang_core::report::InputRecord;
-use rehang_core::{Error, ErrorKind, Finding, Head, HeadKind, Labels, Matrix, Result, Severity};
+use rehang_core::{Error, ErrorKind, Finding, FindingCode, Head, HeadKind, Labels, Matrix, Result, Severity};
 
 /// Selection of the rows that take part: those where a file of whole numbers, one a row, has one of the
 /// values.
@@ -338,7 +338,7 @@ impl InputReader {
         let left_out = total - judged.iter().map(Vec::len).sum::<usize>();
         if left_out > 0 {
             let message = format!("{left_out} of {total} judgements are of items that do not take part.");
-            let finding = Finding::new(Severity::Note, "left-out-judgements", message)
+            let finding = Finding::new(Severity::Note, FindingCode::LeftOutJudgements, message)
                 .may_mean("They are left out.")
                 .evidence(&[("left_out", left_out as f64), ("judgements", total as f64)]);
             self.findings.push(finding);
@@ -375,7 +375,7 @@ impl InputReader {
     pub fn head(&mut self, files: &HeadFiles) -> Result<Option<Head>> {
         let Some(source) = &files.head_weight else {
             if files.head_kind != HeadKind::Softmax {
-                self.warn("idle-parameter", "`head_kind` has no effect without `head_weight`.");
+                self.warn(FindingCode::IdleParameter, "`head_kind` has no effect without `head_weight`.");
             }
             return Ok(None);
         };
@@ -417,7 +417,7 @@ impl InputReader {
         let dropped = joined.left_only.len() + joined.right_only.len();
         if dropped > 0 {
             let message = format!("{dropped} items that only one side has are left out.");
-            self.findings.push(Finding::new(Severity::Note, "left-out", message));
+            self.findings.push(Finding::new(Severity::Note, FindingCode::LeftOut, message));
         }
         let (old, new) = joined.rows.iter().copied().unzip();
         Ok(Join(Some(JoinedRows { old, new, old_count, old_ids: old_names })))
@@ -466,7 +466,7 @@ impl InputReader {
     }
 
     /// Adds a warning about the inputs.
-    pub fn warn(&mut self, code: &str, message: impl Into<String>) {
+    pub fn warn(&mut self, code: FindingCode, message: impl Into<String>) {
         self.findings.push(Finding::new(Severity::Warning, code, message));
     }
 

@@ -233,8 +233,8 @@ pub fn transform_folder(files: &TransformFolder, progress: &Progress) -> Result<
             done.drift_suspicious.push((*name).clone());
         }
         for finding in transformed.findings {
-            let first = finding.code.clone();
-            by_code.entry(first).and_modify(|(_, times)| *times += 1).or_insert((finding, 1));
+            let code = finding.code.to_string();
+            by_code.entry(code).and_modify(|(_, times)| *times += 1).or_insert((finding, 1));
         }
     }
     done.findings = by_code.into_values().map(|(finding, times)| with_count(finding, times)).collect();

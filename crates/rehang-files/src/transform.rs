@@ -12,7 +12,7 @@ use crate::source::{VectorSource, joined_names};
 use crate::stream::{self, Columns, F32Writer, Ids, RowBatch, RowReader};
 use rehang_core::adapter::{Adapter, Applier, InputScaling, RowOverlap, unlike_pairs};
 use rehang_core::check::{expect_count, expect_normalised, expect_width};
-use rehang_core::{Error, Finding, Matrix, Progress, Result, Severity, Space};
+use rehang_core::{Error, Finding, FindingCode, Matrix, Progress, Result, Severity, Space};
 
 /// Number of rows that are compared with the vectors that the adapter was fitted on.
 const DRIFT_ROWS: usize = 4096;
@@ -127,7 +127,7 @@ pub fn transform(files: &TransformFiles, progress: &Progress) -> Result<Transfor
     let has_side = !files.side.is_empty();
     if has_side && side_width.is_none() {
         let message = "This adapter was fitted without side information, so `side` is not looked at.";
-        findings.push(Finding::new(Severity::Warning, "idle-parameter", message));
+        findings.push(Finding::new(Severity::Warning, FindingCode::IdleParameter, message));
     }
     let mut side = None;
     if let Some(width) = side_width.filter(|_| has_side) {
@@ -237,13 +237,13 @@ pub fn transform(files: &TransformFiles, progress: &Progress) -> Result<Transfor
         writer.commit()?;
     }
     if let Some(difference) = &unlike {
-        let finding = Finding::new(Severity::Warning, "drift", format!("{difference}."));
+        let finding = Finding::new(Severity::Warning, FindingCode::Drift, format!("{difference}."));
         findings.push(finding.may_mean("Expect larger errors; σ² may not show them."));
     }
     if let Some(overlap) = overlap.filter(|overlap| overlap.among_pairs() > 0) {
         findings.push(Finding::new(
             Severity::Note,
-            "among-pairs",
+            FindingCode::AmongPairs,
             format!(
                 "{overlap}; leave these items out when you measure, since the adapter has seen their new vectors (unless the \
                  old model cannot tell other items from those of the pairs)."

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use rehang_core::adapter::Adapter;
-use rehang_core::finding::Finding;
+use rehang_core::finding::{Finding, FindingCode};
 use rehang_core::statistics::SigmaQuality;
 use rehang_core::{Error, Head, Pairs, Progress, Result};
 
@@ -141,7 +141,7 @@ pub(crate) fn without_idle_labels(pairs: &Pairs) -> Result<Option<(Pairs, Findin
     let unlabelled =
         Pairs::new(pairs.old().clone(), pairs.new_vectors().clone(), None, pairs.side().cloned())?;
     let message = format!("The labels have {tells_nothing}.");
-    let finding = Finding::warning("idle-labels", message)
+    let finding = Finding::warning(FindingCode::IdleLabels, message)
         .may_mean("They tell no item from another and are not looked at.")
         .evidence(&[("classes", classes.len() as f64), ("labelled", labelled_count as f64)]);
     Ok(Some((unlabelled, finding)))
@@ -247,12 +247,12 @@ mod tests {
             let selection = fitted.selection.unwrap();
             assert_eq!(selection.criterion, "agreement@10");
             assert_ne!(selection.rows[selection.kept.unwrap()].method, Method::DoNothing);
-            let codes: Vec<&str> = fitted.findings.iter().map(|finding| finding.code.as_str()).collect();
-            assert!(codes.contains(&"idle-labels"), "{codes:?}");
+            let has = |code: FindingCode| fitted.findings.iter().any(|finding| finding.code == code);
+            assert!(has(FindingCode::IdleLabels), "{:?}", fitted.findings);
             // σ² and the order come from what they would come from without labels.
             let unlabelled = fit(&plain, None, &with(Method::Auto), &Progress::default()).unwrap();
             assert_eq!(fitted.adapter, unlabelled.adapter);
-            assert!(!codes.contains(&"do-nothing-wins") && !codes.contains(&"no-gain"), "{codes:?}");
+            assert!(!has(FindingCode::DoNothingWins) && !has(FindingCode::NoGain), "{:?}", fitted.findings);
         }
     }
 
@@ -272,8 +272,9 @@ mod tests {
         shuffled.shuffle(&mut ChaCha8Rng::seed_from_u64(1));
         let new = plain.new_vectors().matrix().select(&shuffled);
         let wrong = fitted(&make(plain.old().matrix().clone(), new, None));
-        let has =
-            |findings: &[Finding]| findings.iter().any(|finding| finding.code == "no-better-than-the-mean");
+        let has = |findings: &[Finding]| {
+            findings.iter().any(|finding| finding.code == FindingCode::NoBetterThanTheMean)
+        };
         assert!(has(&wrong.findings) && !has(&right.findings));
     }
 
@@ -294,7 +295,7 @@ mod tests {
     fn a_named_method_is_kept_even_where_it_loses_and_that_is_said() {
         let fitted = fit(&linear(400, false), None, &with(Method::DoNothing), &Progress::default()).unwrap();
         assert_eq!(fitted.adapter.training.method, "do-nothing");
-        assert!(fitted.findings.iter().any(|finding| finding.code == "better-method"));
+        assert!(fitted.findings.iter().any(|finding| finding.code == FindingCode::BetterMethod));
     }
 
     #[test]
@@ -303,8 +304,8 @@ mod tests {
         let fitted =
             fit(&make(rows.clone(), rows, None), None, &with(Method::Auto), &Progress::default()).unwrap();
         assert_eq!(fitted.adapter.training.method, "do-nothing");
-        assert!(fitted.findings.iter().any(|finding| finding.code == "do-nothing-wins"));
-        assert!(fitted.findings.iter().any(|finding| finding.code == "no-gain"));
+        assert!(fitted.findings.iter().any(|finding| finding.code == FindingCode::DoNothingWins));
+        assert!(fitted.findings.iter().any(|finding| finding.code == FindingCode::NoGain));
     }
 
     #[test]
@@ -313,7 +314,7 @@ mod tests {
             let fitted = fit(&linear(n, false), None, &with(Method::Auto), &Progress::default()).unwrap();
             assert!(fitted.selection.is_none());
             assert!(matches!(fitted.adapter.uncertainty, Uncertainty::Constant { .. }));
-            assert!(fitted.findings.iter().any(|finding| finding.code == "few-pairs"));
+            assert!(fitted.findings.iter().any(|finding| finding.code == FindingCode::FewPairs));
         }
     }
 

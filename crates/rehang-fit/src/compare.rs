@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use rehang_core::adapter::{Geometry, true_errors};
 use rehang_core::curve::Distances;
-use rehang_core::finding::Finding;
+use rehang_core::finding::{Finding, FindingCode};
 use rehang_core::statistics::{SigmaQuality, mean_sd};
 use rehang_core::{Adapter, Head, Matrix, Pairs, Progress, Result, distinct};
 use serde::{Deserialize, Serialize};
@@ -648,7 +648,7 @@ pub(crate) fn selection_findings(selection: &Selection, method: Method) -> Vec<F
             best.method, kept_row.method, best.area, kept_row.area
         );
         let evidence = [("best", best.area), ("kept", kept_row.area)];
-        findings.push(Finding::warning("better-method", message).evidence(&evidence));
+        findings.push(Finding::warning(FindingCode::BetterMethod, message).evidence(&evidence));
     }
     let learned = |row: &&SelectionRow| row.method != Method::DoNothing && row.failure.is_none();
     if method == Method::Auto
@@ -656,7 +656,8 @@ pub(crate) fn selection_findings(selection: &Selection, method: Method) -> Vec<F
         && selection.rows.iter().any(|row| learned(&row))
     {
         let message = "No learned map does better than the old vectors as they are; old vectors are kept.";
-        findings.push(Finding::warning("do-nothing-wins", message).evidence(&[("kept", kept_row.area)]));
+        let finding = Finding::warning(FindingCode::DoNothingWins, message);
+        findings.push(finding.evidence(&[("kept", kept_row.area)]));
     }
     findings.extend(guards::gain(&guards::CurveSummary {
         measure: format!("{criterion} on held-out pairs"),

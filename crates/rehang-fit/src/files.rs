@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use rehang_core::adapter::{Adapter, apply};
 use rehang_core::check::{expect_count, expect_width};
 use rehang_core::curve::Qrels;
-use rehang_core::finding::{Finding, with_messages};
+use rehang_core::finding::{Finding, FindingCode, with_messages};
 use rehang_core::report::Precision;
 use rehang_core::{Distance, Error, Head, Pairs, Progress, Result, Vectors, squared_distance};
 use rehang_files::adapter_file::{halved, save, to_bytes};
@@ -234,7 +234,7 @@ pub fn fit_files(files: &FitFiles, progress: &Progress) -> Result<FitAnswer> {
             let message = format!(
                 "every label in {label_files} is negative, which means unknown: this is a fit without labels."
             );
-            inputs.findings.push(Finding::note("unknown-labels", message));
+            inputs.findings.push(Finding::note(FindingCode::UnknownLabels, message));
         }
     }
     if let Some(side) = &side {
@@ -275,11 +275,11 @@ pub fn fit_files(files: &FitFiles, progress: &Progress) -> Result<FitAnswer> {
     warn_of_head(head.as_ref(), &pairs, &mut inputs);
     if pairs.side().is_some() && fitted.adapter.side_dimension().is_none() {
         let message = format!("{} does not look at side information.", fitted.adapter.training.method);
-        inputs.warn("idle-side", message);
+        inputs.warn(FindingCode::IdleSide, message);
     }
     if head.is_some() && pairs.labels().is_none() {
         let message = "without `labels` nothing is trained towards the head; it serves orders only.";
-        inputs.warn("head-without-labels", message);
+        inputs.warn(FindingCode::HeadWithoutLabels, message);
     }
     Ok(FitAnswer { output: files.output.clone(), fitted, findings: inputs.findings })
 }
@@ -307,13 +307,13 @@ fn moved_by_halves(
          σ² expects."
     );
     let finding = if percent > MOVED_MAX {
-        Finding::warning("rounded-adapter", message)
+        Finding::warning(FindingCode::RoundedAdapter, message)
             .may_mean(
                 "Large terms of this map cancel each other, and rounding does not spare their difference.",
             )
             .remedy("Keep this adapter in f32.")
     } else {
-        Finding::note("rounded-adapter", message)
+        Finding::note(FindingCode::RoundedAdapter, message)
     };
     Ok(finding.evidence(&[("percent_of_error", percent)]))
 }
@@ -384,7 +384,8 @@ fn warn_of_idle_options(method: Method, options: &NetworkOptions, inputs: &mut I
         ("`uncertainty` joint", options.uncertainty == Some(UncertaintySource::Joint), fastfill),
     ] {
         if is_given && !is_heard {
-            inputs.warn("idle-parameter", format!("{parameter} has no effect on `method` {method}."));
+            let message = format!("{parameter} has no effect on `method` {method}.");
+            inputs.warn(FindingCode::IdleParameter, message);
         }
     }
 }
@@ -404,7 +405,7 @@ fn warn_of_head(head: Option<&Head>, pairs: &Pairs, inputs: &mut InputReader) {
             labels.len(),
             head.classes() - 1
         );
-        inputs.warn("labels-unknown-to-head", message);
+        inputs.warn(FindingCode::LabelsUnknownToHead, message);
     }
     let right = guards::classified(head, pairs.new_vectors().matrix(), labels);
     if right < 20.0 {
@@ -412,7 +413,7 @@ fn warn_of_head(head: Option<&Head>, pairs: &Pairs, inputs: &mut InputReader) {
             "the head classifies only {right:.0} % of the new vectors as their labels say; does it belong to this model and \
              this numbering of the classes?"
         );
-        inputs.warn("foreign-head", message);
+        inputs.warn(FindingCode::ForeignHead, message);
     }
 }
 
@@ -444,7 +445,7 @@ mod tests {
                 let answer = fitted(method, precision, Some(path.clone())).unwrap();
                 (answer, fs_err::metadata(path).unwrap().len())
             });
-            let is_rounding = |finding: &&Finding| finding.code == "rounded-adapter";
+            let is_rounding = |finding: &&Finding| finding.code == FindingCode::RoundedAdapter;
             assert!(full.0.fitted.findings.iter().find(is_rounding).is_none());
             let finding = half.0.fitted.findings.iter().find(is_rounding).expect("it is said");
             // Vectors of 32 numbers leave much of the file to parts that are no matrix.

@@ -5,7 +5,7 @@
 use rehang_core::adapter::{Geometry, Map};
 use rehang_core::check::expect_width;
 use rehang_core::curve::distances_by_query;
-use rehang_core::finding::{Finding, Severity};
+use rehang_core::finding::{Finding, FindingCode, Severity};
 use rehang_core::order::least_confidence;
 use rehang_core::verdict::is_below;
 use rehang_core::{Distance, Head, Matrix, Pairs, Progress, Result};
@@ -27,14 +27,14 @@ pub fn pairs(pairs: &Pairs) -> Vec<Finding> {
     let (n, d_old) = (pairs.len(), pairs.old().dimension());
     if n < PAIRS_MIN {
         findings.push(
-            Finding::problem("few-pairs", format!("There are only {n} pairs."))
+            Finding::problem(FindingCode::FewPairs, format!("There are only {n} pairs."))
                 .remedy("Embed at least a few hundred items with both models.")
                 .evidence(&[("pairs", n as f64)]),
         );
     } else if n < 2 * d_old {
         let message = format!("{n} pairs are few for old vectors of {d_old} coordinates.");
         findings.push(
-            Finding::warning("few-pairs", message)
+            Finding::warning(FindingCode::FewPairs, message)
                 .remedy("More pairs will give a better adapter.")
                 .evidence(&[("pairs", n as f64), ("coordinates", d_old as f64)]),
         );
@@ -54,7 +54,7 @@ fn degenerate(side: &str, rows: &Matrix, other_rows: &Matrix) -> Vec<Finding> {
         .count();
     if n > 1 && constant == rows.columns() {
         findings.push(
-            Finding::problem("constant-vectors", format!("All {side} vectors are the same."))
+            Finding::problem(FindingCode::ConstantVectors, format!("All {side} vectors are the same."))
                 .remedy("Check how they were made.")
                 .evidence(&[("rows", n as f64)]),
         );
@@ -64,13 +64,14 @@ fn degenerate(side: &str, rows: &Matrix, other_rows: &Matrix) -> Vec<Finding> {
         let message =
             format!("{constant} of {} coordinates of the {side} vectors never vary.", rows.columns());
         let evidence = [("constant", constant as f64), ("coordinates", rows.columns() as f64)];
-        findings.push(Finding::note("constant-columns", message).evidence(&evidence));
+        findings.push(Finding::note(FindingCode::ConstantColumns, message).evidence(&evidence));
     }
     let zeros = (0..n).filter(|&row| is_zero(rows.row(row))).count();
     if zeros > 0 {
         let severity = if zeros * 20 > n { Severity::Warning } else { Severity::Note };
+        let message = format!("{zeros} of {n} {side} vectors are zero.");
         findings.push(
-            Finding::new(severity, "zero-vectors", format!("{zeros} of {n} {side} vectors are zero."))
+            Finding::new(severity, FindingCode::ZeroVectors, message)
                 .may_mean("Such items have no content that the model knows.")
                 .evidence(&[("zero", zeros as f64), ("rows", n as f64)]),
         );
@@ -83,7 +84,7 @@ fn degenerate(side: &str, rows: &Matrix, other_rows: &Matrix) -> Vec<Finding> {
     if twice * 10 > n {
         let message = format!("{twice} of {n} {side} vectors repeat another one.");
         findings.push(
-            Finding::warning("duplicate-vectors", message)
+            Finding::warning(FindingCode::DuplicateVectors, message)
                 .may_mean("Held-out numbers will look better than they are.")
                 .evidence(&[("repeated", twice as f64), ("rows", n as f64)]),
         );
@@ -112,7 +113,7 @@ pub fn direction(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<Option
         let message =
             format!("Old vectors find their classes better than new ones (mAP {old:.1} against {new:.1}).");
         return Ok((old > new + 2.0).then(|| {
-            Finding::warning("swapped", message)
+            Finding::warning(FindingCode::Swapped, message)
                 .may_mean("Old and new may be swapped, or the new model is no gain for these items.")
                 .evidence(&[("old_map", old), ("new_map", new)])
         }));
@@ -124,7 +125,7 @@ pub fn direction(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<Option
         "Old vectors predict new ones better (R² {forward:.2}) than new ones predict old ones (R² {backward:.2})."
     );
     Ok((forward > backward + 0.1).then(|| {
-        Finding::note("swapped", message)
+        Finding::note(FindingCode::Swapped, message)
             .may_mean("Usually it is the other way round.")
             .remedy("Check that they are not swapped.")
             .evidence(&[("r2_old_to_new", forward), ("r2_new_to_old", backward)])
@@ -174,7 +175,7 @@ pub fn head(pairs: &Pairs, head: &Head, seed: u64) -> Result<Option<Finding>> {
         "The head, which is the new model's, {verb} old vectors better ({old:.0} % against {new:.0} % for new ones)."
     );
     Ok((old > new + MARGIN).then(|| {
-        Finding::warning("swapped", message)
+        Finding::warning(FindingCode::Swapped, message)
             .may_mean("Old and new are probably swapped, or the head is the old model's.")
             .evidence(&[("old_percent", old), ("new_percent", new)])
     }))
@@ -212,7 +213,7 @@ pub fn left_open(pairs: &Pairs, has_head: bool) -> Option<Finding> {
         "Without labels nothing here can tell whether the new model finds better results than the old one{direction}."
     );
     let meaning = "Agreement only says how near results come to the new model's own.";
-    Some(Finding::note("unknown-without-labels", message).may_mean(meaning))
+    Some(Finding::note(FindingCode::UnknownWithoutLabels, message).may_mean(meaning))
 }
 
 /// Looks at how the methods did on held-out pairs: where none predicts new vectors better than their mean
@@ -232,7 +233,7 @@ fn no_better_than_the_mean(error: f64) -> Finding {
         "Adapted vectors are no nearer to the native ones than their mean is (error {percent:.0} % of the variance), and do \
          not find their own among these."
     );
-    Finding::problem("no-better-than-the-mean", message)
+    Finding::problem(FindingCode::NoBetterThanTheMean, message)
         .may_mean("The pairs may be in different orders, or old and new are swapped.")
         .evidence(&[("error_old_to_new", error)])
 }
@@ -277,7 +278,7 @@ pub fn map_direction(map: &Map, geometry: &Geometry, pairs: &Pairs) -> Result<Op
                 100.0 * forward
             );
             let evidence = [("error_old_to_new", forward), ("error_new_to_old", backward)];
-            let finding = Finding::problem("wrong-direction", message);
+            let finding = Finding::problem(FindingCode::WrongDirection, message);
             return Ok(Some(finding.remedy("Swap old and new.").evidence(&evidence)));
         }
     }
@@ -322,7 +323,7 @@ pub fn overlap(pairs: &Pairs, old: &Matrix) -> Option<Finding> {
     let message =
         format!("{shared} of {evaluated} evaluation items have old vectors that are among the pairs.");
     (shared > 0).then(|| {
-        Finding::new(severity, "overlap", message)
+        Finding::new(severity, FindingCode::Overlap, message)
             .may_mean("Numbers on them are too good.")
             .remedy("Leave them out of one of the two.")
             .evidence(&[("shared", shared as f64), ("evaluated", evaluated as f64)])
@@ -367,14 +368,14 @@ pub fn gain(curve: &CurveSummary) -> Vec<Finding> {
     if !is_below(*do_nothing, *end) {
         add(
             Severity::Problem,
-            "no-gain",
+            FindingCode::NoGain,
             format!("{measure}: the new model reaches {end:.1} and doing nothing has {do_nothing:.1}."),
             "Do not upgrade for this measure.",
         );
     } else if !is_below(*do_nothing, *area) {
         add(
             Severity::Warning,
-            "gain-is-late",
+            FindingCode::GainIsLate,
             format!(
                 "{measure}: over the whole upgrade quality averages {area:.1}, below doing nothing ({do_nothing:.1})."
             ),
@@ -383,7 +384,7 @@ pub fn gain(curve: &CurveSummary) -> Vec<Finding> {
     } else if is_below(*start, *do_nothing) {
         add(
             Severity::Warning,
-            "start-below-do-nothing",
+            FindingCode::StartBelowDoNothing,
             format!(
                 "{measure}: right after the switch quality is {start:.1}, below doing nothing ({do_nothing:.1})."
             ),
@@ -392,7 +393,7 @@ pub fn gain(curve: &CurveSummary) -> Vec<Finding> {
     }
     if *minimum < start - DIP && *minimum < *end {
         let message = format!("{measure}: the curve falls to {minimum:.1} after starting at {start:.1}.");
-        let finding = Finding::warning("curve-dips", message);
+        let finding = Finding::warning(FindingCode::CurveDips, message);
         findings.push(finding.may_mean("Mixed vectors disturb each other.").evidence(&evidence));
     }
     findings
@@ -416,7 +417,7 @@ pub(crate) fn one_vector(side: &str, rows: &Matrix, other_rows: &Matrix) -> Opti
         "{count} of {n} {side} vectors ({percent:.0} %) are one and the same vector, though the {other} vectors of these items differ."
     );
     let severity = if count * 20 > n { Severity::Problem } else { Severity::Warning };
-    let finding = Finding::new(severity, "one-vector", message)
+    let finding = Finding::new(severity, FindingCode::OneVector, message)
         .may_mean("A model or a service that fails may give one vector for every content, and no search tells such items apart.")
         .remedy("Look at how they were made, and embed these items again before queries are switched.")
         .evidence(&[("equal", count as f64), ("rows", n as f64)]);
@@ -447,8 +448,8 @@ mod tests {
     use super::*;
     use crate::tests::test_data::{affine, pairs as make, random_matrix};
 
-    fn codes(findings: &[Finding]) -> Vec<&str> {
-        findings.iter().map(|finding| finding.code.as_str()).collect()
+    fn codes(findings: &[Finding]) -> Vec<FindingCode> {
+        findings.iter().map(|finding| finding.code.clone()).collect()
     }
 
     /// Makes a rich new space of eight coordinates, of which the old model sees three.
@@ -467,7 +468,8 @@ mod tests {
             let right = make(old.clone(), new.clone(), labels.clone());
             assert!(direction(&right, 0, &Progress::default()).unwrap().is_none());
             let wrong = make(new.clone(), old.clone(), labels);
-            assert_eq!(direction(&wrong, 0, &Progress::default()).unwrap().unwrap().code, "swapped");
+            let finding = direction(&wrong, 0, &Progress::default()).unwrap().unwrap();
+            assert_eq!(finding.code, FindingCode::Swapped);
         }
     }
 
@@ -483,7 +485,7 @@ mod tests {
             let right = make(old.clone(), new.clone(), Some(labels.clone()));
             assert!(head(&right, &its, 0).unwrap().is_none());
             let wrong = make(new.clone(), old.clone(), Some(labels.clone()));
-            assert_eq!(head(&wrong, &its, 0).unwrap().unwrap().code, "swapped");
+            assert_eq!(head(&wrong, &its, 0).unwrap().unwrap().code, FindingCode::Swapped);
         }
         let its = Head::new(weight, None, HeadKind::Softmax).unwrap();
         let narrow = make(new.clone(), random_matrix(400, 3, 1), None);
@@ -504,7 +506,7 @@ mod tests {
 
     #[test]
     fn maps_that_learned_nothing_are_a_problem_and_one_that_did_is_enough() {
-        assert_eq!(useless(&[1.3, 1.01], false).unwrap().code, "no-better-than-the-mean");
+        assert_eq!(useless(&[1.3, 1.01], false).unwrap().code, FindingCode::NoBetterThanTheMean);
         assert!(useless(&[1.3, 1.01], true).is_none());
         assert!(useless(&[1.3, 0.7], false).is_none());
         assert!(useless(&[], false).is_none());
@@ -545,11 +547,11 @@ mod tests {
         let fit = |pairs: &Pairs| ridge::fit(pairs, &Progress::default()).unwrap().map;
         assert!(map_direction(&fit(&right), &Geometry::Raw, &right).unwrap().is_none());
         let finding = map_direction(&fit(&wrong), &Geometry::Raw, &right).unwrap();
-        assert_eq!(finding.unwrap().code, "wrong-direction");
+        assert_eq!(finding.unwrap().code, FindingCode::WrongDirection);
         let shuffled: Vec<usize> = (0..200).map(|row| (row * 77 + 5) % 200).collect();
         let mixed = make(old.select(&shuffled), new, None);
         let finding = map_direction(&fit(&right), &Geometry::Raw, &mixed).unwrap();
-        assert_eq!(finding.unwrap().code, "no-better-than-the-mean");
+        assert_eq!(finding.unwrap().code, FindingCode::NoBetterThanTheMean);
         // Outputs that are farther from the vectors than their mean is, and among the right neighbours all
         // the same.
         let (old, noise) = (random_matrix(200, 32, 5), random_matrix(200, 32, 6));
@@ -579,7 +581,7 @@ mod tests {
         let rows = Matrix::zeros(60, 3);
         let data = make(rows.clone(), random_matrix(60, 2, 1), None);
         assert!(overlap(&data, &rows).is_none());
-        assert_eq!(codes(&pairs(&data)), ["constant-vectors"]);
+        assert_eq!(codes(&pairs(&data)), [FindingCode::ConstantVectors]);
     }
 
     #[test]
@@ -593,9 +595,12 @@ mod tests {
             end,
         };
         assert!(gain(&curve(55.0, 60.0, 55.0, 70.0)).is_empty());
-        assert_eq!(codes(&gain(&curve(40.0, 45.0, 40.0, 49.0))), ["no-gain"]);
-        assert_eq!(codes(&gain(&curve(30.0, 45.0, 30.0, 60.0))), ["gain-is-late"]);
-        assert_eq!(codes(&gain(&curve(45.0, 55.0, 40.0, 60.0))), ["start-below-do-nothing", "curve-dips"]);
+        assert_eq!(codes(&gain(&curve(40.0, 45.0, 40.0, 49.0))), [FindingCode::NoGain]);
+        assert_eq!(codes(&gain(&curve(30.0, 45.0, 30.0, 60.0))), [FindingCode::GainIsLate]);
+        assert_eq!(
+            codes(&gain(&curve(45.0, 55.0, 40.0, 60.0))),
+            [FindingCode::StartBelowDoNothing, FindingCode::CurveDips]
+        );
     }
 
     #[test]
@@ -603,22 +608,22 @@ mod tests {
         let (old, new) = (random_matrix(200, 4, 1), random_matrix(200, 6, 2));
         let new = Matrix::from_fn(200, 6, |row, column| new.row(if row % 5 == 0 { 7 } else { row })[column]);
         let findings = pairs(&make(old.clone(), new.clone(), None));
-        assert_eq!(codes(&findings), ["one-vector"]);
+        assert_eq!(codes(&findings), [FindingCode::OneVector]);
         assert!(findings[0].seen.starts_with("41 of 200 new vectors"), "{}", findings[0]);
         assert_eq!(findings[0].severity, Severity::Problem);
-        assert_eq!(codes(&pairs(&make(new, old, None))), ["one-vector"]);
+        assert_eq!(codes(&pairs(&make(new, old, None))), [FindingCode::OneVector]);
         // Items that are in the gallery twice have both vectors twice.
         let twice = |rows: Matrix| {
             Matrix::from_fn(200, 4, |row, column| rows.row(if row < 60 { 0 } else { row })[column])
         };
         let findings = pairs(&make(twice(random_matrix(200, 4, 1)), twice(random_matrix(200, 4, 2)), None));
-        assert_eq!(codes(&findings), ["duplicate-vectors", "duplicate-vectors"]);
+        assert_eq!(codes(&findings), [FindingCode::DuplicateVectors, FindingCode::DuplicateVectors]);
     }
 
     #[test]
     fn few_and_repeated_pairs_are_said() {
         let old = Matrix::from_fn(40, 2, |row, column| (row / 2 + column) as f32);
         let findings = pairs(&make(old, random_matrix(40, 3, 1), None));
-        assert_eq!(codes(&findings), ["few-pairs", "duplicate-vectors"]);
+        assert_eq!(codes(&findings), [FindingCode::FewPairs, FindingCode::DuplicateVectors]);
     }
 }

@@ -305,6 +305,7 @@ mod tests {
     use crate::parameters::FitParameters;
     use crate::tests::test_data::{affine, pairs as make, random_matrix};
     use rehang_core::adapter::true_errors;
+    use rehang_core::finding::FindingCode;
 
     /// Makes items in ten clusters, whose old vectors have a bent half of what the new ones have, and noise.
     /// Old vectors of the small kind are turned and moved. The noise of `seed`, and nothing else, differs.
@@ -377,7 +378,7 @@ mod tests {
         };
         let mixed = tried(&items(1_500, 2, every_fifth));
         assert_eq!(mixed.adapter.training.method, "per-kind");
-        let finding = mixed.findings.iter().find(|finding| finding.code == "two-kinds").unwrap();
+        let finding = mixed.findings.iter().find(|finding| finding.code == FindingCode::TwoKinds).unwrap();
         assert!(finding.may_mean.contains("a map of its own") && finding.remedy.is_empty(), "{finding}");
         // σ² comes from pairs that neither the maps nor the gate had seen.
         let ratio = mixed.sigma.unwrap().calibration.ratio;

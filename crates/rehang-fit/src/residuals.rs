@@ -6,7 +6,7 @@
 //! ([`crate::kinds`]).
 
 use rehang_core::adapter::{Geometry, NearestAnchors, true_errors};
-use rehang_core::finding::Finding;
+use rehang_core::finding::{Finding, FindingCode};
 use rehang_core::{Matrix, Pairs, Progress, Result};
 
 use crate::closed_form::ridge;
@@ -119,7 +119,7 @@ pub(crate) fn examine(
     let count = misfits.iter().filter(|&&of| of).count();
     if count >= HUMP_MIN {
         let finding = Finding::warning(
-            "misfits",
+            FindingCode::Misfits,
             format!(
                 "{count} of {n} pairs fit as badly as chance: their new vectors are unlike those of similar items{}.",
                 described(&misfits, traits).map_or(String::new(), |who| format!("; {who}"))
@@ -275,11 +275,11 @@ fn two_kinds_finding(
     );
     if has_own_maps {
         // σ² and the forecast are those of the kinds as they are mixed among the pairs.
-        return Ok(Finding::note("two-kinds", message)
+        return Ok(Finding::note(FindingCode::TwoKinds, message)
             .may_mean("Each kind is mapped by a map of its own; the old vector alone tells which.")
             .evidence(&evidence));
     }
-    Ok(Finding::warning("two-kinds", message)
+    Ok(Finding::warning(FindingCode::TwoKinds, message)
         .may_mean("One map cannot serve both, and what is forecast holds for neither alone.")
         .remedy(remedy)
         .evidence(&evidence))
@@ -443,7 +443,7 @@ mod tests {
         ];
         let residuals = seen(&pairs, &traits);
         let finding = residuals.finding.unwrap();
-        assert_eq!(finding.code, "two-kinds");
+        assert_eq!(finding.code, FindingCode::TwoKinds);
         assert!(finding.seen.contains("smallest key"), "{finding}");
         let kind = residuals.small_kind.unwrap();
         let right = (0..900).filter(|&row| kind[row] == (row < 120)).count();
@@ -458,7 +458,7 @@ mod tests {
         order.iter().enumerate().for_each(|(place, &other)| from[10 * place + 3] = 10 * other + 3);
         let new = pairs.new_vectors().matrix().select(&from);
         let mixed_up = make(pairs.old().matrix().clone(), new, None);
-        assert_eq!(seen(&mixed_up, &[]).finding.unwrap().code, "misfits");
+        assert_eq!(seen(&mixed_up, &[]).finding.unwrap().code, FindingCode::Misfits);
     }
 
     #[test]
@@ -479,7 +479,7 @@ mod tests {
             [(vec![length], "largest source length (9000 and more)"), (vec![label], "label \"scan\"")]
         {
             let finding = seen(&pairs, &traits).finding.unwrap();
-            assert_eq!(finding.code, "misfits");
+            assert_eq!(finding.code, FindingCode::Misfits);
             assert!((26.0..=28.0).contains(&finding.evidence[0].1), "{finding}");
             assert!(finding.seen.contains("as badly as chance") && finding.seen.contains(text), "{finding}");
         }

@@ -1,7 +1,7 @@
 //! Finds pairs whose old vector is the new model's already, as where a part of a gallery was made with
 //! another setting of one model.
 
-use rehang_core::finding::Finding;
+use rehang_core::finding::{Finding, FindingCode};
 use rehang_core::statistics::bootstrap_means;
 use rehang_core::{DIFFERENCE_MAX, Pairs, Result, difference};
 
@@ -88,7 +88,7 @@ pub(crate) fn finding(pairs: &Pairs, differing: Option<WorstFirst>, seed: u64) -
         evidence.extend([("first", first), ("found", share)]);
     }
     Ok(Some(
-        Finding::note("same-vectors", message)
+        Finding::note(FindingCode::SameVectors, message)
             .may_mean("Such items need no embedding.")
             .remedy(remedy)
             .evidence(&evidence),
@@ -143,8 +143,8 @@ mod tests {
     }
 
     fn said(fitted: &Fitted) -> Vec<&Finding> {
-        let codes = ["same-vectors", "two-kinds", "misfits"];
-        fitted.findings.iter().filter(|finding| codes.contains(&finding.code.as_str())).collect()
+        let codes = [FindingCode::SameVectors, FindingCode::TwoKinds, FindingCode::Misfits];
+        fitted.findings.iter().filter(|finding| codes.contains(&finding.code)).collect()
     }
 
     #[test]

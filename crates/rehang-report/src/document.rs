@@ -7,11 +7,11 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use rehang_core::finding::{Finding, Severity};
+use rehang_core::finding::{Finding, FindingCode, Severity};
 use rehang_core::order::Policy;
 use rehang_core::report::{
-    ANOTHER_METRIC, AdapterCalibration, CurveBand, CurveSeries, FittedOn, FlipCurves, FloorAt, Floors,
-    GroupCurves, GroupStudy, MeasuredSet, MetricCurve, NumberWithSpread, Report, Scores, ShownMetric, Spread,
+    AdapterCalibration, CurveBand, CurveSeries, FittedOn, FlipCurves, FloorAt, Floors, GroupCurves,
+    GroupStudy, MeasuredSet, MetricCurve, NumberWithSpread, Report, Scores, ShownMetric, Spread,
     WholeGallery,
 };
 use rehang_core::verdict::{Verdict, is_below};
@@ -146,7 +146,9 @@ pub(crate) fn document(report: &Report) -> Document<'_> {
     ];
     let (mut advice, mut verdict) = verdict(report);
     // A metric that gets worse at once is told before those that get better.
-    if let Some(falls) = report.warnings.iter().find(|warning| warning.code == ANOTHER_METRIC) {
+    if let Some(falls) =
+        report.warnings.iter().find(|warning| warning.code == FindingCode::AnotherMetricFalls)
+    {
         verdict = format!("{} {verdict}", falls.seen);
         if report.verdict() == Verdict::SwitchNow {
             advice = "Decide first";

@@ -1,7 +1,7 @@
 //! Examination of a gallery: mixed models, items that no search finds, ill indexes, a configuration
 //! that does not fit.
 
-use rehang_core::finding::{Finding, Severity};
+use rehang_core::finding::{Finding, FindingCode, Severity};
 use rehang_core::{Provenance, Remedy, Result, Space};
 use rehang_evaluate::Identified;
 use rehang_store::{Examined, IndexHealth, IndexKind, Problem, SpaceRecord, Store, find_space};
@@ -27,12 +27,12 @@ const RECALL_MIN: f64 = 0.95;
 const GROWTH_MAX: f64 = 1.5;
 
 /// Makes a finding of something that has to be done.
-fn problem(code: &str, message: impl Into<String>) -> Finding {
+fn problem(code: FindingCode, message: impl Into<String>) -> Finding {
     Finding::new(Severity::Problem, code, message)
 }
 
 /// Makes a finding of something to know.
-fn note(code: &str, message: impl Into<String>) -> Finding {
+fn note(code: FindingCode, message: impl Into<String>) -> Finding {
     Finding::new(Severity::Note, code, message)
 }
 
@@ -44,12 +44,8 @@ pub struct Examination {
     pub gallery: String,
     /// Number of findings that need attention.
     pub bad: usize,
-    /// All findings: problems need attention, notes are good to know. Codes are `store`, `server`,
-    /// `dropped-rows`, `without-source`, `bridge`, `forgotten-space`, `mixed-models`, `another-model`,
-    /// `not-found`, `adapted`, `failed`, `index`, `recall`, `bloat`, `index-health`, `configuration`,
-    /// `peculiar-sources`, `cut-sources`, `cut-vectors`, `upgrade`, `unvouched`, `gallery-drift`,
-    /// `sigma-scale`, `sigma`, and those of what the last fit found of its pairs: `one-vector`,
-    /// `two-kinds` and `misfits`.
+    /// All findings: problems need attention, notes are good to know. [`FindingCode`] says what each code
+    /// means; what the last fit found of its pairs is among them.
     pub findings: Vec<Finding>,
     /// Search index of every space.
     pub indexes: Vec<SpaceIndex>,
@@ -93,12 +89,12 @@ pub(crate) fn examine_store(
 ) -> Result<Examination> {
     let recorded = Recorded::read(store)?.map(|recorded| recorded.record);
     let mut findings: Vec<Finding> =
-        store.check()?.iter().map(|flaw| problem("store", describe(flaw))).collect();
-    findings.extend(store.remarks()?.into_iter().map(|text| note("server", text)));
+        store.check()?.iter().map(|flaw| problem(FindingCode::Store, describe(flaw))).collect();
+    findings.extend(store.remarks()?.into_iter().map(|text| note(FindingCode::Server, text)));
     findings.extend(examine_sources(location, store)?);
     if store.has_dropped_rows()? {
         let text = "a space was dropped, and its rows still take room: another process is at it, or died";
-        findings.push(note("dropped-rows", text).next(Remedy::Compact));
+        findings.push(note(FindingCode::DroppedRows, text).next(Remedy::Compact));
     }
     let mut indexes = Vec::new();
     for record in store.spaces()? {
@@ -127,19 +123,19 @@ pub(crate) fn examine_store(
             record.phase.name(),
             100.0 * status.fraction
         );
-        findings.push(note("upgrade", text));
+        findings.push(note(FindingCode::Upgrade, text));
         if status.unvouched > 0 {
             let text = format!(
                 "{} native items were kept after which the encoder could not be compared with itself, so they may be another model's; \
                  the next run embeds the last of them again and compares, before it embeds anything else",
                 status.unvouched
             );
-            findings.push(note("unvouched", text));
+            findings.push(note(FindingCode::Unvouched, text));
         }
         findings.extend(status.findings);
         if status.sigma.is_some_and(|sigma| sigma.alarm) {
             let text = "σ² and the true errors of backfilled items disagree";
-            findings.push(problem("sigma", text).next(Remedy::FitAgain));
+            findings.push(problem(FindingCode::Sigma, text).next(Remedy::FitAgain));
         }
     }
     let bad = findings.iter().filter(|finding| finding.severity == Severity::Problem).count();
@@ -157,7 +153,7 @@ fn examine_bridge(store: &dyn Examined, record: Option<&UpgradeRecord>) -> Resul
             "queries of both models go to {:?} over a bridge, and it is not there, or not whole, for searches in SQL: they go as those of the old model alone are",
             record.old.name
         );
-        findings.push(problem("bridge", text).next(Remedy::BridgeAgain));
+        findings.push(problem(FindingCode::Bridge, text).next(Remedy::BridgeAgain));
     }
     let lost = match kept::bridge(store, &in_use.fingerprint) {
         Ok(bridge) => bridge
@@ -165,7 +161,7 @@ fn examine_bridge(store: &dyn Examined, record: Option<&UpgradeRecord>) -> Resul
             .then(|| format!("the bridge that queries to {:?} go over was lost", record.old.name)),
         Err(error) => Some(error.to_string()),
     };
-    findings.extend(lost.map(|text| problem("bridge", text).next(Remedy::BridgeAgain)));
+    findings.extend(lost.map(|text| problem(FindingCode::Bridge, text).next(Remedy::BridgeAgain)));
     Ok(findings)
 }
 
@@ -176,7 +172,7 @@ fn examine_sources(location: &Location, store: &dyn Examined) -> Result<Option<F
         let text = format!(
             "{items} items have no source: they never become native, and a release leaves them without a vector, unless adapted ones are taken along"
         );
-        note("without-source", text)
+        note(FindingCode::WithoutSource, text)
     }))
 }
 
@@ -195,7 +191,7 @@ fn examine_space(
     });
     if !serves && !of_upgrade {
         let text = format!("space {name:?} neither serves nor takes part in an upgrade");
-        findings.push(problem("forgotten-space", text).next(Remedy::DropSpace));
+        findings.push(problem(FindingCode::ForgottenSpace, text).next(Remedy::DropSpace));
     }
     // A space holds vectors of one model; those of the other kind were put there by mistake.
     let foreign = match record.written_as {
@@ -207,7 +203,7 @@ fn examine_space(
             "space {name:?} holds {foreign} vectors that are not {:?}: another model's, by their provenance",
             record.written_as.name()
         );
-        findings.push(problem("mixed-models", text));
+        findings.push(problem(FindingCode::MixedModels, text));
     }
     if serves && counts.lacking > 0 {
         let of_new = upgrade.filter(|upgrade| upgrade.new.name == *name);
@@ -229,19 +225,19 @@ fn examine_space(
         let next = |finding: Finding| if is_for_run { finding.next(Remedy::Follow) } else { finding };
         let is_of_old = counts.without_source == 0 && record.written_as == Provenance::Old;
         findings.push(next(if is_of_old || is_hopeless {
-            note("not-found", text)
+            note(FindingCode::NotFound, text)
         } else {
-            problem("not-found", text)
+            problem(FindingCode::NotFound, text)
         }));
     }
     findings.extend(of_one_model(name, look_alone(store, name)));
     if serves && counts.adapted > 0 && !of_upgrade {
         let text = format!("{} vectors of {name:?} are adapted and no upgrade is under way", counts.adapted);
-        findings.push(note("adapted", text));
+        findings.push(note(FindingCode::Adapted, text));
     }
     if counts.failed > 0 {
         let text = format!("{} items of {name:?} could not be embedded", counts.failed);
-        findings.push(note("failed", text));
+        findings.push(note(FindingCode::Failed, text));
     }
     Ok(())
 }
@@ -265,10 +261,10 @@ fn of_one_model(name: &str, looked: Result<Identified>) -> Option<Finding> {
         Err(error) => {
             let text =
                 format!("whether vectors of {name:?} are of one model could not be looked at: {error}");
-            return Some(problem("mixed-models", text));
+            return Some(problem(FindingCode::MixedModels, text));
         }
     };
-    Some(problem("mixed-models", text).next(Remedy::IdentifyVectors))
+    Some(problem(FindingCode::MixedModels, text).next(Remedy::IdentifyVectors))
 }
 
 /// Measures how much of the true nearest the searches of a space find, and what room its index takes. With
@@ -285,7 +281,8 @@ fn examine_index(
         match store.rebuild(name) {
             // The index is not the store's to make.
             Err(error) if error.is_conflict() => {
-                findings.push(note("index", format!("index of {name:?} was left as it is: {error}")));
+                let text = format!("index of {name:?} was left as it is: {error}");
+                findings.push(note(FindingCode::Index, text));
             }
             Err(error) => return Err(error),
             Ok(()) => {
@@ -297,7 +294,7 @@ fn examine_index(
                 if bytes_before > 0 {
                     text += &format!("; {bytes_before} bytes, now {}", health.bytes);
                 }
-                findings.push(note("index", text));
+                findings.push(note(FindingCode::Index, text));
             }
         }
     }
@@ -313,21 +310,21 @@ fn has_grown(health: &IndexHealth) -> Option<f64> {
 fn findings_of(name: &str, recall: f64, health: &IndexHealth) -> Vec<Finding> {
     let text = format!("searches of {name:?} find {:.1} % of the true nearest 10", 100.0 * recall);
     let mut findings = vec![if recall < RECALL_MIN {
-        problem("recall", text).next(Remedy::RebuildIndex)
+        problem(FindingCode::Recall, text).next(Remedy::RebuildIndex)
     } else {
-        note("recall", text)
+        note(FindingCode::Recall, text)
     }];
     if let Some(growth) = has_grown(health) {
         // Searches are right all the same, and an upgrade may go on.
         let text = format!(
             "the index of {name:?} has {growth:.1} times as many bytes a vector as when it was made: vectors that were replaced leave room in it"
         );
-        findings.push(note("bloat", text).next(Remedy::RebuildIndex));
+        findings.push(note(FindingCode::Bloat, text).next(Remedy::RebuildIndex));
     }
     let text = describe_index(name, health);
     findings.push(match health.trouble {
-        Some(_) => problem("index-health", text),
-        None => note("index-health", text),
+        Some(_) => problem(FindingCode::IndexHealth, text),
+        None => note(FindingCode::IndexHealth, text),
     });
     findings
 }
@@ -340,7 +337,7 @@ fn examine_configuration(
     record: Option<&UpgradeRecord>,
 ) -> Vec<Finding> {
     let name = configuration.name();
-    let finding = |text: String| problem("configuration", format!("{name}: {text}"));
+    let finding = |text: String| problem(FindingCode::Configuration, format!("{name}: {text}"));
     if !gallery.is_same(&configuration.gallery) {
         return vec![finding(format!("it is about {}, not about {gallery}", configuration.gallery))];
     }
@@ -348,7 +345,7 @@ fn examine_configuration(
         Ok(true) => {}
         Ok(false) => {
             let text = format!("{name}: there is no adapter yet");
-            return vec![note("configuration", text).next(Remedy::DrawPairs)];
+            return vec![note(FindingCode::Configuration, text).next(Remedy::DrawPairs)];
         }
         Err(error) => return vec![finding(error.to_string())],
     }
@@ -357,7 +354,7 @@ fn examine_configuration(
             "{name}: there is no adapter, so old vectors would stand in the new space as they are, which is right only for a model \
              that was trained to search them"
         );
-        note("configuration", text).next(Remedy::DrawPairs)
+        note(FindingCode::Configuration, text).next(Remedy::DrawPairs)
     };
     let checked = configuration.under_way(store).and_then(|planned| {
         let setup = planned.setup();
@@ -413,7 +410,7 @@ fn examine_encoders(
         }
         match opened {
             // The error names the file.
-            Err(error) => findings.push(problem("configuration", error.to_string())),
+            Err(error) => findings.push(problem(FindingCode::Configuration, error.to_string())),
             Ok(Some(fingerprint)) if is_another(store, &space.name, &fingerprint)? => {
                 let text = format!(
                     "{}: [encoder] is not the one that filled {:?} last, by its fingerprint; before it embeds, some of the native \
@@ -421,7 +418,7 @@ fn examine_encoders(
                     configuration.name(),
                     space.name
                 );
-                findings.push(note("configuration", text));
+                findings.push(note(FindingCode::Configuration, text));
             }
             Ok(_) => {}
         }
@@ -442,7 +439,7 @@ fn examine_model(configuration: &Configuration, store: &dyn Store, space: &Space
         configuration.name(),
         space.name
     );
-    Ok((equal < compared).then(|| problem("another-model", text).next(Remedy::IdentifyVectors)))
+    Ok((equal < compared).then(|| problem(FindingCode::AnotherModel, text).next(Remedy::IdentifyVectors)))
 }
 
 /// Describes in one sentence how the search index of a space is.
@@ -485,7 +482,7 @@ mod tests {
     fn vectors_that_cannot_be_looked_at_are_one_finding_among_others() {
         let error = rehang_core::Error::conflict("the table docs", "its column \"body\" does not exist");
         let finding = of_one_model("old", Err(error)).unwrap();
-        assert_eq!((finding.code.as_str(), finding.severity), ("mixed-models", Severity::Problem));
+        assert_eq!((&finding.code, finding.severity), (&FindingCode::MixedModels, Severity::Problem));
         assert!(finding.seen.contains("\"old\"") && finding.seen.contains("does not exist"), "{finding}");
     }
 
@@ -529,17 +526,17 @@ mod tests {
     #[test]
     fn an_index_that_has_grown_is_a_note_with_a_remedy_and_stops_nothing() {
         let mut health = IndexHealth::new(IndexKind::Graph, 30_000);
-        let codes = |health: &IndexHealth| -> Vec<(String, Severity)> {
+        let codes = |health: &IndexHealth| -> Vec<(FindingCode, Severity)> {
             let findings = findings_of("clip", 0.99, health).into_iter();
             findings.map(|finding| (finding.code, finding.severity)).collect()
         };
-        let sound = [("recall".to_owned(), Severity::Note), ("index-health".to_owned(), Severity::Note)];
+        let sound = [(FindingCode::Recall, Severity::Note), (FindingCode::IndexHealth, Severity::Note)];
         for growth in [None, Some(1.0), Some(1.5)] {
             health.growth = growth;
             assert_eq!(codes(&health), sound);
         }
         health.growth = Some(2.13);
-        assert_eq!(codes(&health)[1], ("bloat".to_owned(), Severity::Note));
+        assert_eq!(codes(&health)[1], (FindingCode::Bloat, Severity::Note));
         let bloat = findings_of("clip", 0.99, &health).remove(1);
         assert_eq!(bloat.next, Some(Remedy::RebuildIndex));
         assert!(bloat.seen.contains("2.1 times"), "{bloat:?}");

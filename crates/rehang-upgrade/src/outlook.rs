@@ -1,7 +1,7 @@
 //! Finds faults before money is spent: sources that a model refuses or makes nothing of, and vectors that a
 //! service cut.
 
-use rehang_core::finding::Finding;
+use rehang_core::finding::{Finding, FindingCode};
 use rehang_core::{Provenance, Result, Space, norm};
 use rehang_encode::{Cut, HttpConfig, Lengths, peculiar};
 use rehang_store::{Ledger, Scan, Select};
@@ -79,7 +79,7 @@ pub(crate) fn sources(
         format!("{count} {items}: {why} ({}{more})", named.join(", "))
     });
     let message = format!("{}.", clauses.collect::<Vec<_>>().join("; "));
-    let finding = Finding::warning("peculiar-sources", message)
+    let finding = Finding::warning(FindingCode::PeculiarSources, message)
         .may_mean(format!(
             "{looked_at_text}Services refuse such texts or make nothing of them, and a run lists them as failed."
         ))
@@ -99,7 +99,7 @@ fn cut_sources(known_cut: Cut, is_cut: u64, may_be_cut: u64, looked_at_text: &st
     let message = format!(
         "[encoder] stops reading a text after {known_cut}, in silence: {is_cut} sources of more than {cut} characters are cut{near}."
     );
-    Finding::warning("cut-sources", message)
+    Finding::warning(FindingCode::CutSources, message)
         .may_mean(format!("{looked_at_text}What follows there is in no vector, so no search finds an item by it."))
         .remedy(
             "Have the service refuse such texts, so that they are listed (Ollama: truncate = false in body; Text Embeddings Inference: without \
@@ -139,7 +139,7 @@ pub(crate) fn cut_vectors(
         lengths.len(),
         space.name
     );
-    let finding = Finding::warning("cut-vectors", message)
+    let finding = Finding::warning(FindingCode::CutVectors, message)
         .may_mean(format!("A vector that a service cuts loses a part of its length, and the distance {:?} heeds lengths.", space.distance.name()))
         .remedy("If the model's vectors have length 1 at full width, set normalise = true in [encoder], and let what is native be embedded again.");
     Ok(Some(finding))
@@ -210,8 +210,8 @@ mod tests {
         let lengths = Lengths::open(&toml::from_str(config).unwrap(), &base).unwrap();
         let finding = sources(&store, "old", None, lengths).unwrap().remove(0);
         assert_eq!(
-            (finding.code.as_str(), finding.seen.starts_with("2 of 4 texts")),
-            ("cut-texts", true),
+            (&finding.code, finding.seen.starts_with("2 of 4 texts")),
+            (&FindingCode::CutTexts, true),
             "{finding}"
         );
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rehang_clock::{Clock, SystemClock};
 use rehang_core::curve::Metric;
-use rehang_core::finding::Finding;
+use rehang_core::finding::{Finding, FindingCode};
 use rehang_core::report::Floors;
 use rehang_core::{Adapter, Error, Progress, Remedy, Result, Space};
 use rehang_encode::{Encoder, Input, Spent};
@@ -1017,7 +1017,7 @@ impl Outlook {
             (&self.probe_failure, self.estimate.failed, self.estimate.probed_items)
         {
             let message = format!("{failed} of {items} items got no vector: {why}");
-            findings.push(Finding::warning("failed-probe", message));
+            findings.push(Finding::warning(FindingCode::FailedProbe, message));
         }
         findings
     }

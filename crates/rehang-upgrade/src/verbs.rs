@@ -1,7 +1,7 @@
 //! Verbs of an upgrade, in the order in which a gallery goes through them.
 
 use rehang_core::adapter::Adapter;
-use rehang_core::finding::Finding;
+use rehang_core::finding::{Finding, FindingCode};
 use rehang_core::{Bridge, Error, Fusion, Provenance, Remedy, Result, Space};
 use rehang_store::{Counts, Ledger, Revision, Scan, Select, Store, find_space};
 use serde::Serialize;
@@ -303,7 +303,7 @@ pub(crate) fn keep_map(
     let why = store.keep_map(&plan.new.name, map)?;
     Ok(why.map(|why| {
         let message = format!("The database does not adapt by this map what the application writes with an old vector alone: {why}.");
-        Finding::note("adapted-later", message)
+        Finding::note(FindingCode::AdaptedLater, message)
             .may_mean("Searches of the new space find such a row once a run has caught up with it, a follower within a second.")
     }))
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use rehang_core::comparison::Comparison;
-use rehang_core::finding::Finding;
+use rehang_core::finding::{Finding, FindingCode};
 use rehang_core::order::Policy;
 use rehang_core::{Distance, Error, Progress, Result, Space};
 use rehang_files::{AtomicFile, expect_apart};
@@ -111,14 +111,15 @@ pub fn train_files(files: &TrainFiles, progress: &Progress) -> Result<TrainAnswe
     trained.encoder.save(&output)?;
     let trains_adapter = parameters.method.adapter_hidden().is_some();
     let mut findings = Vec::new();
-    let mut warn = |code: &str, seen: String| findings.push(Finding::warning(code, seen));
+    let mut warn = |code: FindingCode, seen: String| findings.push(Finding::warning(code, seen));
     match (&trained.adapter, &adapter_output) {
         (Some(adapter), Some(path)) => rehang_files::adapter_file::save(adapter, path)?,
         (Some(_), None) => {
-            warn("adapter-not-kept", "the trained adapter is not kept; name a file with `adapter`.".into());
+            let seen = "the trained adapter is not kept; name a file with `adapter`.";
+            warn(FindingCode::AdapterNotKept, seen.into());
         }
         (None, Some(_)) if !trains_adapter => {
-            warn("no-adapter", format!("{} trains no adapter.", files.method));
+            warn(FindingCode::NoAdapter, format!("{} trains no adapter.", files.method));
         }
         (None, _) => {}
     }

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use rehang_core::Result;
+use rehang_core::finding::FindingCode;
 use rehang_core::report::Precision;
 use rehang_core::statistics::Interval;
 use rehang_upgrade::{
@@ -26,7 +27,7 @@ pub fn run(arguments: &BenchArguments, json: bool) -> Result<Exit> {
     })?;
     say_findings(&compared.findings);
     let is_whole = compared.models.iter().all(|model| model.measured.is_some())
-        && compared.findings.iter().all(|finding| finding.code != "refused");
+        && compared.findings.iter().all(|finding| finding.code != FindingCode::Refused);
     let file = arguments.models.display().to_string();
     Exit::done_if(is_whole).print(json, &compared, &said(&compared, &file))
 }

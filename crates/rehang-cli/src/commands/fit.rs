@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use rehang_core::Result;
-use rehang_core::finding::{Finding, Severity};
+use rehang_core::finding::{Finding, FindingCode, Severity};
 use rehang_fit::{FitAnswer, FitFiles, FitParameters, HeldOutGain, NetworkOptions, Selection, fit_files};
 
 use super::{Exit, one_decimal, say_findings};
@@ -62,8 +62,13 @@ pub fn say(answer: &FitAnswer) {
     // whether the new model is better where no label says so. What rounding changes was asked for. Items that
     // need no embedding are worth money.
     let is_said = |finding: &&Finding| {
-        let is_asked = ["swapped", "unknown-without-labels", "rounded-adapter", "same-vectors"]
-            .contains(&finding.code.as_str());
+        let is_asked = matches!(
+            finding.code,
+            FindingCode::Swapped
+                | FindingCode::UnknownWithoutLabels
+                | FindingCode::RoundedAdapter
+                | FindingCode::SameVectors
+        );
         finding.severity != Severity::Note || is_asked
     };
     say_findings(answer.fitted.findings.iter().filter(is_said).chain(&answer.findings));

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use rehang_core::finding::{Finding, Severity};
-use rehang_core::report::{ANOTHER_METRIC, Report, percent_rounded_up};
+use rehang_core::finding::{Finding, FindingCode, Severity};
+use rehang_core::report::{Report, percent_rounded_up};
 use rehang_core::{Error, Result, Verdict};
 use rehang_evaluate::{ReportFiles, report};
 use rehang_files::{AtomicFile, is_same_file};
@@ -95,7 +95,7 @@ pub fn verdict(report: &Report) -> String {
     };
     let bridge = report.gallery.as_ref().and_then(|gallery| gallery.bridge.get(&metric.id));
     let bridge = bridge.map_or_else(String::new, |of| format!(" → over a bridge {}", one_decimal(of.value)));
-    let falls = report.warnings.iter().find(|warning| warning.code == ANOTHER_METRIC);
+    let falls = report.warnings.iter().find(|warning| warning.code == FindingCode::AnotherMetricFalls);
     let mut text = falls.map_or_else(String::new, |falls| format!("{}\n", falls.seen));
     let _ = writeln!(
         text,

@@ -6,6 +6,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use rehang_clock::ManualClock;
 use rehang_core::Distance;
+use rehang_core::finding::FindingCode;
 use serde_json::{Value, json};
 
 use super::stub::{Reply, Seen, Stub, good, good_of, vector};
@@ -1508,7 +1509,7 @@ fn a_service_that_cuts_texts_in_silence_is_found_without_a_request_more() {
         let next = open();
         next.recall(&learnt);
         assert_eq!(lock(&next.reading).cut(), Some(cut));
-        assert_eq!(next.findings()[0].code, "encoder-cuts");
+        assert_eq!(next.findings()[0].code, FindingCode::EncoderCuts);
         let other = HttpConfig { body: [("truncate".into(), json!(false))].into(), ..config.clone() };
         assert_eq!(other.known_cut(&learnt), None);
     }

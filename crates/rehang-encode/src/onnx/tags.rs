@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rehang_core::finding::Finding;
+use rehang_core::finding::{Finding, FindingCode};
 
 use crate::config::ImageInput;
 
@@ -28,7 +28,7 @@ impl Tags {
         let observation = format!(
             "{tagged} of {images} images have an orientation tag, and were read as they are stored: rotated or mirrored."
         );
-        let finding = Finding::warning("orientation-tags", observation)
+        let finding = Finding::warning(FindingCode::OrientationTags, observation)
             .may_mean(
                 "Pillow, torchvision and open_clip read them so, too; transformers and sentence-transformers, where they are given paths, turn them.",
             )

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rehang_core::finding::{Finding, Severity};
+use rehang_core::finding::{Finding, FindingCode, Severity};
 use rehang_core::{Error, Result, catch_panic};
 use rehang_files::{expect_no_lfs_pointer, folder_of};
 use rten::{NodeId, Value, ValueOrView};
@@ -255,7 +255,7 @@ impl Reader {
         let observation = format!(
             "{cut} of {texts} texts are longer than the {tokens} tokens that are read of each, {who}: the rest of them is cut off."
         );
-        let finding = Finding::new(severity, "cut-texts", observation)
+        let finding = Finding::new(severity, FindingCode::CutTexts, observation)
             .may_mean("What follows there is in no vector, so no search finds an item by it.")
             .remedy(remedy)
             .evidence(&[("cut", cut as f64), ("texts", texts as f64), ("tokens", *tokens as f64)]);

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use rehang_core::curve::MAP;
+use rehang_core::finding::FindingCode;
 use rehang_core::order::Policy;
 use rehang_core::report::Report;
 use rehang_core::{Distance, Pairs, Progress, Vectors};
@@ -96,8 +97,8 @@ fn an_upgrade_is_transformed_ordered_measured_and_reported() {
     .unwrap();
     let curve = &answer.curve;
     let today = curve.do_nothing.as_ref().unwrap().evaluation.values[MAP];
-    let codes: Vec<&str> = answer.findings.iter().map(|finding| finding.code.as_str()).collect();
-    assert_eq!((answer.is_refused, codes), (false, vec!["among-pairs"]));
+    let codes: Vec<&FindingCode> = answer.findings.iter().map(|finding| &finding.code).collect();
+    assert_eq!((answer.is_refused, codes), (false, vec![&FindingCode::AmongPairs]));
     assert!(today < curve.lines[MAP].start() && curve.lines[MAP].start() < curve.lines[MAP].end());
     assert_eq!(format!("{today:.1} {:.1}", curve.lines[MAP].end()), "36.7 78.9");
     assert_eq!(answer.points.as_ref().unwrap().columns[2], "map");

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use rehang_core::adapter::{InputScaling, Uncertainty, true_errors};
 use rehang_core::curve::{CurveOptions, MAP, Relevance, TOP1, evaluate_leave_one_out};
+use rehang_core::finding::FindingCode;
 use rehang_core::{Distance, Head, HeadKind, Matrix, Pairs, Progress, Vectors};
 use rehang_files::{VectorSource, read_f32_column, read_labels, read_matrix};
 
@@ -148,8 +149,8 @@ fn said_of_pairs(pairs: &Pairs) -> (Vec<String>, rehang_core::Adapter) {
     let parameters =
         FitParameters { method: Method::Ridge, compare: false, geometry, ..FitParameters::default() };
     let fitted = fit_with(pairs, None, &parameters, &[], &Progress::default()).unwrap();
-    let of_pairs = ["two-kinds", "misfits", "one-vector"];
-    let findings = fitted.findings.iter().filter(|finding| of_pairs.contains(&finding.code.as_str()));
+    let of_pairs = [FindingCode::TwoKinds, FindingCode::Misfits, FindingCode::OneVector];
+    let findings = fitted.findings.iter().filter(|finding| of_pairs.contains(&finding.code));
     (findings.map(ToString::to_string).collect(), fitted.adapter)
 }
 

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use crate::common::{assert_as_committed, assert_self_contained, assert_well_formed, noise, rounded};
 use rehang_core::curve::{MAP, Metric, TOP1, TOP5};
-use rehang_core::finding::{Finding, Severity};
+use rehang_core::finding::{Finding, FindingCode};
 use rehang_core::report::{
-    ANOTHER_METRIC, AdapterCalibration, CreatedBy, CurveBand, CurveSeries, EnoughShare, FittedOn, FlipCurves,
-    Floor, FloorAt, Floors, GroupCurves, GroupStudy, InputRecord, KendallTau, MeasuredSet, MetricCurve,
-    NumberWithSpread, Report, ShownMetric, Spaces, Spread, WholeGallery, display_points,
+    AdapterCalibration, CreatedBy, CurveBand, CurveSeries, EnoughShare, FittedOn, FlipCurves, Floor, FloorAt,
+    Floors, GroupCurves, GroupStudy, InputRecord, KendallTau, MeasuredSet, MetricCurve, NumberWithSpread,
+    Report, ShownMetric, Spaces, Spread, WholeGallery, display_points,
 };
 use rehang_core::statistics::{Calibration, CalibrationBin};
 use rehang_core::{Distance, Space};
@@ -178,23 +178,14 @@ fn fixture() -> Report {
         calibration("procrustes", 1.31, KendallTau { l2: Some(0.224), ..KendallTau::default() }),
     ];
     report.groups = Some(group_study());
+    let dips = "The curve of fct · random falls 2.3 points below its own start at 10 %.";
     report.warnings = vec![
-        Finding {
-            code: "curve-dips".into(),
-            severity: Severity::Warning,
-            seen: "The curve of fct · random falls 2.3 points below its own start at 10 %.".into(),
-            may_mean: "Adapted and native vectors are not at the same scale, so the first native items are misplaced.".into(),
-            remedy: "Put the adapter's output into the new space's geometry (the default of this version).".into(),
-            ..Finding::default()
-        },
-        Finding {
-            code: "few-queries".into(),
-            severity: Severity::Note,
-            seen: "There are 1,998 queries.".into(),
-            may_mean: "Differences below about 1 point are within the noise.".into(),
-            remedy: "Measure on more queries before deciding between close methods.".into(),
-            ..Finding::default()
-        },
+        Finding::warning(FindingCode::CurveDips, dips)
+            .may_mean("Adapted and native vectors are not at the same scale, so the first native items are misplaced.")
+            .remedy("Put the adapter's output into the new space's geometry (the default of this version)."),
+        Finding::note(FindingCode::FewQueries, "There are 1,998 queries.")
+            .may_mean("Differences below about 1 point are within the noise.")
+            .remedy("Measure on more queries before deciding between close methods."),
     ];
     report
 }
@@ -496,14 +487,10 @@ fn what_was_measured_on_what_is_said_without_a_judgement() {
 #[test]
 fn a_severe_warning_stands_before_the_numbers() {
     let mut report = fixture();
-    report.warnings.push(Finding {
-        code: "train-test-overlap".into(),
-        severity: Severity::Problem,
-        seen: "812 of 2,016 items are also among the pairs.".into(),
-        may_mean: "The adapter has seen them, so the curve is too good.".into(),
-        remedy: "Measure on items that were not among the pairs.".into(),
-        ..Finding::default()
-    });
+    let overlap = Finding::problem(FindingCode::Overlap, "812 of 2,016 items are also among the pairs.")
+        .may_mean("The adapter has seen them, so the curve is too good.")
+        .remedy("Measure on items that were not among the pairs.");
+    report.warnings.push(overlap);
     for text in [html(&report), markdown(&report)] {
         assert!(text.find("812 of 2,016").unwrap() < text.find("At the switch").unwrap());
     }
@@ -523,7 +510,7 @@ fn the_headline_curve_keeps_its_look_in_every_chart() {
 fn what_falls_at_the_switch_stands_in_the_first_sentence() {
     let mut report = fixture();
     let seen = "At the switch Top-1 is 71.0, below doing nothing (91.0).";
-    report.warnings.push(Finding::warning(ANOTHER_METRIC, seen));
+    report.warnings.push(Finding::warning(FindingCode::AnotherMetricFalls, seen));
     let text = markdown(&report);
     let verdict = text.lines().find(|line| line.contains(seen)).unwrap_or_else(|| panic!("{text}"));
     let (before, after) = verdict.split_once(seen).unwrap();

@@ -1,15 +1,12 @@
 //! Drift of a gallery's vectors from those that a map was fitted for, told before anything is written.
 
 use rehang_core::adapter::{Adapter, input_drift};
-use rehang_core::finding::Finding;
+use rehang_core::finding::{Finding, FindingCode};
 use rehang_core::{Matrix, Result};
 use rehang_store::Ledger;
 
 use crate::live::sample;
 
-/// Code of the finding that a gallery is not what its map was fitted for, before anything is embedded and in
-/// a [`Refit`](crate::Refit).
-pub(crate) const GALLERY_DRIFT: &str = "gallery-drift";
 /// Number of vectors that are looked at before an adapter is applied to a whole gallery.
 const INPUT_SAMPLE: usize = 512;
 
@@ -45,6 +42,6 @@ pub(crate) fn input_drift_finding(
             number(drift.spread_correlation),
             number(drift.norm_ratio)
         );
-        Finding::warning("input-drift", message)
+        Finding::warning(FindingCode::InputDrift, message)
     }))
 }

@@ -19,9 +19,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rehang_core::curve::{Metric, Qrels};
-use rehang_core::finding::Finding;
+use rehang_core::finding::{Finding, FindingCode};
 use rehang_core::order::Policy;
-use rehang_core::report::{Floors, MORE_QUERIES, Report};
+use rehang_core::report::{Floors, Report};
 use rehang_core::{Adapter, Error, Matrix, Progress, Provenance, Result, Space, Vectors};
 use rehang_encode::Spent;
 use rehang_evaluate::study::StudyQueries;
@@ -225,7 +225,7 @@ pub(crate) fn clear_unused(store: &dyn Ledger) -> Result<()> {
 }
 
 /// Codes of the findings of a fit about its pairs, which an examination tells again.
-const PAIR_FINDINGS: [&str; 3] = ["one-vector", "two-kinds", "misfits"];
+const PAIR_FINDINGS: [FindingCode; 3] = [FindingCode::OneVector, FindingCode::TwoKinds, FindingCode::Misfits];
 
 /// Findings and error of a fit, which are kept beside its adapter.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -251,7 +251,7 @@ impl Learned {
 ///
 /// Those of the store.
 pub(crate) fn keep_fitted(store: &dyn Ledger, fitted: &Fitted, error: Option<MeanError>) -> Result<String> {
-    let is_of_pairs = |finding: &&Finding| PAIR_FINDINGS.contains(&finding.code.as_str());
+    let is_of_pairs = |finding: &&Finding| PAIR_FINDINGS.contains(&finding.code);
     let findings = fitted.findings.iter().filter(is_of_pairs).cloned().collect();
     let learned = serde_json::to_vec(&Learned { findings, error })
         .map_err(|error| Error::corrupt("the findings of a fit", error))?;
@@ -404,7 +404,7 @@ impl Asking {
     fn finding(&self) -> Option<Finding> {
         let (now, before) = (self.pairs.len(), self.before?);
         let message = format!("{now} items ask here, and {before} asked for the forecast before this one.");
-        Some(Finding::note(MORE_QUERIES, message).may_mean(
+        Some(Finding::note(FindingCode::MoreQueries, message).may_mean(
             "Numbers that a sample answers may have moved within their ranges, and the ranges are narrower.",
         ))
     }
@@ -808,8 +808,8 @@ impl ClicksOfPairs {
             "{queries} queries have a clicked item among the pairs; {CLICKED_MIN} are needed to choose by clicks, so what is chosen agrees most with \
              the new model's own answers to all queries."
         );
-        let finding =
-            Finding::note("few-clicks", message).remedy("Draw more pairs, or give clicks of more queries.");
+        let finding = Finding::note(FindingCode::FewClicks, message)
+            .remedy("Draw more pairs, or give clicks of more queries.");
         (queries < CLICKED_MIN).then_some(finding)
     }
 }
@@ -930,7 +930,7 @@ pub(crate) fn fit(
         let message = format!(
             "{misplaced} native items are no pairs: one of their two vectors has no direction (its length is 0), or numbers that are not finite"
         );
-        answer.findings.push(Finding::warning("no-direction", message));
+        answer.findings.push(Finding::warning(FindingCode::NoDirection, message));
     }
     let error = error_of(&answer.fitted.adapter, old_held_out, &new_held_out)?;
     let fingerprint = keep_fitted(store, &answer.fitted, error)?;
@@ -1099,7 +1099,7 @@ pub(crate) fn measure(
             Err(error) if error.is_cancelled() => return Err(error),
             Err(error) => {
                 let message = format!("what a bridge would bring is not known: {error}");
-                unbridged = Some(Finding::note("no-bridge", message));
+                unbridged = Some(Finding::note(FindingCode::NoBridge, message));
                 None
             }
         }

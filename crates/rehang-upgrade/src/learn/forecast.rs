@@ -1,10 +1,9 @@
 //! Forecast of an upgrade by a report on held-out pairs, and whether switching now would serve worse
 //! than doing nothing.
 
-use rehang_core::finding::{Finding, Severity};
+use rehang_core::finding::{Finding, FindingCode, Severity};
 use rehang_core::report::{
-    ANOTHER_METRIC, CurveSeries, EnoughShare, FORMAT_VERSION, Floors, MORE_QUERIES, Report, ShownMetric,
-    WIDE_FORECAST, percent_rounded_up,
+    CurveSeries, EnoughShare, FORMAT_VERSION, Floors, Report, ShownMetric, percent_rounded_up,
 };
 use rehang_core::verdict::{Verdict, is_below};
 use rehang_core::{Error, Remedy, Result};
@@ -20,7 +19,8 @@ use crate::setup::{UpgradeSetup, as_sentences, expect_of_adapter};
 const SHOWN: [f64; 4] = [0.1, 0.25, 0.5, 1.0];
 
 /// Codes of a report's findings that belong beside its numbers wherever they are shown.
-const SAID_AGAIN: [&str; 3] = [ANOTHER_METRIC, MORE_QUERIES, WIDE_FORECAST];
+const SAID_AGAIN: [FindingCode; 3] =
+    [FindingCode::AnotherMetricFalls, FindingCode::MoreQueries, FindingCode::WideForecast];
 
 /// The curve of an upgrade, as a report measured it on items that the adapter was not fitted on.
 ///
@@ -134,7 +134,7 @@ impl Forecast {
         expect_of_adapter(&report.spaces.new, setup.new, "new").map_err(of_other_spaces)?;
         let without = || Error::corrupt(source, "the report has no curve to forecast with");
         let metric = report.headline_metric().ok_or_else(without)?;
-        let warnings = report.warnings.iter().filter(|warning| SAID_AGAIN.contains(&warning.code.as_str()));
+        let warnings = report.warnings.iter().filter(|warning| SAID_AGAIN.contains(&warning.code));
         let mut findings: Vec<Finding> = warnings.cloned().collect();
         let order = setup.order.policy.name();
         let Some(adapter) = setup.adapter else {
@@ -152,7 +152,7 @@ impl Forecast {
                 "the forecast {source} has no curve of {method} · {order}, which this upgrade is; it shows {}",
                 curve.name()
             );
-            findings.push(Finding::warning("another-curve", message));
+            findings.push(Finding::warning(FindingCode::AnotherCurve, message));
             curve
         };
         // The report names the pairs of the adapters it compared. One fingerprint alone says little: labels
@@ -163,7 +163,7 @@ impl Forecast {
         if !adapter.training.inputs.iter().all(is_there) {
             let message =
                 format!("the forecast {source} was made with an adapter that was fitted on other pairs");
-            findings.push(Finding::warning("other-pairs", message));
+            findings.push(Finding::warning(FindingCode::OtherPairs, message));
         }
         let problems = report.warnings.iter().filter(|warning| warning.severity == Severity::Problem);
         let is_reliable = problems.clone().next().is_none();
@@ -173,7 +173,7 @@ impl Forecast {
                 warning.seen,
                 warning.may_mean.trim_end_matches('.')
             );
-            findings.push(Finding::warning("unreliable-forecast", message));
+            findings.push(Finding::warning(FindingCode::UnreliableForecast, message));
         }
         let line_of = curve.metrics.get(&metric.id).ok_or_else(without)?;
         let points: Vec<(f64, f64)> = curve
@@ -239,7 +239,7 @@ impl Forecast {
             "Floors move with the model: as many answers as pass a {} of {:.3} today pass at {:.3} after the switch{end}.",
             floors.today, row.today, floor_now.floor
         );
-        let finding = Finding::note("floors-move", message)
+        let finding = Finding::note(FindingCode::FloorsMove, message)
             .remedy("Where an application shows only what is near enough, move its floor with its queries; `thresholds` carries any floor over.");
         Some(finding.evidence(&[
             ("today", row.today),
@@ -295,7 +295,7 @@ impl Forecast {
     /// Says in a sentence which metrics fall at the switch beside the one that the forecast speaks of;
     /// `None` where none does.
     pub fn falls(&self) -> Option<&str> {
-        let finding = self.findings.iter().find(|finding| finding.code == ANOTHER_METRIC);
+        let finding = self.findings.iter().find(|finding| finding.code == FindingCode::AnotherMetricFalls);
         finding.map(|finding| finding.seen.as_str())
     }
 
@@ -538,7 +538,7 @@ mod tests {
     #[test]
     fn that_other_items_ask_than_before_is_said_beside_the_numbers() {
         let mut moved = report();
-        moved.warnings.push(Finding::note(MORE_QUERIES, "200 items ask here."));
+        moved.warnings.push(Finding::note(FindingCode::MoreQueries, "200 items ask here."));
         assert_eq!(read(&moved).unwrap().findings, moved.warnings);
     }
 
@@ -616,12 +616,10 @@ mod tests {
     #[test]
     fn a_metric_that_falls_beside_the_verdict_is_said_in_the_plan() {
         let mut report = report();
-        report.warnings.push(Finding::warning(ANOTHER_METRIC, "At the switch Top-1 is 60.0."));
+        let falls = Finding::warning(FindingCode::AnotherMetricFalls, "At the switch Top-1 is 60.0.");
+        report.warnings.push(falls);
         let forecast = read(&report).unwrap();
-        assert_eq!(
-            forecast.findings.iter().map(|finding| finding.code.as_str()).collect::<Vec<_>>(),
-            [ANOTHER_METRIC]
-        );
+        assert_eq!(forecast.findings, report.warnings);
         assert!(forecast.is_reliable);
     }
 
@@ -677,7 +675,7 @@ mod tests {
         let curve = report.curves[1].metrics.get_mut("map").unwrap();
         curve.enough = Some(EnoughShare { fraction: 0.6, low: 0.5, high: 0.75 });
         assert_eq!(share_said(&report).unwrap(), Until::Fraction(0.75));
-        report.warnings.push(Finding::problem("shuffled", "x"));
+        report.warnings.push(Finding::problem(FindingCode::NoBetterThanTheMean, "x"));
         assert!(share_said(&report).is_err(), "a forecast that is worthless says nothing");
         let error = share_of(Until::Enough, None, || Ok(of_gallery(None, None))).unwrap_err();
         assert_eq!(error.remedy(), Some(&Remedy::MakeReport));

@@ -14,7 +14,7 @@ use rehang_core::curve::{
 };
 use rehang_core::report::Precision;
 use rehang_core::statistics::{Interval, bootstrap_means, quantile};
-use rehang_core::{Error, ErrorKind, Finding, Matrix, Progress, Result, Space, distinct};
+use rehang_core::{Error, ErrorKind, Finding, FindingCode, Matrix, Progress, Result, Space, distinct};
 use rehang_encode::{Encoder, EncoderConfig, Input};
 use rehang_evaluate::LEVEL;
 use rehang_evaluate::study::{QUERIES_MIN, StudyOptions};
@@ -305,7 +305,8 @@ pub fn compare_models(input: &ModelsInput, progress: &Progress) -> Result<Models
     for (model, outcome) in models.iter().zip(&outcomes) {
         let Ok(Embedded { refused: Refused { count, why: Some(why) }, .. }) = outcome else { continue };
         let message = format!("{} has no vector for {count} documents or queries ({why}).", model.space.name);
-        findings.push(Finding::warning("refused", message).may_mean("They are left out for every model."));
+        let finding = Finding::warning(FindingCode::Refused, message);
+        findings.push(finding.may_mean("They are left out for every model."));
     }
     let measured: Vec<&Embedded> = outcomes.iter().filter_map(|outcome| outcome.as_ref().ok()).collect();
     let shared = Shared::measured_by_all(&ground, &measured)?;
@@ -361,7 +362,7 @@ pub fn compare_models(input: &ModelsInput, progress: &Progress) -> Result<Models
     let counted = evaluations.iter().flatten().next().map_or(0, |evaluation| evaluation.queries.counted);
     if !measured.is_empty() && counted < QUERIES_MIN {
         let message = format!("Only {counted} queries were counted.");
-        let finding = Finding::warning("few-queries", message);
+        let finding = Finding::warning(FindingCode::FewQueries, message);
         findings.push(finding.may_mean("A model may be better by more than the ranges show."));
     }
     Ok(ModelsCompared {
@@ -475,7 +476,7 @@ impl Ground {
         let clicks = self.clicks.iter().flatten();
         let unknown = clicks.filter(|click| !places.contains_key(click.item.as_str())).count();
         let message = format!("{unknown} clicks are of no document of the file that has a source.");
-        if unknown > 0 { vec![Finding::note("unknown-clicks", message)] } else { Vec::new() }
+        if unknown > 0 { vec![Finding::note(FindingCode::UnknownClicks, message)] } else { Vec::new() }
     }
 }
 

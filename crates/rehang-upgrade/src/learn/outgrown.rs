@@ -2,12 +2,11 @@
 //! fitted on.
 
 use rehang_core::adapter::{self, Adapter};
-use rehang_core::finding::Finding;
+use rehang_core::finding::{Finding, FindingCode};
 use rehang_core::{Matrix, Progress, Remedy, Result, Vectors};
 use rehang_fit::refit::MeanError;
 use rehang_store::{Ledger, find_space};
 
-use crate::learn::drift::GALLERY_DRIFT;
 use crate::learn::fitting::{self, HELD_OUT, is_held_out};
 use crate::learn::refit::{MORE_PAIRS_MIN, refits};
 use crate::live::sample;
@@ -71,7 +70,7 @@ pub(crate) fn outgrown(store: &dyn Ledger, setup: &UpgradeSetup<'_>) -> Result<O
             "The gallery is not what the pairs were drawn from: σ² of its other items is {times:.2} times that of held-out pairs ({} and {} items, at random).",
             error_of_others.items, error_of_pairs.items
         );
-        Finding::warning(GALLERY_DRIFT, text)
+        Finding::warning(FindingCode::GalleryDrift, text)
             .may_mean("What is forecast is for the gallery as it was, and adapted vectors are farther off than that.")
             .remedy("Draw pairs of the gallery as it is, fit the map and report again.")
             .next(Remedy::DrawPairs)

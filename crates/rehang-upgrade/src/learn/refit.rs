@@ -21,13 +21,12 @@
 //! `cargo lab study refit` measures searches half-way, beside both ends.
 
 use rehang_core::adapter::{self, Adapter, true_errors};
-use rehang_core::finding::{Finding, Severity};
+use rehang_core::finding::{Finding, FindingCode, Severity};
 use rehang_core::{Error, Progress, Remedy, Result, Space, Vectors};
 use rehang_fit::refit::{ASKED_AT, MeanError, RefitGain, SigmaScale, kept_for_measuring};
 use rehang_store::{Counts, Ledger, Store};
 use serde::{Deserialize, Serialize};
 
-use crate::learn::drift;
 use crate::learn::fitting::{DrawnPairs, HELD_OUT};
 use crate::live::faults::Place;
 use crate::live::fill::Filler;
@@ -83,7 +82,7 @@ impl Refit {
                  not what the map was fitted for.",
                 self.gain.items
             );
-            let finding = Finding::warning(drift::GALLERY_DRIFT, message).evidence(&[("times", times)]);
+            let finding = Finding::warning(FindingCode::GalleryDrift, message).evidence(&[("times", times)]);
             if self.taken {
                 return finding.may_mean("The map was fitted again, which answers to it.");
             }
@@ -104,7 +103,7 @@ impl Refit {
                 "σ² of what is not native yet is {:.2} times too {direction} ({:.2} to {:.2}), by {} items that no map was fitted on.",
                 factor.ratio, factor.low, factor.high, self.gain.items
             );
-            Finding::note("sigma-scale", message)
+            Finding::note(FindingCode::SigmaScale, message)
                 .may_mean("The order does not depend on it.")
                 .evidence(&[("ratio", scale.ratio), ("low", scale.low), ("high", scale.high)])
         });

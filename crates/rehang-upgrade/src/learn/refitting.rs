@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
-use rehang_core::finding::Finding;
+use rehang_core::finding::{Finding, FindingCode};
 use rehang_core::{Error, Progress, Result, in_parallel};
 use rehang_fit::Method;
 use rehang_store::Counts;
@@ -125,7 +125,7 @@ impl<'a> Refitting<'a> {
                 Err(error) => {
                     let message =
                         format!("whether a refit pays could not be found out, so the map stays: {error}");
-                    refitted.findings.push(Finding::warning("refit-failed", message));
+                    refitted.findings.push(Finding::warning(FindingCode::RefitFailed, message));
                     break;
                 }
             }

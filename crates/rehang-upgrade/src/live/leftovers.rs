@@ -1,6 +1,6 @@
 //! Counts items that a finish leaves without a native vector, and says so before the old space is dropped.
 
-use rehang_core::finding::Finding;
+use rehang_core::finding::{Finding, FindingCode};
 use rehang_core::{Error, Remedy, Result};
 use rehang_store::{Ledger, find_space};
 use serde::Serialize;
@@ -62,7 +62,7 @@ impl Leftovers {
                 "{} items with a source are not native yet{refused}: a run embeds them, before the finish or after it.",
                 self.with_source
             );
-            findings.push(Finding::warning("left-with-source", message));
+            findings.push(Finding::warning(FindingCode::LeftWithSource, message));
         }
         if self.lacking > 0 {
             let dropped = match self.only_old {
@@ -71,17 +71,17 @@ impl Leftovers {
             };
             let message =
                 format!("{} items have no vector of {new:?}: no search finds them.{dropped}", self.lacking);
-            findings.push(Finding::warning("left-without-vector", message));
+            findings.push(Finding::warning(FindingCode::LeftWithoutVector, message));
         }
         if self.without_source > 0 {
             let message = format!("{} items have no source: they never become native.", self.without_source);
-            findings.push(Finding::note("left-without-source", message));
+            findings.push(Finding::note(FindingCode::LeftWithoutSource, message));
         }
         let message = format!(
             "After the finish there is no way back. What is written with a vector of {old:?} alone from then on is found by no search until a \
              run embeds its source."
         );
-        findings.push(Finding::note("no-way-back", message).next(Remedy::Follow));
+        findings.push(Finding::note(FindingCode::NoWayBack, message).next(Remedy::Follow));
         findings
     }
 

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use rehang_core::adapter::{Dense, InputScaling, Map, Training};
-use rehang_core::{Bridge, Matrix, Remedy, Space};
+use rehang_core::{Bridge, FindingCode, Matrix, Remedy, Space};
 use rehang_encode::Encoder;
 use rehang_files::bridge_file::fingerprint;
 use rehang_sqlite::SqliteStore;
@@ -142,7 +142,7 @@ fn a_bridge_that_was_lost_is_said_and_used_as_soon_as_it_is_there() {
     let said = || {
         let own = upgrade.configuration();
         let findings = examine(&own.gallery, Some(own), false).unwrap().findings;
-        findings.into_iter().find(|finding| finding.code == "bridge").map(|finding| finding.next)
+        findings.into_iter().find(|finding| finding.code == FindingCode::Bridge).map(|finding| finding.next)
     };
     assert!(said().is_none() && !is_bridged());
     let bridge = bridge(0.5);

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use rehang_core::adapter::{Dense, InputScaling, Map, Training};
 use rehang_core::curve::{CurveOptions, MAP, Relevance, evaluate};
-use rehang_core::report::{Floors, MORE_QUERIES};
-use rehang_core::{Bridge, Distance, Matrix, Progress, Provenance, Result, Space};
+use rehang_core::report::Floors;
+use rehang_core::{Bridge, Distance, FindingCode, Matrix, Progress, Provenance, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_files::VectorSource;
 use rehang_fit::Method;
@@ -146,7 +146,7 @@ impl Encoder for Digits {
 
 /// Returns the forecast's own words where other items ask than before.
 fn said(forecast: &Forecast) -> Option<String> {
-    let more_queries = forecast.findings.iter().find(|finding| finding.code == MORE_QUERIES);
+    let more_queries = forecast.findings.iter().find(|finding| finding.code == FindingCode::MoreQueries);
     more_queries.map(|finding| finding.seen.clone())
 }
 

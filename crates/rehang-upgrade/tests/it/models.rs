@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use rehang_core::{Distance, Matrix, Progress};
+use rehang_core::{Distance, FindingCode, Matrix, Progress};
 use rehang_upgrade::{CheaperBy, JudgedBy, ModelCompared, ModelsCompared, ModelsInput, compare_models};
 use serde_json::json;
 
@@ -139,8 +139,8 @@ fn models_have_the_ndcg_that_sorting_gives_by_group_too_and_one_that_fails_hides
     // The poor model is behind beyond chance, in every group alone, too.
     assert!(compared.models[0].measured.as_ref().unwrap().behind.unwrap().low > 0.0);
     assert_eq!(
-        compared.findings.iter().map(|finding| finding.code.as_str()).collect::<Vec<_>>(),
-        ["few-queries"]
+        compared.findings.iter().map(|finding| &finding.code).collect::<Vec<_>>(),
+        [&FindingCode::FewQueries]
     );
 }
 
@@ -165,8 +165,8 @@ fn what_one_model_has_no_vector_for_is_left_out_for_all_and_too_much_of_it_is_a_
     let compared = compare(&input(folder.path()));
     assert_eq!((compared.documents, compared.of), (ITEMS - 1, ITEMS as u64));
     assert!(compared.models[2].fault.as_ref().unwrap().contains("10 of 60 documents"), "{compared:?}");
-    let codes: Vec<&str> = compared.findings.iter().map(|finding| finding.code.as_str()).collect();
-    assert_eq!(codes, ["refused", "few-queries"]);
+    let codes: Vec<&FindingCode> = compared.findings.iter().map(|finding| &finding.code).collect();
+    assert_eq!(codes, [&FindingCode::Refused, &FindingCode::FewQueries]);
     assert!(compared.findings[0].seen.contains("i59"), "{}", compared.findings[0]);
     is_near(
         score(&compared.models[0]),

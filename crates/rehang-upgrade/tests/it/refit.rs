@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock};
 use std::thread;
 
-use rehang_core::finding::Finding;
+use rehang_core::finding::{Finding, FindingCode};
 use rehang_core::{Adapter, Distance, Matrix, Progress, Provenance, Result, Space, Vectors, adapter};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_fit::Method;
@@ -315,10 +315,10 @@ fn a_gallery_that_has_grown_into_something_else_is_said_to_have_drifted() {
     assert!(run.findings.contains(&drift), "{:?}", run.findings);
     // A status says it for as long as no refit has answered to it.
     let shown = upgrade.status(0).unwrap().findings;
-    let says = |code: &str| shown.iter().any(|finding| finding.code == code);
-    assert_eq!(says("gallery-drift"), !refit.taken, "{refit:?} {shown:?}");
+    let says = |code: FindingCode| shown.iter().any(|finding| finding.code == code);
+    assert_eq!(says(FindingCode::GalleryDrift), !refit.taken, "{refit:?} {shown:?}");
     let scale = if refit.taken { refit.sigma_after } else { refit.sigma_before };
-    assert_eq!(says("sigma-scale"), scale.is_off());
+    assert_eq!(says(FindingCode::SigmaScale), scale.is_off());
     // Both findings rest on items of either kind, as the gallery has them.
     assert!(refit.gain.items >= 100 && scale.high > scale.low);
 }
@@ -332,8 +332,9 @@ fn what_a_gallery_has_grown_into_is_said_before_anything_is_paid() {
     let loud = |item: usize, from: f32| format!("loud {} {item}", from + item as f32 / 1000.0);
     let config = begun_of(400, Method::Ridge, &place, &model, |item| loud(item, 0.5));
     let upgrade = Upgrade::open(&config).unwrap();
-    let drift =
-        |findings: &[Finding]| findings.iter().find(|finding| finding.code == "gallery-drift").cloned();
+    let drift = |findings: &[Finding]| {
+        findings.iter().find(|finding| finding.code == FindingCode::GalleryDrift).cloned()
+    };
     let said = || {
         let plan = drift(&upgrade.plan(0).unwrap().findings());
         assert_eq!(plan, drift(&upgrade.start(&Unobserved).unwrap().findings));

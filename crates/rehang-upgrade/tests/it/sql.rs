@@ -9,7 +9,7 @@ use postgres::Client;
 use rehang_core::adapter::{
     self, Adapter, Dense, Geometry, InputScaling, KernelExpansion, Map, Training, Uncertainty,
 };
-use rehang_core::finding::{Finding, Severity};
+use rehang_core::finding::{Finding, FindingCode, Severity};
 use rehang_core::{Bridge, Distance, Fusion, Matrix, Progress, Provenance, Remedy, Space, Vectors};
 use rehang_postgres::{PostgresStore, TableOptions};
 use rehang_store::{
@@ -184,7 +184,7 @@ impl Place {
             ..TableLocation::default()
         }));
         let findings = examine(&gallery, None, false).unwrap().findings;
-        findings.into_iter().find(|finding| finding.code == "bridge")
+        findings.into_iter().find(|finding| finding.code == FindingCode::Bridge)
     }
 
     fn backfill(&self, space: &str, items: usize) {
@@ -680,7 +680,7 @@ fn a_row_that_cannot_be_adapted_is_written_and_waits() {
     let world = world_of(&adapter);
     let started = start(&place.store, &world.setup(), &Unobserved).unwrap();
     assert!(
-        !started.findings.iter().any(|finding| finding.code == "adapted-later"),
+        !started.findings.iter().any(|finding| finding.code == FindingCode::AdaptedLater),
         "{:?}",
         started.findings
     );
@@ -711,7 +711,11 @@ fn a_row_that_cannot_be_adapted_is_written_and_waits() {
     let mut other = world.clone();
     other.adapter.map.mixer[0].relu = true;
     let started = start(&place.store, &other.setup(), &Unobserved).unwrap();
-    assert!(started.findings.iter().any(|finding| finding.code == "adapted-later"), "{:?}", started.findings);
+    assert!(
+        started.findings.iter().any(|finding| finding.code == FindingCode::AdaptedLater),
+        "{:?}",
+        started.findings
+    );
     assert!(place.store.remarks().unwrap().iter().any(|said| said.contains("does not adapt")));
     place.sql("INSERT INTO notes VALUES ('4999', 'source', '0', '[1, 2, 3]')");
     assert_eq!(place.new_vector(4999), None);

@@ -7,7 +7,7 @@ use crate::identification::{Identification, IdentificationInput, identification 
 use crate::templates::{self, Templates};
 use crate::verification::{OperatingPoint, Verification, verification};
 use rehang_core::check::expect_count;
-use rehang_core::finding::Finding;
+use rehang_core::finding::{Finding, FindingCode};
 use rehang_core::report::InputRecord;
 use rehang_core::{Error, Matrix, Progress, Result};
 use rehang_files::lists::{self, FaceList};
@@ -50,7 +50,7 @@ impl FaceFiles {
                     "{} templates of {name} are zero vectors; they are like no other template.",
                     of_model.zeros
                 );
-                models.inputs.warn("zero-templates", seen);
+                models.inputs.warn(FindingCode::ZeroTemplates, seen);
             }
             templates.push(of_model);
         }

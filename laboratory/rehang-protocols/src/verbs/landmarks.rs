@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::landmarks::{LandmarkSetup, PRECISION_DEPTHS, RevisitedSetup, retrieval, revisited};
 use rehang_core::check::expect_count;
 use rehang_core::curve::{MAP, Metric, QueryCount};
-use rehang_core::finding::Finding;
+use rehang_core::finding::{Finding, FindingCode};
 use rehang_core::report::InputRecord;
 use rehang_core::{Distance, Error, Matrix, Progress, Result};
 use rehang_files::join::MissingPolicy;
@@ -191,7 +191,7 @@ fn google(
     let solution = read_landmark_solution(path, &query_ids, &index_ids, policy)?;
     if solution.unknown > 0 {
         let seen = format!("{} ids of {} have no vectors.", solution.unknown, path.display());
-        ground.models.inputs.warn("ids-without-vectors", seen);
+        ground.models.inputs.warn(FindingCode::IdsWithoutVectors, seen);
     }
     let chosen: Vec<usize> = (0..query_ids.len())
         .filter(|&query| match (usage, solution.usage.get(query)) {
