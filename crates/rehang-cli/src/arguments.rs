@@ -7,7 +7,8 @@
 
 /// Declares groups of arguments, one argument a line: its name, its type, and what `clap` is told of it
 /// beside its help. The name is that of a library's option. Where `=>` names the library's options, there is
-/// an argument for each of them.
+/// an argument for each of them. Where `=> ..` names them, there is one for some: `fill` fills these in, and
+/// `words` writes them as a person types them.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! arguments {
@@ -23,6 +24,23 @@ macro_rules! arguments {
         impl $crate::arguments::library::Argument<$options> for $name {
             fn value(&self) -> rehang_core::Result<$options> {
                 Ok($crate::arguments::library::options!($options { $($field),* } from self))
+            }
+        }
+        $crate::arguments!($($others)*);
+    };
+    ($(#[$about:meta])* $name:ident => ..$options:ident {
+        $($(#[$help:meta])* $field:ident: $type:ty = [$($clap:tt)*],)*
+    } $($others:tt)*) => {
+        $crate::arguments!(@group $(#[$about])* $name { $($(#[$help])* $field: $type = [$($clap)*],)* });
+        impl $name {
+            /// Fills in the options of the group, and leaves all others as they are.
+            pub fn fill(&self, options: $options) -> rehang_core::Result<$options> {
+                Ok($crate::arguments::library::options!($options { $($field),* } from self; ..options))
+            }
+
+            /// Writes the arguments as a person types them.
+            pub fn words(&self) -> Vec<String> {
+                [$($crate::arguments::library::Typed::words(&self.$field, stringify!($field))),*].concat()
             }
         }
         $crate::arguments!($($others)*);

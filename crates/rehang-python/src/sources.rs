@@ -162,9 +162,18 @@ groups! {
     NetworkOptions {
         epochs, early_stop, seeds, checkpoints, networks, loss, squared, uncertainty, label_smoothing, uncertainty_weights
     }
-    RunOptions { budget, rate, until, workers, batch, no_refit, follow }
     PairsOptions { items, worth, run }
 }
+
+/// Implements [`FromOptions`] for the options of a run, by the names that the library declares.
+macro_rules! of_run {
+    ($($(#[$about:meta])* $group:ident {
+        $($(#[$help:meta])* $name:ident: $written:ty $(= $value:tt)?,)*
+    })*) => {
+        groups! { RunOptions { $($($name),*),* } }
+    };
+}
+rehang_upgrade::run_options!(of_run);
 
 /// Reads a path, or an array of one or two dimensions. The Python package has made one of the two of whatever
 /// it was given.

@@ -16,9 +16,8 @@ use serde::de::DeserializeOwned;
 use crate::kept::{self, Kind};
 use crate::learn::fitting;
 use crate::learn::forecast::Forecast;
-use crate::live::limits::{Limits, RunOptions, at_least_one, expect_rate, parse_rate};
+use crate::live::limits::{Limits, RunOptions, RunPart, at_least_one};
 use crate::live::manners;
-use crate::live::until::{expect_until, parse_until};
 use crate::outlook;
 use crate::places::collection::CollectionLocation;
 use crate::places::location::Location;
@@ -248,39 +247,6 @@ fn auto() -> String {
     AUTO.into()
 }
 
-#[derive(Debug, Deserialize, Default)]
-#[serde(deny_unknown_fields)]
-struct RunPart {
-    batch: Option<usize>,
-    workers: Option<usize>,
-    rate: Option<toml::Value>,
-    budget: Option<u64>,
-    until: Option<toml::Value>,
-    attempts: Option<u32>,
-    refusals: Option<usize>,
-    /// Seconds that a lease lasts.
-    lease: Option<u64>,
-}
-
-impl RunPart {
-    fn limits(&self) -> Result<Limits> {
-        let defaults = Limits::default();
-        let text = |value: &toml::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        let seconds = self.lease.map(|lease| at_least_one("[run] lease", lease));
-        Ok(Limits {
-            batch: at_least_one("[run] batch", self.batch.unwrap_or(defaults.batch))?,
-            workers: at_least_one("[run] workers", self.workers.unwrap_or(defaults.workers))?,
-            attempts: at_least_one("[run] attempts", self.attempts.unwrap_or(defaults.attempts))?,
-            refusals: at_least_one("[run] refusals", self.refusals.unwrap_or(defaults.refusals))?,
-            lease_ms: seconds.transpose()?.map_or(defaults.lease_ms, |lease| lease.saturating_mul(1000)),
-            rate: self.rate.as_ref().map(|rate| parse_rate("[run] rate", &text(rate))).transpose()?,
-            until: parse_until("[run] until", &self.until.as_ref().map_or("all".to_owned(), text))?,
-            budget: self.budget,
-            ..defaults
-        })
-    }
-}
-
 /// Configuration of an upgrade: read from a file, with paths seen from its folder, or
 /// [made](Configuration::new)
 /// by a program. Its adapter is read where it is needed: there may be none yet.
@@ -456,7 +422,7 @@ impl Configuration {
             order: OrderSettings { policy, seed: document.order.seed },
             is_order_chosen,
             limits: document.run.limits()?,
-            says_batch: document.run.batch.is_some(),
+            says_batch: document.run.says_batch(),
             adapter: document.adapter.map(|part| base.join(part.file)),
             head: document.head,
             encoder: document.encoder,
@@ -763,24 +729,7 @@ impl Configuration {
     /// An invalid option where `workers` or `batch` is 0, the rate is not above 0, or the
     /// share is beyond 0 to 1.
     pub fn limits_of(&self, options: &RunOptions, encoder: &dyn Encoder) -> Result<Limits> {
-        let mut limits = self.limits;
-        limits.follow = options.follow;
-        limits.budget = options.budget.or(limits.budget);
-        limits.rate = options.rate.map(expect_rate).transpose()?.or(limits.rate);
-        limits.until = options.until.map(expect_until).transpose()?.unwrap_or(limits.until);
-        if let Some(workers) = options.workers {
-            limits.workers = at_least_one("workers", workers)?;
-        }
-        limits.batch = match options.batch {
-            Some(batch) => at_least_one("batch", batch)?,
-            None if self.says_batch => limits.batch,
-            None => {
-                // The batch is made of whole calls: items left over would be a request of their own.
-                let at_once = encoder.bulk_max().unwrap_or_else(|| encoder.batch_max()).max(1);
-                limits.batch.div_ceil(at_once).saturating_mul(at_once)
-            }
-        };
-        Ok(limits)
+        options.over(self.limits, self.says_batch, encoder)
     }
 
     /// Fails where the configuration is of another gallery, or of another upgrade than the one under way: its

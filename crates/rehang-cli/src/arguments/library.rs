@@ -11,7 +11,7 @@ use rehang_files::thresholds::Budget;
 use rehang_files::{RowSelection, VectorSource};
 use rehang_fit::objectives::squared::SquaredScale;
 use rehang_fit::{LossParts, Method, UncertaintySource, Within};
-use rehang_upgrade::SwitchIf;
+use rehang_upgrade::{SwitchIf, Until, parse_rate};
 
 /// Fills a library's options from the arguments of the same names. Options without such an argument stand
 /// behind them, with their values.
@@ -50,7 +50,7 @@ macro_rules! are {
 }
 
 are!(Shared: bool, f32, f64, u64, usize, String, PathBuf, VectorSource);
-are!(Text: Distance, Budget, HeadKind, LossParts, Method, Metric, Precision, RowSelection, SquaredScale, SwitchIf, UncertaintySource, Within);
+are!(Text: Distance, Budget, HeadKind, LossParts, Method, Metric, Precision, RowSelection, SquaredScale, SwitchIf, UncertaintySource, Until, Within);
 
 impl<T: Shared> Argument<T> for T {
     fn value(&self) -> Result<T> {
@@ -61,6 +61,13 @@ impl<T: Shared> Argument<T> for T {
 impl<T: Text> Argument<T> for String {
     fn value(&self) -> Result<T> {
         self.parse()
+    }
+}
+
+/// Rates are the numbers that people write with a unit.
+impl Argument<f64> for String {
+    fn value(&self) -> Result<f64> {
+        parse_rate("rate", self)
     }
 }
 
@@ -80,4 +87,26 @@ impl<T, Each: Argument<T>> Argument<Vec<T>> for Vec<Each> {
     fn value(&self) -> Result<Vec<T>> {
         self.iter().map(Each::value).collect()
     }
+}
+
+/// Argument that can be written as a person types it.
+pub trait Typed {
+    /// Words that give the argument to the option of a name; none where nothing was given.
+    fn words(&self, name: &str) -> Vec<String>;
+}
+
+impl<T: ToString> Typed for Option<T> {
+    fn words(&self, name: &str) -> Vec<String> {
+        self.iter().flat_map(|value| [flag(name), value.to_string()]).collect()
+    }
+}
+
+impl Typed for bool {
+    fn words(&self, name: &str) -> Vec<String> {
+        if *self { vec![flag(name)] } else { Vec::new() }
+    }
+}
+
+fn flag(name: &str) -> String {
+    format!("--{}", name.replace('_', "-"))
 }

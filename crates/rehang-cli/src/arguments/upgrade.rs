@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Subcommand;
-use rehang_upgrade::PairsOptions;
+use rehang_upgrade::{PairsOptions, RunOptions};
 
 /// The verbs of an upgrade, in the order of their use.
 #[derive(Debug, Subcommand)]
@@ -57,6 +57,19 @@ pub enum UpgradeCommand {
     Finish(UpgradeFinishArguments),
 }
 
+/// Makes arguments of the options of a run.
+macro_rules! of_runs {
+    ($($(#[$about:meta])* $name:ident {
+        $($(#[$help:meta])* $field:ident: $type:ty $(= $value:tt)?,)*
+    })*) => {
+        $(arguments! {
+            $(#[$about])*
+            $name => ..RunOptions { $($(#[$help])* $field: $type = [long $(, value_name = $value)?],)* }
+        })*
+    };
+}
+rehang_upgrade::run_options!(of_runs);
+
 arguments! {
     /// File in which the upgrade is written down.
     UpgradeConfig {
@@ -89,13 +102,8 @@ arguments! {
         /// Choose the order of the backfill for a metric, as `rehang upgrade order` does, before the report.
         order_for: Option<String> = [long = "for", value_name = "METRIC"],
         sample: SampleSize = [flatten],
-        /// End when this share of all items is native (0.3, or 30%); or at "98% of new", where the forecast
-        /// says that this much of the new model's quality is reached, by the cautious end of its range; or
-        /// where a further unit of money (an hour) is forecast to bring less than so many points ("worth
-        /// 0.01/$", "worth 0.5/h"); or go on until nothing is left.
-        until: Option<String> = [long, value_name = "SHARE|98% of new|worth POINTS/$|all"],
-        /// Keep the map as it is, instead of asking at 10 % and 40 % native whether fitting it again pays.
-        no_refit: bool = [long],
+        extent: RunExtent = [flatten],
+        choices: RunChoices = [flatten],
         /// Limits; the budget is over all steps.
         limits: RunLimits = [flatten],
     }
@@ -219,31 +227,10 @@ arguments! {
     /// Options of `rehang upgrade run`.
     UpgradeRunArguments {
         config: UpgradeConfig = [flatten],
-        /// End when this share of all items is native (0.3, or 30%); or at "98% of new", where the forecast
-        /// says that this much of the new model's quality is reached, by the cautious end of its range; or
-        /// where a further unit of money (an hour) is forecast to bring less than so many points ("worth
-        /// 0.01/$", "worth 0.5/h"); or go on until nothing is left.
-        until: Option<String> = [long, value_name = "SHARE|98% of new|worth POINTS/$|all"],
-        /// Keep the map as it is, instead of asking at 10 % and 40 % native whether fitting it again pays.
-        no_refit: bool = [long],
-        /// Stay when nothing is left: adapt whatever comes within a second, and embed it as the limits allow.
-        /// Of several followers one adapts, the others stand by. A pause, a stop, a rollback or a spent
-        /// budget ends its embedding until that is over, and not the follower; SIGTERM or Ctrl-C ends it in
-        /// order (exit code 0), and so does the release of the gallery.
-        follow: bool = [long],
+        extent: RunExtent = [flatten],
+        choices: RunChoices = [flatten],
+        alone: RunAlone = [flatten],
         limits: RunLimits = [flatten],
-    }
-
-    /// Limits of a verb that embeds.
-    RunLimits {
-        /// Make at most this many items native in this run.
-        budget: Option<u64> = [long, value_name = "N"],
-        /// Embed at most this many items a second (or a minute: 300/min), by all processes at work together.
-        rate: Option<String> = [long, value_name = "N/s"],
-        /// Batches that are embedded at the same time.
-        workers: Option<usize> = [long, value_name = "N"],
-        /// Items of a batch [default: 64, or as many as the encoder takes at once if that is more].
-        batch: Option<usize> = [long, value_name = "N"],
     }
 
     /// Options of `rehang upgrade status`.
@@ -253,5 +240,24 @@ arguments! {
         watch: bool = [long],
         /// How many failures to list.
         failures: usize = [long, value_name = "N", default_value_t = 10],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Args, Command, FromArgMatches};
+
+    use super::*;
+
+    #[test]
+    fn limits_become_options_of_a_run_and_can_be_typed_again() {
+        let line = ["--budget", "7", "--rate", "300/min", "--workers", "2"];
+        let command = RunLimits::augment_args(Command::new("limits").no_binary_name(true));
+        let limits = RunLimits::from_arg_matches(&command.get_matches_from(line)).unwrap();
+        assert_eq!(limits.words(), line);
+        let options = RunAlone { follow: true }.fill(limits.fill(RunOptions::default()).unwrap()).unwrap();
+        let (budget, rate, workers) = (Some(7), Some(5.0), Some(2));
+        assert_eq!(options, RunOptions { budget, rate, workers, follow: true, ..RunOptions::default() });
+        assert_eq!(RunChoices { no_refit: true }.words(), ["--no-refit"]);
     }
 }

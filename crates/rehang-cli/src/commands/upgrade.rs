@@ -11,18 +11,18 @@ mod steps;
 use rehang_core::Result;
 use rehang_core::report::percent_rounded_up;
 use rehang_upgrade::{
-    AutoOptions, Ending, Halt, Next, PairsOptions, Phase, Request, Step, StepResult, Upgrade, Way,
+    AutoOptions, Ending, Halt, Next, PairsOptions, Phase, Request, RunOptions, Step, StepResult, Upgrade, Way,
 };
 use serde_json::{Value, json};
 
-use self::backfill::{ending_text, run_options, run_text};
+use self::backfill::{ending_text, run_text};
 use self::learn::{order_text, pairs_text};
 use self::plan::{plan_text, ways_text};
 use self::shared::open;
 pub use self::shared::{bytes, duration};
 use self::steps::{start_text, switch_text};
 use super::{Exit, end_at_ctrl_c, say_findings, warn};
-use crate::arguments::upgrade::{AskedFiles, RunLimits, SampleSize, UpgradeAutoArguments, UpgradeCommand};
+use crate::arguments::upgrade::{AskedFiles, SampleSize, UpgradeAutoArguments, UpgradeCommand};
 use crate::bar::with_bar;
 
 /// Runs one of the verbs.
@@ -52,7 +52,8 @@ pub fn run(arguments: &UpgradeCommand, json: bool) -> Result<Exit> {
 fn run_auto(arguments: &UpgradeAutoArguments, json: bool) -> Result<Exit> {
     let SampleSize { items, worth, asked: ref query_files } = arguments.sample;
     let files = learn::asked_files(query_files);
-    let run = run_options(&arguments.limits, arguments.until.as_deref(), arguments.no_refit, false)?;
+    let run = arguments.extent.fill(arguments.limits.fill(RunOptions::default())?)?;
+    let run = arguments.choices.fill(run)?;
     let options = AutoOptions {
         pairs: PairsOptions { items, worth, run },
         method: arguments.method.parse()?,
@@ -257,10 +258,11 @@ fn dry_run(
     let command = |words: &[&str]| {
         super::report::shell_line(["upgrade"].iter().chain(words).chain(&["--config", &config]))
     };
-    let until = arguments.until.as_deref().map_or_else(Vec::new, |until| vec!["--until", until]);
-    let limits = limit_words(&arguments.limits);
+    let (extent, limits) = (arguments.extent.words(), arguments.limits.words());
+    let choices = arguments.choices.words();
+    let until: Vec<&str> = extent.iter().map(String::as_str).collect();
     let limits: Vec<&str> = limits.iter().map(String::as_str).collect();
-    let run = [limits.clone(), if arguments.no_refit { vec!["--no-refit"] } else { Vec::new() }].concat();
+    let run: Vec<&str> = limits.iter().copied().chain(choices.iter().map(String::as_str)).collect();
     let first = steps_left.switch_from.map(|from| format!("{}%", percent_rounded_up(from)));
     let first = first.as_deref().map_or_else(Vec::new, |share| vec!["--until", share]);
     let AskedFiles { queries, clicks } = &arguments.sample.asked;
@@ -311,15 +313,4 @@ fn dry_run(
         text += "Where the forecast is below --switch-if, `rehang upgrade run --until SHARE` comes before the switch.\n";
     }
     Exit::Done.print(json, &json!({ "commands": commands, "next": next }), &text)
-}
-
-/// Gives the options of the limits as a person types them.
-fn limit_words(limits: &RunLimits) -> Vec<String> {
-    let options = [
-        ("--budget", limits.budget.map(|budget| budget.to_string())),
-        ("--rate", limits.rate.clone()),
-        ("--workers", limits.workers.map(|workers| workers.to_string())),
-        ("--batch", limits.batch.map(|batch| batch.to_string())),
-    ];
-    options.into_iter().filter_map(|(name, value)| Some([name.to_owned(), value?])).flatten().collect()
 }

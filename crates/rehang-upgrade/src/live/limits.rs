@@ -1,8 +1,10 @@
 //! Limits of a backfill: those of a configuration, and those that a caller asks for in their place.
 
 use rehang_core::{Error, Result};
+use rehang_encode::Encoder;
+use serde::Deserialize;
 
-use crate::live::until::Until;
+use crate::live::until::{Until, expect_until, parse_until};
 
 /// Limits of a backfill.
 ///
@@ -63,6 +65,46 @@ impl Default for Limits {
     }
 }
 
+/// Table `[run]` of a configuration.
+#[derive(Debug, Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RunPart {
+    batch: Option<usize>,
+    workers: Option<usize>,
+    rate: Option<toml::Value>,
+    budget: Option<u64>,
+    until: Option<toml::Value>,
+    attempts: Option<u32>,
+    refusals: Option<usize>,
+    /// Seconds that a lease lasts.
+    lease: Option<u64>,
+}
+
+impl RunPart {
+    /// Reads the limits that the table sets; all others are the defaults.
+    pub(crate) fn limits(&self) -> Result<Limits> {
+        let defaults = Limits::default();
+        let text = |value: &toml::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let seconds = self.lease.map(|lease| at_least_one("[run] lease", lease));
+        Ok(Limits {
+            batch: at_least_one("[run] batch", self.batch.unwrap_or(defaults.batch))?,
+            workers: at_least_one("[run] workers", self.workers.unwrap_or(defaults.workers))?,
+            attempts: at_least_one("[run] attempts", self.attempts.unwrap_or(defaults.attempts))?,
+            refusals: at_least_one("[run] refusals", self.refusals.unwrap_or(defaults.refusals))?,
+            lease_ms: seconds.transpose()?.map_or(defaults.lease_ms, |lease| lease.saturating_mul(1000)),
+            rate: self.rate.as_ref().map(|rate| parse_rate("[run] rate", &text(rate))).transpose()?,
+            until: parse_until("[run] until", &self.until.as_ref().map_or("all".to_owned(), text))?,
+            budget: self.budget,
+            ..defaults
+        })
+    }
+
+    /// Whether the table says how many items go to the encoder together.
+    pub(crate) fn says_batch(&self) -> bool {
+        self.batch.is_some()
+    }
+}
+
 /// Limits that a caller asks for, for one run; those that are `None` stay as the configuration has them.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct RunOptions {
@@ -83,6 +125,79 @@ pub struct RunOptions {
     pub follow: bool,
 }
 
+impl RunOptions {
+    /// Puts what is asked for in the place of the limits that are configured. A batch that nobody asks for is
+    /// rounded up to whole calls of the encoder, unless the configuration `says_batch`.
+    pub(crate) fn over(&self, configured: Limits, says_batch: bool, encoder: &dyn Encoder) -> Result<Limits> {
+        let mut limits = configured;
+        limits.follow = self.follow;
+        limits.budget = self.budget.or(limits.budget);
+        limits.rate = self.rate.map(expect_rate).transpose()?.or(limits.rate);
+        limits.until = self.until.map(expect_until).transpose()?.unwrap_or(limits.until);
+        if let Some(workers) = self.workers {
+            limits.workers = at_least_one("workers", workers)?;
+        }
+        limits.batch = match self.batch {
+            Some(batch) => at_least_one("batch", batch)?,
+            None if says_batch => limits.batch,
+            None => {
+                // The batch is made of whole calls: items left over would be a request of their own.
+                let at_once = encoder.bulk_max().unwrap_or_else(|| encoder.batch_max()).max(1);
+                limits.batch.div_ceil(at_once).saturating_mul(at_once)
+            }
+        };
+        Ok(limits)
+    }
+}
+
+/// Declares the fields of `RunOptions` for all faces: gives them to a macro of the `face`, in the groups in
+/// which verbs take them. Each has its help, its name, the type of what people write, and a word for a value.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! run_options {
+    ($face:ident) => {
+        $face! {
+            /// Limits of a verb that embeds.
+            RunLimits {
+                /// Make at most this many items native in this run.
+                budget: Option<u64> = "N",
+                /// Embed at most this many items a second (or a minute: 300/min), by all processes at work
+                /// together.
+                rate: Option<String> = "N/s",
+                /// Batches that are embedded at the same time.
+                workers: Option<usize> = "N",
+                /// Items of a batch [default: 64, or as many as the encoder takes at once if that is more].
+                batch: Option<usize> = "N",
+            }
+
+            /// End of a backfill.
+            RunExtent {
+                /// End when this share of all items is native (0.3, or 30%); or at "98% of new", where the
+                /// forecast says that this much of the new model's quality is reached, by the cautious end of
+                /// its range; or where a further unit of money (an hour) is forecast to bring less than so
+                /// many points ("worth 0.01/$", "worth 0.5/h"); or go on until nothing is left.
+                until: Option<String> = "SHARE|98% of new|worth POINTS/$|all",
+            }
+
+            /// Choices that a run and the whole way of an upgrade have.
+            RunChoices {
+                /// Keep the map as it is, instead of asking at 10 % and 40 % native whether fitting it again
+                /// pays.
+                no_refit: bool,
+            }
+
+            /// Choices that a run alone has.
+            RunAlone {
+                /// Stay when nothing is left: adapt whatever comes within a second, and embed it as the
+                /// limits allow. Of several followers one adapts, the others stand by. A pause, a stop, a
+                /// rollback or a spent budget ends its embedding until that is over, and not the follower;
+                /// SIGTERM or Ctrl-C ends it in order (exit code 0), and so does the release of the gallery.
+                follow: bool,
+            }
+        }
+    };
+}
+
 /// Returns a count that is 1 or more, and refuses any other.
 pub(crate) fn at_least_one<T: PartialEq + From<u8> + std::fmt::Display>(
     parameter: &str,
@@ -95,7 +210,7 @@ fn is_rate(rate: f64) -> bool {
     rate > 0.0 && rate.is_finite()
 }
 
-pub(crate) fn expect_rate(rate: f64) -> Result<f64> {
+fn expect_rate(rate: f64) -> Result<f64> {
     if is_rate(rate) { Ok(rate) } else { Err(Error::option("rate", rate, "items a second above 0")) }
 }
 
@@ -121,6 +236,21 @@ pub fn parse_rate(parameter: &str, text: &str) -> Result<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Takes the options apart by the names that the faces get.
+    macro_rules! every_option {
+        ($($(#[$about:meta])* $group:ident {
+            $($(#[$help:meta])* $name:ident: $written:ty $(= $value:tt)?,)*
+        })*) => {
+            let RunOptions { $($($name: _),*),* } = RunOptions::default();
+        };
+    }
+
+    /// Options that the declaration lacks are an error of the compiler here.
+    #[test]
+    fn faces_get_every_option_of_a_run() {
+        run_options!(every_option);
+    }
 
     #[test]
     fn rates_are_read_as_people_write_them() {

@@ -68,6 +68,15 @@ impl Until {
     }
 }
 
+impl std::str::FromStr for Until {
+    type Err = Error;
+
+    /// Reads what [`parse_until`] reads, as the option `until`.
+    fn from_str(text: &str) -> Result<Self> {
+        parse_until("until", text)
+    }
+}
+
 /// Returns the share of all items that is native, 0–1; 1 for an empty gallery.
 pub(crate) fn native_share(counts: &Counts) -> f64 {
     if counts.items == 0 { 1.0 } else { counts.native as f64 / counts.items as f64 }

@@ -1,37 +1,21 @@
 //! `rehang upgrade run`: the backfill.
 
 use rehang_core::Result;
-use rehang_upgrade::{Ending, Run, RunOptions, Until, parse_rate, parse_until};
+use rehang_upgrade::{Ending, Run, RunOptions, Until};
 
 use super::learn::refit_text;
 use super::shared::{duration, open};
 use super::status::{alarm, sigma_text};
 use super::steps::INDEXED;
-use crate::arguments::library::options;
-use crate::arguments::upgrade::{RunLimits, UpgradeRunArguments};
+use crate::arguments::upgrade::UpgradeRunArguments;
 use crate::bar::with_bar;
 use crate::commands::{Exit, end_at_ctrl_c, say_findings};
 
-/// Reads the options of a run from the arguments of a verb that embeds.
-pub fn run_options(
-    limits: &RunLimits,
-    until: Option<&str>,
-    no_refit: bool,
-    follow: bool,
-) -> Result<RunOptions> {
-    Ok(options!(
-        RunOptions { budget, workers, batch } from limits,
-        rate: limits.rate.as_deref().map(|text| parse_rate("rate", text)).transpose()?,
-        until: until.map(|text| parse_until("until", text)).transpose()?,
-        no_refit: no_refit,
-        follow: follow
-    ))
-}
-
 pub fn run(arguments: &UpgradeRunArguments, json: bool) -> Result<Exit> {
-    let options =
-        run_options(&arguments.limits, arguments.until.as_deref(), arguments.no_refit, arguments.follow)?;
-    let upgrade = open(&arguments.config)?;
+    let UpgradeRunArguments { config, extent, choices, alone, limits } = arguments;
+    let options = extent.fill(limits.fill(RunOptions::default())?)?;
+    let options = alone.fill(choices.fill(options)?)?;
+    let upgrade = open(config)?;
     let run = with_bar(|progress| {
         end_at_ctrl_c(progress);
         upgrade.run(&options, None, progress)

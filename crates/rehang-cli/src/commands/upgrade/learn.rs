@@ -2,10 +2,10 @@
 
 use rehang_core::Result;
 use rehang_fit::{BridgeRow, OrderChoice};
-use rehang_upgrade::{Bridged, Enough, PairsDrawn, PairsFiles, PairsOptions, Refit};
+use rehang_upgrade::{Bridged, Enough, PairsDrawn, PairsFiles, PairsOptions, Refit, RunOptions};
 use serde_json::json;
 
-use super::backfill::{ending_text, run_options, spent_text};
+use super::backfill::{ending_text, spent_text};
 use super::shared::open;
 use crate::arguments::upgrade::{
     AskedFiles, SampleSize, UpgradeBridgeArguments, UpgradeConfig, UpgradeFitArguments,
@@ -16,7 +16,8 @@ use crate::commands::{self, Exit, end_at_ctrl_c, one_decimal, say_findings};
 
 pub fn pairs(arguments: &UpgradePairsArguments, json: bool) -> Result<Exit> {
     let SampleSize { items, worth, asked: ref query_files } = arguments.sample;
-    let options = PairsOptions { items, worth, run: run_options(&arguments.limits, None, true, false)? };
+    let run = arguments.limits.fill(RunOptions { no_refit: true, ..RunOptions::default() })?;
+    let options = PairsOptions { items, worth, run };
     let files = PairsFiles { folder: arguments.out.as_deref(), ..asked_files(query_files) };
     let upgrade = open(&arguments.config)?;
     let drawn = with_bar(|progress| {
