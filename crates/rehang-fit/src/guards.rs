@@ -15,6 +15,7 @@ use crate::folds::{LeftOut, folds, parted};
 use crate::head_fit::known_labels;
 use crate::left_out::LeavesOut;
 use crate::objectives::squared::relative_error;
+use crate::retrieval::Criterion;
 use crate::uncertainty_fit::logits;
 
 /// Number of pairs below which no learned map can be judged.
