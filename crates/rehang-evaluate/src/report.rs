@@ -219,7 +219,7 @@ struct ItemVectors {
     old: Vectors,
     new: Vectors,
     side: Option<Matrix>,
-    /// How the old vectors differ from the pairs of each adapter, in words; `None` where they do not.
+    /// Difference of the old vectors from the pairs of each adapter, in words; `None` where there is none.
     unlike: Vec<Option<String>>,
 }
 
