@@ -15,7 +15,8 @@ use rehang_core::statistics::{Interval, SigmaQuality};
 use rehang_core::{Adapter, Distance, Error, Matrix, Progress, Result, Verdict};
 use rehang_files::adapter_file::AdapterSource;
 use rehang_files::{
-    Columns, InputReader, JoinFiles, RowSelection, VectorSource, expect_same_items, joined_names, stream,
+    Columns, InputReader, Join, JoinFiles, RowSelection, VectorSource, expect_same_items, joined_names,
+    stream,
 };
 use rehang_fit::guards::{CurveSummary, gain};
 use serde::Serialize;
@@ -187,102 +188,46 @@ pub fn curve(files: &CurveFiles, progress: &Progress) -> Result<CurveAnswer> {
     if let Some(path) = &files.points {
         drop(stream::create(path, Columns { width: 1, ids: None, sigma2: false })?);
     }
-    let new = inputs.matrix("new", &files.new)?;
-    let adapted = inputs.matrix("adapted", &files.adapted)?;
-    let old = (!files.old.is_empty()).then(|| inputs.matrix("old", &files.old)).transpose()?;
-    let [new_name, adapted_name, old_name] =
-        [&files.new, &files.adapted, &files.old].map(|at| joined_names(at));
-    if let (Some(adapter), Some(path)) = (&adapter, &files.adapter) {
-        inputs.note_adapter(path, adapter)?;
-        for (space, name, vectors) in
-            [(&adapter.new, &new_name, &new), (&adapter.output_space(), &adapted_name, &adapted)]
-        {
-            expect_width(name, space.dimension, vectors.columns())?;
-            if space.normalised {
-                expect_normalised(name, space.dimension, 0, vectors.as_slice())?;
-            }
-        }
-    }
-    let by_position = if files.join.is_by_position() { files.new.as_slice() } else { &[] };
-    expect_same_items(&[&files.adapted, &files.old, by_position])?;
-    // Adapted vectors and all that goes with the items have the rows of the old vectors.
-    let join = inputs.join(&files.join, adapted.rows(), new.rows())?;
-    let adapted = join.old_side(&adapted_name, adapted)?;
-    let new = join.new_side(new);
-    let old = old.map(|old| join.old_side(&old_name, old)).transpose()?;
-    expect_count(&new_name, new.rows(), &adapted_name, adapted.rows())?;
-    // Adapted vectors stand in the new space; narrower ones are from a file that was meant otherwise.
-    expect_width(&adapted_name, new.columns(), adapted.columns())?;
-    if let Some(old) = &old {
-        expect_count(&new_name, new.rows(), &old_name, old.rows())?;
-    }
-    let order_name = files.order.to_string();
-    let order = join.order(&order_name, inputs.order("order", &files.order)?)?;
-    expect_count(&new_name, new.rows(), &order_name, order.len())?;
-    let answers = Answers::read(&files.answers, &mut inputs, &join, new.rows(), None)?;
-    let k = files.answers.k;
+    let vectors = CurveVectors::read(files, adapter.as_deref(), &mut inputs)?;
+    let CurveVectors { new, adapted, .. } = &vectors;
+    let old = vectors.old.as_ref();
+    let order = vectors.order(&files.order, &mut inputs)?;
+    let answers = Answers::read(&files.answers, &mut inputs, &vectors.join, new.rows(), None)?;
     // Errors of σ² are found before anything is written.
-    let mut predicted = None;
-    if !files.sigma.is_empty() {
-        let sigma_name = joined_names(&files.sigma);
-        let sigma = join.old_values(&sigma_name, inputs.column("sigma", &files.sigma)?)?;
-        expect_count(&new_name, new.rows(), &sigma_name, sigma.len())?;
-        if let Some(item) = sigma.iter().position(|value| !value.is_finite()) {
-            return Err(Error::corrupt(sigma_name, format!("σ² of item {item} is not a finite number")));
-        }
-        predicted = Some(sigma);
-    }
+    let predicted = vectors.variance(&files.sigma, &mut inputs)?;
     inputs.expect_apart(&[("points", files.points.as_ref())])?;
     let handicap = files.handicap.unwrap_or_else(|| adapter.as_ref().map_or(0.0, |adapter| adapter.handicap));
-    let mut is_refused = false;
-    let mut guarded = Map::new();
-    if let (Some(adapter), Some(old)) = (&adapter, &old) {
-        adapter.expect_input_width(old.columns()).map_err(|error| error.context(old_name))?;
-        is_refused = guard(adapter, old, &new, &mut inputs, &mut guarded)?;
+    let (mut is_refused, mut guarded) = (false, Map::new());
+    if let (Some(adapter), Some(old)) = (&adapter, old) {
+        adapter.expect_input_width(old.columns()).map_err(|error| error.context(vectors.old_name.clone()))?;
+        is_refused = guard(adapter, old, new, &mut inputs, &mut guarded)?;
     }
     answers.warn_idle(&mut inputs, &[("old", old.is_some() && files.adapter.is_none())]);
-    let samples = files.bootstrap;
-    let queries = answers.queries.as_ref();
-    let given_relevance = answers.relevance();
-    let today = old
-        .as_ref()
-        .filter(|_| given_relevance.is_some() && (queries.is_none() || answers.queries_old.is_some()));
-    if given_relevance.is_some() && old.is_some() && today.is_none() {
-        inputs.warn(
-            FindingCode::NoDoNothingLine,
-            "no do-nothing line, since `queries` has no `queries_old`.",
-        );
-    }
+    let do_nothing = do_nothing(&answers, old, old_distance, &mut inputs);
+    let (k, samples, queries) = (files.answers.k, files.bootstrap, answers.queries.as_ref());
     // A ranking may hold fewer items than were asked for.
     let nearest =
         || Relevance::Nearest(k.min(new.rows().saturating_sub(usize::from(queries.is_none()))).max(1));
-    let relevance = given_relevance.unwrap_or_else(nearest);
+    let relevance = answers.relevance().unwrap_or_else(nearest);
     let input = CurveInput {
-        native: &new,
-        adapted: &adapted,
+        native: new,
+        adapted,
         order: &order,
         queries,
         relevance,
         distance,
         handicap,
         groups: answers.groups.as_deref(),
-        do_nothing: today.map(|old| DoNothing {
-            gallery: old,
-            queries: answers.queries_old.as_ref(),
-            distance: old_distance,
-        }),
+        do_nothing,
         known: None,
     };
     let options = CurveOptions { metrics: Metric::measurable(relevance, k), ..CurveOptions::default() };
     let curve = exact_curve(&input, &options, progress)?;
-    let write = |path: &PathBuf| -> Result<Points> {
-        Ok(Points { file: path.clone(), columns: write_points(path, &curve)? })
-    };
-    let points = files.points.as_ref().map(write).transpose()?;
+    let points = files.points.as_ref().map(|path| write_points(path, &curve)).transpose()?;
     let warnings = problems(&curve, relevance);
     let intervals = (samples > 0).then(|| curve.area_intervals(samples, LEVEL, SEED)).transpose()?;
     let sigma = predicted
-        .map(|predicted| SigmaQuality::compare(&predicted, &true_errors(&new, &adapted)))
+        .map(|predicted| SigmaQuality::compare(&predicted, &true_errors(new, adapted)))
         .transpose()?;
     // Warnings become findings and no failure: the numbers are right all the same, and scripts that compare
     // models want them.
@@ -307,6 +252,91 @@ pub fn curve(files: &CurveFiles, progress: &Progress) -> Result<CurveAnswer> {
         handicap,
         inputs: inputs.read,
     })
+}
+
+/// Vectors of the gallery that a curve is of, as they were read: one row an item.
+struct CurveVectors {
+    join: Join,
+    new: Matrix,
+    adapted: Matrix,
+    old: Option<Matrix>,
+    new_name: String,
+    old_name: String,
+}
+
+impl CurveVectors {
+    /// Reads the vectors and joins them. Fails where they do not go with each other, or with the adapter.
+    fn read(files: &CurveFiles, adapter: Option<&Adapter>, inputs: &mut InputReader) -> Result<Self> {
+        let new = inputs.matrix("new", &files.new)?;
+        let adapted = inputs.matrix("adapted", &files.adapted)?;
+        let old = (!files.old.is_empty()).then(|| inputs.matrix("old", &files.old)).transpose()?;
+        let [new_name, adapted_name, old_name] =
+            [&files.new, &files.adapted, &files.old].map(|at| joined_names(at));
+        if let (Some(adapter), Some(path)) = (adapter, &files.adapter) {
+            inputs.note_adapter(path, adapter)?;
+            for (space, name, vectors) in
+                [(&adapter.new, &new_name, &new), (&adapter.output_space(), &adapted_name, &adapted)]
+            {
+                expect_width(name, space.dimension, vectors.columns())?;
+                if space.normalised {
+                    expect_normalised(name, space.dimension, 0, vectors.as_slice())?;
+                }
+            }
+        }
+        let by_position = if files.join.is_by_position() { files.new.as_slice() } else { &[] };
+        expect_same_items(&[&files.adapted, &files.old, by_position])?;
+        // Adapted vectors and all that goes with the items have the rows of the old vectors.
+        let join = inputs.join(&files.join, adapted.rows(), new.rows())?;
+        let adapted = join.old_side(&adapted_name, adapted)?;
+        let new = join.new_side(new);
+        let old = old.map(|old| join.old_side(&old_name, old)).transpose()?;
+        expect_count(&new_name, new.rows(), &adapted_name, adapted.rows())?;
+        // Adapted vectors stand in the new space; narrower ones are from a file that was meant otherwise.
+        expect_width(&adapted_name, new.columns(), adapted.columns())?;
+        if let Some(old) = &old {
+            expect_count(&new_name, new.rows(), &old_name, old.rows())?;
+        }
+        Ok(Self { join, new, adapted, old, new_name, old_name })
+    }
+
+    /// Reads the order in which these items are re-embedded.
+    fn order(&self, source: &VectorSource, inputs: &mut InputReader) -> Result<Vec<usize>> {
+        let name = source.to_string();
+        let order = self.join.order(&name, inputs.order("order", source)?)?;
+        expect_count(&self.new_name, self.new.rows(), &name, order.len())?;
+        Ok(order)
+    }
+
+    /// Reads the σ² of every item; `None` where no file is named.
+    fn variance(&self, sources: &[VectorSource], inputs: &mut InputReader) -> Result<Option<Vec<f64>>> {
+        if sources.is_empty() {
+            return Ok(None);
+        }
+        let name = joined_names(sources);
+        let variance = self.join.old_values(&name, inputs.column("sigma", sources)?)?;
+        expect_count(&self.new_name, self.new.rows(), &name, variance.len())?;
+        if let Some(item) = variance.iter().position(|value| !value.is_finite()) {
+            return Err(Error::corrupt(name, format!("σ² of item {item} is not a finite number")));
+        }
+        Ok(Some(variance))
+    }
+}
+
+/// Returns today's search of old vectors, for the do-nothing line; `None` where nothing is a right answer, or
+/// where separate queries have no old vectors, which a warning says.
+fn do_nothing<'a>(
+    answers: &'a Answers,
+    old: Option<&'a Matrix>,
+    distance: Distance,
+    inputs: &mut InputReader,
+) -> Option<DoNothing<'a>> {
+    let gallery = old.filter(|_| answers.relevance().is_some())?;
+    if answers.queries.is_some() && answers.queries_old.is_none() {
+        inputs
+            .warn(FindingCode::NoDoNothingLine, "no do-nothing line, since `queries` has no `queries_old`.");
+        return None;
+    }
+    Some(DoNothing { gallery, queries: answers.queries_old.as_ref(), distance })
 }
 
 /// Fails where a grid has fewer than 2 points (no start and end), or more points than any curve.
@@ -558,8 +588,8 @@ fn point_columns(exact: &Curve) -> Vec<PointColumn<'_>> {
     columns
 }
 
-/// Writes the curve `[n + 1, columns]`, a block of fractions at a time, and returns the columns' names.
-fn write_points(path: &Path, exact: &Curve) -> Result<Vec<String>> {
+/// Writes the curve `[n + 1, columns]`, a block of fractions at a time, and names its columns.
+fn write_points(path: &Path, exact: &Curve) -> Result<Points> {
     const ROWS: usize = 4096;
     let columns = point_columns(exact);
     let mut writer = stream::create(path, Columns { width: columns.len(), ids: None, sigma2: false })?;
@@ -570,5 +600,5 @@ fn write_points(path: &Path, exact: &Curve) -> Result<Vec<String>> {
         writer.write(&block, None, None)?;
     }
     writer.commit()?;
-    Ok(columns.into_iter().map(|(name, _)| name).collect())
+    Ok(Points { file: path.to_owned(), columns: columns.into_iter().map(|(name, _)| name).collect() })
 }

@@ -16,7 +16,7 @@ use rehang_core::report::{InputRecord, Precision, Report};
 use rehang_core::{Adapter, Bridge, Error, Labels, Matrix, Progress, Result, Vectors};
 use rehang_files::adapter_file::AdapterSource;
 use rehang_files::{
-    HeadFiles, InputReader, JoinFiles, RowSelection, VectorSource, expect_same_items, joined_names,
+    HeadFiles, InputReader, Join, JoinFiles, RowSelection, VectorSource, expect_same_items, joined_names,
 };
 
 use crate::answers::{AnswerFiles, Answers};
@@ -158,50 +158,14 @@ pub fn report(files: &ReportFiles, progress: &Progress) -> Result<Reported> {
     let adapters: Vec<Arc<Adapter>> =
         files.adapters.iter().map(|source| inputs.adapter(source)).collect::<Result<_>>()?;
     let first = adapters.first().ok_or_else(|| Error::missing("`adapters`", "a report"))?;
-    let old = inputs.matrix("old", &files.old)?;
-    let new = inputs.matrix("new", &files.new)?;
-    let join = inputs.join(&files.join, old.rows(), new.rows())?;
-    let by_position = if files.join.is_by_position() { files.new.as_slice() } else { &[] };
-    expect_same_items(&[&files.old, by_position, &files.side])?;
-    let (old, new) = (join.old_side("old vectors", old)?, join.new_side(new));
-    let old_name = joined_names(&files.old);
-    // The adapters say which spaces these files are of; the study refuses an adapter of other spaces.
-    let mut unlike = Vec::new();
-    for adapter in &adapters {
-        adapter.expect_input_width(old.columns()).map_err(|error| error.context(old_name.clone()))?;
-        unlike.push(unlike_pairs(adapter, &old, &old_name, files.force)?);
-    }
-    let old = Vectors::new(first.old.clone(), old, &old_name)?;
-    let new = Vectors::new(first.new.clone(), new, &joined_names(&files.new))?;
-    let mut side = None;
-    if !files.side.is_empty() {
-        side = Some(join.old_side("side information", inputs.matrix("side", &files.side)?)?);
-    }
-    let mut answers = Answers::read(&files.answers, &mut inputs, &join, new.len(), None)?;
-    let gallery_files = files.whole(first, &old, &mut inputs)?;
-    let own_labels = gallery_files.as_ref().and_then(WholeFiles::labels_of_sample);
-    let judged = files.judged.as_ref().map(|of| &of.judged);
-    let own_judged = gallery_files
-        .as_ref()
-        .zip(judged)
-        .map(|(gallery_files, of)| gallery_files.judged_of_sample(of))
-        .transpose()?;
+    let items = ItemVectors::read(files, &adapters, &mut inputs)?;
+    let mut answers = Answers::read(&files.answers, &mut inputs, &items.join, items.new.len(), None)?;
+    let whole = files.whole(first, &items.old, &mut inputs)?;
     // Old queries have an effect without labels too: agreement has a do-nothing line.
     let queries_old = answers.queries_old.take();
-    let relevance = match (&own_labels, &gallery_files) {
-        _ if own_judged.is_some() => own_judged.as_ref().map(Relevance::Judgements),
-        (Some(labels), Some(gallery_files)) if answers.relevance().is_none() => {
-            Some(Relevance::Labels { gallery: labels, queries: gallery_files.answers.query_labels() })
-        }
-        _ => {
-            answers.warn_idle(&mut inputs, &[]);
-            answers.relevance()
-        }
-    };
-    if let Some(gallery_files) =
-        gallery_files.as_ref().filter(|_| relevance.is_some() && own_judged.is_none())
-    {
-        gallery_files.expect_relevance(files)?;
+    let relevance = relevance(&answers, whole.as_ref(), &mut inputs);
+    if let Some(whole) = whole.as_ref().filter(|whole| relevance.is_some() && whole.sample_judged.is_none()) {
+        whole.expect_relevance(files)?;
     }
     let head = inputs.head(&files.head)?;
     let outputs: Vec<_> = files.output.iter().map(|path| ("output", Some(path))).collect();
@@ -211,9 +175,9 @@ pub fn report(files: &ReportFiles, progress: &Progress) -> Result<Reported> {
     }
     inputs.note_all();
     let ground = StudyInput {
-        old: &old,
-        new: &new,
-        side: side.as_ref(),
+        old: &items.old,
+        new: &items.new,
+        side: items.side.as_ref(),
         queries: answers
             .queries
             .as_ref()
@@ -221,18 +185,10 @@ pub fn report(files: &ReportFiles, progress: &Progress) -> Result<Reported> {
         relevance,
         labels_are_names: head.is_some()
             && (answers.labels_are_names
-                || gallery_files
-                    .as_ref()
-                    .is_some_and(|gallery_files| gallery_files.answers.labels_are_names)),
+                || whole.as_ref().is_some_and(|whole| whole.answers.labels_are_names)),
         groups: answers.groups.as_deref(),
         head: head.as_ref(),
-        gallery: gallery_files.as_ref().map(|gallery_files| StudyGallery {
-            old: &gallery_files.old,
-            items: files.gallery_items.unwrap_or(gallery_files.old.len()),
-            rows: &gallery_files.rows,
-            relevance: judged.map(Relevance::Judgements).or_else(|| gallery_files.answers.relevance()),
-            bridge: files.bridge.as_ref(),
-        }),
+        gallery: whole.as_ref().map(|whole| whole.study_gallery(files)),
     };
     let methods: Vec<&str> = adapters.iter().map(|adapter| adapter.training.method.as_str()).collect();
     let contenders: Vec<StudyAdapter<'_>> = names(&methods, &files.adapters)
@@ -240,16 +196,7 @@ pub fn report(files: &ReportFiles, progress: &Progress) -> Result<Reported> {
         .zip(&adapters)
         .map(|(name, adapter)| StudyAdapter { name, adapter })
         .collect();
-    let options = StudyOptions {
-        policies: files.orders.clone(),
-        random_orders: files.random_orders,
-        bootstrap: files.bootstrap,
-        k: files.answers.k,
-        seed: files.seed,
-        widths: files.widths.clone(),
-        precisions: files.precisions.clone(),
-    };
-    let mut report = study(&ground, &contenders, &options, progress)?;
+    let mut report = study(&ground, &contenders, &files.study_options(), progress)?;
     report.title.clone_from(&files.title);
     report.created_by.version = env!("CARGO_PKG_VERSION").into();
     report.created_by.command.clone_from(&files.command);
@@ -259,41 +206,89 @@ pub fn report(files: &ReportFiles, progress: &Progress) -> Result<Reported> {
             own_name.clone_into(name);
         }
     }
-    for (adapter, source) in adapters.iter().zip(&files.adapters) {
-        inputs.note_adapter(source, adapter)?;
-        for (role, fingerprint) in &adapter.training.inputs {
-            let role = InputRecord::role_of_pairs(source, role);
-            inputs.note(&role, "(kept in the adapter)", adapter.training.pairs, None, fingerprint.clone());
-        }
-    }
-    if let Some((overlapping, is_exact)) = overlap_with_pairs(files, &adapters, old.matrix(), &mut inputs)? {
-        if let Some(set) = report.measured_on.first_mut() {
-            set.overlapping_items = Some(overlapping);
-            set.overlap_is_estimated = !is_exact;
-        }
-        if overlapping > 0 {
-            let warning = overlap_warning(overlapping, old.len(), is_exact, lookalikes(old.matrix()));
-            report.warnings.insert(0, warning);
-        }
-    }
-    for contender in &contenders {
-        for finding in adapter_findings(contender.adapter, old.matrix(), new.matrix(), side.as_ref())? {
-            report.warnings.insert(0, direction_warning(&contender.name, &finding));
-        }
-    }
-    for (contender, difference) in contenders.iter().zip(unlike) {
-        let Some(difference) = difference else { continue };
-        let observation = format!("{}: {difference}.", contender.name);
-        let warning = Finding::new(Severity::Problem, FindingCode::Drift, observation)
-            .may_mean(
-                "The gallery is of another model than the pairs, or of quite other items: errors are larger, and σ² may not \
-                 show it.",
-            )
-            .remedy("Check which model made the file; fit on pairs that are drawn from this gallery.");
-        report.warnings.insert(0, warning);
-    }
+    note_adapters(files, &adapters, &mut inputs)?;
+    add_overlap(&mut report, files, &adapters, items.old.matrix(), &mut inputs)?;
+    items.add_warnings(&mut report, &contenders)?;
     report.inputs = inputs.read;
     Ok(Reported { report, findings: inputs.findings })
+}
+
+/// Vectors of the items that are measured, by both models, as they were read.
+struct ItemVectors {
+    join: Join,
+    old: Vectors,
+    new: Vectors,
+    side: Option<Matrix>,
+    /// Difference of the old vectors from the pairs of each adapter, in words; `None` where there is none.
+    unlike: Vec<Option<String>>,
+}
+
+impl ItemVectors {
+    /// Reads old vectors, new vectors and side information, and joins them.
+    fn read(files: &ReportFiles, adapters: &[Arc<Adapter>], inputs: &mut InputReader) -> Result<Self> {
+        let old = inputs.matrix("old", &files.old)?;
+        let new = inputs.matrix("new", &files.new)?;
+        let join = inputs.join(&files.join, old.rows(), new.rows())?;
+        let by_position = if files.join.is_by_position() { files.new.as_slice() } else { &[] };
+        expect_same_items(&[&files.old, by_position, &files.side])?;
+        let (old, new) = (join.old_side("old vectors", old)?, join.new_side(new));
+        let old_name = joined_names(&files.old);
+        // The adapters say which spaces these files are of; the study refuses an adapter of other spaces.
+        let mut unlike = Vec::new();
+        for adapter in adapters {
+            adapter.expect_input_width(old.columns()).map_err(|error| error.context(old_name.clone()))?;
+            unlike.push(unlike_pairs(adapter, &old, &old_name, files.force)?);
+        }
+        let old = Vectors::new(adapters[0].old.clone(), old, &old_name)?;
+        let new = Vectors::new(adapters[0].new.clone(), new, &joined_names(&files.new))?;
+        let mut side = None;
+        if !files.side.is_empty() {
+            side = Some(join.old_side("side information", inputs.matrix("side", &files.side)?)?);
+        }
+        Ok(Self { join, old, new, side, unlike })
+    }
+
+    /// Adds the warnings about adapters that do not go with these vectors.
+    fn add_warnings(&self, report: &mut Report, contenders: &[StudyAdapter<'_>]) -> Result<()> {
+        let (old, new, side) = (self.old.matrix(), self.new.matrix(), self.side.as_ref());
+        for contender in contenders {
+            for finding in adapter_findings(contender.adapter, old, new, side)? {
+                report.warnings.insert(0, direction_warning(&contender.name, &finding));
+            }
+        }
+        for (contender, difference) in contenders.iter().zip(&self.unlike) {
+            let Some(difference) = difference else { continue };
+            let observation = format!("{}: {difference}.", contender.name);
+            let warning = Finding::new(Severity::Problem, FindingCode::Drift, observation)
+                .may_mean(
+                    "The gallery is of another model than the pairs, or of quite other items: errors are larger, and σ² may not \
+                     show it.",
+                )
+                .remedy("Check which model made the file; fit on pairs that are drawn from this gallery.");
+            report.warnings.insert(0, warning);
+        }
+        Ok(())
+    }
+}
+
+/// Returns what makes an item a right answer: the whole gallery's judgements that the caller holds, then the
+/// sample's own answers, then the whole gallery's labels. `None` where nothing does.
+fn relevance<'a>(
+    answers: &'a Answers,
+    whole: Option<&'a WholeFiles>,
+    inputs: &mut InputReader,
+) -> Option<Relevance<'a>> {
+    if let Some(judged) = whole.and_then(|whole| whole.sample_judged.as_ref()) {
+        return Some(Relevance::Judgements(judged));
+    }
+    if let Some(whole) = whole
+        && let Some(labels) = &whole.sample_labels
+        && answers.relevance().is_none()
+    {
+        return Some(Relevance::Labels { gallery: labels, queries: whole.answers.query_labels() });
+    }
+    answers.warn_idle(inputs, &[]);
+    answers.relevance()
 }
 
 /// Files of a whole gallery, as they were read, with the sample's place in it.
@@ -302,24 +297,23 @@ struct WholeFiles {
     /// Row in the gallery of every item of the sample.
     rows: Vec<usize>,
     answers: Answers,
+    /// Class labels of the sample, where the gallery has labels.
+    sample_labels: Option<Labels>,
+    /// The caller's judgements of items of the sample.
+    sample_judged: Option<Qrels>,
 }
 
 impl WholeFiles {
-    /// Returns class labels of the sample, where the gallery has labels.
-    fn labels_of_sample(&self) -> Option<Labels> {
-        let labels = self.answers.labels()?;
-        Some(self.rows.iter().map(|&row| labels[row]).collect())
-    }
-
-    /// Returns the gallery's judgements of items of the sample.
-    fn judged_of_sample(&self, judged: &Qrels) -> Result<Qrels> {
-        let places: HashMap<usize, usize> =
-            self.rows.iter().enumerate().map(|(place, &row)| (row, place)).collect();
-        let of_query = |query: usize| {
-            let judgements = judged.query(query).iter();
-            judgements.filter_map(|(row, gain)| Some((*places.get(row)?, *gain))).collect()
-        };
-        Qrels::new((0..judged.len()).map(of_query).collect())
+    /// Returns the gallery that the items of the study are a sample of.
+    fn study_gallery<'a>(&'a self, files: &'a ReportFiles) -> StudyGallery<'a> {
+        let judged = files.judged.as_ref().map(|of| Relevance::Judgements(&of.judged));
+        StudyGallery {
+            old: &self.old,
+            items: files.gallery_items.unwrap_or(self.old.len()),
+            rows: &self.rows,
+            relevance: judged.or_else(|| self.answers.relevance()),
+            bridge: files.bridge.as_ref(),
+        }
     }
 
     /// Fails where the sample has right answers and the gallery has none.
@@ -335,7 +329,30 @@ impl WholeFiles {
     }
 }
 
+/// Picks a gallery's judgements of the items of a sample, which stand in `rows` of it.
+fn judged_in_sample(judged: &Qrels, rows: &[usize]) -> Result<Qrels> {
+    let places: HashMap<usize, usize> = rows.iter().enumerate().map(|(place, &row)| (row, place)).collect();
+    let of_query = |query: usize| {
+        let judgements = judged.query(query).iter();
+        judgements.filter_map(|(row, gain)| Some((*places.get(row)?, *gain))).collect()
+    };
+    Qrels::new((0..judged.len()).map(of_query).collect())
+}
+
 impl ReportFiles {
+    /// Returns the settings of the study behind the report.
+    fn study_options(&self) -> StudyOptions {
+        StudyOptions {
+            policies: self.orders.clone(),
+            random_orders: self.random_orders,
+            bootstrap: self.bootstrap,
+            k: self.answers.k,
+            seed: self.seed,
+            widths: self.widths.clone(),
+            precisions: self.precisions.clone(),
+        }
+    }
+
     /// Reads the whole gallery, where one is given, and finds the sample `old` in it.
     fn whole(
         &self,
@@ -380,8 +397,46 @@ impl ReportFiles {
                 inputs.read.push(record);
             }
         }
-        Ok(Some(WholeFiles { old: Vectors::new(adapter.old.clone(), gallery, &path)?, rows, answers }))
+        let old = Vectors::new(adapter.old.clone(), gallery, &path)?;
+        let in_sample = |labels: &Labels| -> Labels { rows.iter().map(|&row| labels[row]).collect() };
+        let sample_labels = answers.labels().map(in_sample);
+        let sample_judged = self.judged.as_ref().map(|of| judged_in_sample(&of.judged, &rows)).transpose()?;
+        Ok(Some(WholeFiles { old, rows, answers, sample_labels, sample_judged }))
     }
+}
+
+/// Adds the adapters to the record of what was read, and the pairs that each remembers.
+fn note_adapters(files: &ReportFiles, adapters: &[Arc<Adapter>], inputs: &mut InputReader) -> Result<()> {
+    for (adapter, source) in adapters.iter().zip(&files.adapters) {
+        inputs.note_adapter(source, adapter)?;
+        for (role, fingerprint) in &adapter.training.inputs {
+            let role = InputRecord::role_of_pairs(source, role);
+            inputs.note(&role, "(kept in the adapter)", adapter.training.pairs, None, fingerprint.clone());
+        }
+    }
+    Ok(())
+}
+
+/// Says in a report how many items of the gallery are among the pairs, where that can be told.
+fn add_overlap(
+    report: &mut Report,
+    files: &ReportFiles,
+    adapters: &[Arc<Adapter>],
+    old: &Matrix,
+    inputs: &mut InputReader,
+) -> Result<()> {
+    let Some((overlapping, is_exact)) = overlap_with_pairs(files, adapters, old, inputs)? else {
+        return Ok(());
+    };
+    if let Some(set) = report.measured_on.first_mut() {
+        set.overlapping_items = Some(overlapping);
+        set.overlap_is_estimated = !is_exact;
+    }
+    if overlapping > 0 {
+        let warning = overlap_warning(overlapping, old.rows(), is_exact, lookalikes(old));
+        report.warnings.insert(0, warning);
+    }
+    Ok(())
 }
 
 /// Counts items of the gallery that are among the pairs, and says whether that number is exact; `None` where

@@ -155,66 +155,18 @@ pub fn study(
     options: &StudyOptions,
     progress: &Progress,
 ) -> Result<Report> {
-    let Some(first) = contenders.first() else {
+    if contenders.is_empty() {
         return Err(ErrorKind::Empty { what: "the list of adapters".into() }.into());
-    };
-    expect_widths(&options.widths, ground.new.matrix().columns())?;
-    let items = ground.new.len();
-    let spaces = Spaces { old: ground.old.space().clone(), new: ground.new.space().clone() };
-    let mut report = Report::new("", CreatedBy::default(), spaces);
-    // The forecast of a whole gallery gives both levels, today's and the native one; its sample may hold no
-    // right answer at all.
-    let is_forecast = ground.gallery.is_some()
-        && ground.groups.is_none()
-        && options.policies.iter().any(|policy| !policy.is_evaluation_only());
-    let today = if is_forecast { None } else { today(ground, options, progress)? };
-    let evaluate_native = |relevance| {
-        let (queries, distance) = (ground.queries.map(|queries| queries.new), ground.new.space().distance);
-        evaluate(ground.new.matrix(), queries, relevance, distance, &depths(ground, options), progress)
-    };
-    let native = ground.relevance.filter(|_| !is_forecast).map(evaluate_native).transpose()?;
-    report.metrics =
-        Metric::for_report(metrics(ground, options)).into_iter().map(ShownMetric::from).collect();
-    report.do_nothing = today.as_ref().map(scores).unwrap_or_default();
-    report.new_model = native.as_ref().map(scores).unwrap_or_default();
-    if ground.relevance.is_none() {
-        // The fully native gallery agrees with itself.
-        report.new_model.insert(Metric::agreement_at(options.k).id(), 100.0);
     }
-    let fitted_on =
-        |of: &StudyAdapter<'_>| FittedOn { method: of.name.clone(), pairs: of.adapter.training.pairs };
-    report.measured_on = vec![MeasuredSet {
-        name: "evaluation".into(),
-        pairs: first.adapter.training.pairs,
-        fitted: contenders.iter().map(fitted_on).collect(),
-        items,
-        queries: ground.queries.map_or(items, |queries| queries.new.rows()),
-        leave_one_out: ground.queries.is_none(),
-        classes: classes(ground),
-        left_out_queries: native
-            .as_ref()
-            .map_or(0, |evaluation| evaluation.queries.given - evaluation.queries.counted),
-        ..MeasuredSet::default()
-    }];
-
-    let mut group_curves = Vec::new();
-    let mut group_names = Vec::new();
+    expect_widths(&options.widths, ground.new.matrix().columns())?;
+    let levels = Levels::measure(ground, options, progress)?;
+    let mut report = report_of_levels(ground, contenders, &levels, options);
     for contender in contenders {
-        let adapted = adapter::apply(contender.adapter, ground.old, ground.side, progress)
-            .map_err(|error| error.context(format!("applying {}", contender.name)))?;
-        // An adapter of the published recipe leaves the sphere of a normalised space; it is measured all the
-        // same.
-        ground
-            .new
-            .space()
-            .expect_same(&contender.adapter.new)
-            .map_err(|error| error.context(format!("measuring {} on this gallery", contender.name)))?;
-        let errors = true_errors(ground.new.matrix(), adapted.vectors.matrix());
-        let variance: Vec<f64> = adapted.variance.iter().map(|&value| f64::from(value)).collect();
+        let applied = Applied::new(ground, contender, progress)?;
         if report.calibrations.is_empty() {
-            report.sizes = sizes(ground, adapted.vectors.matrix(), options, progress)?;
+            report.sizes = sizes(ground, applied.adapted.vectors.matrix(), options, progress)?;
         }
-        report.calibrations.push(study_calibration(ground, contender, &adapted, &variance, &errors)?);
+        report.calibrations.push(applied.calibration(ground)?);
         let whole_gallery = ground
             .gallery
             .map(|gallery| Whole::new(gallery, contender, ground.side, progress))
@@ -223,8 +175,7 @@ pub fn study(
             report.floors = whole_gallery.floors(ground, progress)?;
         }
         for &policy in &options.policies {
-            let own_head = contender.adapter.uncertainty.head();
-            let head = policy.head(own_head, ground.head);
+            let head = policy.head(contender.adapter.uncertainty.head(), ground.head);
             let groups = ground.groups.filter(|_| ground.relevance.is_some());
             if let Some(whole_gallery) = whole_gallery.as_ref().filter(|_| !policy.is_evaluation_only()) {
                 whole_gallery.add(&mut report, ground, (policy, head), options, progress)?;
@@ -232,18 +183,17 @@ pub fn study(
             if whole_gallery.is_some() && groups.is_none() {
                 continue;
             }
-            let orders = orders(head, policy, &adapted, &variance, Some(&errors), options, progress)?;
-            let handicap = contender.adapter.handicap;
-            let curve = |permutation: &Vec<usize>| {
-                one_curve(ground, &adapted, handicap, permutation, options, progress)
-            };
-            let curves = orders.iter().map(curve).collect::<Result<Vec<_>>>()?;
+            let Applied { adapted, variance, errors, .. } = &applied;
+            let orders = orders(head, policy, adapted, variance, Some(errors), options, progress)?;
+            let curves = applied.curves(ground, &orders, options, progress)?;
             if whole_gallery.is_none() {
                 report.curves.push(series(contender, policy, &curves, &report.do_nothing, options)?);
             }
             if let Some(groups) = groups {
-                group_names = curves[0].groups.iter().map(|group| group.group).collect();
-                group_curves.push(group_curve(contender, policy, &curves, groups, &orders, ground)?);
+                let shown = group_curve(contender, policy, &curves, groups, &orders, ground)?;
+                let group_study =
+                    report.groups.get_or_insert_with(|| levels.by_group(groups, &curves[0], ground));
+                group_study.curves.push(shown);
             }
         }
     }
@@ -252,16 +202,8 @@ pub fn study(
     let followed = options.policies.iter().position(|policy| !policy.is_evaluation_only());
     // The report of a whole gallery has no curves of orders that are for evaluation only.
     report.headline = followed.filter(|_| ground.gallery.is_none()).unwrap_or(0);
-    report.groups = ground
-        .groups
-        .filter(|_| !group_curves.is_empty())
-        .map(|groups| group_study(groups, &group_names, group_curves, today.as_ref(), native.as_ref()));
     if let Some(groups) = report.groups.as_mut() {
         groups.headline = followed.unwrap_or(0);
-        if ground.queries.is_some() {
-            // Groups are of queries; which group an item of the gallery belongs to is not known.
-            groups.gallery_share.clear();
-        }
     }
     report.warnings = warnings(&report, ground, contenders, options);
     Ok(report)
@@ -310,6 +252,107 @@ pub(crate) fn depths(ground: &StudyInput<'_>, options: &StudyOptions) -> CurveOp
     }
 }
 
+/// Begins a report with what depends on no adapter and no order: the metrics, both levels, and the items that
+/// are measured.
+fn report_of_levels(
+    ground: &StudyInput<'_>,
+    contenders: &[StudyAdapter<'_>],
+    levels: &Levels,
+    options: &StudyOptions,
+) -> Report {
+    let spaces = Spaces { old: ground.old.space().clone(), new: ground.new.space().clone() };
+    let mut report = Report::new("", CreatedBy::default(), spaces);
+    report.metrics =
+        Metric::for_report(metrics(ground, options)).into_iter().map(ShownMetric::from).collect();
+    report.do_nothing = levels.today.as_ref().map(scores).unwrap_or_default();
+    report.new_model = levels.native.as_ref().map(scores).unwrap_or_default();
+    if ground.relevance.is_none() {
+        // The fully native gallery agrees with itself.
+        report.new_model.insert(Metric::agreement_at(options.k).id(), 100.0);
+    }
+    let fitted_on =
+        |of: &StudyAdapter<'_>| FittedOn { method: of.name.clone(), pairs: of.adapter.training.pairs };
+    let items = ground.new.len();
+    report.measured_on = vec![MeasuredSet {
+        name: "evaluation".into(),
+        pairs: contenders[0].adapter.training.pairs,
+        fitted: contenders.iter().map(fitted_on).collect(),
+        items,
+        queries: ground.queries.map_or(items, |queries| queries.new.rows()),
+        leave_one_out: ground.queries.is_none(),
+        classes: classes(ground),
+        left_out_queries: levels
+            .native
+            .as_ref()
+            .map_or(0, |evaluation| evaluation.queries.given - evaluation.queries.counted),
+        ..MeasuredSet::default()
+    }];
+    report
+}
+
+/// Levels that curves are held against: the search as it is today, and that of the fully native gallery.
+struct Levels {
+    /// Evaluation of old queries on old vectors; `None` where it is not measured.
+    today: Option<Evaluation>,
+    /// Evaluation of new queries on new vectors; `None` where it is not measured.
+    native: Option<Evaluation>,
+}
+
+impl Levels {
+    /// Evaluates both levels. The forecast of a whole gallery gives both itself; its sample may hold no right
+    /// answer at all.
+    fn measure(ground: &StudyInput<'_>, options: &StudyOptions, progress: &Progress) -> Result<Self> {
+        let is_forecast = ground.gallery.is_some()
+            && ground.groups.is_none()
+            && options.policies.iter().any(|policy| !policy.is_evaluation_only());
+        if is_forecast {
+            return Ok(Self { today: None, native: None });
+        }
+        let today = today(ground, options, progress)?;
+        let queries = ground.queries.map(|queries| queries.new);
+        let evaluate_native = |relevance| {
+            let (distance, depths) = (ground.new.space().distance, depths(ground, options));
+            evaluate(ground.new.matrix(), queries, relevance, distance, &depths, progress)
+        };
+        Ok(Self { today, native: ground.relevance.map(evaluate_native).transpose()? })
+    }
+
+    /// Splits both levels by group: those of the counted queries, which are the same along every `curve`.
+    fn by_group(&self, groups: &[i64], curve: &Curve, ground: &StudyInput<'_>) -> GroupStudy {
+        let names: Vec<i64> = curve.groups.iter().map(|group| group.group).collect();
+        let grouped = groups.iter().filter(|&&group| group >= 0).count();
+        let top1 = |evaluation: Option<&Evaluation>| -> Vec<f64> {
+            let Some(evaluation) = evaluation else { return Vec::new() };
+            let ranks = &evaluation.per_query;
+            let of_group = |&name: &i64| {
+                let all = ranks.queries.iter().zip(&ranks.first_rank);
+                let group_ranks: Vec<_> = all.filter(|&(&query, _)| groups[query] == name).collect();
+                100.0 * group_ranks.iter().filter(|&&(_, &rank)| rank == 1).count() as f64
+                    / group_ranks.len() as f64
+            };
+            names.iter().map(of_group).collect()
+        };
+        let share = |&name: &i64| {
+            100.0 * groups.iter().filter(|&&group| group == name).count() as f64 / grouped as f64
+        };
+        GroupStudy {
+            metric: TOP1.id(),
+            // Groups are of queries; which group an item of the gallery belongs to is known only where the
+            // queries are its items.
+            gallery_share: if ground.queries.is_none() {
+                names.iter().map(share).collect()
+            } else {
+                Vec::new()
+            },
+            do_nothing: top1(self.today.as_ref()),
+            new_model: top1(self.native.as_ref()),
+            names: names.iter().map(ToString::to_string).collect(),
+            curves: Vec::new(),
+            headline: 0,
+        }
+    }
+}
+
 /// Evaluates the search as it is today; `None` without old vectors of separate queries, since its quality is
 /// unknown then.
 fn today(ground: &StudyInput<'_>, options: &StudyOptions, progress: &Progress) -> Result<Option<Evaluation>> {
@@ -325,28 +368,79 @@ fn today(ground: &StudyInput<'_>, options: &StudyOptions, progress: &Progress) -
     evaluate_today(today, ground.new.matrix(), queries, relevance, distance, &depths, progress).map(Some)
 }
 
-fn one_curve(
-    ground: &StudyInput<'_>,
-    adapted: &Adapted,
-    handicap: f64,
-    permutation: &[usize],
-    options: &StudyOptions,
-    progress: &Progress,
-) -> Result<Curve> {
-    let input = CurveInput {
-        native: ground.new.matrix(),
-        adapted: adapted.vectors.matrix(),
-        order: permutation,
-        queries: ground.queries.map(|queries| queries.new),
-        relevance: relevance(ground, options),
-        distance: ground.new.space().distance,
-        handicap,
-        groups: ground.groups,
-        // Doing nothing is the same for every curve, and the flips against it are not in the report.
-        do_nothing: None,
-        known: None,
-    };
-    curve(&input, &depths(ground, options), progress)
+/// Adapter of a study, applied to the gallery.
+struct Applied<'a> {
+    contender: &'a StudyAdapter<'a>,
+    adapted: Adapted,
+    /// σ² of every item.
+    variance: Vec<f64>,
+    /// True squared error of every item.
+    errors: Vec<f64>,
+}
+
+impl<'a> Applied<'a> {
+    /// Applies an adapter to the old vectors, and compares what it makes with the new ones.
+    fn new(ground: &StudyInput<'_>, contender: &'a StudyAdapter<'a>, progress: &Progress) -> Result<Self> {
+        let adapted = adapter::apply(contender.adapter, ground.old, ground.side, progress)
+            .map_err(|error| error.context(format!("applying {}", contender.name)))?;
+        // An adapter of the published recipe leaves the sphere of a normalised space; it is measured all the
+        // same.
+        ground
+            .new
+            .space()
+            .expect_same(&contender.adapter.new)
+            .map_err(|error| error.context(format!("measuring {} on this gallery", contender.name)))?;
+        let errors = true_errors(ground.new.matrix(), adapted.vectors.matrix());
+        let variance = adapted.variance.iter().map(|&value| f64::from(value)).collect();
+        Ok(Self { contender, adapted, variance, errors })
+    }
+
+    /// Computes the exact curve along every one of `orders`.
+    fn curves(
+        &self,
+        ground: &StudyInput<'_>,
+        orders: &[Vec<usize>],
+        options: &StudyOptions,
+        progress: &Progress,
+    ) -> Result<Vec<Curve>> {
+        let depths = depths(ground, options);
+        let one_curve = |permutation: &Vec<usize>| {
+            let input = CurveInput {
+                native: ground.new.matrix(),
+                adapted: self.adapted.vectors.matrix(),
+                order: permutation,
+                queries: ground.queries.map(|queries| queries.new),
+                relevance: relevance(ground, options),
+                distance: ground.new.space().distance,
+                handicap: self.contender.adapter.handicap,
+                groups: ground.groups,
+                // Doing nothing is the same for every curve, and the flips against it are not in the report.
+                do_nothing: None,
+                known: None,
+            };
+            curve(&input, &depths, progress)
+        };
+        orders.iter().map(one_curve).collect()
+    }
+
+    /// Compares σ² with the true errors, and ranks the items by it.
+    fn calibration(&self, ground: &StudyInput<'_>) -> Result<AdapterCalibration> {
+        let (variance, errors) = (&self.variance[..], &self.errors[..]);
+        let table = calibration(variance, errors, BINS)?;
+        let losses = discriminative_losses(ground, self.adapted.vectors.matrix());
+        let rank = |errors: &[f64]| kendall_tau_b(variance, errors);
+        let sum: Option<Vec<f64>> =
+            losses.as_ref().map(|losses| losses.iter().zip(errors).map(|(a, b)| a + b).collect());
+        Ok(AdapterCalibration {
+            method: self.contender.name.clone(),
+            table,
+            kendall_tau: KendallTau {
+                l2: rank(errors)?,
+                discriminative: losses.as_deref().map(rank).transpose()?.flatten(),
+                sum: sum.as_deref().map(rank).transpose()?.flatten(),
+            },
+        })
+    }
 }
 
 /// Makes the permutations of one policy: several for the random one.
@@ -524,29 +618,6 @@ pub(crate) fn interpolate(
         .collect()
 }
 
-fn study_calibration(
-    ground: &StudyInput<'_>,
-    contender: &StudyAdapter<'_>,
-    adapted: &Adapted,
-    variance: &[f64],
-    errors: &[f64],
-) -> Result<AdapterCalibration> {
-    let table = calibration(variance, errors, BINS)?;
-    let losses = discriminative_losses(ground, adapted.vectors.matrix());
-    let rank = |errors: &[f64]| kendall_tau_b(variance, errors);
-    let sum: Option<Vec<f64>> =
-        losses.as_ref().map(|losses| losses.iter().zip(errors).map(|(a, b)| a + b).collect());
-    Ok(AdapterCalibration {
-        method: contender.name.clone(),
-        table,
-        kendall_tau: KendallTau {
-            l2: rank(errors)?,
-            discriminative: losses.as_deref().map(rank).transpose()?.flatten(),
-            sum: sum.as_deref().map(rank).transpose()?.flatten(),
-        },
-    })
-}
-
 /// Returns the loss of every adapted item by which the new head was trained, label smoothing aside. It is
 /// cross-entropy; for heads of cosines, of scaled cosines with the margin on the true class. `None` unless
 /// every item's label is the number of one of the head's classes.
@@ -655,38 +726,6 @@ fn group_curve(
     })
 }
 
-fn group_study(
-    groups: &[i64],
-    names: &[i64],
-    curves: Vec<GroupCurves>,
-    today: Option<&Evaluation>,
-    native: Option<&Evaluation>,
-) -> GroupStudy {
-    let grouped = groups.iter().filter(|&&group| group >= 0).count();
-    let top1 = |evaluation: Option<&Evaluation>| -> Vec<f64> {
-        let Some(evaluation) = evaluation else { return Vec::new() };
-        let ranks = &evaluation.per_query;
-        let of_group = |&name: &i64| {
-            let all = ranks.queries.iter().zip(&ranks.first_rank);
-            let group_ranks: Vec<_> = all.filter(|&(&query, _)| groups[query] == name).collect();
-            100.0 * group_ranks.iter().filter(|&&(_, &rank)| rank == 1).count() as f64
-                / group_ranks.len() as f64
-        };
-        names.iter().map(of_group).collect()
-    };
-    let share =
-        |&name: &i64| 100.0 * groups.iter().filter(|&&group| group == name).count() as f64 / grouped as f64;
-    GroupStudy {
-        metric: TOP1.id(),
-        gallery_share: names.iter().map(share).collect(),
-        do_nothing: top1(today),
-        new_model: top1(native),
-        names: names.iter().map(ToString::to_string).collect(),
-        curves,
-        headline: 0,
-    }
-}
-
 /// Names the primary metrics, beside the verdict's own, in which the headline curve starts below doing
 /// nothing, in words. In a forecast the whole range of the start has to lie below.
 fn worse_at_the_switch(report: &Report, verdict_of: &str) -> Vec<String> {
@@ -715,86 +754,105 @@ fn warnings(
     contenders: &[StudyAdapter<'_>],
     options: &StudyOptions,
 ) -> Vec<Finding> {
-    let mut warnings = Vec::new();
-    let mut warn = |code: FindingCode, severity, observation: String, may_mean: &str, remedy: &str| {
-        warnings.push(Finding::new(severity, code, observation).may_mean(may_mean).remedy(remedy));
-    };
-    let has_bands_over_queries = report
+    let mut warnings = query_warnings(report);
+    warnings.extend(one_seed_note(report, contenders));
+    warnings.extend(class_names_note(ground));
+    warnings.extend(dip_warning(report));
+    let Some(metric) = report.headline_metric() else { return warnings };
+    warnings.extend(verdict_warning(report, metric));
+    warnings.extend(wide_forecast_warning(report, metric));
+    warnings.extend(other_metrics_warning(report, metric));
+    warnings.extend(report.calibrations.iter().flat_map(|of| calibration_warnings(of, options)));
+    warnings
+}
+
+/// Whether some band shows the spread over queries, and not the one over orders.
+fn has_bands_over_queries(report: &Report) -> bool {
+    report
         .curves
         .iter()
         .flat_map(|series| series.metrics.values())
-        .any(|curve| matches!(curve.area.spread, Some(Spread::Interval { .. })));
-    if let Some(set) = report.measured_on.first() {
-        let counted = set.queries - set.left_out_queries;
-        if counted < QUERIES_MIN {
-            warn(
-                FindingCode::FewQueries,
-                Severity::Warning,
-                format!("Only {counted} queries were counted."),
-                "Differences of a few percent between curves can be chance.",
-                if has_bands_over_queries {
+        .any(|curve| matches!(curve.area.spread, Some(Spread::Interval { .. })))
+}
+
+/// Warns of queries that are too few, or for the most part without a right answer.
+fn query_warnings(report: &Report) -> Vec<Finding> {
+    let mut warnings = Vec::new();
+    let Some(set) = report.measured_on.first() else { return warnings };
+    let counted = set.queries - set.left_out_queries;
+    if counted < QUERIES_MIN {
+        let warning =
+            Finding::warning(FindingCode::FewQueries, format!("Only {counted} queries were counted."))
+                .may_mean("Differences of a few percent between curves can be chance.")
+                .remedy(if has_bands_over_queries(report) {
                     "Measure on more queries, and look at the bands."
                 } else {
                     "Measure on more queries."
-                },
-            );
-        }
-        if set.left_out_queries * 2 > set.queries {
-            let (left_out, all) = (set.left_out_queries, set.queries);
-            warn(
-                FindingCode::LeftOutQueries,
-                Severity::Warning,
-                format!("{left_out} of {all} queries have no right answer in the gallery."),
-                "The numbers speak about the smaller part of the queries.",
-                "Check labels and ids; a wrong join looks like this.",
-            );
-        }
+                });
+        warnings.push(warning);
     }
+    if set.left_out_queries * 2 > set.queries {
+        let (left_out, all) = (set.left_out_queries, set.queries);
+        let observation = format!("{left_out} of {all} queries have no right answer in the gallery.");
+        let warning = Finding::warning(FindingCode::LeftOutQueries, observation)
+            .may_mean("The numbers speak about the smaller part of the queries.")
+            .remedy("Check labels and ids; a wrong join looks like this.");
+        warnings.push(warning);
+    }
+    warnings
+}
+
+/// Notes that no method was fitted with more than one seed, where that is so.
+fn one_seed_note(report: &Report, contenders: &[StudyAdapter<'_>]) -> Option<Finding> {
     let mut seeds: BTreeMap<&str, BTreeSet<u64>> = BTreeMap::new();
     for contender in contenders {
         let training = &contender.adapter.training;
         seeds.entry(&training.method).or_default().insert(training.seed);
     }
     // Another method's other seed says nothing about the spread of either method.
-    if seeds.values().all(|of_method| of_method.len() == 1) {
-        let seed = contenders[0].adapter.training.seed;
-        warn(
-            FindingCode::OneSeed,
-            Severity::Note,
-            if contenders.len() == 1 {
-                format!("The adapter was fitted with seed {seed} only.")
-            } else if seeds.values().all(|of_method| of_method.contains(&seed)) {
-                format!("Every adapter was fitted with seed {seed} only.")
-            } else {
-                let named = |(method, seeds): (_, &BTreeSet<u64>)| {
-                    seeds.iter().map(|seed| format!("{method} with seed {seed}")).collect::<Vec<_>>()
-                };
-                let named_fits: Vec<String> = seeds.iter().flat_map(named).collect();
-                format!("No method was fitted with more than one seed: {}.", named_fits.join(", "))
-            },
-            if has_bands_over_queries {
-                "The bands show the spread over queries, not the spread over fits."
-            } else {
-                "How far the curves of another fit would differ is not known."
-            },
-            "Fit with other seeds and compare the areas.",
-        );
+    if seeds.values().any(|of_method| of_method.len() > 1) {
+        return None;
     }
-    if ground.labels_are_names && ground.head.is_some() {
-        warn(
-            FindingCode::NamesForClasses,
-            Severity::Note,
-            "The labels are names, and a head numbers its classes.".into(),
-            "No class of the head has a name, so Kendall's τ with the discriminative loss, and with the sum, is left out.",
-            "Give labels as whole numbers, in the head's numbering of the classes.",
-        );
-    }
-    let falls: Vec<String> = report
-        .headline_curve()
-        .into_iter()
-        .flat_map(|series| {
-            report.metrics.iter().filter_map(move |metric| Some((metric, series.metrics.get(&metric.id)?)))
+    let seed = contenders[0].adapter.training.seed;
+    let observation = if contenders.len() == 1 {
+        format!("The adapter was fitted with seed {seed} only.")
+    } else if seeds.values().all(|of_method| of_method.contains(&seed)) {
+        format!("Every adapter was fitted with seed {seed} only.")
+    } else {
+        let named = |(method, seeds): (_, &BTreeSet<u64>)| {
+            seeds.iter().map(|seed| format!("{method} with seed {seed}")).collect::<Vec<_>>()
+        };
+        let named_fits: Vec<String> = seeds.iter().flat_map(named).collect();
+        format!("No method was fitted with more than one seed: {}.", named_fits.join(", "))
+    };
+    let note = Finding::note(FindingCode::OneSeed, observation)
+        .may_mean(if has_bands_over_queries(report) {
+            "The bands show the spread over queries, not the spread over fits."
+        } else {
+            "How far the curves of another fit would differ is not known."
         })
+        .remedy("Fit with other seeds and compare the areas.");
+    Some(note)
+}
+
+/// Notes that labels are names, where a head would need them as numbers.
+fn class_names_note(ground: &StudyInput<'_>) -> Option<Finding> {
+    (ground.labels_are_names && ground.head.is_some()).then(|| {
+        Finding::note(FindingCode::NamesForClasses, "The labels are names, and a head numbers its classes.")
+            .may_mean(
+                "No class of the head has a name, so Kendall's τ with the discriminative loss, and with the sum, is left out.",
+            )
+            .remedy("Give labels as whole numbers, in the head's numbering of the classes.")
+    })
+}
+
+/// Warns where a metric falls along the headline curve before it rises.
+fn dip_warning(report: &Report) -> Option<Finding> {
+    let series = report.headline_curve()?;
+    let falls: Vec<String> = report
+        .metrics
+        .iter()
+        .filter_map(|metric| Some((metric, series.metrics.get(&metric.id)?)))
         .filter(|(_, curve)| curve.minimum.value < curve.start - DIP)
         .map(|(metric, curve)| {
             format!(
@@ -806,100 +864,108 @@ fn warnings(
             )
         })
         .collect();
-    if !falls.is_empty() {
-        let rise = if falls.len() == 1 { "it rises" } else { "they rise" };
-        warn(
-            FindingCode::Dip,
-            Severity::Warning,
-            format!("The {} before {rise}.", falls.join(", the ")),
+    let rise = match falls.len() {
+        0 => return None,
+        1 => "it rises",
+        _ => "they rise",
+    };
+    let warning = Finding::warning(FindingCode::Dip, format!("The {} before {rise}.", falls.join(", the ")))
+        .may_mean(
             "Native and adapted vectors do not mix well: their lengths or directions differ systematically.",
-            "Compare other methods, and check that the distance is the one of the new model.",
-        );
-    }
-    let Some(metric) = report.headline_metric().cloned() else { return warnings };
-    if let Some(curve) = report.headline_curve().and_then(|curve| curve.metrics.get(&metric.id))
-        && let Some(&line) = report.do_nothing.get(&metric.id)
-    {
-        match report.verdict() {
-            Verdict::DoNotSwitch => warn(
-                FindingCode::NeverBetter,
-                Severity::Problem,
-                format!(
-                    "Even with everything re-embedded, {} is {:.1} where doing nothing gives {line:.1}.",
-                    metric.name, curve.end
-                ),
-                "The new model is worse than the old one on these items, or the files do not belong together.",
-                "Do not switch; check the pairing of rows and the distance of each space.",
-            ),
-            Verdict::ReembedFirst { until } => warn(
-                FindingCode::SwitchLater,
-                Severity::Note,
-                format!(
-                    "At the switch {} is {:.1}{} doing nothing ({line:.1}); the curve passes it at {:.1} %.",
-                    metric.name,
-                    curve.start,
-                    if is_below(curve.start, line) { ", below" } else { ", but it falls below" },
-                    percent_rounded_up(until)
-                ),
-                "Switching at once would make searches worse for a while.",
-                "Re-embed up to that point before queries move to the new model.",
-            ),
-            Verdict::SwitchNow | Verdict::NotMeasured => {}
+        )
+        .remedy("Compare other methods, and check that the distance is the one of the new model.");
+    Some(warning)
+}
+
+/// Warns where the verdict is not to switch, or not yet.
+fn verdict_warning(report: &Report, metric: &ShownMetric) -> Option<Finding> {
+    let curve = report.headline_curve()?.metrics.get(&metric.id)?;
+    let line = report.do_nothing.get(&metric.id)?;
+    match report.verdict() {
+        Verdict::DoNotSwitch => {
+            let observation = format!(
+                "Even with everything re-embedded, {} is {:.1} where doing nothing gives {line:.1}.",
+                metric.name, curve.end
+            );
+            let problem = Finding::problem(FindingCode::NeverBetter, observation)
+                .may_mean(
+                    "The new model is worse than the old one on these items, or the files do not belong together.",
+                )
+                .remedy("Do not switch; check the pairing of rows and the distance of each space.");
+            Some(problem)
         }
+        Verdict::ReembedFirst { until } => {
+            let observation = format!(
+                "At the switch {} is {:.1}{} doing nothing ({line:.1}); the curve passes it at {:.1} %.",
+                metric.name,
+                curve.start,
+                if is_below(curve.start, *line) { ", below" } else { ", but it falls below" },
+                percent_rounded_up(until)
+            );
+            let note = Finding::note(FindingCode::SwitchLater, observation)
+                .may_mean("Switching at once would make searches worse for a while.")
+                .remedy("Re-embed up to that point before queries move to the new model.");
+            Some(note)
+        }
+        Verdict::SwitchNow | Verdict::NotMeasured => None,
     }
-    if let Some(gallery) = &report.gallery
-        && let Some(band) =
-            report.headline_curve().and_then(|curve| curve.metrics.get(&metric.id)?.band.as_ref())
-        && let (Some(low), Some(high)) = (band.low.first(), band.high.first())
-        && high - low > WIDEST
-    {
-        warn(
-            FindingCode::WideForecast,
-            Severity::Warning,
-            format!(
-                "{} at the switch lies between {low:.1} and {high:.1}: {} held-out items say little of a gallery of {}.",
-                metric.name, gallery.held_out, gallery.items
-            ),
-            "The middle of so wide a range is hardly more than a guess.",
-            "Draw more pairs; or give labels, or queries with judgements, which ask the whole gallery.",
+}
+
+/// Warns where the forecast of a whole gallery leaves nearly everything open at the switch.
+fn wide_forecast_warning(report: &Report, metric: &ShownMetric) -> Option<Finding> {
+    let gallery = report.gallery.as_ref()?;
+    let band = report.headline_curve()?.metrics.get(&metric.id)?.band.as_ref()?;
+    let (low, high) = (band.low.first()?, band.high.first()?);
+    (high - low > WIDEST).then(|| {
+        let observation = format!(
+            "{} at the switch lies between {low:.1} and {high:.1}: {} held-out items say little of a gallery of {}.",
+            metric.name, gallery.held_out, gallery.items
         );
-    }
+        Finding::warning(FindingCode::WideForecast, observation)
+            .may_mean("The middle of so wide a range is hardly more than a guess.")
+            .remedy(
+                "Draw more pairs; or give labels, or queries with judgements, which ask the whole gallery.",
+            )
+    })
+}
+
+/// Warns where other metrics than the verdict's are worse at the switch than without an upgrade.
+fn other_metrics_warning(report: &Report, metric: &ShownMetric) -> Option<Finding> {
     let falling_metrics = worse_at_the_switch(report, &metric.id);
-    if !falling_metrics.is_empty() {
-        warn(
-            FindingCode::AnotherMetricFalls,
-            Severity::Warning,
-            format!("At the switch {}.", falling_metrics.join("; ")),
-            &format!(
-                "The verdict speaks of {} alone. Where one metric gains and another loses, the first results get worse while the lists get better, or the \
-                 other way round.",
-                metric.name
-            ),
+    if falling_metrics.is_empty() {
+        return None;
+    }
+    let warning = Finding::warning(FindingCode::AnotherMetricFalls, format!("At the switch {}.", falling_metrics.join("; ")))
+        .may_mean(format!(
+            "The verdict speaks of {} alone. Where one metric gains and another loses, the first results get worse while the lists get better, or the \
+             other way round.",
+            metric.name
+        ))
+        .remedy(
             "Ask which of them your users feel. If it is the one that falls, re-embed up to that point before the switch, or serve fused searches.",
         );
+    Some(warning)
+}
+
+/// Warns where σ² of an adapter is no measure of the true errors, or hardly ranks them.
+fn calibration_warnings(calibration: &AdapterCalibration, options: &StudyOptions) -> Vec<Finding> {
+    let mut warnings = Vec::new();
+    let (method, ratio) = (&calibration.method, calibration.table.ratio);
+    if ratio.is_finite() && !(0.5..=2.0).contains(&ratio) {
+        let observation = format!("The mean σ² of {method} is {ratio:.2} times the mean true error.");
+        let warning = Finding::warning(FindingCode::Calibration, observation)
+            .may_mean("This gallery differs from the pairs: σ² cannot be read as an error here.")
+            .remedy("Its order may still be good; compare it with the random order.");
+        warnings.push(warning);
     }
-    for calibration in &report.calibrations {
-        let (method, ratio) = (&calibration.method, calibration.table.ratio);
-        if ratio.is_finite() && !(0.5..=2.0).contains(&ratio) {
-            warn(
-                FindingCode::Calibration,
-                Severity::Warning,
-                format!("The mean σ² of {method} is {ratio:.2} times the mean true error."),
-                "This gallery differs from the pairs: σ² cannot be read as an error here.",
-                "Its order may still be good; compare it with the random order.",
-            );
-        }
-        if let Some(tau) = calibration.kendall_tau.l2.filter(|&tau| tau < 0.05)
-            && options.policies.contains(&Policy::Sigma)
-        {
-            warn(
-                FindingCode::UninformativeSigma,
-                Severity::Warning,
-                format!("σ² of {method} hardly ranks the true errors (Kendall τ-b {tau:.2})."),
-                "Worst first is no better than chance here.",
-                "Use the coverage order, or add pairs that look like this gallery.",
-            );
-        }
+    if let Some(tau) = calibration.kendall_tau.l2.filter(|&tau| tau < 0.05)
+        && options.policies.contains(&Policy::Sigma)
+    {
+        let observation = format!("σ² of {method} hardly ranks the true errors (Kendall τ-b {tau:.2}).");
+        let warning = Finding::warning(FindingCode::UninformativeSigma, observation)
+            .may_mean("Worst first is no better than chance here.")
+            .remedy("Use the coverage order, or add pairs that look like this gallery.");
+        warnings.push(warning);
     }
     warnings
 }

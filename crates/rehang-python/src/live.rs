@@ -108,9 +108,7 @@ impl PyUpgrade {
         options: &Bound<'_, PyDict>,
         show: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<(PyReport, Findings)> {
-        let options = Options(options);
-        let path = |name: &str| options.or::<Option<PathBuf>>(name, None);
-        let (queries, clicks) = (path("queries")?, path("clicks")?);
+        let (queries, clicks) = query_paths(&Options(options))?;
         let upgrade = Arc::clone(&self.0);
         let reported = call(py, show, Interrupted::Waits, move |progress| {
             let (queries, clicks) = (queries.as_deref(), clicks.as_deref());
@@ -313,59 +311,11 @@ type Work = Box<dyn FnOnce(&Upgrade, Option<&dyn Encoder>, &Progress) -> Result<
 /// Reads the verb of a name, with the options that are given to it.
 fn verb(name: &str, options: &Options<'_, '_>) -> PyResult<Work> {
     let flag = |name: &str| options.or(name, false);
-    let path = |name: &str| options.or::<Option<PathBuf>>(name, None);
     let request = |request| -> Work { Box::new(move |upgrade, _, _| plain(&upgrade.request(request)?)) };
     Ok(match name {
-        "auto" => {
-            let auto_options = filled!(options, { pairs, method, within, fused, switch_if, order_for } over AutoOptions::default());
-            let way = match (flag("plain")?, flag("mapped")?) {
-                (false, false) => None,
-                (true, false) => Some(Way::Plain),
-                (false, true) => Some(Way::Mapped),
-                (true, true) => {
-                    let expected = "left out beside `mapped`";
-                    return Err(raised(options.0.py(), &Error::option("plain", true, expected)));
-                }
-            };
-            let auto_options = AutoOptions { go: flag("yes")?, way, ..auto_options };
-            let (queries, clicks) = (path("queries")?, path("clicks")?);
-            Box::new(move |upgrade, encoder, progress| {
-                let (mut steps, mut findings) = (Vec::new(), Vec::new());
-                let (queries, clicks) = (queries.as_deref(), clicks.as_deref());
-                let files = PairsFiles { folder: None, queries, clicks };
-                let halt = upgrade.auto(&auto_options, &files, encoder, progress, |taken| {
-                    let (step, result) = taken.result()?;
-                    steps.push(json!({ "step": step, "result": result }));
-                    findings.extend_from_slice(match *taken {
-                        StepResult::Pairs(drawn) => &drawn.findings,
-                        StepResult::Run(run) => &run.findings,
-                        _ => &[],
-                    });
-                    Ok(())
-                })?;
-                warned(&json!({ "steps": steps, "halt": halt }), &findings)
-            })
-        }
-        "pairs" => {
-            let pairs_options = options.or("pairs", PairsOptions::default())?;
-            let (folder, queries, clicks) = (path("folder")?, path("queries")?, path("clicks")?);
-            Box::new(move |upgrade, encoder, progress| {
-                let (folder, queries, clicks) = (folder.as_deref(), queries.as_deref(), clicks.as_deref());
-                let files = PairsFiles { folder, queries, clicks };
-                let drawn = upgrade.pairs(&pairs_options, &files, encoder, progress)?;
-                warned(&drawn, &drawn.findings)
-            })
-        }
-        "fit" => {
-            let (method, within) = (options.or("method", Method::default())?, options.or("within", None)?);
-            let out = path("out")?;
-            Box::new(move |upgrade, _, progress| {
-                let mut answer = upgrade.fit(method, within, progress)?;
-                out.as_deref().map_or(Ok(()), |out| answer.write(out))?;
-                let findings = said(answer.fitted.findings.iter().chain(&answer.findings));
-                Ok((answer.to_json(), findings))
-            })
-        }
+        "auto" => auto_work(options)?,
+        "pairs" => pairs_work(options)?,
+        "fit" => fit_work(options)?,
         "order" => {
             let metric = options.or("metric", None)?;
             Box::new(move |upgrade, _, progress| plain(&upgrade.choose_order(metric, progress)?))
@@ -388,24 +338,12 @@ fn verb(name: &str, options: &Options<'_, '_>) -> PyResult<Work> {
             Box::new(move |upgrade, _, progress| plain(&upgrade.thresholds(&floors, progress)?))
         }
         "first" => {
-            let log = path("log")?.ok_or_else(|| raised(options.0.py(), &Error::missing("log", "first")))?;
+            let log = options.or::<Option<PathBuf>>("log", None)?;
+            let log = log.ok_or_else(|| raised(options.0.py(), &Error::missing("log", "first")))?;
             Box::new(move |upgrade, _, progress| plain(&upgrade.put_first(&log, progress)?))
         }
-        "identify" => {
-            let identify_options = filled!(options, { space, items, output } over IdentifyOptions::default());
-            Box::new(move |upgrade, _, progress| {
-                let identified = upgrade.identify(&identify_options, progress)?;
-                warned(&identified, &identified.found.findings)
-            })
-        }
-        "start" => {
-            let is_plain = flag("plain")?;
-            Box::new(move |upgrade, _, progress| {
-                let started =
-                    if is_plain { upgrade.start_plain(progress)? } else { upgrade.start(progress)? };
-                warned(&started, &started.findings)
-            })
-        }
+        "identify" => identify_work(options)?,
+        "start" => start_work(options)?,
         "switch" => {
             let serving = if flag("fused")? { Serving::Fused } else { Serving::Mixed };
             let anyway = flag("anyway")?;
@@ -436,16 +374,100 @@ fn verb(name: &str, options: &Options<'_, '_>) -> PyResult<Work> {
             Box::new(move |upgrade, _, progress| plain(&upgrade.resume(retry_failed, re_embed, progress)?))
         }
         "rollback" => Box::new(|upgrade, _, _| plain(&upgrade.rollback()?)),
-        "finish" => {
-            let anyway = flag("anyway")?;
-            Box::new(move |upgrade, _, progress| {
-                let mut before = upgrade.before_finish()?;
-                before.retain(|finding| finding.severity > Severity::Note);
-                warned(&upgrade.finish(anyway, progress)?, &before)
-            })
-        }
+        "finish" => finish_work(options)?,
         _ => return Err(raised(options.0.py(), &Error::option("verb", name, "one of `rehang.Upgrade`'s"))),
     })
+}
+
+/// Reads the options of all steps together.
+fn auto_work(options: &Options<'_, '_>) -> PyResult<Work> {
+    let auto_options =
+        filled!(options, { pairs, method, within, fused, switch_if, order_for } over AutoOptions::default());
+    let way = match (options.or("plain", false)?, options.or("mapped", false)?) {
+        (false, false) => None,
+        (true, false) => Some(Way::Plain),
+        (false, true) => Some(Way::Mapped),
+        (true, true) => {
+            let expected = "left out beside `mapped`";
+            return Err(raised(options.0.py(), &Error::option("plain", true, expected)));
+        }
+    };
+    let auto_options = AutoOptions { go: options.or("yes", false)?, way, ..auto_options };
+    let (queries, clicks) = query_paths(options)?;
+    Ok(Box::new(move |upgrade, encoder, progress| {
+        let (mut steps, mut findings) = (Vec::new(), Vec::new());
+        let (queries, clicks) = (queries.as_deref(), clicks.as_deref());
+        let files = PairsFiles { folder: None, queries, clicks };
+        let halt = upgrade.auto(&auto_options, &files, encoder, progress, |taken| {
+            let (step, result) = taken.result()?;
+            steps.push(json!({ "step": step, "result": result }));
+            findings.extend_from_slice(match *taken {
+                StepResult::Pairs(drawn) => &drawn.findings,
+                StepResult::Run(run) => &run.findings,
+                _ => &[],
+            });
+            Ok(())
+        })?;
+        warned(&json!({ "steps": steps, "halt": halt }), &findings)
+    }))
+}
+
+/// Reads the options of drawing pairs.
+fn pairs_work(options: &Options<'_, '_>) -> PyResult<Work> {
+    let pairs_options = options.or("pairs", PairsOptions::default())?;
+    let folder = options.or::<Option<PathBuf>>("folder", None)?;
+    let (queries, clicks) = query_paths(options)?;
+    Ok(Box::new(move |upgrade, encoder, progress| {
+        let (folder, queries, clicks) = (folder.as_deref(), queries.as_deref(), clicks.as_deref());
+        let files = PairsFiles { folder, queries, clicks };
+        let drawn = upgrade.pairs(&pairs_options, &files, encoder, progress)?;
+        warned(&drawn, &drawn.findings)
+    }))
+}
+
+/// Reads the paths of what people asked and of what they clicked.
+fn query_paths(options: &Options<'_, '_>) -> PyResult<(Option<PathBuf>, Option<PathBuf>)> {
+    Ok((options.or("queries", None)?, options.or("clicks", None)?))
+}
+
+/// Reads the options of a fit.
+fn fit_work(options: &Options<'_, '_>) -> PyResult<Work> {
+    let (method, within) = (options.or("method", Method::default())?, options.or("within", None)?);
+    let out = options.or::<Option<PathBuf>>("out", None)?;
+    Ok(Box::new(move |upgrade, _, progress| {
+        let mut answer = upgrade.fit(method, within, progress)?;
+        out.as_deref().map_or(Ok(()), |out| answer.write(out))?;
+        let findings = said(answer.fitted.findings.iter().chain(&answer.findings));
+        Ok((answer.to_json(), findings))
+    }))
+}
+
+/// Reads the options of finding out which model made which vectors.
+fn identify_work(options: &Options<'_, '_>) -> PyResult<Work> {
+    let identify_options = filled!(options, { space, items, output } over IdentifyOptions::default());
+    Ok(Box::new(move |upgrade, _, progress| {
+        let identified = upgrade.identify(&identify_options, progress)?;
+        warned(&identified, &identified.found.findings)
+    }))
+}
+
+/// Reads the options of a start.
+fn start_work(options: &Options<'_, '_>) -> PyResult<Work> {
+    let is_plain = options.or("plain", false)?;
+    Ok(Box::new(move |upgrade, _, progress| {
+        let started = if is_plain { upgrade.start_plain(progress)? } else { upgrade.start(progress)? };
+        warned(&started, &started.findings)
+    }))
+}
+
+/// Reads the options of a finish.
+fn finish_work(options: &Options<'_, '_>) -> PyResult<Work> {
+    let anyway = options.or("anyway", false)?;
+    Ok(Box::new(move |upgrade, _, progress| {
+        let mut before = upgrade.before_finish()?;
+        before.retain(|finding| finding.severity > Severity::Note);
+        warned(&upgrade.finish(anyway, progress)?, &before)
+    }))
 }
 
 /// A result of which nothing was found.

@@ -6,7 +6,7 @@ use rehang_core::{Error, Provenance, Result};
 use rehang_store::{
     Counts, Epoch, Failure, ItemKey, Priority, Revision, VectorRecord, VectorWrite, WriteOutcome, check,
 };
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::{CachedStatement, Connection, OptionalExtension, Row, params};
 
 use crate::connection::Database;
 use crate::ignored::ignored_error;
@@ -66,85 +66,127 @@ pub(crate) fn write(
         if let Some(epoch) = epoch {
             check::epoch(space, epoch, again.epoch)?;
         }
-        let n = row.number;
+        let mut writer = Writer::prepare(transaction, &row)?;
+        let first = spaces::count(transaction, writes.len())? - writes.len() as u64 + 1;
+        let numbered = (first..).zip(writes.iter().zip(&values));
+        numbered.map(|(change, (write, value))| writer.write(write, value, change)).collect()
+    })
+}
+
+/// Statements that write vectors of a space, prepared once for many writes.
+struct Writer<'c> {
+    connection: &'c Connection,
+    space: &'c SpaceRow,
+    update: CachedStatement<'c>,
+    insert: CachedStatement<'c>,
+    revisions: CachedStatement<'c>,
+    lacking: CachedStatement<'c>,
+    forgive: CachedStatement<'c>,
+    unclaim: CachedStatement<'c>,
+    stays: CachedStatement<'c>,
+    /// Whether some item is listed as failed.
+    any_failure: bool,
+    /// Whether an insert is tried before an update.
+    insert_first: bool,
+}
+
+impl<'c> Writer<'c> {
+    /// Prepares the statements for the tables of a space.
+    fn prepare(connection: &'c Connection, space: &'c SpaceRow) -> Step<Self> {
+        let n = space.number;
         // A vector that is there has its item's revision: triggers remove every other one. So one statement
         // decides.
-        let mut update = transaction.prepare_cached(&format!(
+        let update = connection.prepare_cached(&format!(
             "UPDATE vector_{n} SET provenance = ?3, sigma2 = ifnull(?4, sigma2), band = ?5, score = ?6,
                  squared_error = ?7, failed = failed AND ?3 = 'adapted', change = ?8, value = ?9
              WHERE item = ?1 AND provenance = 'adapted' AND ?2 = CASE ?3
                  WHEN 'native' THEN (SELECT {SOURCE_REVISION} FROM item WHERE key = ?1) ELSE revision END"
         ))?;
         let of_now = format!("CASE ?3 WHEN 'native' THEN {SOURCE_REVISION} ELSE item.revision END");
-        let mut insert = transaction.prepare_cached(&format!(
+        let insert = connection.prepare_cached(&format!(
             "INSERT INTO vector_{n}
                  (item, revision, provenance, sigma2, band, score, squared_error, sourced, failed, change, value)
              SELECT key, revision, ?3, ?4, ?5, ?6, ?7, source IS NOT NULL,
                  ?3 = 'adapted' AND EXISTS (SELECT 1 FROM failure_{n} WHERE item = ?1), ?8, ?9 FROM item
              WHERE key = ?1 AND {of_now} = ?2 AND NOT EXISTS (SELECT 1 FROM vector_{n} WHERE item = ?1)"
         ))?;
-        let mut revisions =
-            transaction.prepare_cached(&format!("SELECT revision, {SOURCE_REVISION} FROM item WHERE key = ?1"))?;
-        let mut lacking = transaction.prepare_cached(&format!("DELETE FROM lacking_{n} WHERE item = ?1"))?;
-        let mut forgive = transaction.prepare_cached(&format!("DELETE FROM failure_{n} WHERE item = ?1"))?;
-        let mut unclaim = transaction.prepare_cached(&format!("DELETE FROM claim_{n} WHERE item = ?1"))?;
-        let mut stays = transaction.prepare_cached(&format!(
-            "SELECT 1 FROM vector_{n} WHERE item = ?1 AND provenance <> 'adapted'"
-        ))?;
-        let any_failure: bool =
-            transaction
-                .query_row(&format!("SELECT EXISTS (SELECT 1 FROM failure_{n})"), [], |row| row.get(0))?;
-        let first = spaces::count(transaction, writes.len())? - writes.len() as u64 + 1;
-        let mut outcomes = Vec::with_capacity(writes.len());
-        let mut insert_first = true;
-        for (change, (write, value)) in (first..).zip(writes.iter().zip(&values)) {
-            let (band, score) = place(write.priority);
-            let values = params![
-                row_of(write.key),
-                int(write.revision),
-                write.provenance.name(),
-                write.sigma2,
-                band,
-                score,
-                write.squared_error,
-                change,
-                value
-            ];
-            let mut written = insert_first.then(|| insert.execute(values)).transpose()?.unwrap_or(0);
-            let mut inserted = written > 0;
-            if written == 0 {
-                written = update.execute(values)?;
-                // A batch mostly holds one kind: the statement that helped last is tried first.
-                insert_first = false;
-            }
-            if written == 0 {
-                written = insert.execute(values)?;
-                inserted = written > 0;
-                insert_first = inserted;
-            }
-            if inserted {
-                lacking.execute([row_of(write.key)])?;
-            }
-            outcomes.push(if written > 0 {
-                if write.provenance == Provenance::Native {
-                    if any_failure {
-                        forgive.execute([row_of(write.key)])?;
-                    }
-                    unclaim.execute([row_of(write.key)])?;
-                }
-                WriteOutcome::Written
-            } else {
-                let of_now = usize::from(write.provenance == Provenance::Native);
-                match revisions.query_row([row_of(write.key)], |row| row.get::<_, u64>(of_now)).optional()? {
-                    None => WriteOutcome::Deleted,
-                    Some(revision) if revision != write.revision => WriteOutcome::Changed,
-                    Some(_) if stays.exists([row_of(write.key)])? => WriteOutcome::AlreadyThere,
-                    Some(_) => return Err(not_taken(transaction, &row, "vector", write.key)?.into()),
-                }
-            });
+        let select_revisions = format!("SELECT revision, {SOURCE_REVISION} FROM item WHERE key = ?1");
+        let select_staying = format!("SELECT 1 FROM vector_{n} WHERE item = ?1 AND provenance <> 'adapted'");
+        Ok(Self {
+            connection,
+            space,
+            update,
+            insert,
+            revisions: connection.prepare_cached(&select_revisions)?,
+            lacking: connection.prepare_cached(&format!("DELETE FROM lacking_{n} WHERE item = ?1"))?,
+            forgive: connection.prepare_cached(&format!("DELETE FROM failure_{n} WHERE item = ?1"))?,
+            unclaim: connection.prepare_cached(&format!("DELETE FROM claim_{n} WHERE item = ?1"))?,
+            stays: connection.prepare_cached(&select_staying)?,
+            any_failure: connection.query_row(
+                &format!("SELECT EXISTS (SELECT 1 FROM failure_{n})"),
+                [],
+                |row| row.get(0),
+            )?,
+            insert_first: true,
+        })
+    }
+
+    /// Carries out one write, which has a number of its own among all changes of the gallery. `value` is the
+    /// vector as bytes.
+    fn write(&mut self, write: &VectorWrite, value: &[u8], change: u64) -> Step<WriteOutcome> {
+        if !self.put(write, value, change)? {
+            return self.refusal(write);
         }
-        Ok(outcomes)
-    })
+        if write.provenance == Provenance::Native {
+            if self.any_failure {
+                self.forgive.execute([row_of(write.key)])?;
+            }
+            self.unclaim.execute([row_of(write.key)])?;
+        }
+        Ok(WriteOutcome::Written)
+    }
+
+    /// Inserts a vector, or replaces an adapted one. Returns whether it did.
+    fn put(&mut self, write: &VectorWrite, value: &[u8], change: u64) -> Step<bool> {
+        let (band, score) = place(write.priority);
+        let values = params![
+            row_of(write.key),
+            int(write.revision),
+            write.provenance.name(),
+            write.sigma2,
+            band,
+            score,
+            write.squared_error,
+            change,
+            value
+        ];
+        let mut inserted = self.insert_first && self.insert.execute(values)? > 0;
+        if !inserted {
+            // A batch mostly holds one kind: the statement that helped last is tried first.
+            self.insert_first = false;
+            if self.update.execute(values)? > 0 {
+                return Ok(true);
+            }
+            inserted = self.insert.execute(values)? > 0;
+            self.insert_first = inserted;
+        }
+        if inserted {
+            self.lacking.execute([row_of(write.key)])?;
+        }
+        Ok(inserted)
+    }
+
+    /// Finds why a write was not taken.
+    fn refusal(&mut self, write: &VectorWrite) -> Step<WriteOutcome> {
+        let of_now = usize::from(write.provenance == Provenance::Native);
+        let key = [row_of(write.key)];
+        Ok(match self.revisions.query_row(key, |row| row.get::<_, u64>(of_now)).optional()? {
+            None => WriteOutcome::Deleted,
+            Some(revision) if revision != write.revision => WriteOutcome::Changed,
+            Some(_) if self.stays.exists(key)? => WriteOutcome::AlreadyThere,
+            Some(_) => return Err(not_taken(self.connection, self.space, "vector", write.key)?.into()),
+        })
+    }
 }
 
 pub(crate) fn set_priorities(

@@ -13,10 +13,11 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::auto_options::{AutoOptions, SwitchIf, Way};
+use crate::configuration::Planned;
 use crate::doctor::{Examination, examine_store};
 use crate::learn::asked::{self, Asked};
 use crate::learn::fitting::{self, Asking, DrawnPairs, Enough, PairsDrawn, PairsOptions, UpgradeReport};
-use crate::learn::forecast::share_of;
+use crate::learn::forecast::{Forecast, share_of};
 use crate::live::backfill::Ending;
 use crate::live::limits::RunOptions;
 use crate::live::sample;
@@ -245,9 +246,20 @@ impl Upgrade {
         if !has_same_plan(&record, &planned.setup()) {
             return Ok(Next::Step(Step::Start));
         }
-        let counts = store.counts(&new.name)?;
-        let is_left = sample::embeddable(store, &new.name)? > counts.native;
-        if store.serving()?.as_deref() != Some(new.name.as_str()) {
+        self.next_after_start(options, &planned, forecast.as_ref())
+    }
+
+    /// Finds the next step of an upgrade that is filled by its map, as [`Upgrade::next`].
+    fn next_after_start(
+        &self,
+        options: &AutoOptions,
+        planned: &Planned,
+        forecast: Option<&Forecast>,
+    ) -> Result<Next> {
+        let (store, new) = (self.store(), &self.configuration().new.name);
+        let counts = store.counts(new)?;
+        let is_left = sample::embeddable(store, new)? > counts.native;
+        if store.serving()?.as_ref() != Some(new) {
             let Some(forecast) = forecast else {
                 // Where all is native, nothing has to be forecast.
                 return Ok(if is_left { Next::Halt(Halt::NotMeasured) } else { Next::Step(Step::Switch) });
@@ -255,7 +267,7 @@ impl Upgrade {
             if !forecast.is_reliable {
                 return Ok(Next::Halt(Halt::Unreliable));
             }
-            return Ok(match options.switch_if.passes_at(&forecast) {
+            return Ok(match options.switch_if.passes_at(forecast) {
                 Some(from) if reaches(&counts, from) => Next::Step(Step::Switch),
                 _ if options.fused => Next::Step(Step::Switch),
                 Some(_) if is_left => Next::Step(Step::Backfill),
@@ -265,8 +277,8 @@ impl Upgrade {
                 _ => Next::Halt(Halt::NotWorthwhile),
             });
         }
-        let until = options.pairs.run.until.unwrap_or(configuration.limits.until);
-        let until = share_of(until, forecast.as_ref(), || self.cost_of_all(&planned))?;
+        let until = options.pairs.run.until.unwrap_or(self.configuration().limits.until);
+        let until = share_of(until, forecast, || self.cost_of_all(planned))?;
         let is_reached = matches!(until, Until::Fraction(wanted) if reaches(&counts, wanted));
         Ok(match (is_left, is_reached) {
             (false, _) => Next::Halt(Halt::NothingToEmbed),
@@ -322,152 +334,37 @@ impl Upgrade {
         progress: &Progress,
         mut tell: impl FnMut(&StepResult<'_>) -> Result<()>,
     ) -> Result<Halt> {
-        let mut options = *options;
         options.expect_of_its_way(files)?;
         if options.order_for.is_some() {
             self.expect_order_is_chosen()?;
         }
-        let (mut drawn, mut embedded, mut is_planned, mut backfilled) = (false, 0, false, None);
-        let mut lacking = u64::MAX;
-        let mut to_repeat = self.step_to_repeat(&options, files)?;
-        let is_begun = find_space(self.store(), &self.configuration().new.name)?.is_some();
-        if !is_begun {
-            let (configuration, location) = (self.configuration(), &self.configuration().gallery);
-            let examination = examine_store(location, &*self.store, Some(configuration), false, false)?;
-            tell(&StepResult::Examined(&examination))?;
-            if examination.findings.iter().any(|finding| finding.severity == Severity::Problem) {
-                return Ok(Halt::NeedsAttention);
-            }
+        let mut walk = Walk {
+            upgrade: self,
+            options: *options,
+            files,
+            encoder,
+            progress,
+            tell: &mut tell,
+            drawn: false,
+            embedded: 0,
+            is_planned: false,
+            backfilled: None,
+            lacking: u64::MAX,
+            to_repeat: self.step_to_repeat(options, files)?,
+        };
+        if let Some(halt) = walk.examine()? {
+            return Ok(halt);
         }
-        let mut ways = self.ways(&options, files)?;
-        if ways.needs_probe() {
-            // Items that are embedded for the probe stay native.
-            let pairs = PairsOptions { items: PROBE_ITEMS, ..options.pairs };
-            let drawn = self.pairs(&pairs, &PairsFiles::default(), encoder, progress)?;
-            embedded += drawn.steps.iter().map(|step| step.embedded).sum::<u64>();
-            if let Enough::Ended(ending) = drawn.enough {
-                tell(&StepResult::Pairs(&drawn))?;
-                return Ok(Halt::Ended { ending });
-            }
-            ways = self.ways(&options, files)?;
+        if let Some(halt) = walk.choose_way()? {
+            return Ok(halt);
         }
-        if !matches!(ways.because, WayReason::Asked | WayReason::Begun) {
-            tell(&StepResult::Ways(&ways))?;
-        }
-        options.way = Some(ways.way);
         loop {
-            let budget = options.pairs.run.budget.map(|budget| budget.saturating_sub(embedded));
-            // No run of these steps follows: each has to end, so that the next step can be found.
-            let run = RunOptions { budget, follow: false, ..options.pairs.run };
-            let next =
-                to_repeat.take().map_or_else(|| self.next(&options, drawn), |step| Ok(Next::Step(step)))?;
-            let is_plain = options.way == Some(Way::Plain);
-            let step = match next {
-                // Items that came during the backfill do not keep the switch waiting: a run
-                // embeds them after it.
-                Next::Step(Step::Backfill)
-                    if backfilled == Some(Ending::ReachedFraction) || (is_plain && backfilled.is_some()) =>
-                {
-                    Step::Switch
-                }
-                Next::Step(step) => step,
+            match walk.next_step()? {
                 Next::Halt(halt) => return Ok(halt),
-            };
-            if step == Step::Start && !is_planned {
-                tell(&StepResult::Plan(&self.plan_of(is_plain)?))?;
-                is_planned = true;
-            }
-            if step >= Step::Start && !options.go {
-                return Ok(Halt::BeforeStart);
-            }
-            match step {
-                Step::Pairs => {
-                    let pairs =
-                        self.pairs(&PairsOptions { run, ..options.pairs }, files, encoder, progress)?;
-                    tell(&StepResult::Pairs(&pairs))?;
-                    let embedded_now = pairs.steps.iter().map(|step| step.embedded).sum::<u64>();
-                    embedded += embedded_now;
-                    if let Enough::Ended(ending) = pairs.enough {
-                        return Ok(Halt::Ended { ending });
+                Next::Step(step) => {
+                    if let Some(halt) = walk.take(step)? {
+                        return Ok(halt);
                     }
-                    drawn = true;
-                    let configuration = self.configuration();
-                    if self.needs_no_forecast()? {
-                        options.way = Some(Way::Plain);
-                        continue;
-                    }
-                    let is_fitted = fitting::fitted(self.store(), &configuration.new.name)?.is_some();
-                    // The map that is there was fitted on fewer pairs.
-                    if embedded_now > 0 && is_fitted && !configuration.names_adapter() {
-                        to_repeat = Some(Step::Fit);
-                    }
-                }
-                Step::Fit => tell(&StepResult::Fit(&self.fit(options.method, options.within, progress)?))?,
-                Step::Order => {
-                    let choice = self.choose_order(options.order_for, progress)?;
-                    tell(&StepResult::Order(choice.as_ref()))?;
-                    if choice.is_none() {
-                        return Ok(Halt::TooFewPairs);
-                    }
-                }
-                Step::Report => {
-                    if !self.forecast_queries()?.pairs.may_be_reported() {
-                        return Ok(Halt::TooFewPairs);
-                    }
-                    tell(&StepResult::Report(&self.report(progress)?))?;
-                }
-                Step::Start if is_plain => tell(&StepResult::Start(&self.start_plain(progress)?))?,
-                Step::Start => tell(&StepResult::Start(&self.start(progress)?))?,
-                Step::Switch => {
-                    let counts = self.store().counts(&self.configuration().new.name)?;
-                    if is_plain && misses_too_many(&counts) {
-                        let embeddable = sample::embeddable(self.store(), &self.configuration().new.name)?;
-                        let never = counts.items.saturating_sub(embeddable).min(counts.lacking);
-                        if misses_too_many(&Counts { lacking: never, ..counts }) {
-                            return Ok(Halt::TooManyMissing);
-                        }
-                        // Items that came during the backfill are embedded first, as long as each round
-                        // leaves fewer of them.
-                        if counts.lacking < lacking {
-                            (lacking, backfilled) = (counts.lacking, None);
-                            continue;
-                        }
-                    }
-                    let is_mixed = self.passes_at(&options)?.is_some_and(|from| reaches(&counts, from));
-                    // Fused searches are taken only where they were asked for, also if the share fell
-                    // since the step was chosen: an application that knows nothing of them gives no
-                    // query of the old model.
-                    let serving = if options.fused && !is_mixed { Serving::Fused } else { Serving::Mixed };
-                    // An earlier process may have died, or been stopped, while it made the index.
-                    prepare_index(self.store(), &self.configuration().new.name, progress)?;
-                    expect_going(progress)?;
-                    // Whether the switch is worth it was decided above.
-                    tell(&StepResult::Switch(&self.switch(serving, true)?.0))?;
-                }
-                Step::Backfill | Step::Run => {
-                    let until = match step {
-                        _ if is_plain => Some(Until::All),
-                        Step::Run => options.pairs.run.until,
-                        _ => self.passes_at(&options)?.map(Until::Fraction),
-                    };
-                    let run_result = self.run(&RunOptions { until, ..run }, encoder, progress)?;
-                    tell(&StepResult::Run(&run_result))?;
-                    embedded += run_result.summary.done.native;
-                    let ending = run_result.summary.ending;
-                    if !matches!(ending, Ending::NothingLeft | Ending::ReachedFraction) {
-                        return Ok(Halt::Ended { ending });
-                    }
-                    // A run that came to its end is not begun again: where an application writes on, no run
-                    // would be the last.
-                    if step == Step::Run {
-                        let is_finished = Recorded::expect(self.store())?.record.phase == Phase::Finished;
-                        return Ok(match ending {
-                            Ending::ReachedFraction => Halt::Reached,
-                            _ if is_finished => Halt::Finished,
-                            _ => Halt::NothingToEmbed,
-                        });
-                    }
-                    backfilled = Some(ending);
                 }
             }
         }
@@ -559,5 +456,209 @@ impl Upgrade {
         let planned = self.configuration().under_way(self.store())?;
         let forecast = self.configuration().forecast(self.store(), &planned)?;
         Ok(forecast.and_then(|forecast| options.switch_if.passes_at(&forecast)))
+    }
+}
+
+/// Walk through the steps of an upgrade, as [`Upgrade::auto`] takes them. A method that takes one returns why
+/// the walk ends there; `None` where it goes on.
+struct Walk<'a> {
+    upgrade: &'a Upgrade,
+    /// Options as they were asked for, with the way that was chosen.
+    options: AutoOptions,
+    files: &'a PairsFiles<'a>,
+    encoder: Option<&'a dyn Encoder>,
+    progress: &'a Progress,
+    tell: &'a mut dyn FnMut(&StepResult<'_>) -> Result<()>,
+    /// Whether the pairs were drawn as asked.
+    drawn: bool,
+    /// Items that were embedded by all steps together.
+    embedded: u64,
+    /// Whether the plan was told.
+    is_planned: bool,
+    /// Ending of the last backfill before the switch.
+    backfilled: Option<Ending>,
+    /// Items that lacked a vector when a plain upgrade went back from the switch to its backfill.
+    lacking: u64,
+    /// Step that has to be taken again.
+    to_repeat: Option<Step>,
+}
+
+impl Walk<'_> {
+    /// Whether nothing is mapped, as far as that is known.
+    fn is_plain(&self) -> bool {
+        self.options.way == Some(Way::Plain)
+    }
+
+    /// Limits of what a step embeds. No run of these steps follows: each has to end, so that the next step
+    /// can be found.
+    fn run_options(&self) -> RunOptions {
+        let run = self.options.pairs.run;
+        let budget = run.budget.map(|budget| budget.saturating_sub(self.embedded));
+        RunOptions { budget, follow: false, ..run }
+    }
+
+    /// Examines a gallery in which nothing has begun.
+    fn examine(&mut self) -> Result<Option<Halt>> {
+        let (store, configuration) = (&*self.upgrade.store, self.upgrade.configuration());
+        if find_space(self.upgrade.store(), &configuration.new.name)?.is_some() {
+            return Ok(None);
+        }
+        let examination = examine_store(&configuration.gallery, store, Some(configuration), false, false)?;
+        (self.tell)(&StepResult::Examined(&examination))?;
+        let has_problem = examination.findings.iter().any(|finding| finding.severity == Severity::Problem);
+        Ok(has_problem.then_some(Halt::NeedsAttention))
+    }
+
+    /// Chooses the way, for which a few items may have to be embedded first.
+    fn choose_way(&mut self) -> Result<Option<Halt>> {
+        let mut ways = self.upgrade.ways(&self.options, self.files)?;
+        if ways.needs_probe() {
+            // Items that are embedded for the probe stay native.
+            let options = PairsOptions { items: PROBE_ITEMS, ..self.options.pairs };
+            let pairs = self.upgrade.pairs(&options, &PairsFiles::default(), self.encoder, self.progress)?;
+            self.embedded += pairs.steps.iter().map(|step| step.embedded).sum::<u64>();
+            if let Enough::Ended(ending) = pairs.enough {
+                (self.tell)(&StepResult::Pairs(&pairs))?;
+                return Ok(Some(Halt::Ended { ending }));
+            }
+            ways = self.upgrade.ways(&self.options, self.files)?;
+        }
+        if !matches!(ways.because, WayReason::Asked | WayReason::Begun) {
+            (self.tell)(&StepResult::Ways(&ways))?;
+        }
+        self.options.way = Some(ways.way);
+        Ok(None)
+    }
+
+    /// Finds the step to take, or the reason why there is none.
+    fn next_step(&mut self) -> Result<Next> {
+        let next = match self.to_repeat.take() {
+            Some(step) => Next::Step(step),
+            None => self.upgrade.next(&self.options, self.drawn)?,
+        };
+        // Items that came during the backfill do not keep the switch waiting: a run embeds them after it.
+        let is_backfilled = self.backfilled == Some(Ending::ReachedFraction)
+            || (self.is_plain() && self.backfilled.is_some());
+        Ok(if next == Next::Step(Step::Backfill) && is_backfilled { Next::Step(Step::Switch) } else { next })
+    }
+
+    /// Takes a step, where it was asked to go so far.
+    fn take(&mut self, step: Step) -> Result<Option<Halt>> {
+        let (upgrade, progress, is_plain) = (self.upgrade, self.progress, self.is_plain());
+        if step == Step::Start && !self.is_planned {
+            (self.tell)(&StepResult::Plan(&upgrade.plan_of(is_plain)?))?;
+            self.is_planned = true;
+        }
+        if step >= Step::Start && !self.options.go {
+            return Ok(Some(Halt::BeforeStart));
+        }
+        match step {
+            Step::Pairs => return self.draw_pairs(),
+            Step::Fit => {
+                let answer = upgrade.fit(self.options.method, self.options.within, progress)?;
+                (self.tell)(&StepResult::Fit(&answer))?;
+            }
+            Step::Order => {
+                let choice = upgrade.choose_order(self.options.order_for, progress)?;
+                (self.tell)(&StepResult::Order(choice.as_ref()))?;
+                return Ok(choice.is_none().then_some(Halt::TooFewPairs));
+            }
+            Step::Report => {
+                if !upgrade.forecast_queries()?.pairs.may_be_reported() {
+                    return Ok(Some(Halt::TooFewPairs));
+                }
+                (self.tell)(&StepResult::Report(&upgrade.report(progress)?))?;
+            }
+            Step::Start => {
+                let started =
+                    if is_plain { upgrade.start_plain(progress)? } else { upgrade.start(progress)? };
+                (self.tell)(&StepResult::Start(&started))?;
+            }
+            Step::Switch => return self.switch(),
+            Step::Backfill | Step::Run => return self.embed(step),
+        }
+        Ok(None)
+    }
+
+    /// Draws pairs. Where these show that nothing is left to map, the way becomes the plain one.
+    fn draw_pairs(&mut self) -> Result<Option<Halt>> {
+        let (upgrade, configuration) = (self.upgrade, self.upgrade.configuration());
+        let options = PairsOptions { run: self.run_options(), ..self.options.pairs };
+        let pairs = upgrade.pairs(&options, self.files, self.encoder, self.progress)?;
+        (self.tell)(&StepResult::Pairs(&pairs))?;
+        let embedded_now = pairs.steps.iter().map(|step| step.embedded).sum::<u64>();
+        self.embedded += embedded_now;
+        if let Enough::Ended(ending) = pairs.enough {
+            return Ok(Some(Halt::Ended { ending }));
+        }
+        self.drawn = true;
+        if upgrade.needs_no_forecast()? {
+            self.options.way = Some(Way::Plain);
+            return Ok(None);
+        }
+        let is_fitted = fitting::fitted(upgrade.store(), &configuration.new.name)?.is_some();
+        // The map that is there was fitted on fewer pairs.
+        if embedded_now > 0 && is_fitted && !configuration.names_adapter() {
+            self.to_repeat = Some(Step::Fit);
+        }
+        Ok(None)
+    }
+
+    /// Switches searches, unless a plain upgrade has to embed more items first.
+    fn switch(&mut self) -> Result<Option<Halt>> {
+        let (upgrade, store) = (self.upgrade, self.upgrade.store());
+        let new = &self.upgrade.configuration().new.name;
+        let counts = store.counts(new)?;
+        if self.is_plain() && misses_too_many(&counts) {
+            let embeddable = sample::embeddable(store, new)?;
+            let never = counts.items.saturating_sub(embeddable).min(counts.lacking);
+            if misses_too_many(&Counts { lacking: never, ..counts }) {
+                return Ok(Some(Halt::TooManyMissing));
+            }
+            // Items that came during the backfill are embedded first, as long as each round leaves fewer of
+            // them.
+            if counts.lacking < self.lacking {
+                (self.lacking, self.backfilled) = (counts.lacking, None);
+                return Ok(None);
+            }
+        }
+        let is_mixed = upgrade.passes_at(&self.options)?.is_some_and(|from| reaches(&counts, from));
+        // Fused searches are taken only where they were asked for, also if the share fell since the step was
+        // chosen: an application that knows nothing of them gives no query of the old model.
+        let serving = if self.options.fused && !is_mixed { Serving::Fused } else { Serving::Mixed };
+        // An earlier process may have died, or been stopped, while it made the index.
+        prepare_index(store, new, self.progress)?;
+        expect_going(self.progress)?;
+        // Whether the switch is worth it was decided above.
+        (self.tell)(&StepResult::Switch(&upgrade.switch(serving, true)?.0))?;
+        Ok(None)
+    }
+
+    /// Embeds items, before the switch or after it. A run that came to its end is not begun again: where an
+    /// application writes on, no run would be the last.
+    fn embed(&mut self, step: Step) -> Result<Option<Halt>> {
+        let until = match step {
+            _ if self.is_plain() => Some(Until::All),
+            Step::Run => self.options.pairs.run.until,
+            _ => self.upgrade.passes_at(&self.options)?.map(Until::Fraction),
+        };
+        let options = RunOptions { until, ..self.run_options() };
+        let run = self.upgrade.run(&options, self.encoder, self.progress)?;
+        (self.tell)(&StepResult::Run(&run))?;
+        self.embedded += run.summary.done.native;
+        let ending = run.summary.ending;
+        if !matches!(ending, Ending::NothingLeft | Ending::ReachedFraction) {
+            return Ok(Some(Halt::Ended { ending }));
+        }
+        if step == Step::Backfill {
+            self.backfilled = Some(ending);
+            return Ok(None);
+        }
+        let is_finished = Recorded::expect(self.upgrade.store())?.record.phase == Phase::Finished;
+        Ok(Some(match ending {
+            Ending::ReachedFraction => Halt::Reached,
+            _ if is_finished => Halt::Finished,
+            _ => Halt::NothingToEmbed,
+        }))
     }
 }

@@ -276,7 +276,7 @@ impl Upgrade {
         let configuration = &self.configuration;
         configuration.expect_encoders(encoder.is_none(), files.asks())?;
         // The files of queries are read first: a mistake in them is found before anything is paid for.
-        let queries = self.read_asked(files)?;
+        let query_log = self.read_asked(files)?;
         let space = self.new_space()?;
         let opened;
         let encoder = if let Some(encoder) = encoder {
@@ -289,66 +289,19 @@ impl Upgrade {
         verbs::begin_sampling(self.store(), old, &space, order, observer)?;
         let limits =
             Limits { until: Until::All, follow: false, ..configuration.limits_of(&options.run, encoder)? };
-        let (mut steps, mut tally, mut encoder_said) = (Vec::new(), Tally::default(), None);
-        let mut items = FIRST_SAMPLE.min(options.items);
-        let mut is_compared = false;
-        let mut enough = loop {
-            let setup = BackfillSetup {
-                store: self.store(),
-                encoder,
-                scope: BackfillScope::Sample(items),
-                limits: Limits {
-                    budget: limits.budget.map(|budget| budget.saturating_sub(tally.native)),
-                    ..limits
-                },
-                clock: &SystemClock::start(),
-                worker: &worker_name(),
-            };
-            // Where all are native, not even the encoder is compared with the one that made them.
-            let is_waited_for = sample::waiting(self.store(), &space.name, items)? > 0;
-            // An encoder that watches itself is compared once with the natives that were there before.
-            let is_known = is_compared && encoder.watches_itself();
-            let summary = is_waited_for.then(|| backfill_compared(&setup, observer, is_known)).transpose()?;
-            let embedded = summary.as_ref().map_or(0, |summary| summary.done.native);
-            let ending = summary.as_ref().map_or(Ending::NothingLeft, |summary| summary.ending);
-            if let Some(summary) = summary {
-                is_compared = true;
-                tally.native += summary.done.native;
-                tally.failed += summary.done.failed;
-                encoder_said = encoder_said.or(summary.encoder_said);
-            }
-            let pairs = DrawnPairs::read(self.store(), old, &space, items)?;
-            let larger = (2 * items).min(options.items);
-            let embeddable = sample::embeddable(self.store(), &space.name)?;
-            let items_added = embeddable.min(larger as u64).saturating_sub(items as u64);
-            // A call that died in the next sample had found this one wanting; measuring it again would take a
-            // while.
-            let went_on = embedded == 0
-                && sample::waiting(self.store(), &space.name, larger)? < items_added
-                && Recorded::expect(self.store())?.record.phase == Phase::Sampling;
-            let learned = if went_on { Ok(None) } else { pairs.learned(old, &space, observer) };
-            let is_interrupted = learned.as_ref().is_err_and(Error::is_cancelled);
-            let learned = if is_interrupted { None } else { learned? };
-            let next = learned.as_ref().map(|learned| learned.next);
-            steps.push(PairsStep { items, pairs: pairs.len(), embedded, learned });
-            if is_interrupted {
-                break Enough::Ended(Ending::Interrupted);
-            }
-            let is_drawn = !is_waited_for || sample::waiting(self.store(), &space.name, items)? == 0;
-            if !is_drawn && ending != Ending::NothingLeft {
-                break Enough::Ended(ending);
-            }
-            if embeddable <= items as u64 {
-                break Enough::WholeGallery;
-            }
-            if items >= options.items {
-                break Enough::Asked;
-            }
-            if next.is_some_and(|next| next < options.worth) {
-                break Enough::Learned;
-            }
-            items = larger;
+        let mut drawing = Drawing {
+            upgrade: self,
+            space: &space,
+            encoder,
+            limits,
+            options,
+            observer,
+            steps: Vec::new(),
+            tally: Tally::default(),
+            encoder_said: None,
+            is_compared: false,
         };
+        let (items, mut enough) = drawing.draw()?;
         if !matches!(enough, Enough::Ended(_)) {
             fitting::ask_first(self.store(), &space.name, items)?;
         }
@@ -356,41 +309,29 @@ impl Upgrade {
         if let Some(folder) = files.folder {
             pairs.write(folder)?;
         }
-        // A budget or a stop that ended the sample holds for the queries too.
-        let queries = queries.filter(|_| !matches!(enough, Enough::Ended(_)));
         let mut spent = encoder.spent();
-        let embedded = queries.map(|(query_log, clicks)| {
-            let (queries, left_out) = self.ask(&query_log, (encoder, is_compared), &mut spent, observer)?;
-            Ok::<_, Error>((queries, left_out, clicks))
-        });
-        let queries = match embedded.transpose() {
-            Err(error) if error.is_budget_spent() => {
-                encoder_said.get_or_insert(error.to_string());
-                enough = Enough::Ended(Ending::EncoderBudgetSpent);
-                None
+        let (mut queries, mut queries_left_out, mut kept_clicks) = (None, Vec::new(), None);
+        // A budget or a stop that ended the sample holds for the queries too.
+        if let Some((query_log, clicks)) = query_log.filter(|_| !matches!(enough, Enough::Ended(_))) {
+            match self.ask(&query_log, (encoder, drawing.is_compared), &mut spent, observer) {
+                Ok((count, left_out)) => {
+                    (queries, queries_left_out, kept_clicks) = (Some(count), left_out, clicks);
+                }
+                Err(error) => enough = Enough::Ended(drawing.ending_of(error)?),
             }
-            Err(error) if error.is_cancelled() => {
-                enough = Enough::Ended(Ending::Interrupted);
-                None
-            }
-            embedded => embedded?,
-        };
-        let (queries, left_out, clicks) = match queries {
-            Some((queries, left_out, clicks)) => (Some(queries), left_out, clicks),
-            None => (None, Vec::new(), None),
-        };
+        }
         Ok(PairsDrawn {
-            steps,
+            steps: drawing.steps,
             enough,
             pairs: pairs.len(),
             held_out: pairs.held_out(),
-            failed: tally.failed,
+            failed: drawing.tally.failed,
             spent,
-            encoder_said,
+            encoder_said: drawing.encoder_said,
             findings: encoder.findings(),
             queries,
-            queries_left_out: left_out,
-            clicks,
+            queries_left_out,
+            clicks: kept_clicks,
             folder: files.folder.map(Path::to_owned),
         })
     }
@@ -943,6 +884,115 @@ impl Upgrade {
     pub fn finish(&self, anyway: bool, observer: &dyn Observer) -> Result<FinishedUpgrade> {
         let _lock = self.lock()?;
         verbs::finish(self.store(), &self.under_way()?.setup(), anyway, observer)
+    }
+}
+
+/// Drawing of pairs that is under way: samples of the gallery, each twice as large as the one before.
+struct Drawing<'a> {
+    upgrade: &'a Upgrade,
+    /// New space, which the pairs are drawn into.
+    space: &'a Space,
+    encoder: &'a dyn Encoder,
+    /// Limits of all samples together.
+    limits: Limits,
+    options: &'a PairsOptions,
+    observer: &'a dyn Observer,
+    steps: Vec<PairsStep>,
+    tally: Tally,
+    /// Words of the encoder where a budget of its own ended a sample.
+    encoder_said: Option<String>,
+    /// Whether the encoder was compared with the natives that were there before.
+    is_compared: bool,
+}
+
+impl Drawing<'_> {
+    /// Embeds samples until one more doubling is not worth it. Returns how many items the last one has, and
+    /// why no larger one is drawn.
+    fn draw(&mut self) -> Result<(usize, Enough)> {
+        let mut items = FIRST_SAMPLE.min(self.options.items);
+        loop {
+            if let Some(enough) = self.sample(items)? {
+                return Ok((items, enough));
+            }
+            items = self.larger(items);
+        }
+    }
+
+    /// Number of items of the sample that follows one of `items`.
+    fn larger(&self, items: usize) -> usize {
+        (2 * items).min(self.options.items)
+    }
+
+    /// Embeds a sample and measures what its pairs are worth. Returns why no larger one is drawn; `None`
+    /// where one is.
+    fn sample(&mut self, items: usize) -> Result<Option<Enough>> {
+        let (store, old, new) = (self.upgrade.store(), &self.upgrade.configuration.old, self.space);
+        // Where all are native, not even the encoder is compared with the one that made them.
+        let is_waited_for = sample::waiting(store, &new.name, items)? > 0;
+        let (embedded, ending) = if is_waited_for { self.embed(items)? } else { (0, Ending::NothingLeft) };
+        let pairs = DrawnPairs::read(store, old, new, items)?;
+        let larger = self.larger(items);
+        let embeddable = sample::embeddable(store, &new.name)?;
+        let items_added = embeddable.min(larger as u64).saturating_sub(items as u64);
+        // A call that died in the next sample had found this one wanting; measuring it again would take a
+        // while.
+        let went_on = embedded == 0
+            && sample::waiting(store, &new.name, larger)? < items_added
+            && Recorded::expect(store)?.record.phase == Phase::Sampling;
+        let learned = if went_on { Ok(None) } else { pairs.learned(old, new, self.observer) };
+        let is_interrupted = learned.as_ref().is_err_and(Error::is_cancelled);
+        let learned = if is_interrupted { None } else { learned? };
+        let next = learned.as_ref().map(|learned| learned.next);
+        self.steps.push(PairsStep { items, pairs: pairs.len(), embedded, learned });
+        if is_interrupted {
+            return Ok(Some(Enough::Ended(Ending::Interrupted)));
+        }
+        let is_drawn = !is_waited_for || sample::waiting(store, &new.name, items)? == 0;
+        Ok(if !is_drawn && ending != Ending::NothingLeft {
+            Some(Enough::Ended(ending))
+        } else if embeddable <= items as u64 {
+            Some(Enough::WholeGallery)
+        } else if items >= self.options.items {
+            Some(Enough::Asked)
+        } else if next.is_some_and(|next| next < self.options.worth) {
+            Some(Enough::Learned)
+        } else {
+            None
+        })
+    }
+
+    /// Embeds the items of a sample that wait. Returns how many got a vector, and why that ended.
+    fn embed(&mut self, items: usize) -> Result<(u64, Ending)> {
+        let budget = self.limits.budget.map(|budget| budget.saturating_sub(self.tally.native));
+        let setup = BackfillSetup {
+            store: self.upgrade.store(),
+            encoder: self.encoder,
+            scope: BackfillScope::Sample(items),
+            limits: Limits { budget, ..self.limits },
+            clock: &SystemClock::start(),
+            worker: &worker_name(),
+        };
+        // An encoder that watches itself is compared once with the natives that were there before.
+        let is_known = self.is_compared && self.encoder.watches_itself();
+        let summary = backfill_compared(&setup, self.observer, is_known)?;
+        self.is_compared = true;
+        self.tally.native += summary.done.native;
+        self.tally.failed += summary.done.failed;
+        self.encoder_said = self.encoder_said.take().or(summary.encoder_said);
+        Ok((summary.done.native, summary.ending))
+    }
+
+    /// Returns the ending that an error of the queries stands for. One that is neither a spent budget nor a
+    /// stop stays an error.
+    fn ending_of(&mut self, error: Error) -> Result<Ending> {
+        if error.is_budget_spent() {
+            self.encoder_said.get_or_insert(error.to_string());
+            return Ok(Ending::EncoderBudgetSpent);
+        }
+        if error.is_cancelled() {
+            return Ok(Ending::Interrupted);
+        }
+        Err(error)
     }
 }
 

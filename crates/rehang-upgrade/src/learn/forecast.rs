@@ -1,6 +1,7 @@
 //! Forecast of an upgrade by a report on held-out pairs, and whether switching now would serve worse
 //! than doing nothing.
 
+use rehang_core::adapter::Training;
 use rehang_core::finding::{Finding, FindingCode, Severity};
 use rehang_core::report::{
     CurveSeries, EnoughShare, FORMAT_VERSION, Floors, Report, ShownMetric, percent_rounded_up,
@@ -119,73 +120,25 @@ impl Forecast {
     /// Corrupt where the text is no report, or one of a newer rehang, or one without a curve; mismatch where
     /// it is about other spaces.
     pub fn read(text: &str, source: &str, setup: &UpgradeSetup<'_>) -> Result<Self> {
-        let report: Report = serde_json::from_str(text).map_err(|error| {
-            Error::corrupt(source, format!("it is no report of rehang as JSON ({error})"))
-                .advise(Remedy::MakeReport)
-        })?;
-        if report.format_version > FORMAT_VERSION {
-            return Err(Error::corrupt(
-                source,
-                format!("it has format {}, this rehang knows up to {FORMAT_VERSION}", report.format_version),
-            ));
-        }
+        let report = read_report(text, source)?;
         let of_other_spaces = |error: Error| error.context(format!("the forecast {source}"));
         expect_of_adapter(&report.spaces.old, setup.old, "old").map_err(of_other_spaces)?;
         expect_of_adapter(&report.spaces.new, setup.new, "new").map_err(of_other_spaces)?;
         let without = || Error::corrupt(source, "the report has no curve to forecast with");
         let metric = report.headline_metric().ok_or_else(without)?;
-        let warnings = report.warnings.iter().filter(|warning| SAID_AGAIN.contains(&warning.code));
-        let mut findings: Vec<Finding> = warnings.cloned().collect();
-        let order = setup.order.policy.name();
         let Some(adapter) = setup.adapter else {
             return Err(Error::missing("an adapter", "the forecast of an upgrade"));
         };
-        let method = &adapter.training.method;
+        let (order, method) = (setup.order.policy.name(), &adapter.training.method);
         // Two adapters of one method are told apart by their files, "ridge (a)" and "ridge (b)": then
         // it is unknown which.
         let is_own = |curve: &&CurveSeries| curve.order == order && curve.method == *method;
-        let curve = if let Some(curve) = report.curves.iter().find(is_own) {
-            curve
-        } else {
-            let curve = report.headline_curve().ok_or_else(without)?;
-            let message = format!(
-                "the forecast {source} has no curve of {method} · {order}, which this upgrade is; it shows {}",
-                curve.name()
-            );
-            findings.push(Finding::warning(FindingCode::AnotherCurve, message));
-            curve
-        };
-        // The report names the pairs of the adapters it compared. One fingerprint alone says little: labels
-        // may be shared by several pairs of models, and so may be the old vectors.
-        let is_there = |(role, fingerprint): (&String, &String)| {
-            report.inputs.iter().any(|input| input.is_of_pairs(role) && input.fingerprint == *fingerprint)
-        };
-        if !adapter.training.inputs.iter().all(is_there) {
-            let message =
-                format!("the forecast {source} was made with an adapter that was fitted on other pairs");
-            findings.push(Finding::warning(FindingCode::OtherPairs, message));
-        }
-        let problems = report.warnings.iter().filter(|warning| warning.severity == Severity::Problem);
-        let is_reliable = problems.clone().next().is_none();
-        for warning in problems {
-            let message = format!(
-                "the forecast {source} is not to be relied on: {} {}",
-                warning.seen,
-                warning.may_mean.trim_end_matches('.')
-            );
-            findings.push(Finding::warning(FindingCode::UnreliableForecast, message));
-        }
+        let curve = report.curves.iter().find(is_own).or_else(|| report.headline_curve());
+        let curve = curve.ok_or_else(without)?;
+        let findings = findings(&report, source, (&adapter.training, order), curve);
+        let is_reliable = report.warnings.iter().all(|warning| warning.severity != Severity::Problem);
         let line_of = curve.metrics.get(&metric.id).ok_or_else(without)?;
-        let points: Vec<(f64, f64)> = curve
-            .fractions
-            .iter()
-            .copied()
-            .zip(line_of.values.iter().copied())
-            .filter(|(share, value)| share.is_finite() && value.is_finite())
-            .collect();
-        if points.is_empty() || points.windows(2).any(|two| two[0].0 > two[1].0) {
-            return Err(Error::corrupt(source, "the shares of its curve are missing or not ascending"));
-        }
+        let points = points(&curve.fractions, &line_of.values, source)?;
         let band = line_of.band.as_ref().filter(|_| report.gallery.is_some());
         let edges = band.map(|band| {
             [&band.low, &band.high]
@@ -309,6 +262,74 @@ impl Forecast {
     pub fn is_below_doing_nothing(&self, share: f64) -> bool {
         self.verdict().is_worse_from(share)
     }
+}
+
+/// Reads a report as JSON, of this version or an earlier one.
+fn read_report(text: &str, source: &str) -> Result<Report> {
+    let report: Report = serde_json::from_str(text).map_err(|error| {
+        Error::corrupt(source, format!("it is no report of rehang as JSON ({error})"))
+            .advise(Remedy::MakeReport)
+    })?;
+    if report.format_version > FORMAT_VERSION {
+        return Err(Error::corrupt(
+            source,
+            format!("it has format {}, this rehang knows up to {FORMAT_VERSION}", report.format_version),
+        ));
+    }
+    Ok(report)
+}
+
+/// Finds what a person should know of a report whose curve is the forecast of an upgrade, by the adapter of a
+/// fit and in an order.
+fn findings(
+    report: &Report,
+    source: &str,
+    (training, order): (&Training, &str),
+    curve: &CurveSeries,
+) -> Vec<Finding> {
+    let warnings = report.warnings.iter().filter(|warning| SAID_AGAIN.contains(&warning.code));
+    let mut findings: Vec<Finding> = warnings.cloned().collect();
+    let method = &training.method;
+    if curve.order != order || curve.method != *method {
+        let message = format!(
+            "the forecast {source} has no curve of {method} · {order}, which this upgrade is; it shows {}",
+            curve.name()
+        );
+        findings.push(Finding::warning(FindingCode::AnotherCurve, message));
+    }
+    // The report names the pairs of the adapters it compared. One fingerprint alone says little: labels
+    // may be shared by several pairs of models, and so may be the old vectors.
+    let is_there = |(role, fingerprint): (&String, &String)| {
+        report.inputs.iter().any(|input| input.is_of_pairs(role) && input.fingerprint == *fingerprint)
+    };
+    if !training.inputs.iter().all(is_there) {
+        let message =
+            format!("the forecast {source} was made with an adapter that was fitted on other pairs");
+        findings.push(Finding::warning(FindingCode::OtherPairs, message));
+    }
+    for warning in report.warnings.iter().filter(|warning| warning.severity == Severity::Problem) {
+        let message = format!(
+            "the forecast {source} is not to be relied on: {} {}",
+            warning.seen,
+            warning.may_mean.trim_end_matches('.')
+        );
+        findings.push(Finding::warning(FindingCode::UnreliableForecast, message));
+    }
+    findings
+}
+
+/// Pairs the shares of a curve with its values, but for those that are no numbers.
+fn points(shares: &[f64], values: &[f64], source: &str) -> Result<Vec<(f64, f64)>> {
+    let points: Vec<(f64, f64)> = shares
+        .iter()
+        .copied()
+        .zip(values.iter().copied())
+        .filter(|(share, value)| share.is_finite() && value.is_finite())
+        .collect();
+    if points.is_empty() || points.windows(2).any(|two| two[0].0 > two[1].0) {
+        return Err(Error::corrupt(source, "the shares of its curve are missing or not ascending"));
+    }
+    Ok(points)
 }
 
 /// Fails where switching now (to mixed searches) is forecast to serve worse than doing nothing, by the metric

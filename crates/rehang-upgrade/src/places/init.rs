@@ -107,17 +107,18 @@ pub fn init(init: &Init) -> Result<Initialised> {
         }
         Location::Collection(collection) => of_collection(collection),
     };
-    let text = document(
-        (&gallery, &old),
-        (
-            init.adapter.as_deref().map(from_file).transpose()?.as_deref(),
-            &new,
-            init.new_model_dimension,
-            column.as_deref(),
-        ),
-        init.forecast.as_deref().map(from_file).transpose()?.as_deref(),
-    );
-    write_new(folder, &init.path, &text)?;
+    let adapter_path = init.adapter.as_deref().map(from_file).transpose()?;
+    let forecast_path = init.forecast.as_deref().map(from_file).transpose()?;
+    let document = Document {
+        gallery: &gallery,
+        old: &old,
+        new: &new,
+        model_dimension: init.new_model_dimension,
+        column: column.as_deref(),
+        adapter: adapter_path.as_deref(),
+        forecast: forecast_path.as_deref(),
+    };
+    write_new(folder, &init.path, &document.text())?;
     Ok(Initialised { path: init.path.clone(), old, new, graphs })
 }
 
@@ -268,64 +269,15 @@ fn taken(path: &Path) -> Error {
     Error::conflict(path.display(), "a file is there already and stays as it is; give another name")
 }
 
-/// Writes the text of the configuration.
-fn document(
-    (gallery, old): (&str, &Space),
-    (adapter, new, model_dimension, column): (Option<&str>, &Space, Option<usize>, Option<&str>),
-    forecast: Option<&str>,
-) -> String {
-    let text = quoted;
-    let space = |space: &Space| {
-        format!(
-            "name = {}\ndimension = {}\ndistance = {}",
-            text(&space.name),
-            space.dimension,
-            text(space.distance.name())
-        )
-    };
-    let adapter = match adapter {
-        Some(file) => format!("# The map from old to new vectors.\n[adapter]\nfile = {}", text(file)),
-        None => "# No [adapter]: the one that is fitted on the gallery's own pairs, or none for a new model that searches the old vectors as they\n\
-                 # are. By the classifier head of such a model a backfill may be ordered:\n\
-                 # [head]\n# weight = \"head-weight.npy\"\n# bias = \"head-bias.npy\"\n# kind = \"softmax\""
-            .to_owned(),
-    };
-    let forecast = match forecast {
-        Some(file) => format!("[forecast]\nfile = {}", text(file)),
-        None => "# [forecast]\n# file = \"report.json\"".to_owned(),
-    };
-    let distances = Distance::ALL.map(Distance::name).join(", ");
-    format!(
-        r#"# An upgrade of a gallery to a new model. Paths are seen from the folder of this file.
-
-[gallery]
-{gallery}
-
-# The space that is replaced, as the gallery has it. Distances: {distances}.
-[old]
-{old}
-
-# The space that replaces it: made by the start of the upgrade, searched by this distance.
-[new]
-{new}{model_dimension}{column}
-
-{adapter}
-
-# Which items are re-embedded first. "coverage" covers the gallery, then digs where the map is in doubt; "sigma" takes the
-# worst first; "random" takes any. "auto" is the one that was chosen for a metric, and "coverage" before any was. The seed makes an
-# order repeatable.
-[order]
-policy = "auto"
-seed = 0
-
-# The new model, which re-embeds sources. Uncomment one. Without it, everything but the backfill works.
+/// Ways to reach the new model, and the old one, each commented out.
+const ENCODERS: &str = r#"# The new model, which re-embeds sources. Uncomment one. Without it, everything but the backfill works.
 #
 # A model in this process:
 # [encoder]
 # kind = "onnx"
 # model = "model.onnx"
 # normalise = true
-# input = {{ kind = "text", tokenizer = "tokenizer.json", max_tokens = 256, pooling = "mean" }}
+# input = { kind = "text", tokenizer = "tokenizer.json", max_tokens = 256, pooling = "mean" }
 #
 # A service that speaks OpenAI's protocol; the key stays in the environment:
 # [encoder]
@@ -350,9 +302,10 @@ seed = 0
 # The old model, with the same keys. It embeds the texts and images that people search by before the switch.
 # [old.encoder]
 # kind = "command"
-# program = ["python3", "encode-old.py"]
+# program = ["python3", "encode-old.py"]"#;
 
-# Limits of a run, each may be left out: items of a batch, batches at a time, items a second (also "300/min"), items of one
+/// Limits of a run, each commented out.
+const LIMITS: &str = r#"# Limits of a run, each may be left out: items of a batch, batches at a time, items a second (also "300/min"), items of one
 # run, the share of native items at which it ends, attempts before an item is listed as failed.
 [run]
 # batch = 64
@@ -360,26 +313,96 @@ seed = 0
 # rate = "5/s"
 # budget = 1000
 # until = "30%"
-# attempts = 3
+# attempts = 3"#;
 
-# A report on pairs that the adapter was not fitted on: the plan shows what it forecasts, and a switch that would serve worse
-# than doing nothing is refused.
-{forecast}
-"#,
-        old = space(old),
-        new = space(new),
-        model_dimension = model_dimension.map_or_else(String::new, |width| {
-            let how = if width > new.dimension {
+/// Configuration that is to be written, by its parts that are not the same in all.
+struct Document<'a> {
+    /// Keys of `[gallery]`.
+    gallery: &'a str,
+    old: &'a Space,
+    new: &'a Space,
+    /// Width of the new model's own vectors, where it is not that of the new space.
+    model_dimension: Option<usize>,
+    /// Column of a table that vectors of the new space move into at the end.
+    column: Option<&'a str>,
+    /// Path of the adapter.
+    adapter: Option<&'a str>,
+    /// Path of the report.
+    forecast: Option<&'a str>,
+}
+
+impl Document<'_> {
+    /// Writes the text of the configuration.
+    fn text(&self) -> String {
+        let (gallery, old, new) = (self.gallery, keys_of(self.old), keys_of(self.new));
+        let model_dimension = self.model_dimension.map_or_else(String::new, |width| {
+            let how = if width > self.new.dimension {
                 "the first ones are kept, scaled to length 1"
             } else {
                 "zeros follow, which change no distance"
             };
             format!("\n# The model gives so many coordinates; {how}.\nmodel_dimension = {width}")
-        }),
-        column = column.map_or_else(String::new, |column| format!(
-            "\n# The column of the table that its vectors move into when the gallery is released, after `finish`.\ncolumn = {}",
-            text(column)
-        )),
+        });
+        let column = self.column.map_or_else(String::new, |column| {
+            format!(
+                "\n# The column of the table that its vectors move into when the gallery is released, after `finish`.\ncolumn = {}",
+                quoted(column)
+            )
+        });
+        let adapter = match self.adapter {
+            Some(file) => format!("# The map from old to new vectors.\n[adapter]\nfile = {}", quoted(file)),
+            None => "# No [adapter]: the one that is fitted on the gallery's own pairs, or none for a new model that searches the old vectors as they\n\
+                     # are. By the classifier head of such a model a backfill may be ordered:\n\
+                     # [head]\n# weight = \"head-weight.npy\"\n# bias = \"head-bias.npy\"\n# kind = \"softmax\""
+                .to_owned(),
+        };
+        let forecast = match self.forecast {
+            Some(file) => format!("[forecast]\nfile = {}", quoted(file)),
+            None => "# [forecast]\n# file = \"report.json\"".to_owned(),
+        };
+        let distances = Distance::ALL.map(Distance::name).join(", ");
+        format!(
+            r#"# An upgrade of a gallery to a new model. Paths are seen from the folder of this file.
+
+[gallery]
+{gallery}
+
+# The space that is replaced, as the gallery has it. Distances: {distances}.
+[old]
+{old}
+
+# The space that replaces it: made by the start of the upgrade, searched by this distance.
+[new]
+{new}{model_dimension}{column}
+
+{adapter}
+
+# Which items are re-embedded first. "coverage" covers the gallery, then digs where the map is in doubt; "sigma" takes the
+# worst first; "random" takes any. "auto" is the one that was chosen for a metric, and "coverage" before any was. The seed makes an
+# order repeatable.
+[order]
+policy = "auto"
+seed = 0
+
+{ENCODERS}
+
+{LIMITS}
+
+# A report on pairs that the adapter was not fitted on: the plan shows what it forecasts, and a switch that would serve worse
+# than doing nothing is refused.
+{forecast}
+"#
+        )
+    }
+}
+
+/// Writes the keys of a space.
+fn keys_of(space: &Space) -> String {
+    format!(
+        "name = {}\ndimension = {}\ndistance = {}",
+        quoted(&space.name),
+        space.dimension,
+        quoted(space.distance.name())
     )
 }
 
