@@ -19,6 +19,7 @@ use crate::reading::Reading;
 use crate::schema::{self, FORMAT, NEXT_REVISION};
 use crate::serving::{drop_view, functions};
 use crate::table::{Table, TableOptions, literal, quoted};
+use crate::trigger_function::trigger_function;
 use crate::{paid, reading, row_security, search, serving, spaces};
 
 /// Oldest server that will do.
@@ -90,7 +91,7 @@ pub(crate) fn statements(address: &str, options: &TableOptions) -> Result<String
             row_security::functions(number, &table),
             row_security::of_items(number, &table),
             schema::comment(number, &table),
-            schema::trigger_function(number, &table, &[]),
+            trigger_function(number, &table, &[]),
             reading::row_reader_function(number, &table),
             schema::KEEP.to_owned(),
             schema::triggers(number, &table),
@@ -151,7 +152,7 @@ pub(crate) fn adopt(
         connection.batch(&row_security::functions(number, &table))?;
         connection.batch(&row_security::of_items(number, &table))?;
         connection.batch(&schema::comment(number, &table))?;
-        connection.batch(&schema::trigger_function(number, &table, &[]))?;
+        connection.batch(&trigger_function(number, &table, &[]))?;
         connection.batch(&reading::row_reader_function(number, &table))?;
         connection.batch(schema::KEEP)?;
         // The triggers come last, since writers of the table wait from here on.
@@ -857,7 +858,7 @@ fn renew(
         connection.batch(&schema::drop_triggers(number, &table.qualified))?;
         connection.batch(&schema::drop_truncate_triggers(number))?;
     }
-    connection.batch(&schema::trigger_function(number, table, &spaces))?;
+    connection.batch(&trigger_function(number, table, &spaces))?;
     connection.batch(&reading::row_reader_function(number, table))?;
     connection.batch(&row_security::functions(number, table))?;
     connection.batch(&row_security::of_items(number, table))?;

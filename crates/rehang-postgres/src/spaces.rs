@@ -19,6 +19,7 @@ use crate::row_security;
 use crate::schema::{self, SpaceRow};
 use crate::serving;
 use crate::table::{Table, quoted};
+use crate::trigger_function::trigger_function;
 use crate::values::provenance;
 
 /// Items that are listed in one transaction. An application that writes one of them waits
@@ -147,7 +148,7 @@ pub(crate) fn create(handle: &Handle, space: &Space, written_as: Provenance) -> 
         // Spaces that were there before have no such table in a gallery of an earlier version
         // that was not adopted since.
         connection.batch(&paid::tables(&handle.table, &spaces, &handle.pgvector))?;
-        connection.batch(&schema::trigger_function(handle.number, &handle.table, &spaces))?;
+        connection.batch(&trigger_function(handle.number, &handle.table, &spaces))?;
         connection.batch(schema::KEEP)?;
         // The view has to take the vectors of every space before one of another type may serve.
         let serving = lock_serving(connection, handle)?;
@@ -443,7 +444,7 @@ pub(crate) fn drop_space(handle: &Handle, name: &str) -> Result<()> {
             &[&handle.number, &schema::claim_turns_document(space.number)],
         )?;
         connection.batch(&paid::tables(&handle.table, &spaces, &handle.pgvector))?;
-        connection.batch(&schema::trigger_function(handle.number, &handle.table, &spaces))?;
+        connection.batch(&trigger_function(handle.number, &handle.table, &spaces))?;
         Ok(Some(space.number))
     })?;
     if dropped.is_none() {
