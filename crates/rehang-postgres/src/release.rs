@@ -479,12 +479,12 @@ pub(crate) fn take_out(address: &str, options: &TableOptions) -> Result<()> {
             return Ok(Vec::new());
         }
         // The table that has the name now comes first; else the one that had it when it was made a gallery.
-        let sql = "SELECT number, format, relation = $2, NOT EXISTS (SELECT 1 FROM pg_class WHERE pg_class.oid = relation)
+        let sql = "SELECT number, format, relation = $2 AS has_name, NOT EXISTS (SELECT 1 FROM pg_class WHERE pg_class.oid = relation) AS is_gone
              FROM rehang.gallery WHERE relation = $2 OR name = $1 ORDER BY relation = $2 DESC NULLS LAST, number";
         let rows = connection.query(sql, &[&table, &oid])?;
         let read = |row: &Row| -> Step<(i32, i32, bool, bool)> {
-            let has_name_now = row.try_get::<_, Option<bool>>(2)?.unwrap_or(false);
-            Ok((row.try_get(0)?, row.try_get(1)?, has_name_now, row.try_get(3)?))
+            let has_name_now = row.try_get::<_, Option<bool>>("has_name")?.unwrap_or(false);
+            Ok((row.try_get("number")?, row.try_get("format")?, has_name_now, row.try_get("is_gone")?))
         };
         rows.iter().map(read).collect::<Step<Vec<_>>>()
     })?;

@@ -285,11 +285,11 @@ fn search_in(
 /// Hit of a row with an item's key, its id, its distance, its provenance and its revision.
 fn hit(row: &Row) -> Step<Found> {
     Ok(Found {
-        key: key(row, 0)?,
-        id: row.try_get(1)?,
-        distance: row.try_get(2)?,
-        provenance: provenance(&row.try_get::<_, String>(3)?)?,
-        revision: row.try_get::<_, i64>(4)?.max(0) as u64,
+        key: key(row, "key")?,
+        id: row.try_get("id")?,
+        distance: row.try_get("distance")?,
+        provenance: provenance(&row.try_get::<_, String>("provenance")?)?,
+        revision: row.try_get::<_, i64>("revision")?.max(0) as u64,
     })
 }
 

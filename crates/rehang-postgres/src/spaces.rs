@@ -36,20 +36,20 @@ pub(crate) fn of_name() -> String {
     format!("{SELECT} WHERE gallery = $1 AND name = $2 AND listed")
 }
 
+/// Reads a space from its row of `rehang.space`.
 pub(crate) fn read(row: &Row) -> Step<SpaceRow> {
-    let distance: Distance = row.try_get::<_, String>(3)?.parse()?;
-    let dimension: i32 = row.try_get(2)?;
-    let space =
-        Space::new(row.try_get::<_, String>(1)?, dimension.max(0) as usize, distance, row.try_get(4)?);
+    let (name, distance): (String, String) = (row.try_get("name")?, row.try_get("distance")?);
+    let dimension = row.try_get::<_, i32>("dimension")?.max(0) as usize;
+    let distance: Distance = distance.parse()?;
     Ok(SpaceRow {
-        number: row.try_get(0)?,
+        number: row.try_get("number")?,
         record: SpaceRecord {
-            space,
-            written_as: provenance(&row.try_get::<_, String>(5)?)?,
-            epoch: Epoch::new(row.try_get::<_, i64>(6)?.max(0) as u64),
+            space: Space::new(name, dimension, distance, row.try_get("normalised")?),
+            written_as: provenance(&row.try_get::<_, String>("written_as")?)?,
+            epoch: Epoch::new(row.try_get::<_, i64>("epoch")?.max(0) as u64),
         },
-        in_column: row.try_get(7)?,
-        is_listed: row.try_get(8)?,
+        in_column: row.try_get("in_column")?,
+        is_listed: row.try_get("listed")?,
     })
 }
 
