@@ -181,7 +181,7 @@ impl<'a> RowWrite<'a> {
     }
 
     /// Returns the begin of its statements. Every parameter is used, so that the server knows its type.
-    fn given(&self) -> String {
+    fn with_clause(&self) -> String {
         format!(
             "WITH given AS (SELECT $1::text, $2::text, $3::text, $4::jsonb, {})",
             vector_parameter(self.handle)
@@ -202,7 +202,7 @@ impl<'a> RowWrite<'a> {
         format!(
             "{}
          INSERT INTO {} ({}) OVERRIDING SYSTEM VALUE SELECT {} FROM given ON CONFLICT ({}) DO {update}",
-            self.given(),
+            self.with_clause(),
             self.handle.table.qualified,
             names.join(", "),
             values.join(", "),
@@ -222,7 +222,11 @@ impl<'a> RowWrite<'a> {
         };
         // A row that is there is left alone where nothing but its key is written.
         let meant = self.columns.iter().map(same).collect::<Vec<_>>().join(" AND ");
-        format!("{} SELECT EXISTS (SELECT 1 FROM {} AS t, given WHERE {meant})", self.given(), table.qualified)
+        format!(
+            "{} SELECT EXISTS (SELECT 1 FROM {} AS t, given WHERE {meant})",
+            self.with_clause(),
+            table.qualified
+        )
     }
 
     /// Writes the row as the application would.

@@ -126,8 +126,8 @@ fn take_column(
     if kind != wanted {
         return refuse(format!("or one of type {wanted}, not {kind}"));
     }
-    let is_it = |(settling, _): &(String, String)| settling == column;
-    if comment.is_some() && settling(connection, moves.g, on)?.iter().any(is_it) {
+    let is_this_column = |(settling, _): &(String, String)| settling == column;
+    if comment.is_some() && settling(connection, moves.g, on)?.iter().any(is_this_column) {
         return Ok(());
     }
     let is_used = format!("SELECT EXISTS (SELECT 1 FROM {on} WHERE {name} IS NOT NULL)");

@@ -172,7 +172,7 @@ struct Asked<'a> {
     queries: &'a Matrix,
     k: usize,
     filter: &'a Filter,
-    /// What is added to the distance of adapted vectors.
+    /// Addition to the distance of adapted vectors.
     handicap: f64,
 }
 

@@ -206,11 +206,13 @@ impl Table {
     fn expect_expressions(&self, connection: &mut Connection) -> Step<()> {
         if let Some(source) = &self.options.source {
             let expected = "a column, or an SQL expression of the table's columns";
-            self.expect_expression(connection, ("source", source), &self.source_of("t"), expected)?;
+            let option = ("source", source.as_str());
+            self.expect_expression(connection, option, &self.source_of("t"), expected)?;
         }
         if let Some(condition) = &self.options.condition {
             let expected = "an SQL condition on the table's columns";
-            self.expect_expression(connection, ("condition", condition), &self.is_item("t"), expected)?;
+            let option = ("condition", condition.as_str());
+            self.expect_expression(connection, option, &self.is_item("t"), expected)?;
         }
         Ok(())
     }
