@@ -60,6 +60,7 @@ impl Address {
         Self::parse_with(text, roots_file, &environment)
     }
 
+    /// Reads an address as [`Address::parse`] does, with the variables that it is given.
     fn parse_with(
         text: &str,
         roots_file: Option<&Path>,
@@ -72,12 +73,7 @@ impl Address {
                 "postgresql://USER@HOST:PORT/DATABASE with one @; write %40 for any other".into(),
             ));
         }
-        let names = ["sslmode", "sslrootcert", "sslcert", "sslkey", "ssl"];
-        let (text, [mode, authorities, certificate, key, ssl]) = take_options(&text, names)?;
-        let address_options = [mode.or_else(|| ssl.map(mode_of_ssl)), authorities, certificate, key];
-        let of_variable = |name: &str| variable(&format!("PG{}", name.to_uppercase()));
-        let [mode, authorities, certificate, key] =
-            std::array::from_fn(|at| address_options[at].clone().or_else(|| of_variable(names[at])));
+        let (text, options) = TlsOptions::take(&text, variable)?;
         let port = variable("PGPORT").map(|port| {
             port.parse::<u16>().map_err(|_| Error::option("PGPORT", &port, "a port, such as 5432"))
         });
@@ -86,81 +82,16 @@ impl Address {
         // The reason never repeats the address, which may hold a password.
         let mut config = Config::from_str(&text)
             .map_err(|error| wrong(format!("postgresql://USER@HOST:PORT/DATABASE ({error})")))?;
-        let mode = mode.or_else(|| roots_file.map(|_| "verify-full".into()));
-        let (mode, mut verify) = match mode.as_deref() {
-            None | Some("prefer" | "allow") => (SslMode::Prefer, Verify::Not),
-            Some("disable") => (SslMode::Disable, Verify::Not),
-            Some("require" | "no-verify") => (SslMode::Require, Verify::Not),
-            Some("verify-ca" | "verify-full") => (SslMode::Require, Verify::Full),
-            Some(other) => {
-                let expected = "disable, prefer, require, verify-ca or verify-full";
-                return Err(Error::option("sslmode", other, expected));
-            }
-        };
-        let unproven = address_options[0].as_deref() == Some("no-verify");
-        if authorities.is_some() && mode == SslMode::Require && !unproven {
-            verify = Verify::Full;
-        }
-        if let Some(file) = roots_file {
-            if mode != SslMode::Require || unproven {
-                let expected = "left out, or an address with sslmode=verify-full: this one asks the server for no proof of who it is";
-                return Err(Error::option(ROOT_CERTIFICATES, file.display(), expected));
-            }
-            verify = Verify::Full;
-        }
+        let (mode, verify) = options.mode_and_proof(roots_file)?;
         config.ssl_mode(mode);
-        if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
-            config.host(variable("PGHOST").unwrap_or_else(|| "localhost".into()));
-        }
-        if let Some(port) = port.filter(|_| config.get_ports().is_empty()) {
-            config.port(port);
-        }
-        if config.get_dbname().is_none()
-            && let Some(database) = variable("PGDATABASE")
-        {
-            config.dbname(database);
-        }
-        if config.get_application_name().is_none() {
-            config.application_name("rehang");
-        }
-        if config.get_connect_timeout().is_none() {
-            config.connect_timeout(Duration::from_secs(10));
-        }
-        // A server that is gone without a word is noticed within half a minute: the default of two hours
-        // is longer than any lease.
-        if config.get_keepalives_idle() >= Duration::from_hours(2) {
-            config.keepalives_idle(Duration::from_secs(10));
-        }
-        if config.get_keepalives_interval().is_none() {
-            config.keepalives_interval(Duration::from_secs(5));
-        }
-        if config.get_keepalives_retries().is_none() {
-            config.keepalives_retries(3);
-        }
-        if config.get_tcp_user_timeout().is_none() {
-            config.tcp_user_timeout(Duration::from_secs(30));
-        }
-        if config.get_user().is_none()
-            && let Some(user) = variable("PGUSER").or_else(|| variable("USER"))
-        {
-            config.user(user);
-        }
-        if config.get_password().is_none_or(<[u8]>::is_empty)
-            && let Some(password) = variable("PGPASSWORD").or_else(|| from_password_file(&config, variable))
-        {
-            config.password(password);
-        }
-        let certified = match (certificate.as_deref(), key.as_deref()) {
-            (Some(certificate), Some(key)) => Some((certificate, key)),
-            (None, None) => None,
-            (Some(_), None) => return Err(Error::missing("sslkey", "sslcert")),
-            (None, Some(_)) => return Err(Error::missing("sslcert", "sslkey")),
-        };
+        notice_silence(&mut config);
+        fill_in(&mut config, port, variable);
+        let client_files = options.client_files()?;
         let roots = match verify {
             Verify::Not => None,
-            Verify::Full => Some(trusted_roots(authorities.as_deref(), roots_file, variable)?),
+            Verify::Full => Some(trusted_roots(options.authorities.as_deref(), roots_file, variable)?),
         };
-        let tls = client_config(roots.as_ref(), certified)?;
+        let tls = client_config(roots.as_ref(), client_files)?;
         let trusted = roots.map_or_else(String::new, |roots| roots.trusted().to_owned());
         Ok(Self { tls: MakeRustlsConnect::new(tls), trusted, config })
     }
@@ -198,6 +129,121 @@ impl Address {
             Some(port) if *port != 5432 => format!("{host}:{port}/{database}"),
             _ => format!("{host}/{database}"),
         }
+    }
+}
+
+/// Options about TLS, as an address and libpq's variables have them.
+struct TlsOptions {
+    /// Value of `sslmode`.
+    mode: Option<String>,
+    /// Value of `sslrootcert`.
+    authorities: Option<String>,
+    /// Value of `sslcert`.
+    certificate: Option<String>,
+    /// Value of `sslkey`.
+    key: Option<String>,
+    /// Whether the address itself asks for no proof, whatever authorities are named.
+    is_unproven: bool,
+}
+
+impl TlsOptions {
+    /// Takes the options out of an address, and returns the rest of it with them. Those that it lacks come
+    /// from variables.
+    fn take(text: &str, variable: &dyn Fn(&str) -> Option<String>) -> Result<(String, Self)> {
+        let names = ["sslmode", "sslrootcert", "sslcert", "sslkey", "ssl"];
+        let (text, [mode, authorities, certificate, key, ssl]) = take_options(text, names)?;
+        let mode = mode.or_else(|| ssl.map(mode_of_ssl));
+        let options = Self {
+            is_unproven: mode.as_deref() == Some("no-verify"),
+            mode: mode.or_else(|| variable("PGSSLMODE")),
+            authorities: authorities.or_else(|| variable("PGSSLROOTCERT")),
+            certificate: certificate.or_else(|| variable("PGSSLCERT")),
+            key: key.or_else(|| variable("PGSSLKEY")),
+        };
+        Ok((text, options))
+    }
+
+    /// Returns whether connections are encrypted, and how far the server has to prove who it is.
+    fn mode_and_proof(&self, roots_file: Option<&Path>) -> Result<(SslMode, Verify)> {
+        let (mode, mut verify) = match self.mode.as_deref().or(roots_file.map(|_| "verify-full")) {
+            None | Some("prefer" | "allow") => (SslMode::Prefer, Verify::Not),
+            Some("disable") => (SslMode::Disable, Verify::Not),
+            Some("require" | "no-verify") => (SslMode::Require, Verify::Not),
+            Some("verify-ca" | "verify-full") => (SslMode::Require, Verify::Full),
+            Some(other) => {
+                let expected = "disable, prefer, require, verify-ca or verify-full";
+                return Err(Error::option("sslmode", other, expected));
+            }
+        };
+        if self.authorities.is_some() && mode == SslMode::Require && !self.is_unproven {
+            verify = Verify::Full;
+        }
+        if let Some(file) = roots_file {
+            if mode != SslMode::Require || self.is_unproven {
+                let expected = "left out, or an address with sslmode=verify-full: this one asks the server for no proof of who it is";
+                return Err(Error::option(ROOT_CERTIFICATES, file.display(), expected));
+            }
+            verify = Verify::Full;
+        }
+        Ok((mode, verify))
+    }
+
+    /// Returns the files of the client's certificate and of its key; `None` where it has neither.
+    fn client_files(&self) -> Result<Option<(&str, &str)>> {
+        match (self.certificate.as_deref(), self.key.as_deref()) {
+            (Some(certificate), Some(key)) => Ok(Some((certificate, key))),
+            (None, None) => Ok(None),
+            (Some(_), None) => Err(Error::missing("sslkey", "sslcert")),
+            (None, Some(_)) => Err(Error::missing("sslcert", "sslkey")),
+        }
+    }
+}
+
+/// Makes a connection notice a server that is gone without a word, within half a minute: the default of two
+/// hours is longer than any lease. What the address says of it stays.
+fn notice_silence(config: &mut Config) {
+    if config.get_connect_timeout().is_none() {
+        config.connect_timeout(Duration::from_secs(10));
+    }
+    if config.get_keepalives_idle() >= Duration::from_hours(2) {
+        config.keepalives_idle(Duration::from_secs(10));
+    }
+    if config.get_keepalives_interval().is_none() {
+        config.keepalives_interval(Duration::from_secs(5));
+    }
+    if config.get_keepalives_retries().is_none() {
+        config.keepalives_retries(3);
+    }
+    if config.get_tcp_user_timeout().is_none() {
+        config.tcp_user_timeout(Duration::from_secs(30));
+    }
+}
+
+/// Fills in what an address leaves out, from libpq's variables and its file of passwords.
+fn fill_in(config: &mut Config, port: Option<u16>, variable: &dyn Fn(&str) -> Option<String>) {
+    if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
+        config.host(variable("PGHOST").unwrap_or_else(|| "localhost".into()));
+    }
+    if let Some(port) = port.filter(|_| config.get_ports().is_empty()) {
+        config.port(port);
+    }
+    if config.get_dbname().is_none()
+        && let Some(database) = variable("PGDATABASE")
+    {
+        config.dbname(database);
+    }
+    if config.get_application_name().is_none() {
+        config.application_name("rehang");
+    }
+    if config.get_user().is_none()
+        && let Some(user) = variable("PGUSER").or_else(|| variable("USER"))
+    {
+        config.user(user);
+    }
+    if config.get_password().is_none_or(<[u8]>::is_empty)
+        && let Some(password) = variable("PGPASSWORD").or_else(|| from_password_file(config, variable))
+    {
+        config.password(password);
     }
 }
 

@@ -19,6 +19,7 @@ use crate::reading::Reading;
 use crate::schema::{self, FORMAT, NEXT_REVISION};
 use crate::serving::{drop_view, functions};
 use crate::table::{Table, TableOptions, literal, quoted};
+use crate::trigger_function::trigger_function;
 use crate::{paid, reading, row_security, search, serving, spaces};
 
 /// Oldest server that will do.
@@ -90,7 +91,7 @@ pub(crate) fn statements(address: &str, options: &TableOptions) -> Result<String
             row_security::functions(number, &table),
             row_security::of_items(number, &table),
             schema::comment(number, &table),
-            schema::trigger_function(number, &table, &[]),
+            trigger_function(number, &table, &[]),
             reading::row_reader_function(number, &table),
             schema::KEEP.to_owned(),
             schema::triggers(number, &table),
@@ -151,7 +152,7 @@ pub(crate) fn adopt(
         connection.batch(&row_security::functions(number, &table))?;
         connection.batch(&row_security::of_items(number, &table))?;
         connection.batch(&schema::comment(number, &table))?;
-        connection.batch(&schema::trigger_function(number, &table, &[]))?;
+        connection.batch(&trigger_function(number, &table, &[]))?;
         connection.batch(&reading::row_reader_function(number, &table))?;
         connection.batch(schema::KEEP)?;
         // The triggers come last, since writers of the table wait from here on.
@@ -244,14 +245,15 @@ fn remembered(
             return Ok(None);
         }
         let rows = connection.query(
-            "SELECT number, options, listed, format, to_jsonb(g) ->> 'columns', joined, relation::oid, relation::text FROM rehang.gallery AS g
+            "SELECT number, options, listed, format, to_jsonb(g) ->> 'columns' AS columns, joined, relation::oid AS relation, relation::text AS called
+                 FROM rehang.gallery AS g
              WHERE relation = $1 OR $1 IS NULL AND name = $2 AND EXISTS (SELECT 1 FROM pg_class AS c WHERE c.oid = g.relation)",
             &[&oid, &options.table],
         )?;
         let [row] = &rows[..] else { return Ok(None) };
         let entry = Known::read(row)?;
         let Some(origin) = &entry.origin else { return Ok(None) };
-        let (relation, called): (u32, String) = (row.try_get(6)?, row.try_get(7)?);
+        let (relation, called): (u32, String) = (row.try_get("relation")?, row.try_get("called")?);
         // A dump leaves the numbers of another server, which mean nothing here.
         if origin.relation != relation {
             return Ok(None);
@@ -532,24 +534,29 @@ fn remove_rowless_items(handle: &Handle, or_of_another_source: bool) -> Result<(
 fn expect_server(database: &Database) -> Result<Pgvector> {
     database.run(Mode::Read, |connection| {
         let row = connection.query_one(
-            "SELECT current_setting('server_version_num')::int, current_setting('server_version'),
-                 v.extversion, n.nspname::text, coalesce(one.oid, 0::oid), coalesce(one.typarray, 0::oid), coalesce(half.oid, 0::oid),
-                 coalesce(half.typarray, 0::oid)
+            "SELECT current_setting('server_version_num')::int AS number, current_setting('server_version') AS version,
+                 v.extversion, n.nspname::text, coalesce(one.oid, 0::oid) AS vector, coalesce(one.typarray, 0::oid) AS vectors,
+                 coalesce(half.oid, 0::oid) AS halfvec, coalesce(half.typarray, 0::oid) AS halfvecs
              FROM (SELECT) AS server LEFT JOIN pg_extension AS v ON v.extname = 'vector' LEFT JOIN pg_namespace AS n ON n.oid = v.extnamespace
              LEFT JOIN pg_type AS one ON one.typnamespace = n.oid AND one.typname = 'vector'
              LEFT JOIN pg_type AS half ON half.typnamespace = n.oid AND half.typname = 'halfvec'",
             &[],
         )?;
-        let (number, version): (i32, String) = (row.try_get(0)?, row.try_get(1)?);
+        let (number, version): (i32, String) = (row.try_get("number")?, row.try_get("version")?);
         if number < SERVER_MIN {
             return Err(Error::option("the server", version, "PostgreSQL 14 or later").into());
         }
-        let Some(version) = row.try_get::<_, Option<String>>(2)? else {
+        let Some(version) = row.try_get::<_, Option<String>>("extversion")? else {
             let why = "a database with pgvector: its owner runs CREATE EXTENSION vector";
             return Err(Error::option("the database", database.name(), why).into());
         };
-        let numbers = [row.try_get(4)?, row.try_get(5)?, row.try_get(6)?, row.try_get(7)?];
-        let pgvector = Pgvector::new(&version, quoted(&row.try_get::<_, String>(3)?), numbers);
+        let numbers = [
+            row.try_get("vector")?,
+            row.try_get("vectors")?,
+            row.try_get("halfvec")?,
+            row.try_get("halfvecs")?,
+        ];
+        let pgvector = Pgvector::new(&version, quoted(&row.try_get::<_, String>("nspname")?), numbers);
         if !pgvector.is_at_least(PGVECTOR_MIN) {
             return Err(Error::option("pgvector", version, "0.7 or later").into());
         }
@@ -623,17 +630,16 @@ impl Kept {
 }
 
 impl Known {
-    /// Reads a gallery's entry from a row with number, options, `listed`, format, columns, and how
-    /// items are joined with rows.
+    /// Reads a gallery's entry from its row of `rehang.gallery`.
     fn read(row: &Row) -> Step<Self> {
-        let json: Option<String> = row.try_get(4)?;
+        let json: Option<String> = row.try_get("columns")?;
         let origin = json.as_deref().map(serde_json::from_str).transpose();
         Ok(Self {
-            number: row.try_get(0)?,
-            options: row.try_get(1)?,
-            key: key_of(&row.try_get::<_, String>(5)?),
-            is_listed: row.try_get(2)?,
-            format: row.try_get(3)?,
+            number: row.try_get("number")?,
+            options: row.try_get("options")?,
+            key: key_of(&row.try_get::<_, String>("joined")?),
+            is_listed: row.try_get("listed")?,
+            format: row.try_get("format")?,
             origin: origin.map_err(|error| Error::corrupt("the gallery's columns", error))?,
         })
     }
@@ -857,7 +863,7 @@ fn renew(
         connection.batch(&schema::drop_triggers(number, &table.qualified))?;
         connection.batch(&schema::drop_truncate_triggers(number))?;
     }
-    connection.batch(&schema::trigger_function(number, table, &spaces))?;
+    connection.batch(&trigger_function(number, table, &spaces))?;
     connection.batch(&reading::row_reader_function(number, table))?;
     connection.batch(&row_security::functions(number, table))?;
     connection.batch(&row_security::of_items(number, table))?;

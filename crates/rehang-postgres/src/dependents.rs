@@ -109,7 +109,8 @@ pub(crate) fn carried_over(
         return Ok(String::new());
     };
     let rows = connection.query(
-        "SELECT CASE attstorage WHEN 'p' THEN 'PLAIN' WHEN 'e' THEN 'EXTERNAL' WHEN 'x' THEN 'EXTENDED' WHEN 'm' THEN 'MAIN' END, NULL, NULL, NULL
+        "SELECT CASE attstorage WHEN 'p' THEN 'PLAIN' WHEN 'e' THEN 'EXTERNAL' WHEN 'x' THEN 'EXTENDED' WHEN 'm' THEN 'MAIN' END AS storage,
+             NULL AS privilege, NULL AS role, NULL AS option
              FROM pg_attribute AS a JOIN pg_type AS t ON t.oid = a.atttypid WHERE attrelid = $1 AND attnum = $2 AND attstorage <> typstorage
          UNION ALL SELECT NULL, r.privilege_type, CASE r.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(r.grantee)) END,
              CASE WHEN r.is_grantable THEN ' WITH GRANT OPTION' ELSE '' END
@@ -119,14 +120,14 @@ pub(crate) fn carried_over(
     let (on, name) = (&table.qualified, quoted(&new.name));
     let mut statements = String::new();
     for row in &rows {
-        if let Some(storage) = row.try_get::<_, Option<String>>(0)? {
+        if let Some(storage) = row.try_get::<_, Option<String>>("storage")? {
             if storage != "PLAIN" || new.bytes() <= PLAIN_BYTES_MAX {
                 statements += &format!("ALTER TABLE {on} ALTER COLUMN {name} SET STORAGE {storage};");
             }
             continue;
         }
         let (right, role, option): (String, String, String) =
-            (row.try_get(1)?, row.try_get(2)?, row.try_get(3)?);
+            (row.try_get("privilege")?, row.try_get("role")?, row.try_get("option")?);
         statements += &format!("GRANT {right} ({name}) ON {on} TO {role}{option};");
     }
     Ok(statements)

@@ -83,9 +83,10 @@ pub(crate) fn expect_ours(connection: &mut Connection, table: &Table, whose: Who
 /// schema has to belong to the role of the connection, or to a superuser.
 pub(crate) fn expect_ours_beside(connection: &mut Connection, oid: Option<u32>, whose: Whose) -> Step<()> {
     let rows = connection.query(
-        "SELECT o.what, o.owner::regrole::text, o.owner = me.oid, o.owner = me.oid OR r.rolsuper OR coalesce(o.owner = t.relowner, false),
-             current_user::text, coalesce(t.relowner::regrole::text, current_user::text),
-             t.oid IS NULL OR o.owner = t.relowner OR r.rolsuper, coalesce(lender.rolsuper, false)
+        "SELECT o.what, o.owner::regrole::text AS owner, o.owner = me.oid AS is_mine,
+             o.owner = me.oid OR r.rolsuper OR coalesce(o.owner = t.relowner, false) AS is_trusted,
+             current_user::text AS me, coalesce(t.relowner::regrole::text, current_user::text) AS of_table,
+             t.oid IS NULL OR o.owner = t.relowner OR r.rolsuper AS is_lent, coalesce(lender.rolsuper, false) AS is_of_superuser
          FROM (SELECT 0 AS at, 'the schema rehang' AS what, nspowner AS owner FROM pg_namespace WHERE nspname = 'rehang'
                UNION ALL SELECT 1, format('rehang.%I', relname), relowner FROM pg_class WHERE relnamespace = to_regnamespace('rehang')
                UNION ALL SELECT 1, format('rehang.%I', proname), proowner FROM pg_proc WHERE pronamespace = to_regnamespace('rehang')) AS o
@@ -94,12 +95,12 @@ pub(crate) fn expect_ours_beside(connection: &mut Connection, oid: Option<u32>, 
         &[&oid],
     )?;
     let Some(schema) = rows.first() else { return Ok(()) };
-    let (what, owner): (String, String) = (schema.try_get(0)?, schema.try_get(1)?);
-    if !schema.try_get::<_, bool>(if whose == Whose::Mine { 2 } else { 3 })? {
-        let (me, of_table): (String, String) = (schema.try_get(4)?, schema.try_get(5)?);
-        let lend = if schema.try_get::<_, bool>(6)? {
+    let (what, owner): (String, String) = (schema.try_get("what")?, schema.try_get("owner")?);
+    if !schema.try_get::<_, bool>(if whose == Whose::Mine { "is_mine" } else { "is_trusted" })? {
+        let (me, of_table): (String, String) = (schema.try_get("me")?, schema.try_get("of_table")?);
+        let lend = if schema.try_get::<_, bool>("is_lent")? {
             String::new()
-        } else if schema.try_get::<_, bool>(7)? {
+        } else if schema.try_get::<_, bool>("is_of_superuser")? {
             // A role that were lent a superuser's table would be a superuser.
             format!(
                 ", once this table belongs to a role that is no superuser, as {of_table} is, and that lends it to {owner}"
@@ -114,7 +115,7 @@ pub(crate) fn expect_ours_beside(connection: &mut Connection, oid: Option<u32>, 
         return Err(Error::conflict(what, why).into());
     }
     for row in &rows {
-        let (what, other): (String, String) = (row.try_get(0)?, row.try_get(1)?);
+        let (what, other): (String, String) = (row.try_get("what")?, row.try_get("owner")?);
         if other != owner {
             let why = format!(
                 "it belongs to {other}, and its schema to {owner}, so it is no part of a gallery; its owner or a superuser takes it away"

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use pgvector::Vector;
 use rehang_core::{Error, Result};
 use rehang_store::{Epoch, Item, ItemWrite, NewVector, Revision, check};
 use serde_json::Value;
@@ -15,7 +16,7 @@ use crate::ignored::{Event, held_back};
 use crate::parameter::Parameter;
 use crate::schema::{NEXT_REVISION, SpaceRow, source_revision};
 use crate::spaces;
-use crate::table::{literal, quoted};
+use crate::table::{Column, Table, TableOptions, literal, quoted};
 use crate::values::key;
 use crate::vectors;
 
@@ -24,22 +25,19 @@ use crate::vectors;
 pub(crate) fn columns(handle: &Handle, contents: bool) -> String {
     if !contents {
         return format!(
-            "i.key, i.id, NULL::text, NULL::text, NULL::text, i.revision, {}",
+            "i.key, i.id, NULL::text AS source, NULL::text AS label, NULL::text AS payload, i.revision, {} AS source_revision",
             source_revision("i")
         );
     }
     // The source of an item without one is not made, since it may be one that cannot be made.
     format!(
-        "i.key, i.id, CASE WHEN i.sourced THEN {} END, {}, {}, i.revision, {}",
+        "i.key, i.id, CASE WHEN i.sourced THEN {} END AS source, {} AS label, {} AS payload, i.revision, {} AS source_revision",
         handle.table.source_of("t"),
         handle.table.label_of("t"),
         handle.table.payload_of("t"),
         source_revision("i")
     )
 }
-
-/// Number of columns that [`columns`] returns.
-pub(crate) const COLUMNS: usize = 7;
 
 /// Returns `item AS i JOIN table AS t`, with the condition that joins them.
 pub(crate) fn tables(handle: &Handle) -> String {
@@ -57,15 +55,16 @@ fn payload(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|_| Value::from(text))
 }
 
+/// Reads an item from its [`columns`].
 pub(crate) fn read(row: &Row) -> Step<Item> {
     Ok(Item {
-        key: key(row, 0)?,
-        id: row.try_get(1)?,
-        source: row.try_get(2)?,
-        label: row.try_get(3)?,
-        payload: row.try_get::<_, Option<&str>>(4)?.map_or(Value::Null, payload),
-        revision: row.try_get::<_, i64>(5)?.max(0) as u64,
-        source_revision: row.try_get::<_, i64>(6)?.max(0) as u64,
+        key: key(row, "key")?,
+        id: row.try_get("id")?,
+        source: row.try_get("source")?,
+        label: row.try_get("label")?,
+        payload: row.try_get::<_, Option<&str>>("payload")?.map_or(Value::Null, payload),
+        revision: row.try_get::<_, i64>("revision")?.max(0) as u64,
+        source_revision: row.try_get::<_, i64>("source_revision")?.max(0) as u64,
     })
 }
 
@@ -81,7 +80,7 @@ pub(crate) fn get(handle: &Handle, ids: &[&str]) -> Result<Vec<Option<Item>>> {
     handle.database.run(Mode::Read, |connection| {
         let mut items = vec![None; ids.len()];
         for row in connection.query(&sql, &[&ids])? {
-            let at: i64 = row.try_get(COLUMNS)?;
+            let at: i64 = row.try_get("at")?;
             items[at.max(1) as usize - 1] = Some(read(&row)?);
         }
         Ok(items)
@@ -131,129 +130,219 @@ pub(crate) fn put(handle: &Handle, writes: &[ItemWrite]) -> Result<Vec<Revision>
     })
 }
 
+/// Writes an item's row, and gives the item a new revision and its vectors.
 fn put_one(
     connection: &mut Connection,
     handle: &Handle,
     write: &ItemWrite,
     spaces: &[SpaceRow],
 ) -> Step<Revision> {
-    let table = &handle.table;
-    let vector_of = |new: &NewVector| spaces.iter().find(|space| space.record.space.name == new.space);
-    let in_column =
-        write.vectors.iter().find(|new| vector_of(new).is_some_and(|space| space.in_column.is_some()));
-    let vector = in_column.map(|new| pgvector::Vector::from(new.vector.clone()));
-    // The parameters: $1 the id, $2 the source, $3 the label, $4 the payload, $5 the vector.
-    let mut columns: Vec<(String, String)> = table
-        .key
-        .iter()
-        .zip(table.key_from("$1::text"))
-        .map(|(column, value)| (quoted(&column.name), value))
-        .collect();
-    let keys = columns.len();
-    let mut add_column = |column: &Option<String>, value: &str| {
-        columns.extend(column.iter().map(|column| (quoted(column), value.to_owned())));
-    };
-    // The value goes through the type's own input, whatever type the column has.
-    let of_type = |column: &Option<String>, value: &str| {
-        let name = column.as_deref().unwrap_or_default();
-        let object = format!("pg_catalog.jsonb_build_object({}, {value})", literal(name));
-        format!("(pg_catalog.jsonb_populate_record(NULL::{}, {object})).{}", table.qualified, quoted(name))
-    };
-    add_column(&table.options.source, &of_type(&table.options.source, "$2::text"));
-    add_column(&table.options.label, &of_type(&table.options.label, "$3::text"));
-    add_column(&table.options.payload, "$4::jsonb");
-    let of_vector = format!("$5::{}", handle.pgvector.vector());
-    add_column(&table.options.vector, &of_vector);
-    if table.options.payload.is_none() && write.payload != Value::Null {
-        let Value::Object(fields) = &write.payload else {
-            return Err(
-                Error::option("payload", &write.payload, "an object with the table's other columns").into()
-            );
-        };
-        for field in fields.keys() {
-            let Some(column) =
-                table.others.iter().find(|column| column.name == *field && !column.is_generated)
-            else {
-                let expected = format!("columns of {} that may be written", table.options.table);
-                return Err(Error::option("payload", field, expected).into());
-            };
-            let name = quoted(&column.name);
-            columns.push((
-                name.clone(),
-                format!("(pg_catalog.jsonb_populate_record(NULL::{}, $4::jsonb)).{name}", table.qualified),
-            ));
-        }
+    let row = RowWrite::new(handle, write, spaces)?;
+    let before = revision_of_source(connection, handle, &write.id)?;
+    row.put(connection)?;
+    let state = revise(connection, handle, write, before)?;
+    for space in spaces::all(connection, handle.number)? {
+        let new = write.vectors.iter().find(|new| new.space == space.record.space.name);
+        vectors::replace(connection, handle, &space, &state, new)?;
     }
-    let names: Vec<&str> = columns.iter().map(|(name, _)| name.as_str()).collect();
-    let values: Vec<&str> = columns.iter().map(|(_, value)| value.as_str()).collect();
-    let updates: Vec<String> =
-        names.iter().skip(keys).map(|name| format!("{name} = EXCLUDED.{name}")).collect();
-    let update =
-        if updates.is_empty() { "NOTHING".to_owned() } else { format!("UPDATE SET {}", updates.join(", ")) };
-    let payload = Some(&write.payload).filter(|payload| **payload != Value::Null);
-    // Every parameter is used, so that the server knows its type.
-    let sql = format!(
-        "WITH given AS (SELECT $1::text, $2::text, $3::text, $4::jsonb, {of_vector})
+    Ok(state.revision.max(0) as u64)
+}
+
+/// Row of the application's table as an item's write makes it.
+struct RowWrite<'a> {
+    handle: &'a Handle,
+    write: &'a ItemWrite,
+    payload: Option<&'a Value>,
+    /// Vector for the application's own column.
+    vector: Option<Vector>,
+    /// Columns that are written, each with its value as SQL; those of the key come first.
+    columns: Vec<(String, String)>,
+}
+
+impl<'a> RowWrite<'a> {
+    fn new(handle: &'a Handle, write: &'a ItemWrite, spaces: &[SpaceRow]) -> Result<Self> {
+        let is_in_column = |new: &&NewVector| {
+            let space = spaces.iter().find(|space| space.record.space.name == new.space);
+            space.is_some_and(|space| space.in_column.is_some())
+        };
+        let vector = write.vectors.iter().find(is_in_column);
+        Ok(Self {
+            handle,
+            write,
+            payload: Some(&write.payload).filter(|payload| **payload != Value::Null),
+            vector: vector.map(|new| Vector::from(new.vector.clone())),
+            columns: written_columns(handle, write)?,
+        })
+    }
+
+    /// Returns the parameters of its statements: the id, the source, the label, the payload and the vector.
+    fn parameters(&self) -> [&dyn Parameter; 5] {
+        [&self.write.id, &self.write.source, &self.write.label, &self.payload, &self.vector]
+    }
+
+    /// Returns the begin of its statements. Every parameter is used, so that the server knows its type.
+    fn with_clause(&self) -> String {
+        format!(
+            "WITH given AS (SELECT $1::text, $2::text, $3::text, $4::jsonb, {})",
+            vector_parameter(self.handle)
+        )
+    }
+
+    /// Returns the statement that inserts the row, or updates the one that is there.
+    fn upsert(&self) -> String {
+        let names: Vec<&str> = self.columns.iter().map(|(name, _)| name.as_str()).collect();
+        let values: Vec<&str> = self.columns.iter().map(|(_, value)| value.as_str()).collect();
+        let (key, others) = names.split_at(self.handle.table.key.len());
+        let updates: Vec<String> = others.iter().map(|name| format!("{name} = EXCLUDED.{name}")).collect();
+        let update = if updates.is_empty() {
+            "NOTHING".to_owned()
+        } else {
+            format!("UPDATE SET {}", updates.join(", "))
+        };
+        format!(
+            "{}
          INSERT INTO {} ({}) OVERRIDING SYSTEM VALUE SELECT {} FROM given ON CONFLICT ({}) DO {update}",
-        table.qualified,
-        names.join(", "),
-        values.join(", "),
-        names[..keys].join(", ")
-    );
-    let of_id = format!("({}) = ({})", table.key_names(), table.key_from("$1::text").join(", "));
-    let of_source = source_revision("i");
-    let before: Option<i64> = connection
-        .query_opt(
-            &format!("SELECT {of_source} FROM rehang.item_{} AS i WHERE {of_id}", handle.number),
-            &[&write.id],
-        )?
-        .map(|row| row.try_get(0))
-        .transpose()?;
-    guard::see_as_application(connection)?;
-    let parameters: [&dyn Parameter; 5] = [&write.id, &write.source, &write.label, &payload, &vector];
-    let doing = format!("the write of item {:?}", write.id);
-    let written = connection.execute(&sql, &parameters).map_err(|failure| match failure {
-        StepError::Server(error) if error.code() == Some(&SqlState::FEATURE_NOT_SUPPORTED) => {
-            let message =
-                error.as_db_error().map_or_else(|| error.to_string(), |report| report.message().to_owned());
-            let why = format!(
-                "the server refuses it ({message}); drop what is in its way, or write the table yourself"
-            );
-            Error::conflict(&doing, why).into()
-        }
-        failure => failure,
-    })?;
-    guard::see_as_ours(connection)?;
-    if written == 0 {
-        // The server's own trigger against updates that change nothing holds back values
-        // that are there already.
+            self.with_clause(),
+            self.handle.table.qualified,
+            names.join(", "),
+            values.join(", "),
+            key.join(", ")
+        )
+    }
+
+    /// Returns the query for whether the table has a row with these values.
+    fn is_there(&self) -> String {
+        let Handle { table, pgvector, .. } = self.handle;
         let is_half = |name: &str| {
-            handle.table.is_halfvec
-                && table.options.vector.as_ref().is_some_and(|vector| quoted(vector) == name)
+            table.is_halfvec && table.options.vector.as_ref().is_some_and(|vector| quoted(vector) == name)
         };
         let same = |(name, value): &(String, String)| {
-            let cast =
-                if is_half(name) { format!("::{}", handle.pgvector.named("halfvec")) } else { String::new() };
+            let cast = if is_half(name) { format!("::{}", pgvector.named("halfvec")) } else { String::new() };
             format!("t.{name}::text IS NOT DISTINCT FROM ({value}{cast})::text")
         };
         // A row that is there is left alone where nothing but its key is written.
-        let meant = columns.iter().map(same).collect::<Vec<_>>().join(" AND ");
-        let is_there = format!(
-            "WITH given AS (SELECT $1::text, $2::text, $3::text, $4::jsonb, {of_vector}) SELECT EXISTS (SELECT 1 FROM {} AS t, given WHERE {meant})",
+        let meant = self.columns.iter().map(same).collect::<Vec<_>>().join(" AND ");
+        format!(
+            "{} SELECT EXISTS (SELECT 1 FROM {} AS t, given WHERE {meant})",
+            self.with_clause(),
             table.qualified
-        );
-        if !connection.query_one(&is_there, &parameters)?.try_get::<_, bool>(0)? {
-            return Err(held_back(connection, &table.qualified, Event::Put, &doing)?.into());
+        )
+    }
+
+    /// Writes the row as the application would.
+    fn put(&self, connection: &mut Connection) -> Step<()> {
+        let doing = format!("the write of item {:?}", self.write.id);
+        guard::see_as_application(connection)?;
+        let written = connection.execute(&self.upsert(), &self.parameters());
+        let written = written.map_err(|failure| match failure {
+            StepError::Server(error) if error.code() == Some(&SqlState::FEATURE_NOT_SUPPORTED) => {
+                let report = error.as_db_error();
+                let message = report.map_or_else(|| error.to_string(), |report| report.message().to_owned());
+                let why = format!(
+                    "the server refuses it ({message}); drop what is in its way, or write the table yourself"
+                );
+                Error::conflict(&doing, why).into()
+            }
+            failure => failure,
+        })?;
+        guard::see_as_ours(connection)?;
+        // The server's own trigger against updates that change nothing holds back values
+        // that are there already.
+        if written == 0
+            && !connection.query_one(&self.is_there(), &self.parameters())?.try_get::<_, bool>(0)?
+        {
+            return Err(held_back(connection, &self.handle.table.qualified, Event::Put, &doing)?.into());
+        }
+        Ok(())
+    }
+}
+
+/// Returns the parameter of a row's vector, by the full name of its type.
+fn vector_parameter(handle: &Handle) -> String {
+    format!("$5::{}", handle.pgvector.vector())
+}
+
+/// Lists the columns that an item's write is made of, each with its value as SQL of a [`RowWrite`]'s
+/// parameters; those of the key come first.
+fn written_columns(handle: &Handle, write: &ItemWrite) -> Result<Vec<(String, String)>> {
+    let table = &handle.table;
+    let TableOptions { source, label, payload, vector, .. } = &table.options;
+    let key = table.key.iter().zip(table.key_from("$1::text"));
+    let mut columns: Vec<(String, String)> =
+        key.map(|(column, value)| (quoted(&column.name), value)).collect();
+    for (column, text) in [(source, "$2::text"), (label, "$3::text")] {
+        let Some(column) = column else { continue };
+        let object = format!("pg_catalog.jsonb_build_object({}, {text})", literal(column));
+        columns.push((quoted(column), of_column_type(table, column, &object)));
+    }
+    if let Some(payload) = payload {
+        columns.push((quoted(payload), "$4::jsonb".to_owned()));
+    }
+    if let Some(vector) = vector {
+        columns.push((quoted(vector), vector_parameter(handle)));
+    }
+    if payload.is_none() && write.payload != Value::Null {
+        for column in payload_columns(table, &write.payload)? {
+            columns.push((quoted(&column.name), of_column_type(table, &column.name, "$4::jsonb")));
         }
     }
-    // The triggers have seen a change only where there was one. A put is a change in any case: of an item
-    // without a source, a change of all its content.
+    Ok(columns)
+}
+
+/// Returns the value that an object of JSON has for a column. It goes through the type's own input, whatever
+/// type the column has.
+fn of_column_type(table: &Table, column: &str, object: &str) -> String {
+    format!("(pg_catalog.jsonb_populate_record(NULL::{}, {object})).{}", table.qualified, quoted(column))
+}
+
+/// Finds the columns that the fields of a payload are written into.
+fn payload_columns<'a>(table: &'a Table, payload: &Value) -> Result<Vec<&'a Column>> {
+    let Value::Object(fields) = payload else {
+        return Err(Error::option("payload", payload, "an object with the table's other columns"));
+    };
+    let column_of = |field: &String| {
+        let column = table.others.iter().find(|column| column.name == *field && !column.is_generated);
+        column.ok_or_else(|| {
+            let expected = format!("columns of {} that may be written", table.options.table);
+            Error::option("payload", field, expected)
+        })
+    };
+    fields.keys().map(column_of).collect()
+}
+
+/// Returns the condition that an item has the id `$1`.
+fn is_of_id(table: &Table) -> String {
+    format!("({}) = ({})", table.key_names(), table.key_from("$1::text").join(", "))
+}
+
+/// Reads the revision of an item's source; `None` where there is no such item.
+fn revision_of_source(connection: &mut Connection, handle: &Handle, id: &str) -> Step<Option<i64>> {
+    let sql = format!(
+        "SELECT {} FROM rehang.item_{} AS i WHERE {}",
+        source_revision("i"),
+        handle.number,
+        is_of_id(&handle.table)
+    );
+    Ok(connection.query_opt(&sql, &[&id])?.map(|row| row.try_get(0)).transpose()?)
+}
+
+/// Gives an item that was just put a new revision. The triggers have seen a change only where there was one,
+/// and a put is a change in any case: of an item without a source, a change of all its content. `before` is
+/// what the revision of its source was.
+fn revise(
+    connection: &mut Connection,
+    handle: &Handle,
+    write: &ItemWrite,
+    before: Option<i64>,
+) -> Step<vectors::NewState> {
+    let of_source = source_revision("i");
     let revision = connection.query_opt(
         &format!(
             "UPDATE rehang.item_{} AS i SET revision = {NEXT_REVISION},
                  source_revision = CASE WHEN sourced AND {of_source} = $2 THEN {of_source} END
-             WHERE {of_id} RETURNING key, revision, source_revision",
+             WHERE {} RETURNING key, revision, source_revision",
             handle.number,
+            is_of_id(&handle.table)
         ),
         &[&write.id, &before],
     )?;
@@ -261,18 +350,13 @@ fn put_one(
         let why = "an item: its row is there now and does not meet the gallery's condition";
         return Err(Error::option("an item's write", &write.id, why).into());
     };
-    let state = vectors::NewState {
+    Ok(vectors::NewState {
         item: row.try_get(0)?,
         revision: row.try_get(1)?,
         kept_source: row.try_get(2)?,
         sourced: write.source.is_some(),
         is_new: before.is_none(),
-    };
-    for space in spaces::all(connection, handle.number)? {
-        let new = write.vectors.iter().find(|new| new.space == space.record.space.name);
-        vectors::replace(connection, handle, &space, &state, new)?;
-    }
-    Ok(state.revision.max(0) as u64)
+    })
 }
 
 pub(crate) fn delete(handle: &Handle, ids: &[&str]) -> Result<usize> {

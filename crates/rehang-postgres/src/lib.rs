@@ -37,6 +37,7 @@ mod serving;
 mod spaces;
 mod store;
 mod table;
+mod trigger_function;
 mod values;
 mod vectors;
 

@@ -77,12 +77,11 @@ pub(crate) fn records(
         vectors::join(space, "s", is_same),
     );
     let rows = connection.query(&sql, &[&rows_of(keys)])?;
-    let from = items::COLUMNS;
     rows.iter()
         .map(|row| {
-            let state = vectors::read(row, from, is_same)?;
+            let state = vectors::read(row, "s", is_same)?;
             let vector = match other {
-                Some(_) => vectors::read(row, from + vectors::COLUMNS, true)?,
+                Some(_) => vectors::read(row, "o", true)?,
                 None => state.clone().filter(|_| is_same),
             };
             let state = state.map(|state| rehang_store::VectorRecord { vector: Vec::new(), ..state });

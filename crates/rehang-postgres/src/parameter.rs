@@ -4,9 +4,12 @@
 //! and no name that a session would have to keep. So it may go through a pooler, which gives each
 //! transaction another session.
 
+use std::fmt;
+
 use pgvector::{HalfVector, Vector};
 use serde_json::Value;
 use tokio_postgres::Row;
+use tokio_postgres::row::RowIndex;
 use tokio_postgres::types::{FromSql, Kind, ToSql, Type};
 
 use crate::connection::Step;
@@ -150,7 +153,7 @@ many!(Vector, HalfVector);
 
 /// Reads a vector from a column that pgvector's own `vector_send` has made. The column is of bytes, a type
 /// that the driver knows by itself: for any other it would ask the server.
-pub(crate) fn vector(row: &Row, column: usize) -> Step<Option<Vec<f32>>> {
+pub(crate) fn vector(row: &Row, column: impl RowIndex + fmt::Display) -> Step<Option<Vec<f32>>> {
     let sent: Option<&[u8]> = row.try_get(column)?;
     let read = |bytes| <Vector as FromSql>::from_sql(&Type::BYTEA, bytes);
     let vector = sent

@@ -101,7 +101,7 @@ fn first_adapted(connection: &mut Connection, n: i32, condition: &str) -> Step<O
 }
 
 fn place(row: &Row) -> Step<Place> {
-    Ok(Place { band: row.try_get(0)?, score: row.try_get(1)?, item: row.try_get(2)? })
+    Ok(Place { band: row.try_get("band")?, score: row.try_get("score")?, item: row.try_get("item")? })
 }
 
 /// Reads the first items of the queue that meet a condition, for a claim, and remembers the front
@@ -135,7 +135,7 @@ pub(crate) fn next(
         let (mut lacking, mut adapted) = (-1, None);
         for row in connection.query(&sql, &[&rows_of(&item_keys)])? {
             let at = place(&row)?;
-            match row.try_get::<_, String>(3)?.as_str() {
+            match row.try_get::<_, String>("provenance")?.as_str() {
                 "lacking" => lacking = at.item,
                 "adapted" => adapted = Some(at),
                 _ => {}
@@ -177,7 +177,7 @@ fn next_behind_front(
         parameters.extend(place_of);
         for row in connection.query(&sql, &parameters)? {
             let at = place(&row)?;
-            item_keys.push(key(&row, 2)?);
+            item_keys.push(key(&row, "item")?);
             match made_by {
                 "lacking" => front.lacking = at.item,
                 _ => front.adapted = Some(at),

@@ -34,6 +34,7 @@ const NAME_MAX: usize = 63;
 /// End of the name of the table that says which rows have adapted vectors after a release.
 const ADAPTED: &str = "_adapted";
 
+/// Moves the vectors that serve into a column, where they stay when the gallery is released.
 pub(crate) fn settle(
     handle: &Handle,
     column: &str,
@@ -46,85 +47,15 @@ pub(crate) fn settle(
         let expected = "a column of its own, which may take the other one's name when all is done";
         return Err(Error::option("column", column, expected));
     }
-    let (n, g, on) = (space.number, handle.number, &handle.table.qualified);
+    let n = space.number;
     let standing = Standing::read(handle, n)?;
-    if standing.adapted > 0 && !with_adapted {
-        let what = format!("moving the vectors of {:?} into the table", space.record.space.name);
-        let why = format!(
-            "{} items with a source are adapted, and nothing in the table would say so",
-            standing.adapted
-        );
-        return Err(Error::conflict(what, why).advise(Remedy::EmbedOrTakeAlong));
+    if !with_adapted {
+        standing.expect_none_adapted(&space.record.space.name)?;
     }
     let into = column_for(handle, column, &space)?;
-    let (kind, name) = (into.kind(), quoted(column));
     let moves = Moves::new(handle, n, &into, with_adapted);
-    handle.database.run(Mode::Write, |connection| {
-        if with_adapted {
-            moves.expect_no_table(connection)?;
-        }
-        expect_no_rules(connection, on, "moving the vectors that serve into the table")?;
-        without_vacuum(connection, &[on.clone(), format!("rehang.vector_{n}")])?;
-        let row = connection.query_opt(
-            "SELECT format_type(atttypid, atttypmod), col_description(attrelid, attnum) FROM pg_attribute
-             WHERE attrelid = $1 AND attname = $2 AND NOT attisdropped",
-            &[&handle.table.oid, &column],
-        )?;
-        let Some(row) = row else {
-            if let Some(root) = &handle.table.root {
-                let kind = handle.pgvector.named(&kind);
-                let why = format!(
-                    "one that is there, since {} is a partition and its columns are those of the whole: ALTER TABLE {root} ADD COLUMN {name} {kind}",
-                    handle.table.options.table
-                );
-                return Err(Error::option("column", column, why).into());
-            }
-            let carried_over = dependents::carried_over(connection, &handle.table, &into)?;
-            connection.batch(&format!(
-                "ALTER TABLE {on} ADD COLUMN {name} {}; COMMENT ON COLUMN {on}.{name} IS {}; {carried_over}",
-                handle.pgvector.named(&kind),
-                literal(MADE)
-            ))?;
-            return moves.expect_log(connection);
-        };
-        let refuse = |why: String| Error::option("column", column, format!("a new column, {why}")).into();
-        let (column_kind, comment): (String, Option<String>) = (row.try_get(0)?, row.try_get(1)?);
-        let column_kind = column_kind.rsplit('.').next().unwrap_or(&column_kind);
-        if column_kind != kind {
-            return Err(refuse(format!("or one of type {kind}, not {column_kind}")));
-        }
-        if comment.is_some() && settling(connection, g, on)?.iter().any(|(settling, _)| settling == column) {
-            return moves.expect_log(connection);
-        }
-        let is_used = format!("SELECT EXISTS (SELECT 1 FROM {on} WHERE {name} IS NOT NULL)");
-        if connection.query_one(&is_used, &[])?.try_get::<_, bool>(0)? {
-            return Err(refuse("or one without a vector: what is in this one would be lost".into()));
-        }
-        connection.batch(&format!("COMMENT ON COLUMN {on}.{name} IS {}", literal(SETTLING)))?;
-        moves.expect_log(connection)
-    })?;
-    let page = format!(
-        "WITH page AS (SELECT key AS item FROM rehang.item_{g} WHERE key > $1 ORDER BY key LIMIT {MOVED_TOGETHER}),
-             {moved}
-         SELECT array_agg(item ORDER BY item), (SELECT count(*) FROM moved) FROM page",
-        moved = moves.moved("page")
-    );
-    let (mut after, mut done) = (-1_i64, 0);
-    loop {
-        let (last, moved) = handle.database.run(Mode::Write, |connection| {
-            Moves::begin(connection)?;
-            let row = connection.query_one(&page, &[&after])?;
-            let keys = row.try_get::<_, Option<Vec<i64>>>(0)?.unwrap_or_default();
-            moves.expect_moved(connection, &keys, row.try_get(1)?)?;
-            Ok((keys.last().copied(), keys.len() as u64))
-        })?;
-        let Some(last) = last else { break };
-        after = last;
-        done += moved;
-        if !advance(done, standing.items.max(done)) {
-            return Err(ErrorKind::Cancelled.into());
-        }
-    }
+    handle.database.run(Mode::Write, |connection| begin_move(connection, handle, &into, &moves))?;
+    moves.move_all(handle, standing.items, advance)?;
     if into.can_be_indexed() {
         search::index_column(handle, &into, space.record.space.distance)?;
     }
@@ -135,6 +66,75 @@ pub(crate) fn settle(
         None
     };
     Ok(Standing::read(handle, n)?.released(with_adapted, adapted_in))
+}
+
+/// Makes the column that vectors move into, or takes the one that is there, and begins to note what changes.
+fn begin_move(
+    connection: &mut Connection,
+    handle: &Handle,
+    into: &ColumnOfVectors,
+    moves: &Moves,
+) -> Step<()> {
+    if moves.with_adapted {
+        moves.expect_no_table(connection)?;
+    }
+    expect_no_rules(connection, &moves.on, "moving the vectors that serve into the table")?;
+    without_vacuum(connection, &[moves.on.clone(), format!("rehang.vector_{}", moves.n)])?;
+    let row = connection.query_opt(
+        "SELECT format_type(atttypid, atttypmod), col_description(attrelid, attnum) FROM pg_attribute
+             WHERE attrelid = $1 AND attname = $2 AND NOT attisdropped",
+        &[&moves.oid, &moves.column],
+    )?;
+    match row {
+        None => add_column(connection, handle, into)?,
+        Some(row) => take_column(connection, moves, &into.kind(), (row.try_get(0)?, row.try_get(1)?))?,
+    }
+    moves.expect_log(connection)
+}
+
+/// Adds a column to the application's table, with what the old one has.
+fn add_column(connection: &mut Connection, handle: &Handle, into: &ColumnOfVectors) -> Step<()> {
+    let Handle { table, pgvector, .. } = handle;
+    let (on, name, kind) = (&table.qualified, quoted(&into.name), pgvector.named(&into.kind()));
+    if let Some(root) = &table.root {
+        let why = format!(
+            "one that is there, since {} is a partition and its columns are those of the whole: ALTER TABLE {root} ADD COLUMN {name} {kind}",
+            table.options.table
+        );
+        return Err(Error::option("column", &into.name, why).into());
+    }
+    let carried_over = dependents::carried_over(connection, table, into)?;
+    connection.batch(&format!(
+        "ALTER TABLE {on} ADD COLUMN {name} {kind}; COMMENT ON COLUMN {on}.{name} IS {}; {carried_over}",
+        literal(MADE)
+    ))
+}
+
+/// Takes a column that is there, by its type and its comment. It has to be of the type that is `wanted`, and
+/// without vectors of the application's.
+fn take_column(
+    connection: &mut Connection,
+    moves: &Moves,
+    wanted: &str,
+    (kind, comment): (String, Option<String>),
+) -> Step<()> {
+    let (on, column, name) = (&moves.on, &moves.column, quoted(&moves.column));
+    let refuse = |why: String| -> Step<()> {
+        Err(Error::option("column", column, format!("a new column, {why}")).into())
+    };
+    let kind = kind.rsplit('.').next().unwrap_or(&kind);
+    if kind != wanted {
+        return refuse(format!("or one of type {wanted}, not {kind}"));
+    }
+    let is_this_column = |(settling, _): &(String, String)| settling == column;
+    if comment.is_some() && settling(connection, moves.g, on)?.iter().any(is_this_column) {
+        return Ok(());
+    }
+    let is_used = format!("SELECT EXISTS (SELECT 1 FROM {on} WHERE {name} IS NOT NULL)");
+    if connection.query_one(&is_used, &[])?.try_get::<_, bool>(0)? {
+        return refuse("or one without a vector: what is in this one would be lost".into());
+    }
+    connection.batch(&format!("COMMENT ON COLUMN {on}.{name} IS {}", literal(SETTLING)))
 }
 
 /// Counts of the items of the space that serves, by what a release makes of them.
@@ -168,6 +168,19 @@ impl Standing {
             }
             Ok(standing)
         })
+    }
+
+    /// Fails where an item of a space is adapted and could be embedded.
+    fn expect_none_adapted(&self, space: &str) -> Result<()> {
+        if self.adapted == 0 {
+            return Ok(());
+        }
+        let what = format!("moving the vectors of {space:?} into the table");
+        let why = format!(
+            "{} items with a source are adapted, and nothing in the table would say so",
+            self.adapted
+        );
+        Err(Error::conflict(what, why).advise(Remedy::EmbedOrTakeAlong))
     }
 
     fn released(&self, with_adapted: bool, adapted_in: Option<String>) -> Released {
@@ -358,6 +371,33 @@ impl Moves {
         guard::see_as_application(connection)
     }
 
+    /// Moves the vectors of every item, page by page. `advance` is told how many of about `items` are done.
+    fn move_all(&self, handle: &Handle, items: u64, advance: &dyn Fn(u64, u64) -> bool) -> Result<()> {
+        let page = format!(
+            "WITH page AS (SELECT key AS item FROM rehang.item_{g} WHERE key > $1 ORDER BY key LIMIT {MOVED_TOGETHER}),
+             {moved}
+         SELECT array_agg(item ORDER BY item), (SELECT count(*) FROM moved) FROM page",
+            g = self.g,
+            moved = self.moved("page")
+        );
+        let (mut after, mut done) = (-1_i64, 0);
+        loop {
+            let (last, moved) = handle.database.run(Mode::Write, |connection| {
+                Self::begin(connection)?;
+                let row = connection.query_one(&page, &[&after])?;
+                let keys = row.try_get::<_, Option<Vec<i64>>>(0)?.unwrap_or_default();
+                self.expect_moved(connection, &keys, row.try_get(1)?)?;
+                Ok((keys.last().copied(), keys.len() as u64))
+            })?;
+            let Some(last) = last else { return Ok(()) };
+            after = last;
+            done += moved;
+            if !advance(done, items.max(done)) {
+                return Err(ErrorKind::Cancelled.into());
+            }
+        }
+    }
+
     /// Returns the part of a statement that writes the vectors of items into their rows, where they differ.
     fn moved(&self, items: &str) -> String {
         let Self { g, on, is_of, kind, .. } = self;
@@ -479,12 +519,12 @@ pub(crate) fn take_out(address: &str, options: &TableOptions) -> Result<()> {
             return Ok(Vec::new());
         }
         // The table that has the name now comes first; else the one that had it when it was made a gallery.
-        let sql = "SELECT number, format, relation = $2, NOT EXISTS (SELECT 1 FROM pg_class WHERE pg_class.oid = relation)
+        let sql = "SELECT number, format, relation = $2 AS has_name, NOT EXISTS (SELECT 1 FROM pg_class WHERE pg_class.oid = relation) AS is_gone
              FROM rehang.gallery WHERE relation = $2 OR name = $1 ORDER BY relation = $2 DESC NULLS LAST, number";
         let rows = connection.query(sql, &[&table, &oid])?;
         let read = |row: &Row| -> Step<(i32, i32, bool, bool)> {
-            let has_name_now = row.try_get::<_, Option<bool>>(2)?.unwrap_or(false);
-            Ok((row.try_get(0)?, row.try_get(1)?, has_name_now, row.try_get(3)?))
+            let has_name_now = row.try_get::<_, Option<bool>>("has_name")?.unwrap_or(false);
+            Ok((row.try_get("number")?, row.try_get("format")?, has_name_now, row.try_get("is_gone")?))
         };
         rows.iter().map(read).collect::<Step<Vec<_>>>()
     })?;

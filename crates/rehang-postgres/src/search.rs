@@ -71,6 +71,7 @@ pub(crate) fn search_handicapped(
     filter: &Filter,
     handicap: f64,
 ) -> Result<Vec<Vec<Found>>> {
+    let asked = Asked { queries, k, filter, handicap };
     let searched = handle.searched.lock().unwrap_or_else(PoisonError::into_inner).get(space).cloned();
     let is_at_once = |searched: &Searched| {
         queries.rows() <= TOGETHER
@@ -79,7 +80,7 @@ pub(crate) fn search_handicapped(
     };
     if let Some(searched) = searched.filter(is_at_once) {
         let hits = handle.database.run(Mode::ReadAtOnce, |connection| {
-            search_in(connection, handle, &searched, queries, k, filter, handicap, Some(space))
+            search_in(connection, handle, &searched, &asked, Some(space))
         });
         match hits {
             Ok(Some(hits)) => return Ok(hits),
@@ -102,7 +103,7 @@ pub(crate) fn search_handicapped(
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .insert(space.to_owned(), searched.clone());
-        Ok(search_in(connection, handle, &searched, queries, k, filter, handicap, None)?.unwrap_or_default())
+        Ok(search_in(connection, handle, &searched, &asked, None)?.unwrap_or_default())
     })
 }
 
@@ -166,130 +167,163 @@ const LOOKED_AT_FOR: Duration = Duration::from_secs(2);
 /// Queries that are asked at once.
 const TOGETHER: usize = 16;
 
+/// Search as it is asked for.
+struct Asked<'a> {
+    queries: &'a Matrix,
+    k: usize,
+    filter: &'a Filter,
+    /// Addition to the distance of adapted vectors.
+    handicap: f64,
+}
+
 /// Finds the nearest vectors of each query. With the name that a space is known by, all is asked at once; the
 /// answer is `None` where the name is of another space by now.
-#[allow(clippy::too_many_arguments, reason = "what is asked, and how it is looked up")]
 fn search_in(
     connection: &mut Connection,
     handle: &Handle,
     searched: &Searched,
-    queries: &Matrix,
-    k: usize,
-    filter: &Filter,
-    handicap: f64,
+    asked: &Asked<'_>,
     name: Option<&str>,
 ) -> Step<Option<Vec<Vec<Found>>>> {
-    let Searched { row: space, compared_from, .. } = searched;
-    let is_exact = k >= *compared_from;
-    let vectors =
-        SpaceVectors::for_space(handle, space, !filter.labels.is_empty() || !filter.payload.is_empty());
-    let limit = row_limit(k);
-    let (names, contents): (Vec<String>, Vec<Value>) = filter.payload.iter().cloned().unzip();
-    let (adapted, not_adapted) = filter.adapted_and_others();
-    // The rows of an index come in the order of their distances without a handicap.
-    let is_mixed = handicap != 0.0 && !adapted.is_empty() && !not_adapted.is_empty();
-    let mut parameters: Vec<&dyn Parameter> = Vec::new();
-    let (walked, states, measured);
-    let ordered = vectors.ordered_by();
-    let sql = if is_mixed && !is_exact {
+    let is_exact = asked.k >= searched.compared_from;
+    let Statement { sql, parameters } = Statement::new(handle, &searched.row, asked, is_exact);
+    let before = if is_exact { String::new() } else { look_into_index(handle, asked.k) };
+    let (of_name, limit) = (spaces::of_name(), row_limit(asked.k));
+    let rows: Vec<usize> = (0..asked.queries.rows()).collect();
+    let mut all = Vec::with_capacity(rows.len());
+    for rows in rows.chunks(TOGETHER) {
+        let vectors: Vec<Vector> =
+            rows.iter().map(|row| Vector::from(asked.queries.row(*row).to_vec())).collect();
+        let mut statements: Vec<(&str, Vec<&dyn Parameter>)> = name
+            .iter()
+            .map(|name| (of_name.as_str(), vec![&handle.number as &dyn Parameter, name]))
+            .collect();
+        statements.extend(vectors.iter().map(|query| {
+            let mut of_query: Vec<&dyn Parameter> = vec![query, &limit];
+            of_query.extend(parameters.iter().map(|parameter| &**parameter));
+            (sql.as_str(), of_query)
+        }));
+        let mut answers = connection.query_all(&before, &statements)?.into_iter();
+        if name.is_some() {
+            let space_now = answers.next().unwrap_or_default().first().map(spaces::read).transpose()?;
+            if space_now.is_none_or(|space_now| !space_now.is_searched_as(&searched.row)) {
+                return Ok(None);
+            }
+        }
+        for (row, answer) in rows.iter().zip(answers) {
+            all.push(hits(asked.queries.row(*row), &answer, searched.row.record.space.distance)?);
+        }
+    }
+    Ok(Some(all))
+}
+
+/// Statement of a search, with its parameters behind `$1`, the query, and `$2`, the number of neighbours.
+struct Statement {
+    sql: String,
+    parameters: Vec<Box<dyn Parameter>>,
+}
+
+impl Statement {
+    /// Writes the statement for a space.
+    fn new(handle: &Handle, space: &SpaceRow, asked: &Asked<'_>, is_exact: bool) -> Self {
+        let filter = asked.filter;
+        let with_row = !filter.labels.is_empty() || !filter.payload.is_empty();
+        let vectors = SpaceVectors::for_space(handle, space, with_row);
+        let (adapted, not_adapted) = filter.adapted_and_others();
+        // The rows of an index come in the order of their distances without a handicap.
+        let is_mixed = asked.handicap != 0.0 && !adapted.is_empty() && !not_adapted.is_empty();
+        if is_mixed && !is_exact {
+            Self::by_walk(handle, space.number, asked, &vectors)
+        } else {
+            Self::in_order(handle, asked, &vectors, is_exact)
+        }
+    }
+
+    /// Writes the statement that walks an index until no row behind can be nearer, with its handicap.
+    fn by_walk(handle: &Handle, n: i32, asked: &Asked<'_>, vectors: &SpaceVectors) -> Self {
+        let filter = asked.filter;
         let condition =
             conditions(handle, filter, "$3", |at| (format!("($4)[{}]", at + 1), format!("($5)[{}]", at + 1)));
-        walked = (vectors.walked.clone(), condition);
-        states = format!("rehang.state_{}", space.number);
-        measured = vectors.distance();
-        parameters.extend::<[&dyn Parameter; 9]>([
-            &walked.0,
-            &states,
-            &measured,
-            &ordered,
-            &handicap,
-            &walked.1,
-            &filter.labels,
-            &names,
-            &contents,
-        ]);
-        format!(
+        let (names, contents): (Vec<String>, Vec<Value>) = filter.payload.iter().cloned().unzip();
+        let sql = format!(
             "SELECT i.key, i.id, near.distance::real, near.provenance, i.revision
              FROM (SELECT * FROM rehang.nearest($3, $4, $5, $6, $1::{}, least($2::bigint, {})::int, $7, $8, $9, $10, $11) ORDER BY distance, item LIMIT $2) AS near
                  JOIN rehang.item_{} AS i ON i.key = near.item",
             handle.pgvector.vector(),
             i32::MAX,
             handle.number
-        )
-    } else {
-        let first = 3 + usize::from(!filter.labels.is_empty());
+        );
+        let parameters: Vec<Box<dyn Parameter>> = vec![
+            Box::new(vectors.walked.clone()),
+            Box::new(format!("rehang.state_{n}")),
+            Box::new(vectors.distance()),
+            Box::new(vectors.ordered_by().to_owned()),
+            Box::new(asked.handicap),
+            Box::new(condition),
+            Box::new(filter.labels.clone()),
+            Box::new(names),
+            Box::new(contents),
+        ];
+        Self { sql, parameters }
+    }
+
+    /// Writes the statement that reads the nearest rows in the order of their distances, or of those that the
+    /// server orders an index by.
+    fn in_order(handle: &Handle, asked: &Asked<'_>, vectors: &SpaceVectors, is_exact: bool) -> Self {
+        let Asked { filter, handicap, .. } = asked;
+        let mut parameters: Vec<Box<dyn Parameter>> = Vec::new();
+        if !filter.labels.is_empty() {
+            parameters.push(Box::new(filter.labels.clone()));
+        }
+        let first = 3 + parameters.len();
         let place =
             |at: usize| (format!("${}::text", first + 2 * at), format!("${}::jsonb", first + 2 * at + 1));
         let conditions = conditions(handle, filter, "$3", place);
-        if !filter.labels.is_empty() {
-            parameters.push(&filter.labels);
-        }
         for (name, content) in &filter.payload {
-            parameters.extend::<[&dyn Parameter; 2]>([name, content]);
+            parameters.push(Box::new(name.clone()));
+            parameters.push(Box::new(content.clone()));
         }
         let mut distance = vectors.distance();
-        if handicap != 0.0 {
+        if *handicap != 0.0 {
             distance +=
                 &format!(" + CASE WHEN s.provenance = 'adapted' THEN {handicap:e}::float8 ELSE 0 END");
         }
-        let order = if is_exact { "distance, i.key" } else { ordered };
-        format!(
+        let order = if is_exact { "distance, i.key" } else { vectors.ordered_by() };
+        let sql = format!(
             "SELECT i.key, i.id, ({distance})::real AS distance, s.provenance, i.revision FROM {} WHERE {conditions} ORDER BY {order} LIMIT $2",
             vectors.from
-        )
-    };
-    let of_name = spaces::of_name();
-    let before = if is_exact { String::new() } else { look_into_index(handle, k) };
-    let needs_direction = !space.record.space.distance.heeds_lengths();
-    let rows: Vec<usize> = (0..queries.rows()).collect();
-    let mut all = Vec::with_capacity(rows.len());
-    for rows in rows.chunks(TOGETHER) {
-        let vectors: Vec<Vector> = rows.iter().map(|row| Vector::from(queries.row(*row).to_vec())).collect();
-        let mut statements: Vec<(&str, Vec<&dyn Parameter>)> = name
-            .iter()
-            .map(|name| (of_name.as_str(), vec![&handle.number as &dyn Parameter, name]))
-            .collect();
-        statements.extend(vectors.iter().map(|query| {
-            let query_parameters: [&dyn Parameter; 2] = [query, &limit];
-            (sql.as_str(), query_parameters.into_iter().chain(parameters.iter().copied()).collect())
-        }));
-        let mut answers = connection.query_all(&before, &statements)?.into_iter();
-        if name.is_some() {
-            let space_now = answers.next().unwrap_or_default().first().map(spaces::read).transpose()?;
-            if space_now.is_none_or(|space_now| !space_now.is_searched_as(space)) {
-                return Ok(None);
-            }
-        }
-        for (row, answer) in rows.iter().zip(answers) {
-            let is_blind = needs_direction && queries.row(*row).iter().all(|number| *number == 0.0);
-            let mut hits = Vec::with_capacity(answer.len());
-            for row in answer {
-                let mut hit = hit(&row)?;
-                if hit.distance.is_nan() {
-                    if !is_blind {
-                        // A vector without a direction is near to nothing; the server
-                        // sorts it behind all others.
-                        continue;
-                    }
-                    hit.distance = 1.0;
-                }
-                hits.push(hit);
-            }
-            hits.sort_by(|a, b| a.distance.total_cmp(&b.distance).then(a.key.cmp(&b.key)));
-            all.push(hits);
-        }
+        );
+        Self { sql, parameters }
     }
-    Ok(Some(all))
+}
+
+/// Reads the answer to a query, nearest first. A vector without a direction is near to nothing: the server
+/// sorts it behind all others, and it is no hit. Nothing is nearer than anything else to a query without one.
+fn hits(query: &[f32], answer: &[Row], distance: Distance) -> Step<Vec<Found>> {
+    let is_blind = !distance.heeds_lengths() && query.iter().all(|number| *number == 0.0);
+    let mut hits = Vec::with_capacity(answer.len());
+    for row in answer {
+        let mut hit = hit(row)?;
+        if hit.distance.is_nan() {
+            if !is_blind {
+                continue;
+            }
+            hit.distance = 1.0;
+        }
+        hits.push(hit);
+    }
+    hits.sort_by(|a, b| a.distance.total_cmp(&b.distance).then(a.key.cmp(&b.key)));
+    Ok(hits)
 }
 
 /// Hit of a row with an item's key, its id, its distance, its provenance and its revision.
 fn hit(row: &Row) -> Step<Found> {
     Ok(Found {
-        key: key(row, 0)?,
-        id: row.try_get(1)?,
-        distance: row.try_get(2)?,
-        provenance: provenance(&row.try_get::<_, String>(3)?)?,
-        revision: row.try_get::<_, i64>(4)?.max(0) as u64,
+        key: key(row, "key")?,
+        id: row.try_get("id")?,
+        distance: row.try_get("distance")?,
+        provenance: provenance(&row.try_get::<_, String>("provenance")?)?,
+        revision: row.try_get::<_, i64>("revision")?.max(0) as u64,
     })
 }
 
@@ -739,12 +773,11 @@ pub(crate) fn recall(handle: &Handle, space: &str, samples: usize, k: usize) -> 
             queries.extend(parameter::vector(row, 0)?.unwrap_or_default());
         }
         let queries = Matrix::new(row.record.space.dimension, queries)?;
-        let everything = Filter::default();
+        let asked = Asked { queries: &queries, k, filter: &Filter::default(), handicap: 0.0 };
         let until = rehang_clock::now();
         let mut found_from = |compared_from: usize| -> Step<Vec<Vec<Found>>> {
             let searched = Searched { row: row.clone(), compared_from, until };
-            Ok(search_in(connection, handle, &searched, &queries, k, &everything, 0.0, None)?
-                .unwrap_or_default())
+            Ok(search_in(connection, handle, &searched, &asked, None)?.unwrap_or_default())
         };
         Ok(share_found(found_from(0)?.iter().zip(&found_from(usize::MAX)?)))
     })

@@ -19,6 +19,7 @@ use crate::row_security;
 use crate::schema::{self, SpaceRow};
 use crate::serving;
 use crate::table::{Table, quoted};
+use crate::trigger_function::trigger_function;
 use crate::values::provenance;
 
 /// Items that are listed in one transaction. An application that writes one of them waits
@@ -35,20 +36,20 @@ pub(crate) fn of_name() -> String {
     format!("{SELECT} WHERE gallery = $1 AND name = $2 AND listed")
 }
 
+/// Reads a space from its row of `rehang.space`.
 pub(crate) fn read(row: &Row) -> Step<SpaceRow> {
-    let distance: Distance = row.try_get::<_, String>(3)?.parse()?;
-    let dimension: i32 = row.try_get(2)?;
-    let space =
-        Space::new(row.try_get::<_, String>(1)?, dimension.max(0) as usize, distance, row.try_get(4)?);
+    let (name, distance): (String, String) = (row.try_get("name")?, row.try_get("distance")?);
+    let dimension = row.try_get::<_, i32>("dimension")?.max(0) as usize;
+    let distance: Distance = distance.parse()?;
     Ok(SpaceRow {
-        number: row.try_get(0)?,
+        number: row.try_get("number")?,
         record: SpaceRecord {
-            space,
-            written_as: provenance(&row.try_get::<_, String>(5)?)?,
-            epoch: Epoch::new(row.try_get::<_, i64>(6)?.max(0) as u64),
+            space: Space::new(name, dimension, distance, row.try_get("normalised")?),
+            written_as: provenance(&row.try_get::<_, String>("written_as")?)?,
+            epoch: Epoch::new(row.try_get::<_, i64>("epoch")?.max(0) as u64),
         },
-        in_column: row.try_get(7)?,
-        is_listed: row.try_get(8)?,
+        in_column: row.try_get("in_column")?,
+        is_listed: row.try_get("listed")?,
     })
 }
 
@@ -147,7 +148,7 @@ pub(crate) fn create(handle: &Handle, space: &Space, written_as: Provenance) -> 
         // Spaces that were there before have no such table in a gallery of an earlier version
         // that was not adopted since.
         connection.batch(&paid::tables(&handle.table, &spaces, &handle.pgvector))?;
-        connection.batch(&schema::trigger_function(handle.number, &handle.table, &spaces))?;
+        connection.batch(&trigger_function(handle.number, &handle.table, &spaces))?;
         connection.batch(schema::KEEP)?;
         // The view has to take the vectors of every space before one of another type may serve.
         let serving = lock_serving(connection, handle)?;
@@ -443,7 +444,7 @@ pub(crate) fn drop_space(handle: &Handle, name: &str) -> Result<()> {
             &[&handle.number, &schema::claim_turns_document(space.number)],
         )?;
         connection.batch(&paid::tables(&handle.table, &spaces, &handle.pgvector))?;
-        connection.batch(&schema::trigger_function(handle.number, &handle.table, &spaces))?;
+        connection.batch(&trigger_function(handle.number, &handle.table, &spaces))?;
         Ok(Some(space.number))
     })?;
     if dropped.is_none() {

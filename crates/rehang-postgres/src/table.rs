@@ -166,225 +166,94 @@ pub(crate) fn literal(text: &str) -> String {
 impl Table {
     /// Looks at a table. Reads only.
     pub(crate) fn inspect(connection: &mut Connection, options: &TableOptions) -> Step<Self> {
-        // The name is looked up as the application would look it up.
-        guard::see_as_application(connection)?;
-        let oid = connection
-            .query_one("SELECT pg_catalog.to_regclass($1)::pg_catalog.oid", &[&options.table])
-            .map_err(|failure| {
-                let expected = "a name as SQL writes it: schema.name or name, each in double quotes where it is not of small letters";
-                wrong_for_good(failure, |message| Error::option("table", &options.table, format!("{expected} ({message})")))
-            })?
-            .try_get::<_, Option<u32>>(0)?;
-        guard::see_as_ours(connection)?;
-        let row = connection.query_opt(
-            "SELECT c.oid, c.relkind::text, c.relpersistence::text, n.nspname::text, c.relname::text, row_security_active(c.oid),
-                 coalesce((SELECT sum(greatest(part.reltuples, 0)) FROM pg_partition_tree(c.oid) AS p JOIN pg_class AS part ON part.oid = p.relid), c.reltuples)::float8,
-                 EXISTS (SELECT 1 FROM pg_inherits WHERE inhparent = c.oid) AND c.relkind = 'r',
-                 (SELECT format('%I.%I', n.nspname, root.relname) FROM pg_class AS root JOIN pg_namespace AS n ON n.oid = root.relnamespace
-                     WHERE root.oid = pg_partition_root(c.oid) AND c.relispartition), current_user::text
-             FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = $1",
-            &[&oid],
-        )?;
-        let Some(row) = row else {
-            // Capital letters are lost where a name is not quoted.
-            let like = connection.query_opt(
-                "SELECT concat(CASE WHEN n.nspname <> 'public' THEN format('%I.', n.nspname) END, format('%I', c.relname)) FROM pg_class AS c
-                     JOIN pg_namespace AS n ON n.oid = c.relnamespace
-                 WHERE c.relkind IN ('r', 'p') AND n.nspname !~ '^pg_' AND lower(c.relname) = lower($1) ORDER BY c.relname = $1 DESC, 1 LIMIT 1",
-                &[&options.table.rsplit('.').next().unwrap_or_default().trim_matches('"')],
-            )?;
-            let place = match like.map(|row| row.try_get::<_, String>(0)).transpose()? {
-                Some(like) => format!("the database, where one is written '{like}'"),
-                None => "the database".to_owned(),
-            };
-            return Err(Error::not_found("table", &options.table, place).into());
-        };
-        let refuse = |why: &str| Error::option("table", &options.table, why);
-        let kind: String = row.try_get(1)?;
-        let root: Option<String> = row.try_get(8)?;
-        match (kind.as_str(), &root) {
-            ("r", _) => {}
-            ("p", None) => expect_partitions(connection, options, row.try_get(0)?)?,
-            ("p", Some(root)) => {
-                let why = format!(
-                    "a whole table or a partition without partitions of its own: name {root}, which this one is a part of, or one of the tables that \
-                     its rows lie in"
-                );
-                return Err(refuse(&why).into());
-            }
-            ("v" | "m", _) => {
-                return Err(refuse("a table, not a view: name the table that the view reads").into());
-            }
-            ("f", _) => return Err(refuse("a table of this server, not a foreign one").into()),
-            _ => return Err(refuse("a table").into()),
+        let relation = Relation::find(connection, options)?;
+        relation.expect_table(connection, options)?;
+        let columns = columns(connection, relation.oid)?;
+        let column = |option: &str, name: &str| column_named(&columns, options, option, name);
+        let key = key(connection, &relation, options, &columns)?;
+        expect_safe_names(connection, relation.oid, options, &columns)?;
+        if let Some(label) = &options.label {
+            column("label", label)?;
         }
-        match row.try_get::<_, String>(2)?.as_str() {
-            "t" => return Err(refuse("a table that lasts, not a temporary one").into()),
-            "u" => {
-                let why = "a table that is logged (ALTER TABLE … SET LOGGED): a crash empties an unlogged one, and its gallery would go on without it";
-                return Err(refuse(why).into());
-            }
-            _ => {}
+        if let Some(payload) = &options.payload {
+            expect_json(column("payload", payload)?)?;
         }
-        if row.try_get::<_, bool>(7)? {
-            return Err(refuse("a table that no other inherits from: rows of the others are seen through it and are not its own").into());
-        }
-        if row.try_get::<_, bool>(5)? {
-            let why = format!(
-                "a table whose row security does not hold for {}, since a gallery has to see every row: connect as the owner of the table, with NO FORCE \
-                 ROW LEVEL SECURITY, or as a role with BYPASSRLS. What other roles find by rehang.search is what their policies show them",
-                row.try_get::<_, String>(9)?
-            );
-            return Err(refuse(&why).into());
-        }
-        let (schema, name): (String, String) = (row.try_get(3)?, row.try_get(4)?);
-        let oid: u32 = row.try_get(0)?;
-        let columns = columns(connection, oid)?;
-        let column = |option: &str, name: &str| -> Result<Column> {
-            let named_column = columns.iter().find(|column| column.name == name).cloned();
-            named_column.ok_or_else(|| {
-                let names: Vec<&str> = columns.iter().map(|column| column.name.as_str()).collect();
-                Error::option(option, name, format!("a column of {}: {}", options.table, names.join(", ")))
-            })
-        };
-        let key = key(connection, oid, kind == "p", options, &column)?;
-        let source = options.source.as_deref();
-        let is_source_column =
-            source.is_some_and(|source| columns.iter().any(|column| column.name == source));
-        let open = guard::open_schemas(connection, oid)?;
-        for (option, text) in [("source", &options.source), ("condition", &options.condition)] {
-            let Some(text) = text else { continue };
-            if let Some((schema, who)) = open.iter().find(|(schema, _)| names(text, schema))
-                && !(option == "source" && is_source_column)
-            {
-                let why = format!(
-                    "no name of the schema {schema}, in which {who} may make what fits better and would be called with our rights: REVOKE CREATE \
-                     ON SCHEMA {} FROM {who}, or name something of another schema",
-                    quoted(schema)
-                );
-                return Err(Error::option(option, text, why).into());
-            }
-            if let Some(virtual_column) =
-                columns.iter().find(|column| column.is_virtual && names(text, &column.name))
-            {
-                let why = format!(
-                    "no virtual column ({:?}), which triggers do not see; give the expression that it is generated by",
-                    virtual_column.name
-                );
-                return Err(Error::option(option, text, why).into());
-            }
-        }
-        let label = options.label.as_deref().map(|name| column("label", name)).transpose()?;
-        let payload = options.payload.as_deref().map(|name| column("payload", name)).transpose()?;
-        if let Some(payload) = payload.filter(|payload| !["jsonb", "json"].contains(&payload.kind.as_str())) {
-            return Err(Error::option(
-                "payload",
-                &payload.name,
-                format!("a column of type jsonb or json, not {}", payload.kind),
-            )
-            .into());
-        }
-        if let Some((column, owner)) = guard::strangers_types(connection, oid)?.into_iter().next() {
-            let why = format!(
-                "one whose types belong to its owner, to the role that adopts it or to a superuser: that of column {column:?} belongs to {owner}, \
-                 whose casts would run with our rights"
-            );
-            return Err(refuse(&why).into());
-        }
+        expect_own_types(connection, relation.oid, options)?;
         let vector = options.vector.as_deref().map(|name| column("vector", name)).transpose()?;
-        let named = [&options.source, &options.label, &options.payload, &options.vector];
-        let named: Vec<&String> =
-            key.iter().map(|column| &column.name).chain(named.into_iter().flatten()).collect();
-        let numbers = columns
-            .iter()
-            .filter(|column| named.contains(&&column.name))
-            .map(|column| (column.name.clone(), column.number))
-            .collect();
-        let dimension = vector.as_ref().map(vector_width).transpose()?.flatten();
-        let is_used = |name: &str| {
-            key.iter().any(|column| column.name == name)
-                || (is_source_column && source == Some(name))
-                || [&label, &vector].iter().any(|used| used.as_ref().is_some_and(|used| used.name == name))
-        };
-        let others = columns
-            .iter()
-            .filter(|column| !is_used(&column.name) && !is_vector(&column.kind))
-            .cloned()
-            .collect();
-        let used = key.iter().map(|column| &column.name).chain(&options.vector);
-        let root: Option<String> = row.try_get(8)?;
-        let collations = key.iter().filter_map(|column| column.collation.as_ref());
-        let has_quote =
-            used.chain([&schema, &name]).chain(collations).chain(&root).any(|name| name.contains("$rehang$"));
-        if has_quote {
-            let why = "one without $rehang$, the quote of our functions, in its name, in that of a column that is used, or of a collation of its key";
-            return Err(refuse(why).into());
-        }
+        let dimension = vector.map(vector_width).transpose()?.flatten();
+        expect_no_quote(&relation, options, &key)?;
         let table = Self {
-            oid,
-            qualified: format!("{}.{}", quoted(&schema), quoted(&name)),
-            root,
-            is_partitioned: kind == "p",
+            oid: relation.oid,
+            qualified: format!("{}.{}", quoted(&relation.schema), quoted(&relation.name)),
+            is_partitioned: relation.is_partitioned(),
+            root: relation.root,
             options: options.clone(),
-            key,
-            numbers,
+            numbers: numbers_of(options, &key, &columns),
             columns: columns.iter().map(|column| (column.name.clone(), column.number)).collect(),
-            others,
+            others: others(options, &key, &columns),
+            key,
             dimension,
-            is_halfvec: vector.is_some_and(|column| type_of(&column).starts_with("halfvec")),
-            is_source_column,
-            rows: row.try_get::<_, f64>(6)?.max(0.0) as u64,
+            is_halfvec: vector.is_some_and(|column| type_of(column).starts_with("halfvec")),
+            is_source_column: options.source.as_ref().is_some_and(|source| has_column(&columns, source)),
+            rows: relation.rows.max(0.0) as u64,
         };
-        // A wrong expression fails here, and not in a trigger.
-        let parts = [
-            ("source", &options.source, table.source_of("t")),
-            ("condition", &options.condition, table.is_item("t")),
-        ];
-        for (option, text, part) in parts {
-            let Some(text) = text else { continue };
-            let expected = match option {
-                "source" => "a column, or an SQL expression of the table's columns",
-                _ => "an SQL condition on the table's columns",
-            };
-            let refuse = |reason: &str| {
-                // A name that is in no schema of the server's is not seen by the triggers either.
-                let more = if reason.contains("does not exist") && !reason.starts_with("column") {
-                    "; what is not the server's own is named with its schema, as in public.unaccent(title) or title OPERATOR(public.||) body"
-                } else {
-                    ""
-                };
-                Error::option(option, text, format!("{expected} ({reason}{more})"))
-            };
-            if text.contains("$rehang$") {
-                return Err(refuse("$rehang$ is the quote of the triggers' function").into());
-            }
-            let probe = format!("SELECT {part} FROM {} AS t LIMIT 0", table.qualified);
-            connection.query(&probe, &[]).map_err(|failure| wrong_for_good(failure, refuse))?;
-            // An expression has to make one value of a row: several would be an error of the trigger.
-            let of_one = format!("SELECT count({part}) FROM (SELECT (NULL::{}).*) AS t", table.qualified);
-            connection.batch("SAVEPOINT probe")?;
-            let tried = connection.query(&of_one, &[]);
-            connection.batch("ROLLBACK TO probe")?;
-            if let Err(StepError::Server(error)) = tried
-                && error.code() == Some(&SqlState::CARDINALITY_VIOLATION)
-            {
-                return Err(refuse("it makes several values of a row").into());
-            }
-            // A function that the expression calls may name something that the gallery's triggers do not see.
-            connection.batch("SAVEPOINT probe")?;
-            let tried =
-                connection.query(&format!("SELECT {part} FROM {} AS t LIMIT 1", table.qualified), &[]);
-            connection.batch("ROLLBACK TO probe")?;
-            match tried {
-                Err(StepError::Server(error))
-                    if error.code().is_some_and(|code| code.code().starts_with("42")) =>
-                {
-                    return Err(wrong_for_good(error.into(), refuse));
-                }
-                _ => {}
-            }
-        }
+        table.expect_expressions(connection)?;
         Ok(table)
+    }
+
+    /// Fails where the source or the condition is no expression of one row. A wrong one fails here, and not
+    /// in a trigger.
+    fn expect_expressions(&self, connection: &mut Connection) -> Step<()> {
+        if let Some(source) = &self.options.source {
+            let expected = "a column, or an SQL expression of the table's columns";
+            let option = ("source", source.as_str());
+            self.expect_expression(connection, option, &self.source_of("t"), expected)?;
+        }
+        if let Some(condition) = &self.options.condition {
+            let expected = "an SQL condition on the table's columns";
+            let option = ("condition", condition.as_str());
+            self.expect_expression(connection, option, &self.is_item("t"), expected)?;
+        }
+        Ok(())
+    }
+
+    /// Tries an expression on the table, as it stands in statements: `sql`, of the row `t`.
+    fn expect_expression(
+        &self,
+        connection: &mut Connection,
+        (option, text): (&str, &str),
+        sql: &str,
+        expected: &str,
+    ) -> Step<()> {
+        let refuse = |reason: &str| {
+            // A name that is in no schema of the server's is not seen by the triggers either.
+            let more = if reason.contains("does not exist") && !reason.starts_with("column") {
+                "; what is not the server's own is named with its schema, as in public.unaccent(title) or title OPERATOR(public.||) body"
+            } else {
+                ""
+            };
+            Error::option(option, text, format!("{expected} ({reason}{more})"))
+        };
+        if text.contains("$rehang$") {
+            return Err(refuse("$rehang$ is the quote of the triggers' function").into());
+        }
+        let probe = format!("SELECT {sql} FROM {} AS t LIMIT 0", self.qualified);
+        connection.query(&probe, &[]).map_err(|failure| wrong_for_good(failure, refuse))?;
+        // An expression has to make one value of a row: several would be an error of the trigger.
+        let of_one = format!("SELECT count({sql}) FROM (SELECT (NULL::{}).*) AS t", self.qualified);
+        if let Some(error) = refusal_of(connection, &of_one)?
+            && error.code() == Some(&SqlState::CARDINALITY_VIOLATION)
+        {
+            return Err(refuse("it makes several values of a row").into());
+        }
+        // A function that the expression calls may name something that the gallery's triggers do not see.
+        let of_first = format!("SELECT {sql} FROM {} AS t LIMIT 1", self.qualified);
+        match refusal_of(connection, &of_first)? {
+            Some(error) if error.code().is_some_and(|code| code.code().starts_with("42")) => {
+                Err(wrong_for_good(error.into(), refuse))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Builds the table of a gallery as the gallery's own tables know it, whatever became of it since. It has
@@ -643,6 +512,126 @@ pub(crate) fn hash_of_vector(numbers: &str) -> String {
     )
 }
 
+/// Relation of the database that a table's name leads to, as the server's catalogue has it.
+struct Relation {
+    oid: u32,
+    /// Letter of the catalogue for what it is: `r` for a table, `p` for a partitioned one.
+    kind: String,
+    /// Letter of the catalogue for how it lasts: `t` for temporary, `u` for not logged.
+    persistence: String,
+    schema: String,
+    name: String,
+    /// Whether row security hides rows of it from the role of the connection.
+    hides_rows: bool,
+    /// Number of rows, as the server estimates it.
+    rows: f64,
+    /// Whether it is a table that others inherit from.
+    has_heirs: bool,
+    /// The partitioned table that it is a part of, if it is one.
+    root: Option<String>,
+    /// Role of the connection.
+    role: String,
+}
+
+impl Relation {
+    /// Finds the relation that the application means by the table's name.
+    fn find(connection: &mut Connection, options: &TableOptions) -> Step<Self> {
+        // The name is looked up as the application would look it up.
+        guard::see_as_application(connection)?;
+        let oid = connection
+            .query_one("SELECT pg_catalog.to_regclass($1)::pg_catalog.oid", &[&options.table])
+            .map_err(|failure| {
+                let expected = "a name as SQL writes it: schema.name or name, each in double quotes where it is not of small letters";
+                wrong_for_good(failure, |message| Error::option("table", &options.table, format!("{expected} ({message})")))
+            })?
+            .try_get::<_, Option<u32>>(0)?;
+        guard::see_as_ours(connection)?;
+        let row = connection.query_opt(
+            "SELECT c.oid, c.relkind::text, c.relpersistence::text, n.nspname::text, c.relname::text, row_security_active(c.oid) AS hides_rows,
+                 coalesce((SELECT sum(greatest(part.reltuples, 0)) FROM pg_partition_tree(c.oid) AS p JOIN pg_class AS part ON part.oid = p.relid), c.reltuples)::float8 AS rows,
+                 EXISTS (SELECT 1 FROM pg_inherits WHERE inhparent = c.oid) AND c.relkind = 'r' AS has_heirs,
+                 (SELECT format('%I.%I', n.nspname, root.relname) FROM pg_class AS root JOIN pg_namespace AS n ON n.oid = root.relnamespace
+                     WHERE root.oid = pg_partition_root(c.oid) AND c.relispartition) AS root, current_user::text AS role
+             FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = $1",
+            &[&oid],
+        )?;
+        let Some(row) = row else { return Err(no_such_table(connection, &options.table)?.into()) };
+        Ok(Self {
+            oid: row.try_get("oid")?,
+            kind: row.try_get("relkind")?,
+            persistence: row.try_get("relpersistence")?,
+            schema: row.try_get("nspname")?,
+            name: row.try_get("relname")?,
+            hides_rows: row.try_get("hides_rows")?,
+            rows: row.try_get("rows")?,
+            has_heirs: row.try_get("has_heirs")?,
+            root: row.try_get("root")?,
+            role: row.try_get("role")?,
+        })
+    }
+
+    /// Whether its rows lie in partitions.
+    fn is_partitioned(&self) -> bool {
+        self.kind == "p"
+    }
+
+    /// Fails where it is no table of this server that lasts, or other rows are seen of it than its own.
+    fn expect_table(&self, connection: &mut Connection, options: &TableOptions) -> Step<()> {
+        let refuse = |why: &str| -> Step<()> { Err(Error::option("table", &options.table, why).into()) };
+        match (self.kind.as_str(), &self.root) {
+            ("r", _) => {}
+            ("p", None) => expect_partitions(connection, options, self.oid)?,
+            ("p", Some(root)) => {
+                return refuse(&format!(
+                    "a whole table or a partition without partitions of its own: name {root}, which this one is a part of, or one of the tables that \
+                     its rows lie in"
+                ));
+            }
+            ("v" | "m", _) => return refuse("a table, not a view: name the table that the view reads"),
+            ("f", _) => return refuse("a table of this server, not a foreign one"),
+            _ => return refuse("a table"),
+        }
+        match self.persistence.as_str() {
+            "t" => return refuse("a table that lasts, not a temporary one"),
+            "u" => {
+                return refuse(
+                    "a table that is logged (ALTER TABLE … SET LOGGED): a crash empties an unlogged one, and its gallery would go on without it",
+                );
+            }
+            _ => {}
+        }
+        if self.has_heirs {
+            return refuse(
+                "a table that no other inherits from: rows of the others are seen through it and are not its own",
+            );
+        }
+        if self.hides_rows {
+            return refuse(&format!(
+                "a table whose row security does not hold for {}, since a gallery has to see every row: connect as the owner of the table, with NO FORCE \
+                 ROW LEVEL SECURITY, or as a role with BYPASSRLS. What other roles find by rehang.search is what their policies show them",
+                self.role
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Returns the error for a name that no table has. Where one is written like it, the error says how: capital
+/// letters are lost where a name is not quoted.
+fn no_such_table(connection: &mut Connection, table: &str) -> Step<Error> {
+    let like = connection.query_opt(
+        "SELECT concat(CASE WHEN n.nspname <> 'public' THEN format('%I.', n.nspname) END, format('%I', c.relname)) FROM pg_class AS c
+             JOIN pg_namespace AS n ON n.oid = c.relnamespace
+         WHERE c.relkind IN ('r', 'p') AND n.nspname !~ '^pg_' AND lower(c.relname) = lower($1) ORDER BY c.relname = $1 DESC, 1 LIMIT 1",
+        &[&table.rsplit('.').next().unwrap_or_default().trim_matches('"')],
+    )?;
+    let place = match like.map(|row| row.try_get::<_, String>(0)).transpose()? {
+        Some(like) => format!("the database, where one is written '{like}'"),
+        None => "the database".to_owned(),
+    };
+    Ok(Error::not_found("table", table, place))
+}
+
 /// Fails where a partitioned table has partitions that are no table of this server, or
 /// that a crash would empty.
 fn expect_partitions(connection: &mut Connection, options: &TableOptions, oid: u32) -> Step<()> {
@@ -734,27 +723,148 @@ fn vector_width(column: &Column) -> Result<Option<usize>> {
     }
 }
 
+/// Fails where the source or the condition names a schema in which others may make something, or a column
+/// that triggers do not see.
+fn expect_safe_names(
+    connection: &mut Connection,
+    oid: u32,
+    options: &TableOptions,
+    columns: &[Column],
+) -> Step<()> {
+    let open = guard::open_schemas(connection, oid)?;
+    for (option, text) in [("source", &options.source), ("condition", &options.condition)] {
+        let Some(text) = text else { continue };
+        let is_column = option == "source" && has_column(columns, text);
+        if let Some((schema, who)) = open.iter().find(|(schema, _)| names(text, schema))
+            && !is_column
+        {
+            let why = format!(
+                "no name of the schema {schema}, in which {who} may make what fits better and would be called with our rights: REVOKE CREATE \
+                 ON SCHEMA {} FROM {who}, or name something of another schema",
+                quoted(schema)
+            );
+            return Err(Error::option(option, text, why).into());
+        }
+        if let Some(column) = columns.iter().find(|column| column.is_virtual && names(text, &column.name)) {
+            let why = format!(
+                "no virtual column ({:?}), which triggers do not see; give the expression that it is generated by",
+                column.name
+            );
+            return Err(Error::option(option, text, why).into());
+        }
+    }
+    Ok(())
+}
+
+/// Fails where a column of payloads is not of JSON.
+fn expect_json(payload: &Column) -> Result<()> {
+    if ["jsonb", "json"].contains(&payload.kind.as_str()) {
+        return Ok(());
+    }
+    let expected = format!("a column of type jsonb or json, not {}", payload.kind);
+    Err(Error::option("payload", &payload.name, expected))
+}
+
+/// Fails where a column of the table has a type of another role's.
+fn expect_own_types(connection: &mut Connection, oid: u32, options: &TableOptions) -> Step<()> {
+    let Some((column, owner)) = guard::strangers_types(connection, oid)?.into_iter().next() else {
+        return Ok(());
+    };
+    let why = format!(
+        "one whose types belong to its owner, to the role that adopts it or to a superuser: that of column {column:?} belongs to {owner}, \
+         whose casts would run with our rights"
+    );
+    Err(Error::option("table", &options.table, why).into())
+}
+
+/// Fails where a name that stands in our functions would end their quote.
+fn expect_no_quote(relation: &Relation, options: &TableOptions, key: &[Column]) -> Result<()> {
+    let used = key.iter().map(|column| &column.name).chain(&options.vector);
+    let collations = key.iter().filter_map(|column| column.collation.as_ref());
+    let of_relation = [&relation.schema, &relation.name].into_iter().chain(&relation.root);
+    if !used.chain(collations).chain(of_relation).any(|name| name.contains("$rehang$")) {
+        return Ok(());
+    }
+    let why = "one without $rehang$, the quote of our functions, in its name, in that of a column that is used, or of a collation of its key";
+    Err(Error::option("table", &options.table, why))
+}
+
+/// Finds the numbers of the columns of key, source, label, payload and vector, by their names.
+fn numbers_of(options: &TableOptions, key: &[Column], columns: &[Column]) -> BTreeMap<String, i16> {
+    let named = [&options.source, &options.label, &options.payload, &options.vector];
+    let named: Vec<&String> =
+        key.iter().map(|column| &column.name).chain(named.into_iter().flatten()).collect();
+    columns
+        .iter()
+        .filter(|column| named.contains(&&column.name))
+        .map(|column| (column.name.clone(), column.number))
+        .collect()
+}
+
+/// Lists the columns that are neither key, source, label nor vectors.
+fn others(options: &TableOptions, key: &[Column], columns: &[Column]) -> Vec<Column> {
+    let named = [&options.source, &options.label, &options.vector];
+    let used: Vec<&String> =
+        key.iter().map(|column| &column.name).chain(named.into_iter().flatten()).collect();
+    columns
+        .iter()
+        .filter(|column| !used.contains(&&column.name) && !is_vector(&column.kind))
+        .cloned()
+        .collect()
+}
+
+/// Whether a text is the name of a column.
+fn has_column(columns: &[Column], name: &str) -> bool {
+    columns.iter().any(|column| column.name == name)
+}
+
+/// Finds a column that an option names.
+fn column_named<'a>(
+    columns: &'a [Column],
+    options: &TableOptions,
+    option: &str,
+    name: &str,
+) -> Result<&'a Column> {
+    columns.iter().find(|column| column.name == name).ok_or_else(|| {
+        let names: Vec<&str> = columns.iter().map(|column| column.name.as_str()).collect();
+        Error::option(option, name, format!("a column of {}: {}", options.table, names.join(", ")))
+    })
+}
+
+/// Tries a statement, and returns the error of the server's where it refuses it. The transaction goes on.
+fn refusal_of(connection: &mut Connection, sql: &str) -> Step<Option<tokio_postgres::Error>> {
+    connection.batch("SAVEPOINT probe")?;
+    let tried = connection.query(sql, &[]);
+    connection.batch("ROLLBACK TO probe")?;
+    Ok(match tried {
+        Err(StepError::Server(error)) => Some(error),
+        _ => None,
+    })
+}
+
+/// Reads the columns of a table.
 fn columns(connection: &mut Connection, oid: u32) -> Step<Vec<Column>> {
     let rows = connection.query(
-        "SELECT attname::text, CASE typtype WHEN 'd' THEN format_type(typbasetype, typtypmod) ELSE format_type(atttypid, atttypmod) END, NOT attnotnull, attgenerated <> '', attgenerated = 'v',
+        "SELECT attname::text, CASE typtype WHEN 'd' THEN format_type(typbasetype, typtypmod) ELSE format_type(atttypid, atttypmod) END AS kind,
+             NOT attnotnull AS is_nullable, attgenerated <> '' AS is_generated, attgenerated = 'v' AS is_virtual,
              (SELECT format('%I.%I', n.nspname, c.collname) FROM pg_collation c JOIN pg_namespace n ON n.oid = c.collnamespace
-                 WHERE c.oid = attcollation AND attcollation <> (SELECT typcollation FROM pg_type WHERE pg_type.oid = atttypid)), attnum,
-             EXISTS (SELECT 1 FROM pg_collation AS c WHERE c.oid = attcollation AND NOT c.collisdeterministic), typtype = 'e'
+                 WHERE c.oid = attcollation AND attcollation <> (SELECT typcollation FROM pg_type WHERE pg_type.oid = atttypid)) AS collation, attnum,
+             EXISTS (SELECT 1 FROM pg_collation AS c WHERE c.oid = attcollation AND NOT c.collisdeterministic) AS has_equals, typtype = 'e' AS is_enum
          FROM pg_attribute JOIN pg_type ON pg_type.oid = atttypid WHERE attrelid = $1 AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
         &[&oid],
     )?;
     rows.iter()
         .map(|row| {
             Ok(Column {
-                name: row.try_get(0)?,
-                kind: row.try_get(1)?,
-                is_nullable: row.try_get(2)?,
-                is_generated: row.try_get(3)?,
-                is_virtual: row.try_get(4)?,
-                collation: row.try_get(5)?,
-                number: row.try_get(6)?,
-                has_equals: row.try_get(7)?,
-                is_enum: row.try_get(8)?,
+                name: row.try_get("attname")?,
+                kind: row.try_get("kind")?,
+                is_nullable: row.try_get("is_nullable")?,
+                is_generated: row.try_get("is_generated")?,
+                is_virtual: row.try_get("is_virtual")?,
+                collation: row.try_get("collation")?,
+                number: row.try_get("attnum")?,
+                has_equals: row.try_get("has_equals")?,
+                is_enum: row.try_get("is_enum")?,
             })
         })
         .collect()
@@ -768,93 +878,115 @@ const OF_A_PARTITIONED: &str = "columns with a primary key or a unique index ove
 /// NULL, or the primary key.
 fn key(
     connection: &mut Connection,
-    oid: u32,
-    is_partitioned: bool,
+    relation: &Relation,
     options: &TableOptions,
-    column: &dyn Fn(&str, &str) -> Result<Column>,
+    columns: &[Column],
 ) -> Step<Vec<Column>> {
-    let unique = connection.query(
+    let indexes = unique_indexes(connection, relation.oid)?;
+    for name in &options.id {
+        column_named(columns, options, "id", name)?;
+    }
+    let names = if options.id.is_empty() {
+        primary_key(&indexes, relation, options)?
+    } else {
+        expect_unique(&indexes, relation, options)?;
+        options.id.clone()
+    };
+    let mut key = Vec::new();
+    for name in &names {
+        let column = column_named(columns, options, "id", name)?;
+        expect_key_column(column, options)?;
+        key.push(column.clone());
+    }
+    Ok(key)
+}
+
+/// Unique index over columns of a table.
+struct UniqueIndex {
+    is_primary: bool,
+    columns: Vec<String>,
+    /// Whether no two rows share a key for a while. Where they may, the gallery could not tell which row a
+    /// change is about.
+    is_immediate: bool,
+}
+
+/// Expected key, as errors say it, where two rows may share one for a while.
+const NOT_DEFERRABLE: &str = "columns whose primary key or unique index is not deferrable";
+
+/// Reads the unique indexes of a table over columns alone and all of its rows.
+fn unique_indexes(connection: &mut Connection, oid: u32) -> Step<Vec<UniqueIndex>> {
+    let rows = connection.query(
         "SELECT i.indisprimary, (SELECT array_agg(a.attname::text ORDER BY k.at)
                  FROM unnest(i.indkey[0:i.indnkeyatts - 1]) WITH ORDINALITY AS k(number, at)
                  JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number), i.indimmediate
          FROM pg_index i WHERE i.indrelid = $1 AND i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL",
         &[&oid],
     )?;
-    let mut keys = Vec::new();
-    for row in &unique {
-        keys.push((
-            row.try_get::<_, bool>(0)?,
-            row.try_get::<_, Vec<String>>(1)?,
-            row.try_get::<_, bool>(2)?,
-        ));
-    }
-    // Where two rows may share a key for a while, the gallery could not tell which row a change is about.
-    let deferrable = "columns whose primary key or unique index is not deferrable";
-    for name in &options.id {
-        column("id", name)?;
-    }
-    let names = if options.id.is_empty() {
-        let primary = keys.iter().find(|(is_primary, ..)| *is_primary);
-        let (_, names, is_immediate) = primary.ok_or_else(|| {
-            let expected = if is_partitioned {
-                OF_A_PARTITIONED
-            } else {
-                "a table with a primary key, or `id` with columns that are unique and never NULL"
-            };
-            Error::option("table", &options.table, expected)
-        })?;
-        if !is_immediate {
-            return Err(Error::option("table", &options.table, format!("a table with {deferrable}")).into());
-        }
-        names.clone()
-    } else {
-        let mut wanted = options.id.clone();
-        wanted.sort();
-        let over_them: Vec<bool> = keys
-            .iter()
-            .filter(|(_, names, _)| {
-                let mut names = names.clone();
-                names.sort();
-                names == wanted
+    rows.iter()
+        .map(|row| {
+            Ok(UniqueIndex {
+                is_primary: row.try_get(0)?,
+                columns: row.try_get(1)?,
+                is_immediate: row.try_get(2)?,
             })
-            .map(|(.., is_immediate)| *is_immediate)
-            .collect();
-        if !over_them.is_empty() && !over_them.contains(&true) {
-            return Err(Error::option("id", options.id.join(", "), deferrable).into());
-        }
-        if over_them.is_empty() {
-            return Err(Error::option(
-                "id",
-                options.id.join(", "),
-                if is_partitioned {
-                    OF_A_PARTITIONED
-                } else {
-                    "columns with a primary key or a unique index over them"
-                },
-            )
-            .into());
-        }
-        options.id.clone()
-    };
-    let mut columns = Vec::new();
-    for name in &names {
-        let column = column("id", name)?;
-        let base = column.kind.split('(').next().unwrap_or_default().trim_end();
-        if !KEY_TYPES.contains(&base) && !column.is_enum {
-            let (kind, text) = (type_of(&column), quoted(&format!("{name}_text")));
-            let expected = format!(
-                "a column of one of the types {}, or of an enum, not {kind}; a column that the server keeps may be the id: ALTER TABLE {} ADD COLUMN {text} \
-                 text NOT NULL UNIQUE GENERATED ALWAYS AS ({}::text) STORED",
-                KEY_TYPES.join(", "),
-                options.table,
-                quoted(name)
-            );
-            return Err(Error::option("id", name, expected).into());
-        }
-        if column.is_nullable {
-            return Err(Error::option("id", name, "a column that is never NULL").into());
-        }
-        columns.push(column);
+        })
+        .collect()
+}
+
+/// Returns the columns of the primary key.
+fn primary_key(indexes: &[UniqueIndex], relation: &Relation, options: &TableOptions) -> Result<Vec<String>> {
+    let primary = indexes.iter().find(|index| index.is_primary).ok_or_else(|| {
+        let expected = if relation.is_partitioned() {
+            OF_A_PARTITIONED
+        } else {
+            "a table with a primary key, or `id` with columns that are unique and never NULL"
+        };
+        Error::option("table", &options.table, expected)
+    })?;
+    if !primary.is_immediate {
+        return Err(Error::option("table", &options.table, format!("a table with {NOT_DEFERRABLE}")));
     }
-    Ok(columns)
+    Ok(primary.columns.clone())
+}
+
+/// Fails where no index says that the columns which were named are unique.
+fn expect_unique(indexes: &[UniqueIndex], relation: &Relation, options: &TableOptions) -> Result<()> {
+    let sorted = |names: &[String]| {
+        let mut names = names.to_vec();
+        names.sort();
+        names
+    };
+    let wanted = sorted(&options.id);
+    let over_them: Vec<&UniqueIndex> =
+        indexes.iter().filter(|index| sorted(&index.columns) == wanted).collect();
+    if over_them.iter().any(|index| index.is_immediate) {
+        return Ok(());
+    }
+    let expected = match &over_them[..] {
+        [] if relation.is_partitioned() => OF_A_PARTITIONED,
+        [] => "columns with a primary key or a unique index over them",
+        _ => NOT_DEFERRABLE,
+    };
+    Err(Error::option("id", options.id.join(", "), expected))
+}
+
+/// Fails where a column is none of a key's: its text has to be the same in every session, and never NULL.
+fn expect_key_column(column: &Column, options: &TableOptions) -> Result<()> {
+    let name = &column.name;
+    let base = column.kind.split('(').next().unwrap_or_default().trim_end();
+    if !KEY_TYPES.contains(&base) && !column.is_enum {
+        let (kind, text) = (type_of(column), quoted(&format!("{name}_text")));
+        let expected = format!(
+            "a column of one of the types {}, or of an enum, not {kind}; a column that the server keeps may be the id: ALTER TABLE {} ADD COLUMN {text} \
+             text NOT NULL UNIQUE GENERATED ALWAYS AS ({}::text) STORED",
+            KEY_TYPES.join(", "),
+            options.table,
+            quoted(name)
+        );
+        return Err(Error::option("id", name, expected));
+    }
+    if column.is_nullable {
+        return Err(Error::option("id", name, "a column that is never NULL"));
+    }
+    Ok(())
 }

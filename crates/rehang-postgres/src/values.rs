@@ -1,9 +1,12 @@
 //! Values as the columns of the gallery's tables hold them: numbers, keys, provenances
 //! and places in the queue.
 
+use std::fmt;
+
 use rehang_core::{Error, Provenance, Result};
 use rehang_store::{ItemKey, Priority, QueueBand};
 use tokio_postgres::Row;
+use tokio_postgres::row::RowIndex;
 
 use crate::connection::Step;
 
@@ -27,8 +30,8 @@ pub(crate) fn row_limit(limit: usize) -> i64 {
     int(limit as u64)
 }
 
-/// Reads the key of an item from a column of a row.
-pub(crate) fn key(row: &Row, column: usize) -> Step<ItemKey> {
+/// Reads the key of an item from a column of a row, by its number or its name.
+pub(crate) fn key(row: &Row, column: impl RowIndex + fmt::Display) -> Step<ItemKey> {
     Ok(ItemKey::from(row.try_get::<_, i64>(column)?.max(0) as u64))
 }
 

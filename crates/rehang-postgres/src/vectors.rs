@@ -20,17 +20,15 @@ use crate::spaces::find;
 use crate::table::quoted;
 use crate::values::{band_and_score, int, key, priority, provenance, row_limit, row_of, rows_of};
 
-/// Returns the columns of a state `s`, and of its vector where one is wanted.
+/// Returns the columns of a state `s`, and of its vector where one is wanted, for [`read`].
 pub(crate) fn columns(handle: &Handle, space: &SpaceRow, state: &str, with_vector: bool) -> String {
     let value = if with_vector { value_of(space, &format!("v{}", space.number)) } else { "NULL".into() };
     let value = handle.pgvector.sent(&value);
     format!(
-        "{state}.provenance, {state}.revision, {state}.sigma2, {state}.band, {state}.score, {state}.squared_error, {value}"
+        "{state}.provenance AS {state}_provenance, {state}.revision AS {state}_revision, {state}.sigma2 AS {state}_sigma2, {state}.band AS {state}_band,
+             {state}.score AS {state}_score, {state}.squared_error AS {state}_squared_error, {value} AS {state}_vector"
     )
 }
-
-/// Number of columns that [`columns`] returns.
-pub(crate) const COLUMNS: usize = 7;
 
 /// Returns the expression for the vector of a space, from its own table or the application's row `t`.
 fn value_of(space: &SpaceRow, vectors: &str) -> String {
@@ -54,19 +52,21 @@ pub(crate) fn join(space: &SpaceRow, state: &str, with_vector: bool) -> String {
     format!("LEFT JOIN rehang.state_{n} AS {state} ON {state}.item = i.key{vectors}")
 }
 
-/// Reads a vector with its state from the columns from `from` on. `None` where the space has none, also where
-/// a state says that it has one: the doctor tells that, and a write of the vector mends it.
-pub(crate) fn read(row: &Row, from: usize, with_vector: bool) -> Step<Option<VectorRecord>> {
-    let made_by: Option<String> = row.try_get(from)?;
+/// Reads a vector with its state `s` from their [`columns`]. `None` where the space has none, also where a
+/// state says that it has one: the doctor tells that, and a write of the vector mends it.
+pub(crate) fn read(row: &Row, state: &str, with_vector: bool) -> Step<Option<VectorRecord>> {
+    let column = |name: &str| format!("{state}_{name}");
+    let made_by: Option<String> = row.try_get(column("provenance").as_str())?;
     let Some(made_by) = made_by.filter(|made_by| made_by != "lacking") else { return Ok(None) };
-    let vector = if with_vector { parameter::vector(row, from + 6)? } else { Some(Vec::new()) };
+    let vector =
+        if with_vector { parameter::vector(row, column("vector").as_str())? } else { Some(Vec::new()) };
     let Some(vector) = vector else { return Ok(None) };
     Ok(Some(VectorRecord {
         provenance: provenance(&made_by)?,
-        revision: row.try_get::<_, i64>(from + 1)?.max(0) as u64,
-        sigma2: row.try_get(from + 2)?,
-        priority: priority(row.try_get(from + 3)?, row.try_get(from + 4)?),
-        squared_error: row.try_get(from + 5)?,
+        revision: row.try_get::<_, i64>(column("revision").as_str())?.max(0) as u64,
+        sigma2: row.try_get(column("sigma2").as_str())?,
+        priority: priority(row.try_get(column("band").as_str())?, row.try_get(column("score").as_str())?),
+        squared_error: row.try_get(column("squared_error").as_str())?,
         vector,
     }))
 }
@@ -87,7 +87,7 @@ pub(crate) fn get(handle: &Handle, space: &str, keys: &[ItemKey]) -> Result<Vec<
         );
         let mut records = BTreeMap::new();
         for row in connection.query(&sql, &[&rows_of(keys)])? {
-            records.insert(key(&row, COLUMNS)?, read(&row, 0, true)?);
+            records.insert(key(&row, "key")?, read(&row, "s", true)?);
         }
         Ok(keys.iter().map(|key| records.get(key).cloned().flatten()).collect())
     })
@@ -284,12 +284,12 @@ fn write_round(
     let mut states = BTreeMap::new();
     let keys: Vec<i64> = unwritten.iter().map(|at| row_of(writes[*at].key)).collect();
     let sql = format!(
-        "SELECT item, s.revision, provenance, {} FROM rehang.state_{n} AS s WHERE item = ANY($1)",
+        "SELECT item, s.revision, provenance, {} AS source_revision FROM rehang.state_{n} AS s WHERE item = ANY($1)",
         source_revision("s")
     );
     for row in connection.query(&sql, &[&keys])? {
-        let revisions: (i64, i64) = (row.try_get(1)?, row.try_get(3)?);
-        states.insert(key(&row, 0)?, (revisions, row.try_get::<_, String>(2)?));
+        let revisions: (i64, i64) = (row.try_get("revision")?, row.try_get("source_revision")?);
+        states.insert(key(&row, "item")?, (revisions, row.try_get::<_, String>("provenance")?));
     }
     for at in unwritten {
         outcomes[at] = Some(match states.get(&writes[at].key) {
@@ -580,8 +580,12 @@ pub(crate) fn failures(
             .query(&sql, &[&after.map_or(-1, row_of), &row_limit(limit)])?
             .iter()
             .map(|row| {
-                let revision = row.try_get::<_, i64>(2)?.max(0) as u64;
-                Ok(Failure { key: key(row, 0)?, id: row.try_get(1)?, revision, reason: row.try_get(3)? })
+                Ok(Failure {
+                    key: key(row, "item")?,
+                    id: row.try_get("id")?,
+                    revision: row.try_get::<_, i64>("revision")?.max(0) as u64,
+                    reason: row.try_get("reason")?,
+                })
             })
             .collect()
     })

@@ -238,58 +238,73 @@ fn run_sql(
     write: &Sql,
     is_in_column: bool,
 ) {
-    let vector_text =
-        |vector: &Option<Vec<f32>>| vector.as_ref().map(|vector| pgvector::Vector::from(vector.clone()));
+    let before = rows.clone();
+    write_rows(client, rows, write);
+    match (twin, write) {
+        (None, _) => {}
+        (Some(twin), Sql::Rename { from, to }) => {
+            if before != *rows {
+                twin.rename(IDS[*from], IDS[*to]);
+            }
+        }
+        (Some(twin), _) => follow(twin, &before, rows, is_in_column),
+    }
+}
+
+/// Does to the twin what has changed of the rows.
+fn follow(twin: &MemoryStore, before: &Rows, rows: &Rows, is_in_column: bool) {
+    let gone: Vec<&str> = before.keys().filter(|id| !rows.contains_key(*id)).map(String::as_str).collect();
+    twin.delete(&gone).unwrap();
+    for (id, row) in rows {
+        let was = before.get(id);
+        let is_vector_new = was.is_none_or(|was| was.vector != row.vector);
+        let is_changed =
+            was.is_none_or(|was| was.source != row.source || (is_in_column && was.vector != row.vector));
+        if !is_changed {
+            continue;
+        }
+        let of_row = row.vector.iter().filter(|_| is_in_column && is_vector_new);
+        let vectors =
+            of_row.map(|vector| NewVector::from_model("old", vector.clone(), Provenance::Old)).collect();
+        let (source, label, payload) = (row.source.clone(), row.label.clone(), row.payload.clone());
+        twin.put(&[ItemWrite { id: id.clone(), source, label, payload, vectors }]).unwrap();
+    }
+}
+
+/// Returns a vector as a parameter of a statement.
+fn vector_parameter(vector: Option<&[f32]>) -> Option<pgvector::Vector> {
+    vector.map(|vector| pgvector::Vector::from(vector.to_vec()))
+}
+
+/// Runs a statement of the application, and does to the rows that the test knows what it means.
+fn write_rows(client: &mut Client, rows: &mut Rows, write: &Sql) {
     let mut execute = |sql: &str, parameters: &[&(dyn postgres::types::ToSql + Sync)]| {
         client.execute(sql, parameters).unwrap();
     };
-    let before = rows.clone();
     let change = |rows: &mut Rows, id: usize, change: &dyn Fn(&mut Row)| {
         if let Some(row) = rows.get_mut(IDS[id]) {
             change(row);
         }
     };
     match write {
-        Sql::Upsert { id, row, is_vector_kept } => {
-            let new = Row {
-                source: source_of(row.source),
-                label: label_of(*id),
-                payload: json!({"value": row.value, "at": 0}),
-                vector: vector_of(row.vector, *id),
-            };
-            let set = if *is_vector_kept { "" } else { ", embedding = EXCLUDED.embedding" };
-            execute(
-                &format!(
-                    "INSERT INTO things VALUES ($1, $2, $3, $4, 0, $5) ON CONFLICT (id) DO UPDATE SET source = EXCLUDED.source{set}"
-                ),
-                &[&IDS[*id], &new.source, &new.label, &new.payload, &vector_text(&new.vector)],
-            );
-            match rows.get_mut(IDS[*id]) {
-                None => {
-                    rows.insert(IDS[*id].into(), new);
-                }
-                Some(there) => {
-                    there.source = new.source;
-                    if !is_vector_kept {
-                        there.vector = new.vector;
-                    }
-                }
-            }
-        }
+        Sql::Upsert { id, row, is_vector_kept } => upsert(client, rows, *id, row, *is_vector_kept),
         Sql::Source { id, source } => {
             execute("UPDATE things SET source = $2 WHERE id = $1", &[&IDS[*id], &source_of(*source)]);
             change(rows, *id, &|row| row.source = source_of(*source));
         }
         Sql::Vector { id, vector } => {
             let vector = vector_of(*vector, *id);
-            execute("UPDATE things SET embedding = $2 WHERE id = $1", &[&IDS[*id], &vector_text(&vector)]);
+            execute(
+                "UPDATE things SET embedding = $2 WHERE id = $1",
+                &[&IDS[*id], &vector_parameter(vector.as_deref())],
+            );
             change(rows, *id, &|row| row.vector.clone_from(&vector));
         }
         Sql::Both { id, row } => {
             let (source, vector) = (source_of(row.source), vector_of(row.vector, *id));
             execute(
                 "UPDATE things SET source = $2, embedding = $3 WHERE id = $1",
-                &[&IDS[*id], &source, &vector_text(&vector)],
+                &[&IDS[*id], &source, &vector_parameter(vector.as_deref())],
             );
             change(rows, *id, &|row| {
                 row.source.clone_from(&source);
@@ -309,38 +324,44 @@ fn run_sql(
             rows.retain(|id, _| !ids.contains(&id.as_str()));
         }
         Sql::Rename { from, to } => {
-            if rows.contains_key(IDS[*to]) || !rows.contains_key(IDS[*from]) {
+            if rows.contains_key(IDS[*to]) {
                 return;
             }
-            execute("UPDATE things SET id = $2 WHERE id = $1", &[&IDS[*from], &IDS[*to]]);
             if let Some(row) = rows.remove(IDS[*from]) {
+                execute("UPDATE things SET id = $2 WHERE id = $1", &[&IDS[*from], &IDS[*to]]);
                 rows.insert(IDS[*to].into(), row);
             }
-            if let Some(twin) = twin {
-                twin.rename(IDS[*from], IDS[*to]);
-            }
-            return;
         }
         Sql::Truncate => {
             execute("TRUNCATE things", &[]);
             rows.clear();
         }
     }
-    let Some(twin) = twin else { return };
-    let gone: Vec<&str> = before.keys().filter(|id| !rows.contains_key(*id)).map(String::as_str).collect();
-    twin.delete(&gone).unwrap();
-    for (id, row) in rows.iter() {
-        let was = before.get(id);
-        let is_vector_new = was.is_none_or(|was| was.vector != row.vector);
-        let is_changed =
-            was.is_none_or(|was| was.source != row.source || (is_in_column && was.vector != row.vector));
-        if !is_changed {
-            continue;
+}
+
+/// Inserts a row of the application, or updates the one that is there.
+fn upsert(client: &mut Client, rows: &mut Rows, id: usize, row: &Written, is_vector_kept: bool) {
+    let new = Row {
+        source: source_of(row.source),
+        label: label_of(id),
+        payload: json!({"value": row.value, "at": 0}),
+        vector: vector_of(row.vector, id),
+    };
+    let set = if is_vector_kept { "" } else { ", embedding = EXCLUDED.embedding" };
+    let sql = format!(
+        "INSERT INTO things VALUES ($1, $2, $3, $4, 0, $5) ON CONFLICT (id) DO UPDATE SET source = EXCLUDED.source{set}"
+    );
+    let vector = vector_parameter(new.vector.as_deref());
+    client.execute(&sql, &[&IDS[id], &new.source, &new.label, &new.payload, &vector]).unwrap();
+    match rows.get_mut(IDS[id]) {
+        None => {
+            rows.insert(IDS[id].into(), new);
         }
-        let of_row = row.vector.iter().filter(|_| is_in_column && is_vector_new);
-        let vectors =
-            of_row.map(|vector| NewVector::from_model("old", vector.clone(), Provenance::Old)).collect();
-        let (source, label, payload) = (row.source.clone(), row.label.clone(), row.payload.clone());
-        twin.put(&[ItemWrite { id: id.clone(), source, label, payload, vectors }]).unwrap();
+        Some(existing) => {
+            existing.source = new.source;
+            if !is_vector_kept {
+                existing.vector = new.vector;
+            }
+        }
     }
 }

@@ -155,16 +155,8 @@ fn the_function_of_the_triggers_is_nobodys() {
     place.end();
 }
 
-/// A stranger makes operators, functions and types of the names that the gallery uses, each fitting better
-/// than the server's own. Nobody but their maker ever calls them, whether the owner's triggers run, the owner
-/// searches by SQL, or rehang works.
-#[test]
-fn what_others_make_in_a_schema_is_never_called() {
-    let Some(server) = server::server() else { return };
-    let mut place = Place::new(server);
-    place.sql(&format!(
-        "{SEARCH_RIGHTS}; GRANT ALL ON notes TO $stranger; GRANT CREATE, USAGE ON SCHEMA public TO $stranger"
-    ));
+/// Statements that make operators of the names that the gallery uses.
+fn operators() -> String {
     let mut sql = String::new();
     // The operators are for the types that the gallery compares, or that the server takes a literal for.
     let types = [
@@ -207,6 +199,12 @@ fn what_others_make_in_a_schema_is_never_called() {
     sql += &operator_sql("jsonb", "text[]", "#>>", "text", "'new'");
     sql += &operator_sql("bigint", "bigint", "-", "bigint", "0");
     sql += &operator_sql("float8", "float8", "^", "float8", "0");
+    sql
+}
+
+/// Statements that make functions and types of the names that the gallery uses.
+fn functions_and_types() -> String {
+    let mut sql = String::new();
     for (function, arguments, gives) in [
         ("nextval", "text", "bigint"),
         ("nextval", "regclass", "bigint"),
@@ -234,25 +232,12 @@ fn what_others_make_in_a_schema_is_never_called() {
         }
     }
     sql += "CREATE DOMAIN public.regclass AS text; CREATE DOMAIN public.jsonb AS text;";
-    let sql = sql.replace("$stranger", &place.stranger);
-    let mut stranger = place.stranger();
-    stranger.batch_execute(&sql).unwrap();
-    // The application's role writes, and the triggers run with the owner's rights.
-    stranger
-        .batch_execute(
-            "SET search_path = pg_catalog, public;
-             INSERT INTO public.notes VALUES ('n9', 9, 'a', 'b', '[1,2]'); UPDATE public.notes SET title = 'c' WHERE part = 3;
-             UPDATE public.notes SET part = 40 WHERE part = 4; UPDATE public.notes SET embedding = '[7,7]' WHERE part = 5",
-        )
-        .unwrap();
-    stranger
-        .batch_execute(
-            "BEGIN ISOLATION LEVEL REPEATABLE READ; DELETE FROM public.notes WHERE part = 2; COMMIT",
-        )
-        .unwrap();
-    assert!(!place.is_super(), "by a trigger");
-    // The owner searches and writes by SQL, with the stranger's schema on the path, as it is
-    // where nobody has changed it.
+    sql
+}
+
+/// Searches and writes by SQL as the owner, with the stranger's schema on the path, as it is where nobody has
+/// changed it.
+fn search_and_write_by_sql(place: &mut Place) {
     place.store.set_document("upgrade", None, r#"{"new": {"model": "new"}, "handicap": 0.5}"#).unwrap();
     for (space, query) in [("old", "[1,2]"), ("new", "[1,2,3]")] {
         if space == "new" {
@@ -268,9 +253,11 @@ fn what_others_make_in_a_schema_is_never_called() {
         "SELECT rehang.write('notes'::pg_catalog.regclass, '[\"n3\", \"3\"]', '[1,2,3]'::vector, 'new')",
     );
     assert!(!place.is_super(), "by a write");
-    // rehang itself works, by every call.
-    let address = &place.address;
-    let store = adopt(address, &options()).unwrap();
+}
+
+/// Works by every call of rehang.
+fn call_everything(place: &mut Place) {
+    let store = adopt(&place.address, &options()).unwrap();
     let space = Space::new("third", 2, Distance::Cosine, false);
     store.create_space(&space, Provenance::Native).unwrap();
     let query = rehang_core::Matrix::new(3, vec![1.0, 2.0, 3.0]).unwrap();
@@ -298,6 +285,37 @@ fn what_others_make_in_a_schema_is_never_called() {
     );
     place.store.settle("embedding_new", &|_, _| true).unwrap();
     assert!(!place.is_super(), "by moving vectors");
+}
+
+/// A stranger makes operators, functions and types of the names that the gallery uses, each fitting better
+/// than the server's own. Nobody but their maker ever calls them, whether the owner's triggers run, the owner
+/// searches by SQL, or rehang works.
+#[test]
+fn what_others_make_in_a_schema_is_never_called() {
+    let Some(server) = server::server() else { return };
+    let mut place = Place::new(server);
+    place.sql(&format!(
+        "{SEARCH_RIGHTS}; GRANT ALL ON notes TO $stranger; GRANT CREATE, USAGE ON SCHEMA public TO $stranger"
+    ));
+    let sql = (operators() + &functions_and_types()).replace("$stranger", &place.stranger);
+    let mut stranger = place.stranger();
+    stranger.batch_execute(&sql).unwrap();
+    // The application's role writes, and the triggers run with the owner's rights.
+    stranger
+        .batch_execute(
+            "SET search_path = pg_catalog, public;
+             INSERT INTO public.notes VALUES ('n9', 9, 'a', 'b', '[1,2]'); UPDATE public.notes SET title = 'c' WHERE part = 3;
+             UPDATE public.notes SET part = 40 WHERE part = 4; UPDATE public.notes SET embedding = '[7,7]' WHERE part = 5",
+        )
+        .unwrap();
+    stranger
+        .batch_execute(
+            "BEGIN ISOLATION LEVEL REPEATABLE READ; DELETE FROM public.notes WHERE part = 2; COMMIT",
+        )
+        .unwrap();
+    assert!(!place.is_super(), "by a trigger");
+    search_and_write_by_sql(&mut place);
+    call_everything(&mut place);
     let Place { address, mut client, store, stranger } = place;
     store.release(Some("embedding_new")).unwrap();
     let sql = "SELECT rolsuper FROM pg_roles WHERE rolname = $1";
