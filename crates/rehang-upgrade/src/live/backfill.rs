@@ -204,7 +204,7 @@ impl Backfill {
         self.record_failures(refused, actions);
     }
 
-    /// Has items listed as failed, and counts them.
+    /// Lists items as failed, and counts them.
     fn record_failures(&mut self, failed: Vec<Attempt>, actions: &mut Vec<Action>) {
         if !failed.is_empty() {
             self.tally.failed += failed.len() as u64;
