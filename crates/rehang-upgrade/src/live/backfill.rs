@@ -16,292 +16,41 @@
 //! something waits. A pause, a rollback or a spent budget, which ends another backfill, only keeps a follower
 //! from beginning anything until it is over.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+mod batches;
+mod claims;
+mod events;
+mod looks;
+mod rests;
+
+use std::collections::BTreeSet;
 use std::mem;
 
-use rehang_encode::ItemFailure;
-use rehang_store::{ItemKey, Revision, WriteOutcome};
-use serde::{Deserialize, Serialize};
+use rehang_store::{ItemKey, WriteOutcome};
 
 use crate::live::limits::Limits;
 use crate::live::until::Until;
 
-/// Largest number of batches between two looks at the counts and the request.
-const BATCHES_BETWEEN_LOOKS: u32 = 8;
-/// Longest time between two looks, in milliseconds: a pause waits no longer, however slow the
-/// encoder or the rate is.
-const LOOK_EVERY_MS: u64 = 1000;
-/// Milliseconds between two looks of a follower: half of the second within which new items are to be found.
-const FOLLOW_EVERY_MS: u64 = 500;
-/// First and longest time, in milliseconds, for which a follower leaves an encoder alone that does not
-/// answer. Each further time is twice as long.
-const ENCODER_RESTS_MS: (u64, u64) = (5000, 300_000);
-/// Milliseconds between two claims while all that is left is held by other workers, who may die.
-const CLAIM_AGAIN_MS: u64 = 500;
+pub use events::{Action, Attempt, Ending, Event, Request, Tally};
 
-/// Milliseconds for which a vector is written again that the store does not take.
-const TAKEN_WITHIN_MS: u64 = 600_000;
-/// Largest number of doublings of the rest between two writes of a vector that the store does not take. The
-/// first rest is that between two attempts of the encoder.
-const TAKEN_DOUBLINGS_MAX: u32 = 5;
-
-/// Request to a running backfill: to go on, to pause or to stop.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Request {
-    /// Go on.
-    #[default]
-    Run,
-    /// Pause: what is being encoded is finished and written, nothing new is begun.
-    Pause,
-    /// Stop: as a pause, but for good.
-    Stop,
-}
-
-/// Reason why a backfill ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Ending {
-    /// Nothing is left that can be embedded, but for items that came after the backfill began.
-    NothingLeft,
-    /// The wanted share of items is native.
-    ReachedFraction,
-    /// The budget of this run is used.
-    SpentBudget,
-    /// A pause was asked for.
-    Paused,
-    /// A stop was asked for.
-    Stopped,
-    /// The upgrade was rolled back meanwhile, or another one took its place.
-    RolledBack,
-    /// A budget of the encoder itself is spent ([`rehang_core::ErrorKind::BudgetSpent`]): the cost of going
-    /// on is not granted.
-    EncoderBudgetSpent,
-    /// The process was asked to end (Ctrl-C), or the encoder or the store failed for good.
-    Interrupted,
-    /// A follower was asked to end (Ctrl-C): what it had in hand is written.
-    Dismissed,
-    /// The gallery that a follower was at was released.
-    Released,
-}
-
-impl Ending {
-    /// Whether the backfill ended before it had done what was asked of it, and not at a request.
-    pub fn is_early(self) -> bool {
-        matches!(self, Self::RolledBack | Self::EncoderBudgetSpent | Self::Interrupted)
-    }
-}
-
-/// Failed attempt of the encoder at an item.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Attempt {
-    /// The item.
-    pub key: ItemKey,
-    /// The source revision that was tried.
-    pub revision: Revision,
-    /// Reason that the encoder gave.
-    pub failure: ItemFailure,
-}
-
-impl Attempt {
-    /// Whether another attempt is useless.
-    fn is_permanent(&self) -> bool {
-        matches!(self.failure, ItemFailure::Permanent(_))
-    }
-}
-
-/// Event that [`Backfill::step`] takes in.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Event {
-    /// The backfill begins.
-    Begin,
-    /// The answer to [`Action::Look`].
-    Looked {
-        /// Items of the gallery.
-        items: u64,
-        /// Native items, less those that this backfill made native. Below 0 where the application has since
-        /// changed more of those than there are other native items.
-        native_before: i64,
-        /// Request that holds now.
-        request: Request,
-        /// Whether the upgrade was rolled back since this backfill began.
-        rolled_back: bool,
-        /// Whether another upgrade took the place of this one, which ends a follower too.
-        is_over: bool,
-        /// Number of other workers that hold items, where a rate is shared with them.
-        others: u64,
-        /// Whether anything waits in the queue; only a follower asks, after a claim that gave nothing.
-        waits: bool,
-    },
-    /// The answer to [`Action::Claim`]: the items that are this worker's now, in order.
-    Claimed {
-        /// Keys of the claimed items.
-        keys: Vec<ItemKey>,
-        /// Number of items that other workers hold.
-        held_by_others: u64,
-        /// Whether the claimed item, the only one, has to be embedded with nothing else in hand: workers have
-        /// ended with it before.
-        alone: bool,
-        /// Whether all that waits came since the backfill began. These items are embedded, and nothing
-        /// is claimed after them: an application that goes on writing would otherwise keep the
-        /// backfill for ever. What others hold counts as waiting.
-        late: bool,
-    },
-    /// The answer to [`Action::Claim`] where the item is not to be tried again: too many workers have
-    /// ended with it alone.
-    GivenUp(Attempt),
-    /// A batch came back from the encoder; an item that is not in `failures` has a vector, or was not tried.
-    Encoded {
-        /// The batch.
-        batch: u64,
-        /// Failed attempts, one for each item that has no vector.
-        failures: Vec<Attempt>,
-    },
-    /// A batch came back with vectors that the encoder does not
-    /// [vouch for](rehang_encode::Encoder::is_vouched_for) yet. An [`Event::Encoded`], [`Event::Returned`] or
-    /// [`Event::Declined`] of the same batch follows.
-    Held {
-        /// The batch.
-        batch: u64,
-    },
-    /// A batch came back without an answer, through no fault of its items: they wait in the store as before,
-    /// and nothing new begins, since no other batch would fare better.
-    Returned {
-        /// The batch.
-        batch: u64,
-    },
-    /// A follower's batch came back without an answer: the encoder is away for a while, or its budget is
-    /// spent. The items go back.
-    Declined {
-        /// The batch.
-        batch: u64,
-        /// Whether the encoder gives no more vectors to this process.
-        for_good: bool,
-    },
-    /// The answer to [`Action::Write`].
-    Written {
-        /// The batch.
-        batch: u64,
-        /// Outcome for each item that had a vector; the other items of the batch are free again.
-        outcomes: Vec<(ItemKey, WriteOutcome)>,
-    },
-    /// The store has not taken vectors of a batch though their items are what they were, as where another
-    /// transaction keeps them or a trigger has the write ignored. Comes before the batch's
-    /// [`Event::Written`], which leaves these items out.
-    NotTaken {
-        /// The batch.
-        batch: u64,
-        /// Keys of the items whose vectors were not taken.
-        keys: Vec<ItemKey>,
-    },
-    /// Time has passed.
-    Tick,
-    /// Nothing new may begin: Ctrl-C, or an error that no item can overcome.
-    Interrupt,
-}
-
-/// Action that a backfill needs next. Actions are performed in order.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Action {
-    /// Read the counts and the request; answer with [`Event::Looked`]. Also the moment to catch
-    /// up with new items.
-    Look,
-    /// Lease the next items, worst first; answer with [`Event::Claimed`].
-    Claim {
-        /// Largest number of items to lease.
-        limit: usize,
-    },
-    /// Give items back: any worker may claim them next.
-    Release {
-        /// The items.
-        keys: Vec<ItemKey>,
-    },
-    /// Give a batch to an idle worker; answer with [`Event::Encoded`] when it is done.
-    Encode {
-        /// The batch.
-        batch: u64,
-        /// Keys of the batch's items.
-        keys: Vec<ItemKey>,
-    },
-    /// Let the encoder be compared with itself; answer for every held batch with [`Event::Encoded`] or
-    /// [`Event::Returned`].
-    Vouch,
-    /// Write the vectors of a batch; answer with [`Event::Written`].
-    Write {
-        /// The batch.
-        batch: u64,
-    },
-    /// Write vectors again that the store has not taken, as a batch of their own; answer with
-    /// [`Event::Written`].
-    WriteAgain {
-        /// The batch.
-        batch: u64,
-        /// Keys of the batch's items.
-        keys: Vec<ItemKey>,
-    },
-    /// Stop: the store has not taken the vector of an item for too long.
-    GiveUp(ItemKey),
-    /// List items as failed.
-    RecordFailures(Vec<Attempt>),
-    /// Stop: the encoder has refused every item so far for good. These are the failed attempts; none of
-    /// their items is listed.
-    Refuse(Vec<Attempt>),
-    /// Nothing can be begun before this time, unless another event comes first.
-    WaitUntil(u64),
-    /// The backfill is over.
-    End(Ending),
-}
+use batches::Batches;
+use claims::Claims;
+use looks::{Look, Looks};
+use rests::{EncoderRest, FailedItems, UntakenItems};
 
 /// The state of a backfill.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Backfill {
     limits: Limits,
-    request: Request,
-    rolled_back: bool,
-    is_over: bool,
-    interrupted: bool,
     /// Whether no more items are taken in hand than are sent.
     is_in_bulk: bool,
-    /// Whether a follower's encoder has spent its budget.
-    encoder_spent: bool,
-    /// Times in a row that a follower's encoder has not answered. It is left alone until `encoder_from_ms`.
-    encoder_rests: u32,
-    encoder_from_ms: u64,
-    /// Number of items of the gallery at the last look.
-    items: u64,
-    native_before: i64,
-    /// Number of other workers at the last look.
-    others: u64,
-    looked: bool,
-    looking: bool,
-    batches_since_look: u32,
-    last_look_ms: u64,
-    claiming: bool,
-    /// Whether the last claim gave nothing, and nothing has changed since.
-    last_claim_was_empty: bool,
-    /// Whether all that was there at the beginning is done or in hand.
-    late: bool,
-    /// Number of items that others held at the last claim. For their sake a claim is tried again
-    /// at `claim_again_ms`.
-    held_by_others: u64,
-    claim_again_ms: u64,
-    next_batch: u64,
-    /// Items that were claimed and wait for an encoder.
-    ready: VecDeque<ItemKey>,
-    /// Last item in hand, which must be embedded alone: it waits for all before it, and nothing
-    /// is claimed after it.
-    alone: Option<ItemKey>,
-    /// Batches at the encoder.
-    encoding: BTreeMap<u64, Vec<ItemKey>>,
-    /// Batches whose vectors the encoder does not vouch for yet.
-    held: BTreeMap<u64, Vec<ItemKey>>,
-    /// Batches whose vectors are being written.
-    writing: BTreeMap<u64, Vec<ItemKey>>,
-    /// Items whose vectors the store has not taken.
-    untaken: BTreeMap<ItemKey, Untaken>,
-    /// Failed items, with the number of their attempts and the time from which on they may be tried again.
-    resting: BTreeMap<ItemKey, Rest>,
+    /// Whether nothing new may begin: Ctrl-C, or an error that no item can overcome.
+    interrupted: bool,
+    looks: Looks,
+    claims: Claims,
+    batches: Batches,
+    encoder_rest: EncoderRest,
+    failed_items: FailedItems,
+    untaken_items: UntakenItems,
     /// Items that were refused for good before the encoder gave the first vector: they are
     /// listed once it has.
     refused: Vec<Attempt>,
@@ -312,41 +61,6 @@ pub struct Backfill {
     /// Counts of what was done.
     pub tally: Tally,
     ended: bool,
-}
-
-/// An item that failed and may be tried again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Rest {
-    attempts: u32,
-    until_ms: u64,
-    revision: Revision,
-    /// Whether the item is still leased: no other worker may try it until its rest is over.
-    held: bool,
-}
-
-/// A vector that is paid for and that the store has not taken yet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Untaken {
-    tries: u32,
-    since_ms: u64,
-    /// Time at which the vector is written again.
-    until_ms: u64,
-    /// Whether the vector waits for that time; otherwise it is being written.
-    waits: bool,
-}
-
-/// Counts of what a backfill has done so far, in items.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct Tally {
-    /// Items made native.
-    pub native: u64,
-    /// Items given up after their last attempt.
-    pub failed: u64,
-    /// Attempts that failed and were or will be repeated.
-    pub retried: u64,
-    /// Items embedded in vain: changed, deleted or made native by another process meanwhile.
-    pub overtaken: u64,
 }
 
 impl Backfill {
@@ -388,159 +102,109 @@ impl Backfill {
         });
     }
 
+    /// Number of native items of the gallery, as far as this backfill knows.
     fn native(&self) -> u64 {
-        u64::try_from(self.native_before.saturating_add_unsigned(self.tally.native)).unwrap_or(0)
+        let native_before = self.looks.last.native_before;
+        u64::try_from(native_before.saturating_add_unsigned(self.tally.native)).unwrap_or(0)
     }
 
     /// Number of native items that the backfill works towards.
     pub fn target(&self) -> u64 {
-        self.limits.until.target(self.items)
+        self.limits.until.target(self.looks.last.items)
     }
 
+    /// Takes in an event, with the actions that it asks for by itself.
     fn take_in(&mut self, now_ms: u64, event: Event, actions: &mut Vec<Action>) {
         match event {
-            Event::Begin => self.last_claim_was_empty = false,
-            // Items that others hold are not free a moment later; a follower's looks say whether
-            // anything else waits.
-            Event::Tick => {
-                let says_look = self.limits.follow && self.held_by_others == 0;
-                self.last_claim_was_empty &= says_look || now_ms < self.claim_again_ms;
-            }
+            Event::Begin => self.claims.last_was_empty = false,
+            Event::Tick => self.claims.pass_time(now_ms, self.limits.follow),
             Event::Interrupt => self.interrupted = true,
             Event::Looked { items, native_before, request, rolled_back, is_over, others, waits } => {
-                (self.items, self.native_before, self.request) = (items, native_before, request);
-                (self.rolled_back, self.is_over, self.others) = (rolled_back, is_over, others);
-                (self.looked, self.looking) = (true, false);
-                (self.batches_since_look, self.last_look_ms) = (0, now_ms);
-                self.last_claim_was_empty &= !waits || now_ms < self.claim_again_ms;
+                let look = Look { items, native_before, request, rolled_back, is_over, others };
+                self.looks.take_in(now_ms, look);
+                self.claims.note_look(now_ms, waits);
             }
             Event::Claimed { keys, held_by_others, alone, late } => {
-                self.claiming = false;
-                self.late |= late;
-                self.alone = keys.last().copied().filter(|_| alone);
-                self.last_claim_was_empty = keys.is_empty();
-                self.held_by_others = held_by_others;
-                let waits = if keys.is_empty() && held_by_others > 0 { CLAIM_AGAIN_MS } else { 0 };
-                self.claim_again_ms = now_ms.saturating_add(waits);
-                // An item that was changed while it waited is embedded once, as it is now.
-                self.ready.retain(|key| !keys.contains(key));
-                self.ready.extend(keys);
+                self.claims.take_in(now_ms, keys, held_by_others, alone, late);
             }
             Event::GivenUp(attempt) => {
-                (self.claiming, self.last_claim_was_empty) = (false, false);
+                (self.claims.is_claiming, self.claims.last_was_empty) = (false, false);
                 self.record_failures(vec![attempt], actions);
             }
-            Event::Encoded { batch, failures } => {
-                self.encoder_rests = 0;
-                let at_encoder = self.encoding.remove(&batch);
-                let Some(keys) = at_encoder.or_else(|| self.held.remove(&batch)) else { return };
-                let failed: BTreeSet<ItemKey> = failures.iter().map(|attempt| attempt.key).collect();
-                let done: Vec<ItemKey> = keys.into_iter().filter(|key| !failed.contains(key)).collect();
-                // Vectors that are paid for are made safe first.
-                if !done.is_empty() {
-                    self.writing.insert(batch, done);
-                    actions.push(Action::Write { batch });
-                }
-                self.has_given_a_vector |= self.writing.contains_key(&batch);
-                let mut given_up = self.rest_or_give_up(now_ms, failures);
-                if !self.has_given_a_vector {
-                    self.refused.extend(given_up.extract_if(.., |attempt| attempt.is_permanent()));
-                }
-                self.record_failures(given_up, actions);
-                if self.has_given_a_vector {
-                    let refused = mem::take(&mut self.refused);
-                    self.record_failures(refused, actions);
-                } else if self.refused.len() >= self.limits.refusals {
-                    actions.push(Action::Refuse(mem::take(&mut self.refused)));
-                    self.interrupted = true;
-                }
-                self.batches_since_look += 1;
-            }
+            Event::Encoded { batch, failures } => self.take_in_answers(now_ms, batch, failures, actions),
             Event::Held { batch } => {
-                self.held.extend(self.encoding.remove_entry(&batch));
-                self.batches_since_look += 1;
+                self.batches.hold(batch);
+                self.looks.count_batch();
             }
             Event::Returned { batch } => {
-                self.encoding.remove(&batch);
-                self.held.remove(&batch);
+                self.batches.take_back(batch);
                 self.interrupted = true;
             }
             Event::Declined { batch, for_good } => {
-                let keys = self.encoding.remove(&batch).or_else(|| self.held.remove(&batch));
-                actions.extend(keys.map(|keys| Action::Release { keys }));
-                self.encoder_spent |= for_good;
-                let (first, longest) = ENCODER_RESTS_MS;
-                let rest = first.saturating_mul(1 << self.encoder_rests.min(16)).min(longest);
-                self.encoder_from_ms = now_ms.saturating_add(rest);
-                self.encoder_rests += 1;
-                self.last_claim_was_empty = false;
+                actions.extend(self.batches.take_back(batch).map(|keys| Action::Release { keys }));
+                self.encoder_rest.begin(now_ms, for_good);
+                self.claims.last_was_empty = false;
             }
-            Event::Written { batch, outcomes } => {
-                let written: BTreeSet<ItemKey> = outcomes.iter().map(|(key, _)| *key).collect();
-                let mut untried = self.writing.remove(&batch).unwrap_or_default();
-                untried.retain(|key| !written.contains(key));
-                if !untried.is_empty() {
-                    actions.push(Action::Release { keys: untried });
-                }
-                for (key, outcome) in outcomes {
-                    self.resting.remove(&key);
-                    self.untaken.remove(&key);
-                    match outcome {
-                        WriteOutcome::Written => self.tally.native += 1,
-                        WriteOutcome::Deleted | WriteOutcome::Changed | WriteOutcome::AlreadyThere => {
-                            self.tally.overtaken += 1;
-                        }
-                    }
-                }
-                self.last_claim_was_empty = false;
-            }
-            Event::NotTaken { batch, keys } => {
-                if let Some(writing) = self.writing.get_mut(&batch) {
-                    writing.retain(|key| !keys.contains(key));
-                }
-                let is_over = self.ending().is_some();
-                for key in keys {
-                    if is_over {
-                        self.untaken.remove(&key);
-                        continue;
-                    }
-                    let first = Untaken { tries: 0, since_ms: now_ms, until_ms: 0, waits: true };
-                    let untaken = self.untaken.entry(key).or_insert(first);
-                    let rest_ms =
-                        self.limits.rest_ms.saturating_mul(1 << untaken.tries.min(TAKEN_DOUBLINGS_MAX));
-                    *untaken = Untaken {
-                        tries: untaken.tries + 1,
-                        until_ms: now_ms.saturating_add(rest_ms),
-                        waits: true,
-                        ..*untaken
-                    };
-                }
-            }
+            Event::Written { batch, outcomes } => self.take_in_outcomes(batch, outcomes, actions),
+            Event::NotTaken { batch, keys } => self.take_in_untaken(now_ms, batch, keys),
         }
     }
 
-    /// Writes vectors again that the store has not taken, where their rest is over at `until_ms`.
-    fn write_again(&mut self, until_ms: u64, actions: &mut Vec<Action>) {
-        let due =
-            self.untaken.iter_mut().filter(|(_, untaken)| untaken.waits && untaken.until_ms <= until_ms);
-        let keys: Vec<ItemKey> = due
-            .map(|(key, untaken)| {
-                untaken.waits = false;
-                *key
-            })
-            .collect();
-        if !keys.is_empty() {
-            let batch = self.begin_batch();
-            self.writing.insert(batch, keys.clone());
-            actions.push(Action::WriteAgain { batch, keys });
+    /// Takes in the encoder's answers to a batch: what has a vector is written, what failed rests or is given
+    /// up.
+    fn take_in_answers(
+        &mut self,
+        now_ms: u64,
+        batch: u64,
+        failures: Vec<Attempt>,
+        actions: &mut Vec<Action>,
+    ) {
+        self.encoder_rest.note_answer();
+        let Some(keys) = self.batches.take_back(batch) else { return };
+        let failed: BTreeSet<ItemKey> = failures.iter().map(|attempt| attempt.key).collect();
+        let embedded: Vec<ItemKey> = keys.into_iter().filter(|key| !failed.contains(key)).collect();
+        // Vectors that are paid for are made safe first.
+        if !embedded.is_empty() {
+            self.has_given_a_vector = true;
+            self.batches.write(batch, embedded);
+            actions.push(Action::Write { batch });
+        }
+        let given_up = self.rest_or_give_up(now_ms, failures);
+        self.list_given_up(given_up, actions);
+        self.looks.count_batch();
+    }
+
+    /// Sends failed items to rest; gives back those that have no attempt left.
+    fn rest_or_give_up(&mut self, now_ms: u64, failures: Vec<Attempt>) -> Vec<Attempt> {
+        let rests = |attempt: &Attempt| self.failed_items.rest(now_ms, attempt, &self.limits);
+        let (resting, given_up): (Vec<Attempt>, Vec<Attempt>) = failures.into_iter().partition(rests);
+        self.tally.retried += resting.len() as u64;
+        given_up
+    }
+
+    /// Lists items that are given up. Refusals wait until the encoder has given a vector: an encoder that
+    /// refuses everything says nothing about the items, and ends the backfill.
+    fn list_given_up(&mut self, mut given_up: Vec<Attempt>, actions: &mut Vec<Action>) {
+        if self.has_given_a_vector {
+            self.record_failures(given_up, actions);
+            self.list_refused(actions);
+            return;
+        }
+        self.refused.extend(given_up.extract_if(.., |attempt| attempt.is_permanent()));
+        self.record_failures(given_up, actions);
+        if self.refused.len() >= self.limits.refusals {
+            actions.push(Action::Refuse(mem::take(&mut self.refused)));
+            self.interrupted = true;
         }
     }
 
-    fn begin_batch(&mut self) -> u64 {
-        self.next_batch += 1;
-        self.next_batch - 1
+    /// Lists items that were refused before the encoder gave a vector.
+    fn list_refused(&mut self, actions: &mut Vec<Action>) {
+        let refused = mem::take(&mut self.refused);
+        self.record_failures(refused, actions);
     }
 
+    /// Lists items as failed, and counts them.
     fn record_failures(&mut self, failed: Vec<Attempt>, actions: &mut Vec<Action>) {
         if !failed.is_empty() {
             self.tally.failed += failed.len() as u64;
@@ -548,132 +212,179 @@ impl Backfill {
         }
     }
 
-    /// Sends failed items to rest; gives back those that have no attempt left.
-    fn rest_or_give_up(&mut self, now_ms: u64, failures: Vec<Attempt>) -> Vec<Attempt> {
-        let mut given_up = Vec::new();
-        for attempt in failures {
-            // A changed item begins anew: another content failed before.
-            let before = self.resting.get(&attempt.key).filter(|rest| rest.revision == attempt.revision);
-            let attempts = before.map_or(0, |rest| rest.attempts) + 1;
-            if attempt.is_permanent() || attempts >= self.limits.attempts {
-                self.resting.remove(&attempt.key);
-                given_up.push(attempt);
-            } else {
-                let rest = self.limits.rest_ms.saturating_mul(1 << (attempts - 1).min(16));
-                let until_ms = now_ms.saturating_add(rest);
-                let revision = attempt.revision;
-                self.resting.insert(attempt.key, Rest { attempts, until_ms, revision, held: true });
-                self.tally.retried += 1;
+    /// Takes in what became of the vectors of a batch; the items that had none are released.
+    fn take_in_outcomes(
+        &mut self,
+        batch: u64,
+        outcomes: Vec<(ItemKey, WriteOutcome)>,
+        actions: &mut Vec<Action>,
+    ) {
+        let written: BTreeSet<ItemKey> = outcomes.iter().map(|(key, _)| *key).collect();
+        let mut untried = self.batches.end(batch);
+        untried.retain(|key| !written.contains(key));
+        if !untried.is_empty() {
+            actions.push(Action::Release { keys: untried });
+        }
+        for (key, outcome) in outcomes {
+            self.failed_items.forget(key);
+            self.untaken_items.forget(key);
+            match outcome {
+                WriteOutcome::Written => self.tally.native += 1,
+                WriteOutcome::Deleted | WriteOutcome::Changed | WriteOutcome::AlreadyThere => {
+                    self.tally.overtaken += 1;
+                }
             }
         }
-        given_up
+        self.claims.last_was_empty = false;
     }
 
+    /// Takes in vectors that the store has not taken: they are written again after a rest, unless the
+    /// backfill ends.
+    fn take_in_untaken(&mut self, now_ms: u64, batch: u64, keys: Vec<ItemKey>) {
+        self.batches.leave_out(batch, &keys);
+        let is_ending = self.is_ending();
+        for key in keys {
+            if is_ending {
+                self.untaken_items.forget(key);
+            } else {
+                self.untaken_items.rest(now_ms, key, self.limits.rest_ms);
+            }
+        }
+    }
+
+    /// Decides what is done next, by what is in hand and by the time.
     fn decide(&mut self, now_ms: u64, actions: &mut Vec<Action>) {
         if self.ended {
             return;
         }
-        let too_long = |untaken: &Untaken| now_ms.saturating_sub(untaken.since_ms) > TAKEN_WITHIN_MS;
-        let given_up = self.untaken.iter().find(|(_, untaken)| too_long(untaken)).map(|(key, _)| *key);
-        if let Some(key) = given_up.filter(|_| !self.interrupted) {
-            self.interrupted = true;
-            actions.push(Action::GiveUp(key));
-        }
+        self.give_up_overdue(now_ms, actions);
         if let Some(ending) = self.ending() {
-            // Batches at the encoder are paid for: they are waited for and written. Items that
-            // only wait go back.
-            self.ready.clear();
-            self.write_again(u64::MAX, actions);
-            if self.encoding.is_empty() && self.vouch(actions) {
-                return;
-            }
-            if self.encoding.is_empty() && self.writing.is_empty() && !self.claiming && !self.looking {
-                self.ended = true;
-                actions.push(Action::End(ending));
-            }
+            self.wind_up(ending, actions);
             return;
         }
         self.write_again(now_ms, actions);
-        // Only a follower comes here while nothing may begin.
-        let may_begin = self.why_nothing_begins().is_none() && now_ms >= self.encoder_from_ms;
-        if !may_begin && !self.ready.is_empty() {
-            (self.alone, self.last_claim_was_empty) = (None, false);
-            actions.push(Action::Release { keys: self.ready.drain(..).collect() });
-        }
-        let rested = self.end_rests(now_ms);
-        if !rested.is_empty() {
-            self.last_claim_was_empty = false;
-            actions.push(Action::Release { keys: rested });
-        }
-        // The last claim came back empty, no item rests, and no other worker holds any: the backfill is over.
-        // Another look would only ask for another claim, without end where both are slow.
-        if (self.last_claim_was_empty || (self.late && !self.claiming))
-            && !self.limits.follow
-            && !self.looking
-            && self.in_hand().next().is_none()
-            && self.next_time(now_ms).is_none()
-        {
+        self.release(now_ms, actions);
+        if self.has_nothing_left(now_ms) {
             self.ended = true;
-            let refused = mem::take(&mut self.refused);
-            self.record_failures(refused, actions);
+            self.list_refused(actions);
             actions.push(Action::End(Ending::NothingLeft));
             return;
         }
-        let is_due = self.batches_since_look >= BATCHES_BETWEEN_LOOKS
-            || now_ms.saturating_sub(self.last_look_ms) >= self.look_every_ms();
-        if !self.looking && (!self.looked || is_due) {
-            self.looking = true;
+        if self.looks.begin_if_due(now_ms, self.limits.follow) {
             actions.push(Action::Look);
         }
-        if !self.looked {
+        if !self.looks.has_looked {
             return;
         }
-        if self.in_hand().next().is_none() {
-            self.alone = None;
+        self.send(now_ms, actions);
+        self.claim(now_ms, actions);
+        self.vouch_or_wait(now_ms, actions);
+    }
+
+    /// Interrupts the backfill where the store has not taken a vector for too long.
+    fn give_up_overdue(&mut self, now_ms: u64, actions: &mut Vec<Action>) {
+        if let Some(key) = self.untaken_items.first_overdue(now_ms).filter(|_| !self.interrupted) {
+            self.interrupted = true;
+            actions.push(Action::GiveUp(key));
         }
-        // Where the store takes too little, no vector is paid for that it would not take either.
-        let takes_too_little = self.untaken.len() >= self.limits.refusals;
-        while self.encoding.len() < self.limits.workers
-            && !takes_too_little
-            && !self.ready.is_empty()
+    }
+
+    /// Ends the backfill once nothing is under way. Batches at the encoder are paid for: they are waited for
+    /// and written. Items that only wait go back.
+    fn wind_up(&mut self, ending: Ending, actions: &mut Vec<Action>) {
+        self.claims.ready.clear();
+        self.write_again(u64::MAX, actions);
+        if self.batches.encoding.is_empty() && self.vouch(actions) {
+            return;
+        }
+        if self.awaits_nothing() {
+            self.ended = true;
+            actions.push(Action::End(ending));
+        }
+    }
+
+    /// Writes vectors again that the store has not taken, where their rest is over at `until_ms`.
+    fn write_again(&mut self, until_ms: u64, actions: &mut Vec<Action>) {
+        let keys = self.untaken_items.take_due(until_ms);
+        if !keys.is_empty() {
+            let batch = self.batches.write_again(keys.clone());
+            actions.push(Action::WriteAgain { batch, keys });
+        }
+    }
+
+    /// Releases items that wait for an encoder where nothing may begin, and failed items whose rest is over.
+    fn release(&mut self, now_ms: u64, actions: &mut Vec<Action>) {
+        // Only a follower comes here while nothing may begin.
+        if !self.may_begin(now_ms) && !self.claims.ready.is_empty() {
+            actions.push(Action::Release { keys: self.claims.give_back() });
+        }
+        let rested = self.failed_items.end_rests(now_ms);
+        if !rested.is_empty() {
+            self.claims.last_was_empty = false;
+            actions.push(Action::Release { keys: rested });
+        }
+    }
+
+    /// Whether the backfill is over: the last claim came back empty, no item rests, and no other worker holds
+    /// any. Another look would only ask for another claim, without end where both are slow.
+    fn has_nothing_left(&self, now_ms: u64) -> bool {
+        self.claims.are_done()
+            && !self.limits.follow
+            && !self.looks.is_looking
+            && self.in_hand().next().is_none()
+            && self.next_time(now_ms).is_none()
+    }
+
+    /// Sends batches to idle workers, as the rate allows.
+    fn send(&mut self, now_ms: u64, actions: &mut Vec<Action>) {
+        if self.in_hand().next().is_none() {
+            self.claims.alone = None;
+        }
+        while self.batches.encoding.len() < self.limits.workers
+            && !self.store_takes_too_little()
+            && !self.claims.ready.is_empty()
             && now_ms >= self.next_send_ms
         {
-            let company = self.ready.len() - usize::from(self.alone.is_some());
-            if company == 0 && !(self.encoding.is_empty() && self.held.is_empty() && self.writing.is_empty())
-            {
+            let company = self.claims.company();
+            if company == 0 && !self.batches.is_empty() {
                 break;
             }
             let count = self.batch_items().min(company.max(1));
-            let keys: Vec<ItemKey> = self.ready.drain(..count).collect();
+            let keys: Vec<ItemKey> = self.claims.ready.drain(..count).collect();
             if let Some(rate) = self.rate() {
                 let pause_ms = (count as f64 * 1000.0 / rate).ceil() as u64;
                 self.next_send_ms = self.next_send_ms.max(now_ms).saturating_add(pause_ms);
             }
-            let batch = self.begin_batch();
-            self.encoding.insert(batch, keys.clone());
+            let batch = self.batches.encode(keys.clone());
             actions.push(Action::Encode { batch, keys });
         }
-        // One batch a worker is kept ready, so that no worker waits for the store.
-        let idle = self.limits.workers.saturating_sub(self.encoding.len());
+    }
+
+    /// Claims items, so that one batch a worker is ready and no worker waits for the store.
+    fn claim(&mut self, now_ms: u64, actions: &mut Vec<Action>) {
+        let idle = self.limits.workers.saturating_sub(self.batches.encoding.len());
         let ahead = self.batch_items() * if self.is_in_bulk { idle } else { self.limits.workers };
-        let limit = ahead.saturating_sub(self.ready.len()).min(self.room());
-        let may_claim = !self.claiming && !self.last_claim_was_empty && !self.late && self.alone.is_none();
-        if may_begin && may_claim && limit > 0 && !takes_too_little {
-            self.claiming = true;
+        let limit = ahead.saturating_sub(self.claims.ready.len()).min(self.room());
+        let may_claim = self.may_begin(now_ms) && self.claims.may_go_on() && !self.store_takes_too_little();
+        if may_claim && limit > 0 {
+            self.claims.is_claiming = true;
             actions.push(Action::Claim { limit });
         }
-        // Idle: no further batch can be begun in which the encoder could be compared with itself.
-        let is_idle =
-            self.ready.is_empty() || (self.alone.is_some() && self.ready.len() == 1) || takes_too_little;
-        if is_idle && !self.claiming && self.encoding.is_empty() && self.vouch(actions) {
+    }
+
+    /// Lets the encoder be compared with itself where no further batch can be begun in which it could be;
+    /// otherwise waits, where only time is missing.
+    fn vouch_or_wait(&mut self, now_ms: u64, actions: &mut Vec<Action>) {
+        let is_idle = self.claims.company() == 0 || self.store_takes_too_little();
+        let may_vouch = is_idle && !self.claims.is_claiming && self.batches.encoding.is_empty();
+        if may_vouch && self.vouch(actions) {
             return;
         }
-        if !self.claiming && !self.looking && self.encoding.is_empty() && self.writing.is_empty() {
-            let next_look =
-                self.limits.follow.then(|| self.last_look_ms.saturating_add(self.look_every_ms()));
+        if self.awaits_nothing() {
+            let next_look = self.limits.follow.then(|| self.looks.next_ms(self.limits.follow));
             let next = self.next_time(now_ms).into_iter().chain(next_look).min();
             actions.extend(next.map(Action::WaitUntil));
-        } else if !self.ready.is_empty() && now_ms < self.next_send_ms {
+        } else if !self.claims.ready.is_empty() && now_ms < self.next_send_ms {
             actions.push(Action::WaitUntil(self.next_send_ms));
         }
     }
@@ -681,18 +392,33 @@ impl Backfill {
     /// Lets the encoder be compared with itself where batches wait for that, which count as being at the
     /// encoder again. Gives whether any did.
     fn vouch(&mut self, actions: &mut Vec<Action>) -> bool {
-        if self.held.is_empty() {
-            return false;
+        let holds_any = self.batches.ask_to_vouch();
+        if holds_any {
+            actions.push(Action::Vouch);
         }
-        self.encoding.append(&mut self.held);
-        actions.push(Action::Vouch);
-        true
+        holds_any
+    }
+
+    /// Whether nobody has to answer: neither the store nor the encoder.
+    fn awaits_nothing(&self) -> bool {
+        !self.claims.is_claiming && !self.looks.is_looking && self.batches.none_is_under_way()
+    }
+
+    /// Whether the store takes so little that no vector is paid for which it would not take either.
+    fn store_takes_too_little(&self) -> bool {
+        self.untaken_items.count() >= self.limits.refusals
+    }
+
+    /// Whether batches may go to the encoder, as far as requests, limits and the encoder itself say.
+    fn may_begin(&self, now_ms: u64) -> bool {
+        self.why_nothing_begins().is_none() && self.encoder_rest.is_over(now_ms)
     }
 
     /// Reason why the backfill ends, if it does: a follower stays though nothing new may begin, unless it was
     /// asked to end or there is nothing to follow.
     fn ending(&self) -> Option<Ending> {
-        self.why_nothing_begins().filter(|_| !self.limits.follow || self.interrupted || self.is_over)
+        let ends = !self.limits.follow || self.interrupted || self.looks.last.is_over;
+        self.why_nothing_begins().filter(|_| ends)
     }
 
     /// Whether the backfill ends as soon as everything in hand is written.
@@ -703,17 +429,14 @@ impl Backfill {
     /// Reason why a follower embeds nothing at this moment, which would end another backfill;
     /// `None` while it embeds.
     pub fn why_idle(&self) -> Option<Ending> {
-        let is_idle = self.last_claim_was_empty && self.in_hand().next().is_none() && self.resting.is_empty();
+        let is_idle =
+            self.claims.last_was_empty && self.in_hand().next().is_none() && self.failed_items.is_empty();
         self.why_nothing_begins().or(is_idle.then_some(Ending::NothingLeft)).filter(|_| self.limits.follow)
     }
 
     /// Whether the last claim gave nothing, and nothing is known to have come since.
     pub fn last_claim_was_empty(&self) -> bool {
-        self.last_claim_was_empty
-    }
-
-    fn look_every_ms(&self) -> u64 {
-        if self.limits.follow { FOLLOW_EVERY_MS } else { LOOK_EVERY_MS }
+        self.claims.last_was_empty
     }
 
     /// Reason why nothing new may begin, if there is one.
@@ -721,15 +444,15 @@ impl Backfill {
         if self.interrupted {
             return Some(if self.limits.follow { Ending::Dismissed } else { Ending::Interrupted });
         }
-        if self.rolled_back {
+        if self.looks.last.rolled_back {
             return Some(Ending::RolledBack);
         }
-        match self.request {
+        match self.looks.last.request {
             Request::Pause => return Some(Ending::Paused),
             Request::Stop => return Some(Ending::Stopped),
             Request::Run => {}
         }
-        if !self.looked {
+        if !self.looks.has_looked {
             return None;
         }
         if matches!(self.limits.until, Until::Fraction(_)) && self.native() >= self.target() {
@@ -738,37 +461,21 @@ impl Backfill {
         if self.limits.budget.is_some_and(|budget| self.tally.native >= budget) {
             return Some(Ending::SpentBudget);
         }
-        self.encoder_spent.then_some(Ending::EncoderBudgetSpent)
+        self.encoder_rest.has_spent_budget.then_some(Ending::EncoderBudgetSpent)
     }
 
     /// Time at which something can be begun again, if only time is missing.
     fn next_time(&self, now_ms: u64) -> Option<u64> {
-        if !self.ready.is_empty() && now_ms < self.next_send_ms {
+        if !self.claims.ready.is_empty() && now_ms < self.next_send_ms {
             return Some(self.next_send_ms);
         }
-        let rests = self.resting.values().filter(|rest| rest.held).map(|rest| rest.until_ms);
-        let untaken = self.untaken.values().filter(|untaken| untaken.waits).map(|untaken| untaken.until_ms);
-        // Where all that waits came since the beginning, so did what others hold of it.
-        let is_held = self.held_by_others > 0 && !self.late;
-        rests.chain(untaken).chain(is_held.then_some(self.claim_again_ms)).min()
-    }
-
-    /// Ends the rests that are over and gives their items. These go back to the queue, from which they come
-    /// as they are by then.
-    fn end_rests(&mut self, now_ms: u64) -> Vec<ItemKey> {
-        let mut rested = Vec::new();
-        for (key, rest) in &mut self.resting {
-            if rest.held && rest.until_ms <= now_ms {
-                rest.held = false;
-                rested.push(*key);
-            }
-        }
-        rested
+        let rests = self.failed_items.ends_ms().chain(self.untaken_items.ends_ms());
+        rests.chain(self.claims.again_for_others_ms()).min()
     }
 
     /// Items a second that this worker may embed: its part of the rate that all workers share.
     fn rate(&self) -> Option<f64> {
-        self.limits.rate.map(|rate| rate / (self.others + 1) as f64)
+        self.limits.rate.map(|rate| rate / (self.looks.last.others + 1) as f64)
     }
 
     /// Number of items of a batch; a low rate makes batches small, so that items flow instead
@@ -792,18 +499,21 @@ impl Backfill {
 
     /// Whether no item is leased to this worker, as far as it knows.
     pub fn holds_nothing(&self) -> bool {
-        self.in_hand().next().is_none() && !self.resting.values().any(|rest| rest.held)
+        self.in_hand().next().is_none() && self.failed_items.ends_ms().next().is_none()
     }
 
+    /// Items that are ready, in a batch, or wait to be written again.
     fn in_hand(&self) -> impl Iterator<Item = ItemKey> + '_ {
-        let at_work = self.encoding.values().chain(self.held.values()).chain(self.writing.values()).flatten();
-        let untaken = self.untaken.iter().filter(|(_, untaken)| untaken.waits).map(|(key, _)| key);
-        self.ready.iter().chain(at_work).chain(untaken).copied()
+        self.claims.ready.iter().copied().chain(self.batches.keys()).chain(self.untaken_items.resting())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::{BTreeMap, VecDeque};
+
+    use rehang_encode::ItemFailure;
+
     use super::*;
 
     /// A world with a queue of items, an encoder that fails where told, and a clock that jumps.
@@ -1025,7 +735,7 @@ mod tests {
             let (state, actions) = state.step(0, looked);
             assert!(actions.contains(&Action::Claim { limit: 6 }), "{actions:?}");
             let (state, actions) = state.step(0, claimed(keys(0..6)));
-            assert_eq!(state.encoding.len(), 2);
+            assert_eq!(state.batches.encoding.len(), 2);
             assert_eq!(
                 actions.iter().any(|action| matches!(action, Action::Claim { .. })),
                 ahead,
@@ -1384,7 +1094,7 @@ mod tests {
         let (state, _) = state.step(0, looked(4, -1, Request::Run));
         let written = vec![(1.into(), WriteOutcome::Written), (2.into(), WriteOutcome::Written)];
         let (state, actions) = state.step(0, Event::Written { batch: 0, outcomes: written });
-        assert_eq!((state.native(), state.items), (1, 4));
+        assert_eq!((state.native(), state.looks.last.items), (1, 4));
         assert!(matches!(actions[..], [Action::Claim { limit: 1 }]), "{actions:?}");
     }
 
