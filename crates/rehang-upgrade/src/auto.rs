@@ -16,8 +16,10 @@ use crate::auto_options::{AutoOptions, SwitchIf, Way};
 use crate::configuration::Planned;
 use crate::doctor::{Examination, examine_store};
 use crate::learn::asked::{self, Asked};
-use crate::learn::fitting::{self, Asking, DrawnPairs, Enough, PairsDrawn, PairsOptions, UpgradeReport};
+use crate::learn::fit;
 use crate::learn::forecast::{Forecast, share_of};
+use crate::learn::pairs::{Enough, PairsDrawn, PairsOptions};
+use crate::learn::report::{Asking, UpgradeReport};
 use crate::live::backfill::Ending;
 use crate::live::limits::RunOptions;
 use crate::live::sample;
@@ -212,7 +214,7 @@ impl Upgrade {
         if self.way(options)? == Way::Plain {
             return self.next_plain(record.as_ref());
         }
-        let is_known = configuration.names_adapter() || fitting::fitted(store, &new.name)?.is_some();
+        let is_known = configuration.names_adapter() || fit::fitted(store, &new.name)?.is_some();
         // The record of a plain upgrade names no adapter, like that of an upgrade that only
         // has its pairs so far.
         let is_before_start = record.as_ref().is_none_or(|record| record.adapter.is_empty());
@@ -229,13 +231,13 @@ impl Upgrade {
             {
                 return Ok(Next::Step(Step::Fit));
             }
-            let chosen = fitting::chosen_order(store, &new.name)?.and_then(|chosen| chosen.metric);
+            let chosen = fit::chosen_order(store, &new.name)?.and_then(|chosen| chosen.metric);
             if options.order_for.is_some_and(|metric| chosen != Some(metric.id())) {
                 return Ok(Next::Step(Step::Order));
             }
             if forecast.is_none() {
                 let is_enough = || -> Result<bool> {
-                    Ok(is_fitted && DrawnPairs::forecast_queries(store, old, new)?.pairs.may_be_reported())
+                    Ok(is_fitted && Asking::read(store, old, new)?.pairs.may_be_reported())
                 };
                 return Ok(Next::Step(if drawn || is_enough()? { Step::Report } else { Step::Pairs }));
             }
@@ -435,7 +437,7 @@ impl Upgrade {
     /// Reads the pairs whose items would be the queries of a report.
     fn forecast_queries(&self) -> Result<Asking> {
         let configuration = self.configuration();
-        DrawnPairs::forecast_queries(self.store(), &configuration.old, &configuration.new)
+        Asking::read(self.store(), &configuration.old, &configuration.new)
     }
 
     /// Whether no forecast is needed: the file names no adapter, everything is native, and too few pairs are
@@ -596,7 +598,7 @@ impl Walk<'_> {
             self.options.way = Some(Way::Plain);
             return Ok(None);
         }
-        let is_fitted = fitting::fitted(upgrade.store(), &configuration.new.name)?.is_some();
+        let is_fitted = fit::fitted(upgrade.store(), &configuration.new.name)?.is_some();
         // The map that is there was fitted on fewer pairs.
         if embedded_now > 0 && is_fitted && !configuration.names_adapter() {
             self.to_repeat = Some(Step::Fit);

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::kept::{self, Kind};
-use crate::learn::fitting;
+use crate::learn::fit;
 use crate::learn::forecast::Forecast;
 use crate::live::limits::{Limits, RunOptions, RunPart, at_least_one};
 use crate::live::manners;
@@ -495,11 +495,11 @@ impl Configuration {
         let is_ours = |record: &UpgradeRecord| record.is_between(&self.old.name, &self.new.name);
         let record = Recorded::read(store)?.map(|recorded| recorded.record).filter(is_ours);
         let is_plain = record.is_some_and(|record| record.is_plain());
-        Ok(is_plain && !self.names_adapter() && fitting::fitted(store, &self.new.name)?.is_none())
+        Ok(is_plain && !self.names_adapter() && fit::fitted(store, &self.new.name)?.is_none())
     }
 
     fn order(&self, store: &dyn Ledger) -> Result<OrderSettings> {
-        let chosen = if self.is_order_chosen { fitting::chosen_order(store, &self.new.name)? } else { None };
+        let chosen = if self.is_order_chosen { fit::chosen_order(store, &self.new.name)? } else { None };
         let policy = chosen.map_or(self.order.policy, |chosen| chosen.policy);
         Ok(OrderSettings { policy, ..self.order })
     }
@@ -508,7 +508,7 @@ impl Configuration {
         if let Some(path) = &self.adapter {
             return rehang_files::adapter_file::load(path).map(Arc::new);
         }
-        if let Some(fingerprint) = fitting::fitted(store, &self.new.name)? {
+        if let Some(fingerprint) = fit::fitted(store, &self.new.name)? {
             let fitted = kept::adapter(store, &fingerprint)?;
             let missing = || {
                 let what = format!("the adapter that was fitted for {:?} is missing", self.new.name);
@@ -548,7 +548,7 @@ impl Configuration {
     pub(crate) fn has_adapter(&self, store: &dyn Ledger) -> Result<bool> {
         let is_sampling = |recorded: Recorded| recorded.record.phase == Phase::Sampling;
         Ok(self.names_adapter()
-            || fitting::fitted(store, &self.new.name)?.is_some()
+            || fit::fitted(store, &self.new.name)?.is_some()
             || (self.old.dimension == self.new.dimension && !Recorded::read(store)?.is_some_and(is_sampling)))
     }
 

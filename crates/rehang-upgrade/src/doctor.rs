@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::configuration::Configuration;
 use crate::kept;
-use crate::learn::fitting;
+use crate::learn::fit;
 use crate::learn::identify::{gives_again, look_alone};
 use crate::learn::outgrown::outgrown;
 use crate::live::identity::is_another;
@@ -106,7 +106,7 @@ pub(crate) fn examine_store(
     if let Some(configuration) = configuration {
         findings.extend(examine_configuration(configuration, location, store, recorded.as_ref()));
         if location.is_same(&configuration.gallery) && !configuration.names_adapter() {
-            findings.extend(fitting::findings(store, &configuration.new.name)?);
+            findings.extend(fit::findings(store, &configuration.new.name)?);
         }
         if opens_encoders && location.is_same(&configuration.gallery) {
             findings.extend(examine_encoders(configuration, store, recorded.as_ref())?);

@@ -20,13 +20,14 @@ use crate::auto_options::AutoOptions;
 use crate::configuration::{Configuration, Planned};
 use crate::kept::{self, Kind};
 use crate::learn::asked::{self, Asked, ClicksKept};
-use crate::learn::fitting::{
-    self, DrawnPairs, Enough, FIRST_SAMPLE, PAIRS_MAX, PairsDrawn, PairsOptions, PairsStep, UpgradeReport,
-};
+use crate::learn::bridge::fit_bridge;
+use crate::learn::fit;
 use crate::learn::forecast::{Forecast, expect_worthwhile, share_of};
 use crate::learn::outgrown::outgrown;
+use crate::learn::pairs::{DrawnPairs, Enough, FIRST_SAMPLE, PAIRS_MAX, PairsDrawn, PairsOptions, PairsStep};
 use crate::learn::refit::{self, Refit};
 use crate::learn::refitting::{Refitted, Refitting};
+use crate::learn::report::{self, UpgradeReport};
 use crate::live::backfill::{Ending, Request, Tally};
 use crate::live::encoding::input_of;
 use crate::live::estimate::{CostEstimate, Probed, estimate};
@@ -303,7 +304,7 @@ impl Upgrade {
         };
         let (items, mut enough) = drawing.draw()?;
         if !matches!(enough, Enough::Ended(_)) {
-            fitting::ask_first(self.store(), &space.name, items)?;
+            report::ask_first(self.store(), &space.name, items)?;
         }
         let pairs = DrawnPairs::read(self.store(), old, &space, PAIRS_MAX)?;
         if let Some(folder) = files.folder {
@@ -424,7 +425,7 @@ impl Upgrade {
             return Err(Error::option("[adapter]", "a file", expected));
         }
         watched_upgrade(self.store(), "a fit", progress, |progress| {
-            fitting::fit(self.store(), self.spaces(), (method, within), progress)
+            fit::fit(self.store(), self.spaces(), (method, within), progress)
         })
     }
 
@@ -441,7 +442,7 @@ impl Upgrade {
         let record = Recorded::expect(self.store())?.record;
         verbs::expect_may_bridge(self.store(), &record)?;
         let fitted = watched_upgrade(self.store(), "a fit", progress, |progress| {
-            fitting::fit_bridge(self.store(), self.spaces(), progress)
+            fit_bridge(self.store(), self.spaces(), progress)
         })?;
         let (old, new) = self.spaces();
         let in_use = verbs::set_bridge(self.store(), old, new, fitted.bridge.as_ref())?;
@@ -472,7 +473,7 @@ impl Upgrade {
         self.expect_order_is_chosen()?;
         let method = self.map()?.training.method.parse()?;
         watched_upgrade(self.store(), "a choice", progress, |progress| {
-            fitting::choose_order(self.store(), self.spaces(), (method, metric), progress)
+            fit::choose_order(self.store(), self.spaces(), (method, metric), progress)
         })
     }
 
@@ -514,7 +515,7 @@ impl Upgrade {
         }
         let adapter = self.map()?;
         let mut upgrade_report = watched_upgrade(self.store(), "a report", progress, |progress| {
-            fitting::measure(self.store(), self.spaces(), adapter, progress)
+            report::measure(self.store(), self.spaces(), adapter, progress)
         })?;
         upgrade_report.findings.extend(outgrown(self.store(), &self.planned()?.setup())?);
         Ok(upgrade_report)
@@ -532,7 +533,7 @@ impl Upgrade {
             return Err(Error::option("floors", floor, "numbers such as 0.3"));
         }
         let adapter = self.map()?;
-        fitting::thresholds(self.store(), self.spaces(), &adapter, floors, progress)
+        report::thresholds(self.store(), self.spaces(), &adapter, floors, progress)
     }
 
     fn spaces(&self) -> (&Space, &Space) {
@@ -593,7 +594,7 @@ impl Upgrade {
         let setup = planned.setup();
         // A start that is refused forgets no map. One that dies in between has begun nothing yet.
         setup.check(self.store())?;
-        fitting::forget(self.store(), &planned.new.name)?;
+        fit::forget(self.store(), &planned.new.name)?;
         verbs::start(self.store(), &setup, observer)
     }
 
@@ -720,7 +721,7 @@ impl Upgrade {
 
     /// Whether the map in use was fitted here, so that another one may take its place.
     fn may_refit(&self) -> Result<bool> {
-        let is_fitted = || fitting::fitted(self.store(), &self.configuration.new.name);
+        let is_fitted = || fit::fitted(self.store(), &self.configuration.new.name);
         Ok(!self.configuration.names_adapter() && is_fitted()?.is_some())
     }
 

@@ -7,7 +7,8 @@ use rehang_store::{Counts, find_space};
 use serde::Serialize;
 
 use crate::auto_options::{AutoOptions, SwitchIf, Way};
-use crate::learn::fitting::{self, PairsOptions, may_hold_out_of};
+use crate::learn::fit;
+use crate::learn::pairs::{PairsOptions, may_hold_out_of};
 use crate::live::estimate::{Basis, CostEstimate, Probed, estimate, estimate_of};
 use crate::live::limits::Limits;
 use crate::live::sample;
@@ -208,7 +209,7 @@ impl Upgrade {
             || configuration.limits.until != Until::All
             || files.asks()
             || options.asks_for_a_map()
-            || fitting::fitted(store, new)?.is_some();
+            || fit::fitted(store, new)?.is_some();
         Ok(is_asked_mapped.then_some((Way::Mapped, WayReason::Asked)))
     }
 

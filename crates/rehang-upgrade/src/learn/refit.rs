@@ -27,7 +27,7 @@ use rehang_fit::refit::{ASKED_AT, MeanError, RefitGain, SigmaScale, kept_for_mea
 use rehang_store::{Counts, Ledger, Store};
 use serde::{Deserialize, Serialize};
 
-use crate::learn::fitting::{DrawnPairs, HELD_OUT};
+use crate::learn::pairs::{DrawnPairs, HELD_OUT};
 use crate::live::faults::Place;
 use crate::live::fill::Filler;
 use crate::live::sample;
