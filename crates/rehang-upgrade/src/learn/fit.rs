@@ -20,7 +20,7 @@ use crate::learn::pairs::{ClicksOfPairs, DrawnPairs, PAIRS_MAX, PairSources, kno
 use crate::learn::report::asking_document;
 use crate::learn::{note, refit};
 use crate::observe::Observer;
-use crate::record::Recorded;
+use crate::record::UpgradeRecord;
 
 /// Largest number of pairs that an order is chosen on: its maps are fitted three times, and 2,000 pairs told
 /// the right one (`cargo lab study orders`).
@@ -34,8 +34,18 @@ fn document(new: &str) -> String {
 /// Fingerprint of the adapter that was fitted last for a space on the gallery's own pairs; `None` where there
 /// is none. Where the upgrade has been refitted since, it is that of the map in use.
 pub(crate) fn fitted(store: &dyn Ledger, new: &str) -> Result<Option<String>> {
+    let record = UpgradeRecord::read(store)?;
+    fitted_from(store, record.as_ref(), new)
+}
+
+/// Fingerprint of the adapter as [`fitted`] gives it, by the record of the upgrade that was read before.
+pub(crate) fn fitted_from(
+    store: &dyn Ledger,
+    record: Option<&UpgradeRecord>,
+    new: &str,
+) -> Result<Option<String>> {
     let fitted = store.document(&document(new))?.map(|(_, fingerprint)| fingerprint);
-    fitted.filter(|text| !text.is_empty()).map(|fitted| refit::in_use(store, new, fitted)).transpose()
+    fitted.filter(|text| !text.is_empty()).map(|fitted| refit::in_use(store, record, new, fitted)).transpose()
 }
 
 /// Forgets the adapter of a space, the order that was chosen with it, and which items ask for forecasts: the
@@ -107,7 +117,7 @@ pub(crate) fn clear_unused(store: &dyn Ledger) -> Result<()> {
             refit_maps.extend([refit.before, refit.after]);
         }
     }
-    if let Some(Recorded { record, .. }) = Recorded::read(store)? {
+    if let Some(record) = UpgradeRecord::read(store)? {
         used_maps.extend(record.bridge.map(|bridge| bridge.fingerprint));
         used_maps.insert(record.adapter);
     }
