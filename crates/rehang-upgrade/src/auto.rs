@@ -16,8 +16,10 @@ use crate::auto_options::{AutoOptions, SwitchIf, Way};
 use crate::configuration::Planned;
 use crate::doctor::{Examination, examine_store};
 use crate::learn::asked::{self, Asked};
-use crate::learn::fitting::{self, Asking, DrawnPairs, Enough, PairsDrawn, PairsOptions, UpgradeReport};
+use crate::learn::fit;
 use crate::learn::forecast::{Forecast, share_of};
+use crate::learn::pairs::{Enough, PairsDrawn, PairsOptions};
+use crate::learn::report::{Asking, UpgradeReport};
 use crate::live::backfill::Ending;
 use crate::live::limits::RunOptions;
 use crate::live::sample;
@@ -198,28 +200,32 @@ impl Upgrade {
     pub fn next(&self, options: &AutoOptions, drawn: bool) -> Result<Next> {
         let (store, configuration) = (self.store(), self.configuration());
         let (old, new) = (&configuration.old, &configuration.new);
-        let recorded = Recorded::read(store)?.map(|recorded| recorded.record);
-        let record = recorded.filter(|record| record.is_live() || record.is_between(&old.name, &new.name));
-        if let Some(record) = &record {
+        // No step is taken here, so the record is read once for all that follows.
+        let recorded = UpgradeRecord::read(store)?;
+        let concerns_us =
+            |record: &&UpgradeRecord| record.is_live() || record.is_between(&old.name, &new.name);
+        let record = recorded.as_ref().filter(concerns_us);
+        if let Some(record) = record {
             expect_between(store, record, old, new)?;
         }
-        let phase = record.as_ref().map(|record| record.phase);
+        let phase = record.map(|record| record.phase);
         match phase {
             Some(Phase::Finished) => return self.next_after_finish(options),
             Some(Phase::RolledBack | Phase::Abandoned) => return Ok(Next::Halt(Halt::RolledBack)),
             _ => {}
         }
-        if self.way(options)? == Way::Plain {
-            return self.next_plain(record.as_ref());
+        if self.way(recorded.as_ref(), options)? == Way::Plain {
+            return self.next_plain(record);
         }
-        let is_known = configuration.names_adapter() || fitting::fitted(store, &new.name)?.is_some();
+        let is_known = configuration.names_adapter()
+            || fit::fitted_from(store, recorded.as_ref(), &new.name)?.is_some();
         // The record of a plain upgrade names no adapter, like that of an upgrade that only
         // has its pairs so far.
-        let is_before_start = record.as_ref().is_none_or(|record| record.adapter.is_empty());
+        let is_before_start = record.is_none_or(|record| record.adapter.is_empty());
         if !is_known && is_before_start {
             return Ok(Next::Step(if drawn { Step::Fit } else { Step::Pairs }));
         }
-        let planned = configuration.planned(store)?;
+        let planned = configuration.planned_from(store, recorded.as_ref())?;
         let forecast = configuration.forecast(store, &planned)?;
         if is_before_start {
             let is_fitted = !configuration.names_adapter();
@@ -229,13 +235,13 @@ impl Upgrade {
             {
                 return Ok(Next::Step(Step::Fit));
             }
-            let chosen = fitting::chosen_order(store, &new.name)?.and_then(|chosen| chosen.metric);
+            let chosen = fit::chosen_order(store, &new.name)?.and_then(|chosen| chosen.metric);
             if options.order_for.is_some_and(|metric| chosen != Some(metric.id())) {
                 return Ok(Next::Step(Step::Order));
             }
             if forecast.is_none() {
                 let is_enough = || -> Result<bool> {
-                    Ok(is_fitted && DrawnPairs::forecast_queries(store, old, new)?.pairs.may_be_reported())
+                    Ok(is_fitted && Asking::read(store, old, new)?.pairs.may_be_reported())
                 };
                 return Ok(Next::Step(if drawn || is_enough()? { Step::Report } else { Step::Pairs }));
             }
@@ -243,15 +249,16 @@ impl Upgrade {
         let Some(record) = record.filter(|record| record.phase == Phase::Filled) else {
             return Ok(Next::Step(Step::Start));
         };
-        if !has_same_plan(&record, &planned.setup()) {
+        if !has_same_plan(record, &planned.setup()) {
             return Ok(Next::Step(Step::Start));
         }
-        self.next_after_start(options, &planned, forecast.as_ref())
+        self.next_after_start(record, options, &planned, forecast.as_ref())
     }
 
-    /// Finds the next step of an upgrade that is filled by its map, as [`Upgrade::next`].
+    /// Finds the next step of an upgrade that is filled by its map, as [`Upgrade::next`], given its record.
     fn next_after_start(
         &self,
+        record: &UpgradeRecord,
         options: &AutoOptions,
         planned: &Planned,
         forecast: Option<&Forecast>,
@@ -278,7 +285,7 @@ impl Upgrade {
             });
         }
         let until = options.pairs.run.until.unwrap_or(self.configuration().limits.until);
-        let until = share_of(until, forecast, || self.cost_of_all(planned))?;
+        let until = share_of(until, forecast, || self.cost_of_all(record, planned))?;
         let is_reached = matches!(until, Until::Fraction(wanted) if reaches(&counts, wanted));
         Ok(match (is_left, is_reached) {
             (false, _) => Next::Halt(Halt::NothingToEmbed),
@@ -413,9 +420,9 @@ impl Upgrade {
     /// those of the store.
     fn step_to_repeat(&self, options: &AutoOptions, files: &PairsFiles<'_>) -> Result<Option<Step>> {
         let (store, configuration) = (self.store(), self.configuration());
-        let recorded = Recorded::read(store)?;
-        let is_sampling = recorded.is_some_and(|recorded| recorded.record.phase == Phase::Sampling);
-        if !is_sampling || options.way == Some(Way::Plain) || !configuration.has_adapter(store)? {
+        let record = UpgradeRecord::read(store)?;
+        let record = record.as_ref().filter(|record| record.phase == Phase::Sampling);
+        if record.is_none() || options.way == Some(Way::Plain) || !configuration.has_adapter(store, record)? {
             return Ok(None);
         }
         let spaces = (&configuration.old, &configuration.new);
@@ -425,7 +432,7 @@ impl Upgrade {
         {
             return Ok(Some(Step::Pairs));
         }
-        let Some(adapter) = configuration.planned(store)?.adapter else { return Ok(None) };
+        let Some(adapter) = configuration.planned_from(store, record)?.adapter else { return Ok(None) };
         let method = &adapter.training.method;
         let is_named = configuration.names_adapter();
         let is_other = !is_named && options.method != Method::Auto && options.method.name() != method;
@@ -435,7 +442,7 @@ impl Upgrade {
     /// Reads the pairs whose items would be the queries of a report.
     fn forecast_queries(&self) -> Result<Asking> {
         let configuration = self.configuration();
-        DrawnPairs::forecast_queries(self.store(), &configuration.old, &configuration.new)
+        Asking::read(self.store(), &configuration.old, &configuration.new)
     }
 
     /// Whether no forecast is needed: the file names no adapter, everything is native, and too few pairs are
@@ -596,7 +603,7 @@ impl Walk<'_> {
             self.options.way = Some(Way::Plain);
             return Ok(None);
         }
-        let is_fitted = fitting::fitted(upgrade.store(), &configuration.new.name)?.is_some();
+        let is_fitted = fit::fitted(upgrade.store(), &configuration.new.name)?.is_some();
         // The map that is there was fitted on fewer pairs.
         if embedded_now > 0 && is_fitted && !configuration.names_adapter() {
             self.to_repeat = Some(Step::Fit);

@@ -6,8 +6,8 @@ use rehang_core::{Error, Result};
 use rehang_fit::{Method, Within};
 use serde::Serialize;
 
-use crate::learn::fitting::PairsOptions;
 use crate::learn::forecast::Forecast;
+use crate::learn::pairs::PairsOptions;
 
 /// Way of an upgrade: with a map or without one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::kept::{self, Kind};
-use crate::learn::fitting;
+use crate::learn::fit;
 use crate::learn::forecast::Forecast;
 use crate::live::limits::{Limits, RunOptions, RunPart, at_least_one};
 use crate::live::manners;
@@ -448,10 +448,16 @@ impl Configuration {
     /// What [`rehang_files::adapter_file::load`] says; missing input where pairs were drawn and no adapter
     /// was fitted on them yet; as [`Adapter::identity`].
     pub fn planned(&self, store: &dyn Ledger) -> Result<Planned> {
-        if self.is_plain(store)? {
+        let record = UpgradeRecord::read(store)?;
+        self.planned_from(store, record.as_ref())
+    }
+
+    /// Plans the upgrade as [`Configuration::planned`], by its record that was read before.
+    pub(crate) fn planned_from(&self, store: &dyn Ledger, record: Option<&UpgradeRecord>) -> Result<Planned> {
+        if self.is_plain(store, record)? {
             return self.planned_plain(store);
         }
-        let adapter = self.read_adapter(store).map_err(|error| self.with_name(error))?;
+        let adapter = self.read_adapter(store, record).map_err(|error| self.with_name(error))?;
         self.planned_by(store, adapter)
     }
 
@@ -463,12 +469,15 @@ impl Configuration {
     ///
     /// As [`Configuration::planned`].
     pub fn under_way(&self, store: &dyn Ledger) -> Result<Planned> {
-        let record = Recorded::read(store)?
-            .map(|recorded| recorded.record)
-            .filter(|record| record.is_between(&self.old.name, &self.new.name) && !record.adapter.is_empty());
-        let Some(record) = record.filter(|_| !self.names_adapter()) else { return self.planned(store) };
-        let Some(adapter) = kept::adapter(store, &record.adapter)? else { return self.planned(store) };
-        self.planned_by(store, adapter)
+        let record = UpgradeRecord::read(store)?;
+        let has_map = |record: &&UpgradeRecord| {
+            record.is_between(&self.old.name, &self.new.name) && !record.adapter.is_empty()
+        };
+        let mapped = record.as_ref().filter(has_map).filter(|_| !self.names_adapter());
+        match mapped.map(|mapped| kept::adapter(store, &mapped.adapter)).transpose()?.flatten() {
+            Some(adapter) => self.planned_by(store, adapter),
+            None => self.planned_from(store, record.as_ref()),
+        }
     }
 
     /// Plans the upgrade by an adapter, with the spaces as it has them.
@@ -490,25 +499,25 @@ impl Configuration {
         Ok(Planned { old: self.old.clone(), new, adapter: None, order: self.order })
     }
 
-    /// Whether the upgrade was started as a plain one, and no adapter was named or fitted for it since.
-    pub(crate) fn is_plain(&self, store: &dyn Ledger) -> Result<bool> {
-        let is_ours = |record: &UpgradeRecord| record.is_between(&self.old.name, &self.new.name);
-        let record = Recorded::read(store)?.map(|recorded| recorded.record).filter(is_ours);
-        let is_plain = record.is_some_and(|record| record.is_plain());
-        Ok(is_plain && !self.names_adapter() && fitting::fitted(store, &self.new.name)?.is_none())
+    /// Whether the upgrade was started as a plain one, by its record, and no adapter was named or fitted for
+    /// it since.
+    pub(crate) fn is_plain(&self, store: &dyn Ledger, record: Option<&UpgradeRecord>) -> Result<bool> {
+        let is_ours = |record: &&UpgradeRecord| record.is_between(&self.old.name, &self.new.name);
+        let is_plain = record.filter(is_ours).is_some_and(UpgradeRecord::is_plain);
+        Ok(is_plain && !self.names_adapter() && fit::fitted_from(store, record, &self.new.name)?.is_none())
     }
 
     fn order(&self, store: &dyn Ledger) -> Result<OrderSettings> {
-        let chosen = if self.is_order_chosen { fitting::chosen_order(store, &self.new.name)? } else { None };
+        let chosen = if self.is_order_chosen { fit::chosen_order(store, &self.new.name)? } else { None };
         let policy = chosen.map_or(self.order.policy, |chosen| chosen.policy);
         Ok(OrderSettings { policy, ..self.order })
     }
 
-    fn read_adapter(&self, store: &dyn Ledger) -> Result<Arc<Adapter>> {
+    fn read_adapter(&self, store: &dyn Ledger, record: Option<&UpgradeRecord>) -> Result<Arc<Adapter>> {
         if let Some(path) = &self.adapter {
             return rehang_files::adapter_file::load(path).map(Arc::new);
         }
-        if let Some(fingerprint) = fitting::fitted(store, &self.new.name)? {
+        if let Some(fingerprint) = fit::fitted_from(store, record, &self.new.name)? {
             let fitted = kept::adapter(store, &fingerprint)?;
             let missing = || {
                 let what = format!("the adapter that was fitted for {:?} is missing", self.new.name);
@@ -517,7 +526,7 @@ impl Configuration {
             };
             return fitted.ok_or_else(missing);
         }
-        if !self.has_adapter(store)? {
+        if !self.has_adapter(store, record)? {
             let needed_by = format!("the upgrade from {} to {}", self.old, self.new);
             let begun = find_space(store, &self.new.name)?.is_some();
             let next = if begun { Remedy::FitPairs } else { Remedy::DrawPairs };
@@ -539,17 +548,17 @@ impl Configuration {
         Space { normalised, ..self.new.clone() }
     }
 
-    /// Whether there is an adapter by now: one that the file names, one that was fitted, or, where no pairs
-    /// were drawn, that of a model which searches old vectors as they are.
+    /// Whether there is an adapter by now: one that the file names, one that was fitted, or, where the record
+    /// says that no pairs were drawn, that of a model which searches old vectors as they are.
     ///
     /// # Errors
     ///
     /// Those of the store.
-    pub(crate) fn has_adapter(&self, store: &dyn Ledger) -> Result<bool> {
-        let is_sampling = |recorded: Recorded| recorded.record.phase == Phase::Sampling;
+    pub(crate) fn has_adapter(&self, store: &dyn Ledger, record: Option<&UpgradeRecord>) -> Result<bool> {
+        let is_sampling = record.is_some_and(|record| record.phase == Phase::Sampling);
         Ok(self.names_adapter()
-            || fitting::fitted(store, &self.new.name)?.is_some()
-            || (self.old.dimension == self.new.dimension && !Recorded::read(store)?.is_some_and(is_sampling)))
+            || fit::fitted_from(store, record, &self.new.name)?.is_some()
+            || (self.old.dimension == self.new.dimension && !is_sampling))
     }
 
     /// Whether the file names the forecast.

@@ -9,12 +9,12 @@ use serde::Serialize;
 
 use crate::configuration::Configuration;
 use crate::kept;
-use crate::learn::fitting;
+use crate::learn::fit;
 use crate::learn::identify::{gives_again, look_alone};
 use crate::learn::outgrown::outgrown;
 use crate::live::identity::is_another;
 use crate::places::location::Location;
-use crate::record::{Phase, Recorded, UpgradeRecord};
+use crate::record::{Phase, UpgradeRecord};
 use crate::serve::index::recall;
 use crate::setup::expect_same;
 use crate::status::status;
@@ -87,7 +87,7 @@ pub(crate) fn examine_store(
     repair: bool,
     opens_encoders: bool,
 ) -> Result<Examination> {
-    let recorded = Recorded::read(store)?.map(|recorded| recorded.record);
+    let recorded = UpgradeRecord::read(store)?;
     let mut findings: Vec<Finding> =
         store.check()?.iter().map(|flaw| problem(FindingCode::Store, describe(flaw))).collect();
     findings.extend(store.remarks()?.into_iter().map(|text| note(FindingCode::Server, text)));
@@ -106,7 +106,7 @@ pub(crate) fn examine_store(
     if let Some(configuration) = configuration {
         findings.extend(examine_configuration(configuration, location, store, recorded.as_ref()));
         if location.is_same(&configuration.gallery) && !configuration.names_adapter() {
-            findings.extend(fitting::findings(store, &configuration.new.name)?);
+            findings.extend(fit::findings(store, &configuration.new.name)?);
         }
         if opens_encoders && location.is_same(&configuration.gallery) {
             findings.extend(examine_encoders(configuration, store, recorded.as_ref())?);
@@ -341,7 +341,8 @@ fn examine_configuration(
     if !gallery.is_same(&configuration.gallery) {
         return vec![finding(format!("it is about {}, not about {gallery}", configuration.gallery))];
     }
-    match configuration.is_plain(store).and_then(|plain| Ok(plain || configuration.has_adapter(store)?)) {
+    let is_plain = configuration.is_plain(store, record);
+    match is_plain.and_then(|is_plain| Ok(is_plain || configuration.has_adapter(store, record)?)) {
         Ok(true) => {}
         Ok(false) => {
             let text = format!("{name}: there is no adapter yet");

@@ -49,7 +49,6 @@ pub use auto_options::{AutoOptions, SwitchIf, Way};
 pub use configuration::{Configuration, Planned};
 pub use doctor::{Examination, SpaceIndex, examine};
 pub use learn::asked::ClicksKept;
-pub use learn::fitting::{Enough, PairsDrawn, PairsOptions, PairsStep, UpgradeReport};
 pub use learn::forecast::{Forecast, OtherMetric, expect_worthwhile};
 pub use learn::health::{SigmaHealth, sigma_health};
 pub use learn::identify::{IdentifiedSpace, IdentifyOptions};
@@ -57,7 +56,9 @@ pub use learn::models::{
     CheaperBy, GroupScore, JudgedBy, ModelChoice, ModelCompared, ModelMeasured, ModelsCompared, ModelsInput,
     compare_models,
 };
+pub use learn::pairs::{Enough, PairsDrawn, PairsOptions, PairsStep};
 pub use learn::refit::{Refit, refit, refits};
+pub use learn::report::UpgradeReport;
 pub use live::backfill::{Action, Attempt, Backfill, Ending, Event, Request, Tally};
 pub use live::estimate::{Basis, CostEstimate, Probed, estimate};
 pub use live::faults::Place;

@@ -145,6 +145,16 @@ pub struct BridgeInUse {
 }
 
 impl UpgradeRecord {
+    /// Reads the record of a gallery's upgrade, for a caller that does not change it; `None` where there
+    /// never was an upgrade.
+    ///
+    /// # Errors
+    ///
+    /// As [`Recorded::read`].
+    pub(crate) fn read(store: &dyn Ledger) -> Result<Option<Self>> {
+        Ok(Recorded::read(store)?.map(|recorded| recorded.record))
+    }
+
     /// Makes the record of an upgrade that begins.
     pub fn new(old: Space, new: Space, adapter: String, order: OrderSettings) -> Self {
         Self {

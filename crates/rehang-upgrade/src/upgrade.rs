@@ -20,16 +20,17 @@ use crate::auto_options::AutoOptions;
 use crate::configuration::{Configuration, Planned};
 use crate::kept::{self, Kind};
 use crate::learn::asked::{self, Asked, ClicksKept};
-use crate::learn::fitting::{
-    self, DrawnPairs, Enough, FIRST_SAMPLE, PAIRS_MAX, PairsDrawn, PairsOptions, PairsStep, UpgradeReport,
-};
+use crate::learn::bridge::fit_bridge;
+use crate::learn::fit;
 use crate::learn::forecast::{Forecast, expect_worthwhile, share_of};
 use crate::learn::outgrown::outgrown;
+use crate::learn::pairs::{DrawnPairs, Enough, FIRST_SAMPLE, PAIRS_MAX, PairsDrawn, PairsOptions, PairsStep};
 use crate::learn::refit::{self, Refit};
 use crate::learn::refitting::{Refitted, Refitting};
+use crate::learn::report::{self, UpgradeReport};
 use crate::live::backfill::{Ending, Request, Tally};
 use crate::live::encoding::input_of;
-use crate::live::estimate::{CostEstimate, Probed, estimate};
+use crate::live::estimate::{CostEstimate, Probed, estimate, estimate_of, to_send};
 use crate::live::first::{PutFirst, put_first, read_returned};
 use crate::live::identity::{expect_same_on_account, put_back};
 use crate::live::leftovers::Leftovers;
@@ -43,7 +44,7 @@ use crate::live::until::Until;
 use crate::live::watch::{Watched, watched_upgrade};
 use crate::observe::{Observer, Unobserved};
 use crate::places::location::{Location, UpgradeLock};
-use crate::record::{BridgeInUse, OrderSettings, Phase, Recorded, Serving};
+use crate::record::{BridgeInUse, OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
 use crate::serve::gallery::Gallery;
 use crate::setup::{as_sentences, expect_between, expect_same};
 use crate::status::{self, Status};
@@ -141,10 +142,15 @@ impl Upgrade {
     ///
     /// As [`Configuration::open_encoder`] and [`Configuration::planned`].
     pub fn open_encoder(&self) -> Result<Box<dyn Encoder>> {
-        let space = match find_space(self.store(), &self.configuration.new.name)? {
-            Some(stored) => stored.space,
-            None if self.configuration.has_adapter(self.store())? => self.planned()?.new,
-            None => self.configuration.made_space(),
+        let space = if let Some(stored) = find_space(self.store(), &self.configuration.new.name)? {
+            stored.space
+        } else {
+            let record = UpgradeRecord::read(self.store())?;
+            if self.configuration.has_adapter(self.store(), record.as_ref())? {
+                self.configuration.planned_from(self.store(), record.as_ref())?.new
+            } else {
+                self.configuration.made_space()
+            }
         };
         self.configuration.open_encoder(&space)
     }
@@ -160,10 +166,15 @@ impl Upgrade {
         let (probed, probe_failure) = self.probe(probe)?.unzip();
         // Nothing was measured where no item got a vector.
         let measured = probed.as_ref().filter(|probed| probed.failed < probed.items);
-        let ways = self.ways_measured(&AutoOptions::default(), &PairsFiles::default(), measured)?;
+        let record = UpgradeRecord::read(self.store())?;
+        let record = record.as_ref();
+        let ways = self.ways_measured(record, &AutoOptions::default(), &PairsFiles::default(), measured)?;
         let is_open = !matches!(ways.because, WayReason::Asked | WayReason::Begun);
-        let has_adapter = || self.configuration.has_adapter(self.store());
-        let planned = if is_open && !has_adapter()? { self.planned_plain()? } else { self.planned()? };
+        let planned = if is_open && !self.configuration.has_adapter(self.store(), record)? {
+            self.planned_plain()?
+        } else {
+            self.configuration.planned_from(self.store(), record)?
+        };
         let outlook = self.outlook(&planned, probed.as_ref(), probe_failure.flatten())?;
         Ok(Outlook { ways: is_open.then_some(ways), ..outlook })
     }
@@ -202,11 +213,14 @@ impl Upgrade {
         Ok(Outlook { ways, plan, order, estimate, searches, forecast, lost_without_source, probe_failure })
     }
 
-    /// Estimates what all items of the gallery cost, by what is known before a run.
-    pub(crate) fn cost_of_all(&self, planned: &Planned) -> Result<CostEstimate> {
+    /// Estimates what all items of the gallery cost, by what is known before a run and by the record of the
+    /// upgrade.
+    pub(crate) fn cost_of_all(&self, record: &UpgradeRecord, planned: &Planned) -> Result<CostEstimate> {
         let (limits, service) = (&self.configuration.limits, self.configuration.service());
-        let items = self.store.counts(&planned.new.name)?.items;
-        estimate(self.store(), &planned.setup(), items, limits, service, None)
+        let (store, setup) = (self.store(), planned.setup());
+        let items = store.counts(&planned.new.name)?.items;
+        let sent = to_send(store, &setup, items, service)?;
+        estimate_of(store, Some(record), &setup, (items, sent), limits, service, None)
     }
 
     /// Embeds some items in batches like those of a run. Returns what that took, and why the first item
@@ -303,7 +317,7 @@ impl Upgrade {
         };
         let (items, mut enough) = drawing.draw()?;
         if !matches!(enough, Enough::Ended(_)) {
-            fitting::ask_first(self.store(), &space.name, items)?;
+            report::ask_first(self.store(), &space.name, items)?;
         }
         let pairs = DrawnPairs::read(self.store(), old, &space, PAIRS_MAX)?;
         if let Some(folder) = files.folder {
@@ -424,7 +438,7 @@ impl Upgrade {
             return Err(Error::option("[adapter]", "a file", expected));
         }
         watched_upgrade(self.store(), "a fit", progress, |progress| {
-            fitting::fit(self.store(), self.spaces(), (method, within), progress)
+            fit::fit(self.store(), self.spaces(), (method, within), progress)
         })
     }
 
@@ -441,7 +455,7 @@ impl Upgrade {
         let record = Recorded::expect(self.store())?.record;
         verbs::expect_may_bridge(self.store(), &record)?;
         let fitted = watched_upgrade(self.store(), "a fit", progress, |progress| {
-            fitting::fit_bridge(self.store(), self.spaces(), progress)
+            fit_bridge(self.store(), self.spaces(), progress)
         })?;
         let (old, new) = self.spaces();
         let in_use = verbs::set_bridge(self.store(), old, new, fitted.bridge.as_ref())?;
@@ -472,7 +486,7 @@ impl Upgrade {
         self.expect_order_is_chosen()?;
         let method = self.map()?.training.method.parse()?;
         watched_upgrade(self.store(), "a choice", progress, |progress| {
-            fitting::choose_order(self.store(), self.spaces(), (method, metric), progress)
+            fit::choose_order(self.store(), self.spaces(), (method, metric), progress)
         })
     }
 
@@ -514,7 +528,7 @@ impl Upgrade {
         }
         let adapter = self.map()?;
         let mut upgrade_report = watched_upgrade(self.store(), "a report", progress, |progress| {
-            fitting::measure(self.store(), self.spaces(), adapter, progress)
+            report::measure(self.store(), self.spaces(), adapter, progress)
         })?;
         upgrade_report.findings.extend(outgrown(self.store(), &self.planned()?.setup())?);
         Ok(upgrade_report)
@@ -532,7 +546,7 @@ impl Upgrade {
             return Err(Error::option("floors", floor, "numbers such as 0.3"));
         }
         let adapter = self.map()?;
-        fitting::thresholds(self.store(), self.spaces(), &adapter, floors, progress)
+        report::thresholds(self.store(), self.spaces(), &adapter, floors, progress)
     }
 
     fn spaces(&self) -> (&Space, &Space) {
@@ -593,7 +607,7 @@ impl Upgrade {
         let setup = planned.setup();
         // A start that is refused forgets no map. One that dies in between has begun nothing yet.
         setup.check(self.store())?;
-        fitting::forget(self.store(), &planned.new.name)?;
+        fit::forget(self.store(), &planned.new.name)?;
         verbs::start(self.store(), &setup, observer)
     }
 
@@ -610,7 +624,7 @@ impl Upgrade {
         let planned = self.under_way()?;
         let new = &planned.new.name;
         // The switch below refuses any other phase, for a better reason.
-        let record = Recorded::read(self.store())?.map(|recorded| recorded.record);
+        let record = UpgradeRecord::read(self.store())?;
         let may_switch =
             record.is_some_and(|record| matches!(record.phase, Phase::Filled | Phase::RolledBack));
         if may_switch && !anyway && find_space(self.store(), new)?.is_some() && !self.store.is_ready(new)? {
@@ -683,7 +697,7 @@ impl Upgrade {
         if matches!(limits.until, Until::Enough | Until::Worth { .. }) {
             let planned = self.under_way()?;
             let forecast = self.configuration.forecast(self.store(), &planned)?;
-            limits.until = share_of(limits.until, forecast.as_ref(), || self.cost_of_all(&planned))?;
+            limits.until = share_of(limits.until, forecast.as_ref(), || self.cost_of_all(&record, &planned))?;
         }
         let setup = BackfillSetup {
             store: self.store(),
@@ -720,7 +734,7 @@ impl Upgrade {
 
     /// Whether the map in use was fitted here, so that another one may take its place.
     fn may_refit(&self) -> Result<bool> {
-        let is_fitted = || fitting::fitted(self.store(), &self.configuration.new.name);
+        let is_fitted = || fit::fitted(self.store(), &self.configuration.new.name);
         Ok(!self.configuration.names_adapter() && is_fitted()?.is_some())
     }
 
@@ -781,7 +795,7 @@ impl Upgrade {
     /// Words what a release does with items that are not native, once the upgrade is nearly at its end.
     fn left_at_release(&self) -> Result<Option<String>> {
         let (store, new) = (self.store(), &self.configuration.new.name);
-        let recorded = Recorded::read(store)?.map(|recorded| recorded.record);
+        let recorded = UpgradeRecord::read(store)?;
         let Some(record) = recorded.filter(|record| record.new.name == *new) else { return Ok(None) };
         let may_be_released = !matches!(self.configuration.gallery, Location::File(_));
         if !may_be_released || !matches!(record.phase, Phase::Filled | Phase::Finished) {
@@ -853,7 +867,7 @@ impl Upgrade {
     ///
     /// As [`rollback`](verbs::rollback).
     pub fn rollback(&self) -> Result<RolledBack> {
-        let record = Recorded::read(self.store())?.map(|recorded| recorded.record);
+        let record = UpgradeRecord::read(self.store())?;
         if record.is_some_and(|record| record.phase == Phase::Sampling && record.bridge.is_some()) {
             self.remove_bridge()?;
             return verbs::rolled_back_result(self.store(), self.configuration.old.name.clone());

@@ -7,12 +7,13 @@ use rehang_store::{Counts, find_space};
 use serde::Serialize;
 
 use crate::auto_options::{AutoOptions, SwitchIf, Way};
-use crate::learn::fitting::{self, PairsOptions, may_hold_out_of};
-use crate::live::estimate::{Basis, CostEstimate, Probed, estimate, estimate_of};
+use crate::learn::fit;
+use crate::learn::pairs::{PairsOptions, may_hold_out_of};
+use crate::live::estimate::{Basis, CostEstimate, Probed, estimate_of, to_send};
 use crate::live::limits::Limits;
 use crate::live::sample;
 use crate::live::until::Until;
-use crate::record::Recorded;
+use crate::record::UpgradeRecord;
 use crate::upgrade::{PairsFiles, Upgrade};
 
 /// Most seconds of re-embedding everything for which nothing is mapped. In galleries of ten to a hundred
@@ -125,11 +126,14 @@ impl Upgrade {
     ///
     /// Those of the store.
     pub fn ways(&self, options: &AutoOptions, files: &PairsFiles<'_>) -> Result<Ways> {
-        self.ways_measured(options, files, None)
+        let record = UpgradeRecord::read(self.store())?;
+        self.ways_measured(record.as_ref(), options, files, None)
     }
 
+    /// Returns the ways as [`Upgrade::ways`], by the record of the upgrade and what a probe measured.
     pub(crate) fn ways_measured(
         &self,
+        record: Option<&UpgradeRecord>,
         options: &AutoOptions,
         files: &PairsFiles<'_>,
         measured: Option<&Probed>,
@@ -150,14 +154,11 @@ impl Upgrade {
         let limits = Limits { rate, ..configuration.limits };
         let service = configuration.service();
         let setup = planned.setup();
-        let settled = self.settled_way(options, files)?;
+        let settled = self.settled_way(record, options, files)?;
         // Sources that differ are counted for the estimate only while the way is open.
         let is_open = options.way.is_none() && settled.is_none_or(|(_, because)| because != WayReason::Begun);
-        let estimate = if is_open {
-            estimate(store, &setup, to_embed, &limits, service, measured)?
-        } else {
-            estimate_of(store, &setup, (to_embed, None), &limits, service, measured)?
-        };
+        let sent = if is_open { to_send(store, &setup, to_embed, service)? } else { None };
+        let estimate = estimate_of(store, record, &setup, (to_embed, sent), &limits, service, measured)?;
         let missed = items.saturating_sub(embeddable);
         let budget = [options.pairs.run.budget, limits.budget, estimate.budget_items];
         let is_spent_before = budget.into_iter().flatten().any(|budget| budget < to_embed);
@@ -179,27 +180,31 @@ impl Upgrade {
         Ok(Ways { way, because, items, native, to_embed, estimate, plain_up_to_seconds: PLAIN_SECONDS_MAX })
     }
 
-    /// Returns the way alone, as [`Upgrade::ways`] says it: a pass over sources is made only where it depends
-    /// on what they take.
-    pub(crate) fn way(&self, options: &AutoOptions) -> Result<Way> {
+    /// Returns the way alone, as [`Upgrade::ways`] says it, by the record of the upgrade: a pass over sources
+    /// is made only where it depends on what they take.
+    pub(crate) fn way(&self, record: Option<&UpgradeRecord>, options: &AutoOptions) -> Result<Way> {
         let files = PairsFiles::default();
-        match self.settled_way(options, &files)? {
+        match self.settled_way(record, options, &files)? {
             Some((way, _)) => Ok(way),
-            None => Ok(self.ways(options, &files)?.way),
+            None => Ok(self.ways_measured(record, options, &files, None)?.way),
         }
     }
 
-    /// Returns the way that was asked for, or that an upgrade under way goes.
-    fn settled_way(&self, options: &AutoOptions, files: &PairsFiles<'_>) -> Result<Option<(Way, WayReason)>> {
+    /// Returns the way that was asked for, or that an upgrade under way goes by its record.
+    fn settled_way(
+        &self,
+        record: Option<&UpgradeRecord>,
+        options: &AutoOptions,
+        files: &PairsFiles<'_>,
+    ) -> Result<Option<(Way, WayReason)>> {
         let (store, configuration) = (self.store(), self.configuration());
         let (old, new) = (&configuration.old.name, &configuration.new.name);
         if let Some(way) = options.way {
             return Ok(Some((way, WayReason::Asked)));
         }
-        if configuration.is_plain(store)? {
+        if configuration.is_plain(store, record)? {
             return Ok(Some((Way::Plain, WayReason::Begun)));
         }
-        let record = Recorded::read(store)?.map(|recorded| recorded.record);
         if record.is_some_and(|record| record.is_between(old, new) && !record.adapter.is_empty()) {
             return Ok(Some((Way::Mapped, WayReason::Begun)));
         }
@@ -208,7 +213,7 @@ impl Upgrade {
             || configuration.limits.until != Until::All
             || files.asks()
             || options.asks_for_a_map()
-            || fitting::fitted(store, new)?.is_some();
+            || fit::fitted_from(store, record, new)?.is_some();
         Ok(is_asked_mapped.then_some((Way::Mapped, WayReason::Asked)))
     }
 

@@ -26,7 +26,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::configuration::{SpacePart, at_width_of, read_toml};
 use crate::learn::asked::{Asked, Click, name_of};
-use crate::learn::fitting::label_numbers;
+use crate::learn::pairs::label_numbers;
 use crate::live::estimate::{CostEstimate, Known, Probed, reckon};
 use crate::live::limits::Limits;
 use crate::places::transfer::{Text, item_lines};

@@ -7,7 +7,8 @@ use rehang_core::{Matrix, Progress, Remedy, Result, Vectors};
 use rehang_fit::refit::MeanError;
 use rehang_store::{Ledger, find_space};
 
-use crate::learn::fitting::{self, HELD_OUT, is_held_out};
+use crate::learn::fit;
+use crate::learn::pairs::{HELD_OUT, is_held_out};
 use crate::learn::refit::{MORE_PAIRS_MIN, refits};
 use crate::live::sample;
 use crate::setup::UpgradeSetup;
@@ -32,7 +33,7 @@ pub(crate) fn outgrown(store: &dyn Ledger, setup: &UpgradeSetup<'_>) -> Result<O
     let (Some(adapter), old, new) = (setup.adapter, setup.old, setup.new) else { return Ok(None) };
     if find_space(store, &new.name)?.is_none()
         || !refits(store, &new.name)?.is_empty()
-        || fitting::fitted(store, &new.name)? != Some(rehang_files::adapter_file::fingerprint(adapter)?)
+        || fit::fitted(store, &new.name)? != Some(rehang_files::adapter_file::fingerprint(adapter)?)
     {
         return Ok(None);
     }

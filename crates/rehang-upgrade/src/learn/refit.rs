@@ -27,7 +27,7 @@ use rehang_fit::refit::{ASKED_AT, MeanError, RefitGain, SigmaScale, kept_for_mea
 use rehang_store::{Counts, Ledger, Store};
 use serde::{Deserialize, Serialize};
 
-use crate::learn::fitting::{DrawnPairs, HELD_OUT};
+use crate::learn::pairs::{DrawnPairs, HELD_OUT};
 use crate::live::faults::Place;
 use crate::live::fill::Filler;
 use crate::live::sample;
@@ -163,9 +163,14 @@ pub(crate) fn forget(store: &dyn Ledger, new: &str) -> Result<()> {
     }
 }
 
-/// Returns the map that is in use, if refits have led to it from the `fitted` one; otherwise `fitted` itself.
-pub(crate) fn in_use(store: &dyn Ledger, new: &str, fitted: String) -> Result<String> {
-    let record = Recorded::read(store)?.map(|recorded| recorded.record);
+/// Returns the map that is in use by the record, if refits have led to it from the `fitted` one; otherwise
+/// `fitted` itself.
+pub(crate) fn in_use(
+    store: &dyn Ledger,
+    record: Option<&UpgradeRecord>,
+    new: &str,
+    fitted: String,
+) -> Result<String> {
     let Some(record) = record.filter(|record| record.new.name == new && record.adapter != fitted) else {
         return Ok(fitted);
     };
@@ -177,7 +182,7 @@ pub(crate) fn in_use(store: &dyn Ledger, new: &str, fitted: String) -> Result<St
         }
     }
     let is_reached = taken.iter().any(|refit| refit.after == record.adapter) && *reached == record.adapter;
-    Ok(if is_reached { record.adapter } else { fitted })
+    Ok(if is_reached { record.adapter.clone() } else { fitted })
 }
 
 /// Returns the question that a run has to ask, by how much is native: the last one whose share is reached,

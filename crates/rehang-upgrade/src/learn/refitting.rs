@@ -10,8 +10,9 @@ use rehang_fit::Method;
 use rehang_store::Counts;
 
 use crate::kept::{self, Kind};
-use crate::learn::fitting::{self, DrawnPairs};
+use crate::learn::pairs::DrawnPairs;
 use crate::learn::refit::{Refit, compare, decide, decided_not_recorded, due, keep, pairs_of, refit, refits};
+use crate::learn::{fit, report};
 use crate::live::backfill::Ending;
 use crate::live::faults::Place;
 use crate::live::run::{Counted, Summary};
@@ -252,10 +253,10 @@ impl Answering<'_> {
         let brought = refits.iter().rev().find(|refit| refit.taken && refit.after == record.adapter);
         let expected = match brought {
             Some(refit) => Some(refit.gain.error_after()),
-            None => fitting::error_on_held_out(store, &record.adapter)?,
+            None => fit::error_on_held_out(store, &record.adapter)?,
         };
         let Watched { progress, .. } = self.watched;
-        let fitted = fitting::fit_again(store, spaces, method, &self.watched, progress)?;
+        let fitted = fit::fit_again(store, spaces, method, &self.watched, progress)?;
         let Some((fitted, pairs)) = fitted else { return Ok(None) };
         let adapter = &fitted.adapter;
         self.under_way.begin(RefitStage::Measuring)?;
@@ -276,7 +277,7 @@ impl Answering<'_> {
         };
         if answer.taken {
             // The map is kept before anything names it, so that whoever continues after a death finds it.
-            fitting::keep_fitted(store, &fitted, None)?;
+            fit::keep_fitted(store, &fitted, None)?;
             self.take(&answer, record)?;
         } else {
             decide(store, &spaces.1.name, &answer)?;
@@ -301,7 +302,7 @@ impl Answering<'_> {
         let setup = UpgradeSetup { old, new, adapter: Some(&adapter), order: record.order };
         refit(store, &setup, decided, &self.watched)?;
         self.forecast(&decided.after)?;
-        fitting::clear_unused(store)
+        fit::clear_unused(store)
     }
 
     /// Makes the forecast of a map, where there is none.
@@ -316,7 +317,7 @@ impl Answering<'_> {
         let Some(adapter) = kept::adapter(store, map)? else { return Ok(()) };
         self.under_way.begin(RefitStage::Forecasting)?;
         let spaces = (&configuration.old, &configuration.new);
-        match fitting::measure(store, spaces, adapter, self.watched.progress) {
+        match report::measure(store, spaces, adapter, self.watched.progress) {
             // A conflict says that too few pairs are held out for a report.
             Err(error) if error.is_conflict() && self.watched.progress.check().is_ok() => Ok(()),
             outcome => outcome.map(drop),

@@ -11,7 +11,7 @@ use crate::live::equal;
 use crate::live::limits::Limits;
 use crate::live::sample;
 use crate::live::spending::spent_by_all;
-use crate::record::Recorded;
+use crate::record::UpgradeRecord;
 use crate::setup::UpgradeSetup;
 
 /// Name of the document that keeps the rate of the last run.
@@ -94,14 +94,16 @@ pub fn estimate(
     service: Option<&HttpConfig>,
     probed: Option<&Probed>,
 ) -> Result<CostEstimate> {
-    let sent = service.map(|_| to_send(store, setup, items)).transpose()?.flatten();
-    estimate_of(store, setup, (items, sent), limits, service, probed)
+    let sent = to_send(store, setup, items, service)?;
+    let record = UpgradeRecord::read(store)?;
+    estimate_of(store, record.as_ref(), setup, (items, sent), limits, service, probed)
 }
 
-/// Reckons time and money as [`estimate`], for `items` of which `sent` go to the service. Reads no sources to
-/// count those that differ.
+/// Reckons time and money as [`estimate`], by the record of the upgrade, for `items` of which `sent` go to
+/// the service. Reads no sources to count those that differ.
 pub(crate) fn estimate_of(
     store: &dyn Ledger,
+    record: Option<&UpgradeRecord>,
     setup: &UpgradeSetup<'_>,
     (items, sent): (u64, Option<u64>),
     limits: &Limits,
@@ -110,7 +112,7 @@ pub(crate) fn estimate_of(
 ) -> Result<CostEstimate> {
     let counts_tokens = probed.is_some_and(|probed| probed.tokens > 0);
     let mean_tokens = service.filter(|_| !counts_tokens).map(|service| mean_tokens(store, setup, service));
-    let spent = Recorded::read(store)?.map(|recorded| spent_by_all(store, &recorded.record)).transpose()?;
+    let spent = record.map(|record| spent_by_all(store, record)).transpose()?;
     let figures = Known {
         mean_tokens: mean_tokens.transpose()?.flatten(),
         rate: kept_rate(store, &setup.new.name)?,
@@ -174,8 +176,16 @@ pub(crate) fn reckon(
 }
 
 /// Estimates how many of `items` a service is sent, by the share of different sources in the whole gallery;
-/// `None` where that has too many sources to compare.
-fn to_send(store: &dyn Ledger, setup: &UpgradeSetup<'_>, items: u64) -> Result<Option<u64>> {
+/// `None` where no service embeds, or the gallery has too many sources to compare.
+pub(crate) fn to_send(
+    store: &dyn Ledger,
+    setup: &UpgradeSetup<'_>,
+    items: u64,
+    service: Option<&HttpConfig>,
+) -> Result<Option<u64>> {
+    if service.is_none() {
+        return Ok(None);
+    }
     let mut walk = Some(Scan::new(&setup.old.name, Select::All, SOURCES_MAX));
     let (mut sources, mut different) = (0_u64, HashSet::new());
     while sources <= COMPARED_MAX {

@@ -5,7 +5,7 @@ use rehang_store::{Counts, Item, ItemKey, ItemWrite, NewVector, Revision, Store,
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::learn::fitting;
+use crate::learn::fit;
 use crate::places::location::Location;
 use crate::record::{Phase, Recorded};
 use crate::serve::gallery::Gallery;
@@ -163,7 +163,7 @@ pub fn drop_space(location: &Location, name: &str) -> Result<DroppedSpace> {
     }
     let counts = store.counts(name)?;
     // An adapter that was fitted on these vectors does not belong to a later space of this name.
-    fitting::forget(store, name)?;
+    fit::forget(store, name)?;
     store.drop_space(name)?;
     Ok(DroppedSpace { dropped: name.to_owned(), vectors: counts.items - counts.lacking, space })
 }

@@ -3,18 +3,17 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rehang_core::check::expect_count;
-use rehang_core::{Bridge, Error, Fusion, Matrix, Provenance, Result};
-use rehang_store::{
-    Filter, Found, ItemKey, ItemWrite, Ledger, NewVector, Revision, Store, expect_space, find_space,
-};
+use rehang_core::{Bridge, Error, Matrix, Provenance, Result};
+use rehang_store::{Filter, Found, ItemKey, ItemWrite, NewVector, Revision, Store, expect_space, find_space};
 use serde::Serialize;
 
 use crate::kept;
 use crate::live::fill::{Filler, NEW_OR_CHANGED};
 use crate::observe::{Observation, Observer, Unobserved};
-use crate::record::{BridgeInUse, OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
+use crate::record::{OrderSettings, Phase, Recorded, UpgradeRecord};
 use crate::serve::fuse;
 use crate::serve::query::{Query, QueryEncoders, embed};
+use crate::serve::stage::{ServingState, Taken};
 use crate::setup::upgrade_of;
 
 /// Queries by the names of the spaces that their models embed into, each `[n, d]`: the same queries, embedded
@@ -60,62 +59,6 @@ const SEARCHES_MAX: usize = 3;
 /// written as it came.
 const WRITES_MAX: usize = 3;
 
-/// State of a gallery that says where searches go, at one moment.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct ServingState {
-    pub(crate) serving: String,
-    record: Option<UpgradeRecord>,
-}
-
-impl ServingState {
-    pub(crate) fn read(store: &dyn Ledger) -> Result<Self> {
-        let (serving, recorded) = Recorded::read_with_serving(store)?;
-        let serving = serving.ok_or_else(|| Error::not_found("space", "serving", store.name()))?;
-        Ok(Self { serving, record: recorded.map(|recorded| recorded.record) })
-    }
-
-    /// Whether a search is the same one in both states: a pause, or another native item,
-    /// changes nothing for it.
-    fn is_searched_as(&self, other: &Self) -> bool {
-        let looked_at = |state: &Self| {
-            let upgrade = state
-                .record
-                .as_ref()
-                .map(|record| (record.old.clone(), record.new.clone(), record.handicap_of(&state.serving)));
-            (
-                state.serving.clone(),
-                upgrade,
-                state.fused().map(|(_, fusion)| fusion.clone()),
-                state.bridged().cloned(),
-            )
-        };
-        looked_at(self) == looked_at(other)
-    }
-
-    /// Lists the spaces that are searched.
-    fn spaces(&self) -> Vec<String> {
-        let old = self.fused().map(|(record, _)| record.old.name.clone());
-        old.into_iter().chain([self.serving.clone()]).collect()
-    }
-
-    /// The bridge over which queries go to the space that serves.
-    fn bridged(&self) -> Option<&BridgeInUse> {
-        let record = self.record.as_ref().filter(|record| record.old.name == self.serving)?;
-        record.bridge.as_ref()
-    }
-
-    /// The upgrade into the space that serves.
-    pub(crate) fn upgraded(&self) -> Option<&UpgradeRecord> {
-        self.record.as_ref().filter(|record| record.new.name == self.serving)
-    }
-
-    /// The upgrade whose two spaces are both searched, and how their distances are fused.
-    pub(crate) fn fused(&self) -> Option<(&UpgradeRecord, &Fusion)> {
-        let record = self.upgraded().filter(|record| record.phase != Phase::Finished)?;
-        Some((record, record.fusion.as_ref().filter(|_| record.serving == Serving::Fused)?))
-    }
-}
-
 impl Gallery {
     /// Makes the gallery of a store. Searches and writes follow its upgrade: a switch and a rollback, a
     /// bridge that is made or undone, an adapter that a refit takes up. The adapter is read and prepared by
@@ -140,11 +83,8 @@ impl Gallery {
 
     /// Lists the spaces whose models a search needs queries of.
     fn asked(&self, state: &ServingState) -> Result<Vec<String>> {
-        Ok(match self.bridge_of(state)? {
-            Some(bridge) if !bridge.needs_old() => vec![bridge.new.name.clone()],
-            Some(bridge) => vec![bridge.old.name.clone(), bridge.new.name.clone()],
-            None => state.spaces(),
-        })
+        let bridge = self.bridge_of(state)?;
+        Ok(state.asked(bridge.as_deref())?.into_iter().map(str::to_owned).collect())
     }
 
     /// Tells an observer of every search and every write from here on.
@@ -163,7 +103,7 @@ impl Gallery {
     ///
     /// The distance of an adapted vector is raised by the [handicap](UpgradeRecord::handicap) of the upgrade
     /// that made it, in the ranking and in what is given back. While an upgrade serves
-    /// [fused](Serving::Fused) searches, an item that is not native is judged by both models
+    /// [fused](crate::Serving::Fused) searches, an item that is not native is judged by both models
     /// ([`rehang_core::Fusion`]), and its distance is the fused one.
     ///
     /// While the upgrade [uses](crate::BridgeInUse) a bridge, queries by both models go to the old space over
@@ -321,32 +261,24 @@ impl Gallery {
         filter: &Filter,
     ) -> Result<SearchAnswer> {
         let serving = &state.serving;
-        let queries_of =
-            |space: &str| queries.iter().find(|(name, _)| *name == space).map(|(_, queries)| *queries);
-        let query_for = |space: &str| {
-            queries_of(space).ok_or_else(|| {
-                let needed = format!("queries embedded by {space:?}");
-                Error::missing(needed, "a search of this gallery as it serves now")
-            })
-        };
         let handicap = state.record.as_ref().map_or(0.0, |record| record.handicap_of(serving));
-        if let Some(bridge) = self.bridge_of(state)?
-            && let (by_old, Some(by_new)) = (queries_of(serving), queries_of(&bridge.new.name))
-            && (by_old.is_some() || !bridge.needs_old())
-        {
-            let brought = bridge.queries(by_old, by_new)?;
-            let hits = self.store.search_handicapped(serving, &brought, k, filter, handicap)?;
-            return Ok(SearchAnswer { spaces: state.spaces(), bridged: true, found: hits });
-        }
-        let new = query_for(serving)?;
-        if let Some((record, fusion)) = state.fused() {
-            let old = query_for(&record.old.name)?;
-            expect_count("queries of the old model", old.rows(), "queries of the new one", new.rows())?;
-            let hits = fuse::search(&*self.store, record, fusion, (old, new), k, filter)?;
-            return Ok(SearchAnswer { spaces: state.spaces(), bridged: false, found: hits });
-        }
-        let hits = self.store.search_handicapped(serving, new, k, filter, handicap)?;
-        Ok(SearchAnswer { spaces: state.spaces(), bridged: false, found: hits })
+        let bridge = self.bridge_of(state)?;
+        let queries_of =
+            |space: &str| Ok(queries.iter().find(|(name, _)| *name == space).map(|(_, queries)| *queries));
+        let (bridged, hits) = match state.take(bridge.as_deref(), queries_of)? {
+            Taken::Serving(queries) => {
+                (false, self.store.search_handicapped(serving, queries, k, filter, handicap)?)
+            }
+            Taken::Bridged { bridge, old, new } => {
+                let brought = bridge.queries(old, new)?;
+                (true, self.store.search_handicapped(serving, &brought, k, filter, handicap)?)
+            }
+            Taken::Fused { record, fusion, old, new } => {
+                expect_count("queries of the old model", old.rows(), "queries of the new one", new.rows())?;
+                (false, fuse::search(&*self.store, record, fusion, (old, new), k, filter)?)
+            }
+        };
+        Ok(SearchAnswer { spaces: state.spaces(), bridged, found: hits })
     }
 
     /// Writes items. During an upgrade, while the old space is there and the new one serves or will, an item
@@ -355,7 +287,7 @@ impl Gallery {
     ///
     /// # Errors
     ///
-    /// Those of [`Ledger::put`]; nothing is written then.
+    /// Those of [`Ledger::put`](rehang_store::Ledger::put); nothing is written then.
     pub fn put(&self, writes: &[ItemWrite]) -> Result<Vec<Revision>> {
         let revisions = self.put_while_overtaken(writes)?;
         self.observer.observe(&Observation::Written { items: revisions.len() });

@@ -6,3 +6,4 @@ pub(crate) mod gallery;
 pub(crate) mod index;
 pub(crate) mod query;
 pub(crate) mod search;
+pub(crate) mod stage;

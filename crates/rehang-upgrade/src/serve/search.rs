@@ -10,8 +10,9 @@ use rehang_files::VectorSource;
 use rehang_store::{Filter, Found, Store, expect_space};
 use serde::{Serialize, Serializer};
 
-use crate::serve::gallery::{Gallery, SearchAnswer, ServingState};
+use crate::serve::gallery::{Gallery, SearchAnswer};
 use crate::serve::query::{Query, QueryEncoders};
+use crate::serve::stage::ServingState;
 
 /// Queries of a [`search`].
 #[derive(Debug, Clone)]
@@ -189,37 +190,28 @@ fn read_queries<'a>(
     let queries = (read(vectors)?, vectors);
     // Old queries are read even where they are not needed now, so that a wrong name is noticed.
     let old_queries = old_vectors.map(|source| read(source).map(|rows| (rows, source))).transpose()?;
-    let mut queries_by_space = Vec::new();
-    let mut give = |space: &'a str, (queries, source): (Matrix, &VectorSource)| -> Result<()> {
+    // Before the switch and after a rollback the old model serves: where both are given, its queries count.
+    let (by_serving, mut by_other) = match old_queries {
+        Some(old_queries) if state.upgraded().is_none() => (old_queries, Some(queries)),
+        old_queries => (queries, old_queries),
+    };
+    let mut by_serving = Some(by_serving);
+    let queries_of = |space: &'a str| -> Result<Option<(&'a str, Matrix)>> {
+        let at_hand = if space == state.serving { by_serving.take() } else { by_other.take() };
+        let Some((queries, source)) = at_hand else {
+            // A bridge may be left out; a fused search needs both.
+            if state.fused().is_none() {
+                return Ok(None);
+            }
+            let needed_by = format!("a fused search, with queries that {space:?} embedded as well,");
+            return Err(Error::missing("old_vectors", needed_by));
+        };
         let wanted = expect_space(store, space)?.space;
         let what = format_args!("{source} (queries of space {wanted})");
         expect_width(what, wanted.dimension, queries.columns())?;
-        queries_by_space.push((space, queries));
-        Ok(())
+        Ok(Some((space, queries)))
     };
-    // Before the switch and after a rollback the old model serves: where both are given, its queries count.
-    if state.upgraded().is_none() {
-        match (old_queries, bridge) {
-            (Some(old_queries), Some(bridge)) => {
-                give(&state.serving, old_queries)?;
-                give(&bridge.new.name, queries)?;
-            }
-            (old_queries, _) => give(&state.serving, old_queries.unwrap_or(queries))?,
-        }
-        return Ok(queries_by_space);
-    }
-    give(&state.serving, queries)?;
-    if let Some((record, _)) = state.fused() {
-        let old = &record.old.name;
-        let old_queries = old_queries.ok_or_else(|| {
-            Error::missing(
-                "old_vectors",
-                format!("a fused search, with queries that {old:?} embedded as well,"),
-            )
-        })?;
-        give(old, old_queries)?;
-    }
-    Ok(queries_by_space)
+    Ok(state.take(bridge, queries_of)?.into_queries())
 }
 
 fn read(source: &VectorSource) -> Result<Matrix> {
