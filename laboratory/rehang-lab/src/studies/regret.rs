@@ -280,8 +280,8 @@ fn geometry(selection: Option<&Selection>) -> String {
     kind.map_or("raw", rehang_fit::geometry::GeometryKind::name).into()
 }
 
-/// Measures a model for itself, its queries in its own gallery: the new one by the distance of the curves that
-/// end there, the old one by that which finds most, since any other would flatter the upgrade.
+/// Measures a model for itself, its queries in its own gallery: the new one by the distance of the curves,
+/// which end there, the old one by the distance that finds most, since any other would flatter the upgrade.
 fn alone(model: usize, ground: &Ground) -> Result<f64> {
     let vectors = [&ground.old, &ground.new][model].matrix();
     let items: Vec<usize> = (0..vectors.rows()).collect();
