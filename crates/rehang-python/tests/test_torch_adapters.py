@@ -136,6 +136,8 @@ def test_what_does_not_fit_is_refused_before_anything_is_learned(arrays: Any) ->
     old, new, labels = arrays
     with pytest.raises(rehang.MismatchError, match="new"):
         rt.fit_adapter(old, new[:-1])
+    with pytest.raises(rehang.OptionError, match="reduction"):
+        rt.fit_adapter(old, new, loss=rt.FastFill(reduction="sum"), **SMALL)
     with pytest.raises(rehang.OptionError, match="method"):
         rt.fit_adapter(old, new, method="ridge")
     broken = old.copy()

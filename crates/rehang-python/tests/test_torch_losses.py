@@ -18,6 +18,7 @@ torch = pytest.importorskip("torch", reason="rehang.torch needs PyTorch, which i
 import torch_cases  # noqa: E402
 
 import rehang.torch as rt  # noqa: E402
+from rehang.torch._numbers import unit  # noqa: E402
 
 TRAINING = list(torch_cases.of_training())
 ADAPTERS = list(torch_cases.of_adapters())
@@ -100,6 +101,23 @@ def test_selection_by_hand() -> None:
     assert rt.selection_weights(head, old, torch.tensor([5, 5])).tolist() == [0.0, 0.0]
 
 
+def test_a_sharper_selection_by_hand() -> None:
+    head, old, labels = rt.Head.frozen(rows(1, 0, 0, 0)), rows(math.log(3), 0, 0, 0), torch.tensor([0, 0])
+    sure, unsure = 0.75 * math.log(4 / 3) + 0.25 * math.log(4), math.log(2)
+    for selection, ratio in (("entropy", 4 * (unsure - sure)), ("least-confidence", 4 * (0.75 - 0.5))):
+        weights = rt.selection_weights(head, old, labels, selection, sharpness=4.0)
+        close(torch.log(weights[0] / weights[1]), ratio)
+        close(weights.sum(), 1.0)
+        # New vectors (0, 0) and (ln 3, 0): losses ln 2 and ln 4/3.
+        expected = float(weights[0]) * math.log(2) + float(weights[1]) * math.log(4 / 3)
+        close(rt.Selective(head, selection, sharpness=4.0)(old.flip(0), old, labels), expected)
+    assert rt.selection_weights(head, old, torch.tensor([0, 5]), sharpness=4.0).tolist() == [1.0, 0.0]
+    assert rt.selection_weights(head, old, torch.tensor([5, 5]), sharpness=4.0).tolist() == [0.0, 0.0]
+    for options in ({"sharpness": 0.0}, {"sharpness": math.inf}, {"selection": "even", "sharpness": 2.0}):
+        with pytest.raises(ValueError, match="sharpness"):
+            rt.Selective(head, **options)(old, old, labels)
+
+
 def test_distances_and_focal_distillation_by_hand() -> None:
     close(rt.VectorDistance()(rows(1, 2, 9, 0, 0, 9, width=3), rows(0, 2, 3, 4)), 13.0)
     new, old, labels = rows(0, 1, 0, 1), rows(1, 0, 0, 1), torch.tensor([0, 0])
@@ -163,6 +181,60 @@ def test_the_orthogonality_loss_by_hand() -> None:
     close(whole, math.log(math.e**2 + 2) - 2)
 
 
+# Reductions and options
+
+
+def _reduced(reduction: Any) -> dict[str, tuple[torch.Tensor, int]]:
+    """The losses with a reduction, and how many of five rows count: the old head does not know the class of one."""
+    new, old, adapted = (double(5, 3, seed=seed).detach() for seed in (1, 2, 3))
+    labels, old_head, head = torch.tensor([0, 1, 5, 0, 1]), OLD_HEADS["cosface"], rt.Head.frozen(double(6, 3, seed=4))
+    of_old = torch.tensor([True, True, True, False, True])
+    return {
+        "classification": (rt.Classification(0.1, reduction=reduction)(new, labels, old_head), 5),
+        "influence": (rt.Influence(old_head, reduction=reduction)(new, labels), 4),
+        "basic influence": (rt.Influence(old_head, training_set="old", reduction=reduction)(new, labels, of_old=of_old), 3),
+        "contrast": (rt.Contrast("split", reduction=reduction)(new, old, labels), 5),
+        "triplets": (rt.Triplet(reduction=reduction)(new, old, labels), 5),
+        "selective": (rt.Selective(old_head, reduction=reduction)(new, old, labels), 4),
+        "even": (rt.Selective(old_head, "even", reduction=reduction)(new, old, labels), 4),
+        "forward-adaptive": (rt.ForwardAdaptive(reduction=reduction)(adapted, labels, head), 5),
+        "regression": (rt.Regression(old_head, reduction=reduction)(new, old, labels, adapted), 5),
+        "distance": (rt.VectorDistance(reduction=reduction)(new, old), 5),
+        "distillation": (rt.HeadDistillation(old_head, reduction=reduction)(new, old), 5),
+        "focal features": (rt.FocalDistillation(old_head, reduction=reduction)(new, old, labels), 5),
+        "focal probabilities": (rt.FocalDistillation(old_head, "probabilities", reduction=reduction)(new, old, labels, head), 4),
+        "both heads": (rt.BothHeads(old_head, reduction=reduction)(new, labels, head), 4),
+        "fastfill": (rt.FastFill(head=head, reduction=reduction)(adapted, new, labels, adapted.sum(dim=1)), 5),
+        "λ-orthogonality": (rt.LambdaOrthogonality(reduction=reduction)(adapted, new, old, new.T @ new, labels), 5),
+    }  # fmt: skip
+
+
+def test_reductions_are_those_of_pytorch() -> None:
+    means, sums, singles = (_reduced(reduction) for reduction in ("mean", "sum", "none"))
+    for name, (single, number) in singles.items():
+        assert single.shape == (5,), name
+        assert torch.allclose(sums[name][0], single.sum(), atol=1e-9), name
+        assert torch.allclose(means[name][0], single.sum() / number, atol=1e-9), name
+        assert number == 5 or float(single[2]) == 0, name
+    # Rows that weigh alike are those of BCT.
+    assert torch.allclose(singles["even"][0], singles["influence"][0])
+    new, labels, head = double(5, 3, seed=1).detach(), LABELS, OLD_HEADS["softmax"]
+    for reduction in ("mean", "sum", "none"):
+        expected = torch.nn.functional.cross_entropy(head(new), labels, label_smoothing=0.1, reduction=reduction)
+        assert torch.allclose(rt.Classification(0.1, reduction=reduction)(new, labels, head), expected)
+    for make in (rt.Contrast, rt.VectorDistance, rt.LambdaOrthogonality):
+        with pytest.raises(ValueError, match="reduction"):
+            make(reduction="average")
+
+
+def test_print_says_the_options() -> None:
+    assert repr(rt.VectorDistance(reduction="sum")) == "VectorDistance(reduction='sum')"
+    said = repr(rt.Contrast("split", eta=0.5, hardest=2))
+    assert said == "Contrast(reduction='mean', form='split', eta=0.5, hardest=2, temperature=0.05, temperature_new=0.05)"
+    said = repr(rt.Selective(rt.Head.frozen(rows(1, 0, 0, 0)), sharpness=4.0))
+    assert "selection='entropy', logits='head', sharpness=4.0" in said and "(old_head): Head(2, 2, form='softmax'" in said
+
+
 # Derivatives
 
 
@@ -222,6 +294,34 @@ def test_zero_rows_and_no_rows_stay_finite() -> None:
         assert value.isfinite() and slope.isfinite().all(), form
         none, labels = torch.zeros(0, 3, dtype=torch.float64), torch.zeros(0, dtype=torch.int64)
         assert float(rt.Contrast()(none, none, labels) + rt.Selective(head)(none, none, labels) + rt.Influence(head)(none, labels)) == 0
+
+
+@pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 1e-20), (torch.bfloat16, 1e-20), (torch.float16, 1e-6)])
+def test_short_rows_have_finite_derivatives(dtype: Any, size: float) -> None:
+    old = double(5, 3, seed=2).detach().float()
+    for form, frozen in OLD_HEADS.items():
+        head = rt.Head.frozen(frozen.weight.float(), form=form)
+        for count in (1, 5):
+            new = double(5, 3, seed=1).detach().to(dtype)
+            new[:count] = size
+            new.requires_grad_()
+            values = [
+                rt.Classification()(new, LABELS, head), rt.Influence(head, new_classes="distillation")(new, LABELS + 1, old), rt.Contrast("split")(new, old, LABELS),
+                rt.Triplet()(new, old, LABELS), rt.Selective(head)(new, old, LABELS), rt.Regression(head)(new, old, LABELS, new), rt.BothHeads(head)(new, LABELS, head),
+                rt.FastFill(squared="cosine", head=head)(new, old, LABELS), rt.FastFill(head=head, on_sphere=True)(new, old, LABELS),
+                rt.LambdaOrthogonality()(new, new, old, torch.eye(3), LABELS),
+            ]  # fmt: skip
+            for value in values:
+                (slope,) = torch.autograd.grad(value, [new])
+                assert value.isfinite() and slope.dtype == dtype and slope.isfinite().all(), (form, count, values.index(value))
+
+
+def test_the_length_of_a_short_row_is_that_of_pytorch() -> None:
+    short = torch.tensor([[3e-20, 4e-20], [0.0, 0.0], [3e-12, 4e-12], [3.0, 4.0]], requires_grad=True)
+    made = unit(short)
+    assert torch.allclose(made, torch.nn.functional.normalize(short), rtol=1e-5, atol=0)
+    (slope,) = torch.autograd.grad(made[:, 0].sum(), [short])
+    assert (slope[:2] == 0).all() and (slope[2:] != 0).all() and slope.isfinite().all()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -300,6 +400,7 @@ def _step(given: dict[str, Any], rows: slice, layer: Any, head: Any) -> torch.Te
     loss = loss + rt.Triplet()(new, old, labels) + rt.Selective(old_head)(new, old, labels)
     loss = loss + rt.Regression(old_head)(new, old, labels) + rt.FocalDistillation(old_head, "probabilities")(new, old, labels, head)
     loss = loss + rt.BothHeads(old_head)(new, labels, head) + rt.HeadDistillation(old_head)(new, old)
+    loss = loss + rt.Contrast(reduction="sum")(new, old, labels) + rt.Selective(old_head, sharpness=2.0, reduction="sum")(new, old, labels)
     return loss + rt.LambdaOrthogonality(threshold=0.5)(new, new * 0.5, old, layer_weight(layer), labels)
 
 

@@ -244,7 +244,7 @@ def supervised_contrast(x: Rows, y: Rows, labels: Rows, seed: int, device: str, 
     def loss(old: torch.Tensor, new: torch.Tensor, of: torch.Tensor) -> torch.Tensor:
         adapted = network(old)
         value = (adapted - new).square().sum(dim=1).mean()
-        return value + weight * whole._contrast(torch.cat([unit(adapted), unit(new)]), torch.cat([of, of])) if weight else value
+        return value + weight * whole._contrast(torch.cat([unit(adapted), unit(new)]), torch.cat([of, of])).mean() if weight else value
 
     return trained(network, loss, x, y, labels, seed, device)
 

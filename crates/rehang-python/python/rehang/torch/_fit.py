@@ -125,6 +125,8 @@ def fit_adapter(
         raise OptionError(f"method: {method!r} is neither fct nor fastfill-reference")
     if epochs < 1 or batch < 2:
         raise OptionError(f"epochs, batch: {epochs} and {batch}; at least 1 epoch and 2 rows a batch are needed (BatchNorm needs two rows)")
+    if loss is not None and loss.reduction != "mean":
+        raise OptionError(f"loss: its reduction is {loss.reduction!r}; a step follows the mean of its batch")
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     data: _Batches
     if new is None:

@@ -17,11 +17,16 @@ def wide(rows: torch.Tensor) -> torch.Tensor:
     return rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows
 
 
-def unit(rows: torch.Tensor) -> torch.Tensor:
-    """Rows at length 1; a zero row stays zero and passes no derivative."""
+def unit(rows: torch.Tensor, given: torch.dtype | None = None) -> torch.Tensor:
+    """Rows at length 1, ``v / max(‖v‖, ε)``; a row that is no longer than ε, as a zero row, passes no derivative.
+
+    ε is 1e-12, as that of ``torch.nn.functional.normalize``; 1e-3 for rows that were ``given`` in ``float16``, since a derivative grows as ``1/‖v‖``
+    and has to go back into numbers that end at 65,504.
+    """
+    least = 1e-3 if (rows.dtype if given is None else given) == torch.float16 else 1e-12
     squares = rows.square().sum(dim=-1, keepdim=True)
-    is_row = squares > 0
-    return torch.where(is_row, rows * torch.where(is_row, squares, 1.0).rsqrt(), 0.0)
+    is_long = squares > least**2
+    return torch.where(is_long, rows * torch.where(is_long, squares, 1.0).rsqrt(), rows.detach() / least)
 
 
 def as_wide_as(rows: torch.Tensor, width: int) -> torch.Tensor:

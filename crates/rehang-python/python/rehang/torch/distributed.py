@@ -50,6 +50,17 @@ def mean(values: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
     return torch.where(counts, values, 0.0).sum() * (world() / number)
 
 
+def reduced(values: torch.Tensor, counts: torch.Tensor, reduction: str) -> torch.Tensor:
+    """The ``mean`` of the values that count, their ``sum``, or with ``none`` each value of this process, 0 where it does not count.
+
+    The average of what the processes get is the sum over all of them, too.
+    """
+    if reduction == "mean":
+        return mean(values, counts)
+    values = torch.where(counts, values, 0.0)
+    return values if reduction == "none" else values.sum() * world()
+
+
 def _filled(rows: torch.Tensor, count: int) -> torch.Tensor:
     if len(rows) == count:
         return rows.contiguous()

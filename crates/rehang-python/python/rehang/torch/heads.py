@@ -18,7 +18,6 @@ from typing import Literal
 
 import torch
 
-from . import distributed
 from ._numbers import as_wide_as, exactly, held, unit, wide
 
 Form = Literal["softmax", "normalised-softmax", "cosface", "arcface"]
@@ -97,12 +96,10 @@ class Head(torch.nn.Module):
     def forward(self, vectors: torch.Tensor, labels: torch.Tensor | None = None) -> torch.Tensor:
         """Logits ``[B, classes]``; with labels, with the margin on each row's true class."""
         with exactly(vectors):
-            vectors, weight = wide(vectors), wide(self.weight)
-            vectors = as_wide_as(vectors, weight.shape[1])
-            weight = weight.to(vectors.dtype)
+            products = self.inner_products(vectors)
             if self.form == "softmax":
-                return vectors @ weight.T + self.bias.to(vectors.dtype)
-            cosines = unit(vectors) @ unit(weight).T
+                return products + self.bias.to(products.dtype)
+            cosines = products
             if labels is not None and self.margin:
                 known = self.knows(labels)
                 places = torch.where(known, labels, 0)[:, None]
@@ -113,10 +110,12 @@ class Head(torch.nn.Module):
     def inner_products(self, vectors: torch.Tensor) -> torch.Tensor:
         """Bare inner products ``[B, classes]``: cosines without the scale, or products without the bias."""
         with exactly(vectors):
-            vectors, weight = wide(vectors), wide(self.weight)
-            vectors = as_wide_as(vectors, weight.shape[1])
-            weight = weight.to(vectors.dtype)
-            return vectors @ weight.T if self.form == "softmax" else unit(vectors) @ unit(weight).T
+            rows, weight = wide(vectors), wide(self.weight)
+            rows = as_wide_as(rows, weight.shape[1])
+            weight = weight.to(rows.dtype)
+            if self.form == "softmax":
+                return rows @ weight.T
+            return unit(rows, vectors.dtype) @ unit(weight, self.weight.dtype).T
 
     def losses(self, vectors: torch.Tensor, labels: torch.Tensor, smoothing: float = 0.0) -> tuple[torch.Tensor, torch.Tensor]:
         """The loss of every row, ``[B]``, and whether it counts: a row of a class that the head is not taught has none."""
@@ -203,9 +202,3 @@ class ForwardHead(torch.nn.Sequential):
         for inputs, outputs in zip(widths, widths[1:], strict=False):
             parts += [torch.nn.Linear(inputs, outputs), torch.nn.BatchNorm1d(outputs), torch.nn.ReLU()]
         super().__init__(*parts, torch.nn.Linear(widths[-1], d_new))
-
-
-def mean_loss(head: Head, vectors: torch.Tensor, labels: torch.Tensor, smoothing: float = 0.0) -> torch.Tensor:
-    """The mean loss over all rows; those of a class that the head is not taught count as 0."""
-    losses, _ = head.losses(vectors, labels, smoothing)
-    return distributed.mean(losses, torch.ones_like(labels, dtype=torch.bool))

@@ -366,6 +366,7 @@ fn both(numbers: Option<[Vec<f64>; 2]>) -> String {
 /// order, and the best columns in random order.
 pub fn default(rows: &[Row]) -> String {
     let mean = |values: &[f64]| mean_sd(values).map_or(f64::NAN, |spread| spread.mean);
+    let sd = |values: &[f64]| mean_sd(values).map_or(f64::NAN, |spread| spread.sd);
     let mut text = String::from(
         "| set | part | default, top-1 / mAP | without handicap | fastfill-reference σ, mAP | above it | best published random column | \
          top-1 at or above it | best random column of all | top-1 at or above it |\n|---|---|---|---|---|---|---|---|---|---|\n",
@@ -375,22 +376,21 @@ pub fn default(rows: &[Row]) -> String {
             let Some([top1, map]) = areas(rows, set, part, "auto", Policy::Coverage.name()) else { continue };
             let plain = both(areas(rows, set, part, "auto", PLAIN));
             let reference = areas(rows, set, part, "fastfill-reference", Policy::Sigma.name());
-            let verdict = |gap: f64| match gap {
-                // Gaps that are shown as 0.0 are neither above nor below.
-                _ if gap.abs() < 0.05 => "level".to_owned(),
-                _ if gap > 0.0 => format!("yes ({gap:+.1})"),
-                _ => format!("no ({gap:+.1})"),
+            let verdict = |own: &[f64], other: &[f64]| match mean(own) - mean(other) {
+                // Gaps within the spread, and those that are shown as 0.0, are neither above nor below.
+                gap if gap.abs() <= sd(own).max(sd(other)).max(0.05) => "level".to_owned(),
+                gap if gap > 0.0 => format!("yes ({gap:+.1})"),
+                gap => format!("no ({gap:+.1})"),
             };
-            let (reference, above) = reference.map_or(("–".into(), "–".into()), |[_, column]| {
-                (spread(&column), verdict(mean(&map) - mean(&column)))
-            });
+            let (reference, above) = reference
+                .map_or(("–".into(), "–".into()), |[_, column]| (spread(&column), verdict(&map, &column)));
             let best = |methods: &[&str]| {
                 let column = |method| areas(rows, set, part, method, Policy::Random.name());
                 let columns = methods.iter().filter_map(|method| Some((*method, column(method)?)));
                 columns.max_by(|a, b| mean(&a.1[0]).total_cmp(&mean(&b.1[0]))).map_or(
                     "– | –".into(),
                     |(method, [best, its_map])| {
-                        let at = verdict(mean(&top1) - mean(&best));
+                        let at = verdict(&top1, &best);
                         format!("{} / {} ({method}) | {at}", spread(&best), spread(&its_map))
                     },
                 )
