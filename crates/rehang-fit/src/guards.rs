@@ -14,6 +14,7 @@ use crate::closed_form::ridge;
 use crate::folds::{LeftOut, folds, parted};
 use crate::head_fit::known_labels;
 use crate::left_out::LeavesOut;
+use crate::linear_algebra::column_means;
 use crate::objectives::squared::relative_error;
 use crate::retrieval::Criterion;
 use crate::uncertainty_fit::logits;
@@ -289,7 +290,8 @@ pub fn map_direction(map: &Map, geometry: &Geometry, pairs: &Pairs) -> Result<Op
 /// Returns whether outputs `[n, d_new]` find the new vectors `[n, d_new]` of their own pairs: on average, less
 /// than 40 % of the other new vectors lie nearer to an output (L2) than its own one does. By chance it is half
 /// of them, and it is to be less than that by four standard errors, `√(1 / (12 n))`: fewer than 134 pairs
-/// have to do better than 40 %.
+/// have to do better than 40 %. Outputs are moved to the mean of the new vectors first: a map that is off by
+/// a constant is none of another order.
 ///
 /// The squared error does not say it. Outputs of length 1 whose cosine to their new vectors is ½ have an error
 /// of 1, as their mean has, and find them among a thousand others.
@@ -304,6 +306,10 @@ pub fn finds_own(outputs: &Matrix, new: &Matrix) -> Result<bool> {
     if n < 2 {
         return Ok(false);
     }
+    let (centre, centre_of_outputs) = (column_means(new), column_means(outputs));
+    let moved = Matrix::from_fn(n, new.columns(), |row, column| {
+        (f64::from(outputs.row(row)[column]) + centre[column] - centre_of_outputs[column]) as f32
+    });
     let share_nearer = |row: usize, distances: &[f64]| {
         let own_distance = distances[row];
         let nearer = distances.iter().filter(|&&distance| distance < own_distance).count() as f64;
@@ -311,7 +317,7 @@ pub fn finds_own(outputs: &Matrix, new: &Matrix) -> Result<bool> {
         (nearer + 0.5 * as_near as f64) / (n - 1) as f64
     };
     let rows: Vec<usize> = (0..n).collect();
-    let shares = distances_by_query(new, outputs, &rows, Distance::L2, &Progress::default(), share_nearer)?;
+    let shares = distances_by_query(new, &moved, &rows, Distance::L2, &Progress::default(), share_nearer)?;
     let by_chance = 0.5 - ERRORS * (1.0 / (12.0 * n as f64)).sqrt();
     Ok(shares.iter().sum::<f64>() / (n as f64) < SHARE_MAX.min(by_chance))
 }
