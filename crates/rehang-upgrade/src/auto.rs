@@ -217,8 +217,8 @@ impl Upgrade {
         if self.way(recorded.as_ref(), options)? == Way::Plain {
             return self.next_plain(record);
         }
-        let is_known = configuration.names_adapter()
-            || fit::fitted_from(store, recorded.as_ref(), &new.name)?.is_some();
+        let is_known =
+            configuration.names_adapter() || fit::fitted_from(store, recorded.as_ref(), &new.name)?.is_some();
         // The record of a plain upgrade names no adapter, like that of an upgrade that only
         // has its pairs so far.
         let is_before_start = record.is_none_or(|record| record.adapter.is_empty());

@@ -382,8 +382,9 @@ pub fn default(rows: &[Row]) -> String {
                 gap if gap > 0.0 => format!("yes ({gap:+.1})"),
                 gap => format!("no ({gap:+.1})"),
             };
-            let (reference, above) = reference
-                .map_or(("–".into(), "–".into()), |[_, column]| (spread(&column), verdict(&map, &column)));
+            let (reference, above) = reference.map_or(("–".into(), "–".into()), |[_, column]| {
+                (spread(&column), verdict(&map, &column))
+            });
             let best = |methods: &[&str]| {
                 let column = |method| areas(rows, set, part, method, Policy::Random.name());
                 let columns = methods.iter().filter_map(|method| Some((*method, column(method)?)));
