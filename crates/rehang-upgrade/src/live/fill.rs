@@ -191,25 +191,29 @@ impl Filler {
         Ok(Some(self.adapt(&records, place)?))
     }
 
-    /// Adapts old vectors `[n, d_old]` that are not in a store yet: vectors, σ² and places.
+    /// Adapts old vectors `[n, d_old]` that are not in a store yet: vectors and σ².
     ///
     /// # Errors
     ///
     /// Those of [`Applier::apply_rows`].
-    pub fn adapt_rows(&self, keys: &[ItemKey], old: &[f32]) -> Result<(Matrix, Vec<f32>, Vec<Priority>)> {
-        let count = keys.len();
+    pub fn adapt_rows(&self, old: &[f32]) -> Result<(Matrix, Vec<f32>)> {
+        let count = old.len() / self.applier.d_old();
         let mut vectors = Matrix::zeros(count, self.applier.d_new());
         let (mut variance, mut raw_norms) = (vec![0.0; count], vec![0.0; count]);
         self.applier.apply_rows(0, old, None, vectors.as_mut_slice(), &mut variance, &mut raw_norms)?;
+        Ok((vectors, variance))
+    }
+
+    /// Scores adapted vectors by the order, which gives their items' places in the queue.
+    fn places(&self, keys: &[ItemKey], vectors: &Matrix, variance: &[f32]) -> Result<Vec<Priority>> {
         let page = Page {
             drawn: &|row| shuffled(self.order.seed, keys[row]),
-            sigma: &variance,
-            vectors: &vectors,
+            sigma: variance,
+            vectors,
             head: self.head.as_ref(),
         };
         let scores = order::scores(self.order.policy, &page)?;
-        let priorities = scores.into_iter().map(Priority::ordinary).collect();
-        Ok((vectors, variance, priorities))
+        Ok(scores.into_iter().map(Priority::ordinary).collect())
     }
 
     /// Whether an adapted vector can be made of an old one.
@@ -237,15 +241,19 @@ impl Filler {
         }
         let keys: Vec<ItemKey> = with_old.iter().map(|(record, _)| record.item.key).collect();
         let old: Vec<f32> = with_old.iter().flat_map(|(_, old)| old.iter().copied()).collect();
-        let (vectors, variance, priorities) = self
-            .adapt_rows(&keys, &old)
-            .map_err(|error| error.context(format!("adapting items from {:?} on", with_old[0].0.item.id)))?;
+        let doing =
+            |error: Error| error.context(format!("adapting items from {:?} on", with_old[0].0.item.id));
+        let (vectors, variance) = self.adapt_rows(&old).map_err(doing)?;
+        let places = match place {
+            Some(place) => vec![place; keys.len()],
+            None => self.places(&keys, &vectors, &variance).map_err(doing)?,
+        };
         Ok(with_old
             .iter()
             .enumerate()
             .filter(|(row, _)| self.can_place(vectors.row(*row)))
             .map(|(row, (record, _))| {
-                let priority = place.or(self.front(record)).unwrap_or(priorities[row]);
+                let priority = place.or(self.front(record)).unwrap_or(places[row]);
                 VectorWrite::adapted(&record.item, vectors.row(row).to_vec(), variance[row], priority)
             })
             .collect())
