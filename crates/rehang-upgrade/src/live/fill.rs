@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use rehang_core::adapter::{Adapter, Applier};
-use rehang_core::order::{self, Arrangement, OrderInput, Page};
+use rehang_core::order::{self, Arrangement, ITEMS_PER_COVER, OrderInput, Page};
 use rehang_core::{Distance, Error, Head, Matrix, Provenance, Result, in_parallel};
 use rehang_store::{
     Among, Epoch, ItemKey, Ledger, Priority, QueueBand, Record, Revision, Sample, Scan, Select, VectorWrite,
@@ -30,8 +30,6 @@ const PAGES_AHEAD: usize = 2;
 /// Largest number of items that the order `coverage` looks at; a larger gallery is sampled, so that
 /// memory stays bounded.
 const COVER_SAMPLE_MAX: usize = 20_000;
-/// Number of items of which one covers the gallery, as in [`rehang_core::order`].
-const COVER_SHARE: usize = 10;
 /// Place of items that came or changed during the upgrade: before everything else, but for a sample that a
 /// run measures on, where these items are more than the sample has.
 pub(crate) const NEW_OR_CHANGED: Priority = Priority::new(QueueBand::NewOrChanged, 0.0);
@@ -276,7 +274,7 @@ impl Filler {
             vectors_of: Some(self.new.clone()),
         };
         let mut drawn = store.sample(&sample)?;
-        if drawn.drawn_from < COVER_SHARE as u64 {
+        if drawn.drawn_from < ITEMS_PER_COVER as u64 {
             return Ok(());
         }
         let total = drawn.records.len() as u64;
