@@ -2118,6 +2118,27 @@ fn of_many_items(server: &server::Server, provenance: &str) -> Application {
     application
 }
 
+/// The index of the new space has the options of the application's own one, and so has that of the column at
+/// a release, when the application's own one is gone.
+#[test]
+fn an_index_has_the_options_of_the_application_s_own() {
+    let Some(server) = server::server() else { return };
+    let mut application = Application::new(server, TABLE, &options());
+    application.sql(
+        "INSERT INTO notes SELECT n, '', 'body ' || n, '', format('[%s,1]', n)::vector FROM generate_series(1, 1100) AS n;
+         CREATE INDEX of_the_application ON notes USING hnsw (embedding vector_l2_ops) WITH (m = 8, ef_construction = 40);
+         INSERT INTO rehang.vector_2 SELECT item, format('[%s,%s,1]', sin(item), cos(item * 7))::vector FROM rehang.state_2;
+         UPDATE rehang.state_2 SET provenance = 'native'",
+    );
+    application.store.prepare("new", &|_, _| true).unwrap();
+    application.sql("DROP INDEX of_the_application");
+    application.store.switch_serving("old", "new").unwrap();
+    application.store.settle("embedding_new", &|_, _| true).unwrap();
+    let made = "SELECT count(*) FROM pg_class WHERE relname IN ('vector_2_nearest', 'notes_embedding_new_idx')
+         AND reloptions @> ARRAY['m=8', 'ef_construction=40']";
+    assert_eq!(application.client.query_one(made, &[]).unwrap().get::<_, i64>(0), 2);
+}
+
 /// A search by SQL reads the index right after a fill, when the server's statistics still say that all items
 /// lack a vector. It finds what the library's own search finds, with a handicap and without one.
 #[test]
