@@ -17,6 +17,7 @@ use crate::parameter::Parameter;
 use crate::schema::{NEXT_REVISION, SpaceRow, source_revision};
 use crate::spaces;
 use crate::table::{Column, Table, TableOptions, literal, quoted};
+use crate::trigger_function::WRITTEN_ITEM;
 use crate::values::key;
 use crate::vectors;
 
@@ -232,7 +233,11 @@ impl<'a> RowWrite<'a> {
     /// Writes the row as the application would.
     fn put(&self, connection: &mut Connection) -> Step<()> {
         let doing = format!("the write of item {:?}", self.write.id);
-        guard::see_as_application(connection)?;
+        let item = literal(&format!("{} {}", self.handle.number, self.write.id));
+        connection.batch(&format!(
+            "SELECT set_config('{WRITTEN_ITEM}', {item}, true); {}",
+            guard::AS_APPLICATION
+        ))?;
         let written = connection.execute(&self.upsert(), &self.parameters());
         let written = written.map_err(|failure| match failure {
             StepError::Server(error) if error.code() == Some(&SqlState::FEATURE_NOT_SUPPORTED) => {

@@ -12,8 +12,8 @@ use postgres::error::SqlState;
 use rehang_core::{Distance, ErrorKind, Matrix, NORMALISED_TOLERANCE, Provenance, Space};
 use rehang_postgres::{PostgresStore, TableOptions};
 use rehang_store::{
-    Epoch, Examined, Filter, Index as _, Item, ItemKey, ItemWrite, Ledger, Priority, Queue, QueueBand,
-    Revision, Scan, Select, VectorWrite, WriteOutcome,
+    Epoch, Examined, Filter, Index as _, Item, ItemKey, ItemWrite, Ledger, NewVector, Priority, Queue,
+    QueueBand, Revision, Scan, Select, VectorWrite, WriteOutcome,
 };
 use serde_json::json;
 
@@ -2116,6 +2116,52 @@ fn of_many_items(server: &server::Server, provenance: &str) -> Application {
          UPDATE rehang.state_2 SET provenance = {provenance}"
     ));
     application
+}
+
+/// The trigger leaves an item to the library that is writing it with its vectors, and adapts every other row
+/// of that transaction. An application that says what the library says leaves its own row for a run.
+#[test]
+fn what_the_library_writes_itself_the_trigger_does_not_adapt() {
+    let Some(server) = server::server() else { return };
+    let mut application = Application::new(server, TABLE, &options());
+    application.sql(
+        "CREATE SEQUENCE adapted;
+         CREATE OR REPLACE FUNCTION rehang.adapted(gallery int, given real[], OUT space int, OUT value real[], OUT sigma2 real) LANGUAGE plpgsql STABLE AS $$
+             BEGIN space := 2; value := '{1,2,3}'; sigma2 := nextval('public.adapted'); END $$;
+         CREATE FUNCTION twin() RETURNS trigger LANGUAGE plpgsql AS $$
+             BEGIN INSERT INTO public.notes (id, body, embedding) VALUES (NEW.id + 100, NEW.body, NEW.embedding); RETURN NULL; END $$;
+         CREATE TRIGGER twin AFTER INSERT ON notes FOR EACH ROW WHEN (NEW.id < 100) EXECUTE FUNCTION twin()",
+    );
+    let times = |application: &mut Application| -> i64 {
+        let sql = "SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM adapted";
+        application.client.query_one(sql, &[]).unwrap().get(0)
+    };
+    for version in 0..2 {
+        let write = ItemWrite {
+            id: "1".into(),
+            source: Some(format!("version {version}")),
+            label: None,
+            payload: json!(null),
+            vectors: vec![
+                NewVector::from_model("old", vec![1.0, version as f32], Provenance::Old),
+                NewVector::from_model("new", vec![4.0, 5.0, 6.0], Provenance::Native),
+            ],
+        };
+        application.store.put(&[write]).unwrap();
+        assert_eq!(times(&mut application), 1, "its twin alone, which came with the first version");
+    }
+    let looks = application.looks();
+    let made_by = |id: &str| looks[id].new;
+    assert_eq!(["1", "101"].map(made_by), [Some(Provenance::Native), Some(Provenance::Adapted)]);
+    application.sql(
+        "BEGIN; SELECT set_config('rehang.written_item', number || ' 7', true) FROM rehang.gallery;
+         INSERT INTO notes (id, body, embedding) VALUES (7, 'seven', '[1,1]'); COMMIT;
+         INSERT INTO notes (id, body, embedding) VALUES (8, 'eight', '[1,1]')",
+    );
+    let looks = application.looks();
+    let made_by = |id: &str| looks[id].new;
+    let adapted = Some(Provenance::Adapted);
+    assert_eq!(["7", "107", "8", "108"].map(made_by), [None, adapted, adapted, adapted]);
 }
 
 /// The index of the new space has the options of the application's own one, and so has that of the column at
