@@ -107,6 +107,18 @@ impl Connection {
         Ok(answers)
     }
 
+    /// Sends statements of an open transaction at once, and returns how many rows each has changed.
+    pub(crate) fn execute_all(&mut self, statements: &[(String, Vec<&dyn Parameter>)]) -> Step<Vec<u64>> {
+        let Some(client) = &self.client else { return Err(gone()) };
+        let ask =
+            async |sql: &str, parameters: Parameters<'_>| client.execute_typed(sql, &typed(parameters)).await;
+        let answers = self.runtime.block_on(futures_util::future::join_all(
+            statements.iter().map(|(sql, parameters)| ask(sql, parameters)),
+        ));
+        let counts = answers.into_iter().collect::<Result<_, _>>()?;
+        Ok(counts)
+    }
+
     /// Asks one thing. Where a statement is a transaction of its own, it goes out at once with its begin and
     /// its commit. So none of its locks waits for a further message of ours. Where the begin or the statement
     /// fails, the server ignores the rest.

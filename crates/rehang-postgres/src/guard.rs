@@ -53,9 +53,14 @@ pub(crate) fn see_as_application(connection: &mut Connection) -> Step<()> {
     connection.batch(AS_APPLICATION)
 }
 
+/// Returns the statement that makes the rest of a transaction see again what the gallery's sessions see.
+pub(crate) fn as_ours() -> String {
+    format!("SET LOCAL search_path = {SEARCH_PATH}")
+}
+
 /// Makes the rest of a transaction see again what the gallery's sessions see.
 pub(crate) fn see_as_ours(connection: &mut Connection) -> Step<()> {
-    connection.batch(&format!("SET LOCAL search_path = {SEARCH_PATH}"))
+    connection.batch(&as_ours())
 }
 
 /// Finds the table that the application means by a name, if there is one.
