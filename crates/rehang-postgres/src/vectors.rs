@@ -1,6 +1,7 @@
 //! Vectors of spaces with their states, and the conditional writes of an upgrade.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::PoisonError;
 
 use pgvector::{HalfVector, Vector};
 use rehang_core::{Error, ErrorKind, Provenance, Result};
@@ -12,11 +13,11 @@ use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
 
 use crate::connection::{Connection, Mode, Parameters, Step, StepError};
-use crate::handle::Handle;
+use crate::handle::{Handle, Searched};
 use crate::ignored::{Event, held_back};
 use crate::parameter::{self, Many, Parameter};
 use crate::schema::{self, SpaceRow, source_revision};
-use crate::spaces::find;
+use crate::spaces::{self, find};
 use crate::table::quoted;
 use crate::values::{band_and_score, int, key, priority, provenance, row_limit, row_of, rows_of};
 
@@ -72,25 +73,60 @@ pub(crate) fn read(row: &Row, state: &str, with_vector: bool) -> Step<Option<Vec
 }
 
 pub(crate) fn get(handle: &Handle, space: &str, keys: &[ItemKey]) -> Result<Vec<Option<VectorRecord>>> {
+    // A search has most often looked at the space a moment ago. Then one round trip reads it again, to see
+    // whether it is the same one, and the vectors.
+    let searched = handle.searched.lock().unwrap_or_else(PoisonError::into_inner).get(space).cloned();
+    if let Some(Searched { row, .. }) = searched {
+        let (of_name, sql, rows) = (spaces::of_name(), select_of_keys(handle, &row), rows_of(keys));
+        let queries = [
+            (of_name.as_str(), vec![&handle.number as &dyn Parameter, &space]),
+            (sql.as_str(), vec![&rows as &dyn Parameter]),
+        ];
+        let records = handle.database.run(Mode::ReadAtOnce, |connection| {
+            let mut answers = connection.query_all("", &queries)?.into_iter();
+            let space_now = answers.next().unwrap_or_default().first().map(spaces::read).transpose()?;
+            if space_now.is_none_or(|space_now| !space_now.is_searched_as(&row)) {
+                return Ok(None);
+            }
+            read_by_keys(&answers.next().unwrap_or_default(), keys).map(Some)
+        });
+        match records {
+            Ok(Some(records)) => return Ok(records),
+            // The name is of a space of another kind by now, or of none.
+            Ok(None) => {}
+            Err(error) if error.is_conflict() => {}
+            Err(error) => return Err(error),
+        }
+    }
     handle.database.run(Mode::Read, |connection| {
         let space = find(connection, handle, space)?;
-        let row = if space.in_column.is_some() {
-            format!("JOIN {} AS t ON {}", handle.table.qualified, handle.table.is_of("i", "t"))
-        } else {
-            String::new()
-        };
-        let sql = format!(
-            "SELECT {}, i.key FROM rehang.item_{} AS i {row} {} WHERE i.key = ANY($1)",
-            columns(handle, &space, "s", true),
-            handle.number,
-            join(&space, "s", true)
-        );
-        let mut records = BTreeMap::new();
-        for row in connection.query(&sql, &[&rows_of(keys)])? {
-            records.insert(key(&row, "key")?, read(&row, "s", true)?);
-        }
-        Ok(keys.iter().map(|key| records.get(key).cloned().flatten()).collect())
+        let rows = connection.query(&select_of_keys(handle, &space), &[&rows_of(keys)])?;
+        read_by_keys(&rows, keys)
     })
+}
+
+/// Returns the query for the vectors of a space, with the keys of their items, `$1`.
+fn select_of_keys(handle: &Handle, space: &SpaceRow) -> String {
+    let row = if space.in_column.is_some() {
+        format!("JOIN {} AS t ON {}", handle.table.qualified, handle.table.is_of("i", "t"))
+    } else {
+        String::new()
+    };
+    format!(
+        "SELECT {}, i.key FROM rehang.item_{} AS i {row} {} WHERE i.key = ANY($1)",
+        columns(handle, space, "s", true),
+        handle.number,
+        join(space, "s", true)
+    )
+}
+
+/// Reads vectors from the rows of [`select_of_keys`], in the order of the keys.
+fn read_by_keys(rows: &[Row], keys: &[ItemKey]) -> Step<Vec<Option<VectorRecord>>> {
+    let mut records = BTreeMap::new();
+    for row in rows {
+        records.insert(key(row, "key")?, read(row, "s", true)?);
+    }
+    Ok(keys.iter().map(|key| records.get(key).cloned().flatten()).collect())
 }
 
 pub(crate) fn provenances(handle: &Handle, space: &str, keys: &[ItemKey]) -> Result<Vec<Option<Provenance>>> {

@@ -2118,6 +2118,26 @@ fn of_many_items(server: &server::Server, provenance: &str) -> Application {
     application
 }
 
+/// Vectors are read by what a search has seen of their space, as long as it is the same space.
+#[test]
+fn vectors_that_are_read_after_a_search_are_those_of_now() {
+    let Some(server) = server::server() else { return };
+    let mut application = Application::new(server, TABLE, &options());
+    let looks = application.fill();
+    let store = &application.store;
+    let keys = ["2", "1", "3"].map(|id| looks[id].key);
+    let before = store.vectors("new", &keys).unwrap();
+    assert_eq!(before.iter().map(Option::is_some).collect::<Vec<_>>(), [true, true, false]);
+    let query = Matrix::new(3, vec![1.0, 2.0, 3.0]).unwrap();
+    store.search("new", &query, 2, &Filter::default()).unwrap();
+    assert_eq!(store.vectors("new", &keys).unwrap(), before);
+    store.drop_space("new").unwrap();
+    let error = store.vectors("new", &keys).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::NotFound { .. }), "{error}");
+    store.create_space(&Space::new("new", 3, Distance::L2, false), Provenance::Native).unwrap();
+    assert_eq!(store.vectors("new", &keys).unwrap(), [None, None, None]);
+}
+
 /// The trigger leaves an item to the library that is writing it with its vectors, and adapts every other row
 /// of that transaction. An application that says what the library says leaves its own row for a run.
 #[test]
