@@ -12,7 +12,7 @@ use rehang_store::{
 use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
 
-use crate::connection::{Connection, Mode, Parameters, Step, StepError};
+use crate::connection::{BoundStatement, Connection, Mode, Parameters, Step, StepError};
 use crate::handle::{Handle, Searched};
 use crate::ignored::{Event, held_back};
 use crate::parameter::{self, Many, Parameter};
@@ -190,7 +190,7 @@ impl<'a> Replacement<'a> {
     }
 
     /// Returns the statement that leaves a native vector to the item. It changes nothing where there is none.
-    fn stay<'b>(&self, item: &'b NewState) -> (String, Vec<&'b dyn Parameter>) {
+    fn stay<'b>(&self, item: &'b NewState) -> BoundStatement<'b> {
         let sql = format!(
             "UPDATE rehang.state_{} SET revision = $2, source_revision = $3 WHERE item = $1 AND provenance = 'native'",
             self.space.number
@@ -205,9 +205,11 @@ impl<'a> Replacement<'a> {
         &'b self,
         handle: &Handle,
         item: &'b NewState,
-    ) -> Vec<(Option<&'static str>, String, Vec<&'b dyn Parameter>)> {
+    ) -> Vec<(Option<&'static str>, BoundStatement<'b>)> {
         let n = self.space.number;
-        let of_item = || -> Vec<&'b dyn Parameter> { vec![&item.item] };
+        let delete = |table: &str| -> BoundStatement<'b> {
+            (format!("DELETE FROM rehang.{table}_{n} WHERE item = $1"), vec![&item.item as &dyn Parameter])
+        };
         let of_state: Vec<&dyn Parameter> = vec![
             &item.item,
             &item.revision,
@@ -226,28 +228,24 @@ impl<'a> Replacement<'a> {
                  provenance = EXCLUDED.provenance, sourced = EXCLUDED.sourced, sigma2 = EXCLUDED.sigma2, band = EXCLUDED.band,
                  score = EXCLUDED.score, squared_error = NULL, failed = s.failed AND $9, change = EXCLUDED.change"
         );
-        let mut statements = vec![(Some("state"), state, of_state)];
+        let mut statements = vec![(Some("state"), (state, of_state))];
         if !self.keeps {
-            for table in ["failure", "claim"] {
-                let delete = format!("DELETE FROM rehang.{table}_{n} WHERE item = $1");
-                statements.push((None, delete, of_item()));
-            }
+            statements.extend(["failure", "claim"].map(|table| (None, delete(table))));
         }
         if self.space.in_column.is_some() {
             return statements;
         }
-        statements.push(match &self.vector {
-            None => (None, format!("DELETE FROM rehang.vector_{n} WHERE item = $1"), of_item()),
-            Some(vector) => {
-                let put = format!(
-                    "INSERT INTO rehang.vector_{n} (item, value) VALUES ($1, $2::{})
-                     ON CONFLICT (item) DO UPDATE SET value = EXCLUDED.value",
-                    handle.pgvector.vector()
-                );
-                let of_vector: Vec<&dyn Parameter> = vec![&item.item, vector];
-                (Some("vector"), put, of_vector)
-            }
-        });
+        let Some(vector) = &self.vector else {
+            statements.push((None, delete("vector")));
+            return statements;
+        };
+        let put = format!(
+            "INSERT INTO rehang.vector_{n} (item, value) VALUES ($1, $2::{})
+             ON CONFLICT (item) DO UPDATE SET value = EXCLUDED.value",
+            handle.pgvector.vector()
+        );
+        let of_vector: Vec<&dyn Parameter> = vec![&item.item, vector];
+        statements.push((Some("vector"), (put, of_vector)));
         statements
     }
 }
@@ -267,8 +265,8 @@ pub(crate) fn replace(
     replacements.retain(|of| !of.may_stay || stayed.next() == Some(0));
     let (mut statements, mut tables) = (Vec::new(), Vec::new());
     for replacement in &replacements {
-        for (table, sql, parameters) in replacement.statements(handle, item) {
-            statements.push((sql, parameters));
+        for (table, statement) in replacement.statements(handle, item) {
+            statements.push(statement);
             tables.push(table.map(|table| (table, replacement.space)));
         }
     }
