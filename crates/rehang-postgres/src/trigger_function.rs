@@ -271,8 +271,8 @@ fn stale(g: i32, table: &Table, spaces: &[SpaceRow]) -> String {
 }
 
 /// Setting of a transaction that names the item which the library is about to write with all its vectors: the
-/// number of its gallery, a blank, and its id. An adapted vector that the trigger made of the old one would be
-/// replaced or taken away a moment later. Triggers of an earlier version make it all the same.
+/// number of its gallery, a blank, and its id. An adapted vector that the trigger made of the old one would
+/// be replaced or taken away a moment later. Triggers of an earlier version make it all the same.
 pub(crate) const WRITTEN_ITEM: &str = "rehang.written_item";
 
 /// Returns the code that asks for an adapted vector of a new old one. What it asks only reads, and takes no
