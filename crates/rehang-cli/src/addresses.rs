@@ -27,7 +27,7 @@ pub fn folder_there(path: &Path) -> Result<Option<Arc<dyn Folder>>> {
 }
 
 /// Does `work` while its progress is shown. Where an address is among the paths, Ctrl-C leaves no temporary
-/// file behind.
+/// file behind. What fetches objects is part of the work: before it, Ctrl-C would leave them.
 pub fn with_bar<'a, T>(paths: impl IntoIterator<Item = &'a Path>, work: impl FnOnce(&Progress) -> T) -> T {
     let is_remote = paths.into_iter().any(is_address);
     bar::with_bar(|progress| {
@@ -38,12 +38,13 @@ pub fn with_bar<'a, T>(paths: impl IntoIterator<Item = &'a Path>, work: impl FnO
     })
 }
 
-/// Gives sources as files of this machine; objects of an object store are fetched.
-pub fn fetched(sources: &[VectorSource]) -> Result<Vec<VectorSource>> {
+/// Gives sources as files of this machine; objects of an object store are fetched, inside of [`with_bar`].
+pub fn fetched(sources: &[VectorSource], progress: &Progress) -> Result<Vec<VectorSource>> {
     let fetched = |source: &VectorSource| {
         if !is_address(&source.path) {
             return Ok(source.clone());
         }
+        progress.check()?;
         let mut fetched = VectorSource::fetched(&source.path, folder(&source.path)?.fetch(Path::new(""))?);
         fetched.column.clone_from(&source.column);
         Ok(fetched)

@@ -17,6 +17,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::head::Head;
 use crate::vectors::{Matrix, distinct};
 
+pub use coverage::ITEMS_PER_COVER;
 pub use policy::{Arrangement, Order, OrderInput, Page, Policy, distances_to_nearest};
 
 use policy::{Definition, Evidence, HeadUse, probabilities};

@@ -20,8 +20,8 @@ use rehang_core::{Bridge, Error, Matrix, Pairs, Progress, Result, Vectors};
 use serde::{Deserialize, Serialize};
 
 use crate::closed_form::{procrustes, ridge};
-use crate::held_out::{Differences, HeldOutGain, add, error_of_least, gains, is_of_both, mean, names_of};
 use crate::linear_algebra::{column_means, scaled};
+use crate::lower_bounds::{Differences, HeldOutGain, add, error_of_least, gains, is_of_both, mean, names_of};
 use crate::method::Method;
 use crate::parameters::FitParameters;
 use crate::task::{Task, training, with_task};
@@ -296,7 +296,7 @@ fn choose(rows: &[BridgeRow]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::held_out::HeldOutGallery;
+    use crate::lower_bounds::HeldOutGallery;
     use crate::tests::test_data::random_matrix;
     use rehang_core::Distance;
 

@@ -19,8 +19,10 @@ use crate::compare::Part;
 use crate::folds::shuffled;
 use crate::fusion_choice::{FusionChoice, FusionRow};
 use crate::handicap;
-use crate::held_out::{Differences, HeldOutGallery, add, error_of_least, gains, is_of_both, mean, names_of};
 use crate::left_out::LeavesOut;
+use crate::lower_bounds::{
+    Differences, HeldOutGallery, add, error_of_least, gains, is_of_both, mean, names_of,
+};
 use crate::retrieval::{Criterion, Gallery};
 use crate::task::Task;
 
@@ -209,7 +211,7 @@ fn choose(rows: &[FusionRow], by_agreement: bool) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::held_out::HeldOutGain;
+    use crate::lower_bounds::HeldOutGain;
 
     #[test]
     fn of_what_is_nowhere_below_doing_nothing_the_largest_mean_is_kept() {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::held_out::HeldOutGain;
+use crate::lower_bounds::HeldOutGain;
 
 /// A weight that was tried.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

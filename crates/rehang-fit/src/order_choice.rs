@@ -6,8 +6,8 @@ use rehang_core::{Pairs, Progress, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::compare::{Part, Split};
-use crate::held_out::{HeldOutGallery, mean};
 use crate::learned::{NetworkOptions, fit_adapter};
+use crate::lower_bounds::{HeldOutGallery, mean};
 use crate::method::Method;
 use crate::parameters::FitParameters;
 use crate::retrieval::Gallery;

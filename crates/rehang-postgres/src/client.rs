@@ -15,6 +15,9 @@ use crate::parameter::Parameter;
 /// Parameters of a statement.
 pub(crate) type Parameters<'a> = &'a [&'a dyn Parameter];
 
+/// Statement with its parameters.
+pub(crate) type BoundStatement<'a> = (String, Vec<&'a dyn Parameter>);
+
 /// Longest wait for the end of a connection.
 const FAREWELL: Duration = Duration::from_secs(1);
 
@@ -105,6 +108,18 @@ impl Connection {
         let answers = answers.into_iter().collect::<Result<_, _>>()?;
         committed?;
         Ok(answers)
+    }
+
+    /// Sends statements of an open transaction at once, and returns how many rows each has changed.
+    pub(crate) fn execute_all(&mut self, statements: &[BoundStatement<'_>]) -> Step<Vec<u64>> {
+        let Some(client) = &self.client else { return Err(gone()) };
+        let ask =
+            async |sql: &str, parameters: Parameters<'_>| client.execute_typed(sql, &typed(parameters)).await;
+        let answers = self.runtime.block_on(futures_util::future::join_all(
+            statements.iter().map(|(sql, parameters)| ask(sql, parameters)),
+        ));
+        let counts = answers.into_iter().collect::<Result<_, _>>()?;
+        Ok(counts)
     }
 
     /// Asks one thing. Where a statement is a transaction of its own, it goes out at once with its begin and

@@ -12,7 +12,7 @@ use rehang_core::{Error, ErrorKind, Remedy, Result};
 use tokio_postgres::error::SqlState;
 
 use crate::address::{Address, ROOT_CERTIFICATES};
-pub(crate) use crate::client::{Connection, Parameters};
+pub(crate) use crate::client::{BoundStatement, Connection, Parameters};
 
 /// How long a call tries again while the server is away (for example restarts) or another
 /// transaction keeps a lock.

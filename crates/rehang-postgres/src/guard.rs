@@ -14,7 +14,7 @@ use crate::table::Table;
 /// Version of the functions that are made in a database; each function has it in its comment. It is
 /// raised with every change of a function's text: a gallery whose functions are older gets them anew
 /// where it is adopted once more.
-pub(crate) const FUNCTIONS: i32 = 8;
+pub(crate) const FUNCTIONS: i32 = 9;
 /// Oldest version of the functions that is safe: earlier ones let a role that may only search get the
 /// rights of their owner.
 pub(crate) const FUNCTIONS_MIN: i32 = 2;
@@ -42,18 +42,24 @@ pub(crate) const SAME_TEXT: [(&str, &str); 8] = [
 /// an application's type.
 pub(crate) const EQUALS: &str = "OPERATOR(pg_catalog.=)";
 
-/// Makes the rest of a transaction see what the application's sessions see, for example where it writes the
-/// application's table: triggers of the application use the names of whoever writes. The statement that
-/// writes has to name its own operators and functions in full.
+/// Statement that makes the rest of a transaction see what the application's sessions see, for example where
+/// it writes the application's table: triggers of the application use the names of whoever writes. The
+/// statement that writes has to name its own operators and functions in full.
+pub(crate) const AS_APPLICATION: &str = "SELECT set_config('search_path', concat_ws(', ', 'pg_catalog', nullif(reset_val, '')), true) FROM pg_settings WHERE name = 'search_path'";
+
+/// Makes the rest of a transaction see what the application's sessions see, by [`AS_APPLICATION`].
 pub(crate) fn see_as_application(connection: &mut Connection) -> Step<()> {
-    connection.batch(
-        "SELECT set_config('search_path', concat_ws(', ', 'pg_catalog', nullif(reset_val, '')), true) FROM pg_settings WHERE name = 'search_path'",
-    )
+    connection.batch(AS_APPLICATION)
+}
+
+/// Returns the statement that makes the rest of a transaction see again what the gallery's sessions see.
+pub(crate) fn as_ours() -> String {
+    format!("SET LOCAL search_path = {SEARCH_PATH}")
 }
 
 /// Makes the rest of a transaction see again what the gallery's sessions see.
 pub(crate) fn see_as_ours(connection: &mut Connection) -> Step<()> {
-    connection.batch(&format!("SET LOCAL search_path = {SEARCH_PATH}"))
+    connection.batch(&as_ours())
 }
 
 /// Finds the table that the application means by a name, if there is one.

@@ -17,6 +17,7 @@ use crate::parameter::Parameter;
 use crate::schema::{NEXT_REVISION, SpaceRow, source_revision};
 use crate::spaces;
 use crate::table::{Column, Table, TableOptions, literal, quoted};
+use crate::trigger_function::WRITTEN_ITEM;
 use crate::values::key;
 use crate::vectors;
 
@@ -130,7 +131,8 @@ pub(crate) fn put(handle: &Handle, writes: &[ItemWrite]) -> Result<Vec<Revision>
     })
 }
 
-/// Writes an item's row, and gives the item a new revision and its vectors.
+/// Writes an item's row, and gives the item a new revision and its vectors. Statements that do not depend on
+/// each other's answers go to the server together.
 fn put_one(
     connection: &mut Connection,
     handle: &Handle,
@@ -138,14 +140,11 @@ fn put_one(
     spaces: &[SpaceRow],
 ) -> Step<Revision> {
     let row = RowWrite::new(handle, write, spaces)?;
-    let before = revision_of_source(connection, handle, &write.id)?;
+    let before = row.begin(connection)?;
     row.put(connection)?;
-    let state = revise(connection, handle, write, before)?;
-    for space in spaces::all(connection, handle.number)? {
-        let new = write.vectors.iter().find(|new| new.space == space.record.space.name);
-        vectors::replace(connection, handle, &space, &state, new)?;
-    }
-    Ok(state.revision.max(0) as u64)
+    let (item, spaces) = revise(connection, handle, write, before)?;
+    vectors::replace(connection, handle, &spaces, &item, &write.vectors)?;
+    Ok(item.revision.max(0) as u64)
 }
 
 /// Row of the application's table as an item's write makes it.
@@ -229,10 +228,30 @@ impl<'a> RowWrite<'a> {
         )
     }
 
+    /// Reads the revision of the item's source before the write, `None` where there is no such item. The rest
+    /// of the transaction names the item to the triggers, and sees what the application's sessions see.
+    fn begin(&self, connection: &mut Connection) -> Step<Option<i64>> {
+        let Handle { number, table, .. } = self.handle;
+        let revision_of_source = format!(
+            "SELECT {} FROM rehang.item_{number} AS i WHERE {}",
+            source_revision("i"),
+            is_of_id(table)
+        );
+        let name_item = format!("SELECT set_config('{WRITTEN_ITEM}', $1, true)");
+        let item = format!("{number} {}", self.write.id);
+        let queries = [
+            (revision_of_source.as_str(), vec![&self.write.id as &dyn Parameter]),
+            (name_item.as_str(), vec![&item as &dyn Parameter]),
+            (guard::AS_APPLICATION, Vec::new()),
+        ];
+        let answers = connection.query_all("", &queries)?;
+        let revision = answers.first().and_then(|rows| rows.first());
+        Ok(revision.map(|row| row.try_get(0)).transpose()?)
+    }
+
     /// Writes the row as the application would.
     fn put(&self, connection: &mut Connection) -> Step<()> {
         let doing = format!("the write of item {:?}", self.write.id);
-        guard::see_as_application(connection)?;
         let written = connection.execute(&self.upsert(), &self.parameters());
         let written = written.map_err(|failure| match failure {
             StepError::Server(error) if error.code() == Some(&SqlState::FEATURE_NOT_SUPPORTED) => {
@@ -245,12 +264,13 @@ impl<'a> RowWrite<'a> {
             }
             failure => failure,
         })?;
-        guard::see_as_ours(connection)?;
+        if written > 0 {
+            return Ok(());
+        }
         // The server's own trigger against updates that change nothing holds back values
         // that are there already.
-        if written == 0
-            && !connection.query_one(&self.is_there(), &self.parameters())?.try_get::<_, bool>(0)?
-        {
+        guard::see_as_ours(connection)?;
+        if !connection.query_one(&self.is_there(), &self.parameters())?.try_get::<_, bool>(0)? {
             return Err(held_back(connection, &self.handle.table.qualified, Event::Put, &doing)?.into());
         }
         Ok(())
@@ -315,48 +335,46 @@ fn is_of_id(table: &Table) -> String {
     format!("({}) = ({})", table.key_names(), table.key_from("$1::text").join(", "))
 }
 
-/// Reads the revision of an item's source; `None` where there is no such item.
-fn revision_of_source(connection: &mut Connection, handle: &Handle, id: &str) -> Step<Option<i64>> {
-    let sql = format!(
-        "SELECT {} FROM rehang.item_{} AS i WHERE {}",
-        source_revision("i"),
-        handle.number,
-        is_of_id(&handle.table)
-    );
-    Ok(connection.query_opt(&sql, &[&id])?.map(|row| row.try_get(0)).transpose()?)
-}
-
-/// Gives an item that was just put a new revision. The triggers have seen a change only where there was one,
-/// and a put is a change in any case: of an item without a source, a change of all its content. `before` is
-/// what the revision of its source was.
+/// Gives an item that was just put a new revision, and reads the spaces. The triggers have seen a change only
+/// where there was one, and a put is a change in any case: of an item without a source, a change of all its
+/// content. `before` is what the revision of its source was. The rest of the transaction sees what the
+/// gallery's sessions see.
+///
+/// The spaces are read for each item, once its row is written: the triggers give it a state in every space
+/// that is there by then, and each of these states has to get the new revision.
 fn revise(
     connection: &mut Connection,
     handle: &Handle,
     write: &ItemWrite,
     before: Option<i64>,
-) -> Step<vectors::NewState> {
+) -> Step<(vectors::NewState, Vec<SpaceRow>)> {
     let of_source = source_revision("i");
-    let revision = connection.query_opt(
-        &format!(
-            "UPDATE rehang.item_{} AS i SET revision = {NEXT_REVISION},
-                 source_revision = CASE WHEN sourced AND {of_source} = $2 THEN {of_source} END
-             WHERE {} RETURNING key, revision, source_revision",
-            handle.number,
-            is_of_id(&handle.table)
-        ),
-        &[&write.id, &before],
-    )?;
-    let Some(row) = revision else {
+    let give_revision = format!(
+        "UPDATE rehang.item_{} AS i SET revision = {NEXT_REVISION},
+             source_revision = CASE WHEN sourced AND {of_source} = $2 THEN {of_source} END
+         WHERE {} RETURNING key, revision, source_revision",
+        handle.number,
+        is_of_id(&handle.table)
+    );
+    let of_gallery = spaces::of_gallery();
+    let queries = [
+        (give_revision.as_str(), vec![&write.id as &dyn Parameter, &before]),
+        (of_gallery.as_str(), vec![&handle.number as &dyn Parameter]),
+    ];
+    let mut answers = connection.query_all(&guard::as_ours(), &queries)?.into_iter();
+    let Some(row) = answers.next().unwrap_or_default().into_iter().next() else {
         let why = "an item: its row is there now and does not meet the gallery's condition";
         return Err(Error::option("an item's write", &write.id, why).into());
     };
-    Ok(vectors::NewState {
+    let item = vectors::NewState {
         item: row.try_get(0)?,
         revision: row.try_get(1)?,
         kept_source: row.try_get(2)?,
         sourced: write.source.is_some(),
         is_new: before.is_none(),
-    })
+    };
+    let spaces = answers.next().unwrap_or_default().iter().map(spaces::read).collect::<Step<Vec<_>>>()?;
+    Ok((item, spaces))
 }
 
 pub(crate) fn delete(handle: &Handle, ids: &[&str]) -> Result<usize> {

@@ -57,7 +57,7 @@ pub(crate) fn settle(
     handle.database.run(Mode::Write, |connection| begin_move(connection, handle, &into, &moves))?;
     moves.move_all(handle, standing.items, advance)?;
     if into.can_be_indexed() {
-        search::index_column(handle, &into, space.record.space.distance)?;
+        search::index_column(handle, &into, &space)?;
     }
     moves.catch_up(handle)?;
     let adapted_in = if with_adapted {

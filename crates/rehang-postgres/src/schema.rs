@@ -493,24 +493,26 @@ pub(crate) fn operator(distance: Distance) -> Operator {
     Operator { name, class, is_root }
 }
 
-/// Returns the statement that makes the search index of a space, while everybody goes on writing.
-pub(crate) fn vector_index(n: i32, space: &Space, pgvector: &Pgvector) -> String {
+/// Returns the statement that makes the search index of a space, while everybody goes on writing. `options`
+/// is the end of the statement.
+pub(crate) fn vector_index(n: i32, space: &Space, pgvector: &Pgvector, options: &str) -> String {
     format!(
-        "CREATE INDEX CONCURRENTLY vector_{n}_nearest ON rehang.vector_{n} USING hnsw (value {})",
+        "CREATE INDEX CONCURRENTLY vector_{n}_nearest ON rehang.vector_{n} USING hnsw (value {}){options}",
         class(type_name(space.dimension), space.distance, pgvector)
     )
 }
 
 /// Returns the statement that makes a search index over a column of the application's table, while
-/// everybody goes on writing.
+/// everybody goes on writing. `options` is the end of the statement.
 pub(crate) fn column_index(
     on: &str,
     column: &ColumnOfVectors,
     distance: Distance,
     pgvector: &Pgvector,
+    options: &str,
 ) -> String {
     let class = class(column.type_name(), distance, pgvector);
-    format!("CREATE INDEX CONCURRENTLY ON {on} USING hnsw ({} {class})", quoted(&column.name))
+    format!("CREATE INDEX CONCURRENTLY ON {on} USING hnsw ({} {class}){options}", quoted(&column.name))
 }
 
 fn class(type_name: &str, distance: Distance, pgvector: &Pgvector) -> String {

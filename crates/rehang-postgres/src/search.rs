@@ -437,26 +437,49 @@ pub(crate) fn prepare(handle: &Handle, space: &str, advance: &dyn Fn(u64, u64) -
     if is_ready(handle, space)? {
         return Ok(());
     }
-    let row = handle.database.run(Mode::Read, |connection| find(connection, handle, space))?;
+    let (row, options) = handle.database.run(Mode::Read, |connection| {
+        let row = find(connection, handle, space)?;
+        let options = index_options(connection, handle, row.number)?;
+        Ok((row, options))
+    })?;
     let n = row.number;
     // The server's statistics are of the time when every item lacked a vector. The planner uses them where an
     // application joins the view of what serves.
     handle.database.patiently(&format!("ANALYZE rehang.state_{n}, rehang.vector_{n} (item)"))?;
     let space = &row.record.space;
     let on = format!("rehang.vector_{n}");
-    let create = schema::vector_index(n, space, &handle.pgvector);
+    let create = schema::vector_index(n, space, &handle.pgvector, &options);
     make_index(handle, &on, "value", space.distance, &create, advance)?;
     note_room(handle, n);
     Ok(())
 }
 
-/// Makes an index of the application's table over a column that vectors were moved into.
-pub(crate) fn index_column(handle: &Handle, column: &ColumnOfVectors, distance: Distance) -> Result<()> {
-    let on = &handle.table.qualified;
+/// Reads the options of the application's own HNSW index over the column of old vectors, as the end of a
+/// statement that makes one: what it has chosen for its searches holds for those of new vectors. Where that
+/// index is gone by now, those of the index that rehang made in space `n` are read.
+fn index_options(connection: &mut Connection, handle: &Handle, n: i32) -> Step<String> {
+    let row = connection.query_opt(
+        "SELECT (SELECT ' WITH (' || string_agg(format('%I = %L', o.option_name, o.option_value), ', ') || ')' FROM pg_options_to_table(c.reloptions) AS o)
+         FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid JOIN pg_am AS m ON m.oid = c.relam
+             JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
+         WHERE m.amname = 'hnsw' AND i.indisvalid AND i.indpred IS NULL AND (i.indrelid = to_regclass($3)
+             OR a.attname = $2 AND (i.indrelid = $1 OR i.indrelid IN (SELECT relid FROM pg_partition_tree($1::oid::regclass))))
+         ORDER BY i.indrelid = to_regclass($3), i.indrelid = $1 DESC, c.relname LIMIT 1",
+        &[&handle.table.oid, &handle.table.options.vector, &format!("rehang.vector_{n}")],
+    )?;
+    let options = row.map(|row| row.try_get::<_, Option<String>>(0)).transpose()?;
+    Ok(options.flatten().unwrap_or_default())
+}
+
+/// Makes an index of the application's table over a column that the vectors of a space were moved into.
+pub(crate) fn index_column(handle: &Handle, column: &ColumnOfVectors, space: &SpaceRow) -> Result<()> {
+    let (on, distance) = (&handle.table.qualified, space.record.space.distance);
+    let options =
+        handle.database.run(Mode::Read, |connection| index_options(connection, handle, space.number))?;
     if handle.table.is_partitioned {
-        return index_partitions(handle, column, distance);
+        return index_partitions(handle, column, distance, &options);
     }
-    let create = schema::column_index(on, column, distance, &handle.pgvector);
+    let create = schema::column_index(on, column, distance, &handle.pgvector, &options);
     make_index(handle, on, &column.name, distance, &create, &|_, _| true)
 }
 
@@ -466,7 +489,7 @@ const ROUNDS: usize = 8;
 /// Makes an index of a partitioned table, which the server would not make while others write. First comes an
 /// empty one of the whole, then one of each partition, made while everybody goes on writing and attached to
 /// it. With the last of them the index of the whole is there.
-fn index_partitions(handle: &Handle, of: &ColumnOfVectors, distance: Distance) -> Result<()> {
+fn index_partitions(handle: &Handle, of: &ColumnOfVectors, distance: Distance, options: &str) -> Result<()> {
     let (on, pgvector, column) = (&handle.table.qualified, &handle.pgvector, of.name.as_str());
     await_builders(handle, on)?;
     for _ in 0..ROUNDS {
@@ -499,11 +522,11 @@ fn index_partitions(handle: &Handle, of: &ColumnOfVectors, distance: Distance) -
                 Some((_, true)) => continue,
                 Some((index, false)) => Some(index),
                 None => {
+                    let create = |on: &str| schema::column_index(on, of, distance, pgvector, options);
                     if *is_leaf {
-                        let create = schema::column_index(table, of, distance, pgvector);
-                        build_index(handle, table, column, &create, &|_, _| true)?;
+                        build_index(handle, table, column, &create(table), &|_, _| true)?;
                     } else {
-                        let create = schema::column_index(&format!("ONLY {table}"), of, distance, pgvector);
+                        let create = create(&format!("ONLY {table}"));
                         let create = create.replacen(" CONCURRENTLY", "", 1);
                         handle.database.run(Mode::Write, |connection| connection.batch(&create))?;
                     }

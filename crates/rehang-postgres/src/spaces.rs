@@ -53,10 +53,15 @@ pub(crate) fn read(row: &Row) -> Step<SpaceRow> {
     })
 }
 
+/// Returns the query for every space of a gallery, `$1`, in the order of creation, also one that is still
+/// being made.
+pub(crate) fn of_gallery() -> String {
+    format!("{SELECT} WHERE gallery = $1 ORDER BY number")
+}
+
 /// Reads every space in the order of creation, also one that is still being made.
 pub(crate) fn all(connection: &mut Connection, gallery: i32) -> Step<Vec<SpaceRow>> {
-    let rows = connection.query(&format!("{SELECT} WHERE gallery = $1 ORDER BY number"), &[&gallery])?;
-    rows.iter().map(read).collect()
+    connection.query(&of_gallery(), &[&gallery])?.iter().map(read).collect()
 }
 
 pub(crate) fn find(connection: &mut Connection, handle: &Handle, name: &str) -> Step<SpaceRow> {

@@ -270,6 +270,11 @@ fn stale(g: i32, table: &Table, spaces: &[SpaceRow]) -> String {
     )
 }
 
+/// Setting of a transaction that names the item which the library is about to write with all its vectors: the
+/// number of its gallery, a blank, and its id. An adapted vector that the trigger made of the old one would
+/// be replaced or taken away a moment later. Triggers of an earlier version make it all the same.
+pub(crate) const WRITTEN_ITEM: &str = "rehang.written_item";
+
 /// Returns the code that asks for an adapted vector of a new old one. What it asks only reads, and takes no
 /// number of a transaction. Where it cannot be asked, the item lacks a vector until somebody catches up
 /// with it.
@@ -277,7 +282,7 @@ fn adapt(g: i32, table: &Table) -> String {
     if table.options.vector.is_none() {
         return String::new();
     }
-    format!(include_str!("sql/trigger_adapt.sql"), g = g, same_vector = SAME_VECTOR)
+    format!(include_str!("sql/trigger_adapt.sql"), g = g, same_vector = SAME_VECTOR, written = WRITTEN_ITEM)
 }
 
 /// Returns the statements that give the item `this`, which came or changed, its state and its vector in

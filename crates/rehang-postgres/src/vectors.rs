@@ -1,6 +1,7 @@
 //! Vectors of spaces with their states, and the conditional writes of an upgrade.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::PoisonError;
 
 use pgvector::{HalfVector, Vector};
 use rehang_core::{Error, ErrorKind, Provenance, Result};
@@ -11,12 +12,12 @@ use rehang_store::{
 use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
 
-use crate::connection::{Connection, Mode, Parameters, Step, StepError};
-use crate::handle::Handle;
+use crate::connection::{BoundStatement, Connection, Mode, Parameters, Step, StepError};
+use crate::handle::{Handle, Searched};
 use crate::ignored::{Event, held_back};
 use crate::parameter::{self, Many, Parameter};
 use crate::schema::{self, SpaceRow, source_revision};
-use crate::spaces::find;
+use crate::spaces::{self, find};
 use crate::table::quoted;
 use crate::values::{band_and_score, int, key, priority, provenance, row_limit, row_of, rows_of};
 
@@ -72,25 +73,60 @@ pub(crate) fn read(row: &Row, state: &str, with_vector: bool) -> Step<Option<Vec
 }
 
 pub(crate) fn get(handle: &Handle, space: &str, keys: &[ItemKey]) -> Result<Vec<Option<VectorRecord>>> {
+    // A search has most often looked at the space a moment ago. Then one round trip reads it again, to see
+    // whether it is the same one, and the vectors.
+    let searched = handle.searched.lock().unwrap_or_else(PoisonError::into_inner).get(space).cloned();
+    if let Some(Searched { row, .. }) = searched {
+        let (of_name, sql, rows) = (spaces::of_name(), select_of_keys(handle, &row), rows_of(keys));
+        let queries = [
+            (of_name.as_str(), vec![&handle.number as &dyn Parameter, &space]),
+            (sql.as_str(), vec![&rows as &dyn Parameter]),
+        ];
+        let records = handle.database.run(Mode::ReadAtOnce, |connection| {
+            let mut answers = connection.query_all("", &queries)?.into_iter();
+            let space_now = answers.next().unwrap_or_default().first().map(spaces::read).transpose()?;
+            if space_now.is_none_or(|space_now| !space_now.is_searched_as(&row)) {
+                return Ok(None);
+            }
+            read_by_keys(&answers.next().unwrap_or_default(), keys).map(Some)
+        });
+        match records {
+            Ok(Some(records)) => return Ok(records),
+            // The name is of a space of another kind by now, or of none.
+            Ok(None) => {}
+            Err(error) if error.is_conflict() => {}
+            Err(error) => return Err(error),
+        }
+    }
     handle.database.run(Mode::Read, |connection| {
         let space = find(connection, handle, space)?;
-        let row = if space.in_column.is_some() {
-            format!("JOIN {} AS t ON {}", handle.table.qualified, handle.table.is_of("i", "t"))
-        } else {
-            String::new()
-        };
-        let sql = format!(
-            "SELECT {}, i.key FROM rehang.item_{} AS i {row} {} WHERE i.key = ANY($1)",
-            columns(handle, &space, "s", true),
-            handle.number,
-            join(&space, "s", true)
-        );
-        let mut records = BTreeMap::new();
-        for row in connection.query(&sql, &[&rows_of(keys)])? {
-            records.insert(key(&row, "key")?, read(&row, "s", true)?);
-        }
-        Ok(keys.iter().map(|key| records.get(key).cloned().flatten()).collect())
+        let rows = connection.query(&select_of_keys(handle, &space), &[&rows_of(keys)])?;
+        read_by_keys(&rows, keys)
     })
+}
+
+/// Returns the query for the vectors of a space, with the keys of their items, `$1`.
+fn select_of_keys(handle: &Handle, space: &SpaceRow) -> String {
+    let row = if space.in_column.is_some() {
+        format!("JOIN {} AS t ON {}", handle.table.qualified, handle.table.is_of("i", "t"))
+    } else {
+        String::new()
+    };
+    format!(
+        "SELECT {}, i.key FROM rehang.item_{} AS i {row} {} WHERE i.key = ANY($1)",
+        columns(handle, space, "s", true),
+        handle.number,
+        join(space, "s", true)
+    )
+}
+
+/// Reads vectors from the rows of [`select_of_keys`], in the order of the keys.
+fn read_by_keys(rows: &[Row], keys: &[ItemKey]) -> Step<Vec<Option<VectorRecord>>> {
+    let mut records = BTreeMap::new();
+    for row in rows {
+        records.insert(key(row, "key")?, read(row, "s", true)?);
+    }
+    Ok(keys.iter().map(|key| records.get(key).cloned().flatten()).collect())
 }
 
 pub(crate) fn provenances(handle: &Handle, space: &str, keys: &[ItemKey]) -> Result<Vec<Option<Provenance>>> {
@@ -119,67 +155,129 @@ pub(crate) struct NewState {
     pub(crate) is_new: bool,
 }
 
-/// Gives an item that was just put its vector in a space, or none.
-pub(crate) fn replace(
-    connection: &mut Connection,
-    handle: &Handle,
-    space: &SpaceRow,
-    state: &NewState,
-    new: Option<&NewVector>,
-) -> Step<()> {
-    let n = space.number;
-    let NewState { item, revision, kept_source, sourced, is_new } = state;
-    let brings_none = new.is_none_or(|new| new.provenance == Provenance::Adapted);
-    let keeps = kept_source.is_some() && brings_none;
-    if (keeps || *is_new && brings_none) && space.in_column.is_none() {
-        let stay = format!(
-            "UPDATE rehang.state_{n} SET revision = $2, source_revision = $3 WHERE item = $1 AND provenance = 'native'"
-        );
-        if connection.execute(&stay, &[item, revision, kept_source])? > 0 {
-            return Ok(());
+/// Vector that an item which was just put has in a space from then on, or the lack of one.
+struct Replacement<'a> {
+    space: &'a SpaceRow,
+    made_by: &'static str,
+    sigma2: Option<f32>,
+    band: i16,
+    score: Option<f64>,
+    /// The vector, where those of the space are in a table of the gallery.
+    vector: Option<Vector>,
+    /// Whether what was made of the item's source stays with it.
+    keeps: bool,
+    /// Whether a native vector stays, where there is one.
+    may_stay: bool,
+}
+
+impl<'a> Replacement<'a> {
+    fn new(space: &'a SpaceRow, item: &NewState, vectors: &[NewVector]) -> Self {
+        let new = vectors.iter().find(|new| new.space == space.record.space.name);
+        let brings_none = new.is_none_or(|new| new.provenance == Provenance::Adapted);
+        let keeps = item.kept_source.is_some() && brings_none;
+        let (band, score) = band_and_score(new.and_then(|new| new.priority));
+        let beside_column = new.filter(|_| space.in_column.is_none());
+        Self {
+            space,
+            made_by: new.map_or("lacking", |new| new.provenance.name()),
+            sigma2: new.and_then(|new| new.sigma2),
+            band,
+            score,
+            vector: beside_column.map(|new| Vector::from(new.vector.clone())),
+            keeps,
+            may_stay: (keeps || item.is_new && brings_none) && space.in_column.is_none(),
         }
     }
-    let (band, score) = band_and_score(new.and_then(|new| new.priority));
-    let made_by = new.map_or("lacking", |new| new.provenance.name());
-    let expect = |connection: &mut Connection, changed: u64, table: &str| -> Step<()> {
-        if changed > 0 {
-            return Ok(());
-        }
-        let doing = format!("the write of an item in space {:?}", space.record.space.name);
-        Err(held_back(connection, &format!("rehang.{table}_{n}"), Event::Put, &doing)?.into())
-    };
-    let changed = connection.execute(
-        &format!(
+
+    /// Returns the statement that leaves a native vector to the item. It changes nothing where there is none.
+    fn stay<'b>(&self, item: &'b NewState) -> BoundStatement<'b> {
+        let sql = format!(
+            "UPDATE rehang.state_{} SET revision = $2, source_revision = $3 WHERE item = $1 AND provenance = 'native'",
+            self.space.number
+        );
+        let parameters: Vec<&dyn Parameter> = vec![&item.item, &item.revision, &item.kept_source];
+        (sql, parameters)
+    }
+
+    /// Returns the statements that give the item the vector, or take away what it has. The first word of a
+    /// table's name stands before each that has to change a row there.
+    fn statements<'b>(
+        &'b self,
+        handle: &Handle,
+        item: &'b NewState,
+    ) -> Vec<(Option<&'static str>, BoundStatement<'b>)> {
+        let n = self.space.number;
+        let delete = |table: &str| -> BoundStatement<'b> {
+            (format!("DELETE FROM rehang.{table}_{n} WHERE item = $1"), vec![&item.item as &dyn Parameter])
+        };
+        let of_state: Vec<&dyn Parameter> = vec![
+            &item.item,
+            &item.revision,
+            &self.made_by,
+            &item.sourced,
+            &self.sigma2,
+            &self.band,
+            &self.score,
+            &item.kept_source,
+            &self.keeps,
+        ];
+        let state = format!(
             "INSERT INTO rehang.state_{n} AS s (item, revision, source_revision, provenance, sourced, sigma2, band, score, change)
              VALUES ($1, $2, $8, $3, $4, $5, $6, $7, nextval('rehang.revision'))
              ON CONFLICT (item) DO UPDATE SET revision = EXCLUDED.revision, source_revision = EXCLUDED.source_revision,
                  provenance = EXCLUDED.provenance, sourced = EXCLUDED.sourced, sigma2 = EXCLUDED.sigma2, band = EXCLUDED.band,
                  score = EXCLUDED.score, squared_error = NULL, failed = s.failed AND $9, change = EXCLUDED.change"
-        ),
-        &[item, revision, &made_by, sourced, &new.and_then(|new| new.sigma2), &band, &score, kept_source, &keeps],
-    )?;
-    expect(connection, changed, "state")?;
-    for table in ["failure", "claim"] {
-        if !keeps {
-            connection.execute(&format!("DELETE FROM rehang.{table}_{n} WHERE item = $1"), &[item])?;
+        );
+        let mut statements = vec![(Some("state"), (state, of_state))];
+        if !self.keeps {
+            statements.extend(["failure", "claim"].map(|table| (None, delete(table))));
         }
-    }
-    if space.in_column.is_some() {
-        return Ok(());
-    }
-    let Some(new) = new else {
-        connection.execute(&format!("DELETE FROM rehang.vector_{n} WHERE item = $1"), &[item])?;
-        return Ok(());
-    };
-    let changed = connection.execute(
-        &format!(
+        if self.space.in_column.is_some() {
+            return statements;
+        }
+        let Some(vector) = &self.vector else {
+            statements.push((None, delete("vector")));
+            return statements;
+        };
+        let put = format!(
             "INSERT INTO rehang.vector_{n} (item, value) VALUES ($1, $2::{})
              ON CONFLICT (item) DO UPDATE SET value = EXCLUDED.value",
             handle.pgvector.vector()
-        ),
-        &[item, &Vector::from(new.vector.clone())],
-    )?;
-    expect(connection, changed, "vector")
+        );
+        let of_vector: Vec<&dyn Parameter> = vec![&item.item, vector];
+        statements.push((Some("vector"), (put, of_vector)));
+        statements
+    }
+}
+
+/// Gives an item that was just put its vector in each space, or none.
+pub(crate) fn replace(
+    connection: &mut Connection,
+    handle: &Handle,
+    spaces: &[SpaceRow],
+    item: &NewState,
+    vectors: &[NewVector],
+) -> Step<()> {
+    let mut replacements: Vec<Replacement<'_>> =
+        spaces.iter().map(|space| Replacement::new(space, item, vectors)).collect();
+    let stays: Vec<_> = replacements.iter().filter(|of| of.may_stay).map(|of| of.stay(item)).collect();
+    let mut stayed = connection.execute_all(&stays)?.into_iter();
+    replacements.retain(|of| !of.may_stay || stayed.next() == Some(0));
+    let (mut statements, mut tables) = (Vec::new(), Vec::new());
+    for replacement in &replacements {
+        for (table, statement) in replacement.statements(handle, item) {
+            statements.push(statement);
+            tables.push(table.map(|table| (table, replacement.space)));
+        }
+    }
+    for (changed, table) in connection.execute_all(&statements)?.into_iter().zip(tables) {
+        if let Some((table, space)) = table.filter(|_| changed == 0) {
+            let doing = format!("the write of an item in space {:?}", space.record.space.name);
+            let on = format!("rehang.{table}_{}", space.number);
+            return Err(held_back(connection, &on, Event::Put, &doing)?.into());
+        }
+    }
+    Ok(())
 }
 
 pub(crate) fn write(

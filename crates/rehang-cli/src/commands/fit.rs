@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use rehang_core::Result;
 use rehang_core::finding::{Finding, FindingCode, Severity};
+use rehang_core::{Progress, Result};
 use rehang_fit::{FitAnswer, FitFiles, FitParameters, HeldOutGain, NetworkOptions, Selection, fit_files};
 
 use super::{Exit, one_decimal, say_findings};
@@ -26,15 +26,24 @@ pub fn outcome(answer: &FitAnswer) -> Exit {
 
 /// Fits an adapter, writes it, and says what was found.
 pub fn make(arguments: &FitArguments) -> Result<FitAnswer> {
-    let files = options!(
+    let sources = [&arguments.old, &arguments.new, &arguments.labels, &arguments.side];
+    let paths = sources.into_iter().flatten().map(|source| source.path.as_path());
+    let answer = addresses::with_bar(paths, |progress| fit_files(&files(arguments, progress)?, progress))?;
+    say(&answer);
+    Ok(answer)
+}
+
+/// Reads the files and options of a fit from its arguments, and fetches those files that are objects.
+fn files(arguments: &FitArguments, progress: &Progress) -> Result<FitFiles> {
+    Ok(options!(
         FitFiles {
             join, rows, queries_old, queries_new, qrels, ids, query_ids, head, old_model, new_model, distance, old_distance,
             evaluation_old, precision
         } from arguments,
-        old: addresses::fetched(&arguments.old)?,
-        new: addresses::fetched(&arguments.new)?,
-        labels: addresses::fetched(&arguments.labels)?,
-        side: addresses::fetched(&arguments.side)?,
+        old: addresses::fetched(&arguments.old, progress)?,
+        new: addresses::fetched(&arguments.new, progress)?,
+        labels: addresses::fetched(&arguments.labels, progress)?,
+        side: addresses::fetched(&arguments.side, progress)?,
         parameters: options!(
             FitParameters { method, seed, metric, within } from arguments,
             compare: !arguments.no_compare;
@@ -48,12 +57,7 @@ pub fn make(arguments: &FitArguments) -> Result<FitAnswer> {
         ),
         judged: None,
         output: Some(arguments.output.clone())
-    );
-    let sources = [&arguments.old, &arguments.new, &arguments.labels, &arguments.side];
-    let paths = sources.into_iter().flatten().map(|source| source.path.as_path());
-    let answer = addresses::with_bar(paths, |progress| fit_files(&files, progress))?;
-    say(&answer);
-    Ok(answer)
+    ))
 }
 
 /// Says what a fit found, on stderr; of mere notes, four kinds only.

@@ -32,16 +32,20 @@ fn cuts(arguments: &OrderArguments, json: bool) -> Result<Exit> {
             "sigma, the order that can be cut without sorting; leave out `first` for an order of all items";
         return Err(Error::option("policy", &arguments.policy, expected));
     }
-    let sigma = |source: &VectorSource| {
-        Ok(match addresses::folder_there(&source.path)? {
-            Some(folder) => SigmaSource::Folder(folder, source.column.clone()),
-            None => SigmaSource::File(addresses::fetched(std::slice::from_ref(source))?.remove(0)),
-        })
-    };
-    let sigma = arguments.sigma.iter().map(sigma).collect::<Result<_>>()?;
-    let files = options!(ThresholdFiles { first, output } from arguments, sigma: sigma);
     let paths = arguments.sigma.iter().map(|source| source.path.as_path());
-    let thresholds = addresses::with_bar(paths, |progress| find_thresholds(&files, progress))?;
+    let thresholds = addresses::with_bar(paths, |progress| {
+        let sigma = |source: &VectorSource| {
+            Ok(match addresses::folder_there(&source.path)? {
+                Some(folder) => SigmaSource::Folder(folder, source.column.clone()),
+                None => {
+                    let file = addresses::fetched(std::slice::from_ref(source), progress)?.remove(0);
+                    SigmaSource::File(file)
+                }
+            })
+        };
+        let sigma = arguments.sigma.iter().map(sigma).collect::<Result<_>>()?;
+        find_thresholds(&options!(ThresholdFiles { first, output } from arguments, sigma: sigma), progress)
+    })?;
     let mut text = format!("Cuts of {} items written to {}\n", thresholds.items, arguments.output.display());
     for cut in &thresholds.cuts {
         let (first, items, threshold) = (&cut.first, cut.items, cut.threshold);

@@ -23,13 +23,15 @@ pub fn run(arguments: &TransformArguments, json: bool) -> Result<Exit> {
     if let Some(share) = &arguments.share {
         return Err(Error::option("share", share, "nothing beside files: it is for a folder of partitions"));
     }
-    let files = options!(
-        TransformFiles { adapter, side, rows, sigma, force, batch } from arguments,
-        input: addresses::fetched(&arguments.input)?,
-        output: Some(arguments.output.clone())
-    );
     let paths = arguments.input.iter().map(|source| source.path.as_path());
-    let written = addresses::with_bar(paths, |progress| transform(&files, progress))?;
+    let written = addresses::with_bar(paths, |progress| {
+        let files = options!(
+            TransformFiles { adapter, side, rows, sigma, force, batch } from arguments,
+            input: addresses::fetched(&arguments.input, progress)?,
+            output: Some(arguments.output.clone())
+        );
+        transform(&files, progress)
+    })?;
     say_findings(&written.findings);
     let (count, space, path) = (written.vectors, &written.space, arguments.output.display());
     Exit::done_if(!written.drift_suspicious).print(

@@ -136,18 +136,25 @@ fn processes_that_are_killed_at_any_moment_leave_what_the_next_one_finishes() {
         }
     }
     assert!(killed > 0);
-    // Ctrl-C ends a run that leaves no temporary file behind.
+    // Ctrl-C ends a run that leaves no temporary file behind: over a folder, or over one object of it.
     #[cfg(unix)]
     {
         fs_err::create_dir(place.path("other")).unwrap();
-        let mut interrupted = command(&place, server, &transform);
-        interrupted.env("TMPDIR", place.path("other")).stdout(Stdio::null()).stderr(Stdio::null());
-        let mut child = interrupted.spawn().unwrap();
-        #[allow(clippy::disallowed_methods, reason = "the process is interrupted at any moment of its work")]
-        std::thread::sleep(Duration::from_millis(40));
-        let kill = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
-        assert!(kill.is_ok_and(|status| status.success()) && child.wait().is_ok());
-        assert_eq!(fs_err::read_dir(place.path("other")).unwrap().count(), 0);
+        let object = format!("{old}/day=0/part-00.parquet");
+        let one = ["transform", "a.safetensors", object.as_str(), "-o", "one.parquet"];
+        for (arguments, wait) in [(&transform, 40), (&one, 10), (&one, 20), (&one, 40)] {
+            let mut interrupted = command(&place, server, arguments);
+            interrupted.env("TMPDIR", place.path("other")).stdout(Stdio::null()).stderr(Stdio::null());
+            let mut child = interrupted.spawn().unwrap();
+            #[allow(
+                clippy::disallowed_methods,
+                reason = "the process is interrupted at any moment of its work"
+            )]
+            std::thread::sleep(Duration::from_millis(wait));
+            let kill = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+            assert!(kill.is_ok_and(|status| status.success()) && child.wait().is_ok());
+            assert_eq!(fs_err::read_dir(place.path("other")).unwrap().count(), 0, "{arguments:?} {wait}");
+        }
     }
     assert_eq!(json(&place, server, &transform)["partitions"], 8);
     expect_same(&place, server, &address);

@@ -10,7 +10,7 @@ use crate::progress::Progress;
 /// Rounds of k-means.
 const CLUSTER_ROUNDS: usize = 15;
 /// Number of items of which one covers: the divisor that gives the number of clusters.
-const ITEMS_PER_COVER: usize = 10;
+pub const ITEMS_PER_COVER: usize = 10;
 /// Most clusters of a gallery that is ordered as a whole.
 const CLUSTERS_MAX: usize = 2048;
 

@@ -12,8 +12,8 @@ use postgres::error::SqlState;
 use rehang_core::{Distance, ErrorKind, Matrix, NORMALISED_TOLERANCE, Provenance, Space};
 use rehang_postgres::{PostgresStore, TableOptions};
 use rehang_store::{
-    Epoch, Examined, Filter, Index as _, Item, ItemKey, ItemWrite, Ledger, Priority, Queue, QueueBand,
-    Revision, Scan, Select, VectorWrite, WriteOutcome,
+    Epoch, Examined, Filter, Index as _, Item, ItemKey, ItemWrite, Ledger, NewVector, Priority, Queue,
+    QueueBand, Revision, Scan, Select, VectorWrite, WriteOutcome,
 };
 use serde_json::json;
 
@@ -2116,6 +2116,94 @@ fn of_many_items(server: &server::Server, provenance: &str) -> Application {
          UPDATE rehang.state_2 SET provenance = {provenance}"
     ));
     application
+}
+
+/// Vectors are read by what a search has seen of their space, as long as it is the same space.
+#[test]
+fn vectors_that_are_read_after_a_search_are_those_of_now() {
+    let Some(server) = server::server() else { return };
+    let mut application = Application::new(server, TABLE, &options());
+    let looks = application.fill();
+    let store = &application.store;
+    let keys = ["2", "1", "3"].map(|id| looks[id].key);
+    let before = store.vectors("new", &keys).unwrap();
+    assert_eq!(before.iter().map(Option::is_some).collect::<Vec<_>>(), [true, true, false]);
+    let query = Matrix::new(3, vec![1.0, 2.0, 3.0]).unwrap();
+    store.search("new", &query, 2, &Filter::default()).unwrap();
+    assert_eq!(store.vectors("new", &keys).unwrap(), before);
+    store.drop_space("new").unwrap();
+    let error = store.vectors("new", &keys).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::NotFound { .. }), "{error}");
+    store.create_space(&Space::new("new", 3, Distance::L2, false), Provenance::Native).unwrap();
+    assert_eq!(store.vectors("new", &keys).unwrap(), [None, None, None]);
+}
+
+/// The trigger leaves an item to the library that is writing it with its vectors, and adapts every other row
+/// of that transaction. An application that says what the library says leaves its own row for a run.
+#[test]
+fn what_the_library_writes_itself_the_trigger_does_not_adapt() {
+    let Some(server) = server::server() else { return };
+    let mut application = Application::new(server, TABLE, &options());
+    application.sql(
+        "CREATE SEQUENCE adapted;
+         CREATE OR REPLACE FUNCTION rehang.adapted(gallery int, given real[], OUT space int, OUT value real[], OUT sigma2 real) LANGUAGE plpgsql STABLE AS $$
+             BEGIN space := 2; value := '{1,2,3}'; sigma2 := nextval('public.adapted'); END $$;
+         CREATE FUNCTION twin() RETURNS trigger LANGUAGE plpgsql AS $$
+             BEGIN INSERT INTO public.notes (id, body, embedding) VALUES (NEW.id + 100, NEW.body, NEW.embedding); RETURN NULL; END $$;
+         CREATE TRIGGER twin AFTER INSERT ON notes FOR EACH ROW WHEN (NEW.id < 100) EXECUTE FUNCTION twin()",
+    );
+    let times = |application: &mut Application| -> i64 {
+        let sql = "SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM adapted";
+        application.client.query_one(sql, &[]).unwrap().get(0)
+    };
+    for version in 0..2 {
+        let write = ItemWrite {
+            id: "1".into(),
+            source: Some(format!("version {version}")),
+            label: None,
+            payload: json!(null),
+            vectors: vec![
+                NewVector::from_model("old", vec![1.0, version as f32], Provenance::Old),
+                NewVector::from_model("new", vec![4.0, 5.0, 6.0], Provenance::Native),
+            ],
+        };
+        application.store.put(&[write]).unwrap();
+        assert_eq!(times(&mut application), 1, "its twin alone, which came with the first version");
+    }
+    let looks = application.looks();
+    let made_by = |id: &str| looks[id].new;
+    assert_eq!(["1", "101"].map(made_by), [Some(Provenance::Native), Some(Provenance::Adapted)]);
+    application.sql(
+        "BEGIN; SELECT set_config('rehang.written_item', number || ' 7', true) FROM rehang.gallery;
+         INSERT INTO notes (id, body, embedding) VALUES (7, 'seven', '[1,1]'); COMMIT;
+         INSERT INTO notes (id, body, embedding) VALUES (8, 'eight', '[1,1]')",
+    );
+    let looks = application.looks();
+    let made_by = |id: &str| looks[id].new;
+    let adapted = Some(Provenance::Adapted);
+    assert_eq!(["7", "107", "8", "108"].map(made_by), [None, adapted, adapted, adapted]);
+}
+
+/// The index of the new space has the options of the application's own one, and so has that of the column at
+/// a release, when the application's own one is gone.
+#[test]
+fn an_index_has_the_options_of_the_application_s_own() {
+    let Some(server) = server::server() else { return };
+    let mut application = Application::new(server, TABLE, &options());
+    application.sql(
+        "INSERT INTO notes SELECT n, '', 'body ' || n, '', format('[%s,1]', n)::vector FROM generate_series(1, 1100) AS n;
+         CREATE INDEX of_the_application ON notes USING hnsw (embedding vector_l2_ops) WITH (m = 8, ef_construction = 40);
+         INSERT INTO rehang.vector_2 SELECT item, format('[%s,%s,1]', sin(item), cos(item * 7))::vector FROM rehang.state_2;
+         UPDATE rehang.state_2 SET provenance = 'native'",
+    );
+    application.store.prepare("new", &|_, _| true).unwrap();
+    application.sql("DROP INDEX of_the_application");
+    application.store.switch_serving("old", "new").unwrap();
+    application.store.settle("embedding_new", &|_, _| true).unwrap();
+    let made =
+        "SELECT count(*) FROM pg_class WHERE relname IN ('vector_2_nearest', 'notes_embedding_new_idx')
+         AND reloptions @> ARRAY['m=8', 'ef_construction=40']";
+    assert_eq!(application.client.query_one(made, &[]).unwrap().get::<_, i64>(0), 2);
 }
 
 /// A search by SQL reads the index right after a fill, when the server's statistics still say that all items

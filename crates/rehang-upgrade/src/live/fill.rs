@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use rehang_core::adapter::{Adapter, Applier};
-use rehang_core::order::{self, Arrangement, OrderInput, Page};
+use rehang_core::order::{self, Arrangement, ITEMS_PER_COVER, OrderInput, Page};
 use rehang_core::{Distance, Error, Head, Matrix, Provenance, Result, in_parallel};
 use rehang_store::{
     Among, Epoch, ItemKey, Ledger, Priority, QueueBand, Record, Revision, Sample, Scan, Select, VectorWrite,
@@ -30,8 +30,6 @@ const PAGES_AHEAD: usize = 2;
 /// Largest number of items that the order `coverage` looks at; a larger gallery is sampled, so that
 /// memory stays bounded.
 const COVER_SAMPLE_MAX: usize = 20_000;
-/// Number of items of which one covers the gallery, as in [`rehang_core::order`].
-const COVER_SHARE: usize = 10;
 /// Place of items that came or changed during the upgrade: before everything else, but for a sample that a
 /// run measures on, where these items are more than the sample has.
 pub(crate) const NEW_OR_CHANGED: Priority = Priority::new(QueueBand::NewOrChanged, 0.0);
@@ -191,25 +189,29 @@ impl Filler {
         Ok(Some(self.adapt(&records, place)?))
     }
 
-    /// Adapts old vectors `[n, d_old]` that are not in a store yet: vectors, σ² and places.
+    /// Adapts old vectors `[n, d_old]` that are not in a store yet: vectors and σ².
     ///
     /// # Errors
     ///
     /// Those of [`Applier::apply_rows`].
-    pub fn adapt_rows(&self, keys: &[ItemKey], old: &[f32]) -> Result<(Matrix, Vec<f32>, Vec<Priority>)> {
-        let count = keys.len();
+    pub fn adapt_rows(&self, old: &[f32]) -> Result<(Matrix, Vec<f32>)> {
+        let count = old.len() / self.applier.d_old();
         let mut vectors = Matrix::zeros(count, self.applier.d_new());
         let (mut variance, mut raw_norms) = (vec![0.0; count], vec![0.0; count]);
         self.applier.apply_rows(0, old, None, vectors.as_mut_slice(), &mut variance, &mut raw_norms)?;
+        Ok((vectors, variance))
+    }
+
+    /// Scores adapted vectors by the order, which gives their items' places in the queue.
+    fn places(&self, keys: &[ItemKey], vectors: &Matrix, variance: &[f32]) -> Result<Vec<Priority>> {
         let page = Page {
             drawn: &|row| shuffled(self.order.seed, keys[row]),
-            sigma: &variance,
-            vectors: &vectors,
+            sigma: variance,
+            vectors,
             head: self.head.as_ref(),
         };
         let scores = order::scores(self.order.policy, &page)?;
-        let priorities = scores.into_iter().map(Priority::ordinary).collect();
-        Ok((vectors, variance, priorities))
+        Ok(scores.into_iter().map(Priority::ordinary).collect())
     }
 
     /// Whether an adapted vector can be made of an old one.
@@ -237,15 +239,19 @@ impl Filler {
         }
         let keys: Vec<ItemKey> = with_old.iter().map(|(record, _)| record.item.key).collect();
         let old: Vec<f32> = with_old.iter().flat_map(|(_, old)| old.iter().copied()).collect();
-        let (vectors, variance, priorities) = self
-            .adapt_rows(&keys, &old)
-            .map_err(|error| error.context(format!("adapting items from {:?} on", with_old[0].0.item.id)))?;
+        let doing =
+            |error: Error| error.context(format!("adapting items from {:?} on", with_old[0].0.item.id));
+        let (vectors, variance) = self.adapt_rows(&old).map_err(doing)?;
+        let places = match place {
+            Some(place) => vec![place; keys.len()],
+            None => self.places(&keys, &vectors, &variance).map_err(doing)?,
+        };
         Ok(with_old
             .iter()
             .enumerate()
             .filter(|(row, _)| self.can_place(vectors.row(*row)))
             .map(|(row, (record, _))| {
-                let priority = place.or(self.front(record)).unwrap_or(priorities[row]);
+                let priority = place.or(self.front(record)).unwrap_or(places[row]);
                 VectorWrite::adapted(&record.item, vectors.row(row).to_vec(), variance[row], priority)
             })
             .collect())
@@ -268,7 +274,7 @@ impl Filler {
             vectors_of: Some(self.new.clone()),
         };
         let mut drawn = store.sample(&sample)?;
-        if drawn.drawn_from < COVER_SHARE as u64 {
+        if drawn.drawn_from < ITEMS_PER_COVER as u64 {
             return Ok(());
         }
         let total = drawn.records.len() as u64;

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rehang_core::check::expect_count;
 use rehang_core::{Bridge, Error, Matrix, Provenance, Result};
-use rehang_store::{Filter, Found, ItemKey, ItemWrite, NewVector, Revision, Store, expect_space, find_space};
+use rehang_store::{Filter, Found, ItemWrite, NewVector, Revision, Store, expect_space, find_space};
 use serde::Serialize;
 
 use crate::kept;
@@ -308,34 +308,28 @@ impl Gallery {
 
     /// Adds to each write an adapted vector, where it needs one.
     fn adapted(&self, mut writes: Vec<ItemWrite>) -> Result<Vec<ItemWrite>> {
-        if let Some(Recorded { record, .. }) = Recorded::read(&*self.store)?
-            && let Some(filler) = self.filler_of(&record)?
-        {
-            for write in &mut writes {
-                let has = |space: &str| write.vectors.iter().find(|vector| vector.space == space);
-                let (Some(old), None) = (has(&record.old.name), has(&record.new.name)) else { continue };
-                if old.vector.len() != record.old.dimension {
-                    // The store says what is wrong with such a vector.
-                    continue;
-                }
-                if rehang_core::check::is_finite(&old.vector) && !filler.can_adapt(&old.vector) {
-                    // A vector without a direction cannot be adapted. Its item lacks a vector in the new
-                    // space, and is the next to be embedded.
-                    continue;
-                }
-                let (vectors, variance, _) = filler.adapt_rows(&[ItemKey::from(0)], &old.vector)?;
-                if !filler.can_place(vectors.as_slice()) {
-                    continue;
-                }
-                write.vectors.push(NewVector {
-                    space: record.new.name.clone(),
-                    vector: vectors.into_data(),
-                    provenance: Provenance::Adapted,
-                    sigma2: variance.first().copied(),
-                    priority: Some(NEW_OR_CHANGED),
-                    epoch: record.epoch,
-                });
+        let Some(Recorded { record, .. }) = Recorded::read(&*self.store)? else { return Ok(writes) };
+        let Some(filler) = self.filler_of(&record)? else { return Ok(writes) };
+        let (mut places, mut old) = (Vec::new(), Vec::new());
+        for (place, write) in writes.iter().enumerate() {
+            if let Some(vector) = vector_to_adapt(write, &record, &filler) {
+                places.push(place);
+                old.extend_from_slice(vector);
             }
+        }
+        let (vectors, variance) = filler.adapt_rows(&old)?;
+        for (row, place) in places.into_iter().enumerate() {
+            if !filler.can_place(vectors.row(row)) {
+                continue;
+            }
+            writes[place].vectors.push(NewVector {
+                space: record.new.name.clone(),
+                vector: vectors.row(row).to_vec(),
+                provenance: Provenance::Adapted,
+                sigma2: Some(variance[row]),
+                priority: Some(NEW_OR_CHANGED),
+                epoch: record.epoch,
+            });
         }
         Ok(writes)
     }
@@ -375,6 +369,18 @@ impl Gallery {
         self.observer.observe(&Observation::Deleted { items });
         Ok(items)
     }
+}
+
+/// Returns the old vector of a write that brings none of the new space, where an adapted one can be made of
+/// it. The store says what is wrong with one of another width. One without a direction cannot be adapted: its
+/// item lacks a vector in the new space, and is the next to be embedded.
+fn vector_to_adapt<'a>(write: &'a ItemWrite, record: &UpgradeRecord, filler: &Filler) -> Option<&'a [f32]> {
+    if write.vectors.iter().any(|vector| vector.space == record.new.name) {
+        return None;
+    }
+    let old: &[f32] = &write.vectors.iter().find(|vector| vector.space == record.old.name)?.vector;
+    let lacks_direction = rehang_core::check::is_finite(old) && !filler.can_adapt(old);
+    (old.len() == record.old.dimension && !lacks_direction).then_some(old)
 }
 
 #[cfg(test)]

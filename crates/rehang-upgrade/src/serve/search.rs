@@ -42,8 +42,8 @@ pub enum SearchQueries {
 pub struct Search {
     /// Queries to search for.
     pub queries: SearchQueries,
-    /// Space that has to serve, or else the search fails: two models of one width cannot be told apart
-    /// otherwise.
+    /// Space that has to serve until the answer is found, or else the search fails: two models of one width
+    /// cannot be told apart otherwise.
     pub space: Option<String>,
     /// Neighbours of each query, 1 or more.
     pub k: usize,
@@ -55,7 +55,7 @@ pub struct Search {
 /// and, where the queries were sources and the item has one, its source.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Searched {
-    /// Name of the space that serves.
+    /// Name of the space that served when the answer was found.
     pub space: String,
     /// Neighbours of each query that were asked for.
     pub k: usize,
@@ -128,17 +128,9 @@ pub fn search(store: &Arc<dyn Store>, search: &Search, encoders: &QueryEncoders<
         return Err(Error::option("k", 0, "1 or more"));
     }
     let state = ServingState::read(&**store)?;
-    if let Some(wanted) = &search.space
-        && *wanted != state.serving
-    {
-        return Err(Error::conflict(
-            format!("space {:?} serves, not {wanted:?}", state.serving),
-            "embed the queries with its model, or ask for no space",
-        ));
-    }
+    expect_serving(&state.serving, search.space.as_deref())?;
     let gallery = Gallery::new(Arc::clone(store));
     let Search { k, filter, .. } = search;
-    let space = state.serving.clone();
     let (answer, before, has_sources) = match &search.queries {
         SearchQueries::Vectors { vectors, old_vectors } => {
             let bridge = gallery.bridge_of(&state)?;
@@ -162,6 +154,10 @@ pub fn search(store: &Arc<dyn Store>, search: &Search, encoders: &QueryEncoders<
             (answer, before, true)
         }
     };
+    // A switch may have overtaken the search, and then another space has answered. The one that serves comes
+    // last in an answer.
+    let space = answer.spaces.last().cloned().unwrap_or_default();
+    expect_serving(&space, search.space.as_deref())?;
     let answers = || std::iter::once(&answer).chain(&before);
     let mut without_index = Vec::new();
     for space in answers().flat_map(|answer| &answer.spaces) {
@@ -177,6 +173,17 @@ pub fn search(store: &Arc<dyn Store>, search: &Search, encoders: &QueryEncoders<
         sources.extend(items.filter_map(|item| Some((item.id, item.source?))));
     }
     Ok(Searched { space, k: *k, answer, before, sources, without_index })
+}
+
+/// Fails where another space serves than the one that is wanted.
+fn expect_serving(serving: &str, wanted: Option<&str>) -> Result<()> {
+    match wanted {
+        Some(wanted) if wanted != serving => Err(Error::conflict(
+            format!("space {serving:?} serves, not {wanted:?}"),
+            "embed the queries with its model, or ask for no space",
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// Reads queries from files, by the spaces that are searched.

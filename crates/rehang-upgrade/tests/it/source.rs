@@ -184,6 +184,30 @@ fn a_switch_while_queries_are_embedded_only_takes_the_other_model_too() {
 }
 
 #[test]
+fn a_space_that_is_asked_for_serves_until_the_answer_is_found() {
+    for wanted in [None, Some("old-model".to_owned())] {
+        let (store, world) = begun();
+        let models = Models::default();
+        let open = |space: &Space| {
+            if space.name == "old-model" {
+                switch(&store, &world.setup(), Serving::Mixed, &Unobserved).unwrap();
+            }
+            Ok(models.open(space))
+        };
+        let queries = SearchQueries::Sources { queries: texts(), before: false };
+        let asked = Search { queries, space: wanted.clone(), k: 2, filter: Filter::default() };
+        let handle: Arc<dyn Store> = Arc::new(store.clone());
+        let answer = search(&handle, &asked, &open);
+        if wanted.is_none() {
+            assert_eq!(answer.unwrap().space, "new-model");
+        } else {
+            let error = answer.unwrap_err();
+            assert!(error.is_conflict() && error.to_string().contains("\"new-model\" serves"), "{error}");
+        }
+    }
+}
+
+#[test]
 fn hits_say_what_they_are() {
     let (store, world) = begun();
     switch(&store, &world.setup(), Serving::Mixed, &Unobserved).unwrap();
