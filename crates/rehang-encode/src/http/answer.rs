@@ -51,6 +51,8 @@ pub(super) enum Unread {
 pub(super) struct Body {
     data: Option<Vec<Entry>>,
     embeddings: Option<Vec<Numbers>>,
+    /// Vector of Ollama's older `/api/embeddings`, which takes one text by another name, and none of ours.
+    embedding: Option<serde::de::IgnoredAny>,
     /// Count of tokens, whatever it is: one that cannot be read must not cost the vectors beside it.
     #[serde(default)]
     usage: serde_json::Value,
@@ -86,6 +88,10 @@ pub(super) fn vectors_of(body: Body, count: usize) -> Result<Answer, Unread> {
             .map(|(place, entry)| (entry.index.unwrap_or(place), entry.embedding))
             .collect(),
         (None, Some(embeddings)) => embeddings.into_iter().enumerate().collect(),
+        (None, None) if body.embedding.is_some() => {
+            let message = "it answered as /api/embeddings of Ollama does, which takes no lists of texts: `url` is to end in /api/embed, or in /v1";
+            return Err(Unread::Form(message.into()));
+        }
         // Here may be an error under status 200, which tells nothing of the next answer.
         (None, None) => return Err(Unread::Broken("it gave no vectors".into())),
     };
@@ -444,6 +450,7 @@ mod tests {
             (r#"{"data":[{"embedding":[[1],[2]]}]}"#, "a vector for each token"),
             (r#"{"data":[{"embedding":["1"]}]}"#, "a number"),
             (r#"{"embeddings":{"float":[[1]]}}"#, "another form"),
+            (r#"{"embedding":[]}"#, "/api/embed, or in /v1"),
         ] {
             let error = read(body.as_bytes(), 1).unwrap_err();
             assert!(matches!(&error, Unread::Form(words) if words.contains(reason)), "{body}: {error:?}");

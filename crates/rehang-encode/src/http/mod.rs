@@ -917,6 +917,11 @@ impl Http {
     ) -> Result<Outcome> {
         let reason = self.reason(status, body)?;
         match status {
+            404 | 405 | 410 | 501 => Err(Error::not_found(
+                "embedding endpoint or model",
+                &self.config.model,
+                format!("{} ({reason})", self.shown_url),
+            )),
             500 if wait.is_none() => Ok(Outcome::Broke(reason)),
             408 | 409 | 425 | 429 | 500..=599 => {
                 let wait = wait.or_else(|| answer::wait_in(body));
@@ -927,11 +932,6 @@ impl Http {
                     _ => Outcome::Again { reason, wait },
                 })
             }
-            404 | 405 | 410 => Err(Error::not_found(
-                "embedding endpoint or model",
-                &self.config.model,
-                format!("{} ({reason})", self.shown_url),
-            )),
             300..=399 => {
                 let to = location.map_or("another one".into(), without_values);
                 Err(Error::option(
@@ -1492,7 +1492,8 @@ fn check_keys(config: &HttpConfig, space: &Space) -> Result<()> {
     config.dimensions.map_or(Ok(()), |dimensions| expect_width(what, space.dimension, dimensions))
 }
 
-/// Completes an address to the one that requests go to.
+/// Completes an address to the one that requests go to: a name of a version in it (`v1`, `v1beta`) says that
+/// the service's own path is there already.
 fn endpoint(url: &str) -> Result<String> {
     let (path, query) = url.split_once('?').map_or((url, None), |(path, query)| (path, Some(query)));
     let path = path.trim_end_matches('/');
@@ -1505,14 +1506,13 @@ fn endpoint(url: &str) -> Result<String> {
         return Err(Error::option("url", "…@…", "an address without a password; key_env names the key"));
     }
     let last = path.rsplit('/').next().unwrap_or_default();
-    let is_version = last
-        .strip_prefix('v')
-        .is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()));
+    let is_version = |segment: &str| {
+        segment.strip_prefix('v').is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit()))
+    };
     let mut full_url = path.to_string();
-    if is_version {
-        full_url.push_str("/embeddings");
-    } else if last != "embeddings" && !url_of_ollama(path) {
-        full_url.push_str("/v1/embeddings");
+    if last != "embeddings" && !url_of_ollama(path) {
+        let is_versioned = path.split('/').skip(3).any(is_version);
+        full_url.push_str(if is_versioned { "/embeddings" } else { "/v1/embeddings" });
     }
     if let Some(query) = query {
         full_url.push('?');

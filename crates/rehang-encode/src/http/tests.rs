@@ -449,8 +449,9 @@ fn what_no_item_can_survive_stops_the_run() {
     type Make = fn() -> Reply;
     let quota = || Reply::Status(429, vec![], "{\"error\":{\"code\":\"insufficient_quota\"}}".into());
     let moved = || Reply::Status(301, vec![("Location", "https://elsewhere/".into())], String::new());
-    let cases: [(Make, &str); 6] = [
+    let cases: [(Make, &str); 7] = [
         (|| status(404), "embedding endpoint or model"),
+        (|| status(501), "embedding endpoint or model"),
         (|| status(410), "embedding endpoint or model"),
         (|| status(405), "embedding endpoint or model"),
         (|| status(402), "status 402 it is"),
@@ -718,6 +719,8 @@ fn addresses_are_completed() {
         ("https://api.openai.com/", "https://api.openai.com/v1/embeddings"),
         ("https://api.openai.com/v1", "https://api.openai.com/v1/embeddings"),
         ("https://host/openai/v1/embeddings", "https://host/openai/v1/embeddings"),
+        ("https://host/v1beta/openai/", "https://host/v1beta/openai/embeddings"),
+        ("https://v2.host/vectors", "https://v2.host/vectors/v1/embeddings"),
         ("http://localhost:8080/embeddings/", "http://localhost:8080/embeddings"),
         ("https://host/d/m/embeddings?api-version=1", "https://host/d/m/embeddings?api-version=1"),
         ("http://localhost:11434/api/embed", "http://localhost:11434/api/embed"),
