@@ -160,12 +160,15 @@ pub fn report(files: &ReportFiles, progress: &Progress) -> Result<Reported> {
     let first = adapters.first().ok_or_else(|| Error::missing("`adapters`", "a report"))?;
     let items = ItemVectors::read(files, &adapters, &mut inputs)?;
     let mut answers = Answers::read(&files.answers, &mut inputs, &items.join, items.new.len(), None)?;
-    let whole = files.whole(first, &items.old, &mut inputs)?;
+    let whole_gallery = files.whole(first, &items.old, &mut inputs)?;
     // Old queries have an effect without labels too: agreement has a do-nothing line.
     let queries_old = answers.queries_old.take();
-    let relevance = relevance(&answers, whole.as_ref(), &mut inputs);
-    if let Some(whole) = whole.as_ref().filter(|whole| relevance.is_some() && whole.sample_judged.is_none()) {
-        whole.expect_relevance(files)?;
+    let relevance = relevance(&answers, whole_gallery.as_ref(), &mut inputs);
+    if let Some(whole_gallery) = whole_gallery
+        .as_ref()
+        .filter(|whole_gallery| relevance.is_some() && whole_gallery.sample_judged.is_none())
+    {
+        whole_gallery.expect_relevance(files)?;
     }
     let head = inputs.head(&files.head)?;
     let outputs: Vec<_> = files.output.iter().map(|path| ("output", Some(path))).collect();
@@ -185,10 +188,12 @@ pub fn report(files: &ReportFiles, progress: &Progress) -> Result<Reported> {
         relevance,
         labels_are_names: head.is_some()
             && (answers.labels_are_names
-                || whole.as_ref().is_some_and(|whole| whole.answers.labels_are_names)),
+                || whole_gallery
+                    .as_ref()
+                    .is_some_and(|whole_gallery| whole_gallery.answers.labels_are_names)),
         groups: answers.groups.as_deref(),
         head: head.as_ref(),
-        gallery: whole.as_ref().map(|whole| whole.study_gallery(files)),
+        gallery: whole_gallery.as_ref().map(|whole_gallery| whole_gallery.study_gallery(files)),
     };
     let methods: Vec<&str> = adapters.iter().map(|adapter| adapter.training.method.as_str()).collect();
     let contenders: Vec<StudyAdapter<'_>> = names(&methods, &files.adapters)

@@ -71,7 +71,7 @@ pub(crate) fn search_handicapped(
     filter: &Filter,
     handicap: f64,
 ) -> Result<Vec<Vec<Found>>> {
-    let asked = Asked { queries, k, filter, handicap };
+    let wanted = Wanted { queries, k, filter, handicap };
     let searched = handle.searched.lock().unwrap_or_else(PoisonError::into_inner).get(space).cloned();
     let is_at_once = |searched: &Searched| {
         queries.rows() <= TOGETHER
@@ -80,7 +80,7 @@ pub(crate) fn search_handicapped(
     };
     if let Some(searched) = searched.filter(is_at_once) {
         let hits = handle.database.run(Mode::ReadAtOnce, |connection| {
-            search_in(connection, handle, &searched, &asked, Some(space))
+            search_in(connection, handle, &searched, &wanted, Some(space))
         });
         match hits {
             Ok(Some(hits)) => return Ok(hits),
@@ -103,7 +103,7 @@ pub(crate) fn search_handicapped(
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .insert(space.to_owned(), searched.clone());
-        Ok(search_in(connection, handle, &searched, &asked, None)?.unwrap_or_default())
+        Ok(search_in(connection, handle, &searched, &wanted, None)?.unwrap_or_default())
     })
 }
 
@@ -167,8 +167,8 @@ const LOOKED_AT_FOR: Duration = Duration::from_secs(2);
 /// Queries that are asked at once.
 const TOGETHER: usize = 16;
 
-/// Search as it is asked for.
-struct Asked<'a> {
+/// Search that is asked for.
+struct Wanted<'a> {
     queries: &'a Matrix,
     k: usize,
     filter: &'a Filter,
@@ -182,18 +182,18 @@ fn search_in(
     connection: &mut Connection,
     handle: &Handle,
     searched: &Searched,
-    asked: &Asked<'_>,
+    wanted: &Wanted<'_>,
     name: Option<&str>,
 ) -> Step<Option<Vec<Vec<Found>>>> {
-    let is_exact = asked.k >= searched.compared_from;
-    let Statement { sql, parameters } = Statement::new(handle, &searched.row, asked, is_exact);
-    let before = if is_exact { String::new() } else { look_into_index(handle, asked.k) };
-    let (of_name, limit) = (spaces::of_name(), row_limit(asked.k));
-    let rows: Vec<usize> = (0..asked.queries.rows()).collect();
+    let is_exact = wanted.k >= searched.compared_from;
+    let Statement { sql, parameters } = Statement::new(handle, &searched.row, wanted, is_exact);
+    let before = if is_exact { String::new() } else { look_into_index(handle, wanted.k) };
+    let (of_name, limit) = (spaces::of_name(), row_limit(wanted.k));
+    let rows: Vec<usize> = (0..wanted.queries.rows()).collect();
     let mut all = Vec::with_capacity(rows.len());
     for rows in rows.chunks(TOGETHER) {
         let vectors: Vec<Vector> =
-            rows.iter().map(|row| Vector::from(asked.queries.row(*row).to_vec())).collect();
+            rows.iter().map(|row| Vector::from(wanted.queries.row(*row).to_vec())).collect();
         let mut statements: Vec<(&str, Vec<&dyn Parameter>)> = name
             .iter()
             .map(|name| (of_name.as_str(), vec![&handle.number as &dyn Parameter, name]))
@@ -211,7 +211,7 @@ fn search_in(
             }
         }
         for (row, answer) in rows.iter().zip(answers) {
-            all.push(hits(asked.queries.row(*row), &answer, searched.row.record.space.distance)?);
+            all.push(hits(wanted.queries.row(*row), &answer, searched.row.record.space.distance)?);
         }
     }
     Ok(Some(all))
@@ -225,23 +225,23 @@ struct Statement {
 
 impl Statement {
     /// Writes the statement for a space.
-    fn new(handle: &Handle, space: &SpaceRow, asked: &Asked<'_>, is_exact: bool) -> Self {
-        let filter = asked.filter;
+    fn new(handle: &Handle, space: &SpaceRow, wanted: &Wanted<'_>, is_exact: bool) -> Self {
+        let filter = wanted.filter;
         let with_row = !filter.labels.is_empty() || !filter.payload.is_empty();
         let vectors = SpaceVectors::for_space(handle, space, with_row);
         let (adapted, not_adapted) = filter.adapted_and_others();
         // The rows of an index come in the order of their distances without a handicap.
-        let is_mixed = asked.handicap != 0.0 && !adapted.is_empty() && !not_adapted.is_empty();
+        let is_mixed = wanted.handicap != 0.0 && !adapted.is_empty() && !not_adapted.is_empty();
         if is_mixed && !is_exact {
-            Self::by_walk(handle, space.number, asked, &vectors)
+            Self::by_walk(handle, space.number, wanted, &vectors)
         } else {
-            Self::in_order(handle, asked, &vectors, is_exact)
+            Self::in_order(handle, wanted, &vectors, is_exact)
         }
     }
 
     /// Writes the statement that walks an index until no row behind can be nearer, with its handicap.
-    fn by_walk(handle: &Handle, n: i32, asked: &Asked<'_>, vectors: &SpaceVectors) -> Self {
-        let filter = asked.filter;
+    fn by_walk(handle: &Handle, n: i32, wanted: &Wanted<'_>, vectors: &SpaceVectors) -> Self {
+        let filter = wanted.filter;
         let condition =
             conditions(handle, filter, "$3", |at| (format!("($4)[{}]", at + 1), format!("($5)[{}]", at + 1)));
         let (names, contents): (Vec<String>, Vec<Value>) = filter.payload.iter().cloned().unzip();
@@ -258,7 +258,7 @@ impl Statement {
             Box::new(format!("rehang.state_{n}")),
             Box::new(vectors.distance()),
             Box::new(vectors.ordered_by().to_owned()),
-            Box::new(asked.handicap),
+            Box::new(wanted.handicap),
             Box::new(condition),
             Box::new(filter.labels.clone()),
             Box::new(names),
@@ -269,8 +269,8 @@ impl Statement {
 
     /// Writes the statement that reads the nearest rows in the order of their distances, or of those that the
     /// server orders an index by.
-    fn in_order(handle: &Handle, asked: &Asked<'_>, vectors: &SpaceVectors, is_exact: bool) -> Self {
-        let Asked { filter, handicap, .. } = asked;
+    fn in_order(handle: &Handle, wanted: &Wanted<'_>, vectors: &SpaceVectors, is_exact: bool) -> Self {
+        let Wanted { filter, handicap, .. } = wanted;
         let mut parameters: Vec<Box<dyn Parameter>> = Vec::new();
         if !filter.labels.is_empty() {
             parameters.push(Box::new(filter.labels.clone()));
@@ -796,11 +796,11 @@ pub(crate) fn recall(handle: &Handle, space: &str, samples: usize, k: usize) -> 
             queries.extend(parameter::vector(row, 0)?.unwrap_or_default());
         }
         let queries = Matrix::new(row.record.space.dimension, queries)?;
-        let asked = Asked { queries: &queries, k, filter: &Filter::default(), handicap: 0.0 };
+        let wanted = Wanted { queries: &queries, k, filter: &Filter::default(), handicap: 0.0 };
         let until = rehang_clock::now();
         let mut found_from = |compared_from: usize| -> Step<Vec<Vec<Found>>> {
             let searched = Searched { row: row.clone(), compared_from, until };
-            Ok(search_in(connection, handle, &searched, &asked, None)?.unwrap_or_default())
+            Ok(search_in(connection, handle, &searched, &wanted, None)?.unwrap_or_default())
         };
         Ok(share_found(found_from(0)?.iter().zip(&found_from(usize::MAX)?)))
     })
