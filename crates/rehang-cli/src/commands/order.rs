@@ -35,13 +35,10 @@ fn cuts(arguments: &OrderArguments, json: bool) -> Result<Exit> {
     let paths = arguments.sigma.iter().map(|source| source.path.as_path());
     let thresholds = addresses::with_bar(paths, |progress| {
         let sigma = |source: &VectorSource| {
-            Ok(match addresses::folder_there(&source.path)? {
-                Some(folder) => SigmaSource::Folder(folder, source.column.clone()),
-                None => {
-                    let file = addresses::fetched(std::slice::from_ref(source), progress)?.remove(0);
-                    SigmaSource::File(file)
-                }
-            })
+            if let Some(folder) = addresses::folder_there(&source.path)? {
+                return Ok(SigmaSource::Folder(folder, source.column.clone()));
+            }
+            Ok(SigmaSource::File(addresses::fetched(std::slice::from_ref(source), progress)?.remove(0)))
         };
         let sigma = arguments.sigma.iter().map(sigma).collect::<Result<_>>()?;
         find_thresholds(&options!(ThresholdFiles { first, output } from arguments, sigma: sigma), progress)
