@@ -118,7 +118,8 @@ pub(crate) struct Compared {
     /// left-out classes lie so close together that a map may well be farther from them than their own mean
     /// is.
     pub seen_errors: Vec<f64>,
-    /// Whether the outputs of any learned map find these items' own new vectors ([`guards::finds_own`]).
+    /// Whether the outputs of any learned map with the [error of the mean](guards::ERROR_OF_THE_MEAN) find
+    /// these items' own new vectors ([`guards::finds_own`]).
     pub is_any_found: bool,
     /// Fits on all pairs that were made on the way, by method.
     pub fitted: BTreeMap<Method, FittedMap>,
@@ -268,10 +269,16 @@ impl Task<'_> {
                 let later_outputs = outputs.split_off(1);
                 let first_outputs = outputs.remove(0);
                 let mut served = vec![serve(&first_outputs, self.pairs, first, parameters)?];
-                if first.has_seen && candidate.method != Method::DoNothing {
-                    compared.seen_errors.extend(served[0].first().and_then(|served| served.errors.first()));
-                    let (outputs, part) = (&first_outputs.raw[0], &first.parts[0]);
-                    compared.is_any_found |= guards::finds_own(outputs, part.pairs.new_vectors().matrix())?;
+                if first.has_seen
+                    && candidate.method != Method::DoNothing
+                    && let Some(&error) = served[0].first().and_then(|served| served.errors.first())
+                {
+                    compared.seen_errors.push(error);
+                    // Distances to all new vectors are computed only where the error leaves the question open.
+                    if error >= guards::ERROR_OF_THE_MEAN && !compared.is_any_found {
+                        let new = first.parts[0].pairs.new_vectors().matrix();
+                        compared.is_any_found = guards::finds_own(&first_outputs.raw[0], new)?;
+                    }
                 }
                 // A σ² that is trained with its map is measured here, since no out-of-fold residuals are made
                 // for it.

@@ -218,15 +218,17 @@ pub fn left_open(pairs: &Pairs, has_head: bool) -> Option<Finding> {
     Some(Finding::note(FindingCode::UnknownWithoutLabels, message).may_mean(meaning))
 }
 
+/// Squared error, as a part of the new vectors' variance, from which a map may have learned nothing: one that
+/// is drawn towards the mean ends a little above or below it.
+pub const ERROR_OF_THE_MEAN: f64 = 0.98;
+
 /// Looks at how the methods did on held-out pairs: where none predicts new vectors better than their mean
 /// does, nor [finds them](finds_own), there is nothing that an adapter could learn. `errors` are squared
 /// errors as parts of the new vectors' variance; `is_any_found` says whether the outputs of any method find
 /// the new vectors of their own pairs.
 pub fn useless(errors: &[f64], is_any_found: bool) -> Option<Finding> {
-    // A map that is drawn towards the mean, since it learned nothing, ends a little above or below it.
-    const PART_MIN: f64 = 0.98;
     let best = errors.iter().copied().fold(f64::INFINITY, f64::min);
-    (!is_any_found && best.is_finite() && best >= PART_MIN).then(|| no_better_than_the_mean(best))
+    (!is_any_found && best.is_finite() && best >= ERROR_OF_THE_MEAN).then(|| no_better_than_the_mean(best))
 }
 
 fn no_better_than_the_mean(error: f64) -> Finding {

@@ -91,10 +91,10 @@ impl Backfill {
     /// so a claim gives it again while its former content is at the encoder. Where the lease of the new claim
     /// were given back with the former one, another worker would embed the item too.
     fn keep_what_was_claimed_again(&self, actions: &mut Vec<Action>) {
-        let in_hand: BTreeSet<ItemKey> = match actions[..] {
-            [] => return,
-            _ => self.in_hand().collect(),
-        };
+        if !actions.iter().any(|action| matches!(action, Action::Release { .. })) {
+            return;
+        }
+        let in_hand: BTreeSet<ItemKey> = self.in_hand().collect();
         actions.retain_mut(|action| {
             let Action::Release { keys } = action else { return true };
             keys.retain(|key| !in_hand.contains(key));
