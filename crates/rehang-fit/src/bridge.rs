@@ -398,6 +398,27 @@ mod tests {
     }
 
     #[test]
+    fn copies_are_no_answers_to_each_other() {
+        let plain = data(480, 1.0, true);
+        let measured = |choice: BridgeChoice| (choice.do_nothing, choice.held_out, choice.splits);
+        let alone = measured(fit(&plain).choice.unwrap());
+        // A service may give a source another vector each time: then the sources alone tell.
+        for (length, sources) in [(1.0_f32, Vec::new()), (1.5, (0..960).map(|row| row % 480).collect())] {
+            let twice = |of: &Vectors| {
+                let length_of = |row: usize| if row < 480 { 1.0 } else { length };
+                let rows =
+                    Matrix::from_fn(960, 12, |row, axis| length_of(row) * of.matrix().row(row % 480)[axis]);
+                Vectors::measured(&of.space().name, Distance::Cosine, rows, "vectors").unwrap()
+            };
+            let labels = Some((0..960).map(|row| row % 24).collect());
+            let pairs = Pairs::new(twice(plain.old()), twice(plain.new_vectors()), labels, None).unwrap();
+            let parameters = FitParameters { sources, ..FitParameters::default() };
+            let with_copies = fit_bridge(&pairs, &parameters, &Progress::default()).unwrap();
+            assert_eq!(measured(with_copies.choice.unwrap()), alone);
+        }
+    }
+
+    #[test]
     fn the_smallest_share_within_one_error_is_kept_and_doing_nothing_is_one() {
         let row = |share: f64, known: f64, left_out: f64, error: f64| {
             let gain = |gallery, gain| HeldOutGain { gallery, metric: "mAP".into(), gain, error };

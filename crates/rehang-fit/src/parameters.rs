@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use rehang_core::check::expect_count;
+use rehang_core::copies::first_copies;
 use rehang_core::curve::{Metric, Qrels};
 use rehang_core::{Error, Matrix, Pairs, Result};
 
@@ -23,8 +24,10 @@ use crate::within::Within;
 /// | `queries` | the held-out pairs themselves | who asks while maps are compared | – |
 /// | `within` | as long as it takes | how long the choice among methods may take | 0 or more |
 /// | `traits` | none | what tells pairs that are another thing from the others | one value a pair |
+/// | `sources` | unknown | which pairs are copies of others | one number a pair |
 ///
-/// The default `metric` is mAP by label, nDCG@10 by judgements, else agreement@10.
+/// The default `metric` is mAP by label, nDCG@10 by judgements, else agreement@10. Where held-out pairs ask
+/// for each other, [copies](rehang_core::copies) are left out of what is compared.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FitParameters {
     /// Method that fits the map.
@@ -47,6 +50,9 @@ pub struct FitParameters {
     /// Traits of every pair beside its vectors: where some pairs are another thing than the others, a trait
     /// says which.
     pub traits: Vec<Trait>,
+    /// Number of the source of every pair, which copies of each other have in common. Empty where the sources
+    /// are not known: copies are then the pairs whose vectors by both models are the same.
+    pub sources: Vec<u64>,
 }
 
 impl Default for FitParameters {
@@ -60,7 +66,21 @@ impl Default for FitParameters {
             queries: None,
             within: None,
             traits: Vec::new(),
+            sources: Vec::new(),
         }
+    }
+}
+
+impl FitParameters {
+    /// Finds for every pair the first pair that it is a copy of. Where queries ask, none is a copy of another
+    /// one, and all stay.
+    pub(crate) fn first_copies(&self, pairs: &Pairs) -> Vec<usize> {
+        if self.queries.is_some() {
+            return (0..pairs.len()).collect();
+        }
+        // A part of the pairs, on which a network's own σ² is measured, has no numbers of its own.
+        let sources = if self.sources.len() == pairs.len() { self.sources.as_slice() } else { &[] };
+        first_copies(pairs.old().matrix(), pairs.new_vectors().matrix(), sources)
     }
 }
 

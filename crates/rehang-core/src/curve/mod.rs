@@ -8,9 +8,9 @@
 //! # Definitions
 //!
 //! A **ranking** holds the gallery items by ascending (distance, gallery index): equal distances are ranked
-//! by index. Where the gallery is its own query set, the query itself is left out by its index. Queries
-//! without a right answer are left out of every mean and counted in [`QueryCount`]. Values are percent, 0 to
-//! 100.
+//! by index. Where the gallery is its own query set, the query itself is left out by its index; its
+//! [copies](crate::copies) are left out by the caller. Queries without a right answer are left out of every
+//! mean and counted in [`QueryCount`]. Values are percent, 0 to 100.
 //!
 //! | metric | of one query with P right answers at ranks r_1 < … < r_P |
 //! |---|---|

@@ -2,7 +2,7 @@
 
 use rehang_core::finding::{Finding, FindingCode};
 use rehang_core::{Bridge, Progress, Result, Space};
-use rehang_fit::{FitParameters, FittedBridge};
+use rehang_fit::FittedBridge;
 use rehang_store::Ledger;
 
 use crate::learn::pairs::{PAIRS_MAX, known_pairs};
@@ -15,8 +15,8 @@ pub(crate) fn fit_bridge(
     (old, new): (&Space, &Space),
     progress: &Progress,
 ) -> Result<FittedBridge> {
-    let (pairs, queries) = known_pairs(store, (old, new), (PAIRS_MAX, "a bridge"))?;
-    rehang_fit::fit_bridge(&pairs, &FitParameters { queries, ..FitParameters::default() }, progress)
+    let (pairs, parameters) = known_pairs(store, (old, new), (PAIRS_MAX, "a bridge"))?;
+    rehang_fit::fit_bridge(&pairs, &parameters, progress)
 }
 
 /// Fits the bridge whose worth a report shows. There is none after the switch, when no search could use one,
