@@ -92,7 +92,7 @@ pub(crate) fn choose_order(
     (method, metric): (Method, Option<Metric>),
     progress: &Progress,
 ) -> Result<Option<OrderChoice>> {
-    let (pairs, queries) = known_pairs(store, (old, new), (ORDER_PAIRS_MAX, "an order"))?;
+    let (_, pairs, queries) = known_pairs(store, (old, new), (ORDER_PAIRS_MAX, "an order"))?;
     let parameters = FitParameters { method, metric, queries, ..FitParameters::default() };
     let Some(choice) = rehang_fit::choose_order(&pairs, &parameters, progress)? else { return Ok(None) };
     let chosen = ChosenOrder { policy: choice.policy(), metric: metric.map(Metric::id) };
@@ -186,7 +186,9 @@ pub(crate) fn fit(
             .advise(rehang_core::Remedy::DrawPairs));
     }
     let misplaced = pairs.misplaced;
-    let parameters = FitParameters { method, within, traits: pairs.traits(), ..FitParameters::default() };
+    let others = pairs.others(store, old)?;
+    let parameters =
+        FitParameters { method, within, others, traits: pairs.traits(), ..FitParameters::default() };
     let held_out = pairs.rows(true);
     let [old_held_out, new_held_out] = [&pairs.old, &pairs.new].map(|rows| rows.select(&held_out));
     let kept_queries = KeptQueries::for_store(store);
@@ -239,7 +241,8 @@ pub(crate) fn fit_again(
         return Ok(None);
     }
     // The method was chosen among others when the map was fitted first.
-    let parameters = FitParameters { method, compare: false, ..FitParameters::default() };
+    let others = pairs.others(store, old)?;
+    let parameters = FitParameters { method, others, compare: false, ..FitParameters::default() };
     let kept_queries = KeptQueries::for_store(store);
     let clicks = pairs.clicks_of_known(kept_queries, (old, new))?;
     Ok(Some((

@@ -14,7 +14,7 @@ use rehang_core::{Error, Matrix, Progress, Provenance, Result, Space, Vectors};
 use rehang_encode::Spent;
 use rehang_files::{AtomicFile, RowSelection, Scalars, VectorSource};
 use rehang_fit::refit::{MEASURED_MIN, kept_for_measuring};
-use rehang_fit::{FitQueries, LearningCurve, Trait, learning_curve};
+use rehang_fit::{FitQueries, LearningCurve, OtherItems, Trait, learning_curve};
 use rehang_store::{
     FirstKeys, Item, ItemKey, Ledger, PAIRS_SEED, Record, Scan, Select, find_space, shuffled,
 };
@@ -402,6 +402,34 @@ impl DrawnPairs {
         }
     }
 
+    /// Reads items of the gallery that are no pairs, with their old vectors, in random order; `None` where the
+    /// pairs have no labels, which would say what is right among them.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub fn others(&self, store: &dyn Ledger, old: &Space) -> Result<Option<OtherItems>> {
+        let Some(numbers) = label_numbers(&self.labels) else { return Ok(None) };
+        let number_of: BTreeMap<&str, i64> =
+            self.labels.iter().zip(numbers).filter_map(|(label, number)| Some((label.as_deref()?, number))).collect();
+        let ids: BTreeSet<&str> = self.ids.iter().map(String::as_str).collect();
+        let mut drawn = sample::draw(store, &old.name, OtherItems::ITEMS_MAX + self.len(), None)?;
+        drawn.retain(|record| !ids.contains(record.item.id.as_str()));
+        drawn.truncate(OtherItems::ITEMS_MAX);
+        let (mut values, mut labels) = (Vec::new(), Vec::new());
+        for page in drawn.chunks(NATIVES_PAGE) {
+            let keys: Vec<ItemKey> = page.iter().map(|record| record.item.key).collect();
+            for (record, vector) in page.iter().zip(store.vectors(&old.name, &keys)?) {
+                let Some(vector) = vector.filter(|vector| old.distance.can_place(&vector.vector)) else { continue };
+                values.extend(vector.vector);
+                // No pair asks for a label that no pair has.
+                let number = record.item.label.as_deref().and_then(|label| number_of.get(label));
+                labels.push(number.copied().unwrap_or(-1));
+            }
+        }
+        Ok(Some(OtherItems { old: Matrix::new(old.dimension, values)?, labels }))
+    }
+
     /// Lists what is known of the pairs that are not held out beside their vectors: label, fields of
     /// the payload, length of the source, key. Where some pairs are of another kind than the others,
     /// these traits say which.
@@ -535,7 +563,7 @@ pub(super) fn known_pairs(
     store: &dyn Ledger,
     (old, new): (&Space, &Space),
     (most, what): (usize, &str),
-) -> Result<(rehang_core::Pairs, Option<FitQueries>)> {
+) -> Result<(DrawnPairs, rehang_core::Pairs, Option<FitQueries>)> {
     let drawn = DrawnPairs::read(store, old, new, most)?;
     let known_rows = drawn.rows(false);
     if known_rows.is_empty() {
@@ -557,7 +585,7 @@ pub(super) fn known_pairs(
             qrels: drawn.clicks_of_known(kept_queries, (old, new))?.and_then(ClicksOfPairs::enough),
         }),
     };
-    Ok((pairs, queries))
+    Ok((drawn, pairs, queries))
 }
 
 #[cfg(test)]
