@@ -2,7 +2,7 @@
 //! key ends it with what is done.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use rehang_core::{ErrorKind, Matrix, Provenance, Remedy, Result, Space};
@@ -1000,6 +1000,23 @@ fn a_vector_that_the_store_does_not_take_is_written_again_and_never_paid_for_aga
     assert_eq!((summary.ending, summary.done.native), (Ending::NothingLeft, ITEMS as u64));
     assert_eq!(encoder.count(), ITEMS as u32);
     check(&store, &[common::adapter()]);
+}
+
+#[test]
+fn a_vector_that_the_store_takes_at_the_last_write_ends_no_run() {
+    let (store, world) = started(ITEMS);
+    let one = store.scan(&Scan::new("new-model", Select::All, 1)).unwrap().remove(0).item;
+    let (clock, first_ms) = (Arc::new(ManualClock::default()), OnceLock::new());
+    let time = Arc::clone(&clock);
+    let ignoring = Hooked::ignoring(&store, move |key| {
+        let now_ms = time.now_ms();
+        key == one.key && now_ms - *first_ms.get_or_init(|| now_ms) <= 600_000
+    });
+    let encoder = TestEncoder::new();
+    let summary =
+        world.backfill_observed(&ignoring, &encoder, Limits::default(), &*clock, &Unobserved).unwrap();
+    assert_eq!((summary.ending, summary.done.native), (Ending::NothingLeft, ITEMS as u64));
+    assert!(encoder.count() == ITEMS as u32 && clock.now_ms() > 600_000);
 }
 
 #[test]
