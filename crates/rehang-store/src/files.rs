@@ -175,8 +175,8 @@ impl<'a> Files<'a> {
             if let Some(replaced) = replaced {
                 return replaced.map_or(Ok(()), |before| self.drop_chunks(before.write, before.length));
             }
-            // Another process took this write for a dead one's, and cleared away the chunks that were there by
-            // then. The later ones follow, and the file is written anew.
+            // Another process took this write for a dead one's, and cleared away the chunks that were there
+            // by then. The later ones follow, and the file is written anew.
             self.drop_chunks(write, length)?;
         }
         let what = format!("the directory of files in {}", self.ledger.name());
