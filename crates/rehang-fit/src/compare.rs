@@ -484,7 +484,7 @@ pub(crate) struct Made {
     /// Raw outputs of every part.
     pub raw: Vec<Matrix>,
     /// Map behind the outputs; `None` where they were to be had without one.
-    fitted: Option<FittedMap>,
+    pub fitted: Option<FittedMap>,
 }
 
 /// Serves raw outputs for a split's held-out pairs: with the method's own geometry, or with every one that is

@@ -22,6 +22,9 @@ pub struct FusionRow {
 pub struct FusionChoice {
     /// Name of the metric that is measured, as [`Selection::criterion`](crate::Selection::criterion).
     pub criterion: String,
+    /// Number of other items of the gallery that held-out pairs asked; 0 where they asked each other.
+    #[serde(default)]
+    pub others: usize,
     /// Number of splits: how often another part was held out.
     pub splits: usize,
     /// Rows, one for every weight.

@@ -9,6 +9,7 @@ use rehang_core::{Error, Matrix, Pairs, Result};
 
 use crate::geometry::GeometryKind;
 use crate::method::Method;
+use crate::others::OtherItems;
 use crate::traits::Trait;
 use crate::within::Within;
 
@@ -22,6 +23,7 @@ use crate::within::Within;
 /// | `geometry` | measured | how outputs conform to a raw new space | – |
 /// | `metric` | mAP, nDCG@10 or agreement@10 | what maps are compared by | what the answers allow |
 /// | `queries` | the held-out pairs themselves | who asks while maps are compared | – |
+/// | `others` | none | what held-out pairs ask while a bridge and a fusion are chosen | – |
 /// | `within` | as long as it takes | how long the choice among methods may take | 0 or more |
 /// | `traits` | none | what tells pairs that are another thing from the others | one value a pair |
 /// | `sources` | unknown | which pairs are copies of others | one number a pair |
@@ -43,6 +45,9 @@ pub struct FitParameters {
     pub metric: Option<Metric>,
     /// Queries as people ask them; `None` lets held-out pairs ask for each other.
     pub queries: Option<FitQueries>,
+    /// Items of the gallery that are no pairs. A bridge and a fusion are chosen by what held-out pairs find
+    /// among them, where there are labels; `None` lets held-out pairs ask for each other.
+    pub others: Option<OtherItems>,
     /// Time that the choice among methods may take. Closed forms come first; a method that would take longer
     /// than is left is left out and named. `None` tries all. With a time, another run may try others and keep
     /// another map.
@@ -64,6 +69,7 @@ impl Default for FitParameters {
             geometry: None,
             metric: None,
             queries: None,
+            others: None,
             within: None,
             traits: Vec::new(),
             sources: Vec::new(),

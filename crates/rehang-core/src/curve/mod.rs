@@ -55,8 +55,8 @@ mod sweep;
 mod thresholds;
 
 pub use evaluate::{
-    DoNothing, Evaluation, QueryRanks, distances_by_query, evaluate, evaluate_leave_one_out, evaluate_today,
-    nearest, ranks_of_answers,
+    DoNothing, Evaluation, QueryRanks, distances_by_query, evaluate, evaluate_distances,
+    evaluate_leave_one_out, evaluate_today, nearest, ranks_of_answers,
 };
 pub use exact::{Curve, CurveInput, DoNothingLine, Flips, GROUPS_MAX, GroupLine, PerQuery, curve};
 pub use forecast::{

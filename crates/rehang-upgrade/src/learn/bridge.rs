@@ -15,7 +15,8 @@ pub(crate) fn fit_bridge(
     (old, new): (&Space, &Space),
     progress: &Progress,
 ) -> Result<FittedBridge> {
-    let (pairs, parameters) = known_pairs(store, (old, new), (PAIRS_MAX, "a bridge"))?;
+    let (drawn, pairs, parameters) = known_pairs(store, (old, new), (PAIRS_MAX, "a bridge"))?;
+    let parameters = FitParameters { others: drawn.others(store, old)?, ..parameters };
     rehang_fit::fit_bridge(&pairs, &parameters, progress)
 }
 

@@ -92,7 +92,7 @@ pub(crate) fn choose_order(
     (method, metric): (Method, Option<Metric>),
     progress: &Progress,
 ) -> Result<Option<OrderChoice>> {
-    let (pairs, parameters) = known_pairs(store, (old, new), (ORDER_PAIRS_MAX, "an order"))?;
+    let (_, pairs, parameters) = known_pairs(store, (old, new), (ORDER_PAIRS_MAX, "an order"))?;
     let parameters = FitParameters { method, metric, ..parameters };
     let Some(choice) = rehang_fit::choose_order(&pairs, &parameters, progress)? else { return Ok(None) };
     let chosen = ChosenOrder { policy: choice.policy(), metric: metric.map(Metric::id) };
@@ -186,8 +186,8 @@ pub(crate) fn fit(
             .advise(rehang_core::Remedy::DrawPairs));
     }
     let misplaced = pairs.misplaced;
-    let (traits, sources) = (pairs.traits(), pairs.known_source_numbers());
-    let parameters = FitParameters { method, within, traits, sources, ..FitParameters::default() };
+    let (traits, sources, others) = (pairs.traits(), pairs.known_source_numbers(), pairs.others(store, old)?);
+    let parameters = FitParameters { method, within, traits, sources, others, ..FitParameters::default() };
     let held_out = pairs.rows(true);
     let [old_held_out, new_held_out] = [&pairs.old, &pairs.new].map(|rows| rows.select(&held_out));
     let kept_queries = KeptQueries::for_store(store);
@@ -240,8 +240,8 @@ pub(crate) fn fit_again(
         return Ok(None);
     }
     // The method was chosen among others when the map was fitted first.
-    let sources = pairs.known_source_numbers();
-    let parameters = FitParameters { method, compare: false, sources, ..FitParameters::default() };
+    let (sources, others) = (pairs.known_source_numbers(), pairs.others(store, old)?);
+    let parameters = FitParameters { method, sources, others, compare: false, ..FitParameters::default() };
     let kept_queries = KeptQueries::for_store(store);
     let clicks = pairs.clicks_of_known(kept_queries, (old, new))?;
     Ok(Some((

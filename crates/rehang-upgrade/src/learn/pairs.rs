@@ -8,7 +8,7 @@
 //! Sources are known here, so whoever measures or chooses is told which pairs are
 //! [copies](rehang_core::copies). These stay pairs: maps are fitted on the gallery as it is.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 
 use rehang_core::copies::without_copies;
@@ -18,7 +18,7 @@ use rehang_core::{Error, Matrix, Progress, Provenance, Result, Space, Vectors};
 use rehang_encode::Spent;
 use rehang_files::{AtomicFile, RowSelection, Scalars, VectorSource};
 use rehang_fit::refit::{MEASURED_MIN, kept_for_measuring};
-use rehang_fit::{FitParameters, FitQueries, LearningCurve, Trait, learning_curve};
+use rehang_fit::{FitParameters, FitQueries, LearningCurve, OtherItems, Trait, learning_curve};
 use rehang_store::{
     FirstKeys, Item, ItemKey, Ledger, PAIRS_SEED, Record, Scan, Select, find_space, shuffled,
 };
@@ -441,6 +441,38 @@ impl DrawnPairs {
         }
     }
 
+    /// Reads items of the gallery that are neither pairs nor copies, with their old vectors, in random order;
+    /// `None` where the pairs have no labels, which would say what is right among them.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub fn others(&self, store: &dyn Ledger, old: &Space) -> Result<Option<OtherItems>> {
+        let Some(numbers) = label_numbers(&self.labels) else { return Ok(None) };
+        let number_of: BTreeMap<&str, i64> =
+            self.labels.iter().zip(numbers).filter_map(|(label, number)| Some((label.as_deref()?, number))).collect();
+        let ids: BTreeSet<&str> = self.ids.iter().map(String::as_str).collect();
+        // A copy of a pair, or of another item, is neither a right nor a wrong answer.
+        let mut sources: HashSet<u64> = self.source_numbers.iter().copied().collect();
+        let mut drawn = sample::draw(store, &old.name, OtherItems::ITEMS_MAX + self.len(), None)?;
+        drawn.retain(|record| {
+            !ids.contains(record.item.id.as_str()) && sources.insert(source_number(&record.item))
+        });
+        drawn.truncate(OtherItems::ITEMS_MAX);
+        let (mut values, mut labels) = (Vec::new(), Vec::new());
+        for page in drawn.chunks(NATIVES_PAGE) {
+            let keys: Vec<ItemKey> = page.iter().map(|record| record.item.key).collect();
+            for (record, vector) in page.iter().zip(store.vectors(&old.name, &keys)?) {
+                let Some(vector) = vector.filter(|vector| old.distance.can_place(&vector.vector)) else { continue };
+                values.extend(vector.vector);
+                // No pair asks for a label that no pair has.
+                let number = record.item.label.as_deref().and_then(|label| number_of.get(label));
+                labels.push(number.copied().unwrap_or(-1));
+            }
+        }
+        Ok(Some(OtherItems { old: Matrix::new(old.dimension, values)?, labels }))
+    }
+
     /// Lists what is known of the pairs that are not held out beside their vectors: label, fields of
     /// the payload, length of the source, key. Where some pairs are of another kind than the others,
     /// these traits say which.
@@ -575,7 +607,7 @@ pub(super) fn known_pairs(
     store: &dyn Ledger,
     (old, new): (&Space, &Space),
     (most, what): (usize, &str),
-) -> Result<(rehang_core::Pairs, FitParameters)> {
+) -> Result<(DrawnPairs, rehang_core::Pairs, FitParameters)> {
     let drawn = DrawnPairs::read(store, old, new, most)?;
     let known_rows = drawn.rows(false);
     if known_rows.is_empty() {
@@ -598,7 +630,7 @@ pub(super) fn known_pairs(
         }),
     };
     let sources = drawn.known_source_numbers();
-    Ok((pairs, FitParameters { queries, sources, ..FitParameters::default() }))
+    Ok((drawn, pairs, FitParameters { queries, sources, ..FitParameters::default() }))
 }
 
 #[cfg(test)]
