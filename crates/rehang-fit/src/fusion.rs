@@ -86,6 +86,15 @@ struct AtSwitch<'s> {
     values: Box<dyn Fn(&Distances) -> Result<Vec<Vec<f64>>> + 's>,
 }
 
+/// Weights that were tried, the smallest first; the last one's searches are mixed.
+#[derive(Default)]
+struct Weighed {
+    rows: Vec<FusionRow>,
+    fusions: Vec<Fusion>,
+    /// Differences from doing nothing.
+    differences: Vec<Differences>,
+}
+
 /// Returns every query's own value at the start of a curve.
 fn at_start(curve: &Curve, metric: Metric) -> Vec<f64> {
     let cuts = curve.per_query.cuts.len().max(1);
@@ -147,7 +156,8 @@ impl Task<'_> {
             .flat_map(|split| &split.parts)
             .find_map(|part| part.criterion.as_ref())
             .unwrap_or(criterion);
-        let Some((rows, mut fusions)) = self.weigh(&searched, &names_of(names_of_criterion))? else {
+        let names = names_of(names_of_criterion);
+        let Some(Weighed { rows, mut fusions, differences }) = self.weigh(&searched, &names)? else {
             return Ok(None);
         };
         let kept_place = if others.is_some() {
@@ -155,6 +165,8 @@ impl Task<'_> {
         } else {
             choose(&rows, names_of_criterion.is_agreement())
         };
+        let is_above_mixed =
+            others.is_some() && is_above(&differences[kept_place], &differences[WEIGHTS.len() - 1], &names);
         let mut fusion = fusions.swap_remove(kept_place);
         let handicap = self.handicap_of(&mut fusion, &held_out_parts, error)?;
         let choice = FusionChoice {
@@ -163,6 +175,7 @@ impl Task<'_> {
             splits: splits.len(),
             rows,
             kept: kept_place,
+            is_above_mixed,
             handicap,
         };
         Ok(Some((fusion, choice)))
@@ -208,12 +221,12 @@ impl Task<'_> {
         &self,
         searched: &[AtSwitch<'_>],
         metric_names: &[String],
-    ) -> Result<Option<(Vec<FusionRow>, Vec<Fusion>)>> {
+    ) -> Result<Option<Weighed>> {
         self.progress.begin("choosing the fusion", "weights", WEIGHTS.len() as u64);
         let distances = distances(searched);
         let today: Vec<Vec<Vec<f64>>> =
             searched.iter().map(|of| (of.values)(&of.both.old)).collect::<Result<_>>()?;
-        let (mut rows, mut fusions) = (Vec::new(), Vec::new());
+        let mut weighed = Weighed::default();
         for weight in WEIGHTS {
             self.progress.check()?;
             let Some(fusion) = Fusion::from_distances(weight, &distances) else { return Ok(None) };
@@ -224,11 +237,12 @@ impl Task<'_> {
                 }
             }
             let (gains, low) = gains(&differences, metric_names);
-            rows.push(FusionRow { weight, gains, low });
-            fusions.push(fusion);
+            weighed.rows.push(FusionRow { weight, gains, low });
+            weighed.fusions.push(fusion);
+            weighed.differences.push(differences);
             self.progress.advance(1);
         }
-        Ok(Some((rows, fusions)))
+        Ok(Some(weighed))
     }
 
     /// Chooses the handicap of a fusion by the curves of held-out pairs, sets it, and returns it as a part of
@@ -301,6 +315,21 @@ fn distances_to_others(
         })
     };
     others.asking.iter().map(both).collect()
+}
+
+/// Returns whether a weight finds more than another one, query by query: by the first metric more than one
+/// standard error in each gallery, and by no other metric less than by one.
+fn is_above(weight: &Differences, other: &Differences, metric_names: &[String]) -> bool {
+    let apart = |(key, splits): (&(HeldOutGallery, usize), &Vec<Vec<f64>>)| {
+        let less = |(values, others): (&Vec<f64>, &Vec<f64>)| -> Vec<f64> {
+            values.iter().zip(others).map(|(value, other)| value - other).collect()
+        };
+        (*key, splits.iter().zip(&other[key]).map(less).collect())
+    };
+    let (gains, _) = gains(&weight.iter().map(apart).collect(), metric_names);
+    gains.iter().all(|of| {
+        if of.metric == metric_names[0] { of.gain > of.error } else { of.gain >= -of.error }
+    })
 }
 
 /// Chooses, of the rows with no lower bound below 0, the one with the largest mean gain; the smaller weight

@@ -31,6 +31,10 @@ pub struct FusionChoice {
     pub rows: Vec<FusionRow>,
     /// Place of the row that was kept.
     pub kept: usize,
+    /// Whether this row is proven to find more than mixed searches, by what held-out pairs found among the
+    /// other items: more by the criterion by one standard error, and less by nothing.
+    #[serde(default)]
+    pub is_above_mixed: bool,
     /// Handicap of the row that was kept, as a part of the mean squared error.
     pub handicap: f64,
 }

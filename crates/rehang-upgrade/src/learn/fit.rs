@@ -136,6 +136,9 @@ struct Learned {
     findings: Vec<Finding>,
     /// Error of the adapter on held-out pairs; `None` where they are too few.
     error: Option<MeanError>,
+    /// Whether fused searches are proven to find more than mixed ones.
+    #[serde(default)]
+    is_fused_better: bool,
 }
 
 impl Learned {
@@ -155,7 +158,8 @@ impl Learned {
 pub(crate) fn keep_fitted(store: &dyn Ledger, fitted: &Fitted, error: Option<MeanError>) -> Result<String> {
     let is_of_pairs = |finding: &&Finding| PAIR_FINDINGS.contains(&finding.code);
     let findings = fitted.findings.iter().filter(is_of_pairs).cloned().collect();
-    let learned = serde_json::to_vec(&Learned { findings, error })
+    let is_fused_better = fitted.fusion.as_ref().is_some_and(|choice| choice.is_above_mixed);
+    let learned = serde_json::to_vec(&Learned { findings, error, is_fused_better })
         .map_err(|error| Error::corrupt("the findings of a fit", error))?;
     let fingerprint = rehang_files::adapter_file::fingerprint(&fitted.adapter)?;
     kept::keep_adapter(store, &fingerprint, &fitted.adapter)?;
@@ -213,6 +217,16 @@ fn error_of(adapter: &Adapter, old: Matrix, new: &Matrix) -> Result<Option<MeanE
     let old = Vectors::measured(&adapter.old.name, adapter.old.distance, old, "pairs")?;
     let applied = rehang_core::adapter::apply(adapter, &old, None, &Progress::default())?;
     Ok(MeanError::from_errors(&rehang_core::adapter::true_errors(new, applied.vectors.matrix())))
+}
+
+/// Reads whether fused searches by an adapter are proven to find more than mixed ones; `false` for one that was
+/// not fitted here.
+///
+/// # Errors
+///
+/// Those of the store.
+pub(crate) fn is_fused_better(store: &dyn Ledger, fingerprint: &str) -> Result<bool> {
+    Ok(Learned::read(store, fingerprint)?.is_fused_better)
 }
 
 /// Reads the error of a map on those of its pairs that were held out; `None` where it was not fitted here, or

@@ -361,6 +361,8 @@ fn goes_through_two_upgrades(server: &server::Server, distance: Distance) {
         set_bridge(&place.store, &old, &new, Some(&half)).unwrap();
         switch(&place.store, &setup, Serving::Mixed, &Unobserved).unwrap();
         place.agrees(&by_new, "switched");
+        switch(&place.store, &setup, Serving::Either, &Unobserved).unwrap();
+        place.agrees(&both, "either way, by both");
         switch(&place.store, &setup, Serving::Fused, &Unobserved).unwrap();
         place.agrees(&both, "fused");
         place.backfill(&new.name, 90);
