@@ -7,7 +7,7 @@
 use rehang_core::adapter;
 use rehang_core::curve::{MAP, Relevance, TOP1};
 use rehang_core::{Matrix, Pairs, Progress, Result};
-use rehang_fit::folds::shuffled;
+use rehang_fit::folds::folds;
 use rehang_fit::{FitParameters, Method, NetworkOptions, OtherItems, fit_adapter, fit_bridge};
 
 use crate::studies::bridge::{cosine, gain_and_half, mean, measure_fused, rank_queries, unit};
@@ -95,7 +95,9 @@ fn measure(ground: &Ground, split: u64) -> Result<Measured> {
     let quiet = Progress::default();
     let items = ground.old.len();
     let count = PAIRS.min((PART * items as f64) as usize);
-    let order = shuffled(items, split);
+    let place = folds(items, items, split);
+    let mut order: Vec<usize> = (0..items).collect();
+    order.sort_by_key(|&item| place[item]);
     let labels = |rows: &[usize]| rows.iter().map(|&row| ground.labels[row]).collect::<Vec<i64>>();
     let (of_pairs, rest) = order.split_at(count);
     let (old, new) = (cosine(&ground.old)?, cosine(&ground.new)?);
