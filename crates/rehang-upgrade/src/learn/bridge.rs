@@ -2,7 +2,7 @@
 
 use rehang_core::finding::{Finding, FindingCode};
 use rehang_core::{Bridge, Progress, Result, Space};
-use rehang_fit::FittedBridge;
+use rehang_fit::{FitParameters, FittedBridge};
 use rehang_store::Ledger;
 
 use crate::learn::pairs::{PAIRS_MAX, known_pairs};
