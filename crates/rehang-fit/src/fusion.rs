@@ -9,6 +9,9 @@
 //! towards the new model, also where that is the worse one. Where the largest least bound is not far enough
 //! above 0 the weight is 0, so that items which are not native rank as they do today. Results:
 //! `laboratory/bench/runs/bridge.md`.
+//!
+//! Where held-out pairs can ask [everything else in the gallery](crate::OtherItems), no more than one standard
+//! error is asked of a weight. The weight 1 is one that is tried: its searches are mixed.
 
 use rehang_core::adapter::Geometry;
 use rehang_core::curve::{Curve, Distances, Metric};
@@ -146,7 +149,7 @@ impl Task<'_> {
                         let ranks = criterion.by_distances(distances)?;
                         Ok(metrics.iter().map(|&metric| ranks.values[metric].clone()).collect())
                     };
-                    AtSwitch { kind: asking.kind, both, by_own_items: false, values: Box::new(values) }
+                    AtSwitch { kind: HeldOutGallery::Whole, both, by_own_items: false, values: Box::new(values) }
                 })
                 .collect(),
             None => held_out_parts.iter().map(|held_out| held_out.at_switch(&metrics)).collect(),
