@@ -4,7 +4,7 @@
 //! own answers. Old vectors of the whole gallery are known, and labels say which of its items are right. So
 //! held-out pairs ask everything that is no pair, each by both of its vectors. Nothing of what is searched
 //! was fitted on, and no query has to leave itself out. Queries of known and of left-out classes count alike,
-//! as one: apart, they are too few to prove what is there (`laboratory/bench/runs/bridge.md`).
+//! as one: apart, they are too few to prove what is there (`laboratory/bench/runs/whole.md`).
 
 use std::collections::BTreeSet;
 
