@@ -17,6 +17,7 @@ use std::collections::HashMap;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::finding::{Finding, FindingCode};
+use crate::squared_distance;
 use crate::vectors::Matrix;
 
 /// Lists the items that are no [copies](first_copies) of an earlier one, ascending.
@@ -30,7 +31,9 @@ use crate::vectors::Matrix;
 /// // The old model cannot tell the last item from the first, and the new one can.
 /// assert_eq!(without_copies(&old, &new, &[]), [0, 1, 3]);
 /// // A service may give a source another vector each time.
-/// assert_eq!(without_copies(&old, &new, &[8, 9, 8, 9]), [0, 1]);
+/// assert_eq!(without_copies(&old, &new, &[8, 9, 8, 8]), [0, 1]);
+/// // Where old vectors are unlike, they were not made of the source alone.
+/// assert_eq!(without_copies(&old, &new, &[8, 8, 7, 6]), [0, 1, 3]);
 /// # Ok::<(), rehang_core::Error>(())
 /// ```
 pub fn without_copies(old: &Matrix, new: &Matrix, sources: &[u64]) -> Vec<usize> {
@@ -39,17 +42,54 @@ pub fn without_copies(old: &Matrix, new: &Matrix, sources: &[u64]) -> Vec<usize>
 }
 
 /// Finds for every item the first item that it is a copy of; itself where it is none. A copy has both vectors
-/// of an earlier item, bit for bit, or its source, where `sources` numbers these; it is empty where they are
-/// not known.
+/// of an earlier item, bit for bit, or [its source](BySource), where `sources` numbers these; it is empty
+/// where they are not known.
 pub fn first_copies(old: &Matrix, new: &Matrix, sources: &[u64]) -> Vec<usize> {
     let mut first = first_equal_rows(&[old, new]);
-    let mut first_of_source = HashMap::new();
-    for (item, source) in sources.iter().enumerate() {
+    let mut by_source = BySource::default();
+    for (item, &source) in sources.iter().enumerate() {
         // The earlier item may be a copy of another one itself.
         let by_vectors = first[first[item]];
-        first[item] = by_vectors.min(*first_of_source.entry(source).or_insert(by_vectors));
+        let earlier = by_source.earlier(source, item, |item| old.row(item));
+        first[item] = earlier.map_or(by_vectors, |earlier| first[earlier].min(by_vectors));
     }
     first
+}
+
+/// Items that were met, by the number of their source.
+///
+/// An item with the source of an earlier one is a copy of it where their old vectors are alike too: a table
+/// of vectors, or a command that reads the payload, makes unlike vectors of one source.
+#[derive(Debug, Default)]
+pub struct BySource {
+    items: HashMap<u64, Vec<usize>>,
+}
+
+impl BySource {
+    /// Largest number of items with one source and unlike vectors that are remembered.
+    const UNLIKE_MAX: usize = 8;
+    /// Largest squared distance of two vectors that are alike, as a part of the squared length.
+    const APART_MAX: f64 = 0.01;
+
+    /// Finds the earlier item that an item is a copy of. An item that is none is remembered. `old_of` gives the
+    /// old vectors of this item and of all earlier ones.
+    pub fn earlier<'a>(
+        &mut self,
+        source: u64,
+        item: usize,
+        old_of: impl Fn(usize) -> &'a [f32],
+    ) -> Option<usize> {
+        let items = self.items.entry(source).or_default();
+        let old = old_of(item);
+        let squared_length = old.iter().map(|&value| f64::from(value).powi(2)).sum::<f64>();
+        let is_alike =
+            |&&earlier: &&usize| squared_distance(old, old_of(earlier)) <= Self::APART_MAX * squared_length;
+        let earlier = items.iter().find(is_alike).copied();
+        if earlier.is_none() && items.len() < Self::UNLIKE_MAX {
+            items.push(item);
+        }
+        earlier
+    }
 }
 
 /// Finds for every row the first row that has the same bits in each of `matrices`, which have as many rows.
@@ -86,11 +126,12 @@ mod tests {
     #[test]
     fn a_copy_of_a_copy_is_one_of_the_first() {
         let column = |values: [f32; 4]| Matrix::new(1, values.to_vec()).unwrap();
-        let (old, new) = (column([1.0, 1.0, 2.0, 2.0]), column([4.0, 4.0, 5.0, 6.0]));
-        assert_eq!(first_equal_rows(&[&old]), [0, 0, 2, 2]);
+        let (old, new) = (column([1.0, 1.0, 1.01, 2.0]), column([4.0, 4.0, 5.0, 6.0]));
+        assert_eq!(first_equal_rows(&[&old]), [0, 0, 2, 3]);
         assert_eq!(without_copies(&old, &new, &[]), [0, 2, 3]);
-        // The second item is a copy by its vectors, and the third one has its source.
-        assert_eq!(first_copies(&old, &new, &[1, 2, 2, 3]), [0, 0, 0, 3]);
+        // The second item is a copy by its vectors, and the third one has its source; so has the last one,
+        // whose old vector is another.
+        assert_eq!(first_copies(&old, &new, &[1, 2, 2, 2]), [0, 0, 0, 3]);
     }
 
     #[test]

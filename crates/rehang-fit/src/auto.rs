@@ -223,9 +223,8 @@ mod tests {
         let twice = plain.select(&(0..600).map(|row| row / 2).collect::<Vec<_>>());
         let [alone, with_copies] = [&plain, &twice]
             .map(|pairs| fit(pairs, None, &with(Method::Ridge), &Progress::default()).unwrap());
-        let count = |code: FindingCode| {
-            with_copies.findings.iter().filter(|finding| finding.code == code).count()
-        };
+        let count =
+            |code: FindingCode| with_copies.findings.iter().filter(|finding| finding.code == code).count();
         assert_eq!((count(FindingCode::EqualSources), count(FindingCode::DuplicateVectors)), (1, 0));
         let measured = |fitted: &Fitted| {
             let selection = fitted.selection.as_ref().unwrap();

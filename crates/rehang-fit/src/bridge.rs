@@ -229,11 +229,7 @@ struct Ground<'a> {
 impl Task<'_> {
     /// Lists what a bridge is tried on: held-out pairs that ask the other items of the gallery, where these
     /// are known, or each other.
-    fn grounds<'a>(
-        &'a self,
-        splits: &'a [Split<'a>],
-        others: Option<&'a Others>,
-    ) -> Result<Vec<Ground<'a>>> {
+    fn grounds<'a>(&'a self, splits: &'a [Split<'a>], others: Option<&'a Others>) -> Result<Vec<Ground<'a>>> {
         let mut grounds = Vec::new();
         for (number, split) in splits.iter().enumerate() {
             for (place, part) in split.parts.iter().enumerate() {

@@ -149,7 +149,12 @@ impl Task<'_> {
                         let ranks = criterion.by_distances(distances)?;
                         Ok(metrics.iter().map(|&metric| ranks.values[metric].clone()).collect())
                     };
-                    AtSwitch { kind: HeldOutGallery::Whole, both, by_own_items: false, values: Box::new(values) }
+                    AtSwitch {
+                        kind: HeldOutGallery::Whole,
+                        both,
+                        by_own_items: false,
+                        values: Box::new(values),
+                    }
                 })
                 .collect(),
             None => held_out_parts.iter().map(|held_out| held_out.at_switch(&metrics)).collect(),
@@ -220,11 +225,7 @@ impl Task<'_> {
     }
 
     /// Measures every weight at the switch, and makes its fusion; `None` where distances say nothing.
-    fn weigh(
-        &self,
-        searched: &[AtSwitch<'_>],
-        metric_names: &[String],
-    ) -> Result<Option<Weighed>> {
+    fn weigh(&self, searched: &[AtSwitch<'_>], metric_names: &[String]) -> Result<Option<Weighed>> {
         self.progress.begin("choosing the fusion", "weights", WEIGHTS.len() as u64);
         let distances = distances(searched);
         let today: Vec<Vec<Vec<f64>>> =
@@ -330,9 +331,11 @@ fn is_above(weight: &Differences, other: &Differences, metric_names: &[String]) 
         (*key, splits.iter().zip(&other[key]).map(less).collect())
     };
     let (gains, _) = gains(&weight.iter().map(apart).collect(), metric_names);
-    gains.iter().all(|of| {
-        if of.metric == metric_names[0] { of.gain > of.error } else { of.gain >= -of.error }
-    })
+    gains.iter().all(
+        |of| {
+            if of.metric == metric_names[0] { of.gain > of.error } else { of.gain >= -of.error }
+        },
+    )
 }
 
 /// Chooses, of the rows with no lower bound below 0, the one with the largest mean gain; the smaller weight

@@ -150,7 +150,8 @@ mod tests {
                 order.sort_by(|&a, &b| away(a).total_cmp(&away(b)));
                 let right = |rank: &usize| labels[order[*rank]] == asking.classes[query];
                 let ranks: Vec<usize> = (0..order.len()).filter(right).collect();
-                let precisions = ranks.iter().enumerate().map(|(at, &rank)| (at + 1) as f64 / (rank + 1) as f64);
+                let precisions =
+                    ranks.iter().enumerate().map(|(at, &rank)| (at + 1) as f64 / (rank + 1) as f64);
                 100.0 * precisions.sum::<f64>() / ranks.len() as f64
             };
             let twin: Vec<f64> = (0..asking.classes.len()).map(average_precision).collect();

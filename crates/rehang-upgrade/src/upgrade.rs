@@ -645,8 +645,9 @@ impl Upgrade {
                 );
             }
         }
-        let is_fused_better =
-            || record.as_ref().map_or(Ok(false), |record| fit::is_fused_better(self.store(), &record.adapter));
+        let is_fused_better = || {
+            record.as_ref().map_or(Ok(false), |record| fit::is_fused_better(self.store(), &record.adapter))
+        };
         let serving = match serving {
             Some(serving) => serving,
             None if planned.adapter.as_ref().is_some_and(|adapter| adapter.fusion.is_some())

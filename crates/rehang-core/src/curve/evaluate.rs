@@ -361,7 +361,8 @@ fn summarise(
     measured: &Measured,
     progress: &Progress,
 ) -> Result<Evaluation> {
-    let rankings = rank_all(from, &answers, progress, |work, query| sweep::rank(work, query, &measured.depths))?;
+    let rankings =
+        rank_all(from, &answers, progress, |work, query| sweep::rank(work, query, &measured.depths))?;
     let by_query: Vec<Vec<f64>> = rankings.iter().map(|ranking| measured.values(ranking)).collect();
     let values = |slot: usize| by_query.iter().map(move |values| values[slot]);
     Ok(Evaluation {

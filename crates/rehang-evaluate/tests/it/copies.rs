@@ -97,7 +97,8 @@ fn a_gallery_with_many_copies_has_the_numbers_of_the_gallery_without_them() {
         let (expected, report) = (report(&alone), report(&with_copies));
         expect_same_numbers(&report, &expected);
         assert!(notes(&expected).is_empty());
-        let words = "199 of 399 items have the source of another one; a query is not answered by its own copies.";
+        let words =
+            "199 of 399 items have the source of another one; a query is not answered by its own copies.";
         assert_eq!(notes(&report), [words]);
     }
     // Queries of their own search a gallery with its copies.

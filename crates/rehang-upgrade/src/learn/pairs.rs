@@ -8,10 +8,10 @@
 //! Sources are known here, so whoever measures or chooses is told which pairs are
 //! [copies](rehang_core::copies). These stay pairs: maps are fitted on the gallery as it is.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use rehang_core::copies::without_copies;
+use rehang_core::copies::{BySource, without_copies};
 use rehang_core::curve::Qrels;
 use rehang_core::finding::{Finding, FindingCode};
 use rehang_core::{Error, Matrix, Progress, Provenance, Result, Space, Vectors};
@@ -441,6 +441,23 @@ impl DrawnPairs {
         }
     }
 
+    /// Notes the pairs by source, for items that come after them.
+    pub(super) fn by_source(&self) -> BySource {
+        let mut by_source = BySource::default();
+        for (row, &source) in self.source_numbers.iter().enumerate() {
+            by_source.earlier(source, row, |row| self.old.row(row));
+        }
+        by_source
+    }
+
+    /// Returns the old vector of a pair, or of an item that comes after the pairs: `values` holds the vectors
+    /// of these.
+    pub(super) fn old_or<'a>(&'a self, item: usize, values: &'a [f32]) -> &'a [f32] {
+        let width = self.old.columns();
+        item.checked_sub(self.len())
+            .map_or_else(|| self.old.row(item), |item| &values[item * width..][..width])
+    }
+
     /// Reads items of the gallery that are neither pairs nor copies, with their old vectors, in random order;
     /// `None` where the pairs have no labels, which would say what is right among them.
     ///
@@ -449,22 +466,32 @@ impl DrawnPairs {
     /// Those of the store.
     pub fn others(&self, store: &dyn Ledger, old: &Space) -> Result<Option<OtherItems>> {
         let Some(numbers) = label_numbers(&self.labels) else { return Ok(None) };
-        let number_of: BTreeMap<&str, i64> =
-            self.labels.iter().zip(numbers).filter_map(|(label, number)| Some((label.as_deref()?, number))).collect();
+        let number_of: BTreeMap<&str, i64> = self
+            .labels
+            .iter()
+            .zip(numbers)
+            .filter_map(|(label, number)| Some((label.as_deref()?, number)))
+            .collect();
         let ids: BTreeSet<&str> = self.ids.iter().map(String::as_str).collect();
-        // A copy of a pair, or of another item, is neither a right nor a wrong answer.
-        let mut sources: HashSet<u64> = self.source_numbers.iter().copied().collect();
         let mut drawn = sample::draw(store, &old.name, OtherItems::ITEMS_MAX + self.len(), None)?;
-        drawn.retain(|record| {
-            !ids.contains(record.item.id.as_str()) && sources.insert(source_number(&record.item))
-        });
+        drawn.retain(|record| !ids.contains(record.item.id.as_str()));
         drawn.truncate(OtherItems::ITEMS_MAX);
+        let mut by_source = self.by_source();
         let (mut values, mut labels) = (Vec::new(), Vec::new());
         for page in drawn.chunks(NATIVES_PAGE) {
             let keys: Vec<ItemKey> = page.iter().map(|record| record.item.key).collect();
             for (record, vector) in page.iter().zip(store.vectors(&old.name, &keys)?) {
-                let Some(vector) = vector.filter(|vector| old.distance.can_place(&vector.vector)) else { continue };
+                let Some(vector) = vector.filter(|vector| old.distance.can_place(&vector.vector)) else {
+                    continue;
+                };
                 values.extend(vector.vector);
+                // A copy of a pair, or of another item, is neither a right nor a wrong answer.
+                let old_of = |item: usize| self.old_or(item, &values);
+                if by_source.earlier(source_number(&record.item), self.len() + labels.len(), old_of).is_some()
+                {
+                    values.truncate(labels.len() * old.dimension);
+                    continue;
+                }
                 // No pair asks for a label that no pair has.
                 let number = record.item.label.as_deref().and_then(|label| number_of.get(label));
                 labels.push(number.copied().unwrap_or(-1));

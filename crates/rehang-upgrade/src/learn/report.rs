@@ -6,7 +6,7 @@
 //! measuring. A document of the gallery says which place that is ([`Asking::read`]): the queries of a
 //! forecast lie before it, whatever is native behind.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::mem;
 use std::sync::Arc;
 
@@ -312,7 +312,8 @@ impl ForecastGallery {
         let mut items = counted.max(held_out.len());
         if all || (items_ask && pairs.labels.iter().any(Option::is_some)) {
             let pair_ids: BTreeSet<&str> = pairs.ids.iter().map(String::as_str).collect();
-            let mut sources: HashSet<u64> = pairs.source_numbers.iter().copied().collect();
+            let mut by_source = pairs.by_source();
+            let first_values = values.len();
             let items_max = GALLERY_NUMBERS_MAX / space.dimension.max(1);
             let mut drawn = sample::draw(store, &space.name, items_max, None)?;
             let is_whole = drawn.len() < items_max;
@@ -322,14 +323,20 @@ impl ForecastGallery {
                 let keys: Vec<ItemKey> = page.iter().map(|record| record.item.key).collect();
                 for (record, vector) in page.iter_mut().zip(store.vectors(&space.name, &keys)?) {
                     let Some(vector) = vector else { continue };
-                    let is_left_out = pair_ids.contains(record.item.id.as_str())
-                        || !space.distance.can_place(&vector.vector)
-                        || (items_ask && !sources.insert(source_number(&record.item)));
-                    if !is_left_out {
-                        values.extend(vector.vector);
-                        labels.push(record.item.label.take());
-                        ids.push(mem::take(&mut record.item.id));
+                    let is_pair = pair_ids.contains(record.item.id.as_str());
+                    if is_pair || !space.distance.can_place(&vector.vector) {
+                        continue;
                     }
+                    values.extend(vector.vector);
+                    let item = pairs.len() + labels.len() - held_out.len();
+                    let old_of = |item: usize| pairs.old_or(item, &values[first_values..]);
+                    let source = source_number(&record.item);
+                    if items_ask && by_source.earlier(source, item, old_of).is_some() {
+                        values.truncate(labels.len() * space.dimension);
+                        continue;
+                    }
+                    labels.push(record.item.label.take());
+                    ids.push(mem::take(&mut record.item.id));
                 }
                 progress.advance(keys.len() as u64);
             }

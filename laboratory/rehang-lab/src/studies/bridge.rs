@@ -150,7 +150,11 @@ pub fn rank_queries(
 
 /// Measures what fused searches find while nothing is native, by the fusion that a fit has chosen: the values
 /// of every query.
-pub fn measure_fused(ground: &Ground, adapter: &Adapter, relevance: Relevance<'_>) -> Result<ByMetric<Vec<f64>>> {
+pub fn measure_fused(
+    ground: &Ground,
+    adapter: &Adapter,
+    relevance: Relevance<'_>,
+) -> Result<ByMetric<Vec<f64>>> {
     let quiet = Progress::default();
     let (old, new) = (cosine(&ground.old)?, cosine(&ground.new)?);
     let adapted = adapter::apply(adapter, &old, None, &quiet)?.vectors;

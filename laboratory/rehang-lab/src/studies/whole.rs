@@ -30,7 +30,10 @@ type Gains = [(f64, f64); 2];
 /// Prints the table, and what it says in all.
 pub fn run(arguments: &[&str]) -> Result<()> {
     let (splits, folder, sets) = parse_arguments(arguments, 3, &SETS)?;
-    println!("| gallery | chosen: share, weight; by the whole gallery | doing nothing | {} |", SERVED.join(" | "));
+    println!(
+        "| gallery | chosen: share, weight; by the whole gallery | doing nothing | {} |",
+        SERVED.join(" | ")
+    );
     println!("|---|---|---|{}", "---|".repeat(SERVED.len()));
     let mut all: Vec<[Gains; SERVED.len()]> = Vec::new();
     for set in sets {
@@ -62,7 +65,9 @@ pub fn run(arguments: &[&str]) -> Result<()> {
 }
 
 fn print_summary(all: &[[Gains; SERVED.len()]]) {
-    println!("\n| | mAP: mean | worst | up | hurt | below the better of mixed and nothing | top-1: mean | worst | up | hurt | below |");
+    println!(
+        "\n| | mAP: mean | worst | up | hurt | below the better of mixed and nothing | top-1: mean | worst | up | hurt | below |"
+    );
     println!("|---|{}", "--:|".repeat(10));
     for (served, name) in SERVED.iter().enumerate() {
         let of_metric = |metric: usize| {
