@@ -10,7 +10,7 @@ use rehang::fit::Method;
 use rehang::sqlite::SqliteStore;
 use rehang::store::{Filter, ItemWrite, Ledger, NewVector};
 use rehang::upgrade::{
-    Configuration, Gallery, Location, PairsFiles, PairsOptions, RunOptions, Serving, Unobserved, Upgrade,
+    Configuration, Gallery, Location, PairsFiles, PairsOptions, RunOptions, Unobserved, Upgrade,
 };
 use rehang::{Distance, Matrix, Progress, Provenance, Result, Space};
 
@@ -76,7 +76,7 @@ fn run(folder: &Path) -> Result<()> {
     // From here on the application's own writes are adapted as they come; the run makes them native like all
     // others.
     notes.gallery = upgrade.gallery();
-    upgrade.switch(Serving::Mixed, true)?;
+    upgrade.switch(None, true)?;
     notes.put("late", "the telescope is on the roof")?;
 
     let run = upgrade.run(&RunOptions::default(), Some(&encoder), &Unobserved)?;

@@ -162,6 +162,8 @@ pub enum FindingCode {
     DuplicateVectors,
     /// Vector that many pairs have in common although their other model tells them apart, in a fit.
     OneVector,
+    /// Items that have the source of another one, which is measured in their place, in a fit or a report.
+    EqualSources,
     /// Pairs, or a head, by which old and new seem to be swapped, in a fit.
     Swapped,
     /// Pairs without labels, which leave open whether the new model finds better results, in a fit.

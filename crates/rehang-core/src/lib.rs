@@ -9,6 +9,7 @@ mod catch_panic;
 pub mod check;
 mod clusters;
 pub mod comparison;
+pub mod copies;
 pub mod curve;
 mod error;
 pub mod finding;

@@ -212,7 +212,7 @@ pub fn live(
     steps(&DemoStep::Start);
     upgrade.start(&Progress::default())?;
     steps(&DemoStep::Switch);
-    upgrade.switch(Serving::Mixed, false)?;
+    upgrade.switch(Some(Serving::Mixed), false)?;
     let at_switch = quality("at the switch")?;
     let space_queries = (adapter.new.name.as_str(), &new_queries);
     let idle = search_idle(&gallery, space_queries)?;

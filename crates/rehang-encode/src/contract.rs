@@ -242,8 +242,9 @@ pub trait Encoder: Send + Sync {
     }
 
     /// Ends the waits of the calls under way (for the service's pace, before another attempt) and those of
-    /// later ones. Items that are not embedded by then come back [`ItemFailure::Untried`]. An encoder that
-    /// never waits for long does nothing.
+    /// later ones. Items that are not embedded by then come back [`ItemFailure::Untried`], and a call that has
+    /// tried none gives the error [`rehang_core::ErrorKind::Cancelled`]. An encoder that never waits for long
+    /// does nothing.
     fn interrupt(&self) {}
 }
 

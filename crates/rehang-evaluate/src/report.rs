@@ -7,8 +7,9 @@ use std::sync::Arc;
 use crate::study::{
     StudyAdapter, StudyGallery, StudyInput, StudyOptions, StudyQueries, overlap_warning, study,
 };
-use crate::whole::rows_in;
+use crate::whole::{rows_in, rows_without_copies};
 use rehang_core::adapter::{RowOverlap, lookalikes, overlap, unlike_pairs};
+use rehang_core::copies::{self, without_copies};
 use rehang_core::curve::{Qrels, Relevance};
 use rehang_core::finding::{Finding, FindingCode, Severity};
 use rehang_core::order::Policy;
@@ -36,7 +37,9 @@ use crate::guards::{adapter_findings, among_pairs};
 pub struct ReportFiles {
     /// Adapters to compare.
     pub adapters: Vec<AdapterSource>,
-    /// Old vectors of a gallery that no adapter was fitted on, one file below the other.
+    /// Old vectors of a gallery that no adapter was fitted on, one file below the other. Where its items ask
+    /// for each other, those whose vectors by both models are the same are [copies](rehang_core::copies), and
+    /// the first of them alone is measured.
     pub old: Vec<VectorSource>,
     /// New vectors of the same gallery.
     pub new: Vec<VectorSource>,
@@ -57,7 +60,9 @@ pub struct ReportFiles {
     /// Right answers, queries and groups.
     pub answers: AnswerFiles,
     /// Old vectors of the whole gallery that `old` is a random sample of, one file below the other. The
-    /// report is then a forecast of that gallery. Items of `old` are found in it by their vectors.
+    /// report is then a forecast of that gallery. Items of `old` are found in it by their vectors. Copies are
+    /// left out of it too: in the rest, whose new vectors nobody knows, equal old vectors, where most items
+    /// of `old` that have one in common have the new one in common too.
     pub gallery: Vec<VectorSource>,
     /// Number of items of the whole gallery, where `gallery` is a random part of it.
     pub gallery_items: Option<usize>,
@@ -159,8 +164,11 @@ pub fn report(files: &ReportFiles, progress: &Progress) -> Result<Reported> {
         files.adapters.iter().map(|source| inputs.adapter(source)).collect::<Result<_>>()?;
     let first = adapters.first().ok_or_else(|| Error::missing("`adapters`", "a report"))?;
     let items = ItemVectors::read(files, &adapters, &mut inputs)?;
-    let mut answers = Answers::read(&files.answers, &mut inputs, &items.join, items.new.len(), None)?;
-    let whole_gallery = files.whole(first, &items.old, &mut inputs)?;
+    let measured_rows = items.measured(files);
+    let measured_items = measured_rows.as_ref().map(|rows| items.select(rows));
+    let measured = measured_items.as_ref().unwrap_or(&items);
+    let mut answers = Answers::read(&files.answers, &mut inputs, &measured.join, measured.new.len(), None)?;
+    let whole_gallery = files.whole(first, items.old.matrix(), measured_rows.as_deref(), &mut inputs)?;
     // Old queries have an effect without labels too: agreement has a do-nothing line.
     let queries_old = answers.queries_old.take();
     let relevance = relevance(&answers, whole_gallery.as_ref(), &mut inputs);
@@ -178,9 +186,9 @@ pub fn report(files: &ReportFiles, progress: &Progress) -> Result<Reported> {
     }
     inputs.note_all();
     let ground = StudyInput {
-        old: &items.old,
-        new: &items.new,
-        side: items.side.as_ref(),
+        old: &measured.old,
+        new: &measured.new,
+        side: measured.side.as_ref(),
         queries: answers
             .queries
             .as_ref()
@@ -212,13 +220,15 @@ pub fn report(files: &ReportFiles, progress: &Progress) -> Result<Reported> {
         }
     }
     note_adapters(files, &adapters, &mut inputs)?;
-    add_overlap(&mut report, files, &adapters, items.old.matrix(), &mut inputs)?;
-    items.add_warnings(&mut report, &contenders)?;
+    add_overlap(&mut report, files, &adapters, (items.old.matrix(), measured.old.matrix()), &mut inputs)?;
+    measured.add_warnings(&mut report, &contenders)?;
+    let copies = items.new.len() - measured.new.len();
+    report.warnings.extend(copies::finding(copies, items.new.len(), "items"));
     report.inputs = inputs.read;
     Ok(Reported { report, findings: inputs.findings })
 }
 
-/// Vectors of the items that are measured, by both models, as they were read.
+/// Vectors of items by both models, as they were read.
 struct ItemVectors {
     join: Join,
     old: Vectors,
@@ -251,6 +261,26 @@ impl ItemVectors {
             side = Some(join.old_side("side information", inputs.matrix("side", &files.side)?)?);
         }
         Ok(Self { join, old, new, side, unlike })
+    }
+
+    /// Lists the items that are measured, ascending. `None` where all are: none is a copy, queries of their
+    /// own ask, or the study will refuse vectors that are not as many by one model as by the other.
+    fn measured(&self, files: &ReportFiles) -> Option<Vec<usize>> {
+        let items_ask = files.answers.queries.is_none() && files.judged.is_none();
+        let rows = (items_ask && self.old.len() == self.new.len())
+            .then(|| without_copies(self.old.matrix(), self.new.matrix(), &[]));
+        rows.filter(|rows| rows.len() < self.new.len())
+    }
+
+    /// Selects some of the items, by their place.
+    fn select(&self, items: &[usize]) -> Self {
+        Self {
+            join: self.join.select(items, self.new.len()),
+            old: self.old.select(items),
+            new: self.new.select(items),
+            side: self.side.as_ref().map(|side| side.select(items)),
+            unlike: self.unlike.clone(),
+        }
     }
 
     /// Adds the warnings about adapters that do not go with these vectors.
@@ -296,7 +326,8 @@ fn relevance<'a>(
     answers.relevance()
 }
 
-/// Files of a whole gallery, as they were read, with the sample's place in it.
+/// Files of a whole gallery, as they were read, with the sample's place in it. Copies are left out of both
+/// where items ask for each other.
 struct WholeFiles {
     old: Vectors,
     /// Row in the gallery of every item of the sample.
@@ -358,11 +389,13 @@ impl ReportFiles {
         }
     }
 
-    /// Reads the whole gallery, where one is given, and finds the sample `old` in it.
+    /// Reads the whole gallery, where one is given, and finds the sample `old` in it. Where only some of the
+    /// sample's items are `measured`, the others are copies, and the gallery goes without its copies too.
     fn whole(
         &self,
         adapter: &Adapter,
-        old: &Vectors,
+        old: &Matrix,
+        measured: Option<&[usize]>,
         inputs: &mut InputReader,
     ) -> Result<Option<WholeFiles>> {
         if self.gallery.is_empty() {
@@ -376,11 +409,17 @@ impl ReportFiles {
         // A selection of rows picks from the sample alone.
         let mut read = InputReader::new(None)?;
         let path = joined_names(&self.gallery);
-        let gallery = read.matrix("gallery", &self.gallery)?;
+        let mut gallery = read.matrix("gallery", &self.gallery)?;
         adapter.expect_input_width(gallery.columns()).map_err(|error| error.context(path.clone()))?;
-        let rows = rows_in(&gallery, old.matrix(), &path)?;
-        let items = gallery.rows();
-        let join = read.join(&JoinFiles::default(), items, items)?;
+        let mut rows = rows_in(&gallery, old, &path)?;
+        let mut join = Join::default();
+        if let Some(measured) = measured {
+            let searched = rows_without_copies(&gallery, old, &rows, measured);
+            let place = |&item: &usize| searched.partition_point(|&row| row < rows[item]);
+            rows = measured.iter().map(place).collect();
+            join = join.select(&searched, gallery.rows());
+            gallery = gallery.select(&searched);
+        }
         let qrels = self.answers.qrels.clone().filter(|_| !self.gallery_ids.is_empty());
         let answers = AnswerFiles {
             labels: self.gallery_labels.clone(),
@@ -390,7 +429,7 @@ impl ReportFiles {
             groups: Vec::new(),
             ..self.answers.clone()
         };
-        let answers = Answers::read(&answers, &mut read, &join, items, None)?;
+        let answers = Answers::read(&answers, &mut read, &join, gallery.rows(), None)?;
         read.expect_apart(&self.output.iter().map(|path| ("output", Some(path))).collect::<Vec<_>>())?;
         read.note_all();
         inputs.findings.append(&mut read.findings);
@@ -422,15 +461,16 @@ fn note_adapters(files: &ReportFiles, adapters: &[Arc<Adapter>], inputs: &mut In
     Ok(())
 }
 
-/// Says in a report how many items of the gallery are among the pairs, where that can be told.
+/// Says in a report how many of the measured items are among the pairs, where that can be told: by their old
+/// vectors, or since `all` of the gallery are the pairs.
 fn add_overlap(
     report: &mut Report,
     files: &ReportFiles,
     adapters: &[Arc<Adapter>],
-    old: &Matrix,
+    (all, old): (&Matrix, &Matrix),
     inputs: &mut InputReader,
 ) -> Result<()> {
-    let Some((overlapping, is_exact)) = overlap_with_pairs(files, adapters, old, inputs)? else {
+    let Some((overlapping, is_exact)) = overlap_with_pairs(files, adapters, (all, old), inputs)? else {
         return Ok(());
     };
     if let Some(set) = report.measured_on.first_mut() {
@@ -449,10 +489,10 @@ fn add_overlap(
 fn overlap_with_pairs(
     files: &ReportFiles,
     adapters: &[Arc<Adapter>],
-    old: &Matrix,
+    (all, old): (&Matrix, &Matrix),
     inputs: &mut InputReader,
 ) -> Result<Option<(usize, bool)>> {
-    let fingerprint = old.fingerprint();
+    let fingerprint = all.fingerprint();
     let same = |adapter: &Arc<Adapter>| adapter.training.inputs.get("old") == Some(&fingerprint);
     if adapters.iter().any(same) {
         return Ok(Some((old.rows(), true)));

@@ -42,7 +42,8 @@ const WIDEST: f64 = 50.0;
 /// Dip below the start that is worth a warning, in percent.
 const DIP: f64 = 0.5;
 
-/// Gallery that a study is made on, with its queries and right answers.
+/// Gallery that a study is made on, with its queries and right answers. Where its items ask for each other,
+/// it is the caller who leaves out [copies](rehang_core::copies).
 #[derive(Debug, Clone, Copy)]
 pub struct StudyInput<'a> {
     /// Old vectors, `[n, d_old]`.

@@ -1,8 +1,9 @@
 //! Forecasts a whole gallery from a study whose items are a sample of it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use rehang_core::adapter::{self, Adapted};
+use rehang_core::copies::first_equal_rows;
 use rehang_core::curve::{
     ForecastInput, ForecastQueries, GalleryForecast, Line, MetricForecast, Relevance, forecast,
 };
@@ -239,9 +240,49 @@ pub(crate) fn rows_in(gallery: &Matrix, sample: &Matrix, what: &str) -> Result<V
     }
 }
 
+/// Lists the rows of a whole gallery that are no copies, ascending, where some items of the sample `old` are.
+/// The sample stands in `rows` of the gallery, and those of its items that are no copies are `measured`.
+///
+/// Nobody knows the new vectors of the rest. Equal old vectors are copies there where most items of the
+/// sample that repeat an old vector repeat the new one too: an old model that reads the beginning of a text
+/// alone gives one vector to many different items. The first row of each stays, unless the sample has one.
+pub(crate) fn rows_without_copies(
+    gallery: &Matrix,
+    old: &Matrix,
+    rows: &[usize],
+    measured: &[usize],
+) -> Vec<usize> {
+    let mut stays = vec![true; gallery.rows()];
+    let first = first_equal_rows(&[old]);
+    let repeated = (0..first.len()).filter(|&item| first[item] != item).count();
+    if 2 * (rows.len() - measured.len()) > repeated {
+        let first = first_equal_rows(&[gallery]);
+        let mut old_vectors: HashSet<usize> = rows.iter().map(|&row| first[row]).collect();
+        for (row, &equal) in first.iter().enumerate() {
+            stays[row] = old_vectors.insert(equal);
+        }
+    }
+    for (item, &row) in rows.iter().enumerate() {
+        stays[row] = measured.binary_search(&item).is_ok();
+    }
+    (0..gallery.rows()).filter(|&row| stays[row]).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn equal_old_vectors_of_a_gallery_are_copies_where_the_new_model_agrees() {
+        let gallery = Matrix::new(1, vec![9.0, 2.0, 5.0, 1.0, 1.0, 9.0, 2.0]).unwrap();
+        let without_copies = |rows: &[usize], measured: &[usize]| {
+            rows_without_copies(&gallery, &gallery.select(rows), rows, measured)
+        };
+        // The third item of the sample is a copy of the first one.
+        assert_eq!(without_copies(&[4, 1, 3], &[0, 1]), [0, 1, 2, 4]);
+        // The fourth one has the old vector of the second one, and another new one.
+        assert_eq!(without_copies(&[4, 1, 3, 6], &[0, 1, 3]), [0, 1, 2, 4, 5, 6]);
+    }
 
     #[test]
     fn items_are_found_by_their_old_vectors_and_a_row_serves_one() {

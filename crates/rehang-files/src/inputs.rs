@@ -520,6 +520,21 @@ impl Join {
         }
     }
 
+    /// Selects some of the `count` paired items, by their place. What is read from then on is of these alone.
+    #[must_use]
+    pub fn select(&self, items: &[usize], count: usize) -> Self {
+        let joined = self.0.as_ref();
+        let selected = |rows: Option<&Vec<usize>>| {
+            items.iter().map(|&item| rows.map_or(item, |rows| rows[item])).collect()
+        };
+        Self(Some(JoinedRows {
+            old: selected(joined.map(|rows| &rows.old)),
+            new: selected(joined.map(|rows| &rows.new)),
+            old_count: joined.map_or(count, |rows| rows.old_count),
+            old_ids: joined.map_or_else(|| "the gallery".into(), |rows| rows.old_ids.clone()),
+        }))
+    }
+
     /// Keeps the new rows of the paired items, in their order.
     pub fn new_side(&self, matrix: Matrix) -> Matrix {
         match &self.0 {

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use rehang_core::adapter::Adapter;
+use rehang_core::copies;
 use rehang_core::finding::{Finding, FindingCode};
 use rehang_core::statistics::SigmaQuality;
 use rehang_core::{Error, Head, Pairs, Progress, Result};
@@ -76,9 +77,15 @@ pub(crate) fn fit_with(
     let pairs = unlabelled.as_ref().unwrap_or(pairs);
     let of_head = head.map(|head| guards::head(pairs, head, parameters.seed)).transpose()?.flatten();
     let groups = groups(pairs, parameters.seed, progress)?;
-    let mut findings = guards::pairs(pairs);
+    let first = parameters.first_copies(pairs);
+    let rows: Vec<usize> = (0..pairs.len()).filter(|&pair| first[pair] == pair).collect();
+    let copies = pairs.len() - rows.len();
+    let different = (copies > 0).then(|| pairs.select(&rows));
+    let different = different.as_ref().unwrap_or(pairs);
+    let mut findings = guards::pairs(different);
     findings.extend(idle);
-    findings.extend(guards::direction(pairs, parameters.seed, progress)?);
+    findings.extend(guards::direction(different, parameters.seed, progress)?);
+    findings.extend(copies::finding(copies, pairs.len(), "pairs"));
     findings.extend(of_head);
     findings.extend(guards::left_open(pairs, head.is_some()));
 
@@ -208,6 +215,23 @@ mod tests {
             let ratio = fitted.sigma.unwrap().calibration.ratio;
             assert!((0.9..1.1).contains(&ratio), "{ratio}");
         }
+    }
+
+    #[test]
+    fn copies_ask_nothing_and_are_said_once() {
+        let plain = linear(300, true);
+        let twice = plain.select(&(0..600).map(|row| row / 2).collect::<Vec<_>>());
+        let [alone, with_copies] = [&plain, &twice]
+            .map(|pairs| fit(pairs, None, &with(Method::Ridge), &Progress::default()).unwrap());
+        let count = |code: FindingCode| {
+            with_copies.findings.iter().filter(|finding| finding.code == code).count()
+        };
+        assert_eq!((count(FindingCode::EqualSources), count(FindingCode::DuplicateVectors)), (1, 0));
+        let measured = |fitted: &Fitted| {
+            let selection = fitted.selection.as_ref().unwrap();
+            (selection.do_nothing, selection.native, selection.held_out)
+        };
+        assert_eq!(measured(&with_copies), measured(&alone));
     }
 
     /// The time that the last method may take is said after the first one.

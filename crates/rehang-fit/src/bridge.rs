@@ -10,6 +10,9 @@
 //! [`Criterion::guarded`] names, since mAP alone may be bought with first results. Among all choices within
 //! one standard error of the best, the smallest share is kept; where doing nothing is among them, there is no
 //! bridge.
+//!
+//! Where held-out pairs can ask [everything else in the gallery](crate::OtherItems), more is proven: of all
+//! choices with no lower bound below 0, the one with the largest mean gain is kept.
 
 use std::collections::BTreeMap;
 
@@ -20,10 +23,15 @@ use rehang_core::{Bridge, Error, Matrix, Pairs, Progress, Result, Vectors};
 use serde::{Deserialize, Serialize};
 
 use crate::closed_form::{procrustes, ridge};
+use crate::compare::Split;
 use crate::linear_algebra::{column_means, scaled};
-use crate::lower_bounds::{Differences, HeldOutGain, add, error_of_least, gains, is_of_both, mean, names_of};
+use crate::lower_bounds::{
+    Differences, HeldOutGain, HeldOutGallery, add, error_of_least, gains, is_of_both, mean, names_of,
+};
 use crate::method::Method;
+use crate::others::{Asking, Others};
 use crate::parameters::FitParameters;
+use crate::retrieval::Criterion;
 use crate::task::{Task, training, with_task};
 
 /// Shares of the new model's query that are tried, the smallest first.
@@ -55,6 +63,9 @@ pub struct BridgeChoice {
     pub criterion: String,
     /// Number of queries that asked; `None` where held-out items asked for each other.
     pub queries: Option<usize>,
+    /// Number of other items of the gallery that held-out pairs asked; 0 where they asked each other.
+    #[serde(default)]
+    pub others: usize,
     /// Number of splits: how often another part was held out.
     pub splits: usize,
     /// Numbers of held-out items of the first split: of classes that have pairs, and of classes that have
@@ -205,54 +216,85 @@ fn turned_back(
     Ok((Map::from_layers(scaling(pairs.new_vectors()), vec![layer]), forward.choices))
 }
 
+/// A gallery of old vectors that a bridge is tried on, with what asks it.
+struct Ground<'a> {
+    split: usize,
+    kind: HeldOutGallery,
+    old: &'a Vectors,
+    /// Queries by the old and by the new model.
+    queries: [&'a Matrix; 2],
+    criterion: Criterion<'a>,
+}
+
 impl Task<'_> {
+    /// Lists what a bridge is tried on: held-out pairs that ask the other items of the gallery, where these
+    /// are known, or each other.
+    fn grounds<'a>(
+        &'a self,
+        splits: &'a [Split<'a>],
+        others: Option<&'a Others>,
+    ) -> Result<Vec<Ground<'a>>> {
+        let mut grounds = Vec::new();
+        for (number, split) in splits.iter().enumerate() {
+            for (place, part) in split.parts.iter().enumerate() {
+                let Some(criterion) = part.criterion_given()? else { continue };
+                let own = [part.pairs.old().matrix(), part.pairs.new_vectors().matrix()];
+                let queries = criterion.queries.map_or(own, |queries| [&queries.old, &queries.new]);
+                let kind = split.gallery(place);
+                grounds.push(Ground { split: number, kind, old: part.pairs.old(), queries, criterion });
+            }
+        }
+        let (Some(others), Some(first)) = (others, grounds.first()) else { return Ok(grounds) };
+        let of_others = |asking: &'a Asking| Ground {
+            split: asking.split,
+            kind: HeldOutGallery::Whole,
+            old: &others.old,
+            queries: [&asking.queries.old, &asking.queries.new],
+            criterion: asking.criterion(&first.criterion, others),
+        };
+        Ok(others.asking.iter().map(of_others).collect())
+    }
+
     /// Measures every bridge that is tried; `None` where nothing can be held out.
     fn choose_bridge(&self) -> Result<Option<BridgeChoice>> {
         let splits = self.splits_of_both()?;
-        let Some(first) = splits.first() else { return Ok(None) };
+        let others = self.others(&splits)?;
+        let grounds = self.grounds(&splits, others.as_ref())?;
+        let (Some(split), Some(ground)) = (splits.first(), grounds.first()) else { return Ok(None) };
+        let (held_out, metrics) = (split.held_out, ground.criterion.guarded());
+        // Right answers that were written down have another name.
+        let criterion = splits.iter().flat_map(|split| &split.parts).find_map(|part| part.criterion.as_ref());
+        let criterion = criterion.unwrap_or(&ground.criterion);
         let tried: Vec<(Method, f64)> =
             METHODS.iter().flat_map(|&method| SHARES.map(|share| (method, share))).collect();
+        let before: Vec<QueryRanks> = grounds
+            .iter()
+            .map(|ground| ground.criterion.in_old(ground.old, ground.queries[0]))
+            .collect::<Result<_>>()?;
+        let today: Vec<f64> = before.iter().map(|ranks| mean(&ranks.values[metrics[0]])).collect();
         let mut differences = vec![Differences::new(); tried.len()];
-        let mut today = Vec::new();
         self.progress.begin("fitting the bridge", "maps", (splits.len() * METHODS.len()) as u64);
-        for split in &splits {
+        for (number, split) in splits.iter().enumerate() {
             let pairs = self.pairs.select(&split.fitted);
             for (place, &method) in METHODS.iter().enumerate() {
                 self.progress.check()?;
                 let bridge = fit_bridge_of(&pairs, method, 1.0, self.parameters.seed, self.progress)?;
-                for (part, held_out) in split.parts.iter().enumerate() {
-                    let Some(criterion) = &held_out.criterion else { continue };
-                    let gallery = split.gallery(part);
-                    let criterion = criterion.with_answers_written_down(&held_out.pairs)?;
-                    let metrics = criterion.guarded();
-                    let old = held_out.pairs.old();
-                    let (by_old, by_new) = criterion.queries.map_or_else(
-                        || (old.matrix(), held_out.pairs.new_vectors().matrix()),
-                        |queries| (&queries.old, &queries.new),
-                    );
-                    let before = criterion.in_old(old, by_old)?;
-                    if place == 0 {
-                        today.push(mean(&before.values[criterion.metric]));
-                    }
+                for (ground, before) in grounds.iter().zip(&before).filter(|(of, _)| of.split == number) {
+                    let [by_old, by_new] = ground.queries;
                     let turned = bridge.apply_adjoint(by_new)?;
-                    for (number, &share) in SHARES.iter().enumerate() {
+                    for (row, &share) in SHARES.iter().enumerate() {
                         let queries = mixed(Some(by_old), &turned, share, bridge.length);
-                        let after = criterion.in_old(old, &queries)?;
-                        let into = &mut differences[place * SHARES.len() + number];
+                        let after = ground.criterion.in_old(ground.old, &queries)?;
+                        let into = &mut differences[place * SHARES.len() + row];
                         for (at, &metric) in metrics.iter().enumerate() {
                             let values = |ranks: &QueryRanks| ranks.values[metric].clone();
-                            add(into, (gallery, at), &values(&after), &values(&before));
+                            add(into, (ground.kind, at), &values(&after), &values(before));
                         }
                     }
                 }
                 self.progress.advance(1);
             }
         }
-        let Some(criterion) =
-            splits.iter().flat_map(|split| &split.parts).find_map(|part| part.criterion.as_ref())
-        else {
-            return Ok(None);
-        };
         let names = names_of(criterion);
         let do_nothing = mean(&today);
         let row = |((method, share), differences): ((Method, f64), Differences)| {
@@ -262,17 +304,26 @@ impl Task<'_> {
             BridgeRow { method, share, gains, low, quality: do_nothing + mean(&own_gains) }
         };
         let rows: Vec<BridgeRow> = tried.into_iter().zip(differences).map(row).collect();
-        let kept_place = choose(&rows);
+        let kept_place = if others.is_some() { best_of_proven(&rows) } else { choose(&rows) };
         Ok(Some(BridgeChoice {
             criterion: criterion.name(),
             queries: self.parameters.queries.as_ref().map(|queries| queries.new.rows()),
+            others: others.map_or(0, |others| others.old.len()),
             splits: splits.len(),
-            held_out: first.held_out,
+            held_out,
             do_nothing,
             rows,
             kept: kept_place,
         }))
     }
+}
+
+/// Chooses the row with the largest mean gain among those with no lower bound below 0, the smaller share of
+/// equals; `None` where none gains anything.
+fn best_of_proven(rows: &[BridgeRow]) -> Option<usize> {
+    let gain = |row: usize| mean(&rows[row].gains.iter().map(|of| of.gain).collect::<Vec<_>>());
+    let larger = |best: usize, row: usize| if gain(row) > gain(best) { row } else { best };
+    (0..rows.len()).filter(|&row| rows[row].low >= 0.0 && gain(row) > 0.0).reduce(larger)
 }
 
 /// Chooses among the rows that are no farther behind the largest lower bound than its standard error. The row
@@ -296,7 +347,7 @@ fn choose(rows: &[BridgeRow]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lower_bounds::HeldOutGallery;
+    use crate::others::OtherItems;
     use crate::tests::test_data::random_matrix;
     use rehang_core::Distance;
 
@@ -332,7 +383,7 @@ mod tests {
             assert_eq!((bridge.share, bridge.training.method.as_str()), (row.share, row.method.name()));
             assert!(choice.without_old().unwrap().low <= largest);
             let galleries: Vec<_> = row.gains.iter().map(|of| (of.gallery, of.metric.as_str())).collect();
-            let [known, left_out] = HeldOutGallery::ALL;
+            let (known, left_out) = (HeldOutGallery::Known, HeldOutGallery::LeftOut);
             let [metric, guard] =
                 if labelled { ["mAP", "Top-1"] } else { ["agreement@10", "Top-1 by agreement"] };
             assert_eq!(galleries, [(known, metric), (known, guard), (left_out, metric), (left_out, guard)]);
@@ -356,6 +407,35 @@ mod tests {
         assert_eq!(fit(&of_two).choice.unwrap().criterion, "agreement@10");
         // Ten pairs prove nothing.
         assert_eq!(fit(&data(10, 1.0, true)), FittedBridge { bridge: None, choice: None });
+    }
+
+    /// The gallery is thirty times as many items as the pairs, whose held-out ones are some thirty.
+    #[test]
+    fn everything_else_in_the_gallery_proves_what_few_held_out_pairs_cannot() {
+        let all = data(4000, 0.7, true);
+        let (drawn, rest): (Vec<usize>, Vec<usize>) = (0..4000).partition(|row| row % 31 == 0);
+        let pairs = all.select(&drawn);
+        let labels = all.labels().unwrap();
+        let others = OtherItems {
+            old: all.old().matrix().select(&rest),
+            labels: rest.iter().map(|&row| labels[row]).collect(),
+        };
+        let parameters = FitParameters { others: Some(others.clone()), ..FitParameters::default() };
+        let FittedBridge { bridge, choice } = fit_bridge(&pairs, &parameters, &Progress::default()).unwrap();
+        let choice = choice.unwrap();
+        let row = choice.kept_row().unwrap();
+        assert_eq!((choice.others, bridge.unwrap().share), (rest.len(), row.share));
+        assert!(row.low >= 0.0);
+        let gain = |row: &BridgeRow| row.gains.iter().map(|of| of.gain).sum::<f64>();
+        assert!(choice.rows.iter().all(|other| other.low < 0.0 || gain(other) <= gain(row)));
+        assert!(fit(&pairs).bridge.is_none(), "held-out pairs among themselves prove nothing");
+        // Without labels nothing says what is right among the others.
+        let unlabelled = data(4000, 0.7, false).select(&drawn);
+        let asked = fit_bridge(&unlabelled, &parameters, &Progress::default()).unwrap();
+        assert_eq!(asked, fit(&unlabelled));
+        let narrow = OtherItems { old: Matrix::zeros(rest.len(), 3), labels: others.labels };
+        let parameters = FitParameters { others: Some(narrow), ..FitParameters::default() };
+        assert!(fit_bridge(&pairs, &parameters, &Progress::default()).unwrap_err().is_mismatch());
     }
 
     #[test]
@@ -394,6 +474,27 @@ mod tests {
                     .collect();
                 assert!(apart.iter().all(|value| (value - apart[0]).abs() < 1e-5), "{method}: {apart:?}");
             }
+        }
+    }
+
+    #[test]
+    fn copies_are_no_answers_to_each_other() {
+        let plain = data(480, 1.0, true);
+        let measured = |choice: BridgeChoice| (choice.do_nothing, choice.held_out, choice.splits);
+        let alone = measured(fit(&plain).choice.unwrap());
+        // A service may give a source another vector each time: then the sources alone tell.
+        for (length, sources) in [(1.0_f32, Vec::new()), (1.5, (0..960).map(|row| row % 480).collect())] {
+            let twice = |of: &Vectors| {
+                let length_of = |row: usize| if row < 480 { 1.0 } else { length };
+                let rows =
+                    Matrix::from_fn(960, 12, |row, axis| length_of(row) * of.matrix().row(row % 480)[axis]);
+                Vectors::measured(&of.space().name, Distance::Cosine, rows, "vectors").unwrap()
+            };
+            let labels = Some((0..960).map(|row| row % 24).collect());
+            let pairs = Pairs::new(twice(plain.old()), twice(plain.new_vectors()), labels, None).unwrap();
+            let parameters = FitParameters { sources, ..FitParameters::default() };
+            let with_copies = fit_bridge(&pairs, &parameters, &Progress::default()).unwrap();
+            assert_eq!(measured(with_copies.choice.unwrap()), alone);
         }
     }
 

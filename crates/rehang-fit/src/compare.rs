@@ -149,7 +149,7 @@ impl<'a> Part<'a> {
 ///
 /// Galleries grow by classes that no pair knew. So there are held-out items of classes that were fitted on,
 /// and all items of classes that were not (clusters, without labels). Each is a gallery, and both count the
-/// same.
+/// same. Where the items ask for each other, none is a copy of another one or of a pair fitted on.
 pub(crate) struct Split<'a> {
     pub fitted: Vec<usize>,
     pub held_out: (usize, usize),
@@ -337,11 +337,19 @@ impl Task<'_> {
     /// measured alike, so that their mean means one thing: by label or judgement where any of them can be, by
     /// agreement where none can.
     pub(crate) fn splits(&self, part_held_out: f64) -> Result<Vec<Split<'_>>> {
-        let Self { pairs, parameters, groups, .. } = *self;
+        let Self { pairs, parameters, .. } = *self;
+        let first = parameters.first_copies(pairs);
+        let rows: Vec<usize> = (0..pairs.len()).filter(|&pair| first[pair] == pair).collect();
+        let groups = self.groups_of(&rows);
         let mut splits = Vec::new();
         for number in 0..SPLITS {
             let seed = parameters.seed.wrapping_add(number);
-            let held_out = hold_out(pairs.len(), Some(groups), part_held_out, seed);
+            let parts = hold_out(rows.len(), Some(&groups), part_held_out, seed);
+            let [firsts, seen, unseen] = [parts.fitted, parts.seen, parts.unseen]
+                .map(|places| places.into_iter().map(|place| rows[place]).collect::<Vec<_>>());
+            // A map is fitted on pairs as often as they are there; copies of held-out ones are in no part.
+            let is_fitted = |&pair: &usize| firsts.binary_search(&first[pair]).is_ok();
+            let fitted: Vec<usize> = (0..pairs.len()).filter(is_fitted).collect();
             let part = |items: &[usize]| {
                 let items = sampled(items, seed);
                 let criterion = Criterion::by_answers(parameters, pairs, &items);
@@ -352,18 +360,18 @@ impl Task<'_> {
                     to_native: None,
                 })
             };
-            let (seen_part, unseen_part) = (part(&held_out.seen), part(&held_out.unseen));
-            if held_out.fitted.len() < ITEMS_MIN || (seen_part.is_none() && unseen_part.is_none()) {
+            let (seen_part, unseen_part) = (part(&seen), part(&unseen));
+            if fitted.len() < ITEMS_MIN || (seen_part.is_none() && unseen_part.is_none()) {
                 continue;
             }
-            let native = || pairs.new_vectors().matrix().select(&held_out.fitted);
+            let native = || pairs.new_vectors().matrix().select(&fitted);
             let head = self.head.map_or_else(
-                || centroid_head(&native(), &self.groups_of(&held_out.fitted)),
+                || centroid_head(&native(), &self.groups_of(&fitted)),
                 |head| Ok(head.clone()),
             )?;
             splits.push(Split {
-                held_out: (held_out.seen.len(), held_out.unseen.len()),
-                fitted: held_out.fitted,
+                held_out: (seen.len(), unseen.len()),
+                fitted,
                 has_seen: seen_part.is_some(),
                 parts: seen_part.into_iter().chain(unseen_part).collect(),
                 head,
@@ -476,7 +484,7 @@ pub(crate) struct Made {
     /// Raw outputs of every part.
     pub raw: Vec<Matrix>,
     /// Map behind the outputs; `None` where they were to be had without one.
-    fitted: Option<FittedMap>,
+    pub fitted: Option<FittedMap>,
 }
 
 /// Serves raw outputs for a split's held-out pairs: with the method's own geometry, or with every one that is
@@ -834,6 +842,29 @@ mod tests {
         assert!(without_rotation > without_ridge, "{without_rotation} {without_ridge}");
         assert!(ridge.area > rotation.area && ridge.handicap > 0.0, "{ridge:?} {rotation:?}");
         assert_eq!(selection.kept, Some(1));
+    }
+
+    #[test]
+    fn copies_are_fitted_on_with_their_first_and_are_not_held_out() {
+        let pairs = half_seen(300, 0.3).select(&(0..600).map(|row| row % 300).collect::<Vec<_>>());
+        let groups: Vec<i64> = (0..600).map(|row| row % 30).collect();
+        let (parameters, progress) = (FitParameters::default(), Progress::default());
+        let task = Task {
+            pairs: &pairs,
+            head: None,
+            groups: &groups,
+            parameters: &parameters,
+            kinds: None,
+            deadline: crate::within::Deadline::default(),
+            progress: &progress,
+        };
+        let splits = task.splits(HELD_OUT).unwrap();
+        assert!(!splits.is_empty());
+        for Split { fitted, parts, .. } in &splits {
+            let mut held_out = parts.iter().flat_map(|part| &part.items);
+            assert!(held_out.all(|&item| item < 300 && !fitted.contains(&item)));
+            assert!(fitted.iter().all(|pair| fitted.contains(&((pair + 300) % 600))));
+        }
     }
 
     #[test]

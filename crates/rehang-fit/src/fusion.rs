@@ -9,13 +9,16 @@
 //! towards the new model, also where that is the worse one. Where the largest least bound is not far enough
 //! above 0 the weight is 0, so that items which are not native rank as they do today. Results:
 //! `laboratory/bench/runs/bridge.md`.
+//!
+//! Where held-out pairs can ask [everything else in the gallery](crate::OtherItems), no more than one standard
+//! error is asked of a weight. The weight 1 is one that is tried: its searches are mixed.
 
 use rehang_core::adapter::Geometry;
 use rehang_core::curve::{Curve, Distances, Metric};
-use rehang_core::{Fusion, Result};
+use rehang_core::{Fusion, Matrix, Result, Vectors};
 
 use crate::candidate::Candidate;
-use crate::compare::Part;
+use crate::compare::{Made, Part, Split};
 use crate::folds::shuffled;
 use crate::fusion_choice::{FusionChoice, FusionRow};
 use crate::handicap;
@@ -23,6 +26,7 @@ use crate::left_out::LeavesOut;
 use crate::lower_bounds::{
     Differences, HeldOutGallery, add, error_of_least, gains, is_of_both, mean, names_of,
 };
+use crate::others::{Asking, Others};
 use crate::retrieval::{Criterion, Gallery};
 use crate::task::Task;
 
@@ -35,6 +39,20 @@ const PROVEN_Z: f64 = 3.0;
 const DISTANCES: usize = 200_000;
 /// Number of splits in which the handicap is chosen: each try sweeps whole curves.
 const HANDICAP_SPLITS: usize = 2;
+/// Number of splits in which other items are asked: each fits the map again.
+const OTHERS_SPLITS: usize = 3;
+
+/// Distances of queries to items that are not native, by their old vectors and by their adapted ones.
+struct Both {
+    old: Distances,
+    adapted: Distances,
+}
+
+impl Both {
+    fn fused(&self, fusion: &Fusion) -> Result<Distances> {
+        self.old.combined(&self.adapted, |old, adapted| fusion.distance(old, Some(adapted)))
+    }
+}
 
 /// A held-out part with all of its distances.
 struct Seen<'s> {
@@ -42,19 +60,42 @@ struct Seen<'s> {
     split: usize,
     gallery: Gallery<'s>,
     to_native: Distances,
-    old: Distances,
-    adapted: Distances,
+    both: Both,
     order: Vec<usize>,
 }
 
 impl Seen<'_> {
-    fn fused(&self, fusion: &Fusion) -> Result<Distances> {
-        self.old.combined(&self.adapted, |old, adapted| fusion.distance(old, Some(adapted)))
+    fn at_switch<'s>(&'s self, metrics: &'s [Metric]) -> AtSwitch<'s> {
+        let values = move |distances: &Distances| -> Result<Vec<Vec<f64>>> {
+            let curve = self.curve(distances, 0.0)?;
+            Ok(metrics.iter().map(|&metric| at_start(&curve, metric)).collect())
+        };
+        let by_own_items = self.gallery.criterion.queries.is_none();
+        AtSwitch { kind: self.kind, both: &self.both, by_own_items, values: Box::new(values) }
     }
 
     fn curve(&self, to_adapted: &Distances, handicap: f64) -> Result<Curve> {
         self.gallery.curve_by(&self.to_native, to_adapted, &self.order, handicap)
     }
+}
+
+/// A gallery that fused searches are tried on while nothing of it is native.
+struct AtSwitch<'s> {
+    kind: HeldOutGallery,
+    both: &'s Both,
+    /// Whether its own items ask, each leaving itself out.
+    by_own_items: bool,
+    /// Values of every query by these distances, metric by metric.
+    values: Box<dyn Fn(&Distances) -> Result<Vec<Vec<f64>>> + 's>,
+}
+
+/// Weights that were tried, the smallest first; the last one's searches are mixed.
+#[derive(Default)]
+struct Weighed {
+    rows: Vec<FusionRow>,
+    fusions: Vec<Fusion>,
+    /// Differences from doing nothing.
+    differences: Vec<Differences>,
 }
 
 /// Returns every query's own value at the start of a curve.
@@ -74,25 +115,89 @@ impl Task<'_> {
         error: f64,
     ) -> Result<Option<(Fusion, FusionChoice)>> {
         let mut splits = self.splits_of_both()?;
+        // Every further split would be another fit. Other items tell as much by fewer splits.
         if candidate.slow {
-            // Every further split would be another fit.
             splits.truncate(1);
+        } else if self.others(&splits)?.is_some() {
+            splits.truncate(OTHERS_SPLITS);
         }
-        let outputs = match without {
+        let others = self.others(&splits)?;
+        let outputs = match without.filter(|_| others.is_none()) {
             Some(without) => self.made_without(without, &splits)?,
             None => splits.iter().map(|split| self.made_by_map(candidate, split)).collect::<Result<_>>()?,
         };
-        self.progress.begin("choosing the fusion", "weights", WEIGHTS.len() as u64);
         let criteria: Vec<Vec<Option<Criterion<'_>>>> = splits
             .iter()
             .map(|split| split.parts.iter().map(Part::criterion_given).collect::<Result<_>>())
             .collect::<Result<_>>()?;
+        let held_out_parts = self.held_out_parts(&splits, &outputs, &criteria, geometry)?;
+        let Some(first) = held_out_parts.first() else { return Ok(None) };
+        let criterion = first.gallery.criterion;
+        let metrics = criterion.guarded();
+        let by_others = match &others {
+            Some(others) => distances_to_others(others, &outputs, geometry, first.gallery.native)?,
+            None => Vec::new(),
+        };
+        let searched: Vec<AtSwitch<'_>> = match &others {
+            Some(others) => by_others
+                .iter()
+                .zip(&others.asking)
+                .map(|(both, asking)| {
+                    let criterion = asking.criterion(criterion, others);
+                    let metrics = &metrics;
+                    let values = move |distances: &Distances| -> Result<Vec<Vec<f64>>> {
+                        let ranks = criterion.by_distances(distances)?;
+                        Ok(metrics.iter().map(|&metric| ranks.values[metric].clone()).collect())
+                    };
+                    AtSwitch { kind: HeldOutGallery::Whole, both, by_own_items: false, values: Box::new(values) }
+                })
+                .collect(),
+            None => held_out_parts.iter().map(|held_out| held_out.at_switch(&metrics)).collect(),
+        };
+        let names_of_criterion = splits
+            .iter()
+            .flat_map(|split| &split.parts)
+            .find_map(|part| part.criterion.as_ref())
+            .unwrap_or(criterion);
+        let names = names_of(names_of_criterion);
+        let Some(Weighed { rows, mut fusions, differences }) = self.weigh(&searched, &names)? else {
+            return Ok(None);
+        };
+        let kept_place = if others.is_some() {
+            best_of_proven(&rows)
+        } else {
+            choose(&rows, names_of_criterion.is_agreement())
+        };
+        let is_above_mixed =
+            others.is_some() && is_above(&differences[kept_place], &differences[WEIGHTS.len() - 1], &names);
+        let mut fusion = fusions.swap_remove(kept_place);
+        let handicap = self.handicap_of(&mut fusion, &held_out_parts, error)?;
+        let choice = FusionChoice {
+            criterion: names_of_criterion.name(),
+            others: others.as_ref().map_or(0, |others| others.old.len()),
+            splits: splits.len(),
+            rows,
+            kept: kept_place,
+            is_above_mixed,
+            handicap,
+        };
+        Ok(Some((fusion, choice)))
+    }
+
+    /// Measures the distances of held-out pairs among themselves, by a map's raw outputs for them.
+    fn held_out_parts<'s>(
+        &self,
+        splits: &'s [Split<'_>],
+        outputs: &[Made],
+        criteria: &'s [Vec<Option<Criterion<'s>>>],
+        geometry: &Geometry,
+    ) -> Result<Vec<Seen<'s>>> {
         let mut held_out_parts = Vec::new();
         for (number, (split, outputs)) in splits.iter().zip(outputs).enumerate() {
-            for (place, (part, raw)) in split.parts.iter().zip(outputs.raw).enumerate() {
+            for (place, (part, raw)) in split.parts.iter().zip(&outputs.raw).enumerate() {
                 let Some(criterion) = &criteria[number][place] else { continue };
                 let (old, native) = (part.pairs.old(), part.pairs.new_vectors());
-                let adapted = geometry.conformed(raw);
+                let adapted = geometry.conformed(raw.clone());
                 let queries = criterion.queries;
                 let [by_old, by_new] =
                     [queries.map(|queries| &queries.old), queries.map(|queries| &queries.new)];
@@ -102,56 +207,62 @@ impl Task<'_> {
                     kind: split.gallery(place),
                     split: number,
                     to_native: part.to_native.clone().map_or_else(|| to(native.matrix()), Ok)?,
-                    old: Distances::new(old.matrix(), old.matrix(), by_old, old.space().distance)?,
-                    adapted: to(&adapted)?,
+                    both: Both {
+                        old: Distances::new(old.matrix(), old.matrix(), by_old, old.space().distance)?,
+                        adapted: to(&adapted)?,
+                    },
                     order: shuffled(native.len(), self.parameters.seed),
                     gallery: Gallery::without_distances(criterion, native, adapted),
                 });
             }
         }
-        let Some(first) = held_out_parts.first() else { return Ok(None) };
-        let metrics = first.gallery.criterion.guarded();
-        let criterion = splits.iter().flat_map(|split| &split.parts).find_map(|part| part.criterion.as_ref());
-        let Some(criterion) = criterion else { return Ok(None) };
-        let names = names_of(criterion);
-        let distances = distances(&held_out_parts);
-        let today = held_out_parts
-            .iter()
-            .map(|held_out| {
-                let curve = held_out.curve(&held_out.old, 0.0)?;
-                Ok(metrics.iter().map(|&metric| at_start(&curve, metric)).collect::<Vec<_>>())
-            })
-            .collect::<Result<Vec<_>>>()?;
-        let (mut rows, mut fusions) = (Vec::new(), Vec::new());
+        Ok(held_out_parts)
+    }
+
+    /// Measures every weight at the switch, and makes its fusion; `None` where distances say nothing.
+    fn weigh(
+        &self,
+        searched: &[AtSwitch<'_>],
+        metric_names: &[String],
+    ) -> Result<Option<Weighed>> {
+        self.progress.begin("choosing the fusion", "weights", WEIGHTS.len() as u64);
+        let distances = distances(searched);
+        let today: Vec<Vec<Vec<f64>>> =
+            searched.iter().map(|of| (of.values)(&of.both.old)).collect::<Result<_>>()?;
+        let mut weighed = Weighed::default();
         for weight in WEIGHTS {
             self.progress.check()?;
             let Some(fusion) = Fusion::from_distances(weight, &distances) else { return Ok(None) };
             let mut differences = Differences::new();
-            for (held_out, today) in held_out_parts.iter().zip(&today) {
-                let curve = held_out.curve(&held_out.fused(&fusion)?, 0.0)?;
-                for (at, &metric) in metrics.iter().enumerate() {
-                    add(&mut differences, (held_out.kind, at), &at_start(&curve, metric), &today[at]);
+            for (of, today) in searched.iter().zip(&today) {
+                for (at, values) in (of.values)(&of.both.fused(&fusion)?)?.iter().enumerate() {
+                    add(&mut differences, (of.kind, at), values, &today[at]);
                 }
             }
-            let (gains, low) = gains(&differences, &names);
-            rows.push(FusionRow { weight, gains, low });
-            fusions.push(fusion);
+            let (gains, low) = gains(&differences, metric_names);
+            weighed.rows.push(FusionRow { weight, gains, low });
+            weighed.fusions.push(fusion);
+            weighed.differences.push(differences);
             self.progress.advance(1);
         }
-        let kept_place = choose(&rows, criterion.is_agreement());
-        let mut fusion = fusions.swap_remove(kept_place);
-        let native = first.gallery.native;
+        Ok(Some(weighed))
+    }
+
+    /// Chooses the handicap of a fusion by the curves of held-out pairs, sets it, and returns it as a part of
+    /// the mean squared error.
+    fn handicap_of(&self, fusion: &mut Fusion, held_out_parts: &[Seen<'_>], error: f64) -> Result<f64> {
+        let native = held_out_parts[0].gallery.native;
         let whole_error = handicap::whole(native.matrix(), native.space().distance, error);
-        let of_few: Vec<(&Seen<'_>, Distances)> = held_out_parts
+        let few: Vec<(&Seen<'_>, Distances)> = held_out_parts
             .iter()
             .filter(|held_out| held_out.split < HANDICAP_SPLITS)
-            .map(|held_out| Ok((held_out, held_out.fused(&fusion)?)))
+            .map(|held_out| Ok((held_out, held_out.both.fused(fusion)?)))
             .collect::<Result<_>>()?;
         let areas = |part: f64| {
             self.progress.check()?;
             let mut areas = Vec::new();
             for kind in HeldOutGallery::ALL.iter().copied() {
-                let of_kind: Vec<f64> = of_few
+                let of_kind: Vec<f64> = few
                     .iter()
                     .filter(|(held_out, _)| held_out.kind == kind)
                     .map(|(held_out, fused)| {
@@ -168,28 +279,68 @@ impl Task<'_> {
         let (tried, best) = handicap::search(areas, |(_, areas): &(f64, Vec<f64>)| areas)?;
         let handicap = tried[best].0;
         fusion.handicap = (handicap * whole_error) as f32;
-        let choice = FusionChoice {
-            criterion: criterion.name(),
-            splits: splits.len(),
-            rows,
-            kept: kept_place,
-            handicap,
-        };
-        Ok(Some((fusion, choice)))
+        Ok(handicap)
     }
 }
 
-/// Collects old and adapted distances of one query to one item, from all parts alike; no query to itself.
-fn distances(held_out_parts: &[Seen<'_>]) -> Vec<(f64, f64)> {
-    let total: usize = held_out_parts.iter().map(|held_out| held_out.old.values().len()).sum();
+/// Collects old and adapted distances of one query to one item, from all galleries alike; no query to itself.
+fn distances(searched: &[AtSwitch<'_>]) -> Vec<(f64, f64)> {
+    let total: usize = searched.iter().map(|of| of.both.old.values().len()).sum();
     let step = total.div_ceil(DISTANCES).max(1);
-    let of_part = |held_out: &Seen<'_>| {
-        let (by_own_items, items) = (held_out.gallery.criterion.queries.is_none(), held_out.old.items());
-        let old_and_adapted = held_out.old.values().iter().zip(held_out.adapted.values()).enumerate();
+    let of_gallery = |of: &AtSwitch<'_>| {
+        let (by_own_items, items) = (of.by_own_items, of.both.old.items());
+        let old_and_adapted = of.both.old.values().iter().zip(of.both.adapted.values()).enumerate();
         let between_items = old_and_adapted.filter(move |(at, _)| !by_own_items || at / items != at % items);
         between_items.step_by(step).map(|(_, (&old, &adapted))| (old, adapted)).collect::<Vec<_>>()
     };
-    held_out_parts.iter().flat_map(of_part).collect()
+    searched.iter().flat_map(of_gallery).collect()
+}
+
+/// Measures how far held-out pairs are from the other items, each by the map of its own split.
+fn distances_to_others(
+    others: &Others,
+    outputs: &[Made],
+    geometry: &Geometry,
+    native: &Vectors,
+) -> Result<Vec<Both>> {
+    let adapted = |made: &Made| {
+        let map = made.fitted.as_ref().map(|fitted| &fitted.map);
+        let raw = map.map(|map| map.outputs(others.old.matrix(), None)).transpose()?;
+        Ok(geometry.conformed(raw.unwrap_or_default()))
+    };
+    let adapted_by_split: Vec<Matrix> = outputs.iter().map(adapted).collect::<Result<_>>()?;
+    let (old, distance) = (others.old.matrix(), native.space().distance);
+    let both = |asking: &Asking| {
+        let (by_old, by_new) = (Some(&asking.queries.old), Some(&asking.queries.new));
+        Ok(Both {
+            old: Distances::new(old, old, by_old, others.old.space().distance)?,
+            adapted: Distances::new(native.matrix(), &adapted_by_split[asking.split], by_new, distance)?,
+        })
+    };
+    others.asking.iter().map(both).collect()
+}
+
+/// Returns whether a weight finds more than another one, query by query: by the first metric more than one
+/// standard error in each gallery, and by no other metric less than by one.
+fn is_above(weight: &Differences, other: &Differences, metric_names: &[String]) -> bool {
+    let apart = |(key, splits): (&(HeldOutGallery, usize), &Vec<Vec<f64>>)| {
+        let less = |(values, others): (&Vec<f64>, &Vec<f64>)| -> Vec<f64> {
+            values.iter().zip(others).map(|(value, other)| value - other).collect()
+        };
+        (*key, splits.iter().zip(&other[key]).map(less).collect())
+    };
+    let (gains, _) = gains(&weight.iter().map(apart).collect(), metric_names);
+    gains.iter().all(|of| {
+        if of.metric == metric_names[0] { of.gain > of.error } else { of.gain >= -of.error }
+    })
+}
+
+/// Chooses, of the rows with no lower bound below 0, the one with the largest mean gain; the smaller weight
+/// of equals. The first row gains nothing and risks nothing.
+fn best_of_proven(rows: &[FusionRow]) -> usize {
+    let gain = |row: usize| mean(&rows[row].gains.iter().map(|of| of.gain).collect::<Vec<_>>());
+    let larger = |best: usize, row: usize| if gain(row) > gain(best) { row } else { best };
+    (0..rows.len()).filter(|&row| rows[row].low >= 0.0).reduce(larger).unwrap_or(0)
 }
 
 /// Chooses a row as the top of this file says; the smaller weight of equals.
@@ -200,12 +351,7 @@ fn choose(rows: &[FusionRow], by_agreement: bool) -> usize {
     if rows[best].low <= (PROVEN_Z - 1.0) * error || !is_of_both(&rows[best].gains) {
         return 0;
     }
-    if by_agreement {
-        return best;
-    }
-    let gain = |row: usize| mean(&rows[row].gains.iter().map(|of| of.gain).collect::<Vec<_>>());
-    let better = |largest: usize, row: usize| if gain(row) > gain(largest) { row } else { largest };
-    (0..rows.len()).filter(|&row| rows[row].low >= 0.0).reduce(better).unwrap_or(0)
+    if by_agreement { best } else { best_of_proven(rows) }
 }
 
 #[cfg(test)]

@@ -312,6 +312,19 @@ pub fn finds_own(outputs: &Matrix, new: &Matrix) -> Result<bool> {
     let moved = Matrix::from_fn(n, new.columns(), |row, column| {
         (f64::from(outputs.row(row)[column]) + centre[column] - centre_of_outputs[column]) as f32
     });
+    let shares = shares_nearer(&moved, new)?;
+    let by_chance = 0.5 - ERRORS * (1.0 / (12.0 * n as f64)).sqrt();
+    Ok(shares.iter().sum::<f64>() / (n as f64) < SHARE_MAX.min(by_chance))
+}
+
+/// Returns, for each of two or more outputs `[n, d_new]`, the share of the other new vectors `[n, d_new]`
+/// that lie nearer to it (L2) than its own one does. A right map has 0; by chance all shares are as likely.
+///
+/// # Errors
+///
+/// As [`distances_by_query`].
+pub(crate) fn shares_nearer(outputs: &Matrix, new: &Matrix) -> Result<Vec<f64>> {
+    let n = outputs.rows();
     let share_nearer = |row: usize, distances: &[f64]| {
         let own_distance = distances[row];
         let nearer = distances.iter().filter(|&&distance| distance < own_distance).count() as f64;
@@ -319,9 +332,7 @@ pub fn finds_own(outputs: &Matrix, new: &Matrix) -> Result<bool> {
         (nearer + 0.5 * as_near as f64) / (n - 1) as f64
     };
     let rows: Vec<usize> = (0..n).collect();
-    let shares = distances_by_query(new, &moved, &rows, Distance::L2, &Progress::default(), share_nearer)?;
-    let by_chance = 0.5 - ERRORS * (1.0 / (12.0 * n as f64)).sqrt();
-    Ok(shares.iter().sum::<f64>() / (n as f64) < SHARE_MAX.min(by_chance))
+    distances_by_query(new, outputs, &rows, Distance::L2, &Progress::default(), share_nearer)
 }
 
 /// Looks for evaluation items among the pairs of a fit, by their `old` vectors: numbers measured on such

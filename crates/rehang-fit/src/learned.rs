@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use rehang_core::adapter::{Adapter, Geometry, InputScaling, Uncertainty};
+use rehang_core::copies::without_copies;
 use rehang_core::{Error, Head, Pairs, Progress, Result};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -124,15 +125,15 @@ impl Default for NetworkOptions {
 /// [`NetworkOptions::networks`] asks for it).
 ///
 /// 1. Parts of the pairs are held out, five times another one ([`crate::folds::hold_out`]): a part of every
-///    class, and some classes as a whole; clusters, without labels. Every method is fitted on the rest. A
-///    linear method chooses its settings (a penalty, a rank) once, on all pairs. Its table row says how it
-///    does on the held-out pairs, for every way to conform to the new space that is open. It is measured as
-///    it would be served: in the default order, with its own handicap, which is chosen in random order as the
-///    adapter's is. The criterion is the area of the exact curve of the mAP by label, or, without labels, of
-///    the agreement of the first ten results with the native gallery. Items of seen and unseen classes count
-///    the same. Where [`FitParameters::queries`] are given, they ask in place of the held-out items. Where
-///    [`FitParameters::metric`] is named, it is measured. A network that is slow to fit is fitted on the
-///    first part only, unless it leads there.
+///    class, and some classes as a whole; clusters, without labels; of [copies](rehang_core::copies) the
+///    first alone. Every method is fitted on the rest. A linear method chooses its settings (a penalty, a
+///    rank) once, on all pairs. Its table row says how it does on the held-out pairs, for every way to
+///    conform to the new space that is open. It is measured as it would be served: in the default order, with
+///    its own handicap, which is chosen in random order as the adapter's is. The criterion is the area of the
+///    exact curve of the mAP by label, or, without labels, of the agreement of the first ten results with the
+///    native gallery. Items of seen and unseen classes count the same. Where [`FitParameters::queries`] are
+///    given, they ask in place of the held-out items. Where [`FitParameters::metric`] is named, it is
+///    measured. A network that is slow to fit is fitted on the first part only, unless it leads there.
 /// 2. Of the rows that are no farther behind the best one than one standard error of their difference, the one
 ///    with the best start is kept; where a method is named, only its rows count. It is fitted on all pairs.
 /// 3. σ² is learned from out-of-fold residuals ([`crate::uncertainty_fit`]). Where no head is given, the
@@ -411,6 +412,8 @@ impl<'a> Asked<'a> {
     /// smaller one where two are equal.
     fn best_weight(self) -> Result<f32> {
         let Self { pairs, seed, options, progress, .. } = self;
+        let rows = without_copies(pairs.old().matrix(), pairs.new_vectors().matrix(), &[]);
+        let pairs = &pairs.select(&rows);
         let parts = hold_out(pairs.len(), pairs.labels(), TRIAL_SHARE, seed);
         let held_out: Vec<usize> = parts.seen.iter().chain(&parts.unseen).copied().collect();
         if held_out.len() < 20 || parts.fitted.len() < 20 {

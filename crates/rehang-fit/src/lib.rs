@@ -58,6 +58,7 @@ pub mod network;
 pub mod network_fit;
 pub mod objectives;
 mod order_choice;
+mod others;
 mod parameters;
 mod per_kind;
 pub mod pseudo_classes;
@@ -87,7 +88,7 @@ pub use learning_curve::{LearningCurve, learning_curve};
 pub use lower_bounds::{HeldOutGain, HeldOutGallery};
 pub use method::Method;
 pub use order_choice::{ORDERS, OrderArea, OrderChoice, OrderRow, choose_order};
-
+pub use others::OtherItems;
 pub use parameters::{FitParameters, FitQueries};
 pub use residuals::kinds_of_pairs;
 pub use schedule::Pace;

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::retrieval::Criterion;
 
 rehang_core::named! {
-    /// Held-out items that form a gallery.
+    /// Gallery that held-out items ask: themselves, or everything else.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
     #[serde(rename_all = "kebab-case")]
     pub enum HeldOutGallery ("gallery") {
@@ -22,6 +22,8 @@ rehang_core::named! {
         Known = "known",
         /// All items of classes that were not fitted on.
         LeftOut = "left-out",
+        /// Everything in the gallery that is no pair, asked by held-out items of both kinds together.
+        Whole = "whole",
     }
 }
 
@@ -80,7 +82,8 @@ pub(crate) fn error_of_least(gains: &[HeldOutGain]) -> f64 {
 /// Returns whether gains are known for known and for left-out classes: without the second nothing is proven
 /// of what comes.
 pub(crate) fn is_of_both(gains: &[HeldOutGain]) -> bool {
-    HeldOutGallery::ALL.iter().all(|gallery| gains.iter().any(|gain| gain.gallery == *gallery))
+    let has = |gallery| gains.iter().any(|gain| gain.gallery == gallery);
+    has(HeldOutGallery::Known) && has(HeldOutGallery::LeftOut)
 }
 
 /// Returns the mean of all splits' means, and its standard error. The error is that over all queries, or over

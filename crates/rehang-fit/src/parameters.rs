@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 
 use rehang_core::check::expect_count;
+use rehang_core::copies::first_copies;
 use rehang_core::curve::{Metric, Qrels};
 use rehang_core::{Error, Matrix, Pairs, Result};
 
 use crate::geometry::GeometryKind;
 use crate::method::Method;
+use crate::others::OtherItems;
 use crate::traits::Trait;
 use crate::within::Within;
 
@@ -21,10 +23,13 @@ use crate::within::Within;
 /// | `geometry` | measured | how outputs conform to a raw new space | – |
 /// | `metric` | mAP, nDCG@10 or agreement@10 | what maps are compared by | what the answers allow |
 /// | `queries` | the held-out pairs themselves | who asks while maps are compared | – |
+/// | `others` | none | what held-out pairs ask while a bridge and a fusion are chosen | – |
 /// | `within` | as long as it takes | how long the choice among methods may take | 0 or more |
 /// | `traits` | none | what tells pairs that are another thing from the others | one value a pair |
+/// | `sources` | unknown | which pairs are copies of others | one number a pair |
 ///
-/// The default `metric` is mAP by label, nDCG@10 by judgements, else agreement@10.
+/// The default `metric` is mAP by label, nDCG@10 by judgements, else agreement@10. Where held-out pairs ask
+/// for each other, [copies](rehang_core::copies) are left out of what is compared.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FitParameters {
     /// Method that fits the map.
@@ -40,6 +45,9 @@ pub struct FitParameters {
     pub metric: Option<Metric>,
     /// Queries as people ask them; `None` lets held-out pairs ask for each other.
     pub queries: Option<FitQueries>,
+    /// Items of the gallery that are no pairs. A bridge and a fusion are chosen by what held-out pairs find
+    /// among them, where there are labels; `None` lets held-out pairs ask for each other.
+    pub others: Option<OtherItems>,
     /// Time that the choice among methods may take. Closed forms come first; a method that would take longer
     /// than is left is left out and named. `None` tries all. With a time, another run may try others and keep
     /// another map.
@@ -47,6 +55,9 @@ pub struct FitParameters {
     /// Traits of every pair beside its vectors: where some pairs are another thing than the others, a trait
     /// says which.
     pub traits: Vec<Trait>,
+    /// Number of the source of every pair, which copies of each other have in common. Empty where the sources
+    /// are not known: copies are then the pairs whose vectors by both models are the same.
+    pub sources: Vec<u64>,
 }
 
 impl Default for FitParameters {
@@ -58,9 +69,24 @@ impl Default for FitParameters {
             geometry: None,
             metric: None,
             queries: None,
+            others: None,
             within: None,
             traits: Vec::new(),
+            sources: Vec::new(),
         }
+    }
+}
+
+impl FitParameters {
+    /// Finds for every pair the first pair that it is a copy of. Where queries ask, none is a copy of another
+    /// one, and all stay.
+    pub(crate) fn first_copies(&self, pairs: &Pairs) -> Vec<usize> {
+        if self.queries.is_some() {
+            return (0..pairs.len()).collect();
+        }
+        // A part of the pairs, on which a network's own σ² is measured, has no numbers of its own.
+        let sources = if self.sources.len() == pairs.len() { self.sources.as_slice() } else { &[] };
+        first_copies(pairs.old().matrix(), pairs.new_vectors().matrix(), sources)
     }
 }
 

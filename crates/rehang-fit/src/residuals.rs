@@ -2,8 +2,12 @@
 //!
 //! A map's squared errors on pairs that it has not seen are spread about one level. Some of them may stand on
 //! a hump of their own, far above the others. No map could fit these pairs: their new vectors are of other
-//! content. Two kinds of old vectors, each of which a map of its own would fit, are seen in their neighbours
-//! ([`crate::kinds`]).
+//! content.
+//!
+//! Where rows are shifted or swapped, new vectors are of other items, and no hump shows where a map leaves
+//! much anyway. Half of these pairs have their own new vector farther from the map's output than most of the
+//! others, and few sound pairs have ([`Chance`]). Two kinds of old vectors, each of which a map of its own
+//! would fit, are seen in their neighbours ([`crate::kinds`]).
 
 use rehang_core::adapter::{Geometry, NearestAnchors, true_errors};
 use rehang_core::finding::{Finding, FindingCode};
@@ -14,6 +18,7 @@ use crate::folds::{folds, shuffled};
 use crate::guards;
 use crate::kinds::{Kinds, two_kinds};
 use crate::left_out::without_folds;
+use crate::linear_algebra::column_means;
 use crate::per_kind::KIND_MIN;
 use crate::same;
 use crate::traits::{Trait, TraitValues};
@@ -57,8 +62,8 @@ fn is_one_vector(pairs: &Pairs) -> bool {
 /// 1. It looks for old vectors that are the new ones already, of which [`same::finding`] speaks, and takes
 ///    old vectors of two kinds from [`kinds_of_pairs`]. `has_own_maps` says whether the map has one of its
 ///    own for each kind.
-/// 2. Otherwise it looks for squared errors on a hump of their own, and for new vectors that are far from all
-///    other new ones: they fit as badly as chance.
+/// 2. Otherwise it looks for squared errors on a hump of their own, for new vectors that are far from all
+///    other new ones, and for a part of the pairs that is paired by chance: they fit as badly as chance.
 /// 3. The trait that separates these pairs best is named, where one does.
 ///
 /// # Errors
@@ -85,15 +90,24 @@ pub(crate) fn examine(
     let errors = true_errors(pairs.new_vectors().matrix(), &geometry.conformed(raw.clone()));
     let logs = logs(&errors);
     let worst = upper_hump(&logs);
+    let chance = Chance::find(pairs, raw, seed)?;
     let fitted_by_nothing = |hump: &Vec<bool>| -> Result<bool> {
         let is_enough = hump.iter().filter(|&&of| of).count() >= KIND_MIN;
         Ok(is_enough
             && times_worse_than_its_own_map(pairs, hump, &errors, geometry, seed, progress)?.is_none())
     };
+    let is_no_kind = || -> Result<bool> {
+        if let Some(hump) = &worst
+            && fitted_by_nothing(hump)?
+        {
+            return Ok(true);
+        }
+        chance.as_ref().map_or(Ok(false), |chance| chance.is_no_kind(pairs, seed, progress))
+    };
     // Many pairs that no map fits have neighbours like those of a second kind. A kind that has its own map
     // needs no other proof.
     if let Some(kinds) = kinds
-        && (has_own_maps || !worst.as_ref().map(fitted_by_nothing).transpose()?.unwrap_or(false))
+        && (has_own_maps || !is_no_kind()?)
     {
         residuals.finding = Some(two_kinds_finding(
             pairs,
@@ -117,20 +131,107 @@ pub(crate) fn examine(
         })
         .collect();
     let count = misfits.iter().filter(|&&of| of).count();
-    if count >= HUMP_MIN {
-        let finding = Finding::warning(
-            FindingCode::Misfits,
-            format!(
-                "{count} of {n} pairs fit as badly as chance: their new vectors are unlike those of similar items{}.",
-                described(&misfits, traits).map_or(String::new(), |who| format!("; {who}"))
-            ),
-        )
-        .may_mean("Their new vectors may have been made from other content: cut, empty or mixed up.")
-        .remedy("Look at these items, and embed them again or leave them out.")
-        .evidence(&[("misfits", count as f64), ("pairs", n as f64)]);
-        residuals.finding = Some(finding);
-    }
+    // A hump knows its pairs one by one, and chance only how many they are.
+    residuals.finding = match chance {
+        Some(chance) if chance.count(n) > 2 * count => Some(chance.finding(n, traits)),
+        _ if count >= HUMP_MIN => Some(misfits_finding(("", count, n), described(&misfits, traits, "them"))),
+        _ => None,
+    };
     Ok(residuals)
+}
+
+/// Words the finding of `count` in `n` pairs that fit as badly as chance, with a description of these.
+/// `about` comes before the count, where that is estimated.
+fn misfits_finding((about, count, n): (&str, usize, usize), description: Option<String>) -> Finding {
+    let description = description.map_or(String::new(), |text| format!("; {text}"));
+    let message = format!(
+        "{about}{count} of {n} pairs fit as badly as chance: their new vectors are unlike those of similar items{description}."
+    );
+    Finding::warning(FindingCode::Misfits, message)
+        .may_mean(
+            "Their new vectors may have been made from other content: cut, empty or mixed up, or rows of one side are shifted or swapped.",
+        )
+        .remedy("Look at these items: bring both sides into one order, embed them again or leave them out.")
+        .evidence(&[("misfits", count as f64), ("pairs", n as f64)])
+}
+
+/// Pairs of which a part is paired by chance, with the new vectors of other items.
+struct Chance {
+    /// Pairs that were compared with each other, increasing.
+    rows: Vec<usize>,
+    /// Whether each of them is far: most new vectors of the others are nearer to its output than its own.
+    is_far: Vec<bool>,
+}
+
+impl Chance {
+    /// Looks for pairs by chance in the raw outputs `[n, d_new]` of a map that was not fitted on them. `None`
+    /// where no more pairs are far than may be far among sound ones.
+    ///
+    /// Of pairs by chance a half is far; of sound pairs, the fewer the better a map is. Where a part u of
+    /// them is unfound, with more than 15 % of the others nearer, up to 0.6 u² of all sound pairs are far.
+    /// Samples of real galleries stay below that, also after noise has spoilt their old vectors. Where
+    /// hardly any pair is found, there is nothing to tell the others from.
+    fn find(pairs: &Pairs, raw: &Matrix, seed: u64) -> Result<Option<Self>> {
+        const NEARER_MAX: f64 = 0.15;
+        const UNFOUND_MAX: f64 = 0.7;
+        const FAR_SOUND: f64 = 0.6;
+        /// Smallest part of the pairs by which more are far: one pair by chance in twenty gives as much.
+        /// `ERRORS` is the smallest number of standard errors.
+        const EXCESS_MIN: f64 = 0.025;
+        const ERRORS: f64 = 1.5;
+        let mut rows = shuffled(pairs.len(), seed);
+        rows.truncate(ITEMS_MAX);
+        rows.sort_unstable();
+        let new = pairs.new_vectors().matrix().select(&rows);
+        let shares = guards::shares_nearer(&directions(&raw.select(&rows)), &directions(&new))?;
+        let count = rows.len() as f64;
+        let above = |share: f64| shares.iter().filter(|&&nearer| nearer > share).count() as f64;
+        let unfound = above(NEARER_MAX) / count;
+        let far_sound = FAR_SOUND * unfound.powi(2) * count;
+        let excess_min = (EXCESS_MIN * count).max(ERRORS * far_sound.sqrt()).max(HUMP_MIN as f64);
+        let is_more = unfound <= UNFOUND_MAX && above(0.5) - far_sound >= excess_min;
+        let is_far = shares.iter().map(|&nearer| nearer > 0.5).collect();
+        Ok(is_more.then_some(Self { rows, is_far }))
+    }
+
+    /// Returns the pairs that are far.
+    fn far(&self) -> Vec<usize> {
+        self.rows.iter().zip(&self.is_far).filter(|(_, is_far)| **is_far).map(|(&row, _)| row).collect()
+    }
+
+    /// Estimates the number of pairs by chance among all `n`: twice that of the far ones.
+    fn count(&self, n: usize) -> usize {
+        (2 * self.far().len() * n / self.rows.len()).min(n)
+    }
+
+    /// Returns whether the far pairs are no kind: enough for a map of their own, which finds them no better.
+    fn is_no_kind(&self, pairs: &Pairs, seed: u64, progress: &Progress) -> Result<bool> {
+        let far_pairs = pairs.select(&self.far());
+        if far_pairs.len() < KIND_MIN {
+            return Ok(false);
+        }
+        let outputs = directions(&outputs_of_own_map(&far_pairs, seed, progress)?);
+        Ok(!guards::finds_own(&outputs, &directions(far_pairs.new_vectors().matrix()))?)
+    }
+
+    /// Words the finding about all `n` pairs, whose traits are given.
+    fn finding(&self, n: usize, traits: &[Trait]) -> Finding {
+        let traits: Vec<Trait> =
+            traits.iter().filter(|of| of.len() == n).map(|of| of.select(&self.rows)).collect();
+        let farthest = format!("the {} farthest", self.far().len());
+        misfits_finding(("About ", self.count(n), n), described(&self.is_far, &traits, &farthest))
+    }
+}
+
+/// Returns rows `[n, d]` about their mean, at length 1. An output is short where its map is unsure, and short
+/// vectors are near to whatever is short.
+fn directions(rows: &Matrix) -> Matrix {
+    let means = column_means(rows);
+    let mut unit = Matrix::from_fn(rows.rows(), rows.columns(), |row, column| {
+        (f64::from(rows.row(row)[column]) - means[column]) as f32
+    });
+    unit.normalise_rows();
+    unit
 }
 
 /// Returns the logs of squared errors; the least is that of a billionth of their mean.
@@ -257,7 +358,7 @@ fn two_kinds_finding(
         let count = small.iter().filter(|&&of| of).count();
         message += &format!(": {count} of {n} pairs are of the smaller one");
         evidence.push(("of_small_kind", count as f64));
-        if let Some(who) = described(small, traits) {
+        if let Some(who) = described(small, traits, "them") {
             message += &format!("; {who}");
             remedy =
                 "Split the gallery by what separates them, and upgrade each kind as a gallery of its own.";
@@ -295,7 +396,6 @@ fn times_worse_than_its_own_map(
     seed: u64,
     progress: &Progress,
 ) -> Result<Option<f64>> {
-    const FOLDS: usize = 5;
     /// Largest part of the error of all pairs' map that the kind's own map may leave.
     const LEFT_MAX: f64 = 0.85;
     /// Largest part of the variance of the kind's new vectors that its own map may leave.
@@ -309,9 +409,7 @@ fn times_worse_than_its_own_map(
         rows.sort_unstable();
     }
     let pairs_of_kind = pairs.select(&rows);
-    let fold = folds(rows.len(), FOLDS, seed);
-    let without = ridge::fit_leaving_out(&pairs_of_kind, None, &ridge::PENALTIES, progress)?.1;
-    let raw = without_folds(&without, &pairs_of_kind, &fold, progress)?;
+    let raw = outputs_of_own_map(&pairs_of_kind, seed, progress)?;
     let new = pairs_of_kind.new_vectors().matrix();
     let sum = |errors: Vec<f64>| errors.into_iter().sum::<f64>();
     let unexplained = sum(true_errors(new, &raw)) / variance(new).max(f64::MIN_POSITIVE);
@@ -321,20 +419,28 @@ fn times_worse_than_its_own_map(
     Ok(is_better.then(|| of_all / of_own.max(f64::MIN_POSITIVE)))
 }
 
+/// Returns raw outputs `[n, d_new]` of a ridge map that is fitted on these pairs alone, each without its fold.
+fn outputs_of_own_map(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<Matrix> {
+    const FOLDS: usize = 5;
+    let fold = folds(pairs.len(), FOLDS, seed);
+    let without = ridge::fit_leaving_out(pairs, None, &ridge::PENALTIES, progress)?.1;
+    without_folds(&without, pairs, &fold, progress)
+}
+
 /// Sums the squared distances from the mean.
 fn variance(rows: &Matrix) -> f64 {
-    let means = crate::linear_algebra::column_means(rows);
+    let means = column_means(rows);
     let squared_distance = |row: usize| {
         rows.row(row).iter().zip(&means).map(|(&value, mean)| (f64::from(value) - mean).powi(2)).sum::<f64>()
     };
     (0..rows.rows()).map(squared_distance).sum()
 }
 
-/// Describes the pairs on the hump by the trait that separates them best from the others.
-fn described(hump: &[bool], traits: &[Trait]) -> Option<String> {
+/// Describes the pairs on the hump, named `whom`, by the trait that separates them best from the others.
+fn described(hump: &[bool], traits: &[Trait], whom: &str) -> Option<String> {
     let texts = traits.iter().filter(|of| of.len() == hump.len()).filter_map(|of| match &of.values {
-        TraitValues::Names(values) => by_name(&of.name, values, hump),
-        TraitValues::Numbers(values) => by_number(&of.name, values, hump),
+        TraitValues::Names(values) => by_name(&of.name, values, (hump, whom)),
+        TraitValues::Numbers(values) => by_number(&of.name, values, (hump, whom)),
     });
     // The first of equals: callers put the plainest trait first.
     texts.reduce(|best, next| if next.0 > best.0 + 1e-9 { next } else { best }).map(|(_, text)| text)
@@ -344,7 +450,7 @@ fn described(hump: &[bool], traits: &[Trait]) -> Option<String> {
 /// the others.
 const SEPARATES_MIN: f64 = 0.6;
 
-fn by_name(name: &str, values: &[Option<String>], hump: &[bool]) -> Option<(f64, String)> {
+fn by_name(name: &str, values: &[Option<String>], (hump, whom): (&[bool], &str)) -> Option<(f64, String)> {
     let mut counts = std::collections::BTreeMap::<&str, [f64; 2]>::new();
     for (value, &of) in values.iter().zip(hump) {
         if let Some(value) = value {
@@ -361,11 +467,11 @@ fn by_name(name: &str, values: &[Option<String>], hump: &[bool]) -> Option<(f64,
         .1;
     Some((
         count_on / on - count_off / off,
-        format!("{count_on} of them have the {name} {value:?}, and {count_off} of the others"),
+        format!("{count_on} of {whom} have the {name} {value:?}, and {count_off} of the others"),
     ))
 }
 
-fn by_number(name: &str, values: &[f64], hump: &[bool]) -> Option<(f64, String)> {
+fn by_number(name: &str, values: &[f64], (hump, whom): (&[bool], &str)) -> Option<(f64, String)> {
     let mut order: Vec<usize> = (0..values.len()).filter(|&row| values[row].is_finite()).collect();
     order.sort_by(|&a, &b| values[a].total_cmp(&values[b]));
     let on = hump.iter().filter(|&&of| of).count() as f64;
@@ -393,11 +499,11 @@ fn by_number(name: &str, values: &[f64], hump: &[bool]) -> Option<(f64, String)>
     let of_hump = order[first..=last].iter().filter(|&&row| hump[row]).count();
     let (low, high) = (values[order[first]], values[order[last]]);
     let text = if last + 1 == order.len() && first > 0 {
-        format!("{of_hump} of them have the largest {name} ({low} and more)")
+        format!("{of_hump} of {whom} have the largest {name} ({low} and more)")
     } else if first == 0 && last + 1 < order.len() {
-        format!("{of_hump} of them have the smallest {name} (up to {high})")
+        format!("{of_hump} of {whom} have the smallest {name} (up to {high})")
     } else {
-        format!("{of_hump} of them have a {name} from {low} to {high}")
+        format!("{of_hump} of {whom} have a {name} from {low} to {high}")
     };
     Some((separates, text))
 }
@@ -409,14 +515,21 @@ mod tests {
     use crate::uncertainty_fit::cross_fit;
     use rehang_core::adapter::Map;
 
-    /// Makes `n` pairs with an exactly linear map and some noise; the first `small` old vectors are turned.
-    fn turned(n: usize, small: usize) -> Pairs {
+    /// Makes `n` pairs with an exactly linear map and noise of this size.
+    fn noisy(n: usize, size: f32) -> Pairs {
         let (old, noise) = (random_matrix(n, 8, 1), random_matrix(n, 12, 3));
         let new = affine(&old, &random_matrix(12, 8, 2), &[0.5; 12]);
-        let new = Matrix::from_fn(n, 12, |r, c| new.row(r)[c] + 0.3 * noise.row(r)[c]);
+        let new = Matrix::from_fn(n, 12, |r, c| new.row(r)[c] + size * noise.row(r)[c]);
+        make(old, new, None)
+    }
+
+    /// Makes `n` pairs with an exactly linear map and some noise; the first `small` old vectors are turned.
+    fn turned(n: usize, small: usize) -> Pairs {
+        let pairs = noisy(n, 0.3);
+        let old = pairs.old().matrix();
         let old =
             Matrix::from_fn(n, 8, |r, c| if r < small { -old.row(r)[(c + 3) % 8] } else { old.row(r)[c] });
-        make(old, new, None)
+        make(old, pairs.new_vectors().matrix().clone(), None)
     }
 
     fn seen(pairs: &Pairs, traits: &[Trait]) -> Residuals {
@@ -431,6 +544,12 @@ mod tests {
     fn pairs_of_one_kind_are_passed_in_silence() {
         assert!(seen(&turned(900, 0), &[]).finding.is_none());
         assert!(seen(&turned(60, 10), &[]).finding.is_none(), "too few to say");
+        for noise in [1.0, 2.0, 3.0] {
+            let finding = seen(&noisy(900, noise), &[]).finding;
+            assert!(finding.is_none(), "noise of {noise}: {finding:?}");
+        }
+        let unrelated = make(random_matrix(900, 8, 1), random_matrix(900, 12, 2), None);
+        assert!(seen(&unrelated, &[]).finding.is_none(), "nothing is found, and nothing told apart");
     }
 
     #[test]
@@ -459,6 +578,36 @@ mod tests {
         let new = pairs.new_vectors().matrix().select(&from);
         let mixed_up = make(pairs.old().matrix().clone(), new, None);
         assert_eq!(seen(&mixed_up, &[]).finding.unwrap().code, FindingCode::Misfits);
+    }
+
+    /// The map leaves so much that no error stands out.
+    #[test]
+    fn rows_that_are_shifted_or_swapped_are_counted_and_their_place_is_named() {
+        let pairs = noisy(900, 3.0);
+        let order = shuffled(900, 5);
+        let key = Trait::numbers("key", order.iter().map(|&place| place as f64).collect());
+        let place_of_row = |row: usize| order[row];
+        let row_of_place = |place: usize| order.iter().position(|&of_row| of_row == place).unwrap();
+        let shifted = |place: usize| if place == 300 { 479 } else { place - 1 };
+        let swapped = |place: usize| if place < 390 { place + 90 } else { place - 90 };
+        for moved in [shifted as fn(usize) -> usize, swapped] {
+            let from: Vec<usize> = (0..900)
+                .map(|row| match place_of_row(row) {
+                    place @ 300..480 => row_of_place(moved(place)),
+                    _ => row,
+                })
+                .collect();
+            let new = pairs.new_vectors().matrix().select(&from);
+            let moved_pairs = make(pairs.old().matrix().clone(), new, None);
+            let finding = seen(&moved_pairs, std::slice::from_ref(&key)).finding.unwrap();
+            assert_eq!(finding.code, FindingCode::Misfits);
+            assert!(finding.seen.starts_with("About "), "{finding}");
+            assert!((120.0..=260.0).contains(&finding.evidence[0].1), "{finding}");
+            let (_, range) = finding.seen.split_once(" farthest have a key from ").unwrap();
+            let bounds = range.trim_end_matches('.').split(" to ");
+            let bounds: Vec<f64> = bounds.map(|bound| bound.parse().unwrap()).collect();
+            assert!((270.0..320.0).contains(&bounds[0]) && (460.0..510.0).contains(&bounds[1]), "{finding}");
+        }
     }
 
     #[test]

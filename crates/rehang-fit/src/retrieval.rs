@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use rehang_core::curve::{
     Curve, CurveInput, CurveOptions, Distances, DoNothing, MAP, Metric, Qrels, QueryRanks, Relevance, TOP1,
-    curve, evaluate, evaluate_leave_one_out, evaluate_today, nearest,
+    curve, evaluate, evaluate_distances, evaluate_leave_one_out, evaluate_today, nearest,
 };
 use rehang_core::order::{OrderInput, Policy, order};
 use rehang_core::{Error, Head, Matrix, Pairs, Progress, Result, Vectors};
@@ -30,8 +30,8 @@ pub(crate) struct Quality {
 /// Answers that count as found.
 #[derive(Debug, Clone)]
 enum Answers {
-    /// Items of the query's known class.
-    Labels(Vec<i64>),
+    /// Items of the query's known class; classes of the queries are `None` where the gallery's own items ask.
+    Labels { gallery: Vec<i64>, queries: Option<Vec<i64>> },
     /// Items that were judged.
     Judged(Qrels),
     /// Answers that the fully native gallery gives first.
@@ -72,8 +72,19 @@ impl<'a> Criterion<'a> {
             *sizes.entry(label).or_insert(0) += 1;
         }
         let tells_apart = sizes.values().any(|&size| (2..labels.len()).contains(&size));
-        let answers = Answers::Labels(labels.to_vec());
+        let answers = Answers::Labels { gallery: labels.to_vec(), queries: None };
         tells_apart.then_some(Self { answers, queries: None, metric: MAP })
+    }
+
+    /// Returns this criterion for queries of these classes that ask a gallery of those classes.
+    pub(crate) fn of_others<'q>(
+        &self,
+        queries: &'q FitQueries,
+        classes: &[i64],
+        gallery: &[i64],
+    ) -> Criterion<'q> {
+        let answers = Answers::Labels { gallery: gallery.to_vec(), queries: Some(classes.to_vec()) };
+        Criterion { answers, queries: Some(queries), metric: self.metric }
     }
 
     /// Returns the criterion by agreement of the first ten results with those of the fully native gallery.
@@ -143,6 +154,12 @@ impl<'a> Criterion<'a> {
         Ok(evaluation.per_query)
     }
 
+    /// Ranks what the queries find in a gallery that is as far from them as `distances` says.
+    pub(crate) fn by_distances(&self, distances: &Distances) -> Result<QueryRanks> {
+        let quiet = Progress::default();
+        Ok(evaluate_distances(distances, self.relevance(), &self.options(), &quiet)?.per_query)
+    }
+
     /// Returns this criterion with the right answers written down: those that the native gallery gives first
     /// are judged right, and their recall is agreement.
     pub(crate) fn with_answers_written_down(&self, pairs: &Pairs) -> Result<Self> {
@@ -192,7 +209,9 @@ impl<'a> Criterion<'a> {
 
     fn relevance(&self) -> Relevance<'_> {
         match &self.answers {
-            Answers::Labels(gallery) => Relevance::Labels { gallery, queries: None },
+            Answers::Labels { gallery, queries } => {
+                Relevance::Labels { gallery, queries: queries.as_deref() }
+            }
             Answers::Judged(qrels) => Relevance::Judgements(qrels),
             Answers::Native => Relevance::Nearest(AGREEMENT),
         }

@@ -190,7 +190,8 @@ impl Task<'_> {
     }
 
     /// Chooses the handicap that serves best on the pairs, with items left out and (where there is that
-    /// evidence) with classes left out as well: a gallery holds both. `None` for a handful of pairs.
+    /// evidence) with classes left out as well: a gallery holds both. Copies are no part of it. `None` for a
+    /// handful of pairs.
     fn left_out_handicap(
         &self,
         evidence: &OwnEvidence,
@@ -198,7 +199,9 @@ impl Task<'_> {
         calibration: &SigmaQuality,
     ) -> Result<Option<HandicapChoice>> {
         let Self { parameters, progress, .. } = *self;
+        let first = parameters.first_copies(self.pairs);
         let mut places = shuffled(evidence.rows.len(), parameters.seed);
+        places.retain(|&place| first[evidence.rows[place]] == evidence.rows[place]);
         if places.len() < HANDICAP_ITEMS.0 {
             return Ok(None);
         }

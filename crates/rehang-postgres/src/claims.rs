@@ -41,12 +41,15 @@ pub(crate) fn claim(
 ) -> Result<Claimed> {
     let once = || claim_once(handle, space, what, worker, limit, lease);
     let (claimed, rowless) = once()?;
-    if rowless && claimed.records.is_empty() && handle.table.is_partitioned {
-        // Items whose rows went with a partition stand in the queue before items that wait.
-        adoption::take_out_rowless(handle)?;
-        return once().map(|(claimed, _)| claimed);
+    if !rowless || !claimed.records.is_empty() {
+        return Ok(claimed);
     }
-    Ok(claimed)
+    // All that were next have been deleted since the queue was read, and the queue begins behind them by now.
+    // Those whose rows went with a partition stay before items that wait.
+    if handle.table.is_partitioned {
+        adoption::take_out_rowless(handle)?;
+    }
+    once().map(|(claimed, _)| claimed)
 }
 
 /// Claims items once. Also says whether items that were next in the queue have no row.

@@ -345,7 +345,15 @@ fn verb(name: &str, options: &Options<'_, '_>) -> PyResult<Work> {
         "identify" => identify_work(options)?,
         "start" => start_work(options)?,
         "switch" => {
-            let serving = if flag("fused")? { Serving::Fused } else { Serving::Mixed };
+            let serving = match (flag("fused")?, flag("mixed")?) {
+                (true, true) => {
+                    let error = Error::option("mixed", true, "one of `fused` and `mixed`");
+                    return Err(raised(options.0.py(), &error));
+                }
+                (true, false) => Some(Serving::Fused),
+                (false, true) => Some(Serving::Mixed),
+                (false, false) => None,
+            };
             let anyway = flag("anyway")?;
             Box::new(move |upgrade, _, _| {
                 let (switched, findings) = upgrade.switch(serving, anyway)?;

@@ -172,11 +172,12 @@ impl<'a> Files<'a> {
                 let entry = Entry { write, length, hash: hash.clone() };
                 Some(directory.files.insert(name_among(&directory.files), entry))
             })?;
-            // `None`: another process took this write for a dead one's, and clears its chunks away. The file
-            // is written anew.
             if let Some(replaced) = replaced {
                 return replaced.map_or(Ok(()), |before| self.drop_chunks(before.write, before.length));
             }
+            // Another process took this write for a dead one's, and cleared away the chunks that were there
+            // by then. The later ones follow, and the file is written anew.
+            self.drop_chunks(write, length)?;
         }
         let what = format!("the directory of files in {}", self.ledger.name());
         Err(Error::changed_meanwhile(what, "another process clears away what this one writes; try it again"))
@@ -206,7 +207,11 @@ impl<'a> Files<'a> {
     }
 
     fn drop_chunks(&self, write: u64, length: usize) -> Result<()> {
-        chunks(write, length).try_for_each(|chunk| self.ledger.set_chunk(&chunk, None))
+        chunks(write, length).try_for_each(|chunk| match self.ledger.set_chunk(&chunk, None) {
+            // Another process clears the same chunks away, and was faster.
+            Err(error) if error.is_changed_meanwhile() => Ok(()),
+            dropped => dropped,
+        })
     }
 }
 

@@ -630,9 +630,9 @@ impl Walk<'_> {
             }
         }
         let is_mixed = upgrade.passes_at(&self.options)?.is_some_and(|from| reaches(&counts, from));
-        // Fused searches are taken only where they were asked for, also if the share fell since the step was
-        // chosen: an application that knows nothing of them gives no query of the old model.
-        let serving = if self.options.fused && !is_mixed { Serving::Fused } else { Serving::Mixed };
+        // Searches need both queries only where that was asked for, also if the share fell since the step was
+        // chosen: an application that knows nothing of it gives no query of the old model.
+        let serving = (self.options.fused && !is_mixed).then_some(Serving::Fused);
         // An earlier process may have died, or been stopped, while it made the index.
         prepare_index(store, new, self.progress)?;
         expect_going(self.progress)?;

@@ -74,9 +74,12 @@ pub enum Serving {
     /// Searches the new space alone: native and adapted vectors, by one query.
     #[default]
     Mixed,
-    /// Native vectors by the new query, all others by both models together ([`UpgradeRecord::fusion`]):
-    /// better around the switch, as long as the application has the old model's queries too.
+    /// Native vectors by the new query, all others by both models together ([`UpgradeRecord::fusion`]). A
+    /// search needs the queries of both.
     Fused,
+    /// As [`Serving::Fused`] for a search that has the queries of both models, and as [`Serving::Mixed`] for
+    /// one that has the new model's alone.
+    Either,
 }
 
 /// Record of an upgrade, as it lies in the store.
@@ -125,7 +128,7 @@ pub struct UpgradeRecord {
     /// carries it. `None` until the space is there.
     pub epoch: Option<Epoch>,
     /// How fused searches judge what is not native: [`rehang_core::Adapter::fusion`] of the adapter that
-    /// fills the new space. `None` where searches are not fused.
+    /// fills the new space. `None` where no search is fused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fusion: Option<Fusion>,
     /// Bridge over which queries go to the old space while that serves; `None` where they go there as they

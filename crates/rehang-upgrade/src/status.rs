@@ -115,7 +115,7 @@ pub fn status(store: &dyn Ledger, failures: usize) -> Result<Status> {
     let serving = store.serving()?;
     let refits = refits(store, new)?;
     let is_old = serving.as_ref() == Some(&record.old.name);
-    let is_fused = record.serving == Serving::Fused && !is_old;
+    let is_fused = record.serving != Serving::Mixed && !is_old;
     Ok(Status {
         gallery: store.name(),
         old: record.old.to_string(),

@@ -613,20 +613,21 @@ impl Upgrade {
 
     /// Switches searches to the new space as [`switch`](verbs::switch) does. Unless the switch is wanted
     /// `anyway`, it is refused for mixed searches that are forecast to serve worse than doing nothing, and
-    /// for a space whose search index is not ready. In a plain upgrade it is refused too where more than one
+    /// for a space whose search index is not ready. Without `serving`, searches go [either
+    /// way](Serving::Either) where the fit has proven that fused ones find more, else they are mixed. In a plain upgrade it is refused too where more than one
     /// item in a hundred has no vector. Also returns what a person should know of the forecast.
     ///
     /// # Errors
     ///
     /// As [`switch`](verbs::switch), [`expect_worthwhile`] and [`Configuration::forecast`].
-    pub fn switch(&self, serving: Serving, anyway: bool) -> Result<(Switched, Vec<Finding>)> {
+    pub fn switch(&self, serving: Option<Serving>, anyway: bool) -> Result<(Switched, Vec<Finding>)> {
         let mut findings = Vec::new();
         let planned = self.under_way()?;
         let new = &planned.new.name;
         // The switch below refuses any other phase, for a better reason.
         let record = UpgradeRecord::read(self.store())?;
         let may_switch =
-            record.is_some_and(|record| matches!(record.phase, Phase::Filled | Phase::RolledBack));
+            record.as_ref().is_some_and(|record| matches!(record.phase, Phase::Filled | Phase::RolledBack));
         if may_switch && !anyway && find_space(self.store(), new)?.is_some() && !self.store.is_ready(new)? {
             let detail = "the first searches would compare every vector";
             return Err(Error::conflict(format!("the search index of {new:?} is not ready"), detail)
@@ -644,7 +645,18 @@ impl Upgrade {
                 );
             }
         }
-        if serving == Serving::Mixed
+        let is_fused_better =
+            || record.as_ref().map_or(Ok(false), |record| fit::is_fused_better(self.store(), &record.adapter));
+        let serving = match serving {
+            Some(serving) => serving,
+            None if planned.adapter.as_ref().is_some_and(|adapter| adapter.fusion.is_some())
+                && is_fused_better()? =>
+            {
+                Serving::Either
+            }
+            None => Serving::Mixed,
+        };
+        if serving != Serving::Fused
             && !anyway
             && let Some(forecast) = self.configuration.forecast(self.store(), &planned)?
         {

@@ -387,8 +387,8 @@ pub(crate) fn changing<T>(
 fn fusion_of(adapter: Option<&Adapter>, serving: Serving) -> Result<Option<Fusion>> {
     match (serving, adapter.and_then(|adapter| adapter.fusion.as_ref())) {
         (Serving::Mixed, _) => Ok(None),
-        (Serving::Fused, Some(fusion)) => Ok(Some(fusion.clone())),
-        (Serving::Fused, None) => {
+        (Serving::Fused | Serving::Either, Some(fusion)) => Ok(Some(fusion.clone())),
+        (Serving::Fused | Serving::Either, None) => {
             let needed = "an adapter that was fitted by this rehang, on pairs enough to hold some out,";
             Err(Error::missing(needed, "fused searches"))
         }
@@ -401,6 +401,8 @@ fn fusion_of(adapter: Option<&Adapter>, serving: Serving) -> Result<Option<Fusio
 pub struct Switched {
     /// Name of the space that serves now.
     pub serving: String,
+    /// Vectors and queries that searches use.
+    pub serving_as: Serving,
     /// Items that were caught up with on the way.
     pub caught_up: u64,
     /// Items that no search finds until they are embedded: they have no vector in the new space.
@@ -411,7 +413,7 @@ pub struct Switched {
 }
 
 /// Lets searches go to the new space, in one atomic step, after catching up with what was written meanwhile.
-/// Where they are to be [fused](Serving::Fused), the record takes the adapter's
+/// Where they are to be [fused](Serving::Fused), all or [some](Serving::Either), the record takes the adapter's
 /// [fusion](rehang_core::Adapter::fusion).
 ///
 /// # Errors
@@ -452,7 +454,7 @@ pub fn switch(
     store.switch_serving(old, new)?;
     observer.reach(Place::AfterSwitch)?;
     expect_not_taken_back(store, old, new)?;
-    Ok(Switched { serving: new.clone(), caught_up, lacking, came })
+    Ok(Switched { serving: new.clone(), serving_as: serving, caught_up, lacking, came })
 }
 
 /// Counts the items without a vector of the new space that were written after a revision.

@@ -185,7 +185,7 @@ fn write() -> impl Strategy<Value = Write> {
 
 fn verb() -> impl Strategy<Value = Verb> {
     let policy = prop_oneof![Just(Policy::Sigma), Just(Policy::Random), Just(Policy::Coverage)];
-    let serving = prop_oneof![Just(Serving::Mixed), Just(Serving::Fused)];
+    let serving = prop_oneof![Just(Serving::Mixed), Just(Serving::Fused), Just(Serving::Either)];
     let asked = prop_oneof![3 => Just(Request::Run), 1 => Just(Request::Pause), 1 => Just(Request::Stop)];
     prop_oneof![
         6 => Just(Verb::Start),

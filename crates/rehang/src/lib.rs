@@ -19,7 +19,7 @@
 //! use rehang::fit::Method;
 //! use rehang::sqlite::SqliteStore;
 //! use rehang::store::{Filter, ItemWrite, Ledger, NewVector};
-//! use rehang::upgrade::{PairsFiles, PairsOptions, RunOptions, Serving, Unobserved};
+//! use rehang::upgrade::{PairsFiles, PairsOptions, RunOptions, Unobserved};
 //! use rehang::{Configuration, Distance, Gallery, Location, Matrix, Progress, Provenance, Space, Upgrade};
 //!
 //! // Two models: counts of triples of letters, in so many buckets.
@@ -49,7 +49,7 @@
 //! upgrade.pairs(&PairsOptions::default(), &PairsFiles::default(), Some(&encoder), &Unobserved)?;
 //! upgrade.fit(Method::Ridge, None, &Progress::default())?;
 //! upgrade.start(&Unobserved)?;
-//! upgrade.switch(Serving::Mixed, true)?;
+//! upgrade.switch(None, true)?;
 //! upgrade.run(&RunOptions::default(), Some(&encoder), &Unobserved)?;
 //! upgrade.finish(false, &Unobserved)?;
 //! let query = Matrix::new(32, embed(32, &text(17)))?;

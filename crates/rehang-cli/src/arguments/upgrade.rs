@@ -200,8 +200,12 @@ arguments! {
     UpgradeSwitchArguments {
         config: UpgradeConfig = [flatten],
         /// Judge what is not native by both models together, as much by each as held-out pairs found best:
-        /// better around the switch, and safe for weak adapters. Searches then need both queries.
-        fused: bool = [long],
+        /// better around the switch, and safe for weak adapters. Searches then need both queries. Without
+        /// this and `--mixed`, those that have both are judged so where the fit has proven that it finds
+        /// more.
+        fused: bool = [long, conflicts_with = "mixed"],
+        /// Search by the new model's queries alone, whatever the fit has proven.
+        mixed: bool = [long],
         /// Switch although the forecast says that it would serve worse than doing nothing, or the search
         /// index is not ready, or more than one item in a hundred of a plain upgrade has no vector yet.
         anyway: bool = [long],

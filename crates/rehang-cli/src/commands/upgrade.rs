@@ -131,7 +131,7 @@ fn taken_text(
             let status = upgrade.status(0)?;
             // Items without a vector at the switch of a plain upgrade are embedded after it; its end says
             // which are left.
-            (switch_text(switched, status.serving_as), switched.lacking == 0 || status.plain)
+            (switch_text(switched), switched.lacking == 0 || status.plain)
         }
         StepResult::Run(run) => {
             say_findings(&run.findings);

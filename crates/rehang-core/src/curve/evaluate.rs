@@ -1,11 +1,12 @@
 //! Metrics of a gallery that stays as it is.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::progress::Progress;
 use crate::space::Distance;
 use crate::vectors::Matrix;
 
 use super::input::{Search, check_vectors};
+use super::known::Distances;
 use super::measured::{CurveOptions, Measured};
 use super::metrics::ByMetric;
 use super::relevance::{Answers, Qrels, QueryCount, Relevance};
@@ -91,7 +92,43 @@ pub fn evaluate(
     check_vectors(gallery, None, queries)?;
     let answers = Answers::new(relevance, &order, queries.map(Matrix::rows))?;
     let measured = Measured::new(relevance, options)?;
-    summarise(gallery, queries.unwrap_or(gallery), answers, distance, &measured, progress)
+    let from = RankedBy::Vectors(gallery, queries.unwrap_or(gallery), distance);
+    summarise(from, answers, &measured, progress)
+}
+
+/// Computes the metrics of queries whose distances to a gallery are known, `[m, n]`, whatever they are made
+/// of: as [`evaluate`] with queries of their own.
+///
+/// ```
+/// use rehang_core::curve::{CurveOptions, Distances, MAP, Relevance, TOP1, evaluate_distances};
+/// use rehang_core::{Distance, Matrix, Progress};
+///
+/// let (gallery, queries) = (Matrix::new(1, vec![0.0, 1.0, 4.0])?, Matrix::new(1, vec![0.9])?);
+/// let distances = Distances::new(&gallery, &gallery, Some(&queries), Distance::L2)?;
+/// let relevance = Relevance::Labels { gallery: &[7, 8, 8], queries: Some(&[7]) };
+/// let result =
+///     evaluate_distances(&distances, relevance, &CurveOptions::default(), &Progress::default())?;
+/// // The right answer comes second.
+/// assert_eq!((result.values[TOP1], result.values[MAP]), (0.0, 50.0));
+/// # Ok::<(), rehang_core::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// As [`evaluate`]; [`ErrorKind::Empty`](crate::ErrorKind::Empty) for distances to nothing.
+pub fn evaluate_distances(
+    distances: &Distances,
+    relevance: Relevance<'_>,
+    options: &CurveOptions,
+    progress: &Progress,
+) -> Result<Evaluation> {
+    relevance.expect_given()?;
+    if distances.items() == 0 {
+        return Err(ErrorKind::Empty { what: "gallery vectors".into() }.into());
+    }
+    let order: Vec<usize> = (0..distances.items()).collect();
+    let answers = Answers::new(relevance, &order, Some(distances.queries()))?;
+    summarise(RankedBy::Distances(distances), answers, &Measured::new(relevance, options)?, progress)
 }
 
 /// Computes the metrics of the search as it is today: the do-nothing line of a [curve](super::curve()) with
@@ -147,7 +184,7 @@ pub fn evaluate_today(
     let answers = Answers::new(right, &order, today.queries.map(Matrix::rows))?;
     let measured = Measured::new(relevance, options)?;
     let queries = today.queries.unwrap_or(today.gallery);
-    summarise(today.gallery, queries, answers, today.distance, &measured, progress)
+    summarise(RankedBy::Vectors(today.gallery, queries, today.distance), answers, &measured, progress)
 }
 
 /// Finds the `depth` nearest items of a gallery `[n, d]` to each query `[m, d]` (`None`: the gallery itself,
@@ -167,7 +204,8 @@ pub fn nearest(
     check_vectors(native, None, queries)?;
     let order: Vec<usize> = (0..native.rows()).collect();
     let answers = Answers::new(Relevance::Nearest(depth), &order, queries.map(Matrix::rows))?;
-    let nearest = rank_all(native, queries.unwrap_or(native), &answers, distance, progress, |_, query| {
+    let from = RankedBy::Vectors(native, queries.unwrap_or(native), distance);
+    let nearest = rank_all(from, &answers, progress, |_, query| {
         query.positives.iter().map(|positive| (positive.time as usize, positive.gain)).collect()
     })?;
     Qrels::new(nearest)
@@ -209,7 +247,8 @@ pub fn evaluate_leave_one_out(
     check_vectors(gallery, None, Some(queries))?;
     expect_count("query vectors", queries.rows(), "gallery vectors", gallery.rows())?;
     let answers = Answers::new(relevance, &order, None)?;
-    summarise(gallery, queries, answers, distance, &Measured::new(relevance, options)?, progress)
+    let from = RankedBy::Vectors(gallery, queries, distance);
+    summarise(from, answers, &Measured::new(relevance, options)?, progress)
 }
 
 /// Finds the ranks of the right answers to every query, ascending, from 1; `None` for a query that has none.
@@ -229,7 +268,8 @@ pub fn ranks_of_answers(
     let order: Vec<usize> = (0..gallery.rows()).collect();
     check_vectors(gallery, None, Some(queries))?;
     let answers = Answers::new(relevance, &order, Some(queries.rows()))?;
-    let rankings = rank_all(gallery, queries, &answers, distance, progress, |work, query| {
+    let from = RankedBy::Vectors(gallery, queries, distance);
+    let rankings = rank_all(from, &answers, progress, |work, query| {
         sweep::rank(work, query, &Depths::default());
         work.ranks().iter().map(|&rank| rank as usize).collect::<Vec<usize>>()
     })?;
@@ -270,26 +310,38 @@ pub fn distances_by_query<R: Send>(
     Ok(answers)
 }
 
+/// Numbers that a gallery is ranked by.
+#[derive(Clone, Copy)]
+enum RankedBy<'a> {
+    /// Vectors of the gallery and of the queries, and how they are compared.
+    Vectors(&'a Matrix, &'a Matrix, Distance),
+    Distances(&'a Distances),
+}
+
 /// Ranks the gallery for every counted query and keeps what `read` makes of the ranking.
 fn rank_all<R: Send>(
-    gallery: &Matrix,
-    queries: &Matrix,
+    from: RankedBy<'_>,
     answers: &Answers<'_>,
-    distance: Distance,
     progress: &Progress,
     read: impl Fn(&mut Workspace, &Query<'_>) -> R + Sync,
 ) -> Result<Vec<R>> {
     progress.begin("evaluation", "queries", answers.counted.len() as u64);
+    let nothing = Matrix::default();
+    let (gallery, queries, distance, known) = match from {
+        RankedBy::Vectors(gallery, queries, distance) => (gallery, queries, distance, None),
+        RankedBy::Distances(distances) => (&nothing, &nothing, Distance::L2, Some([distances; 2])),
+    };
+    let items = known.map_or(gallery.rows(), |[distances, _]| distances.items());
     let search = Search {
         processor: Processor::detect(),
         native: gallery,
         adapted: None,
-        order: &(0..gallery.rows()).collect::<Vec<_>>(),
+        order: &(0..items).collect::<Vec<_>>(),
         queries,
         counted: &answers.counted,
         distance,
         handicap: 0.0,
-        known: None,
+        known,
     };
     let (rankings, _) = search.run(
         progress,
@@ -304,16 +356,12 @@ fn rank_all<R: Send>(
 }
 
 fn summarise(
-    gallery: &Matrix,
-    queries: &Matrix,
+    from: RankedBy<'_>,
     answers: Answers<'_>,
-    distance: Distance,
     measured: &Measured,
     progress: &Progress,
 ) -> Result<Evaluation> {
-    let rankings = rank_all(gallery, queries, &answers, distance, progress, |work, query| {
-        sweep::rank(work, query, &measured.depths)
-    })?;
+    let rankings = rank_all(from, &answers, progress, |work, query| sweep::rank(work, query, &measured.depths))?;
     let by_query: Vec<Vec<f64>> = rankings.iter().map(|ranking| measured.values(ranking)).collect();
     let values = |slot: usize| by_query.iter().map(move |values| values[slot]);
     Ok(Evaluation {

@@ -8,9 +8,9 @@
 //! # Definitions
 //!
 //! A **ranking** holds the gallery items by ascending (distance, gallery index): equal distances are ranked
-//! by index. Where the gallery is its own query set, the query itself is left out by its index. Queries
-//! without a right answer are left out of every mean and counted in [`QueryCount`]. Values are percent, 0 to
-//! 100.
+//! by index. Where the gallery is its own query set, the query itself is left out by its index; its
+//! [copies](crate::copies) are left out by the caller. Queries without a right answer are left out of every
+//! mean and counted in [`QueryCount`]. Values are percent, 0 to 100.
 //!
 //! | metric | of one query with P right answers at ranks r_1 < … < r_P |
 //! |---|---|
@@ -55,8 +55,8 @@ mod sweep;
 mod thresholds;
 
 pub use evaluate::{
-    DoNothing, Evaluation, QueryRanks, distances_by_query, evaluate, evaluate_leave_one_out, evaluate_today,
-    nearest, ranks_of_answers,
+    DoNothing, Evaluation, QueryRanks, distances_by_query, evaluate, evaluate_distances,
+    evaluate_leave_one_out, evaluate_today, nearest, ranks_of_answers,
 };
 pub use exact::{Curve, CurveInput, DoNothingLine, Flips, GROUPS_MAX, GroupLine, PerQuery, curve};
 pub use forecast::{

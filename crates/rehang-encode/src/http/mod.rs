@@ -1195,14 +1195,16 @@ impl Http {
             *lock(&self.stopped) = Some(error.clone());
         }
         // Vectors that are there are paid for: they are handed out now, and the next call stops the run. The
-        // other items have done nothing wrong, and an interruption is the fault of no item.
+        // other items have done nothing wrong, and an interruption is the fault of no item. A call that has
+        // come to no answer gives the error.
         let trusted = error.is_unauthorised()
             || error.is_retryable()
             || error.is_budget_spent()
             // The service has changed: requests before were vouched for.
             || error.is_conflict();
         let is_any_there = answers.iter().any(|answer| matches!(answer, Some(Ok(_))));
-        let is_handed_out = error.is_cancelled() || (trusted && is_any_there);
+        let is_any_answered = answers.iter().any(Option::is_some);
+        let is_handed_out = (error.is_cancelled() && is_any_answered) || (trusted && is_any_there);
         if !is_handed_out {
             return Err(error);
         }
@@ -1263,11 +1265,7 @@ impl Encoder for Http {
         self.expect_not_stopped()?;
         let mut answers = vec![None; inputs.len()];
         let error = self.embed_in_bulk(batches, inputs, &mut answers).err();
-        match error {
-            // No text was tried in vain: the batch lies at the service.
-            Some(error) if error.is_cancelled() && answers.iter().all(Option::is_none) => Err(error),
-            error => self.hand_out(answers, error),
-        }
+        self.hand_out(answers, error)
     }
 
     fn awaits(&self) -> Option<String> {

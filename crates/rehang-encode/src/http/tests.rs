@@ -672,6 +672,22 @@ fn an_interruption_ends_waits_and_loses_nothing_that_is_paid() {
     assert!(answers[2..].iter().all(|answer| matches!(answer, Err(ItemFailure::Untried(_)))), "{answers:?}");
 }
 
+/// A caller that gets nothing but untried items takes the encoder for the cause.
+#[test]
+fn an_interruption_before_any_answer_is_the_error_of_the_call() {
+    let stub = Stub::start(|_, _| status(429));
+    let http = Http::with(&config(&stub.url), &space(), Arc::new(SystemClock::start()), |_| None).unwrap();
+    let error = thread::scope(|scope| {
+        let call = scope.spawn(|| embed(&http, &DIGITS));
+        while stub.seen().is_empty() {
+            thread::yield_now();
+        }
+        http.interrupt();
+        call.join().unwrap().unwrap_err()
+    });
+    assert!(error.is_cancelled(), "{error}");
+}
+
 #[test]
 fn a_key_goes_over_plain_http_to_this_machine_only() {
     let open = |url: &str, plain_http| {

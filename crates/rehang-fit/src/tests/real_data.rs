@@ -11,6 +11,7 @@ use rehang_files::{VectorSource, read_f32_column, read_labels, read_matrix};
 
 use crate::auto::fit_with;
 use crate::closed_form::ridge;
+use crate::folds::shuffled;
 use crate::method::Method;
 use crate::parameters::FitParameters;
 
@@ -208,6 +209,18 @@ fn sound_pairs_are_passed_in_silence_and_others_are_named() {
         eprintln!("{name}, 3 % of nothing: {findings:?}");
         assert!(
             name == "text_clinc150" || findings.iter().any(|finding| finding.contains("as badly as chance")),
+            "{name}: {findings:?}"
+        );
+        // Two blocks of new vectors, a tenth of the rows each, have changed places.
+        let pairs = pairs.select(&shuffled(pairs.len(), 1));
+        let (middle, block) = (pairs.len() / 2, pairs.len() / 10);
+        let mut from: Vec<usize> = (0..pairs.len()).collect();
+        (0..block).for_each(|row| from.swap(row, middle + row));
+        let new = pairs.new_vectors().matrix().select(&from);
+        let (findings, _) = said_of_pairs(&with(&pairs, pairs.old().matrix().clone(), new));
+        eprintln!("{name}, a fifth swapped: {findings:?}");
+        assert!(
+            findings.iter().any(|finding| finding.contains("as badly as chance")),
             "{name}: {findings:?}"
         );
     }

@@ -165,7 +165,7 @@ END
 $rehang$;
 
 CREATE OR REPLACE FUNCTION rehang.way(gallery regclass, OUT number int, OUT serving text, OUT width int, OUT other text, OUT other_width int,
-    OUT bridge text, OUT share float8, OUT fusion jsonb, OUT old_handicap float8) LANGUAGE plpgsql STABLE AS $rehang$
+    OUT bridge text, OUT share float8, OUT fusion jsonb, OUT needs_both boolean, OUT old_handicap float8) LANGUAGE plpgsql STABLE AS $rehang$
 DECLARE
     upgrade jsonb;
 BEGIN
@@ -175,11 +175,12 @@ BEGIN
     IF upgrade #>> '{old,model}' = way.serving THEN
         SELECT b.fingerprint, b.share, b.model, b.width INTO way.bridge, way.share, way.other, way.other_width
             FROM rehang.bridge AS b WHERE b.gallery = way.number AND b.fingerprint = upgrade #>> '{bridge,fingerprint}';
-    ELSIF upgrade #>> '{new,model}' = way.serving AND upgrade ->> 'phase' <> 'finished' AND upgrade ->> 'serving' = 'fused'
+    ELSIF upgrade #>> '{new,model}' = way.serving AND upgrade ->> 'phase' <> 'finished' AND upgrade ->> 'serving' <> 'mixed'
         AND jsonb_typeof(upgrade -> 'fusion') = 'object' THEN
         SELECT s.name, s.dimension INTO way.other, way.other_width
             FROM rehang.space AS s WHERE s.gallery = way.number AND s.name = upgrade #>> '{old,model}';
         way.fusion := upgrade -> 'fusion';
+        way.needs_both := upgrade ->> 'serving' = 'fused';
         way.old_handicap := coalesce((upgrade ->> 'old_handicap')::float8, 0);
     END IF;
 END
@@ -218,11 +219,11 @@ BEGIN
     query := (SELECT given.query FROM unnest(models, queries) AS given(model, query) WHERE given.model = way.serving LIMIT 1);
     other := (SELECT given.query FROM unnest(models, queries) AS given(model, query) WHERE given.model = way.other LIMIT 1);
     is_bridged := way.bridge IS NOT NULL AND other IS NOT NULL AND (query IS NOT NULL OR way.share = 1);
-    IF query IS NULL AND NOT is_bridged OR other IS NULL AND way.fusion IS NOT NULL THEN
+    IF query IS NULL AND NOT is_bridged OR other IS NULL AND way.needs_both THEN
         RAISE EXCEPTION 'rehang: a search of % as it serves now takes a query by the model "%", which is not given: embed the query with each model of rehang.models(%)',
             search.gallery, CASE WHEN query IS NULL THEN way.serving ELSE way.other END, quote_literal(search.gallery);
     END IF;
-    IF NOT is_bridged AND way.fusion IS NULL THEN
+    IF NOT is_bridged AND (way.fusion IS NULL OR other IS NULL) THEN
         RETURN QUERY SELECT * FROM rehang.search(search.gallery, query, k);
         RETURN;
     END IF;

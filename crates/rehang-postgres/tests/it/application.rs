@@ -621,6 +621,29 @@ fn snapshots_from_before_an_item_was_claimed() {
     }
 }
 
+/// A claim whose items are deleted after it has read the queue hands out those behind them: an empty one ends
+/// a run.
+#[test]
+fn a_claim_passes_items_that_are_deleted_meanwhile() {
+    let Some(server) = server::server() else { return };
+    let mut application = Application::new(server, TABLE, &options());
+    application.sql("INSERT INTO notes (id, body) SELECT n, 'body ' || n FROM generate_series(1, 4) AS n");
+    let mut client = server::client(&application.address);
+    // The claim has read the queue where it waits for this lock.
+    client.batch_execute("BEGIN; LOCK TABLE rehang.item_1 IN ACCESS EXCLUSIVE MODE").unwrap();
+    let store = application.store.clone();
+    let claim = std::thread::spawn(move || store.claim("new", Queue::All, "worker", 2, LEASE));
+    let waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'rehang.item_1'::regclass
+        AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+    while application.client.query_one(waiting, &[]).unwrap().get::<_, i64>(0) == 0 {
+        rehang_clock::wait(Duration::from_millis(5));
+    }
+    client.batch_execute("DELETE FROM notes WHERE id < 3; COMMIT").unwrap();
+    let claimed = claim.join().unwrap().unwrap();
+    let ids: Vec<&str> = claimed.records.iter().map(|record| record.item.id.as_str()).collect();
+    assert_eq!(ids, ["3", "4"]);
+}
+
 #[test]
 fn snapshots_from_before_a_space_was_made() {
     for isolation in ["REPEATABLE READ", "SERIALIZABLE"] {

@@ -87,6 +87,27 @@ impl Place {
         .collect()
     }
 
+    /// Reads all items of a selection page by page, and returns their ids in order.
+    fn walk(&self, select: Select, limit: usize) -> Vec<String> {
+        let (mut ids, mut walk) = (Vec::new(), Some(Scan::new("new", select, limit)));
+        while let Some(page) = walk {
+            let records = self.store.scan(&page).unwrap();
+            walk = page.following(&records);
+            ids.extend(records.into_iter().map(|record| record.item.id));
+        }
+        ids.sort();
+        ids
+    }
+
+    /// Returns the ids of the rows that meet a condition, in order.
+    fn ids_of_rows(&mut self, condition: &str) -> Vec<String> {
+        let sql = format!("SELECT language, id FROM notes WHERE {condition}");
+        let rows = self.client.query(&sql, &[]).unwrap();
+        let mut ids: Vec<String> = rows.iter().map(|row| id(row.get(0), row.get(1))).collect();
+        ids.sort();
+        ids
+    }
+
     fn adopt(&mut self) {
         self.store = adopt(&self.address).unwrap();
     }
@@ -405,6 +426,41 @@ fn a_claim_passes_what_went_with_a_partition() {
     let ids: Vec<&str> = claimed.records.iter().map(|record| record.item.id.as_str()).collect();
     assert!(ids.len() == 3 && ids.iter().all(|id| id.contains("en")), "{ids:?}");
     assert_eq!(place.store.counts("new").unwrap().items, 5);
+}
+
+/// A walk goes on behind items whose rows went with a partition, whatever it selects and however long its
+/// pages are. A page of the queue is full where more waits.
+#[test]
+fn a_walk_passes_what_went_with_a_partition() {
+    for gone in ["ALTER TABLE notes DETACH PARTITION german", "DROP TABLE german_0", "DROP TABLE english"] {
+        let Some(mut place) = Place::new() else { return };
+        // Every other item loses its source, and with that its vectors.
+        place.sql("UPDATE notes SET body = NULL WHERE id % 2 = 1");
+        place.sql(gone);
+        for limit in [1, 2, 3, 100] {
+            for (select, rows) in [
+                (Select::All, "true"),
+                (Select::Provenance(Provenance::Native), "id % 2 = 0"),
+                (Select::Lacking, "id % 2 = 1"),
+                (Select::WithoutSource, "id % 2 = 1"),
+            ] {
+                let what = format!("{gone}: {select:?} by pages of {limit}");
+                assert_eq!(place.walk(select, limit), place.ids_of_rows(rows), "{what}");
+            }
+        }
+        place.store.forget_natives("new", Epoch::FIRST, 100).unwrap();
+        let queue = |place: &Place, limit: usize| -> Vec<String> {
+            let records = place.store.scan(&Scan::new("new", Select::WorstFirst, limit)).unwrap();
+            records.into_iter().map(|record| record.item.id).collect()
+        };
+        let whole = queue(&place, 100);
+        let mut waiting = whole.clone();
+        waiting.sort();
+        assert_eq!(waiting, place.ids_of_rows("id % 2 = 0"), "{gone}");
+        for limit in 1..=whole.len() {
+            assert_eq!(queue(&place, limit), whole[..limit], "{gone}: the first {limit}");
+        }
+    }
 }
 
 /// A partition may be on its way out, the whole may have become a part of another table, or

@@ -462,8 +462,11 @@ class Upgrade:
         """Fill the new space with adapted vectors; with ``plain``, make it alone, for :meth:`run` to embed everything. Searches do not change."""
         return self._verb("start", locals())
 
-    def switch(self, *, fused: bool = False, anyway: bool = False) -> dict[str, Any]:
+    def switch(self, *, fused: bool = False, mixed: bool = False, anyway: bool = False) -> dict[str, Any]:
         """Move searches to the new space, in one step.
+
+        With ``fused``, every search needs its query by both models; with ``mixed``, all go by the new model's queries alone. With neither,
+        those that come with both are fused where the fit has proven that it finds more.
 
         Raises
         ------

@@ -15,8 +15,9 @@ pub(crate) fn fit_bridge(
     (old, new): (&Space, &Space),
     progress: &Progress,
 ) -> Result<FittedBridge> {
-    let (pairs, queries) = known_pairs(store, (old, new), (PAIRS_MAX, "a bridge"))?;
-    rehang_fit::fit_bridge(&pairs, &FitParameters { queries, ..FitParameters::default() }, progress)
+    let (drawn, pairs, parameters) = known_pairs(store, (old, new), (PAIRS_MAX, "a bridge"))?;
+    let parameters = FitParameters { others: drawn.others(store, old)?, ..parameters };
+    rehang_fit::fit_bridge(&pairs, &parameters, progress)
 }
 
 /// Fits the bridge whose worth a report shows. There is none after the switch, when no search could use one,

@@ -92,8 +92,8 @@ pub(crate) fn choose_order(
     (method, metric): (Method, Option<Metric>),
     progress: &Progress,
 ) -> Result<Option<OrderChoice>> {
-    let (pairs, queries) = known_pairs(store, (old, new), (ORDER_PAIRS_MAX, "an order"))?;
-    let parameters = FitParameters { method, metric, queries, ..FitParameters::default() };
+    let (_, pairs, parameters) = known_pairs(store, (old, new), (ORDER_PAIRS_MAX, "an order"))?;
+    let parameters = FitParameters { method, metric, ..parameters };
     let Some(choice) = rehang_fit::choose_order(&pairs, &parameters, progress)? else { return Ok(None) };
     let chosen = ChosenOrder { policy: choice.policy(), metric: metric.map(Metric::id) };
     let text = serde_json::to_string(&chosen).map_err(|error| Error::corrupt("the order", error))?;
@@ -136,6 +136,9 @@ struct Learned {
     findings: Vec<Finding>,
     /// Error of the adapter on held-out pairs; `None` where they are too few.
     error: Option<MeanError>,
+    /// Whether fused searches are proven to find more than mixed ones.
+    #[serde(default)]
+    is_fused_better: bool,
 }
 
 impl Learned {
@@ -155,7 +158,8 @@ impl Learned {
 pub(crate) fn keep_fitted(store: &dyn Ledger, fitted: &Fitted, error: Option<MeanError>) -> Result<String> {
     let is_of_pairs = |finding: &&Finding| PAIR_FINDINGS.contains(&finding.code);
     let findings = fitted.findings.iter().filter(is_of_pairs).cloned().collect();
-    let learned = serde_json::to_vec(&Learned { findings, error })
+    let is_fused_better = fitted.fusion.as_ref().is_some_and(|choice| choice.is_above_mixed);
+    let learned = serde_json::to_vec(&Learned { findings, error, is_fused_better })
         .map_err(|error| Error::corrupt("the findings of a fit", error))?;
     let fingerprint = rehang_files::adapter_file::fingerprint(&fitted.adapter)?;
     kept::keep_adapter(store, &fingerprint, &fitted.adapter)?;
@@ -186,7 +190,8 @@ pub(crate) fn fit(
             .advise(rehang_core::Remedy::DrawPairs));
     }
     let misplaced = pairs.misplaced;
-    let parameters = FitParameters { method, within, traits: pairs.traits(), ..FitParameters::default() };
+    let (traits, sources, others) = (pairs.traits(), pairs.known_source_numbers(), pairs.others(store, old)?);
+    let parameters = FitParameters { method, within, traits, sources, others, ..FitParameters::default() };
     let held_out = pairs.rows(true);
     let [old_held_out, new_held_out] = [&pairs.old, &pairs.new].map(|rows| rows.select(&held_out));
     let kept_queries = KeptQueries::for_store(store);
@@ -214,6 +219,16 @@ fn error_of(adapter: &Adapter, old: Matrix, new: &Matrix) -> Result<Option<MeanE
     Ok(MeanError::from_errors(&rehang_core::adapter::true_errors(new, applied.vectors.matrix())))
 }
 
+/// Reads whether fused searches by an adapter are proven to find more than mixed ones; `false` for one that was
+/// not fitted here.
+///
+/// # Errors
+///
+/// Those of the store.
+pub(crate) fn is_fused_better(store: &dyn Ledger, fingerprint: &str) -> Result<bool> {
+    Ok(Learned::read(store, fingerprint)?.is_fused_better)
+}
+
 /// Reads the error of a map on those of its pairs that were held out; `None` where it was not fitted here, or
 /// they were too few.
 ///
@@ -239,7 +254,8 @@ pub(crate) fn fit_again(
         return Ok(None);
     }
     // The method was chosen among others when the map was fitted first.
-    let parameters = FitParameters { method, compare: false, ..FitParameters::default() };
+    let (sources, others) = (pairs.known_source_numbers(), pairs.others(store, old)?);
+    let parameters = FitParameters { method, sources, others, compare: false, ..FitParameters::default() };
     let kept_queries = KeptQueries::for_store(store);
     let clicks = pairs.clicks_of_known(kept_queries, (old, new))?;
     Ok(Some((
@@ -277,4 +293,57 @@ fn fit_on(
     let inputs = &mut answer.fitted.adapter.training.inputs;
     inputs.extend(fingerprint.map(|fingerprint| (CLICKS.to_owned(), fingerprint)));
     Ok(answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rehang_core::{Distance, Provenance};
+    use rehang_store::{ItemWrite, NewVector};
+
+    use super::*;
+    use crate::learn::report::measure;
+
+    #[test]
+    fn what_pairs_are_worth_and_doing_nothing_are_measured_as_without_copies() {
+        let space = |name: &str, dimension| Space::new(name, dimension, Distance::L2, false);
+        let (old, new) = (space("old", 3), space("new", 4));
+        let spaces = (&old, &new);
+        let feature = |item: usize, axis: usize| ((item * 37 + axis * 101) as f32 * 0.7391).sin();
+        let progress = Progress::default();
+        let measured = |times: fn(usize) -> usize| {
+            let store = rehang_store_tests::MemoryStore::new();
+            store.create_space(&old, Provenance::Old).unwrap();
+            store.create_space(&new, Provenance::Native).unwrap();
+            for item in 0..400 {
+                // The new model sees the class of an item, and the old one hardly.
+                let class = (item % 5) as f32;
+                let before: Vec<f32> = (0..3).map(|axis| 0.1 * class + feature(item, axis)).collect();
+                let now = [&before[..], &[4.0 * class]].concat();
+                for copy in 0..times(item) {
+                    let vectors = vec![
+                        NewVector::from_model("old", before.clone(), Provenance::Old),
+                        NewVector::from_model("new", now.clone(), Provenance::Native),
+                    ];
+                    let source = Some(format!("text {item}"));
+                    let write = ItemWrite::new(format!("d{item}-{copy}"), source, vectors);
+                    store.put(&[ItemWrite { label: Some(format!("class {class}")), ..write }]).unwrap();
+                }
+            }
+            let pairs = DrawnPairs::read(&store, &old, &new, PAIRS_MAX).unwrap();
+            let learned = pairs.learned(&old, &new, &progress).unwrap().unwrap();
+            let fitted = fit(&store, spaces, (Method::Ridge, None), &progress).unwrap().fitted;
+            let report = measure(&store, spaces, Arc::new(fitted.adapter), &progress).unwrap().report;
+            let notes = [&fitted.findings, &report.warnings].map(|findings| {
+                findings.iter().filter(|finding| finding.code == FindingCode::EqualSources).count()
+            });
+            let sizes: Vec<usize> = learned.points.iter().map(|point| point.0).collect();
+            (report.do_nothing["map"], notes, sizes)
+        };
+        let (alone, with_copies) = (measured(|_| 1), measured(|item| 1 + item % 3));
+        assert!((alone.0 - with_copies.0).abs() < 1e-9, "{alone:?} {with_copies:?}");
+        assert_eq!((alone.1, with_copies.1), ([0, 0], [1, 1]));
+        assert_eq!(alone.2, with_copies.2);
+    }
 }

@@ -345,7 +345,7 @@ pub fn expect_worthwhile(store: &dyn Ledger, forecast: &Forecast) -> Result<()> 
         // The new space is not even there: the switch itself says so.
         return Ok(());
     }
-    if record.serving == Serving::Mixed && store.serving()?.as_deref() == Some(record.new.name.as_str()) {
+    if record.serving != Serving::Fused && store.serving()?.as_deref() == Some(record.new.name.as_str()) {
         return Ok(());
     }
     let counts = store.counts(&record.new.name)?;

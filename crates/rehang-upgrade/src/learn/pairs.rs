@@ -4,22 +4,27 @@
 //! ([`crate::live::sample`]) that are native and have an old vector. A pair's old vector alone decides
 //! whether it is held out. So nothing can disagree with the gallery. Held-out pairs stay held out in a larger
 //! sample, and an item that is in the gallery twice is held out both times or never.
+//!
+//! Sources are known here, so whoever measures or chooses is told which pairs are
+//! [copies](rehang_core::copies). These stay pairs: maps are fitted on the gallery as it is.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 
+use rehang_core::copies::without_copies;
 use rehang_core::curve::Qrels;
 use rehang_core::finding::{Finding, FindingCode};
 use rehang_core::{Error, Matrix, Progress, Provenance, Result, Space, Vectors};
 use rehang_encode::Spent;
 use rehang_files::{AtomicFile, RowSelection, Scalars, VectorSource};
 use rehang_fit::refit::{MEASURED_MIN, kept_for_measuring};
-use rehang_fit::{FitQueries, LearningCurve, Trait, learning_curve};
+use rehang_fit::{FitParameters, FitQueries, LearningCurve, OtherItems, Trait, learning_curve};
 use rehang_store::{
     FirstKeys, Item, ItemKey, Ledger, PAIRS_SEED, Record, Scan, Select, find_space, shuffled,
 };
 use serde::Serialize;
 use serde_json::Value;
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::learn::asked::{ByBoth, ClicksKept, KeptQueries};
 use crate::live::backfill::Ending;
@@ -157,11 +162,22 @@ pub(super) fn natives_of(records: Vec<Record>) -> (Vec<Item>, bool) {
     (native.into_iter().map(|record| record.item).collect(), is_random)
 }
 
+/// Numbers an item's source by a hash, which equal sources have in common; an item without a source has a
+/// number of its own.
+pub(super) fn source_number(item: &Item) -> u64 {
+    match &item.source {
+        Some(source) => xxh3_64(source.as_bytes()),
+        None => xxh3_64(&item.key.bits().to_le_bytes()),
+    }
+}
+
 /// Pairs of a gallery, in the order of its shuffle.
 #[derive(Debug, Clone)]
 pub(crate) struct DrawnPairs {
     pub(super) ids: Vec<String>,
     pub(super) labels: Vec<Option<String>>,
+    /// Number of each source ([`source_number`]).
+    pub(super) source_numbers: Vec<u64>,
     /// Number of characters of each source; NaN without a source.
     lengths: Vec<f64>,
     keys: Vec<f64>,
@@ -284,6 +300,7 @@ impl DrawnPairs {
         let mut pairs = Self {
             ids: Vec::new(),
             labels: Vec::new(),
+            source_numbers: Vec::new(),
             lengths: Vec::new(),
             keys: Vec::new(),
             payloads: Vec::new(),
@@ -309,6 +326,7 @@ impl DrawnPairs {
             pairs.held_out.push(is_held_out(&before.vector));
             olds.extend(before.vector);
             news.extend(now.vector);
+            pairs.source_numbers.push(source_number(&item));
             pairs.ids.push(item.id);
             pairs.labels.push(item.label);
             pairs.lengths.push(item.source.map_or(f64::NAN, |source| source.chars().count() as f64));
@@ -347,12 +365,32 @@ impl DrawnPairs {
         (0..self.len()).filter(|&row| self.held_out[row] == held_out).collect()
     }
 
-    /// Whether enough pairs are held out to be measured on.
-    pub fn may_be_reported(&self) -> bool {
-        self.held_out() >= HELD_OUT_MIN
+    /// Lists the held-out pairs that are no copies of an earlier pair.
+    pub fn held_out_without_copies(&self) -> Vec<usize> {
+        let mut rows = without_copies(&self.old, &self.new, &self.source_numbers);
+        rows.retain(|&row| self.held_out[row]);
+        rows
     }
 
-    /// Measures what the pairs are worth to a map; `None` where they are too few to say.
+    /// Takes the copies out of the held-out pairs, which ask for each other, and returns how many they are.
+    pub fn leave_out_copies(&mut self) -> usize {
+        let (before, rows) = (self.held_out(), self.held_out_without_copies());
+        self.held_out = (0..self.len()).map(|row| rows.binary_search(&row).is_ok()).collect();
+        before - rows.len()
+    }
+
+    /// Numbers the sources of the pairs that are not held out.
+    pub fn known_source_numbers(&self) -> Vec<u64> {
+        self.rows(false).into_iter().map(|row| self.source_numbers[row]).collect()
+    }
+
+    /// Whether enough pairs are held out to be measured on; copies do not count.
+    pub fn may_be_reported(&self) -> bool {
+        self.held_out_without_copies().len() >= HELD_OUT_MIN
+    }
+
+    /// Measures what the pairs are worth to a map; `None` where they are too few to say. Copies teach
+    /// nothing, and would answer each other.
     pub fn learned(
         &self,
         old: &Space,
@@ -360,7 +398,8 @@ impl DrawnPairs {
         observer: &dyn Observer,
     ) -> Result<Option<LearningCurve>> {
         let (of_old, of_new) = self.vectors((old, new))?;
-        let pairs = rehang_core::Pairs::new(of_old, of_new, None, None)?;
+        let rows = without_copies(&self.old, &self.new, &self.source_numbers);
+        let pairs = rehang_core::Pairs::new(of_old, of_new, None, None)?.select(&rows);
         let own_progress = Progress::default();
         let progress = observer.counters().unwrap_or_else(|| {
             observer.observe(&Observation::Began { stage: MEASURING, unit: "maps", total: 0 });
@@ -400,6 +439,38 @@ impl DrawnPairs {
             old: VectorSource::given("old vectors of the pairs", self.old),
             new: VectorSource::given("new vectors of the pairs", self.new),
         }
+    }
+
+    /// Reads items of the gallery that are neither pairs nor copies, with their old vectors, in random order;
+    /// `None` where the pairs have no labels, which would say what is right among them.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub fn others(&self, store: &dyn Ledger, old: &Space) -> Result<Option<OtherItems>> {
+        let Some(numbers) = label_numbers(&self.labels) else { return Ok(None) };
+        let number_of: BTreeMap<&str, i64> =
+            self.labels.iter().zip(numbers).filter_map(|(label, number)| Some((label.as_deref()?, number))).collect();
+        let ids: BTreeSet<&str> = self.ids.iter().map(String::as_str).collect();
+        // A copy of a pair, or of another item, is neither a right nor a wrong answer.
+        let mut sources: HashSet<u64> = self.source_numbers.iter().copied().collect();
+        let mut drawn = sample::draw(store, &old.name, OtherItems::ITEMS_MAX + self.len(), None)?;
+        drawn.retain(|record| {
+            !ids.contains(record.item.id.as_str()) && sources.insert(source_number(&record.item))
+        });
+        drawn.truncate(OtherItems::ITEMS_MAX);
+        let (mut values, mut labels) = (Vec::new(), Vec::new());
+        for page in drawn.chunks(NATIVES_PAGE) {
+            let keys: Vec<ItemKey> = page.iter().map(|record| record.item.key).collect();
+            for (record, vector) in page.iter().zip(store.vectors(&old.name, &keys)?) {
+                let Some(vector) = vector.filter(|vector| old.distance.can_place(&vector.vector)) else { continue };
+                values.extend(vector.vector);
+                // No pair asks for a label that no pair has.
+                let number = record.item.label.as_deref().and_then(|label| number_of.get(label));
+                labels.push(number.copied().unwrap_or(-1));
+            }
+        }
+        Ok(Some(OtherItems { old: Matrix::new(old.dimension, values)?, labels }))
     }
 
     /// Lists what is known of the pairs that are not held out beside their vectors: label, fields of
@@ -529,13 +600,14 @@ impl PairSources {
     }
 }
 
-/// Reads the pairs that are not held out among the first `most` items of the shuffle, and the queries that
-/// are kept: an order and a bridge are learned from both. An error calls it `what`.
+/// Reads the pairs that are not held out among the first `most` items of the shuffle, with the parameters
+/// that say what an order or a bridge is chosen by: the queries that are kept, and which pairs are copies. An
+/// error calls it `what`.
 pub(super) fn known_pairs(
     store: &dyn Ledger,
     (old, new): (&Space, &Space),
     (most, what): (usize, &str),
-) -> Result<(rehang_core::Pairs, Option<FitQueries>)> {
+) -> Result<(DrawnPairs, rehang_core::Pairs, FitParameters)> {
     let drawn = DrawnPairs::read(store, old, new, most)?;
     let known_rows = drawn.rows(false);
     if known_rows.is_empty() {
@@ -557,7 +629,8 @@ pub(super) fn known_pairs(
             qrels: drawn.clicks_of_known(kept_queries, (old, new))?.and_then(ClicksOfPairs::enough),
         }),
     };
-    Ok((pairs, queries))
+    let sources = drawn.known_source_numbers();
+    Ok((drawn, pairs, FitParameters { queries, sources, ..FitParameters::default() }))
 }
 
 #[cfg(test)]

@@ -6,10 +6,11 @@
 //! measuring. A document of the gallery says which place that is ([`Asking::read`]): the queries of a
 //! forecast lie before it, whatever is native behind.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::mem;
 use std::sync::Arc;
 
+use rehang_core::copies;
 use rehang_core::finding::{Finding, FindingCode};
 use rehang_core::report::{Floors, Report};
 use rehang_core::{Adapter, Error, Matrix, Progress, Result, Space, Vectors};
@@ -21,7 +22,9 @@ use rehang_store::{ItemKey, Ledger, Record, find_space};
 
 use crate::kept::{self, Kind};
 use crate::learn::asked::{ByBoth, KeptQueries};
-use crate::learn::pairs::{DrawnPairs, HELD_OUT_MIN, NATIVES_PAGE, PAIRS_MAX, label_numbers, natives_of};
+use crate::learn::pairs::{
+    DrawnPairs, HELD_OUT_MIN, NATIVES_PAGE, PAIRS_MAX, label_numbers, natives_of, source_number,
+};
 use crate::learn::{bridge, note};
 use crate::live::sample;
 
@@ -53,10 +56,12 @@ pub(crate) fn measure(
     let asking = Asking::expect(store, (old, new), "a report")?;
     let query_finding = asking.finding();
     asking.keep(store, &new.name)?;
-    let pairs = asking.pairs;
+    let mut pairs = asking.pairs;
     progress.check()?;
     let kept_queries = KeptQueries::for_store(store);
     let queries = kept_queries.vectors(old, new)?;
+    let copies = if queries.is_none() { pairs.leave_out_copies() } else { 0 };
+    let of_copies = copies::finding(copies, pairs.len(), "held-out items");
     let clicks = kept_queries.clicks_fingerprint()?.filter(|_| queries.is_some());
     let gallery = ForecastGallery::read(store, old, &pairs, (queries.is_none(), clicks.is_some()), progress)?;
     let judged = match (&queries, clicks) {
@@ -93,7 +98,7 @@ pub(crate) fn measure(
     }
     report_files.title = format!("From {} to {}: what would it buy?", old.name, new.name);
     let mut reported = report(&report_files, progress)?;
-    reported.report.warnings.extend(query_finding);
+    reported.report.warnings.extend(of_copies.into_iter().chain(query_finding));
     let text = serde_json::to_vec(&reported.report).map_err(|error| Error::corrupt("the report", error))?;
     kept::write(store, Kind::Report, &fingerprint, &text)?;
     let findings = reported.findings.into_iter().chain(unbridged).collect();
@@ -113,14 +118,18 @@ pub(crate) fn thresholds(
     values: &[f64],
     progress: &Progress,
 ) -> Result<Floors> {
-    let pairs = Asking::expect(store, (old, new), "floors")?.pairs;
-    let forecast_gallery = ForecastGallery::read(store, old, &pairs, (false, true), progress)?;
+    let mut pairs = Asking::expect(store, (old, new), "floors")?.pairs;
+    let queries = KeptQueries::for_store(store).vectors(old, new)?;
+    if queries.is_none() {
+        pairs.leave_out_copies();
+    }
+    let forecast_gallery = ForecastGallery::read(store, old, &pairs, (queries.is_none(), true), progress)?;
     let gallery = rehang_files::read_matrix(&forecast_gallery.old)?;
     let gallery = Vectors::new(adapter.old.clone(), gallery, "the gallery")?;
     let adapted = rehang_core::adapter::apply(adapter, &gallery, None, progress)?;
-    let native = Vectors::new(adapter.new.clone(), pairs.new.clone(), "native vectors")?;
-    let queries = KeptQueries::for_store(store).vectors(old, new)?;
-    let held_out: Vec<usize> = (0..pairs.len()).collect();
+    let native = pairs.new.select(&pairs.rows(true));
+    let native = Vectors::new(adapter.new.clone(), native, "native vectors")?;
+    let held_out: Vec<usize> = (0..native.len()).collect();
     let input = FloorsInput {
         old: &gallery,
         adapted: &adapted.vectors,
@@ -247,7 +256,9 @@ impl Asking {
         if asking.pairs.may_be_reported() {
             return Ok(asking);
         }
-        let detail = format!("{} pairs are held out; {HELD_OUT_MIN} are needed", asking.pairs.len());
+        let (pairs, different) = (asking.pairs.len(), asking.pairs.held_out_without_copies().len());
+        let copies = if different < pairs { format!(", {different} without copies") } else { String::new() };
+        let detail = format!("{pairs} pairs are held out{copies}; {HELD_OUT_MIN} are needed");
         Err(Error::conflict(format!("{what} on pairs of {}", store.name()), detail)
             .advise(rehang_core::Remedy::DrawPairs))
     }
@@ -280,14 +291,15 @@ struct ForecastGallery {
 
 impl ForecastGallery {
     /// Reads every old vector of the gallery, or those of a random part, where `all` are wanted, or
-    /// where it has labels and these say what a right answer is (`by_label`). Agreement depends on no
-    /// more than the number of items. The held-out pairs are in it in any case, before all others: an
-    /// item may change meanwhile.
+    /// where its items ask for each other (`items_ask`) and have labels, which then say what a right
+    /// answer is. Agreement depends on no more than the number of items. The held-out ones of the asking
+    /// `pairs` are in it in any case, before all others: an item may change meanwhile. Where items ask,
+    /// copies are left out.
     fn read(
         store: &dyn Ledger,
         space: &Space,
         pairs: &DrawnPairs,
-        (by_label, all): (bool, bool),
+        (items_ask, all): (bool, bool),
         progress: &Progress,
     ) -> Result<Self> {
         let counts = store.counts(&space.name)?;
@@ -298,8 +310,9 @@ impl ForecastGallery {
         let mut labels: Vec<Option<String>> = held_out.iter().map(|&row| pairs.labels[row].clone()).collect();
         let mut ids: Vec<String> = held_out.iter().map(|&row| pairs.ids[row].clone()).collect();
         let mut items = counted.max(held_out.len());
-        if all || (by_label && pairs.labels.iter().any(Option::is_some)) {
-            let held_out_ids: BTreeSet<&str> = held_out.iter().map(|&row| pairs.ids[row].as_str()).collect();
+        if all || (items_ask && pairs.labels.iter().any(Option::is_some)) {
+            let pair_ids: BTreeSet<&str> = pairs.ids.iter().map(String::as_str).collect();
+            let mut sources: HashSet<u64> = pairs.source_numbers.iter().copied().collect();
             let items_max = GALLERY_NUMBERS_MAX / space.dimension.max(1);
             let mut drawn = sample::draw(store, &space.name, items_max, None)?;
             let is_whole = drawn.len() < items_max;
@@ -309,8 +322,10 @@ impl ForecastGallery {
                 let keys: Vec<ItemKey> = page.iter().map(|record| record.item.key).collect();
                 for (record, vector) in page.iter_mut().zip(store.vectors(&space.name, &keys)?) {
                     let Some(vector) = vector else { continue };
-                    let is_pair = held_out_ids.contains(record.item.id.as_str());
-                    if !is_pair && space.distance.can_place(&vector.vector) {
+                    let is_left_out = pair_ids.contains(record.item.id.as_str())
+                        || !space.distance.can_place(&vector.vector)
+                        || (items_ask && !sources.insert(source_number(&record.item)));
+                    if !is_left_out {
                         values.extend(vector.vector);
                         labels.push(record.item.label.take());
                         ids.push(mem::take(&mut record.item.id));
@@ -323,7 +338,7 @@ impl ForecastGallery {
             }
         }
         let old = Matrix::new(space.dimension, values)?;
-        let numbers = label_numbers(&labels).filter(|_| by_label);
+        let numbers = label_numbers(&labels).filter(|_| items_ask);
         Ok(Self {
             items: items.max(old.rows()),
             old: VectorSource::given("the gallery", old),
@@ -359,12 +374,15 @@ mod tests {
             vectors.push(NewVector::from_model("new", vec![1.0, length], Provenance::Native));
             let label = (item % 5 > 0).then(|| format!("class {}", item % 5));
             store
-                .put(&[ItemWrite { label, ..ItemWrite::new(format!("d{item}"), Some("x".into()), vectors) }])
+                .put(&[ItemWrite {
+                    label,
+                    ..ItemWrite::new(format!("d{item}"), Some(format!("text {item}")), vectors)
+                }])
                 .unwrap();
         }
-        let pairs = DrawnPairs::read(&store, &old, &new, 40).unwrap();
+        let pairs = Asking::read(&store, &old, &new).unwrap().pairs;
         let held_out = pairs.rows(true);
-        assert!(!held_out.is_empty() && held_out.len() < pairs.len());
+        assert!(!held_out.is_empty() && held_out.len() == pairs.len());
         let read = |gallery: &ForecastGallery| {
             let mut inputs = InputReader::new(None).unwrap();
             inputs.matrix("gallery", std::slice::from_ref(&gallery.old)).unwrap()

@@ -146,7 +146,7 @@ impl Backfill {
                 self.claims.last_was_empty = false;
             }
             Event::Written { batch, outcomes } => self.take_in_outcomes(batch, outcomes, actions),
-            Event::NotTaken { batch, keys } => self.take_in_untaken(now_ms, batch, keys),
+            Event::NotTaken { batch, keys } => self.take_in_untaken(now_ms, batch, keys, actions),
         }
     }
 
@@ -239,15 +239,15 @@ impl Backfill {
     }
 
     /// Takes in vectors that the store has not taken: they are written again after a rest, unless the
-    /// backfill ends.
-    fn take_in_untaken(&mut self, now_ms: u64, batch: u64, keys: Vec<ItemKey>) {
+    /// backfill ends. It ends where one of them was not taken for too long.
+    fn take_in_untaken(&mut self, now_ms: u64, batch: u64, keys: Vec<ItemKey>, actions: &mut Vec<Action>) {
         self.batches.leave_out(batch, &keys);
-        let is_ending = self.is_ending();
         for key in keys {
-            if is_ending {
+            if self.is_ending() {
                 self.untaken_items.forget(key);
-            } else {
-                self.untaken_items.rest(now_ms, key, self.limits.rest_ms);
+            } else if !self.untaken_items.rest(now_ms, key, self.limits.rest_ms) {
+                self.interrupted = true;
+                actions.push(Action::GiveUp(key));
             }
         }
     }
@@ -257,7 +257,6 @@ impl Backfill {
         if self.ended {
             return;
         }
-        self.give_up_overdue(now_ms, actions);
         if let Some(ending) = self.ending() {
             self.wind_up(ending, actions);
             return;
@@ -279,14 +278,6 @@ impl Backfill {
         self.send(now_ms, actions);
         self.claim(now_ms, actions);
         self.vouch_or_wait(now_ms, actions);
-    }
-
-    /// Interrupts the backfill where the store has not taken a vector for too long.
-    fn give_up_overdue(&mut self, now_ms: u64, actions: &mut Vec<Action>) {
-        if let Some(key) = self.untaken_items.first_overdue(now_ms).filter(|_| !self.interrupted) {
-            self.interrupted = true;
-            actions.push(Action::GiveUp(key));
-        }
     }
 
     /// Ends the backfill once nothing is under way. Batches at the encoder are paid for: they are waited for

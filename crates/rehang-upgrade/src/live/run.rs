@@ -185,6 +185,10 @@ pub(crate) fn backfill_beside(
             began_ms: clock.now_ms(),
         };
         let summary = run.go();
+        if summary.is_err() && run.workers.are_busy() {
+            // Nobody takes in what is at the encoder any more, and nobody would hear a wish to end.
+            encoder.interrupt();
+        }
         if summary.is_err() && limits.follow && is_gone(store) {
             return Ok(run.released());
         }

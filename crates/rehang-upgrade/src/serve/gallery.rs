@@ -182,17 +182,22 @@ impl Gallery {
         };
         loop {
             for name in self.asked(&state)? {
-                if embedded.iter().all(|(space, _)| *space != name) {
-                    let rows =
-                        embed(queries, &expect_space(&*self.store, &name)?.space, encoders, &Unobserved)?;
-                    embedded.push((name, rows));
+                let space = expect_space(&*self.store, &name)?.space;
+                let is_spared = state.spared() == Some(&*name) && encoders(&space).is_err();
+                if !is_spared && embedded.iter().all(|(space, _)| *space != name) {
+                    embedded.push((name, embed(queries, &space, encoders, &Unobserved)?));
                 }
             }
-            let is_embedded = |name: &String| embedded.iter().any(|(space, _)| space == name);
+            let is_enough = |state: &ServingState| -> Result<bool> {
+                let is_at_hand = |name: &String| {
+                    state.spared() == Some(&**name) || embedded.iter().any(|(space, _)| space == name)
+                };
+                Ok(self.asked(state)?.iter().all(is_at_hand))
+            };
             let state_now = ServingState::read(&*self.store);
             // After a switch while the queries were embedded, another model's are needed.
             if let Ok(state_now) = &state_now
-                && !self.asked(state_now)?.iter().all(is_embedded)
+                && !is_enough(state_now)?
             {
                 state = state_now.clone();
                 continue;
@@ -206,7 +211,7 @@ impl Gallery {
                 Err(error) => {
                     // After a switch during the search, too, another model's are needed.
                     state = ServingState::read(&*self.store)?;
-                    if self.asked(&state)?.iter().all(is_embedded) {
+                    if is_enough(&state)? {
                         return Err(error);
                     }
                 }
@@ -265,6 +270,7 @@ impl Gallery {
         let bridge = self.bridge_of(state)?;
         let queries_of =
             |space: &str| Ok(queries.iter().find(|(name, _)| *name == space).map(|(_, queries)| *queries));
+        let mut spaces = vec![serving.clone()];
         let (bridged, hits) = match state.take(bridge.as_deref(), queries_of)? {
             Taken::Serving(queries) => {
                 (false, self.store.search_handicapped(serving, queries, k, filter, handicap)?)
@@ -275,10 +281,11 @@ impl Gallery {
             }
             Taken::Fused { record, fusion, old, new } => {
                 expect_count("queries of the old model", old.rows(), "queries of the new one", new.rows())?;
+                spaces.insert(0, record.old.name.clone());
                 (false, fuse::search(&*self.store, record, fusion, (old, new), k, filter)?)
             }
         };
-        Ok(SearchAnswer { spaces: state.spaces(), bridged, found: hits })
+        Ok(SearchAnswer { spaces, bridged, found: hits })
     }
 
     /// Writes items. During an upgrade, while the old space is there and the new one serves or will, an item

@@ -206,8 +206,8 @@ fn read_queries<'a>(
     let queries_of = |space: &'a str| -> Result<Option<(&'a str, Matrix)>> {
         let at_hand = if space == state.serving { by_serving.take() } else { by_other.take() };
         let Some((queries, source)) = at_hand else {
-            // A bridge may be left out; a fused search needs both.
-            if state.fused().is_none() {
+            // A bridge may be left out, and so may the old query where searches go either way.
+            if state.fused().is_none() || state.spared() == Some(space) {
                 return Ok(None);
             }
             let needed_by = format!("a fused search, with queries that {space:?} embedded as well,");

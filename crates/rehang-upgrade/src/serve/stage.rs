@@ -69,8 +69,11 @@ impl ServingState {
         }
         let by_serving = by_serving.ok_or_else(|| missing(&self.serving))?;
         let Some((record, fusion)) = self.fused() else { return Ok(Taken::Serving(by_serving)) };
-        let old = queries_of(&record.old.name)?.ok_or_else(|| missing(&record.old.name))?;
-        Ok(Taken::Fused { record, fusion, old, new: by_serving })
+        match queries_of(&record.old.name)? {
+            Some(old) => Ok(Taken::Fused { record, fusion, old, new: by_serving }),
+            None if self.spared().is_some() => Ok(Taken::Serving(by_serving)),
+            None => Err(missing(&record.old.name)),
+        }
     }
 
     /// Lists the spaces whose models' queries a search takes where all are at hand, the old one first. The
@@ -92,17 +95,11 @@ impl ServingState {
             (
                 state.serving.clone(),
                 upgrade,
-                state.fused().map(|(_, fusion)| fusion.clone()),
+                state.fused().map(|(record, fusion)| (record.serving, fusion.clone())),
                 state.bridged().cloned(),
             )
         };
         looked_at(self) == looked_at(other)
-    }
-
-    /// Lists the spaces that are searched.
-    pub(crate) fn spaces(&self) -> Vec<String> {
-        let old = self.fused().map(|(record, _)| record.old.name.clone());
-        old.into_iter().chain([self.serving.clone()]).collect()
     }
 
     /// The bridge over which queries go to the space that serves.
@@ -119,6 +116,13 @@ impl ServingState {
     /// The upgrade whose two spaces are both searched, and how their distances are fused.
     pub(crate) fn fused(&self) -> Option<(&UpgradeRecord, &Fusion)> {
         let record = self.upgraded().filter(|record| record.phase != Phase::Finished)?;
-        Some((record, record.fusion.as_ref().filter(|_| record.serving == Serving::Fused)?))
+        Some((record, record.fusion.as_ref().filter(|_| record.serving != Serving::Mixed)?))
+    }
+
+    /// Names the space whose model's queries a fused search takes where they are at hand, and does without
+    /// where they are not.
+    pub(crate) fn spared(&self) -> Option<&str> {
+        let (record, _) = self.fused()?;
+        (record.serving == Serving::Either).then_some(record.old.name.as_str())
     }
 }

@@ -1,13 +1,13 @@
 //! Tests of what others do between two steps of a verb, or after it died there: applications that write,
 //! operators that call another verb, and the next upgrade of the same gallery.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use rehang_core::order::Policy;
 use rehang_core::{Distance, Provenance, Remedy, Result, Space};
 use rehang_sqlite::SqliteStore;
-use rehang_store::{ItemWrite, Ledger, Queue, Store};
+use rehang_store::{Files, ItemWrite, Ledger, Queue, Store};
 use rehang_store_tests::MemoryStore;
 use rehang_upgrade::{
     BackfillScope, BackfillSetup, Ending, Leftovers, Limits, Observer, OrderSettings, Phase, Place, Recorded,
@@ -60,6 +60,28 @@ fn switched() -> (MemoryStore, World) {
 fn made_by(store: &MemoryStore, space: &str, number: usize) -> Option<Provenance> {
     let key = store.get(&[&common::id(number)]).unwrap()[0].as_ref().unwrap().key;
     store.provenances(space, &[key]).unwrap()[0]
+}
+
+#[test]
+fn a_file_that_another_process_takes_for_a_dead_ones_leaves_no_chunk_of_its_first_write() {
+    let large: Vec<u8> = (0..500_000_u32).map(|at| (at / 7 % 251) as u8).collect();
+    // The directory is written first, then the chunks 0, 1 and 2, then the directory again.
+    for moment in 1..=4 {
+        let (store, writes) = (MemoryStore::new(), AtomicU64::new(0));
+        let hooked = Hooked::new(&store, move |store, call| {
+            if call == "set_document" && writes.fetch_add(1, Ordering::SeqCst) == moment {
+                Files::in_ledger(store).retain(|_| true)?;
+            }
+            Ok(())
+        });
+        Files::in_ledger(&hooked).write("map", &large).unwrap();
+        let has = |write: u64| -> Vec<bool> {
+            let name = |at: u64| format!("chunk {at} of write {write}");
+            (0..3).map(|at| store.chunk(&name(at)).unwrap().is_some()).collect()
+        };
+        assert_eq!((has(0), has(1)), (vec![false; 3], vec![true; 3]), "before write {moment}");
+        assert_eq!(Files::in_ledger(&store).read("map").unwrap().as_ref(), Some(&large));
+    }
 }
 
 #[test]

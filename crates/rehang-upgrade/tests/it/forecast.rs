@@ -109,7 +109,7 @@ impl Digits {
         upgrade.fit(Method::Ridge, None, &Progress::default()).unwrap();
         upgrade.report(&Progress::default()).unwrap();
         upgrade.start(&Unobserved).unwrap();
-        upgrade.switch(Serving::Mixed, true).unwrap();
+        upgrade.switch(Some(Serving::Mixed), true).unwrap();
         config
     }
 
@@ -247,7 +247,7 @@ fn three_machines_take_turns(digits: &Digits, config: &Path) {
     let queries = [("old-model", &old), ("new-model", &new)];
     let searched = |upgrade: &Upgrade| upgrade.gallery().search(&queries, 9, &Filter::default()).unwrap();
     assert!(searched(&first).bridged && searched(&second) == searched(&first));
-    first.switch(Serving::Mixed, true).unwrap();
+    first.switch(Some(Serving::Mixed), true).unwrap();
     let answers = [&first, &second, &third].map(searched);
     assert!(!answers[0].bridged && answers.iter().all(|answer| *answer == answers[0]));
     run(&second, digits, 1.0);

@@ -133,7 +133,7 @@ fn begun_of(
     upgrade.pairs(&asked, &PairsFiles::default(), Some(model), &Unobserved).unwrap();
     upgrade.fit(method, None, &Progress::default()).unwrap();
     upgrade.start(&Unobserved).unwrap();
-    upgrade.switch(Serving::Mixed, true).unwrap();
+    upgrade.switch(Some(Serving::Mixed), true).unwrap();
     config
 }
 
@@ -484,7 +484,7 @@ fn a_rollback_and_a_start_settle_half_a_refit_too() {
     assert!(Recorded::expect(upgrade.store()).unwrap().record.refitting);
     upgrade.rollback().unwrap();
     assert_eq!(upgrade.store().serving().unwrap().as_deref(), Some("old-model"));
-    upgrade.switch(Serving::Mixed, true).unwrap();
+    upgrade.switch(Some(Serving::Mixed), true).unwrap();
     assert!(Recorded::expect(upgrade.store()).unwrap().record.refitting, "nothing is forgotten");
     upgrade.start(&Unobserved).unwrap();
     let after = refits(upgrade.store(), "new-model").unwrap().remove(0).after;
@@ -563,7 +563,7 @@ fn what_another_process_decides_ends_a_refit_and_what_is_next_goes_through() {
             // The advice holds: nothing is in the way of a finish, or of another switch.
             if decision == "rollback" {
                 assert_eq!(upgrade.store().serving().unwrap().as_deref(), Some("old-model"));
-                upgrade.switch(Serving::Mixed, true).unwrap();
+                upgrade.switch(Some(Serving::Mixed), true).unwrap();
             }
             check(&upgrade, &model);
             upgrade.finish(true, &Unobserved).unwrap();

@@ -2,7 +2,7 @@
 //! key ends it with what is done.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use rehang_core::{ErrorKind, Matrix, Provenance, Remedy, Result, Space};
@@ -921,6 +921,69 @@ fn vectors_that_are_paid_for_are_written_whatever_else_the_store_refuses() {
     assert_eq!((store.counts("new-model").unwrap().native, encoder.count()), (48, 48));
 }
 
+/// Encoder whose service answers in a day, unless it is interrupted.
+struct InADay<'a> {
+    space: Space,
+    clock: &'a ManualClock,
+    is_asked: Arc<AtomicBool>,
+    is_interrupted: AtomicBool,
+}
+
+impl Encoder for InADay<'_> {
+    fn space(&self) -> &Space {
+        &self.space
+    }
+
+    fn batch_max(&self) -> usize {
+        16
+    }
+
+    fn encode(&self, _: &[Input<'_>]) -> Result<Vec<Result<Vec<f32>, ItemFailure>>> {
+        self.is_asked.store(true, Ordering::SeqCst);
+        // A look is due.
+        self.clock.wait(Duration::from_secs(2));
+        for _ in 0..10_000 {
+            if self.is_interrupted.load(Ordering::SeqCst) {
+                break;
+            }
+            rehang_clock::wait(Duration::from_millis(1));
+        }
+        Err(ErrorKind::Cancelled.into())
+    }
+
+    fn spent(&self) -> Spent {
+        Spent::default()
+    }
+
+    fn interrupt(&self) {
+        self.is_interrupted.store(true, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn a_decision_of_another_process_does_not_wait_for_what_is_at_the_encoder() {
+    let (store, world) = started(ITEMS);
+    let (clock, is_asked) = (ManualClock::default(), Arc::<AtomicBool>::default());
+    let is_begun = Arc::clone(&is_asked);
+    // A release begins while the encoder is asked.
+    let hooked = Hooked::new(&store, move |store, call| {
+        if ["document", "serving_and_document"].contains(&call) && is_begun.load(Ordering::SeqCst) {
+            return Err(rehang_core::Error::wrong_phase(store.name(), "being released"));
+        }
+        Ok(())
+    });
+    let encoder = InADay {
+        space: common::new_space(),
+        clock: &clock,
+        is_asked,
+        is_interrupted: AtomicBool::new(false),
+    };
+    let error =
+        world.backfill_observed(&hooked, &encoder, Limits::default(), &clock, &Unobserved).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::WrongPhase { .. }), "{error}");
+    assert!(encoder.is_interrupted.into_inner(), "it was waited for");
+}
+
 #[test]
 fn a_vector_that_the_store_does_not_take_is_written_again_and_never_paid_for_again() {
     // A transaction of the application is at some items for some seconds, say.
@@ -937,6 +1000,23 @@ fn a_vector_that_the_store_does_not_take_is_written_again_and_never_paid_for_aga
     assert_eq!((summary.ending, summary.done.native), (Ending::NothingLeft, ITEMS as u64));
     assert_eq!(encoder.count(), ITEMS as u32);
     check(&store, &[common::adapter()]);
+}
+
+#[test]
+fn a_vector_that_the_store_takes_at_the_last_write_ends_no_run() {
+    let (store, world) = started(ITEMS);
+    let one = store.scan(&Scan::new("new-model", Select::All, 1)).unwrap().remove(0).item;
+    let (clock, first_ms) = (Arc::new(ManualClock::default()), OnceLock::new());
+    let time = Arc::clone(&clock);
+    let ignoring = Hooked::ignoring(&store, move |key| {
+        let now_ms = time.now_ms();
+        key == one.key && now_ms - *first_ms.get_or_init(|| now_ms) <= 600_000
+    });
+    let encoder = TestEncoder::new();
+    let summary =
+        world.backfill_observed(&ignoring, &encoder, Limits::default(), &*clock, &Unobserved).unwrap();
+    assert_eq!((summary.ending, summary.done.native), (Ending::NothingLeft, ITEMS as u64));
+    assert!(encoder.count() == ITEMS as u32 && clock.now_ms() > 600_000);
 }
 
 #[test]

@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
 
 use rehang_core::{Matrix, Provenance, Result};
 use rehang_encode::{Encoder, EncoderConfig, Function, Watched, open};
@@ -65,6 +65,23 @@ fn a_service_that_serves_nobody_ends_the_run_and_fails_no_item() {
         assert_eq!((summary.ending, summary.native), (Ending::NothingLeft, ITEMS as u64), "case {at}");
         assert_eq!((summary.done.native, summary.done.failed), (20, 0), "case {at}");
     }
+}
+
+/// A service that asks one worker to wait for an hour ends the run, and so the shorter wait of the other.
+#[test]
+fn what_ends_a_run_is_what_the_service_said_to_one_of_its_workers() {
+    let (store, world) = started(ITEMS);
+    let both_asked = Barrier::new(2);
+    let stub = Stub::start(move |number, _| {
+        if number < 2 {
+            both_asked.wait();
+        }
+        let wait = if number == 0 { "3600" } else { "200" };
+        Reply::Status(429, vec![("Retry-After", wait.into())], String::new())
+    });
+    let limits = Limits { batch: 8, workers: 2, ..Limits::default() };
+    let error = world.backfill(&store, &*endpoint(&stub), limits).unwrap_err();
+    assert!(error.is_retryable() && error.to_string().contains("3600 s"), "{error}");
 }
 
 #[test]

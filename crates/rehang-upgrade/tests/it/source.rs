@@ -131,8 +131,41 @@ fn every_stage_asks_for_the_models_it_needs() {
     assert_eq!(found(&store, false).2, ["old-model"]);
     switch(&store, &world.setup(), Serving::Fused, &Unobserved).unwrap();
     assert_eq!(found(&store, false).2, ["old-model", "new-model"]);
+    switch(&store, &world.setup(), Serving::Either, &Unobserved).unwrap();
+    assert_eq!(found(&store, false).2, ["old-model", "new-model"]);
     finish(&store, &world.setup(), true, &Unobserved).unwrap();
     assert_eq!(found(&store, false).2, ["new-model"]);
+}
+
+/// Searches that come with both queries are fused then, and those that come with the new one alone mixed.
+#[test]
+fn where_searches_go_either_way_the_old_query_may_be_missing() {
+    let (store, world) = begun();
+    let (old, new) = by_hand();
+    let gallery = gallery(&store);
+    let filter = Filter::default();
+    let by_both = [("old-model", &old), ("new-model", &new)];
+    let by_new = [("new-model", &new)];
+    let mut answers = Vec::new();
+    for serving in [Serving::Mixed, Serving::Fused, Serving::Either] {
+        switch(&store, &world.setup(), serving, &Unobserved).unwrap();
+        answers.push((gallery.search(&by_new, 5, &filter), gallery.search(&by_both, 5, &filter).unwrap()));
+    }
+    let [(mixed, _), (refused, fused), (by_new_alone, by_both)] = answers.try_into().unwrap();
+    assert!(refused.unwrap_err().to_string().contains("old-model"));
+    assert_eq!(by_new_alone.unwrap(), mixed.unwrap());
+    assert_eq!(by_both, fused);
+    assert_eq!(fused.spaces, ["old-model", "new-model"]);
+    // Nor need there be an encoder of the old model.
+    let models = Models::default();
+    let new_alone = |space: &Space| {
+        if space.name == "old-model" {
+            return Err(rehang_core::Error::missing("[old.encoder]", "queries"));
+        }
+        Ok(models.open(space))
+    };
+    let (answer, _) = gallery.search_source(&texts(), &new_alone, 5, &filter, false).unwrap();
+    assert_eq!((answer.spaces, models.asked()), (vec!["new-model".to_owned()], vec!["new-model".to_owned()]));
 }
 
 #[test]

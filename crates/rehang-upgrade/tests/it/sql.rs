@@ -17,8 +17,8 @@ use rehang_store::{
     WriteOutcome,
 };
 use rehang_upgrade::{
-    Gallery, Location, Recorded, Serving, TableLocation, Unobserved, begin_sampling, examine, finish,
-    rollback, set_bridge, start, switch,
+    Export, Gallery, Location, Recorded, Serving, TableLocation, Unobserved, begin_sampling, examine, export,
+    finish, rollback, set_bridge, start, switch,
 };
 
 use crate::common::{D_NEW, D_OLD, World, new_model, old_model};
@@ -361,6 +361,8 @@ fn goes_through_two_upgrades(server: &server::Server, distance: Distance) {
         set_bridge(&place.store, &old, &new, Some(&half)).unwrap();
         switch(&place.store, &setup, Serving::Mixed, &Unobserved).unwrap();
         place.agrees(&by_new, "switched");
+        switch(&place.store, &setup, Serving::Either, &Unobserved).unwrap();
+        place.agrees(&both, "either way, by both");
         switch(&place.store, &setup, Serving::Fused, &Unobserved).unwrap();
         place.agrees(&both, "fused");
         place.backfill(&new.name, 90);
@@ -720,6 +722,44 @@ fn a_row_that_cannot_be_adapted_is_written_and_waits() {
     place.sql("INSERT INTO notes VALUES ('4999', 'source', '0', '[1, 2, 3]')");
     assert_eq!(place.new_vector(4999), None);
     place.end();
+}
+
+/// A partition with more items than a page has was dropped, and no adoption has taken that in. A start maps
+/// the items behind it, and an export writes them.
+#[test]
+fn what_went_with_a_partition_ends_neither_a_start_nor_an_export() {
+    let Some(server) = server::server() else { return };
+    let (address, world) = (server.database(), World::new());
+    let mut owner = server::client(&address);
+    owner
+        .batch_execute(
+            "CREATE TABLE notes (month int, id int, body text, embedding vector(3), PRIMARY KEY (month, id)) PARTITION BY LIST (month);
+             CREATE TABLE may PARTITION OF notes FOR VALUES IN (5); CREATE TABLE june PARTITION OF notes FOR VALUES IN (6);
+             INSERT INTO notes SELECT 5 + n / 2100, n, 'text ' || n, format('[%s,1,1]', n)::vector FROM generate_series(1, 2130) AS n",
+        )
+        .unwrap();
+    let options = TableOptions {
+        table: "notes".into(),
+        source: Some("body".into()),
+        vector: Some("embedding".into()),
+        ..TableOptions::default()
+    };
+    let store = PostgresStore::adopt(&address, &options, Some(&world.old.name), &|_, _| true).unwrap();
+    store.create_space(&world.old, Provenance::Old).unwrap();
+    owner.batch_execute("DROP TABLE may").unwrap();
+    let started = start(&store, &world.setup(), &Unobserved).unwrap();
+    assert_eq!(started.adapted, 31);
+    let folder = tempfile::tempdir().unwrap();
+    let ids = folder.path().join("ids.txt");
+    let files = Export {
+        space: world.new.name.clone(),
+        vectors: folder.path().join("vectors.npy"),
+        ids: Some(ids.clone()),
+        provenance: None,
+    };
+    assert_eq!(export(&store, &files, &Unobserved).unwrap().vectors, 31);
+    let of_june: Vec<String> = (2100..=2130).map(|id| format!("[\"6\", \"{id}\"]")).collect();
+    assert_eq!(fs_err::read_to_string(ids).unwrap().lines().collect::<Vec<_>>(), of_june);
 }
 
 #[test]

@@ -102,4 +102,7 @@ pub enum StudyName {
     Refit,
     /// `[FOLDER [SET…]]`: what the choice of `rehang fit` costs against the best candidate that it had.
     Regret,
+    /// `[SPLITS [FOLDER [SET…]]]`: bridges and fusions that are chosen by the whole gallery, beside those
+    /// chosen by held-out pairs among themselves.
+    Whole,
 }

@@ -1,7 +1,7 @@
 //! `cargo lab study bridge [SPLITS [FOLDER [SET…]]]`: what an old gallery gives to bridged queries, beside
 //! what it gives today, what both models' scores together give, and what the switch gives. Each split draws
 //! other pairs. Everything is chosen on them; measured are galleries that the choice has not seen. All
-//! vectors are compared by their cosine. compared by their cosine.
+//! vectors are compared by their cosine.
 
 use rehang_core::adapter;
 use rehang_core::curve::{
@@ -132,7 +132,7 @@ fn options_for(relevance: Relevance<'_>) -> CurveOptions {
 }
 
 /// Ranks what queries find: the ground's own queries, or its items, each leaving itself out.
-fn rank_queries(
+pub fn rank_queries(
     gallery: &Matrix,
     queries: &Matrix,
     relevance: Relevance<'_>,
@@ -150,7 +150,7 @@ fn rank_queries(
 
 /// Measures what fused searches find while nothing is native, by the fusion that a fit has chosen: the values
 /// of every query.
-fn measure_fused(ground: &Ground, adapter: &Adapter, relevance: Relevance<'_>) -> Result<ByMetric<Vec<f64>>> {
+pub fn measure_fused(ground: &Ground, adapter: &Adapter, relevance: Relevance<'_>) -> Result<ByMetric<Vec<f64>>> {
     let quiet = Progress::default();
     let (old, new) = (cosine(&ground.old)?, cosine(&ground.new)?);
     let adapted = adapter::apply(adapter, &old, None, &quiet)?.vectors;
@@ -176,7 +176,7 @@ fn measure_fused(ground: &Ground, adapter: &Adapter, relevance: Relevance<'_>) -
     Ok(at_cuts.iter().map(|(metric, of)| (metric, at_start(of))).collect())
 }
 
-fn unit(of: &Matrix) -> Matrix {
+pub fn unit(of: &Matrix) -> Matrix {
     let mut unit = of.clone();
     unit.normalise_rows();
     unit
@@ -239,7 +239,14 @@ fn fusion_weight(pairs: &Pairs) -> Result<f64> {
     Ok((0..weights.len()).reduce(larger).map_or(0.0, |best| weights[best]))
 }
 
-fn mean(values: &[f64]) -> f64 {
+/// Returns the mean gain of queries, and half of its 95 % interval.
+pub fn gain_and_half(values: &[f64], today: &[f64]) -> (f64, f64) {
+    let apart: Vec<f64> = values.iter().zip(today).map(|(a, b)| a - b).collect();
+    let spread = mean_sd(&apart);
+    spread.map_or((0.0, 0.0), |of| (of.mean, 1.96 * of.sd / (of.count as f64).sqrt()))
+}
+
+pub fn mean(values: &[f64]) -> f64 {
     mean_sd(values).map_or(f64::NAN, |spread| spread.mean)
 }
 
@@ -305,11 +312,7 @@ fn measure(pairs: &Pairs, queries: Option<&FitQueries>, grounds: &[Ground], rows
         });
         of.today = metrics.iter().map(|&metric| mean(&today[metric])).collect();
         for (values, gains) in values.iter().zip(&mut of.gains) {
-            let gain = |&metric: &Metric| {
-                let apart: Vec<f64> = values[metric].iter().zip(&today[metric]).map(|(a, b)| a - b).collect();
-                let spread = mean_sd(&apart);
-                spread.map_or((0.0, 0.0), |of| (of.mean, 1.96 * of.sd / (of.count as f64).sqrt()))
-            };
+            let gain = |&metric: &Metric| gain_and_half(&values[metric], &today[metric]);
             gains.push(metrics.iter().map(gain).collect());
         }
     }

@@ -16,6 +16,7 @@ mod papers;
 mod records;
 mod refit;
 mod regret;
+mod whole;
 
 use rehang_core::Result;
 
@@ -40,5 +41,6 @@ pub fn run(study: StudyName, rest: &[&str]) -> Result<()> {
         StudyName::Papers => papers::run(rest),
         StudyName::Refit => refit::run(rest),
         StudyName::Regret => regret::run(rest),
+        StudyName::Whole => whole::run(rest),
     }
 }

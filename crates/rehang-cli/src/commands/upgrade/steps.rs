@@ -87,18 +87,25 @@ pub fn first(arguments: &UpgradeFirstArguments, json: bool) -> Result<Exit> {
 }
 
 pub fn switch(arguments: &UpgradeSwitchArguments, json: bool) -> Result<Exit> {
-    let serving = if arguments.fused { Serving::Fused } else { Serving::Mixed };
+    let asked = [(arguments.fused, Serving::Fused), (arguments.mixed, Serving::Mixed)];
+    let serving = asked.into_iter().find_map(|(is_asked, serving)| is_asked.then_some(serving));
     let (switched, findings) = open(&arguments.config)?.switch(serving, arguments.anyway)?;
     warn(&findings);
-    let text = switch_text(&switched, serving);
+    let text = switch_text(&switched);
     Exit::done_if(switched.lacking == switched.came).print(json, &switched, &text)
 }
 
-pub fn switch_text(switched: &Switched, serving: Serving) -> String {
+pub fn switch_text(switched: &Switched) -> String {
     let mut text = format!("Searches go to {:?} now.\n", switched.serving);
-    if serving == Serving::Fused {
-        text += "They are fused: each needs its query by both models (`rehang search --text` with [encoder] and [old.encoder], or `--vectors NEW --old-vectors OLD`).\n";
-    }
+    text += match switched.serving_as {
+        Serving::Mixed => "",
+        Serving::Fused => {
+            "They are fused: each needs its query by both models (`rehang search --text` with [encoder] and [old.encoder], or `--vectors NEW --old-vectors OLD`).\n"
+        }
+        Serving::Either => {
+            "Those that come with their query by both models find more (`rehang search --text` with [encoder] and [old.encoder], or `--vectors NEW --old-vectors OLD`); `--mixed` turns this off.\n"
+        }
+    };
     let items_left = switched.lacking - switched.came;
     if items_left > 0 {
         text += &format!(

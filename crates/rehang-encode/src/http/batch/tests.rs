@@ -499,6 +499,24 @@ fn an_outage_of_an_hour_ends_the_call_and_loses_nothing() {
     assert!(embed(&http, &texts(20)).unwrap_err().is_cancelled());
 }
 
+#[test]
+fn an_interruption_leaves_a_batch_that_was_created_to_the_next_process() {
+    let (desk, journal) = (Desk::good(model), tempfile::tempdir().unwrap());
+    desk.books().polls = usize::MAX;
+    let clock = Arc::new(rehang_clock::SystemClock::start());
+    let http = open_with(&desk.stub.url, journal.path(), clock, |_| {});
+    let error = thread::scope(|scope| {
+        let call = scope.spawn(|| embed(&http, &texts(20)));
+        desk.wait_until(|books| !books.asked.is_empty());
+        http.interrupt();
+        call.join().unwrap().unwrap_err()
+    });
+    assert!(error.is_cancelled(), "{error}");
+    desk.books().polls = 1;
+    assert_eq!(embed(&open(&desk, &journal), &texts(20)).unwrap(), right(&texts(20)));
+    assert_eq!(desk.most_sent(), 1);
+}
+
 /// A service that has embedded texts is asked for their vectors again, and not for new ones.
 #[test]
 fn a_file_that_has_less_than_its_batch_says_is_asked_for_again() {

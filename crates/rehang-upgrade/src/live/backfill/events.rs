@@ -160,7 +160,8 @@ pub enum Event {
     Interrupt,
 }
 
-/// Action that a backfill needs next. Actions are performed in order.
+/// Action that a backfill needs next. Of actions that are due together, those that write come first, then
+/// those that begin a batch, then the others, each kind in order.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
     /// Read the counts and the request; answer with [`Event::Looked`]. Also the moment to catch

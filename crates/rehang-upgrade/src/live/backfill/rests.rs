@@ -125,14 +125,22 @@ struct UntakenItem {
 }
 
 impl UntakenItems {
-    /// Sends an item to rest whose vector the store has not taken; the first rest has `rest_ms`.
-    pub fn rest(&mut self, now_ms: u64, key: ItemKey, rest_ms: u64) {
+    /// Sends an item to rest whose vector the store has not taken, and returns whether it has another write.
+    /// An item that has had its last one, right after the longest time, is forgotten. The first rest has
+    /// `rest_ms`.
+    pub fn rest(&mut self, now_ms: u64, key: ItemKey, rest_ms: u64) -> bool {
         let first = UntakenItem { tries: 0, since_ms: now_ms, until_ms: 0, waits: true };
         let item = self.0.entry(key).or_insert(first);
+        let last_ms = item.since_ms.saturating_add(TAKEN_WITHIN_MS + 1);
+        if now_ms >= last_ms {
+            self.forget(key);
+            return false;
+        }
         let rest_ms = rest_ms.saturating_mul(1 << item.tries.min(TAKEN_DOUBLINGS_MAX));
         item.tries += 1;
-        item.until_ms = now_ms.saturating_add(rest_ms);
+        item.until_ms = now_ms.saturating_add(rest_ms).min(last_ms);
         item.waits = true;
+        true
     }
 
     /// Forgets an item: its vector was taken, or is given up.
@@ -150,12 +158,6 @@ impl UntakenItems {
             }
         }
         due
-    }
-
-    /// First item whose vector the store has not taken for too long.
-    pub fn first_overdue(&self, now_ms: u64) -> Option<ItemKey> {
-        let is_overdue = |item: &UntakenItem| now_ms.saturating_sub(item.since_ms) > TAKEN_WITHIN_MS;
-        self.0.iter().find(|(_, item)| is_overdue(item)).map(|(key, _)| *key)
     }
 
     /// Number of items, those whose vectors are being written among them.

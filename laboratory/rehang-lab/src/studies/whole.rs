@@ -1,0 +1,146 @@
+//! `cargo lab study whole [SPLITS [FOLDER [SET…]]]`: bridges and fusions that are chosen by what held-out pairs
+//! find among everything else in the gallery, beside those that are chosen by what they find among themselves.
+//!
+//! Every test part of a set is a gallery. Some of its items are pairs; the others ask for each other, which no
+//! choice has seen. Nothing is native, as at the switch.
+
+use rehang_core::adapter;
+use rehang_core::curve::{MAP, Relevance, TOP1};
+use rehang_core::{Matrix, Pairs, Progress, Result};
+use rehang_fit::folds::folds;
+use rehang_fit::{FitParameters, Method, NetworkOptions, OtherItems, fit_adapter, fit_bridge};
+
+use crate::studies::bridge::{cosine, gain_and_half, mean, measure_fused, rank_queries, unit};
+use crate::studies::papers::units::SETS;
+use crate::studies::regret::{Ground, labelled, parse_arguments};
+
+/// Number of pairs that are drawn of a gallery; of a small one, this part of its items.
+const PAIRS: usize = 600;
+const PART: f64 = 0.25;
+
+/// Ways of serving, in the order of the table; the first two are chosen among held-out pairs.
+const SERVED: [&str; 5] =
+    ["bridge", "fused", "bridge by the whole gallery", "fused by the whole gallery", "mixed"];
+const MIXED: usize = 4;
+
+/// Gains of one way of serving over doing nothing in one gallery by one split: mAP and top-1, each with half of
+/// its 95 % interval.
+type Gains = [(f64, f64); 2];
+
+/// Prints the table, and what it says in all.
+pub fn run(arguments: &[&str]) -> Result<()> {
+    let (splits, folder, sets) = parse_arguments(arguments, 3, &SETS)?;
+    println!("| gallery | chosen: share, weight; by the whole gallery | doing nothing | {} |", SERVED.join(" | "));
+    println!("|---|---|---|{}", "---|".repeat(SERVED.len()));
+    let mut all: Vec<[Gains; SERVED.len()]> = Vec::new();
+    for set in sets {
+        for ground in labelled(&folder, set)?.grounds {
+            let of_splits: Vec<Measured> =
+                (0..splits).map(|split| measure(&ground, split)).collect::<Result<_>>()?;
+            let chosen: Vec<&str> = of_splits.iter().map(|of| of.chosen.as_str()).collect();
+            let today = [0, 1].map(|metric| {
+                let values: Vec<f64> = of_splits.iter().map(|of| of.today[metric]).collect();
+                format!("{:.1}", mean(&values))
+            });
+            let cell = |served: usize| {
+                let of_metric = |metric: usize| {
+                    let part = |part: fn(&(f64, f64)) -> f64| {
+                        mean(&of_splits.iter().map(|of| part(&of.gains[served][metric])).collect::<Vec<_>>())
+                    };
+                    format!("{:+.1} ± {:.1}", part(|gain| gain.0), part(|gain| gain.1))
+                };
+                format!("{}, {}", of_metric(0), of_metric(1))
+            };
+            let cells: Vec<String> = (0..SERVED.len()).map(cell).collect();
+            let name = format!("{set} {}", ground.name);
+            println!("| {name} | {} | {} | {} |", chosen.join("<br>"), today.join(", "), cells.join(" | "));
+            all.extend(of_splits.into_iter().map(|of| of.gains));
+        }
+    }
+    print_summary(&all);
+    Ok(())
+}
+
+fn print_summary(all: &[[Gains; SERVED.len()]]) {
+    println!("\n| | mAP: mean | worst | up | hurt | below the better of mixed and nothing | top-1: mean | worst | up | hurt | below |");
+    println!("|---|{}", "--:|".repeat(10));
+    for (served, name) in SERVED.iter().enumerate() {
+        let of_metric = |metric: usize| {
+            let gains: Vec<(f64, f64)> = all.iter().map(|gains| gains[served][metric]).collect();
+            let worst = gains.iter().map(|gain| gain.0).fold(f64::INFINITY, f64::min);
+            let up = gains.iter().filter(|(gain, half)| gain > half).count();
+            let hurt = gains.iter().filter(|(gain, half)| *gain < -half).count();
+            // Half of an interval is two standard errors.
+            let is_below = |gains: &&[Gains; SERVED.len()]| {
+                let (gain, half) = gains[served][metric];
+                gain + half / 1.96 < gains[MIXED][metric].0.max(0.0)
+            };
+            let below = all.iter().filter(is_below).count();
+            let average = mean(&gains.iter().map(|gain| gain.0).collect::<Vec<_>>());
+            format!("{average:+.2} | {worst:+.1} | {up} of {} | {hurt} | {below}", gains.len())
+        };
+        println!("| {name} | {} | {} |", of_metric(0), of_metric(1));
+    }
+}
+
+/// Results of one gallery by one split.
+struct Measured {
+    chosen: String,
+    /// mAP and top-1 of doing nothing.
+    today: [f64; 2],
+    gains: [Gains; SERVED.len()],
+}
+
+fn measure(ground: &Ground, split: u64) -> Result<Measured> {
+    let quiet = Progress::default();
+    let items = ground.old.len();
+    let count = PAIRS.min((PART * items as f64) as usize);
+    let place = folds(items, items, split);
+    let mut order: Vec<usize> = (0..items).collect();
+    order.sort_by_key(|&item| place[item]);
+    let labels = |rows: &[usize]| rows.iter().map(|&row| ground.labels[row]).collect::<Vec<i64>>();
+    let (of_pairs, rest) = order.split_at(count);
+    let (old, new) = (cosine(&ground.old)?, cosine(&ground.new)?);
+    let pairs = Pairs::new(old.select(of_pairs), new.select(of_pairs), Some(labels(of_pairs)), None)?;
+    let rest = Ground {
+        name: ground.name.clone(),
+        old: old.select(rest),
+        new: new.select(rest),
+        queries: None,
+        labels: labels(rest),
+        qrels: None,
+    };
+    let others = OtherItems { old: rest.old.matrix().clone(), labels: rest.labels.clone() };
+    let relevance = Relevance::Labels { gallery: &rest.labels, queries: None };
+    let (unit_old, by_old, by_new) = (unit(rest.old.matrix()), rest.old.matrix(), rest.new.matrix());
+    let rank = |gallery: &Matrix, queries: &Matrix| rank_queries(gallery, queries, relevance, true);
+    let today = rank(&unit_old, by_old)?.values;
+    let (mut served, mut chosen) = (Vec::new(), Vec::new());
+    let mut mixed = None;
+    for others in [None, Some(others)] {
+        let parameters = FitParameters { others, ..FitParameters::default() };
+        let fitted = fit_bridge(&pairs, &parameters, &quiet)?;
+        let share = fitted.bridge.as_ref().map_or(0.0, |bridge| bridge.share);
+        served.push(match fitted.bridge {
+            Some(bridge) => rank(&unit_old, &bridge.queries(Some(by_old), by_new)?)?.values,
+            None => today.clone(),
+        });
+        let parameters = FitParameters { method: Method::Ridge, compare: false, ..parameters };
+        let adapter = fit_adapter(&pairs, None, &parameters, &NetworkOptions::default(), &quiet)?.adapter;
+        chosen.push(format!("{share} {}", adapter.fusion.as_ref().map_or(0.0, |fusion| fusion.weight)));
+        served.push(measure_fused(&rest, &adapter, relevance)?);
+        if mixed.is_none() {
+            let adapted = adapter::apply(&adapter, &rest.old, None, &quiet)?.vectors;
+            mixed = Some(rank(&unit(adapted.matrix()), by_new)?.values);
+        }
+    }
+    served.extend(mixed);
+    let gains = |values: &rehang_core::curve::ByMetric<Vec<f64>>| {
+        [MAP, TOP1].map(|metric| gain_and_half(&values[metric], &today[metric]))
+    };
+    Ok(Measured {
+        chosen: chosen.join("; "),
+        today: [MAP, TOP1].map(|metric| mean(&today[metric])),
+        gains: std::array::from_fn(|place| gains(&served[place])),
+    })
+}
