@@ -226,36 +226,36 @@ struct Ground<'a> {
     criterion: Criterion<'a>,
 }
 
-impl Task<'_> {
-    /// Lists what a bridge is tried on: held-out pairs that ask the other items of the gallery, where these
-    /// are known, or each other.
-    fn grounds<'a>(&'a self, splits: &'a [Split<'a>], others: Option<&'a Others>) -> Result<Vec<Ground<'a>>> {
-        let mut grounds = Vec::new();
-        for (number, split) in splits.iter().enumerate() {
-            for (place, part) in split.parts.iter().enumerate() {
-                let Some(criterion) = part.criterion_given()? else { continue };
-                let own = [part.pairs.old().matrix(), part.pairs.new_vectors().matrix()];
-                let queries = criterion.queries.map_or(own, |queries| [&queries.old, &queries.new]);
-                let kind = split.gallery(place);
-                grounds.push(Ground { split: number, kind, old: part.pairs.old(), queries, criterion });
-            }
+/// Lists what a bridge is tried on: held-out pairs that ask the other items of the gallery, where these
+/// are known, or each other.
+fn grounds<'a>(splits: &'a [Split<'a>], others: Option<&'a Others>) -> Result<Vec<Ground<'a>>> {
+    let mut grounds = Vec::new();
+    for (number, split) in splits.iter().enumerate() {
+        for (place, part) in split.parts.iter().enumerate() {
+            let Some(criterion) = part.criterion_given()? else { continue };
+            let own = [part.pairs.old().matrix(), part.pairs.new_vectors().matrix()];
+            let queries = criterion.queries.map_or(own, |queries| [&queries.old, &queries.new]);
+            let kind = split.gallery(place);
+            grounds.push(Ground { split: number, kind, old: part.pairs.old(), queries, criterion });
         }
-        let (Some(others), Some(first)) = (others, grounds.first()) else { return Ok(grounds) };
-        let of_others = |asking: &'a Asking| Ground {
-            split: asking.split,
-            kind: HeldOutGallery::Whole,
-            old: &others.old,
-            queries: [&asking.queries.old, &asking.queries.new],
-            criterion: asking.criterion(&first.criterion, others),
-        };
-        Ok(others.asking.iter().map(of_others).collect())
     }
+    let (Some(others), Some(first)) = (others, grounds.first()) else { return Ok(grounds) };
+    let of_others = |asking: &'a Asking| Ground {
+        split: asking.split,
+        kind: HeldOutGallery::Whole,
+        old: &others.old,
+        queries: [&asking.queries.old, &asking.queries.new],
+        criterion: asking.criterion(&first.criterion, others),
+    };
+    Ok(others.asking.iter().map(of_others).collect())
+}
 
+impl Task<'_> {
     /// Measures every bridge that is tried; `None` where nothing can be held out.
     fn choose_bridge(&self) -> Result<Option<BridgeChoice>> {
         let splits = self.splits_of_both()?;
         let others = self.others(&splits)?;
-        let grounds = self.grounds(&splits, others.as_ref())?;
+        let grounds = grounds(&splits, others.as_ref())?;
         let (Some(split), Some(ground)) = (splits.first(), grounds.first()) else { return Ok(None) };
         let (held_out, metrics) = (split.held_out, ground.criterion.guarded());
         // Right answers that were written down have another name.

@@ -85,9 +85,11 @@ struct AtSwitch<'s> {
     both: &'s Both,
     /// Whether its own items ask, each leaving itself out.
     by_own_items: bool,
-    /// Values of every query by these distances, metric by metric.
-    values: Box<dyn Fn(&Distances) -> Result<Vec<Vec<f64>>> + 's>,
+    values: Box<ValuesBy<'s>>,
 }
+
+/// Measure of every query by some distances: its values, metric by metric.
+type ValuesBy<'s> = dyn Fn(&Distances) -> Result<Vec<Vec<f64>>> + 's;
 
 /// Weights that were tried, the smallest first; the last one's searches are mixed.
 #[derive(Default)]

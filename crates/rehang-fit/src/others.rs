@@ -130,7 +130,7 @@ mod tests {
         let pairs = all.select(&rows[..400]);
         let old = all.old().matrix().select(&rows[400..]);
         // Items of the class 5 are not there, and of some others nothing is known.
-        let label = |row: usize| if row % 12 == 5 || row % 7 == 0 { -1 } else { (row % 12) as i64 };
+        let label = |row: usize| if row % 12 == 5 || row.is_multiple_of(7) { -1 } else { (row % 12) as i64 };
         let labels: Vec<i64> = rows[400..].iter().map(|&row| label(row)).collect();
         let given = OtherItems { old: old.clone(), labels: labels.clone() };
         let parameters = FitParameters { others: Some(given), ..FitParameters::default() };

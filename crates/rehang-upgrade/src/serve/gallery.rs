@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rehang_core::check::expect_count;
-use rehang_core::{Bridge, Error, Matrix, Provenance, Result};
+use rehang_core::{Bridge, Error, Matrix, Provenance, Result, Space};
 use rehang_store::{Filter, Found, ItemWrite, NewVector, Revision, Store, expect_space, find_space};
 use serde::Serialize;
 
@@ -182,11 +182,17 @@ impl Gallery {
         };
         loop {
             for name in self.asked(&state)? {
-                let space = expect_space(&*self.store, &name)?.space;
-                let is_spared = state.spared() == Some(&*name) && encoders(&space).is_err();
-                if !is_spared && embedded.iter().all(|(space, _)| *space != name) {
-                    embedded.push((name, embed(queries, &space, encoders, &Unobserved)?));
+                if embedded.iter().any(|(space, _)| *space == name) {
+                    continue;
                 }
+                let space = expect_space(&*self.store, &name)?.space;
+                let rows = if state.spared() == Some(&*name) {
+                    let Ok(encoder) = encoders(&space) else { continue };
+                    embed(queries, &space, &|_: &Space| Ok(Arc::clone(&encoder)), &Unobserved)?
+                } else {
+                    embed(queries, &space, encoders, &Unobserved)?
+                };
+                embedded.push((name, rows));
             }
             let is_enough = |state: &ServingState| -> Result<bool> {
                 let is_at_hand = |name: &String| {

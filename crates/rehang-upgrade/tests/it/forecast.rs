@@ -258,6 +258,25 @@ fn three_machines_take_turns(digits: &Digits, config: &Path) {
     }
 }
 
+/// Held-out pairs ask the whole gallery, and what they find decides how searches are served after a switch.
+#[test]
+fn a_switch_serves_what_the_fit_has_proven_to_find_more() {
+    let (digits, folder) = (Digits::read(), tempfile::tempdir().unwrap());
+    let upgrade = Upgrade::open(&digits.begun(folder.path(), 400)).unwrap();
+    upgrade.rollback().unwrap();
+    let choice = upgrade.fit(Method::Ridge, None, &Progress::default()).unwrap().fitted.fusion.unwrap();
+    let pairs = 400;
+    assert!(
+        choice.others > digits.labels.len() - pairs - 100 && choice.others <= digits.labels.len() - pairs
+    );
+    assert!(choice.is_above_mixed && choice.rows[choice.kept].weight < 1.0, "{choice:?}");
+    upgrade.start(&Unobserved).unwrap();
+    let serving = |asked| upgrade.switch(asked, true).unwrap().0.serving_as;
+    assert_eq!(serving(None), Serving::Either);
+    assert_eq!(upgrade.status(0).unwrap().serving_as, Serving::Either);
+    assert_eq!(serving(Some(Serving::Mixed)), Serving::Mixed);
+}
+
 #[test]
 fn the_folder_of_an_earlier_version_is_taken_in_once() {
     let (digits, folder) = (Digits::read(), tempfile::tempdir().unwrap());
