@@ -233,8 +233,8 @@ fn grounds<'a>(splits: &'a [Split<'a>], others: Option<&'a Others>) -> Result<Ve
     for (number, split) in splits.iter().enumerate() {
         for (place, part) in split.parts.iter().enumerate() {
             let Some(criterion) = part.criterion_given()? else { continue };
-            let own = [part.pairs.old().matrix(), part.pairs.new_vectors().matrix()];
-            let queries = criterion.queries.map_or(own, |queries| [&queries.old, &queries.new]);
+            let by_items = [part.pairs.old().matrix(), part.pairs.new_vectors().matrix()];
+            let queries = criterion.queries.map_or(by_items, |queries| [&queries.old, &queries.new]);
             let kind = split.gallery(place);
             grounds.push(Ground { split: number, kind, old: part.pairs.old(), queries, criterion });
         }
@@ -343,7 +343,7 @@ fn choose(rows: &[BridgeRow]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::others::OtherItems;
+    use crate::parameters::OtherItems;
     use crate::tests::test_data::random_matrix;
     use rehang_core::Distance;
 

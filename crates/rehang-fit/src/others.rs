@@ -8,38 +8,16 @@
 
 use std::collections::BTreeSet;
 
-use rehang_core::check::{expect_count, expect_width};
-use rehang_core::{Matrix, Pairs, Result, Vectors};
+use rehang_core::{Result, Vectors};
 
 use crate::compare::Split;
 use crate::folds::shuffled;
-use crate::parameters::FitQueries;
+use crate::parameters::{FitQueries, OtherItems};
 use crate::retrieval::Criterion;
 use crate::task::Task;
 
 /// Largest number of held-out pairs that ask in one part of a split: their distances are kept.
 const QUERIES_MAX: usize = 200;
-
-/// Items of a gallery that are no pairs, in random order. Of more than [`OtherItems::ITEMS_MAX`] the first are asked.
-#[derive(Debug, Clone, PartialEq)]
-pub struct OtherItems {
-    /// Old vectors, `[n, d_old]`.
-    pub old: Matrix,
-    /// Label of every item, numbered as the labels of the pairs are; negative means unknown.
-    pub labels: Vec<i64>,
-}
-
-impl OtherItems {
-    /// Largest number of items that are asked.
-    pub const ITEMS_MAX: usize = 10_000;
-
-    /// Fails where the items do not go with the pairs.
-    pub(crate) fn check(&self, pairs: &Pairs) -> Result<()> {
-        expect_width("`others`", pairs.old().dimension(), self.old.columns())?;
-        expect_count("labels of `others`", self.labels.len(), "`others`", self.old.rows())?;
-        self.old.check_finite("`others`")
-    }
-}
 
 /// Held-out pairs of one part of a split, as queries to other items.
 pub(crate) struct Asking {
@@ -55,7 +33,7 @@ impl Asking {
     }
 }
 
-/// Other items that are asked, with what asks them.
+/// Items that are asked, with what asks them.
 pub(crate) struct Others {
     pub old: Vectors,
     labels: Vec<i64>,
@@ -104,7 +82,7 @@ impl Task<'_> {
 #[cfg(test)]
 mod tests {
     use rehang_core::curve::MAP;
-    use rehang_core::{Distance, Progress};
+    use rehang_core::{Distance, Matrix, Pairs, Progress};
 
     use super::*;
     use crate::parameters::FitParameters;

@@ -2,14 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use rehang_core::check::expect_count;
+use rehang_core::check::{expect_count, expect_width};
 use rehang_core::copies::first_copies;
 use rehang_core::curve::{Metric, Qrels};
 use rehang_core::{Error, Matrix, Pairs, Result};
 
 use crate::geometry::GeometryKind;
 use crate::method::Method;
-use crate::others::OtherItems;
 use crate::traits::Trait;
 use crate::within::Within;
 
@@ -90,6 +89,27 @@ impl FitParameters {
     }
 }
 
+/// Items of a gallery that are no pairs, in random order. Of more than [`OtherItems::ITEMS_MAX`] the first are asked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OtherItems {
+    /// Old vectors, `[n, d_old]`.
+    pub old: Matrix,
+    /// Label of every item, numbered as the labels of the pairs are; negative means unknown.
+    pub labels: Vec<i64>,
+}
+
+impl OtherItems {
+    /// Largest number of items that are asked.
+    pub const ITEMS_MAX: usize = 10_000;
+
+    /// Fails where the items do not go with the pairs.
+    pub(crate) fn check(&self, pairs: &Pairs) -> Result<()> {
+        expect_width("`others`", pairs.old().dimension(), self.old.columns())?;
+        expect_count("labels of `others`", self.labels.len(), "`others`", self.old.rows())?;
+        self.old.check_finite("`others`")
+    }
+}
+
 /// Queries as people ask them, embedded by both models. Maps are compared by what these queries find among
 /// held-out pairs.
 #[derive(Debug, Clone, PartialEq)]
@@ -110,7 +130,7 @@ impl FitQueries {
         for (what, queries, vectors) in
             [("`queries_old`", &self.old, pairs.old()), ("`queries_new`", &self.new, pairs.new_vectors())]
         {
-            rehang_core::check::expect_width(what, vectors.dimension(), queries.columns())?;
+            expect_width(what, vectors.dimension(), queries.columns())?;
             queries.check_finite(what)?;
         }
         let Some(qrels) = &self.qrels else { return Ok(()) };

@@ -17,9 +17,9 @@ pub(crate) fn scan(handle: &Handle, scan: &Scan) -> Result<Vec<Record>> {
         let space = find(connection, handle, &scan.space)?;
         let vectors_of = scan.vectors_of.as_deref().map(|name| find(connection, handle, name)).transpose()?;
         let keys = page(connection, handle, scan, &space, |_| "true".to_owned())?;
-        let found = records(connection, handle, &keys, &space, vectors_of.as_ref(), scan.contents)?;
-        if found.len() == keys.len() {
-            return Ok(found);
+        let page_records = records(connection, handle, &keys, &space, vectors_of.as_ref(), scan.contents)?;
+        if page_records.len() == keys.len() {
+            return Ok(page_records);
         }
         // No trigger sees which rows go with a partition. Their items leave their places on the page to those
         // behind them: a walk ends with a page that is not full.

@@ -77,8 +77,8 @@ pub enum Serving {
     /// Native vectors by the new query, all others by both models together ([`UpgradeRecord::fusion`]). A
     /// search needs the queries of both.
     Fused,
-    /// As [`Serving::Fused`] for a search that has the queries of both models, and as [`Serving::Mixed`] for
-    /// one that has the new model's alone.
+    /// Searches that have the queries of both models as [`Serving::Fused`], and those that have the new model's
+    /// alone as [`Serving::Mixed`].
     Either,
 }
 

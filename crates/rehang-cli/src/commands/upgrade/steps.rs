@@ -87,8 +87,8 @@ pub fn first(arguments: &UpgradeFirstArguments, json: bool) -> Result<Exit> {
 }
 
 pub fn switch(arguments: &UpgradeSwitchArguments, json: bool) -> Result<Exit> {
-    let asked = [(arguments.fused, Serving::Fused), (arguments.mixed, Serving::Mixed)];
-    let serving = asked.into_iter().find_map(|(is_asked, serving)| is_asked.then_some(serving));
+    let options = [(arguments.fused, Serving::Fused), (arguments.mixed, Serving::Mixed)];
+    let serving = options.into_iter().find_map(|(is_asked, serving)| is_asked.then_some(serving));
     let (switched, findings) = open(&arguments.config)?.switch(serving, arguments.anyway)?;
     warn(&findings);
     let text = switch_text(&switched);
