@@ -23,9 +23,9 @@ const BATCH: usize = 8;
 const D_OLD: usize = 4;
 const D_NEW: usize = 6;
 
-/// Gives the new model's vector of an item: the old one with two more coordinates.
+/// Gives the new model's vector of an item: the old one with two more coordinates. No two items are alike.
 fn native(number: usize) -> Vec<f32> {
-    (0..D_NEW).map(|column| ((number * 7 + column * 13) % 101) as f32 / 8.0).collect()
+    (0..D_NEW).map(|column| ((number * 7 + column * 13) % 2003) as f32 / 8.0).collect()
 }
 
 struct World {
@@ -37,7 +37,8 @@ impl World {
         let of_width = |d| Matrix::from_fn(ITEMS, d, |row, column| native(row)[column]);
         let place = upgrade::place(&of_width(D_OLD), &of_width(D_NEW));
         // The number at the end of the source.
-        place.write_bytes("encode.sh", upgrade::encoder("number=${text##* }; version=0").as_bytes());
+        let program = upgrade::encoder("number=${text##* }; version=0").replace("% 101", "% 2003");
+        place.write_bytes("encode.sh", program.as_bytes());
         let encoder = |width| {
             format!(
                 "kind = \"command\"\nprogram = [\"sh\", \"encode.sh\", \"{width}\"]\nrevision = \"1\"\nbatch = {BATCH}\n"

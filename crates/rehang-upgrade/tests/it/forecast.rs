@@ -261,20 +261,22 @@ fn three_machines_take_turns(digits: &Digits, config: &Path) {
 /// Held-out pairs ask the whole gallery, and what they find decides how searches are served after a switch.
 #[test]
 fn a_switch_serves_what_the_fit_has_proven_to_find_more() {
-    let (digits, folder) = (Digits::read(), tempfile::tempdir().unwrap());
-    let upgrade = Upgrade::open(&digits.begun(folder.path(), 400)).unwrap();
-    upgrade.rollback().unwrap();
-    let choice = upgrade.fit(Method::Ridge, None, &Progress::default()).unwrap().fitted.fusion.unwrap();
-    let pairs = 400;
-    assert!(
-        choice.others > digits.labels.len() - pairs - 100 && choice.others <= digits.labels.len() - pairs
-    );
-    assert!(choice.is_above_mixed && choice.rows[choice.kept].weight < 1.0, "{choice:?}");
-    upgrade.start(&Unobserved).unwrap();
-    let serving = |asked| upgrade.switch(asked, true).unwrap().0.serving_as;
-    assert_eq!(serving(None), Serving::Either);
-    assert_eq!(upgrade.status(0).unwrap().serving_as, Serving::Either);
-    assert_eq!(serving(Some(Serving::Mixed)), Serving::Mixed);
+    let digits = Digits::read();
+    for (items, method, expected) in
+        [(250, Method::Procrustes, Serving::Either), (400, Method::Ridge, Serving::Mixed)]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let upgrade = Upgrade::open(&digits.begun(folder.path(), items)).unwrap();
+        upgrade.rollback().unwrap();
+        let choice = upgrade.fit(method, None, &Progress::default()).unwrap().fitted.fusion.unwrap();
+        assert_eq!(choice.others, digits.labels.len() - items);
+        assert_eq!(choice.is_above_mixed, expected == Serving::Either, "{choice:?}");
+        upgrade.start(&Unobserved).unwrap();
+        let serving = |asked| upgrade.switch(asked, true).unwrap().0.serving_as;
+        assert_eq!((serving(None), upgrade.status(0).unwrap().serving_as), (expected, expected));
+        assert_eq!(serving(Some(Serving::Fused)), Serving::Fused);
+        assert_eq!(serving(Some(Serving::Mixed)), Serving::Mixed);
+    }
 }
 
 #[test]
