@@ -26,7 +26,7 @@ use crate::closed_form::{procrustes, ridge};
 use crate::compare::Split;
 use crate::linear_algebra::{column_means, scaled};
 use crate::lower_bounds::{
-    Differences, HeldOutGain, HeldOutGallery, add, error_of_least, gains, is_of_both, mean, names_of,
+    self, Differences, HeldOutGain, HeldOutGallery, add, error_of_least, gains, is_of_both, mean, names_of,
 };
 use crate::method::Method;
 use crate::others::{Asking, Others};
@@ -314,12 +314,10 @@ impl Task<'_> {
     }
 }
 
-/// Chooses the row with the largest mean gain among those with no lower bound below 0, the smaller share of
-/// equals; `None` where none gains anything.
+/// Chooses the [best of what is proven](lower_bounds::best_of_proven); `None` where it gains nothing.
 fn best_of_proven(rows: &[BridgeRow]) -> Option<usize> {
-    let gain = |row: usize| mean(&rows[row].gains.iter().map(|of| of.gain).collect::<Vec<_>>());
-    let larger = |best: usize, row: usize| if gain(row) > gain(best) { row } else { best };
-    (0..rows.len()).filter(|&row| rows[row].low >= 0.0 && gain(row) > 0.0).reduce(larger)
+    let best = lower_bounds::best_of_proven(rows.iter().map(|row| (&row.gains[..], row.low)))?;
+    (rows[best].gains.iter().map(|of| of.gain).sum::<f64>() > 0.0).then_some(best)
 }
 
 /// Chooses among the rows that are no farther behind the largest lower bound than its standard error. The row

@@ -24,7 +24,7 @@ use crate::fusion_choice::{FusionChoice, FusionRow};
 use crate::handicap;
 use crate::left_out::LeavesOut;
 use crate::lower_bounds::{
-    Differences, HeldOutGallery, add, error_of_least, gains, is_of_both, mean, names_of,
+    self, Differences, HeldOutGallery, add, error_of_least, gains, is_of_both, mean, names_of,
 };
 use crate::others::{Asking, Others};
 use crate::retrieval::{Criterion, Gallery};
@@ -340,12 +340,10 @@ fn is_above(weight: &Differences, other: &Differences, metric_names: &[String]) 
     )
 }
 
-/// Chooses, of the rows with no lower bound below 0, the one with the largest mean gain; the smaller weight
-/// of equals. The first row gains nothing and risks nothing.
+/// Chooses the [best of what is proven](lower_bounds::best_of_proven). The first row gains nothing and risks
+/// nothing.
 fn best_of_proven(rows: &[FusionRow]) -> usize {
-    let gain = |row: usize| mean(&rows[row].gains.iter().map(|of| of.gain).collect::<Vec<_>>());
-    let larger = |best: usize, row: usize| if gain(row) > gain(best) { row } else { best };
-    (0..rows.len()).filter(|&row| rows[row].low >= 0.0).reduce(larger).unwrap_or(0)
+    lower_bounds::best_of_proven(rows.iter().map(|row| (&row.gains[..], row.low))).unwrap_or(0)
 }
 
 /// Chooses a row as the top of this file says; the smaller weight of equals.
