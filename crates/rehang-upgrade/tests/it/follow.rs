@@ -2,7 +2,8 @@
 //! a wish or the end of the gallery ends them.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
 use rehang_core::{ErrorKind, Provenance, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
@@ -297,17 +298,72 @@ impl Observer for UntilAll<'_> {
     }
 }
 
+/// Clock of several workers. Its time passes only while all of them sleep: who sleeps alone would reach the
+/// end of a lease that another one is at work under.
+struct CommonClock {
+    time: Mutex<CommonTime>,
+    passed: Condvar,
+}
+
+#[derive(Default)]
+struct CommonTime {
+    now: Duration,
+    awake: usize,
+    wakes: Vec<Duration>,
+}
+
+impl CommonClock {
+    fn of(workers: usize) -> Self {
+        let time = CommonTime { awake: workers, ..CommonTime::default() };
+        Self { time: Mutex::new(time), passed: Condvar::new() }
+    }
+
+    /// Takes a worker out that sleeps, or ends; the last one takes the time on to where the next wakes.
+    fn falls_asleep(&self, time: &mut CommonTime) {
+        time.awake -= 1;
+        if time.awake == 0
+            && let Some(next) = time.wakes.iter().min()
+        {
+            time.now = *next;
+            self.passed.notify_all();
+        }
+    }
+}
+
+impl Clock for CommonClock {
+    fn now(&self) -> Duration {
+        self.time.lock().unwrap().now
+    }
+
+    fn sleep_until(&self, wake: Duration, ends: &dyn Fn() -> bool) {
+        if ends() {
+            return;
+        }
+        let mut time = self.time.lock().unwrap();
+        if wake <= time.now {
+            return;
+        }
+        time.wakes.push(wake);
+        self.falls_asleep(&mut time);
+        let mut time = self.passed.wait_while(time, |time| time.now < wake).unwrap();
+        let mine = time.wakes.iter().position(|other| *other == wake).unwrap();
+        time.wakes.swap_remove(mine);
+        time.awake += 1;
+    }
+}
+
 #[test]
 fn several_followers_share_the_work_and_nothing_is_embedded_twice() {
     let (store, world) = started(ITEMS);
-    let encoder = TestEncoder::new();
+    let (encoder, names) = (TestEncoder::new(), ["left", "middle", "right"]);
+    let clock = CommonClock::of(names.len());
     std::thread::scope(|scope| {
-        for worker in ["left", "middle", "right"] {
-            let (store, world, encoder) = (&store, &world, &encoder);
+        for worker in names {
+            let (store, world, encoder, clock) = (&store, &world, &encoder, &clock);
             scope.spawn(move || {
-                let clock = ManualClock::default();
                 let limits = Limits { batch: 1, ..limits() };
-                let ended = follow(store, world, encoder, limits, &clock, (worker, &UntilAll(store)));
+                let ended = follow(store, world, encoder, limits, clock, (worker, &UntilAll(store)));
+                clock.falls_asleep(&mut clock.time.lock().unwrap());
                 assert_eq!(ended.unwrap().ending, Ending::Dismissed);
             });
         }
