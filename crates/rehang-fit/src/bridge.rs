@@ -239,13 +239,13 @@ fn grounds<'a>(splits: &'a [Split<'a>], others: Option<&'a Others>) -> Result<Ve
             grounds.push(Ground { split: number, kind, old: part.pairs.old(), queries, criterion });
         }
     }
-    let (Some(others), Some(first)) = (others, grounds.first()) else { return Ok(grounds) };
+    let Some(others) = others else { return Ok(grounds) };
     let of_others = |asking: &'a Asking| Ground {
         split: asking.split,
         kind: HeldOutGallery::Whole,
         old: &others.old,
         queries: [&asking.queries.old, &asking.queries.new],
-        criterion: asking.criterion(&first.criterion, others),
+        criterion: asking.criterion(),
     };
     Ok(others.asking.iter().map(of_others).collect())
 }
