@@ -118,12 +118,11 @@ impl Task<'_> {
     ) -> Result<Option<(Fusion, FusionChoice)>> {
         let mut splits = self.splits_of_both()?;
         // Every further split would be another fit. Other items tell as much by fewer splits.
-        if candidate.slow {
-            splits.truncate(1);
-        } else if self.others(&splits)?.is_some() {
-            splits.truncate(OTHERS_SPLITS);
+        let few = splits.len().min(if candidate.slow { 1 } else { OTHERS_SPLITS });
+        let others = self.others(&splits[..few])?;
+        if candidate.slow || others.is_some() {
+            splits.truncate(few);
         }
-        let others = self.others(&splits)?;
         let outputs = match without.filter(|_| others.is_none()) {
             Some(without) => self.made_without(without, &splits)?,
             None => splits.iter().map(|split| self.made_by_map(candidate, split)).collect::<Result<_>>()?,
