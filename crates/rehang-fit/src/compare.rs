@@ -172,6 +172,12 @@ impl Split<'_> {
     }
 }
 
+/// Returns the criterion that splits are measured by, which gives the metric its name. With its right answers
+/// [written down](Part::criterion_given) it has another name.
+pub(crate) fn first_criterion<'s>(splits: &'s [Split<'_>]) -> Option<&'s Criterion<'s>> {
+    splits.iter().flat_map(|split| &split.parts).find_map(|part| part.criterion.as_ref())
+}
+
 /// A held-out part as a gallery, and the orders that it is measured in.
 struct Measurable<'s> {
     gallery: Gallery<'s>,
@@ -224,7 +230,9 @@ impl Task<'_> {
     pub(crate) fn compare(&self, candidates: &[&Candidate<'_>]) -> Result<Compared> {
         let parameters = self.parameters;
         let splits = self.splits(HELD_OUT)?;
-        let Some(first) = splits.first() else { return Ok(Compared::default()) };
+        let (Some(first), Some(criterion)) = (splits.first(), first_criterion(&splits)) else {
+            return Ok(Compared::default());
+        };
         let line = |quality: &dyn Fn(&Criterion<'_>, &Pairs) -> Result<f64>| -> Result<f64> {
             let of_split = |split: &Split<'_>| {
                 let of_part = |part: &Part<'_>| Some(quality(part.criterion.as_ref()?, &part.pairs));
@@ -315,12 +323,10 @@ impl Task<'_> {
                 }
             }
         }
-        let criterion = first.parts.iter().find_map(|part| part.criterion.as_ref());
-        let tie =
-            if criterion.is_some_and(Criterion::is_agreement) { Tie::LeastError } else { Tie::BestStart };
+        let tie = if criterion.is_agreement() { Tie::LeastError } else { Tie::BestStart };
         let (best_place, kept_place) = choose(&mut measured, parameters.method, tie);
         compared.selection = Some(Selection {
-            criterion: criterion.map(Criterion::name).unwrap_or_default(),
+            criterion: criterion.name(),
             queries: parameters.queries.as_ref().map(|queries| queries.new.rows()),
             splits: splits.len(),
             held_out: first.held_out,
