@@ -345,7 +345,7 @@ impl Task<'_> {
     pub(crate) fn splits(&self, part_held_out: f64) -> Result<Vec<Split<'_>>> {
         let Self { pairs, parameters, .. } = *self;
         let first = parameters.first_copies(pairs);
-        let rows: Vec<usize> = (0..pairs.len()).filter(|&pair| first[pair] == pair).collect();
+        let rows = rehang_core::copies::originals(&first);
         let groups = self.groups_of(&rows);
         let mut splits = Vec::new();
         for number in 0..SPLITS {
