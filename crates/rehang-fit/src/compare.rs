@@ -29,7 +29,7 @@ use crate::within::{duration_text, while_it_lasts};
 
 /// Part of the pairs (and of the classes) that is held out while methods are compared; the map that is kept
 /// is fitted on all.
-const HELD_OUT: f64 = 0.2;
+const HELD_OUT_IN_SPLIT: f64 = 0.2;
 /// Smallest number of classes that are left out of a split.
 const CLASSES_LEFT_OUT_MIN: f64 = 2.0;
 
@@ -229,7 +229,7 @@ impl Task<'_> {
     /// Fits every candidate on a part of the pairs and measures it on the rest.
     pub(crate) fn compare(&self, candidates: &[&Candidate<'_>]) -> Result<Compared> {
         let parameters = self.parameters;
-        let splits = self.splits(HELD_OUT)?;
+        let splits = self.splits(HELD_OUT_IN_SPLIT)?;
         let (Some(first), Some(criterion)) = (splits.first(), first_criterion(&splits)) else {
             return Ok(Compared::default());
         };
@@ -696,7 +696,7 @@ impl Task<'_> {
     /// least two classes are left out: items of one alone tell no ranking from another.
     pub(crate) fn splits_of_both(&self) -> Result<Vec<Split<'_>>> {
         let classes = distinct(self.groups.iter().copied()).len().max(1) as f64;
-        self.splits(HELD_OUT.max((CLASSES_LEFT_OUT_MIN / classes).next_up()).min(0.5))
+        self.splits(HELD_OUT_IN_SPLIT.max((CLASSES_LEFT_OUT_MIN / classes).next_up()).min(0.5))
     }
 }
 
@@ -836,7 +836,7 @@ mod tests {
         let two = [candidate(Method::Procrustes), candidate(Method::Ridge)];
         let selection = task.compare(&two).unwrap().selection.unwrap();
         let (rotation, ridge) = (&selection.rows[0], &selection.rows[1]);
-        let splits = task.splits(HELD_OUT).unwrap();
+        let splits = task.splits(HELD_OUT_IN_SPLIT).unwrap();
         let [without_rotation, without_ridge] = two.map(|candidate| {
             let (outputs, _) = task.outputs_of(candidate, &splits).unwrap();
             let areas = outputs.iter().zip(&splits).map(|(outputs, split)| {
@@ -864,7 +864,7 @@ mod tests {
             deadline: crate::within::Deadline::default(),
             progress: &progress,
         };
-        let splits = task.splits(HELD_OUT).unwrap();
+        let splits = task.splits(HELD_OUT_IN_SPLIT).unwrap();
         assert!(!splits.is_empty());
         for Split { fitted, parts, .. } in &splits {
             let mut held_out = parts.iter().flat_map(|part| &part.items);

@@ -41,7 +41,7 @@ use crate::live::sample;
 use crate::live::spending;
 use crate::live::under_way::make_way;
 use crate::live::until::Until;
-use crate::live::watch::{Watched, watched_upgrade};
+use crate::live::watch::{CancellableObserver, watched_upgrade};
 use crate::observe::{Observer, Unobserved};
 use crate::places::location::{Location, UpgradeLock};
 use crate::record::{BridgeInUse, OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
@@ -584,7 +584,7 @@ impl Upgrade {
         let setup = planned.setup();
         let outgrown = outgrown(self.store(), &setup)?;
         let mut started = watched_upgrade(self.store(), "a start", observer, |progress| {
-            verbs::start(self.store(), &setup, &Watched { observer, progress })
+            verbs::start(self.store(), &setup, &CancellableObserver { observer, progress })
         })?;
         started.findings.extend(outgrown);
         Ok(started)

@@ -37,7 +37,7 @@ use crate::setup::as_sentences;
 /// Largest number of pairs that a fit takes: memory and time are bounded.
 pub(crate) const PAIRS_MAX: usize = 20_000;
 /// Share of the pairs that is held out.
-pub(crate) const HELD_OUT: f64 = 0.2;
+pub(crate) const HELD_OUT_SHARE: f64 = 0.2;
 /// Seed of the shuffle that says which pairs are held out.
 const HELD_OUT_SEED: u64 = 0x4e1d_0a7e;
 /// Held-out pairs below which no report is made. They are searched among each other, and where the first ten
@@ -45,7 +45,7 @@ const HELD_OUT_SEED: u64 = 0x4e1d_0a7e;
 pub(super) const HELD_OUT_MIN: usize = 30;
 /// Whether enough of so many pairs would be held out for a report.
 pub(crate) fn may_hold_out_of(pairs: u64) -> bool {
-    pairs as f64 * HELD_OUT >= HELD_OUT_MIN as f64
+    pairs as f64 * HELD_OUT_SHARE >= HELD_OUT_MIN as f64
 }
 
 /// Natives that are read at a time.
@@ -151,7 +151,7 @@ pub(crate) fn is_held_out(old: &[f32]) -> bool {
     let mixed = old.iter().fold(0, |mixed: u64, value| {
         (mixed ^ u64::from(value.to_bits())).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23)
     });
-    shuffled(HELD_OUT_SEED, ItemKey::from(mixed)) < HELD_OUT
+    shuffled(HELD_OUT_SEED, ItemKey::from(mixed)) < HELD_OUT_SHARE
 }
 
 /// Picks the native items of some records, and tells whether they are nearly all, so that none is
@@ -264,7 +264,7 @@ impl DrawnPairs {
         Self::held_out_among(
             store,
             old,
-            &sample::first_of_shuffle(store, new, (kept_items as f64 / HELD_OUT) as usize)?,
+            &sample::first_of_shuffle(store, new, (kept_items as f64 / HELD_OUT_SHARE) as usize)?,
         )
     }
 
