@@ -23,7 +23,7 @@ use rehang_core::{Bridge, Error, Matrix, Pairs, Progress, Result, Vectors};
 use serde::{Deserialize, Serialize};
 
 use crate::closed_form::{procrustes, ridge};
-use crate::compare::Split;
+use crate::compare::{Split, first_criterion};
 use crate::linear_algebra::{column_means, scaled};
 use crate::lower_bounds::{
     self, Differences, HeldOutGain, HeldOutGallery, add, error_of_least, gains, is_of_both, mean, names_of,
@@ -256,11 +256,9 @@ impl Task<'_> {
         let splits = self.splits_of_both()?;
         let others = self.others(&splits)?;
         let grounds = grounds(&splits, others.as_ref())?;
+        let Some(criterion) = first_criterion(&splits) else { return Ok(None) };
         let (Some(split), Some(ground)) = (splits.first(), grounds.first()) else { return Ok(None) };
         let (held_out, metrics) = (split.held_out, ground.criterion.guarded());
-        // Right answers that were written down have another name.
-        let criterion = splits.iter().flat_map(|split| &split.parts).find_map(|part| part.criterion.as_ref());
-        let criterion = criterion.unwrap_or(&ground.criterion);
         let tried: Vec<(Method, f64)> =
             METHODS.iter().flat_map(|&method| SHARES.map(|share| (method, share))).collect();
         let before: Vec<QueryRanks> = grounds
