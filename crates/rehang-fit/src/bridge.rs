@@ -256,7 +256,8 @@ impl Task<'_> {
         let splits = self.splits_of_both()?;
         let others = self.others(&splits)?;
         let grounds = grounds(&splits, others.as_ref())?;
-        let Some(criterion) = first_criterion(&splits) else { return Ok(None) };
+        let by_others = others.as_ref().map(Others::criterion);
+        let Some(criterion) = by_others.as_ref().or(first_criterion(&splits)) else { return Ok(None) };
         let (Some(split), Some(ground)) = (splits.first(), grounds.first()) else { return Ok(None) };
         let (held_out, metrics) = (split.held_out, ground.criterion.guarded());
         let tried: Vec<(Method, f64)> =
@@ -302,7 +303,7 @@ impl Task<'_> {
         Ok(Some(BridgeChoice {
             criterion: criterion.name(),
             queries: self.parameters.queries.as_ref().map(|queries| queries.new.rows()),
-            others: others.map_or(0, |others| others.old.len()),
+            others: others.as_ref().map_or(0, |others| others.old.len()),
             splits: splits.len(),
             held_out,
             do_nothing,
@@ -339,9 +340,10 @@ fn choose(rows: &[BridgeRow]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parameters::OtherItems;
+    use crate::parameters::{FitQueries, OtherItems};
     use crate::tests::test_data::random_matrix;
     use rehang_core::Distance;
+    use rehang_core::curve::Qrels;
 
     /// Makes vectors of 24 classes; the old model adds noise to what the new one sees turned.
     fn data(n: usize, noise_of_old: f32, labelled: bool) -> Pairs {
@@ -411,6 +413,7 @@ mod tests {
         let others = OtherItems {
             old: all.old().matrix().select(&rest),
             labels: rest.iter().map(|&row| labels[row]).collect(),
+            judged: None,
         };
         let parameters = FitParameters { others: Some(others.clone()), ..FitParameters::default() };
         let FittedBridge { bridge, choice } = fit_bridge(&pairs, &parameters, &Progress::default()).unwrap();
@@ -421,12 +424,33 @@ mod tests {
         let gain = |row: &BridgeRow| row.gains.iter().map(|of| of.gain).sum::<f64>();
         assert!(choice.rows.iter().all(|other| other.low < 0.0 || gain(other) <= gain(row)));
         assert!(fit(&pairs).bridge.is_none(), "held-out pairs among themselves prove nothing");
-        // Without labels nothing says what is right among the others.
+        // Without labels nothing says what is right among the others, but clicks.
         let unlabelled = data(4000, 0.7, false).select(&drawn);
         let asked = fit_bridge(&unlabelled, &parameters, &Progress::default()).unwrap();
         assert_eq!(asked, fit(&unlabelled));
-        let narrow = OtherItems { old: Matrix::zeros(rest.len(), 3), labels: others.labels };
-        let parameters = FitParameters { others: Some(narrow), ..FitParameters::default() };
+        let as_queries = all.select(&rest[..200]);
+        let queries = FitQueries {
+            old: as_queries.old().matrix().clone(),
+            new: as_queries.new_vectors().matrix().clone(),
+            qrels: None,
+        };
+        let of_label = |query: usize| {
+            let is_right = |&item: &usize| item >= 200 && others.labels[item] == others.labels[query];
+            (200..rest.len()).filter(is_right).take(20).map(|item| (item, 1.0)).collect()
+        };
+        let judged = Some(Qrels::new((0..200).map(of_label).collect()).unwrap());
+        let parameters = FitParameters {
+            others: Some(OtherItems { judged, ..others.clone() }),
+            queries: Some(queries),
+            ..FitParameters::default()
+        };
+        let by_click = fit_bridge(&unlabelled, &parameters, &Progress::default()).unwrap();
+        let choice = by_click.choice.unwrap();
+        assert_eq!((choice.criterion.as_str(), choice.others), ("nDCG@10", rest.len()));
+        assert!(choice.kept.is_some());
+        let parameters = FitParameters { queries: None, ..parameters };
+        let narrow = OtherItems { old: Matrix::zeros(rest.len(), 3), ..others };
+        let parameters = FitParameters { others: Some(narrow), ..parameters };
         assert!(fit_bridge(&pairs, &parameters, &Progress::default()).unwrap_err().is_mismatch());
     }
 

@@ -132,20 +132,20 @@ impl Task<'_> {
             .map(|split| split.parts.iter().map(Part::criterion_given).collect::<Result<_>>())
             .collect::<Result<_>>()?;
         let held_out_parts = self.held_out_parts(&splits, &outputs, &criteria, geometry)?;
-        let (Some(first), Some(criterion)) = (held_out_parts.first(), first_criterion(&splits)) else {
-            return Ok(None);
-        };
-        let metrics = first.gallery.criterion.guarded();
-        let by_others = match &others {
+        let Some(first) = held_out_parts.first() else { return Ok(None) };
+        let by_others = others.as_ref().map(Others::criterion);
+        let metrics = by_others.as_ref().unwrap_or(first.gallery.criterion).guarded();
+        let Some(criterion) = by_others.as_ref().or(first_criterion(&splits)) else { return Ok(None) };
+        let both_to_others = match &others {
             Some(others) => distances_to_others(others, &outputs, geometry, first.gallery.native)?,
             None => Vec::new(),
         };
         let searched: Vec<AtSwitch<'_>> = match &others {
-            Some(others) => by_others
+            Some(others) => both_to_others
                 .iter()
                 .zip(&others.asking)
                 .map(|(both, asking)| {
-                    let criterion = asking.criterion(first.gallery.criterion, others);
+                    let criterion = asking.criterion();
                     let metrics = &metrics;
                     let values = move |distances: &Distances| -> Result<Vec<Vec<f64>>> {
                         let ranks = criterion.by_distances(distances)?;

@@ -39,7 +39,15 @@ impl Asking {
 /// Items that are asked, with what asks them.
 pub(crate) struct Others {
     pub old: Vectors,
+    /// Queries of each split and kind; there is one at least.
     pub asking: Vec<Asking>,
+}
+
+impl Others {
+    /// Returns the criterion of the first that asks, whose metric all have.
+    pub fn criterion(&self) -> Criterion<'_> {
+        self.asking[0].criterion()
+    }
 }
 
 impl Task<'_> {

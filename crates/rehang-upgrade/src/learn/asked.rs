@@ -5,7 +5,7 @@
 //! place in the file, and its item by the id. So items may come and go: a click counts where the gallery, or
 //! its pairs, have its item when something is measured.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::mem;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -310,6 +310,18 @@ impl<'a> KeptQueries<'a> {
             }
             _ => false,
         }
+    }
+
+    /// Lists the items that were clicked, each once, in the order of the clicks.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store; corrupt where the file cannot be read.
+    pub fn clicked_items(&self) -> Result<Vec<String>> {
+        let mut seen = HashSet::new();
+        let clicks = self.clicks()?.unwrap_or_default().into_iter();
+        let items = clicks.filter(|click| click.row.is_some()).map(|click| click.item);
+        Ok(items.filter(|item| seen.insert(item.clone())).collect())
     }
 
     /// Reads the clicks as judgements of `queries` queries on the items of these ids, numbered by their

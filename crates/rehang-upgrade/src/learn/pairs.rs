@@ -453,14 +453,14 @@ impl DrawnPairs {
         &self,
         store: &dyn Ledger,
         old: &Space,
-        mut drawn: Vec<Record>,
+        mut drawn: Vec<Item>,
         (most, with_copies): (usize, bool),
         values: &mut Vec<f32>,
         progress: &Progress,
     ) -> Result<Vec<(String, Option<String>)>> {
         let ids: BTreeSet<&str> = self.ids.iter().map(String::as_str).collect();
         let total = drawn.len();
-        drawn.retain(|record| !ids.contains(record.item.id.as_str()));
+        drawn.retain(|item| !ids.contains(item.id.as_str()));
         progress.begin("reading the gallery", "vectors", total as u64);
         progress.advance((total - drawn.len()) as u64);
         drawn.truncate(most);
@@ -471,8 +471,8 @@ impl DrawnPairs {
         let (start, width, mut items) = (values.len(), old.dimension, Vec::new());
         for page in drawn.chunks_mut(NATIVES_PAGE) {
             progress.check()?;
-            let keys: Vec<ItemKey> = page.iter().map(|record| record.item.key).collect();
-            for (Record { item, .. }, vector) in page.iter_mut().zip(store.vectors(&old.name, &keys)?) {
+            let keys: Vec<ItemKey> = page.iter().map(|item| item.key).collect();
+            for (item, vector) in page.iter_mut().zip(store.vectors(&old.name, &keys)?) {
                 let Some(vector) = vector.filter(|vector| old.distance.can_place(&vector.vector)) else {
                     continue;
                 };
@@ -493,28 +493,51 @@ impl DrawnPairs {
         Ok(items)
     }
 
-    /// Reads items of the gallery that are neither pairs nor copies, with their old vectors, in random order;
-    /// `None` where the pairs have no labels, which would say what is right among them.
+    /// Reads items of the gallery that are neither pairs nor copies, with their old vectors: those that were
+    /// clicked, where queries and clicks are kept, and then others in random order. `None` where neither
+    /// enough clicks nor labels of the pairs would say what is right among them.
     ///
     /// # Errors
     ///
     /// Those of the store.
-    pub fn others(&self, store: &dyn Ledger, old: &Space) -> Result<Option<OtherItems>> {
-        let Some(numbers) = label_numbers(&self.labels) else { return Ok(None) };
-        let number_of: BTreeMap<&str, i64> = self
-            .labels
-            .iter()
-            .zip(numbers)
-            .filter_map(|(label, number)| Some((label.as_deref()?, number)))
-            .collect();
-        let drawn = sample::draw(store, &old.name, OtherItems::ITEMS_MAX + self.len(), None)?;
+    pub fn others(&self, store: &dyn Ledger, (old, new): (&Space, &Space)) -> Result<Option<OtherItems>> {
+        /// Largest number of clicked items, so that the others are as many.
+        const CLICKED_MAX: usize = OtherItems::ITEMS_MAX / 2;
+        let kept_queries = KeptQueries::for_store(store);
+        let queries = kept_queries.vectors(old, new)?.map(|by_both| by_both.new.rows());
+        let mut clicked = match queries {
+            Some(_) => kept_queries.clicked_items()?,
+            None => Vec::new(),
+        };
+        let numbers = label_numbers(&self.labels).filter(|_| queries.is_none());
+        if numbers.is_none() && clicked.is_empty() {
+            return Ok(None);
+        }
+        clicked.truncate(CLICKED_MAX);
+        let ids: Vec<&str> = clicked.iter().map(String::as_str).collect();
+        let mut drawn: Vec<Item> = store.get(&ids)?.into_iter().flatten().collect();
+        let ids: BTreeSet<&str> = ids.into_iter().collect();
+        let sample = sample::draw(store, &old.name, OtherItems::ITEMS_MAX + self.len(), None)?;
+        drawn.extend(sample.into_iter().map(|record| record.item).filter(|item| !ids.contains(&*item.id)));
         let (mut values, limits) = (Vec::new(), (OtherItems::ITEMS_MAX, false));
         // A copy of a pair, or of another item, is neither a right nor a wrong answer.
         let items = self.rest(store, old, drawn, limits, &mut values, &Progress::default())?;
+        let judged = match queries {
+            Some(queries) => kept_queries.judged(items.iter().map(|(id, _)| id.as_str()), queries)?,
+            None => None,
+        };
+        let judged = judged.filter(|judged| queries_answered(judged) >= CLICKED_MIN);
+        let number_of: BTreeMap<&str, i64> = self
+            .labels
+            .iter()
+            .zip(numbers.unwrap_or_default())
+            .filter_map(|(label, number)| Some((label.as_deref()?, number)))
+            .collect();
         // No pair asks for a label that no pair has.
         let number = |label: &Option<String>| number_of.get(label.as_deref()?).copied();
         let labels = items.iter().map(|(_, label)| number(label).unwrap_or(-1)).collect();
-        Ok(Some(OtherItems { old: Matrix::new(old.dimension, values)?, labels }))
+        let old = Matrix::new(old.dimension, values)?;
+        Ok((judged.is_some() || queries.is_none()).then_some(OtherItems { old, labels, judged }))
     }
 
     /// Lists what is known of the pairs that are not held out beside their vectors: label, fields of
@@ -586,9 +609,14 @@ pub(crate) fn label_numbers(labels: &[Option<String>]) -> Option<Vec<i64>> {
     (!numbers.is_empty()).then(|| labels.iter().map(number).collect())
 }
 
-/// Queries with a clicked item among the pairs below which no choice is made by clicks: with fewer
-/// it would be chance.
+/// Queries with a clicked item below which no choice is made by clicks: with fewer it would be chance.
 const CLICKED_MIN: usize = 30;
+
+/// Counts the queries with a right answer.
+fn queries_answered(judged: &Qrels) -> usize {
+    let is_right = |query: &usize| judged.query(*query).iter().any(|(_, gain)| *gain > 0.0);
+    (0..judged.len()).filter(is_right).count()
+}
 
 /// Clicks on the pairs that a fit learns from.
 pub(super) struct ClicksOfPairs {
@@ -598,20 +626,14 @@ pub(super) struct ClicksOfPairs {
 }
 
 impl ClicksOfPairs {
-    /// Counts the queries with a right answer among the pairs.
-    fn queries(&self) -> usize {
-        let is_right = |query: &usize| self.judged.query(*query).iter().any(|(_, gain)| *gain > 0.0);
-        (0..self.judged.len()).filter(is_right).count()
-    }
-
     /// Gives the judgements, where they are of enough queries to choose by.
     pub fn enough(self) -> Option<Qrels> {
-        (self.queries() >= CLICKED_MIN).then_some(self.judged)
+        (queries_answered(&self.judged) >= CLICKED_MIN).then_some(self.judged)
     }
 
     /// Tells that the clicks are of too few queries to choose by; `None` where they are enough.
     pub fn finding(&self) -> Option<Finding> {
-        let queries = self.queries();
+        let queries = queries_answered(&self.judged);
         let message = format!(
             "{queries} queries have a clicked item among the pairs; {CLICKED_MIN} are needed to choose by clicks, so what is chosen agrees most with \
              the new model's own answers to all queries."

@@ -310,6 +310,7 @@ impl ForecastGallery {
             let items_max = GALLERY_NUMBERS_MAX / space.dimension.max(1);
             let drawn = sample::draw(store, &space.name, items_max, None)?;
             let is_whole = drawn.len() < items_max;
+            let drawn = drawn.into_iter().map(|record| record.item).collect();
             let limits = (items_max, !items_ask);
             for (id, label) in pairs.rest(store, space, drawn, limits, &mut values, progress)? {
                 ids.push(id);
