@@ -198,7 +198,8 @@ mod tests {
     fn nothing_is_asked_where_the_others_are_few_or_have_no_class_of_the_pairs() {
         let pairs = data(400);
         let asked = |items: usize, label: i64| {
-            let given = OtherItems { old: random_matrix(items, 6, 9), labels: vec![label; items], judged: None };
+            let given =
+                OtherItems { old: random_matrix(items, 6, 9), labels: vec![label; items], judged: None };
             let parameters = FitParameters { others: Some(given), ..FitParameters::default() };
             with_task(&pairs, &parameters, &Progress::default(), |task| {
                 Ok(task.others(&task.splits_of_both()?)?.is_some())
@@ -222,11 +223,8 @@ mod tests {
         let judged = Qrels::new((0..90).map(clicks).collect()).unwrap();
         let queries = FitQueries { old: random_matrix(90, 6, 4), new: random_matrix(90, 6, 5), qrels: None };
         let given = OtherItems { old: old.clone(), labels: Vec::new(), judged: Some(judged.clone()) };
-        let parameters = FitParameters {
-            others: Some(given),
-            queries: Some(queries.clone()),
-            ..FitParameters::default()
-        };
+        let parameters =
+            FitParameters { others: Some(given), queries: Some(queries.clone()), ..FitParameters::default() };
         with_task(&pairs, &parameters, &Progress::default(), |task| {
             let splits = task.splits_of_both()?;
             let others = task.others(&splits)?.unwrap();
@@ -242,7 +240,8 @@ mod tests {
                 let mut order: Vec<usize> = (0..old.rows()).collect();
                 let away = |item: usize| Distance::Cosine.between(asked, old.row(item));
                 order.sort_by(|&a, &b| away(a).total_cmp(&away(b)));
-                let gain = |item: usize| judged.query(query).iter().find(|of| of.0 == item).map_or(0.0, |of| of.1);
+                let gain =
+                    |item: usize| judged.query(query).iter().find(|of| of.0 == item).map_or(0.0, |of| of.1);
                 let discounted = |gains: &[f64]| -> f64 {
                     gains.iter().zip(2..).map(|(gain, rank)| gain / f64::from(rank).log2()).sum()
                 };

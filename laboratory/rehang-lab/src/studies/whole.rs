@@ -125,8 +125,7 @@ fn measure(ground: &Ground, split: u64) -> Result<Measured> {
         labels: labels(rest),
         qrels: None,
     };
-    let others =
-        OtherItems { old: rest.old.matrix().clone(), labels: rest.labels.clone(), judged: None };
+    let others = OtherItems { old: rest.old.matrix().clone(), labels: rest.labels.clone(), judged: None };
     let relevance = Relevance::Labels { gallery: &rest.labels, queries: None };
     let (unit_old, by_old, by_new) = (unit(rest.old.matrix()), rest.old.matrix(), rest.new.matrix());
     let rank = |gallery: &Matrix, queries: &Matrix| rank_queries(gallery, queries, relevance, true);
