@@ -37,7 +37,11 @@ use crate::vectors::Matrix;
 /// # Ok::<(), rehang_core::Error>(())
 /// ```
 pub fn without_copies(old: &Matrix, new: &Matrix, sources: &[u64]) -> Vec<usize> {
-    let first = first_copies(old, new, sources);
+    originals(&first_copies(old, new, sources))
+}
+
+/// Lists the items that are no copies, ascending, given the [first item](first_copies) of each.
+pub fn originals(first: &[usize]) -> Vec<usize> {
     (0..first.len()).filter(|&item| first[item] == item).collect()
 }
 

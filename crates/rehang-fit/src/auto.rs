@@ -77,8 +77,7 @@ pub(crate) fn fit_with(
     let pairs = unlabelled.as_ref().unwrap_or(pairs);
     let of_head = head.map(|head| guards::head(pairs, head, parameters.seed)).transpose()?.flatten();
     let groups = groups(pairs, parameters.seed, progress)?;
-    let first = parameters.first_copies(pairs);
-    let rows: Vec<usize> = (0..pairs.len()).filter(|&pair| first[pair] == pair).collect();
+    let rows = copies::originals(&parameters.first_copies(pairs));
     let copies = pairs.len() - rows.len();
     let different = (copies > 0).then(|| pairs.select(&rows));
     let different = different.as_ref().unwrap_or(pairs);

@@ -23,7 +23,7 @@ use rehang_core::{Bridge, Error, Matrix, Pairs, Progress, Result, Vectors};
 use serde::{Deserialize, Serialize};
 
 use crate::closed_form::{procrustes, ridge};
-use crate::compare::Split;
+use crate::compare::{Split, first_criterion};
 use crate::linear_algebra::{column_means, scaled};
 use crate::lower_bounds::{
     self, Differences, HeldOutGain, HeldOutGallery, add, error_of_least, gains, is_of_both, mean, names_of,
@@ -239,13 +239,13 @@ fn grounds<'a>(splits: &'a [Split<'a>], others: Option<&'a Others>) -> Result<Ve
             grounds.push(Ground { split: number, kind, old: part.pairs.old(), queries, criterion });
         }
     }
-    let (Some(others), Some(first)) = (others, grounds.first()) else { return Ok(grounds) };
+    let Some(others) = others else { return Ok(grounds) };
     let of_others = |asking: &'a Asking| Ground {
         split: asking.split,
         kind: HeldOutGallery::Whole,
         old: &others.old,
         queries: [&asking.queries.old, &asking.queries.new],
-        criterion: asking.criterion(&first.criterion, others),
+        criterion: asking.criterion(),
     };
     Ok(others.asking.iter().map(of_others).collect())
 }
@@ -256,11 +256,10 @@ impl Task<'_> {
         let splits = self.splits_of_both()?;
         let others = self.others(&splits)?;
         let grounds = grounds(&splits, others.as_ref())?;
+        let by_others = others.as_ref().map(Others::criterion);
+        let Some(criterion) = by_others.as_ref().or(first_criterion(&splits)) else { return Ok(None) };
         let (Some(split), Some(ground)) = (splits.first(), grounds.first()) else { return Ok(None) };
         let (held_out, metrics) = (split.held_out, ground.criterion.guarded());
-        // Right answers that were written down have another name.
-        let criterion = splits.iter().flat_map(|split| &split.parts).find_map(|part| part.criterion.as_ref());
-        let criterion = criterion.unwrap_or(&ground.criterion);
         let tried: Vec<(Method, f64)> =
             METHODS.iter().flat_map(|&method| SHARES.map(|share| (method, share))).collect();
         let before: Vec<QueryRanks> = grounds
@@ -304,7 +303,7 @@ impl Task<'_> {
         Ok(Some(BridgeChoice {
             criterion: criterion.name(),
             queries: self.parameters.queries.as_ref().map(|queries| queries.new.rows()),
-            others: others.map_or(0, |others| others.old.len()),
+            others: others.as_ref().map_or(0, |others| others.old.len()),
             splits: splits.len(),
             held_out,
             do_nothing,
@@ -341,9 +340,10 @@ fn choose(rows: &[BridgeRow]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parameters::OtherItems;
+    use crate::parameters::{FitQueries, OtherItems};
     use crate::tests::test_data::random_matrix;
     use rehang_core::Distance;
+    use rehang_core::curve::Qrels;
 
     /// Makes vectors of 24 classes; the old model adds noise to what the new one sees turned.
     fn data(n: usize, noise_of_old: f32, labelled: bool) -> Pairs {
@@ -413,6 +413,7 @@ mod tests {
         let others = OtherItems {
             old: all.old().matrix().select(&rest),
             labels: rest.iter().map(|&row| labels[row]).collect(),
+            judged: None,
         };
         let parameters = FitParameters { others: Some(others.clone()), ..FitParameters::default() };
         let FittedBridge { bridge, choice } = fit_bridge(&pairs, &parameters, &Progress::default()).unwrap();
@@ -423,12 +424,33 @@ mod tests {
         let gain = |row: &BridgeRow| row.gains.iter().map(|of| of.gain).sum::<f64>();
         assert!(choice.rows.iter().all(|other| other.low < 0.0 || gain(other) <= gain(row)));
         assert!(fit(&pairs).bridge.is_none(), "held-out pairs among themselves prove nothing");
-        // Without labels nothing says what is right among the others.
+        // Without labels nothing says what is right among the others, but clicks.
         let unlabelled = data(4000, 0.7, false).select(&drawn);
         let asked = fit_bridge(&unlabelled, &parameters, &Progress::default()).unwrap();
         assert_eq!(asked, fit(&unlabelled));
-        let narrow = OtherItems { old: Matrix::zeros(rest.len(), 3), labels: others.labels };
-        let parameters = FitParameters { others: Some(narrow), ..FitParameters::default() };
+        let as_queries = all.select(&rest[..200]);
+        let queries = FitQueries {
+            old: as_queries.old().matrix().clone(),
+            new: as_queries.new_vectors().matrix().clone(),
+            qrels: None,
+        };
+        let of_label = |query: usize| {
+            let is_right = |&item: &usize| item >= 200 && others.labels[item] == others.labels[query];
+            (200..rest.len()).filter(is_right).take(20).map(|item| (item, 1.0)).collect()
+        };
+        let judged = Some(Qrels::new((0..200).map(of_label).collect()).unwrap());
+        let parameters = FitParameters {
+            others: Some(OtherItems { judged, ..others.clone() }),
+            queries: Some(queries),
+            ..FitParameters::default()
+        };
+        let by_click = fit_bridge(&unlabelled, &parameters, &Progress::default()).unwrap();
+        let choice = by_click.choice.unwrap();
+        assert_eq!((choice.criterion.as_str(), choice.others), ("nDCG@10", rest.len()));
+        assert!(choice.kept.is_some());
+        let parameters = FitParameters { queries: None, ..parameters };
+        let narrow = OtherItems { old: Matrix::zeros(rest.len(), 3), ..others };
+        let parameters = FitParameters { others: Some(narrow), ..parameters };
         assert!(fit_bridge(&pairs, &parameters, &Progress::default()).unwrap_err().is_mismatch());
     }
 

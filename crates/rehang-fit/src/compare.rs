@@ -29,7 +29,7 @@ use crate::within::{duration_text, while_it_lasts};
 
 /// Part of the pairs (and of the classes) that is held out while methods are compared; the map that is kept
 /// is fitted on all.
-const HELD_OUT: f64 = 0.2;
+const HELD_OUT_IN_SPLIT: f64 = 0.2;
 /// Smallest number of classes that are left out of a split.
 const CLASSES_LEFT_OUT_MIN: f64 = 2.0;
 
@@ -172,6 +172,12 @@ impl Split<'_> {
     }
 }
 
+/// Returns the criterion that splits are measured by, which gives the metric its name. With its right answers
+/// [written down](Part::criterion_given) it has another name.
+pub(crate) fn first_criterion<'s>(splits: &'s [Split<'_>]) -> Option<&'s Criterion<'s>> {
+    splits.iter().flat_map(|split| &split.parts).find_map(|part| part.criterion.as_ref())
+}
+
 /// A held-out part as a gallery, and the orders that it is measured in.
 struct Measurable<'s> {
     gallery: Gallery<'s>,
@@ -223,8 +229,10 @@ impl Task<'_> {
     /// Fits every candidate on a part of the pairs and measures it on the rest.
     pub(crate) fn compare(&self, candidates: &[&Candidate<'_>]) -> Result<Compared> {
         let parameters = self.parameters;
-        let splits = self.splits(HELD_OUT)?;
-        let Some(first) = splits.first() else { return Ok(Compared::default()) };
+        let splits = self.splits(HELD_OUT_IN_SPLIT)?;
+        let (Some(first), Some(criterion)) = (splits.first(), first_criterion(&splits)) else {
+            return Ok(Compared::default());
+        };
         let line = |quality: &dyn Fn(&Criterion<'_>, &Pairs) -> Result<f64>| -> Result<f64> {
             let of_split = |split: &Split<'_>| {
                 let of_part = |part: &Part<'_>| Some(quality(part.criterion.as_ref()?, &part.pairs));
@@ -315,12 +323,10 @@ impl Task<'_> {
                 }
             }
         }
-        let criterion = first.parts.iter().find_map(|part| part.criterion.as_ref());
-        let tie =
-            if criterion.is_some_and(Criterion::is_agreement) { Tie::LeastError } else { Tie::BestStart };
+        let tie = if criterion.is_agreement() { Tie::LeastError } else { Tie::BestStart };
         let (best_place, kept_place) = choose(&mut measured, parameters.method, tie);
         compared.selection = Some(Selection {
-            criterion: criterion.map(Criterion::name).unwrap_or_default(),
+            criterion: criterion.name(),
             queries: parameters.queries.as_ref().map(|queries| queries.new.rows()),
             splits: splits.len(),
             held_out: first.held_out,
@@ -339,7 +345,7 @@ impl Task<'_> {
     pub(crate) fn splits(&self, part_held_out: f64) -> Result<Vec<Split<'_>>> {
         let Self { pairs, parameters, .. } = *self;
         let first = parameters.first_copies(pairs);
-        let rows: Vec<usize> = (0..pairs.len()).filter(|&pair| first[pair] == pair).collect();
+        let rows = rehang_core::copies::originals(&first);
         let groups = self.groups_of(&rows);
         let mut splits = Vec::new();
         for number in 0..SPLITS {
@@ -690,7 +696,7 @@ impl Task<'_> {
     /// least two classes are left out: items of one alone tell no ranking from another.
     pub(crate) fn splits_of_both(&self) -> Result<Vec<Split<'_>>> {
         let classes = distinct(self.groups.iter().copied()).len().max(1) as f64;
-        self.splits(HELD_OUT.max((CLASSES_LEFT_OUT_MIN / classes).next_up()).min(0.5))
+        self.splits(HELD_OUT_IN_SPLIT.max((CLASSES_LEFT_OUT_MIN / classes).next_up()).min(0.5))
     }
 }
 
@@ -830,7 +836,7 @@ mod tests {
         let two = [candidate(Method::Procrustes), candidate(Method::Ridge)];
         let selection = task.compare(&two).unwrap().selection.unwrap();
         let (rotation, ridge) = (&selection.rows[0], &selection.rows[1]);
-        let splits = task.splits(HELD_OUT).unwrap();
+        let splits = task.splits(HELD_OUT_IN_SPLIT).unwrap();
         let [without_rotation, without_ridge] = two.map(|candidate| {
             let (outputs, _) = task.outputs_of(candidate, &splits).unwrap();
             let areas = outputs.iter().zip(&splits).map(|(outputs, split)| {
@@ -858,7 +864,7 @@ mod tests {
             deadline: crate::within::Deadline::default(),
             progress: &progress,
         };
-        let splits = task.splits(HELD_OUT).unwrap();
+        let splits = task.splits(HELD_OUT_IN_SPLIT).unwrap();
         assert!(!splits.is_empty());
         for Split { fitted, parts, .. } in &splits {
             let mut held_out = parts.iter().flat_map(|part| &part.items);

@@ -18,7 +18,7 @@ use rehang_core::curve::{Curve, Distances, Metric};
 use rehang_core::{Fusion, Matrix, Result, Vectors};
 
 use crate::candidate::Candidate;
-use crate::compare::{Made, Part, Split};
+use crate::compare::{Made, Part, Split, first_criterion};
 use crate::folds::shuffled;
 use crate::fusion_choice::{FusionChoice, FusionRow};
 use crate::handicap;
@@ -118,12 +118,11 @@ impl Task<'_> {
     ) -> Result<Option<(Fusion, FusionChoice)>> {
         let mut splits = self.splits_of_both()?;
         // Every further split would be another fit. Other items tell as much by fewer splits.
-        if candidate.slow {
-            splits.truncate(1);
-        } else if self.others(&splits)?.is_some() {
-            splits.truncate(OTHERS_SPLITS);
+        let few = splits.len().min(if candidate.slow { 1 } else { OTHERS_SPLITS });
+        let others = self.others(&splits[..few])?;
+        if candidate.slow || others.is_some() {
+            splits.truncate(few);
         }
-        let others = self.others(&splits)?;
         let outputs = match without.filter(|_| others.is_none()) {
             Some(without) => self.made_without(without, &splits)?,
             None => splits.iter().map(|split| self.made_by_map(candidate, split)).collect::<Result<_>>()?,
@@ -134,18 +133,19 @@ impl Task<'_> {
             .collect::<Result<_>>()?;
         let held_out_parts = self.held_out_parts(&splits, &outputs, &criteria, geometry)?;
         let Some(first) = held_out_parts.first() else { return Ok(None) };
-        let criterion = first.gallery.criterion;
-        let metrics = criterion.guarded();
-        let by_others = match &others {
+        let by_others = others.as_ref().map(Others::criterion);
+        let metrics = by_others.as_ref().unwrap_or(first.gallery.criterion).guarded();
+        let Some(criterion) = by_others.as_ref().or(first_criterion(&splits)) else { return Ok(None) };
+        let both_to_others = match &others {
             Some(others) => distances_to_others(others, &outputs, geometry, first.gallery.native)?,
             None => Vec::new(),
         };
         let searched: Vec<AtSwitch<'_>> = match &others {
-            Some(others) => by_others
+            Some(others) => both_to_others
                 .iter()
                 .zip(&others.asking)
                 .map(|(both, asking)| {
-                    let criterion = asking.criterion(criterion, others);
+                    let criterion = asking.criterion();
                     let metrics = &metrics;
                     let values = move |distances: &Distances| -> Result<Vec<Vec<f64>>> {
                         let ranks = criterion.by_distances(distances)?;
@@ -161,26 +161,18 @@ impl Task<'_> {
                 .collect(),
             None => held_out_parts.iter().map(|held_out| held_out.at_switch(&metrics)).collect(),
         };
-        let names_of_criterion = splits
-            .iter()
-            .flat_map(|split| &split.parts)
-            .find_map(|part| part.criterion.as_ref())
-            .unwrap_or(criterion);
-        let names = names_of(names_of_criterion);
+        let names = names_of(criterion);
         let Some(Weighed { rows, mut fusions, differences }) = self.weigh(&searched, &names)? else {
             return Ok(None);
         };
-        let kept_place = if others.is_some() {
-            best_of_proven(&rows)
-        } else {
-            choose(&rows, names_of_criterion.is_agreement())
-        };
+        let kept_place =
+            if others.is_some() { best_of_proven(&rows) } else { choose(&rows, criterion.is_agreement()) };
         let is_above_mixed =
             others.is_some() && is_above(&differences[kept_place], &differences[WEIGHTS.len() - 1], &names);
         let mut fusion = fusions.swap_remove(kept_place);
         let handicap = self.handicap_of(&mut fusion, &held_out_parts, error)?;
         let choice = FusionChoice {
-            criterion: names_of_criterion.name(),
+            criterion: criterion.name(),
             others: others.as_ref().map_or(0, |others| others.old.len()),
             splits: splits.len(),
             rows,

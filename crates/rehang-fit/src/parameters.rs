@@ -22,7 +22,7 @@ use crate::within::Within;
 /// | `geometry` | measured | how outputs conform to a raw new space | – |
 /// | `metric` | mAP, nDCG@10 or agreement@10 | what maps are compared by | what the answers allow |
 /// | `queries` | the held-out pairs themselves | who asks while maps are compared | – |
-/// | `others` | none | what held-out pairs ask while a bridge and a fusion are chosen | – |
+/// | `others` | none | what is asked while a bridge and a fusion are chosen | – |
 /// | `within` | as long as it takes | how long the choice among methods may take | 0 or more |
 /// | `traits` | none | what tells pairs that are another thing from the others | one value a pair |
 /// | `sources` | unknown | which pairs are copies of others | one number a pair |
@@ -45,7 +45,8 @@ pub struct FitParameters {
     /// Queries as people ask them; `None` lets held-out pairs ask for each other.
     pub queries: Option<FitQueries>,
     /// Items of the gallery that are no pairs. A bridge and a fusion are chosen by what held-out pairs find
-    /// among them, where there are labels; `None` lets held-out pairs ask for each other.
+    /// among them where there are labels, or by what the queries do where there are clicks on them; `None`
+    /// asks held-out pairs alone.
     pub others: Option<OtherItems>,
     /// Time that the choice among methods may take. Closed forms come first; a method that would take longer
     /// than is left is left out and named. `None` tries all. With a time, another run may try others and keep
@@ -94,8 +95,11 @@ impl FitParameters {
 pub struct OtherItems {
     /// Old vectors, `[n, d_old]`.
     pub old: Matrix,
-    /// Label of every item, numbered as the labels of the pairs are; negative means unknown.
+    /// Label of every item, numbered as the labels of the pairs are; negative means unknown. They count where
+    /// pairs ask for each other, and not where there are queries.
     pub labels: Vec<i64>,
+    /// Judgements of the items, by row, for each of the queries.
+    pub judged: Option<Qrels>,
 }
 
 impl OtherItems {
@@ -103,9 +107,14 @@ impl OtherItems {
     pub const ITEMS_MAX: usize = 10_000;
 
     /// Fails where the items do not go with the pairs.
-    pub(crate) fn check(&self, pairs: &Pairs) -> Result<()> {
+    pub(crate) fn check(&self, pairs: &Pairs, queries: Option<&FitQueries>) -> Result<()> {
         expect_width("`others`", pairs.old().dimension(), self.old.columns())?;
-        expect_count("labels of `others`", self.labels.len(), "`others`", self.old.rows())?;
+        if queries.is_none() {
+            expect_count("labels of `others`", self.labels.len(), "`others`", self.old.rows())?;
+        }
+        if let Some((judged, queries)) = self.judged.as_ref().zip(queries) {
+            expect_count("judgements of `others`", judged.len(), "`queries_new`", queries.new.rows())?;
+        }
         self.old.check_finite("`others`")
     }
 }

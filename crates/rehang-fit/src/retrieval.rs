@@ -29,7 +29,7 @@ pub(crate) struct Quality {
 
 /// Answers that count as found.
 #[derive(Debug, Clone)]
-enum Answers {
+pub(crate) enum Answers {
     /// Items of the query's known class; classes of the queries are `None` where the gallery's own items ask.
     Labels { gallery: Vec<i64>, queries: Option<Vec<i64>> },
     /// Items that were judged.
@@ -76,15 +76,9 @@ impl<'a> Criterion<'a> {
         tells_apart.then_some(Self { answers, queries: None, metric: MAP })
     }
 
-    /// Returns this criterion for queries of these classes that ask a gallery of those classes.
-    pub(crate) fn of_others<'q>(
-        &self,
-        queries: &'q FitQueries,
-        classes: &[i64],
-        gallery: &[i64],
-    ) -> Criterion<'q> {
-        let answers = Answers::Labels { gallery: gallery.to_vec(), queries: Some(classes.to_vec()) };
-        Criterion { answers, queries: Some(queries), metric: self.metric }
+    /// Returns the criterion for queries to a gallery that is no pair, with their right answers.
+    pub(crate) fn of_others(queries: &'a FitQueries, answers: &Answers, metric: Metric) -> Self {
+        Self { answers: answers.clone(), queries: Some(queries), metric }
     }
 
     /// Returns the criterion by agreement of the first ten results with those of the fully native gallery.

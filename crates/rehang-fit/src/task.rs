@@ -199,9 +199,9 @@ impl Task<'_> {
         calibration: &SigmaQuality,
     ) -> Result<Option<HandicapChoice>> {
         let Self { parameters, progress, .. } = *self;
-        let first = parameters.first_copies(self.pairs);
+        let rows = rehang_core::copies::originals(&parameters.first_copies(self.pairs));
         let mut places = shuffled(evidence.rows.len(), parameters.seed);
-        places.retain(|&place| first[evidence.rows[place]] == evidence.rows[place]);
+        places.retain(|&place| rows.binary_search(&evidence.rows[place]).is_ok());
         if places.len() < HANDICAP_ITEMS.0 {
             return Ok(None);
         }

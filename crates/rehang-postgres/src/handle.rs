@@ -73,7 +73,7 @@ impl Pace {
 #[derive(Debug, Clone)]
 pub(crate) struct Searched {
     pub(crate) row: SpaceRow,
-    pub(crate) compared_from: usize,
+    pub(crate) exact_from: usize,
     pub(crate) until: Instant,
 }
 

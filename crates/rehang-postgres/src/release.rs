@@ -631,7 +631,7 @@ fn remove(database: &Database, g: i32, last: Option<&Moves>) -> Result<()> {
             }
             (None, Some(on)) => {
                 connection.batch(&schema::end_moves(g, Some(on)))?;
-                take_back(connection, g, on)?;
+                undo_release(connection, g, on)?;
             }
             (None, None) => {}
         }
@@ -667,9 +667,9 @@ fn lock_as_searches_do(connection: &mut Connection, g: i32, spaces: &[schema::Sp
     lock_in_turn(connection, &names, "ACCESS EXCLUSIVE")
 }
 
-/// Takes back a release that had begun: drops the column that it made, or else the indexes that were
+/// Undoes a release that had begun: drops the column that it made, or else the indexes that were
 /// not made to their end.
-fn take_back(connection: &mut Connection, g: i32, on: &str) -> Step<()> {
+fn undo_release(connection: &mut Connection, g: i32, on: &str) -> Step<()> {
     for (column, comment) in settling(connection, g, on)? {
         if comment == MADE {
             connection.batch(&format!("ALTER TABLE {on} DROP COLUMN {}", quoted(&column)))?;

@@ -94,7 +94,7 @@ pub(crate) fn search_handicapped(
         let row = find(connection, handle, space)?;
         check::queries(&row.record.space, queries)?;
         let searched = Searched {
-            compared_from: compared_from(connection, handle, &row)?,
+            exact_from: exact_from(connection, handle, &row)?,
             row,
             until: rehang_clock::now() + LOOKED_AT_FOR,
         };
@@ -185,9 +185,9 @@ fn search_in(
     wanted: &Wanted<'_>,
     name: Option<&str>,
 ) -> Step<Option<Vec<Vec<Found>>>> {
-    let is_exact = wanted.k >= searched.compared_from;
+    let is_exact = wanted.k >= searched.exact_from;
     let Statement { sql, parameters } = Statement::new(handle, &searched.row, wanted, is_exact);
-    let before = if is_exact { String::new() } else { look_into_index(handle, wanted.k) };
+    let before = if is_exact { String::new() } else { index_settings_sql(handle, wanted.k) };
     let (of_name, limit) = (spaces::of_name(), row_limit(wanted.k));
     let rows: Vec<usize> = (0..wanted.queries.rows()).collect();
     let mut all = Vec::with_capacity(rows.len());
@@ -329,7 +329,7 @@ fn hit(row: &Row) -> Step<Found> {
 
 /// SQL that has the searches of a transaction for `k` neighbours read the index, by the rules of
 /// [`index_settings`] and [`candidates`].
-fn look_into_index(handle: &Handle, k: usize) -> String {
+fn index_settings_sql(handle: &Handle, k: usize) -> String {
     let settings: String = index_settings(handle.pgvector.has_iterative_scan())
         .map(|(name, value)| format!("SET LOCAL {name} = {value}; "))
         .collect();
@@ -340,7 +340,7 @@ fn look_into_index(handle: &Handle, k: usize) -> String {
 /// Returns the number of neighbours from which on a search of a space compares all vectors. It is 0 where the
 /// space is small or has no index. Where the space is not large, it is more than an index of pgvector looks
 /// at in one walk: comparing all is no slower there, and misses nobody.
-fn compared_from(connection: &mut Connection, handle: &Handle, space: &SpaceRow) -> Step<usize> {
+fn exact_from(connection: &mut Connection, handle: &Handle, space: &SpaceRow) -> Step<usize> {
     let vectors = count_up_to(connection, space, UNINDEXED_MAX, "<> 'lacking'")?;
     Ok(if vectors <= EXACT_MAX || index_of(connection, handle, space)?.is_none() {
         0
@@ -439,7 +439,7 @@ pub(crate) fn prepare(handle: &Handle, space: &str, advance: &dyn Fn(u64, u64) -
     }
     let (row, options) = handle.database.run(Mode::Read, |connection| {
         let row = find(connection, handle, space)?;
-        let options = index_options(connection, handle, row.number)?;
+        let options = options_clause(connection, handle, row.number)?;
         Ok((row, options))
     })?;
     let n = row.number;
@@ -457,7 +457,7 @@ pub(crate) fn prepare(handle: &Handle, space: &str, advance: &dyn Fn(u64, u64) -
 /// Reads the options of the application's own HNSW index over the column of old vectors, as the end of a
 /// statement that makes one: what it has chosen for its searches holds for those of new vectors. Where that
 /// index is gone by now, those of the index that rehang made in space `n` are read.
-fn index_options(connection: &mut Connection, handle: &Handle, n: i32) -> Step<String> {
+fn options_clause(connection: &mut Connection, handle: &Handle, n: i32) -> Step<String> {
     let row = connection.query_opt(
         "SELECT (SELECT ' WITH (' || string_agg(format('%I = %L', o.option_name, o.option_value), ', ') || ')' FROM pg_options_to_table(c.reloptions) AS o)
          FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid JOIN pg_am AS m ON m.oid = c.relam
@@ -475,7 +475,7 @@ fn index_options(connection: &mut Connection, handle: &Handle, n: i32) -> Step<S
 pub(crate) fn index_column(handle: &Handle, column: &ColumnOfVectors, space: &SpaceRow) -> Result<()> {
     let (on, distance) = (&handle.table.qualified, space.record.space.distance);
     let options =
-        handle.database.run(Mode::Read, |connection| index_options(connection, handle, space.number))?;
+        handle.database.run(Mode::Read, |connection| options_clause(connection, handle, space.number))?;
     if handle.table.is_partitioned {
         return index_partitions(handle, column, distance, &options);
     }
@@ -781,7 +781,7 @@ fn note_room(handle: &Handle, n: i32) {
 pub(crate) fn recall(handle: &Handle, space: &str, samples: usize, k: usize) -> Result<f64> {
     handle.database.run(Mode::Read, |connection| {
         let row = find(connection, handle, space)?;
-        if k == 0 || samples == 0 || compared_from(connection, handle, &row)? <= k {
+        if k == 0 || samples == 0 || exact_from(connection, handle, &row)? <= k {
             return Ok(1.0);
         }
         let vectors = SpaceVectors::for_space(handle, &row, false);
@@ -798,8 +798,8 @@ pub(crate) fn recall(handle: &Handle, space: &str, samples: usize, k: usize) -> 
         let queries = Matrix::new(row.record.space.dimension, queries)?;
         let wanted = Wanted { queries: &queries, k, filter: &Filter::default(), handicap: 0.0 };
         let until = rehang_clock::now();
-        let mut found_from = |compared_from: usize| -> Step<Vec<Vec<Found>>> {
-            let searched = Searched { row: row.clone(), compared_from, until };
+        let mut found_from = |exact_from: usize| -> Step<Vec<Vec<Found>>> {
+            let searched = Searched { row: row.clone(), exact_from, until };
             Ok(search_in(connection, handle, &searched, &wanted, None)?.unwrap_or_default())
         };
         Ok(share_found(found_from(0)?.iter().zip(&found_from(usize::MAX)?)))

@@ -41,7 +41,7 @@ use crate::live::sample;
 use crate::live::spending;
 use crate::live::under_way::make_way;
 use crate::live::until::Until;
-use crate::live::watch::{Watched, watched_upgrade};
+use crate::live::watch::{CancellableObserver, watched_upgrade};
 use crate::observe::{Observer, Unobserved};
 use crate::places::location::{Location, UpgradeLock};
 use crate::record::{BridgeInUse, OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
@@ -584,7 +584,7 @@ impl Upgrade {
         let setup = planned.setup();
         let outgrown = outgrown(self.store(), &setup)?;
         let mut started = watched_upgrade(self.store(), "a start", observer, |progress| {
-            verbs::start(self.store(), &setup, &Watched { observer, progress })
+            verbs::start(self.store(), &setup, &CancellableObserver { observer, progress })
         })?;
         started.findings.extend(outgrown);
         Ok(started)
@@ -614,8 +614,9 @@ impl Upgrade {
     /// Switches searches to the new space as [`switch`](verbs::switch) does. Unless the switch is wanted
     /// `anyway`, it is refused for mixed searches that are forecast to serve worse than doing nothing, and
     /// for a space whose search index is not ready. Without `serving`, searches go [either
-    /// way](Serving::Either) where the fit has proven that fused ones find more, else they are mixed. In a plain upgrade it is refused too where more than one
-    /// item in a hundred has no vector. Also returns what a person should know of the forecast.
+    /// way](Serving::Either) where the fit has proven that fused ones find more, else they are mixed. In a
+    /// plain upgrade it is refused too where more than one item in a hundred has no vector. Also returns what
+    /// a person should know of the forecast.
     ///
     /// # Errors
     ///
@@ -645,17 +646,10 @@ impl Upgrade {
                 );
             }
         }
-        let is_fused_better = || {
-            record.as_ref().map_or(Ok(false), |record| fit::is_fused_better(self.store(), &record.adapter))
-        };
-        let serving = match serving {
-            Some(serving) => serving,
-            None if planned.adapter.as_ref().is_some_and(|adapter| adapter.fusion.is_some())
-                && is_fused_better()? =>
-            {
-                Serving::Either
-            }
-            None => Serving::Mixed,
+        let serving = match (serving, &record) {
+            (Some(serving), _) => serving,
+            (None, Some(record)) if fit::is_fused_better(self.store(), &record.adapter)? => Serving::Either,
+            (None, _) => Serving::Mixed,
         };
         if serving != Serving::Fused
             && !anyway

@@ -860,7 +860,7 @@ impl Http {
         let header = |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok());
         let status = response.status().as_u16();
         if status != 200 {
-            self.take_back(status, inputs.len(), reserved);
+            self.unreserve_refused(status, inputs.len(), reserved);
             let body = body.unwrap_or_default();
             return self.refused(status, &body, wait_asked(response.headers()), header("location"));
         }
@@ -876,7 +876,7 @@ impl Http {
                 return Ok(Outcome::Again { reason: format!("it gave no vectors: {message}"), wait });
             };
             // The code in the body is the status that the answer should have had.
-            self.take_back(code, inputs.len(), reserved);
+            self.unreserve_refused(code, inputs.len(), reserved);
             return self.refused(code, body, wait, None);
         }
         Ok(match read {
@@ -1107,7 +1107,7 @@ impl Http {
     }
 
     /// Counts no token of a request that was refused, and no text of one that was refused whatever its texts.
-    fn take_back(&self, status: u16, items: usize, reserved: u64) {
+    fn unreserve_refused(&self, status: u16, items: usize, reserved: u64) {
         self.correct(reserved, 0);
         if matches!(status, 429 | 503 | 529) {
             self.unreserve(items, 0);

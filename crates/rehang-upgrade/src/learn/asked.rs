@@ -5,7 +5,7 @@
 //! place in the file, and its item by the id. So items may come and go: a click counts where the gallery, or
 //! its pairs, have its item when something is measured.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::mem;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -310,6 +310,18 @@ impl<'a> KeptQueries<'a> {
             }
             _ => false,
         }
+    }
+
+    /// Lists the items that were clicked, each once, in the order of the clicks.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store; corrupt where the file cannot be read.
+    pub fn clicked_items(&self) -> Result<Vec<String>> {
+        let mut seen = HashSet::new();
+        let clicks = self.clicks()?.unwrap_or_default().into_iter();
+        let items = clicks.filter(|click| click.row.is_some()).map(|click| click.item);
+        Ok(items.filter(|item| seen.insert(item.clone())).collect())
     }
 
     /// Reads the clicks as judgements of `queries` queries on the items of these ids, numbered by their
@@ -676,5 +688,55 @@ mod tests {
         let are_of = |queries: &[Query]| kept_queries.are_of(queries).unwrap();
         assert!(are_of(&[Query::Text("a".into())]));
         assert!(!are_of(&[]) && !are_of(&[Query::Text("b".into())]));
+    }
+    /// Clicks on pairs, and on what is not there, say nothing of the others.
+    #[test]
+    fn clicked_items_that_are_no_pairs_come_first_among_what_is_asked() {
+        use rehang_core::{Distance, Provenance};
+        use rehang_store::{ItemWrite, NewVector};
+
+        use crate::learn::pairs::DrawnPairs;
+
+        let store = rehang_store_tests::MemoryStore::new();
+        let [old, new] = ["old", "new"].map(|name| Space::new(name, 2, Distance::Cosine, false));
+        store.create_space(&old, Provenance::Old).unwrap();
+        store.create_space(&new, Provenance::Native).unwrap();
+        for item in 0..90 {
+            let vector = |name: &str, by| NewVector::from_model(name, vec![1.0, item as f32], by);
+            let mut vectors = vec![vector("old", Provenance::Old)];
+            vectors.extend((item < 40).then(|| vector("new", Provenance::Native)));
+            store.put(&[ItemWrite::new(&format!("i{item}"), Some(format!("text {item}")), vectors)]).unwrap();
+        }
+        let pairs = DrawnPairs::from_natives(&store, &old, &new, &crate::observe::Unobserved).unwrap();
+        let kept_queries = KeptQueries::for_store(&store);
+        let others = || pairs.others(&store, (&old, &new)).unwrap();
+        assert_eq!((pairs.len(), others()), (40, None), "neither labels nor clicks");
+        // Queries 0 to 34 are of items that are no pairs, 35 of one that is, 36 of none.
+        let click = |query: usize| Click {
+            query,
+            item: format!("i{}", [89 - query, 3, 99][query.saturating_sub(34).min(2)]),
+            gain: 2.0,
+        };
+        let keep = |queries: usize| {
+            let clicks: Vec<Click> = (0..queries).map(click).collect();
+            let rows: Vec<Option<usize>> = (0..queries).map(Some).collect();
+            kept_queries.keep_clicks(Some(&clicks), &rows).unwrap();
+            for name in [BY_OLD, BY_NEW] {
+                kept_queries.files.write(name, &vec![0; 8 * queries]).unwrap();
+            }
+            let names: String = (0..queries).map(|query| format!("Text(\"{query}\")\n")).collect();
+            kept_queries.files.write(ASKED, format!("{new} f2\n{old} f1\n{names}").as_bytes()).unwrap();
+        };
+        keep(29);
+        assert_eq!(others(), None, "clicks of 29 queries prove nothing");
+        keep(37);
+        let others = others().unwrap();
+        assert_eq!(others.old.rows(), 50);
+        let judged = others.judged.unwrap();
+        for query in 0..35 {
+            assert_eq!(judged.query(query), [(query, 2.0)]);
+            assert_eq!(others.old.row(query), [1.0, (89 - query) as f32]);
+        }
+        assert!(judged.query(35).is_empty() && judged.query(36).is_empty());
     }
 }

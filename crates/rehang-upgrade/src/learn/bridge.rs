@@ -16,7 +16,7 @@ pub(crate) fn fit_bridge(
     progress: &Progress,
 ) -> Result<FittedBridge> {
     let (drawn, pairs, parameters) = known_pairs(store, (old, new), (PAIRS_MAX, "a bridge"))?;
-    let parameters = FitParameters { others: drawn.others(store, old)?, ..parameters };
+    let parameters = FitParameters { others: drawn.others(store, (old, new))?, ..parameters };
     rehang_fit::fit_bridge(&pairs, &parameters, progress)
 }
 

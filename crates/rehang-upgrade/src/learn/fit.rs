@@ -190,7 +190,7 @@ pub(crate) fn fit(
             .advise(rehang_core::Remedy::DrawPairs));
     }
     let misplaced = pairs.misplaced;
-    let (traits, sources, others) = (pairs.traits(), pairs.known_source_numbers(), pairs.others(store, old)?);
+    let (traits, sources, others) = (pairs.traits(), pairs.known_source_numbers(), pairs.others(store, (old, new))?);
     let parameters = FitParameters { method, within, traits, sources, others, ..FitParameters::default() };
     let held_out = pairs.rows(true);
     let [old_held_out, new_held_out] = [&pairs.old, &pairs.new].map(|rows| rows.select(&held_out));
@@ -254,7 +254,7 @@ pub(crate) fn fit_again(
         return Ok(None);
     }
     // The method was chosen among others when the map was fitted first.
-    let (sources, others) = (pairs.known_source_numbers(), pairs.others(store, old)?);
+    let (sources, others) = (pairs.known_source_numbers(), pairs.others(store, (old, new))?);
     let parameters = FitParameters { method, sources, others, compare: false, ..FitParameters::default() };
     let kept_queries = KeptQueries::for_store(store);
     let clicks = pairs.clicks_of_known(kept_queries, (old, new))?;

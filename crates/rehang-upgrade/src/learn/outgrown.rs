@@ -8,7 +8,7 @@ use rehang_fit::refit::MeanError;
 use rehang_store::{Ledger, find_space};
 
 use crate::learn::fit;
-use crate::learn::pairs::{HELD_OUT, is_held_out};
+use crate::learn::pairs::{HELD_OUT_SHARE, is_held_out};
 use crate::learn::refit::{MORE_PAIRS_MIN, refits};
 use crate::live::sample;
 use crate::setup::UpgradeSetup;
@@ -37,7 +37,7 @@ pub(crate) fn outgrown(store: &dyn Ledger, setup: &UpgradeSetup<'_>) -> Result<O
     {
         return Ok(None);
     }
-    let pairs = adapter.training.pairs as f64 / (1.0 - HELD_OUT);
+    let pairs = adapter.training.pairs as f64 / (1.0 - HELD_OUT_SHARE);
     if store.counts(&new.name)?.native as f64 > MORE_PAIRS_MIN * pairs {
         return Ok(None);
     }

@@ -9,6 +9,7 @@
 //! [copies](rehang_core::copies). These stay pairs: maps are fitted on the gallery as it is.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
 use std::path::{Path, PathBuf};
 
 use rehang_core::copies::{BySource, without_copies};
@@ -36,7 +37,7 @@ use crate::setup::as_sentences;
 /// Largest number of pairs that a fit takes: memory and time are bounded.
 pub(crate) const PAIRS_MAX: usize = 20_000;
 /// Share of the pairs that is held out.
-pub(crate) const HELD_OUT: f64 = 0.2;
+pub(crate) const HELD_OUT_SHARE: f64 = 0.2;
 /// Seed of the shuffle that says which pairs are held out.
 const HELD_OUT_SEED: u64 = 0x4e1d_0a7e;
 /// Held-out pairs below which no report is made. They are searched among each other, and where the first ten
@@ -44,11 +45,11 @@ const HELD_OUT_SEED: u64 = 0x4e1d_0a7e;
 pub(super) const HELD_OUT_MIN: usize = 30;
 /// Whether enough of so many pairs would be held out for a report.
 pub(crate) fn may_hold_out_of(pairs: u64) -> bool {
-    pairs as f64 * HELD_OUT >= HELD_OUT_MIN as f64
+    pairs as f64 * HELD_OUT_SHARE >= HELD_OUT_MIN as f64
 }
 
 /// Natives that are read at a time.
-pub(super) const NATIVES_PAGE: usize = 2048;
+const NATIVES_PAGE: usize = 2048;
 /// Items of the first sample; each further one is twice as large.
 pub(crate) const FIRST_SAMPLE: usize = 250;
 
@@ -150,7 +151,7 @@ pub(crate) fn is_held_out(old: &[f32]) -> bool {
     let mixed = old.iter().fold(0, |mixed: u64, value| {
         (mixed ^ u64::from(value.to_bits())).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23)
     });
-    shuffled(HELD_OUT_SEED, ItemKey::from(mixed)) < HELD_OUT
+    shuffled(HELD_OUT_SEED, ItemKey::from(mixed)) < HELD_OUT_SHARE
 }
 
 /// Picks the native items of some records, and tells whether they are nearly all, so that none is
@@ -164,7 +165,7 @@ pub(super) fn natives_of(records: Vec<Record>) -> (Vec<Item>, bool) {
 
 /// Numbers an item's source by a hash, which equal sources have in common; an item without a source has a
 /// number of its own.
-pub(super) fn source_number(item: &Item) -> u64 {
+fn source_number(item: &Item) -> u64 {
     match &item.source {
         Some(source) => xxh3_64(source.as_bytes()),
         None => xxh3_64(&item.key.bits().to_le_bytes()),
@@ -263,7 +264,7 @@ impl DrawnPairs {
         Self::held_out_among(
             store,
             old,
-            &sample::first_of_shuffle(store, new, (kept_items as f64 / HELD_OUT) as usize)?,
+            &sample::first_of_shuffle(store, new, (kept_items as f64 / HELD_OUT_SHARE) as usize)?,
         )
     }
 
@@ -441,63 +442,102 @@ impl DrawnPairs {
         }
     }
 
-    /// Notes the pairs by source, for items that come after them.
-    pub(super) fn by_source(&self) -> BySource {
+    /// Reads the ids and labels of items beside the pairs: of the first `most` of `drawn` that are no pairs,
+    /// those with an old vector that can be placed. A copy of a pair, or of another item, is left out unless
+    /// it is wanted. The old vectors are appended to `values`.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store; cancelled by `progress`.
+    pub(super) fn rest(
+        &self,
+        store: &dyn Ledger,
+        old: &Space,
+        mut drawn: Vec<Item>,
+        (most, with_copies): (usize, bool),
+        values: &mut Vec<f32>,
+        progress: &Progress,
+    ) -> Result<Vec<(String, Option<String>)>> {
+        let ids: BTreeSet<&str> = self.ids.iter().map(String::as_str).collect();
+        let total = drawn.len();
+        drawn.retain(|item| !ids.contains(item.id.as_str()));
+        progress.begin("reading the gallery", "vectors", total as u64);
+        progress.advance((total - drawn.len()) as u64);
+        drawn.truncate(most);
         let mut by_source = BySource::default();
         for (row, &source) in self.source_numbers.iter().enumerate() {
             by_source.earlier(source, row, |row| self.old.row(row));
         }
-        by_source
-    }
-
-    /// Returns the old vector of a pair, or of an item that comes after the pairs: `values` holds the vectors
-    /// of these.
-    pub(super) fn old_or<'a>(&'a self, item: usize, values: &'a [f32]) -> &'a [f32] {
-        let width = self.old.columns();
-        item.checked_sub(self.len())
-            .map_or_else(|| self.old.row(item), |item| &values[item * width..][..width])
-    }
-
-    /// Reads items of the gallery that are neither pairs nor copies, with their old vectors, in random order;
-    /// `None` where the pairs have no labels, which would say what is right among them.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
-    pub fn others(&self, store: &dyn Ledger, old: &Space) -> Result<Option<OtherItems>> {
-        let Some(numbers) = label_numbers(&self.labels) else { return Ok(None) };
-        let number_of: BTreeMap<&str, i64> = self
-            .labels
-            .iter()
-            .zip(numbers)
-            .filter_map(|(label, number)| Some((label.as_deref()?, number)))
-            .collect();
-        let ids: BTreeSet<&str> = self.ids.iter().map(String::as_str).collect();
-        let mut drawn = sample::draw(store, &old.name, OtherItems::ITEMS_MAX + self.len(), None)?;
-        drawn.retain(|record| !ids.contains(record.item.id.as_str()));
-        drawn.truncate(OtherItems::ITEMS_MAX);
-        let mut by_source = self.by_source();
-        let (mut values, mut labels) = (Vec::new(), Vec::new());
-        for page in drawn.chunks(NATIVES_PAGE) {
-            let keys: Vec<ItemKey> = page.iter().map(|record| record.item.key).collect();
-            for (record, vector) in page.iter().zip(store.vectors(&old.name, &keys)?) {
+        let (start, width, mut items) = (values.len(), old.dimension, Vec::new());
+        for page in drawn.chunks_mut(NATIVES_PAGE) {
+            progress.check()?;
+            let keys: Vec<ItemKey> = page.iter().map(|item| item.key).collect();
+            for (item, vector) in page.iter_mut().zip(store.vectors(&old.name, &keys)?) {
                 let Some(vector) = vector.filter(|vector| old.distance.can_place(&vector.vector)) else {
                     continue;
                 };
                 values.extend(vector.vector);
-                // A copy of a pair, or of another item, is neither a right nor a wrong answer.
-                let old_of = |item: usize| self.old_or(item, &values);
-                if by_source.earlier(source_number(&record.item), self.len() + labels.len(), old_of).is_some()
-                {
-                    values.truncate(labels.len() * old.dimension);
-                    continue;
+                let old_of = |row: usize| {
+                    row.checked_sub(self.len())
+                        .map_or_else(|| self.old.row(row), |place| &values[start + place * width..][..width])
+                };
+                let row = self.len() + items.len();
+                if !with_copies && by_source.earlier(source_number(item), row, old_of).is_some() {
+                    values.truncate(start + items.len() * width);
+                } else {
+                    items.push((mem::take(&mut item.id), item.label.take()));
                 }
-                // No pair asks for a label that no pair has.
-                let number = record.item.label.as_deref().and_then(|label| number_of.get(label));
-                labels.push(number.copied().unwrap_or(-1));
             }
+            progress.advance(keys.len() as u64);
         }
-        Ok(Some(OtherItems { old: Matrix::new(old.dimension, values)?, labels }))
+        Ok(items)
+    }
+
+    /// Reads items of the gallery that are neither pairs nor copies, with their old vectors: those that were
+    /// clicked, where queries and clicks are kept, and then others in random order. `None` where neither
+    /// enough clicks nor labels of the pairs would say what is right among them.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub fn others(&self, store: &dyn Ledger, (old, new): (&Space, &Space)) -> Result<Option<OtherItems>> {
+        /// Largest number of clicked items, so that the others are as many.
+        const CLICKED_MAX: usize = OtherItems::ITEMS_MAX / 2;
+        let kept_queries = KeptQueries::for_store(store);
+        let queries = kept_queries.vectors(old, new)?.map(|by_both| by_both.new.rows());
+        let mut clicked = match queries {
+            Some(_) => kept_queries.clicked_items()?,
+            None => Vec::new(),
+        };
+        let numbers = label_numbers(&self.labels).filter(|_| queries.is_none());
+        if numbers.is_none() && clicked.is_empty() {
+            return Ok(None);
+        }
+        clicked.truncate(CLICKED_MAX);
+        let ids: Vec<&str> = clicked.iter().map(String::as_str).collect();
+        let mut drawn: Vec<Item> = store.get(&ids)?.into_iter().flatten().collect();
+        let ids: BTreeSet<&str> = ids.into_iter().collect();
+        let sample = sample::draw(store, &old.name, OtherItems::ITEMS_MAX + self.len(), None)?;
+        drawn.extend(sample.into_iter().map(|record| record.item).filter(|item| !ids.contains(&*item.id)));
+        let (mut values, limits) = (Vec::new(), (OtherItems::ITEMS_MAX, false));
+        // A copy of a pair, or of another item, is neither a right nor a wrong answer.
+        let items = self.rest(store, old, drawn, limits, &mut values, &Progress::default())?;
+        let judged = match queries {
+            Some(queries) => kept_queries.judged(items.iter().map(|(id, _)| id.as_str()), queries)?,
+            None => None,
+        };
+        let judged = judged.filter(|judged| queries_answered(judged) >= CLICKED_MIN);
+        let number_of: BTreeMap<&str, i64> = self
+            .labels
+            .iter()
+            .zip(numbers.unwrap_or_default())
+            .filter_map(|(label, number)| Some((label.as_deref()?, number)))
+            .collect();
+        // No pair asks for a label that no pair has.
+        let number = |label: &Option<String>| number_of.get(label.as_deref()?).copied();
+        let labels = items.iter().map(|(_, label)| number(label).unwrap_or(-1)).collect();
+        let old = Matrix::new(old.dimension, values)?;
+        Ok((judged.is_some() || queries.is_none()).then_some(OtherItems { old, labels, judged }))
     }
 
     /// Lists what is known of the pairs that are not held out beside their vectors: label, fields of
@@ -569,9 +609,14 @@ pub(crate) fn label_numbers(labels: &[Option<String>]) -> Option<Vec<i64>> {
     (!numbers.is_empty()).then(|| labels.iter().map(number).collect())
 }
 
-/// Queries with a clicked item among the pairs below which no choice is made by clicks: with fewer
-/// it would be chance.
+/// Queries with a clicked item below which no choice is made by clicks: with fewer it would be chance.
 const CLICKED_MIN: usize = 30;
+
+/// Counts the queries with a right answer.
+fn queries_answered(judged: &Qrels) -> usize {
+    let is_right = |query: &usize| judged.query(*query).iter().any(|(_, gain)| *gain > 0.0);
+    (0..judged.len()).filter(is_right).count()
+}
 
 /// Clicks on the pairs that a fit learns from.
 pub(super) struct ClicksOfPairs {
@@ -581,20 +626,14 @@ pub(super) struct ClicksOfPairs {
 }
 
 impl ClicksOfPairs {
-    /// Counts the queries with a right answer among the pairs.
-    fn queries(&self) -> usize {
-        let is_right = |query: &usize| self.judged.query(*query).iter().any(|(_, gain)| *gain > 0.0);
-        (0..self.judged.len()).filter(is_right).count()
-    }
-
     /// Gives the judgements, where they are of enough queries to choose by.
     pub fn enough(self) -> Option<Qrels> {
-        (self.queries() >= CLICKED_MIN).then_some(self.judged)
+        (queries_answered(&self.judged) >= CLICKED_MIN).then_some(self.judged)
     }
 
     /// Tells that the clicks are of too few queries to choose by; `None` where they are enough.
     pub fn finding(&self) -> Option<Finding> {
-        let queries = self.queries();
+        let queries = queries_answered(&self.judged);
         let message = format!(
             "{queries} queries have a clicked item among the pairs; {CLICKED_MIN} are needed to choose by clicks, so what is chosen agrees most with \
              the new model's own answers to all queries."

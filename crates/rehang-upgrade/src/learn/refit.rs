@@ -27,7 +27,7 @@ use rehang_fit::refit::{ASKED_AT, MeanError, RefitGain, SigmaScale, kept_for_mea
 use rehang_store::{Counts, Ledger, Store};
 use serde::{Deserialize, Serialize};
 
-use crate::learn::pairs::{DrawnPairs, HELD_OUT};
+use crate::learn::pairs::{DrawnPairs, HELD_OUT_SHARE};
 use crate::live::faults::Place;
 use crate::live::fill::Filler;
 use crate::live::sample;
@@ -193,7 +193,7 @@ pub(crate) fn due(refits: &[Refit], counts: &Counts, pairs: usize) -> Option<f64
     let last_asked_at = refits.iter().filter_map(|refit| refit.asked_at).fold(0.0, f64::max);
     let reached = |share: &&f64| counts.native >= Until::Fraction(**share).target(counts.items);
     let kept_items = kept_for_measuring(usize::try_from(counts.items).unwrap_or(usize::MAX)) as f64;
-    let to_learn_from = counts.native as f64 - kept_items.max(HELD_OUT * counts.native as f64);
+    let to_learn_from = counts.native as f64 - kept_items.max(HELD_OUT_SHARE * counts.native as f64);
     let is_in_vain = to_learn_from < MORE_PAIRS_MIN * pairs as f64;
     ASKED_AT.iter().rev().find(reached).copied().filter(|share| *share > last_asked_at && !is_in_vain)
 }

@@ -17,7 +17,7 @@ use crate::live::backfill::Ending;
 use crate::live::faults::Place;
 use crate::live::run::{Counted, Summary};
 use crate::live::under_way::UnderWay;
-use crate::live::watch::{Watched, watched};
+use crate::live::watch::{CancellableObserver, watched};
 use crate::observe::{Observation, Observer, RefitStage, expect_going};
 use crate::places::location::Location;
 use crate::record::{Phase, Recorded, UpgradeRecord};
@@ -194,8 +194,8 @@ impl<'a> Refitting<'a> {
         let is_alone = !matches!(self.upgrade.configuration().gallery, Location::Collection(_));
         let under_way = UnderWay::new(self.upgrade.store(), self.observer, &record, is_alone)?;
         watched(self, self.progress, &|| under_way.look(), |progress| {
-            let watched = Watched { observer: self, progress };
-            Answering { refitting: self, under_way: &under_way, watched }.answer((&record, &refits), ask)
+            let observer = CancellableObserver { observer: self, progress };
+            Answering { refitting: self, under_way: &under_way, observer }.answer((&record, &refits), ask)
         })
     }
 
@@ -212,7 +212,7 @@ impl<'a> Refitting<'a> {
 struct Answering<'a> {
     refitting: &'a Refitting<'a>,
     under_way: &'a UnderWay<'a>,
-    watched: Watched<'a>,
+    observer: CancellableObserver<'a>,
 }
 
 impl Answering<'_> {
@@ -255,8 +255,8 @@ impl Answering<'_> {
             Some(refit) => Some(refit.gain.error_after()),
             None => fit::error_on_held_out(store, &record.adapter)?,
         };
-        let Watched { progress, .. } = self.watched;
-        let fitted = fit::fit_again(store, spaces, method, &self.watched, progress)?;
+        let progress = self.observer.progress;
+        let fitted = fit::fit_again(store, spaces, method, &self.observer, progress)?;
         let Some((fitted, pairs)) = fitted else { return Ok(None) };
         let adapter = &fitted.adapter;
         self.under_way.begin(RefitStage::Measuring)?;
@@ -300,14 +300,14 @@ impl Answering<'_> {
         let adapter = kept::adapter(store, &decided.after)?.ok_or_else(missing)?;
         let (old, new) = (&configuration.old, &configuration.new);
         let setup = UpgradeSetup { old, new, adapter: Some(&adapter), order: record.order };
-        refit(store, &setup, decided, &self.watched)?;
+        refit(store, &setup, decided, &self.observer)?;
         self.forecast(&decided.after)?;
         fit::clear_unused(store)
     }
 
     /// Makes the forecast of a map, where there is none.
     fn forecast(&self, map: &str) -> Result<()> {
-        expect_going(&self.watched)?;
+        expect_going(&self.observer)?;
         let refitting = self.refitting;
         let (store, configuration) = (refitting.upgrade.store(), refitting.upgrade.configuration());
         refitting.forecast.get_or_init(|| ());
@@ -317,9 +317,9 @@ impl Answering<'_> {
         let Some(adapter) = kept::adapter(store, map)? else { return Ok(()) };
         self.under_way.begin(RefitStage::Forecasting)?;
         let spaces = (&configuration.old, &configuration.new);
-        match report::measure(store, spaces, adapter, self.watched.progress) {
+        match report::measure(store, spaces, adapter, self.observer.progress) {
             // A conflict says that too few pairs are held out for a report.
-            Err(error) if error.is_conflict() && self.watched.progress.check().is_ok() => Ok(()),
+            Err(error) if error.is_conflict() && self.observer.progress.check().is_ok() => Ok(()),
             outcome => outcome.map(drop),
         }
     }

@@ -6,8 +6,6 @@
 //! measuring. A document of the gallery says which place that is ([`Asking::read`]): the queries of a
 //! forecast lie before it, whatever is native behind.
 
-use std::collections::BTreeSet;
-use std::mem;
 use std::sync::Arc;
 
 use rehang_core::copies;
@@ -22,9 +20,7 @@ use rehang_store::{ItemKey, Ledger, Record, find_space};
 
 use crate::kept::{self, Kind};
 use crate::learn::asked::{ByBoth, KeptQueries};
-use crate::learn::pairs::{
-    DrawnPairs, HELD_OUT_MIN, NATIVES_PAGE, PAIRS_MAX, label_numbers, natives_of, source_number,
-};
+use crate::learn::pairs::{DrawnPairs, HELD_OUT_MIN, PAIRS_MAX, label_numbers, natives_of};
 use crate::learn::{bridge, note};
 use crate::live::sample;
 
@@ -311,34 +307,14 @@ impl ForecastGallery {
         let mut ids: Vec<String> = held_out.iter().map(|&row| pairs.ids[row].clone()).collect();
         let mut items = counted.max(held_out.len());
         if all || (items_ask && pairs.labels.iter().any(Option::is_some)) {
-            let pair_ids: BTreeSet<&str> = pairs.ids.iter().map(String::as_str).collect();
-            let mut by_source = pairs.by_source();
-            let first_values = values.len();
             let items_max = GALLERY_NUMBERS_MAX / space.dimension.max(1);
-            let mut drawn = sample::draw(store, &space.name, items_max, None)?;
+            let drawn = sample::draw(store, &space.name, items_max, None)?;
             let is_whole = drawn.len() < items_max;
-            progress.begin("reading the gallery", "vectors", drawn.len() as u64);
-            for page in drawn.chunks_mut(NATIVES_PAGE) {
-                progress.check()?;
-                let keys: Vec<ItemKey> = page.iter().map(|record| record.item.key).collect();
-                for (record, vector) in page.iter_mut().zip(store.vectors(&space.name, &keys)?) {
-                    let Some(vector) = vector else { continue };
-                    let is_pair = pair_ids.contains(record.item.id.as_str());
-                    if is_pair || !space.distance.can_place(&vector.vector) {
-                        continue;
-                    }
-                    values.extend(vector.vector);
-                    let item = pairs.len() + labels.len() - held_out.len();
-                    let old_of = |item: usize| pairs.old_or(item, &values[first_values..]);
-                    let source = source_number(&record.item);
-                    if items_ask && by_source.earlier(source, item, old_of).is_some() {
-                        values.truncate(labels.len() * space.dimension);
-                        continue;
-                    }
-                    labels.push(record.item.label.take());
-                    ids.push(mem::take(&mut record.item.id));
-                }
-                progress.advance(keys.len() as u64);
+            let drawn = drawn.into_iter().map(|record| record.item).collect();
+            let limits = (items_max, !items_ask);
+            for (id, label) in pairs.rest(store, space, drawn, limits, &mut values, progress)? {
+                ids.push(id);
+                labels.push(label);
             }
             if is_whole {
                 items = labels.len();

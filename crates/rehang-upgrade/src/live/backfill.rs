@@ -137,11 +137,11 @@ impl Backfill {
                 self.looks.count_batch();
             }
             Event::Returned { batch } => {
-                self.batches.take_back(batch);
+                self.batches.remove(batch);
                 self.interrupted = true;
             }
             Event::Declined { batch, for_good } => {
-                actions.extend(self.batches.take_back(batch).map(|keys| Action::Release { keys }));
+                actions.extend(self.batches.remove(batch).map(|keys| Action::Release { keys }));
                 self.encoder_rest.begin(now_ms, for_good);
                 self.claims.last_was_empty = false;
             }
@@ -160,7 +160,7 @@ impl Backfill {
         actions: &mut Vec<Action>,
     ) {
         self.encoder_rest.note_answer();
-        let Some(keys) = self.batches.take_back(batch) else { return };
+        let Some(keys) = self.batches.remove(batch) else { return };
         let failed: BTreeSet<ItemKey> = failures.iter().map(|attempt| attempt.key).collect();
         let embedded: Vec<ItemKey> = keys.into_iter().filter(|key| !failed.contains(key)).collect();
         // Vectors that are paid for are made safe first.

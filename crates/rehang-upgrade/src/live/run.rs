@@ -340,7 +340,7 @@ impl Run<'_> {
         let wait =
             until.map_or(WAIT_MAX, |time| Duration::from_millis(time.saturating_sub(now_ms)).min(WAIT_MAX));
         match self.workers.wait(wait)? {
-            Some(Done::Encoded(batch)) => self.take_back(batch),
+            Some(Done::Encoded(batch)) => self.take_answer(batch),
             Some(Done::Vouched(answer)) => {
                 events.extend(self.take_comparison(answer)?);
                 Ok(Event::Tick)
@@ -579,8 +579,8 @@ impl Run<'_> {
         Ok(vectors)
     }
 
-    /// Takes a batch back from the encoder, and returns its event.
-    fn take_back(&mut self, encoded: EncodedBatch) -> Result<Event> {
+    /// Takes the encoder's answer to a batch, and returns its event.
+    fn take_answer(&mut self, encoded: EncodedBatch) -> Result<Event> {
         let EncodedBatch { batch, sent, copies, answer, receipt } = encoded;
         self.observer.reach(Place::BackfillEncoded)?;
         let (answers, compared_documents) = match answer {

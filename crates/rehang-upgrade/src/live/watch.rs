@@ -62,12 +62,12 @@ pub(crate) fn watched<T>(
 }
 
 /// Observer of work that ends where a part of a progress is cancelled.
-pub(crate) struct Watched<'a> {
+pub(crate) struct CancellableObserver<'a> {
     pub(crate) observer: &'a dyn Observer,
     pub(crate) progress: &'a Progress,
 }
 
-impl Observer for Watched<'_> {
+impl Observer for CancellableObserver<'_> {
     fn observe(&self, observation: &Observation<'_>) {
         self.observer.observe(observation);
     }

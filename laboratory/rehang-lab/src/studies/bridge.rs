@@ -25,7 +25,7 @@ use crate::studies::regret::{Ground, JUDGED, judged, labelled, parse_arguments};
 const PAIRS: usize = 2000;
 const PART: f64 = 0.8;
 /// Number of times that pairs are held out to choose the weight of both scores.
-const HELD_OUT: u64 = 3;
+const HOLD_OUTS: u64 = 3;
 const DEPTH: usize = 10;
 
 /// Ways of serving, in the order of the table.
@@ -205,7 +205,7 @@ fn fusion_weight(pairs: &Pairs) -> Result<f64> {
         None => pseudo_classes(pairs.new_vectors().matrix(), 0, &Progress::default())?,
     };
     let mut gains = vec![[(); 4].map(|()| Vec::new()); weights.len()];
-    for seed in 0..HELD_OUT {
+    for seed in 0..HOLD_OUTS {
         let parts = hold_out(pairs.len(), Some(&groups), 0.2, seed);
         let forward = ridge::fit(&pairs.select(&parts.fitted), &quiet)?.map;
         for (part, items) in [&parts.seen, &parts.unseen].into_iter().enumerate() {

@@ -2,7 +2,8 @@
 //! find among everything else in the gallery, beside those that are chosen by what they find among themselves.
 //!
 //! Every test part of a set is a gallery. Some of its items are pairs; the others ask for each other, which no
-//! choice has seen. Nothing is native, as at the switch.
+//! choice has seen. Nothing is native, as at the switch. Without labels, both are chosen by agreement with what
+//! the new model finds among the pairs, and measured by label all the same.
 
 use rehang_core::adapter;
 use rehang_core::curve::{MAP, Relevance, TOP1};
@@ -19,9 +20,16 @@ const PAIRS: usize = 600;
 const PART: f64 = 0.25;
 
 /// Ways of serving, in the order of the table; the first two are chosen among held-out pairs.
-const SERVED: [&str; 5] =
-    ["bridge", "fused", "bridge by the whole gallery", "fused by the whole gallery", "mixed"];
-const MIXED: usize = 4;
+const SERVED: [&str; 7] = [
+    "bridge",
+    "fused",
+    "bridge by the whole gallery",
+    "fused by the whole gallery",
+    "bridge without labels",
+    "fused without labels",
+    "mixed",
+];
+const MIXED: usize = 6;
 
 /// Gains of one way of serving over doing nothing in one gallery by one split: mAP and top-1, each with half of
 /// its 95 % interval.
@@ -31,7 +39,7 @@ type Gains = [(f64, f64); 2];
 pub fn run(arguments: &[&str]) -> Result<()> {
     let (splits, folder, sets) = parse_arguments(arguments, 3, &SETS)?;
     println!(
-        "| gallery | chosen: share, weight; by the whole gallery | doing nothing | {} |",
+        "| gallery | chosen: share, weight; by the whole gallery; without labels | doing nothing | {} |",
         SERVED.join(" | ")
     );
     println!("|---|---|---|{}", "---|".repeat(SERVED.len()));
@@ -106,7 +114,9 @@ fn measure(ground: &Ground, split: u64) -> Result<Measured> {
     let labels = |rows: &[usize]| rows.iter().map(|&row| ground.labels[row]).collect::<Vec<i64>>();
     let (of_pairs, rest) = order.split_at(count);
     let (old, new) = (cosine(&ground.old)?, cosine(&ground.new)?);
-    let pairs = Pairs::new(old.select(of_pairs), new.select(of_pairs), Some(labels(of_pairs)), None)?;
+    let pairs_with =
+        |labels: Option<Vec<i64>>| Pairs::new(old.select(of_pairs), new.select(of_pairs), labels, None);
+    let (pairs, unlabelled) = (pairs_with(Some(labels(of_pairs)))?, pairs_with(None)?);
     let rest = Ground {
         name: ground.name.clone(),
         old: old.select(rest),
@@ -115,23 +125,23 @@ fn measure(ground: &Ground, split: u64) -> Result<Measured> {
         labels: labels(rest),
         qrels: None,
     };
-    let others = OtherItems { old: rest.old.matrix().clone(), labels: rest.labels.clone() };
+    let others = OtherItems { old: rest.old.matrix().clone(), labels: rest.labels.clone(), judged: None };
     let relevance = Relevance::Labels { gallery: &rest.labels, queries: None };
     let (unit_old, by_old, by_new) = (unit(rest.old.matrix()), rest.old.matrix(), rest.new.matrix());
     let rank = |gallery: &Matrix, queries: &Matrix| rank_queries(gallery, queries, relevance, true);
     let today = rank(&unit_old, by_old)?.values;
     let (mut served, mut chosen) = (Vec::new(), Vec::new());
     let mut mixed = None;
-    for others in [None, Some(others)] {
+    for (pairs, others) in [(&pairs, None), (&pairs, Some(others)), (&unlabelled, None)] {
         let parameters = FitParameters { others, ..FitParameters::default() };
-        let fitted = fit_bridge(&pairs, &parameters, &quiet)?;
+        let fitted = fit_bridge(pairs, &parameters, &quiet)?;
         let share = fitted.bridge.as_ref().map_or(0.0, |bridge| bridge.share);
         served.push(match fitted.bridge {
             Some(bridge) => rank(&unit_old, &bridge.queries(Some(by_old), by_new)?)?.values,
             None => today.clone(),
         });
         let parameters = FitParameters { method: Method::Ridge, compare: false, ..parameters };
-        let adapter = fit_adapter(&pairs, None, &parameters, &NetworkOptions::default(), &quiet)?.adapter;
+        let adapter = fit_adapter(pairs, None, &parameters, &NetworkOptions::default(), &quiet)?.adapter;
         chosen.push(format!("{share} {}", adapter.fusion.as_ref().map_or(0.0, |fusion| fusion.weight)));
         served.push(measure_fused(&rest, &adapter, relevance)?);
         if mixed.is_none() {

@@ -51,8 +51,8 @@ impl Batches {
         holds_any
     }
 
-    /// Takes a batch back, from the encoder or of the held ones, and returns its items.
-    pub fn take_back(&mut self, batch: u64) -> Option<Vec<ItemKey>> {
+    /// Removes a batch that is at the encoder or held, and returns its items.
+    pub fn remove(&mut self, batch: u64) -> Option<Vec<ItemKey>> {
         self.encoding.remove(&batch).or_else(|| self.held.remove(&batch))
     }
 
