@@ -348,8 +348,10 @@ async fn request(
     outcome.await.map(Json)
 }
 
-pub async fn me(Extension(caller): Extension<Caller>) -> Answer {
-    Ok(Json(value(&caller)?))
+pub async fn me(State(service): Shared, Extension(caller): Extension<Caller>) -> Answer {
+    let mut shown = value(&caller)?;
+    shown["gallery"] = json!(service.upgrade.store().name());
+    Ok(Json(shown))
 }
 
 /// Token that a session of the dashboard begins with.

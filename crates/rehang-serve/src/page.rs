@@ -36,11 +36,10 @@ fn file(text: &'static str, kind: &'static str) -> Response {
 }
 
 /// Says in one sentence where searches go and what they find there.
-pub fn verdict(status: &Status, forecast: Option<&Forecast>) -> String {
+pub fn verdict(status: &Status, is_new: bool, forecast: Option<&Forecast>) -> String {
     let serving = status.serving.as_deref().unwrap_or("nothing");
     let at = format!("Searches go to {serving:?}");
     let Some(forecast) = forecast else { return format!("{at}; nothing is forecast yet.") };
-    let is_new = serving == status.new;
     let now = if is_new { Some(forecast.at(status.fraction)) } else { forecast.do_nothing };
     let end = forecast.at(1.0);
     match (now, forecast.do_nothing) {

@@ -182,7 +182,9 @@ impl Service {
         let mut shown = value(status)?;
         shown["next"] = json!(next);
         shown["forecast"] = json!(forecast);
-        shown["verdict"] = json!(crate::page::verdict(status, forecast.as_ref()));
+        let is_new = status.serving.as_ref() == Some(&self.upgrade.configuration().new.name);
+        shown["serves_new"] = json!(is_new);
+        shown["verdict"] = json!(crate::page::verdict(status, is_new, forecast.as_ref()));
         Ok(shown)
     }
 

@@ -15,8 +15,7 @@ const percent = (share) => `${(100 * share).toFixed(1)} %`;
 const time = (ms) => new Date(ms).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "medium" });
 const words = (name) => name.replaceAll("-", " ");
 const left = ({ counts }) => Math.max(0, counts.items - counts.native - counts.without_source - counts.failed);
-// Counted only while searches go to the new space.
-const isNewServing = () => state.status?.not_found != null;
+const isNewServing = () => state.status?.serves_new === true;
 const lastOf = (verb) => state.operations.find((operation) => operation.verb === verb);
 const mayOperate = () => state.me?.role === "operate";
 const verbOf = (verb) => byId(`verb-${verb}`);
@@ -186,7 +185,7 @@ function draw() {
   const { status } = state;
   for (const section of document.querySelectorAll("[data-needs]")) section.hidden = !status;
   write("link", state.live ? "live" : "asks every 5 s");
-  write("gallery", status?.gallery ?? "");
+  write("gallery", status?.gallery ?? state.me?.gallery ?? "");
   document.title = status ? `${status.gallery} ${percent(status.fraction)} · rehang` : "rehang";
   drawSteps(status);
   drawOperations();
