@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use axum::Extension;
 use axum::Json;
+use axum::body::Bytes;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{FromRequest, Path, Query as Parameters, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
@@ -42,11 +43,15 @@ impl<S: Send + Sync, T: for<'a> Deserialize<'a> + Default> FromRequest<S> for Bo
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
-        let has_none = request.headers().get(header::CONTENT_TYPE).is_none()
-            && request.headers().get(header::CONTENT_LENGTH).is_none_or(|length| length == "0")
-            && request.headers().get(header::TRANSFER_ENCODING).is_none();
-        if has_none {
-            return Ok(Self(T::default()));
+        // A verb without options needs no body; a client may send an empty one in chunks.
+        if request.headers().get(header::CONTENT_TYPE).is_none() {
+            let bytes = Bytes::from_request(request, state).await;
+            let bytes = bytes
+                .map_err(|rejection| Problem::new(rejection.status(), "too-large", rejection.body_text()))?;
+            let untyped = "the body has no Content-Type; send application/json";
+            let is_empty = bytes.is_empty().then(T::default).map(Self);
+            return is_empty
+                .ok_or_else(|| Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "not-json", untyped));
         }
         match Json::<T>::from_request(request, state).await {
             Ok(Json(body)) => Ok(Self(body)),

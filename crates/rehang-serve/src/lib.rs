@@ -88,7 +88,8 @@ impl Default for ServeLimits {
 pub fn log_to_stderr(json: bool) {
     use tracing_subscriber::{EnvFilter, fmt};
 
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn,rehang_serve=info"));
+    let filter =
+        EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn,rehang_serve=info"));
     let log = fmt().with_env_filter(filter).with_writer(std::io::stderr);
     // An error says that the process has a log already.
     if json { drop(log.json().try_init()) } else { drop(log.try_init()) }

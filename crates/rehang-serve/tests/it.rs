@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 
 use rehang_core::{Distance, Matrix, Progress, Provenance, Result, Space};
-use rehang_encode::{EncoderConfig, TableConfig};
+use rehang_encode::EncoderConfig;
 use rehang_serve::{ServeOptions, serve};
 use rehang_sqlite::SqliteStore;
 use rehang_store::{Filter, ItemWrite, Ledger, NewVector};
@@ -42,7 +42,8 @@ fn upgrade(folder: &Path) -> Upgrade {
         rehang_files::write_matrix(folder.join("new.npy"), &rows, None).unwrap();
     }
     let vectors = folder.join("new.npy").display().to_string();
-    let table = EncoderConfig::Table(TableConfig { vectors, ids: None, normalise: false });
+    let table: EncoderConfig =
+        serde_json::from_value(json!({ "kind": "table", "vectors": vectors })).unwrap();
     let configuration =
         Configuration::new(Location::file(&file), space("old", OLD), space("new", NEW)).unwrap();
     Upgrade::new(configuration.with_encoder(table)).unwrap()
@@ -146,7 +147,8 @@ fn a_whole_upgrade_by_requests_alone() {
     assert_eq!(served.ask("GET", "/v1/status", None, &[]).status, 404, "there is no upgrade");
     assert_eq!(served.found(7, 1), ["i7"]);
     let refused = served.carry_out("switch", &json!({}));
-    assert_eq!((&refused["state"], &refused["problem"]["status"]), (&json!("refused"), &json!(404)));
+    assert_eq!((&refused["state"], &refused["problem"]["status"]), (&json!("refused"), &json!(422)));
+    assert!(refused["problem"]["remedy"].as_str().unwrap().contains("/v1/upgrade/pairs"), "{refused}");
     for (verb, options) in [
         ("pairs", json!({ "items": 200 })),
         ("fit", json!({ "method": "ridge" })),
