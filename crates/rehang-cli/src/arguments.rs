@@ -150,10 +150,54 @@ pub enum Command {
     /// Look whether a gallery is sound: mixed models, stale or untagged vectors, index health, a forgotten
     /// upgrade.
     Doctor(DoctorArguments),
+    #[cfg(feature = "serve")]
+    /// Serve searches, writes and the steps of the upgrade over HTTP, with metrics and a dashboard.
+    ///
+    /// Ends in order at Ctrl-C or SIGTERM: what is at an encoder is written, and the next service goes on
+    /// with operations that are under way.
+    ///
+    /// Example: rehang serve --listen 127.0.0.1:7878 --tokens tokens.toml --follow
+    Serve(ServeArguments),
+    #[cfg(not(feature = "serve"))]
+    #[command(hide = true, disable_help_flag = true)]
+    Serve(LeftOut),
     /// Print the completions of a shell; your shell's manual says where they belong.
     Completions(CompletionsArguments),
     /// Write the manual: a page for every command.
     Man(ManArguments),
+}
+
+#[cfg(feature = "serve")]
+arguments! {
+    /// Options of `rehang serve`.
+    ServeArguments {
+        /// Configuration of the upgrade.
+        config: PathBuf = [long, value_name = "FILE", default_value = "rehang.toml"],
+        /// Address to listen on. One that other machines reach needs --tokens.
+        listen: std::net::SocketAddr = [long, value_name = "ADDRESS", default_value = "127.0.0.1:7878"],
+        /// Tokens with their roles, as TOML: [[token]] with name, role (read, write or operate) and token.
+        tokens: Option<PathBuf> = [long, value_name = "FILE"],
+        /// Name that the service is called by beside its address, such as a proxy's (repeat for several).
+        hosts: Vec<String> = [long = "host", value_name = "NAME"],
+        /// Certificate chain for TLS, in PEM; it is read again when it changes.
+        certificate: Option<PathBuf> = [long, value_name = "FILE", requires = "key"],
+        /// Key of the certificate, in PEM.
+        key: Option<PathBuf> = [long, value_name = "FILE", requires = "certificate"],
+        /// Keep the gallery caught up too, as `rehang upgrade run --follow` does.
+        follow: bool = [long],
+        /// Bytes of a request's body, at most.
+        body_max: usize = [long, value_name = "BYTES", default_value_t = rehang_serve::ServeLimits::default().body],
+        /// Seconds that a request may take.
+        seconds: u64 = [long, value_name = "N", default_value_t = rehang_serve::ServeLimits::default().seconds],
+        /// Requests that ask the gallery at the same time.
+        at_once: usize = [long, value_name = "N", default_value_t = rehang_serve::ServeLimits::default().at_once],
+        /// Requests that wait for their turn; more are turned away.
+        waiting: usize = [long, value_name = "N", default_value_t = rehang_serve::ServeLimits::default().waiting],
+        /// Requests a second of one token, at most [default: as many as come].
+        rate: Option<f64> = [long, value_name = "N/s"],
+        /// Write the log, on stderr, as lines of JSON.
+        log_json: bool = [long],
+    }
 }
 
 arguments! {
@@ -174,7 +218,7 @@ arguments! {
 
 /// Arguments behind a command that this build leaves out, with the feature that the command needs. They are
 /// not read: the command says how to build it.
-#[cfg(not(feature = "demo"))]
+#[cfg(not(all(feature = "demo", feature = "serve")))]
 #[derive(Debug, clap::Args)]
 pub struct LeftOut {
     /// Words of the line, as they stand there.

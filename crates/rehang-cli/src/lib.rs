@@ -95,6 +95,10 @@ fn run(arguments: &Arguments) -> Result<Exit> {
         Command::Upgrade(upgrade) => commands::upgrade::run(upgrade, json),
         Command::Thresholds(thresholds) => commands::thresholds::run(thresholds, json),
         Command::Doctor(doctor) => commands::doctor::run(doctor, json),
+        #[cfg(feature = "serve")]
+        Command::Serve(serve) => commands::serve::run(serve, json),
+        #[cfg(not(feature = "serve"))]
+        Command::Serve(_) => Err(ErrorKind::MissingFeature { feature: "serve" }.into()),
         Command::Completions(completions) => commands::manual::completions(completions, json),
         Command::Man(man) => commands::manual::man(man, json),
     }

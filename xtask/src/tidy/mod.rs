@@ -256,7 +256,7 @@ fn printing(source: &Source) -> Vec<Fault> {
 }
 
 /// Verbs of the command line.
-const VERBS: [&str; 18] = [
+const VERBS: [&str; 19] = [
     "compare",
     "completions",
     "curve",
@@ -273,6 +273,7 @@ const VERBS: [&str; 18] = [
     "order",
     "report",
     "search",
+    "serve",
     "train",
     "transform",
 ];

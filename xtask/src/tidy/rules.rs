@@ -38,6 +38,18 @@ pub const ARROWS: &[(&str, &[&str])] = &[
         "rehang-demo",
         &["rehang-core", "rehang-files", "rehang-store", "rehang-encode", "rehang-upgrade", "workspace-hack"],
     ),
+    (
+        "rehang-serve",
+        &[
+            "rehang-core",
+            "rehang-fit",
+            "rehang-clock",
+            "rehang-store",
+            "rehang-encode",
+            "rehang-upgrade",
+            "rehang-report",
+        ],
+    ),
     ("rehang-cli", CLI),
     // The wheel carries the command line.
     ("rehang-python", PYTHON),
@@ -77,6 +89,7 @@ const CLI: &[&str] = &[
     "rehang-encode",
     "rehang-upgrade",
     "rehang-demo",
+    "rehang-serve",
 ];
 
 const PYTHON: &[&str] = &[
@@ -119,7 +132,7 @@ const XTASK: &[&str] = &[
 ];
 
 /// Faces, which examples and tests must not use; they may use every other crate beside their arrows.
-pub const FACES: &[&str] = &["rehang-cli", "rehang-lab", "rehang-python", "xtask"];
+pub const FACES: &[&str] = &["rehang-cli", "rehang-serve", "rehang-lab", "rehang-python", "xtask"];
 
 /// Dependencies that cost a user minutes or megabytes, by the beginning of their names, and the crates that
 /// are about them. Behind a feature any crate may have them.

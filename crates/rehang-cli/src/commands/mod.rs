@@ -15,6 +15,8 @@ pub mod manual;
 pub mod order;
 pub mod report;
 pub mod search;
+#[cfg(feature = "serve")]
+pub mod serve;
 pub mod thresholds;
 pub mod transform;
 pub mod upgrade;

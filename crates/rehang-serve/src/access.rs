@@ -1,0 +1,319 @@
+//! Who may ask for what: tokens with roles, sessions of the dashboard, and where a browser's request may come
+//! from.
+
+use std::net::IpAddr;
+use std::path::Path;
+
+use axum::http::{HeaderMap, Method, header};
+use rehang_core::{Error, Result};
+use ring::hmac;
+use serde::{Deserialize, Serialize};
+
+use crate::problem::Problem;
+
+/// What a token allows; each role may do what those before it may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    /// Searches, and sees how things stand.
+    Read,
+    /// Writes and deletes items too.
+    Write,
+    /// Carries out the verbs of an upgrade too.
+    Operate,
+}
+
+/// A token with its name in the trail.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Token {
+    name: String,
+    role: Role,
+    token: String,
+}
+
+/// File of tokens.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TokensFile {
+    token: Vec<Token>,
+}
+
+/// Shortest token that is taken.
+const TOKEN_CHARACTERS_MIN: usize = 16;
+/// Name of the cookie of a session.
+pub const COOKIE: &str = "rehang_session";
+/// Header that a request which changes something carries beside the cookie.
+pub const CSRF: &str = "x-rehang-csrf";
+/// Seconds that a session lasts.
+pub const SESSION_SECONDS: u64 = 12 * 3600;
+/// Names by which a machine calls itself.
+const OWN_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
+
+/// Person or program that asks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Caller {
+    pub name: String,
+    pub role: Role,
+    /// Value of the header that changes need beside a cookie; empty without a session.
+    pub csrf: String,
+}
+
+/// Tokens that are taken, and names that the service is called by.
+pub struct Access {
+    tokens: Vec<Token>,
+    hosts: Vec<String>,
+    /// Key that tokens are compared under, so that a comparison takes as long whatever differs.
+    key: hmac::Key,
+}
+
+impl Access {
+    /// Reads tokens from a file, `[[token]]` with `name`, `role` and `token`. Without one, only a service
+    /// that listens on loopback is allowed, and everybody there may do everything.
+    ///
+    /// # Errors
+    ///
+    /// I/O errors; corrupt for a file that is no such TOML, that has no token, or one that is too short or
+    /// there twice; an invalid option where other machines could ask without a token.
+    pub fn open(tokens: Option<&Path>, listen: IpAddr, hosts: &[String]) -> Result<Self> {
+        let tokens = match tokens {
+            None if !listen.is_loopback() => {
+                return Err(Error::option(
+                    "listen",
+                    listen,
+                    "an address of loopback, such as 127.0.0.1, where no `tokens` are given",
+                ));
+            }
+            None => Vec::new(),
+            Some(path) => read_tokens(path)?,
+        };
+        let mut names: Vec<String> = OWN_NAMES.iter().map(|&name| name.to_owned()).collect();
+        if !listen.is_unspecified() {
+            names.push(listen.to_string());
+        }
+        names.extend(hosts.iter().map(|host| host.to_ascii_lowercase()));
+        let random = ring::rand::SystemRandom::new();
+        let key = hmac::Key::generate(hmac::HMAC_SHA256, &random)
+            .map_err(|_| Error::corrupt("the system's source of random numbers", "it gives none"))?;
+        Ok(Self { tokens, hosts: names, key })
+    }
+
+    /// Finds who asks. A request of another site's page is refused, and so is one by cookie that changes
+    /// something without the header of its session.
+    ///
+    /// # Errors
+    ///
+    /// 401 without a token or session that is taken; 403 for another host, another origin, or a header that
+    /// is missing.
+    pub fn caller(&self, method: &Method, headers: &HeaderMap) -> Result<Caller, Problem> {
+        self.expect_own_page(headers)?;
+        if self.tokens.is_empty() {
+            return Ok(Caller { name: "anybody".into(), role: Role::Operate, csrf: String::new() });
+        }
+        if let Some(value) = headers.get(header::AUTHORIZATION) {
+            let token = value.to_str().ok().and_then(|value| value.strip_prefix("Bearer "));
+            let token = token.and_then(|given| self.token(given)).ok_or_else(Problem::unauthorised)?;
+            return Ok(Caller { name: token.name.clone(), role: token.role, csrf: String::new() });
+        }
+        let cookie = cookie(headers).ok_or_else(Problem::unauthorised)?;
+        let token = self.of_session(cookie).ok_or_else(Problem::unauthorised)?;
+        let csrf = signed(&token.token, &format!("csrf {cookie}"));
+        let is_safe = matches!(*method, Method::GET | Method::HEAD);
+        let given = headers.get(CSRF).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        if !is_safe && !self.is_equal(given, &csrf) {
+            return Err(Problem::forbidden(format!(
+                "a change by cookie needs the header {CSRF} of its session"
+            )));
+        }
+        Ok(Caller { name: token.name.clone(), role: token.role, csrf })
+    }
+
+    /// Refuses what names another host, as a page does whose name was bound to this address, and what comes
+    /// from a page of another site.
+    ///
+    /// # Errors
+    ///
+    /// 403.
+    pub fn expect_own_page(&self, headers: &HeaderMap) -> Result<(), Problem> {
+        let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
+        let host = text(header::HOST).unwrap_or_default();
+        if !self.is_own(host) {
+            let named =
+                format!("this service is not called {host:?}; `hosts` lists what it is called besides");
+            return Err(Problem::forbidden(named));
+        }
+        let origin = text(header::ORIGIN);
+        let is_ours = |origin: &str| origin.split_once("://").is_some_and(|(_, host)| self.is_own(host));
+        if origin.is_some_and(|origin| !is_ours(origin)) {
+            return Err(Problem::forbidden("a page of another site asks"));
+        }
+        Ok(())
+    }
+
+    /// Begins a session for a token; gives the cookie's value.
+    ///
+    /// # Errors
+    ///
+    /// 401 for a token that is not taken.
+    pub fn sign_in(&self, token: &str) -> Result<String, Problem> {
+        let token = self.token(token).ok_or_else(Problem::unauthorised)?;
+        let ends = rehang_clock::unix_ms() / 1000 + SESSION_SECONDS;
+        let place = self.tokens.iter().position(|other| other.name == token.name).unwrap_or(0);
+        let session = format!("{place}.{ends}");
+        let tag = signed(&token.token, &session);
+        Ok(format!("{session}.{tag}"))
+    }
+
+    /// Finds the token of a session that lasts still.
+    fn of_session(&self, cookie: &str) -> Option<&Token> {
+        let (session, tag) = cookie.rsplit_once('.')?;
+        let (place, ends) = session.split_once('.')?;
+        let token = self.tokens.get(place.parse::<usize>().ok()?)?;
+        let lasts = ends.parse::<u64>().ok()? > rehang_clock::unix_ms() / 1000;
+        (lasts && self.is_equal(tag, &signed(&token.token, session))).then_some(token)
+    }
+
+    /// Finds a token; every one is compared, so that the time tells nothing.
+    fn token(&self, given: &str) -> Option<&Token> {
+        self.tokens
+            .iter()
+            .fold(None, |found, token| if self.is_equal(given, &token.token) { Some(token) } else { found })
+    }
+
+    fn is_equal(&self, given: &str, wanted: &str) -> bool {
+        let tag = hmac::sign(&self.key, wanted.as_bytes());
+        hmac::verify(&self.key, given.as_bytes(), tag.as_ref()).is_ok()
+    }
+
+    fn is_own(&self, host: &str) -> bool {
+        let host = host.to_ascii_lowercase();
+        let name = match host.strip_prefix('[') {
+            Some(rest) => rest.split(']').next().unwrap_or_default(),
+            None => host.split(':').next().unwrap_or_default(),
+        };
+        self.hosts.iter().any(|own| own == name)
+    }
+}
+
+fn read_tokens(path: &Path) -> Result<Vec<Token>> {
+    let text = fs_err::read_to_string(path).map_err(|error| Error::io("open", path, &error))?;
+    let wrong = |detail: String| Error::corrupt(path.display(), detail);
+    let tokens = toml::from_str::<TokensFile>(&text).map_err(|error| wrong(error.to_string()))?.token;
+    if tokens.is_empty() {
+        return Err(wrong("it has no [[token]]".into()));
+    }
+    for (place, token) in tokens.iter().enumerate() {
+        if token.token.chars().count() < TOKEN_CHARACTERS_MIN {
+            let detail =
+                format!("the token {:?} has fewer than {TOKEN_CHARACTERS_MIN} characters", token.name);
+            return Err(wrong(detail));
+        }
+        let is_again = |other: &Token| other.name == token.name || other.token == token.token;
+        if tokens[..place].iter().any(is_again) {
+            return Err(wrong(format!("the token {:?} is there twice, by its name or itself", token.name)));
+        }
+    }
+    Ok(tokens)
+}
+
+/// Signs a text with a token.
+fn signed(token: &str, text: &str) -> String {
+    let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, token.as_bytes()), text.as_bytes());
+    tag.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn cookie(headers: &HeaderMap) -> Option<&str> {
+    let all = headers.get(header::COOKIE)?.to_str().ok()?;
+    all.split(';').find_map(|pair| pair.trim().strip_prefix(COOKIE)?.strip_prefix('='))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
+        let all = pairs.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()));
+        all.chain([(header::HOST, "127.0.0.1:7878".parse().unwrap())]).collect()
+    }
+
+    fn access(text: &str) -> Result<Access> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tokens.toml");
+        fs_err::write(&path, text).unwrap();
+        Access::open(Some(&path), "127.0.0.1".parse().unwrap(), &["Search.Example".into()])
+    }
+
+    const TOKENS: &str = r#"
+        [[token]]
+        name = "app"
+        role = "read"
+        token = "0123456789abcdef"
+        [[token]]
+        name = "ops"
+        role = "operate"
+        token = "fedcba9876543210"
+    "#;
+
+    #[test]
+    fn a_token_is_told_from_all_others() {
+        let access = access(TOKENS).unwrap();
+        let ask = |value: &str| access.caller(&Method::POST, &headers(&[("authorization", value)]));
+        assert_eq!(ask("Bearer 0123456789abcdef").unwrap().role, Role::Read);
+        assert_eq!(ask("Bearer fedcba9876543210").unwrap().name, "ops");
+        for wrong in ["Bearer 0123456789abcdeg", "Bearer ", "0123456789abcdef", "Bearer 0123456789abcdef0"] {
+            assert_eq!(ask(wrong).unwrap_err().status, 401, "{wrong}");
+        }
+        assert_eq!(access.caller(&Method::GET, &headers(&[])).unwrap_err().status, 401);
+    }
+
+    #[test]
+    fn a_session_reads_by_its_cookie_and_changes_with_its_header_alone() {
+        let access = access(TOKENS).unwrap();
+        let value = access.sign_in("fedcba9876543210").unwrap();
+        let cookie = format!("other=1; {COOKIE}={value}");
+        let ask = |method: &Method, csrf: &str| {
+            access.caller(method, &headers(&[("cookie", &cookie), (CSRF, csrf)]))
+        };
+        let caller = ask(&Method::GET, "").unwrap();
+        assert_eq!((caller.name.as_str(), caller.role), ("ops", Role::Operate));
+        assert_eq!(ask(&Method::POST, "").unwrap_err().status, 403);
+        assert!(ask(&Method::POST, &caller.csrf).is_ok());
+        // Another end, or another token, needs another tag.
+        let tag = value.rsplit_once('.').unwrap().1;
+        for forged in [format!("1.99999999999.{tag}"), format!("0.{}", value.split_once('.').unwrap().1)] {
+            let cookie = format!("{COOKIE}={forged}");
+            assert_eq!(
+                access.caller(&Method::GET, &headers(&[("cookie", &cookie)])).unwrap_err().status,
+                401
+            );
+        }
+        assert!(access.sign_in("fedcba987654321").is_err());
+    }
+
+    #[test]
+    fn other_names_and_other_sites_are_refused() {
+        let access = access(TOKENS).unwrap();
+        let host = |name: &str| {
+            let mut given = headers(&[]);
+            given.insert(header::HOST, name.parse().unwrap());
+            access.expect_own_page(&given).is_ok()
+        };
+        assert!(host("localhost:7878") && host("[::1]:7878") && host("search.example"));
+        assert!(!host("evil.example") && !host("") && !host("127.0.0.1.evil.example"));
+        let origin = |name: &str| access.expect_own_page(&headers(&[("origin", name)])).is_ok();
+        assert!(origin("https://search.example") && origin("http://localhost:7878"));
+        assert!(!origin("https://evil.example") && !origin("null"));
+    }
+
+    #[test]
+    fn a_file_of_tokens_is_refused_with_its_fault() {
+        let said = |text: &str| access(text).err().unwrap().to_string();
+        assert!(said("").contains("token"));
+        assert!(said("token = []").contains("no [[token]]"));
+        let short = said("[[token]]\nname = \"a\"\nrole = \"read\"\ntoken = \"short\"");
+        assert!(short.contains("fewer than 16") && !short.contains("short\""), "{short}");
+        assert!(said(&TOKENS.replace("fedcba9876543210", "0123456789abcdef")).contains("twice"));
+        let open = Access::open(None, "0.0.0.0".parse().unwrap(), &[]);
+        assert!(open.err().unwrap().to_string().contains("loopback"));
+    }
+}

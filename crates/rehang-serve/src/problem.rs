@@ -1,0 +1,172 @@
+//! Errors as problem details (RFC 9457), with kind and remedy.
+
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use rehang_core::{Error, ErrorKind, Verb, Wording};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What went wrong with a request, and what to do about it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Problem {
+    /// Always `about:blank`: the kind tells problems apart.
+    #[serde(rename = "type")]
+    pub about: String,
+    /// Words of the status.
+    pub title: String,
+    /// HTTP status.
+    pub status: u16,
+    /// Sentence about what happened and where.
+    pub detail: String,
+    /// Kind of the error, as a word.
+    pub kind: String,
+    /// What to do about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<String>,
+}
+
+/// Seconds after which a request that was turned away may come again.
+const RETRY_AFTER: &str = "1";
+
+impl Problem {
+    pub(crate) fn new(status: StatusCode, kind: &str, detail: impl Into<String>) -> Self {
+        Self {
+            about: "about:blank".into(),
+            title: status.canonical_reason().unwrap_or("Error").into(),
+            status: status.as_u16(),
+            detail: detail.into(),
+            kind: kind.into(),
+            remedy: None,
+        }
+    }
+
+    pub(crate) fn unauthorised() -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, "unauthorised", "no token that is taken came with the request")
+    }
+
+    pub(crate) fn forbidden(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "forbidden", detail)
+    }
+
+    pub(crate) fn not_found(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "not-found", detail)
+    }
+
+    pub(crate) fn busy() -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "busy", "as many requests as may wait are waiting")
+    }
+}
+
+/// Words of the service for verbs.
+struct OfService;
+
+impl Wording for OfService {
+    fn imperative(&self) -> &'static str {
+        "ask for"
+    }
+
+    fn verb(&self, verb: Verb) -> String {
+        let request = match verb {
+            Verb::Start => "POST /v1/upgrade/start",
+            Verb::Status => "GET /v1/status",
+            Verb::Switch => "POST /v1/upgrade/switch",
+            Verb::SwitchFused => "POST /v1/upgrade/switch {\"serving\": \"fused\"}",
+            Verb::SwitchAnyway => "POST /v1/upgrade/switch {\"anyway\": true}",
+            Verb::Rollback => "POST /v1/upgrade/rollback",
+            Verb::Resume => "POST /v1/upgrade/resume",
+            Verb::ReEmbed => "POST /v1/upgrade/resume {\"re_embed\": true}",
+            Verb::Run => "POST /v1/upgrade/run",
+            Verb::RunUntil { percent } => {
+                return format!("`POST /v1/upgrade/run {{\"until\": \"{percent:.1}%\"}}`");
+            }
+            Verb::FinishAnyway => "POST /v1/upgrade/finish {\"anyway\": true}",
+            Verb::Pause => "POST /v1/upgrade/pause",
+            Verb::Report => "POST /v1/upgrade/report",
+            Verb::Pairs => "POST /v1/upgrade/pairs",
+            Verb::Fit => "POST /v1/upgrade/fit",
+            Verb::Bridge => "POST /v1/upgrade/bridge",
+            Verb::Put => "PUT /v1/items/ID",
+            // What a service does not do is done where it runs.
+            Verb::Follow => "rehang serve --follow",
+            Verb::Adopt => "rehang gallery adopt",
+            Verb::ReleaseWithAdapted => "rehang gallery release --with-adapted",
+            Verb::Release => "rehang gallery release",
+            Verb::ReleaseAnyway => "rehang gallery release --yes --anyway",
+            Verb::Identify => "rehang identify",
+            Verb::DropSpace => "rehang gallery drop-space",
+            Verb::Compact => "rehang gallery compact",
+            Verb::Index => "rehang gallery index",
+            Verb::Repair => "rehang doctor --repair",
+        };
+        format!("`{request}`")
+    }
+}
+
+impl From<Error> for Problem {
+    fn from(mut error: Error) -> Self {
+        let remedy = error.take_remedy().map(|remedy| remedy.worded(&OfService));
+        let status = match error.kind() {
+            ErrorKind::NotFound { .. } => StatusCode::NOT_FOUND,
+            ErrorKind::Unavailable { .. } | ErrorKind::Cancelled => StatusCode::SERVICE_UNAVAILABLE,
+            ErrorKind::Corrupt { .. } | ErrorKind::Io { .. } | ErrorKind::Diverged { .. } => {
+                StatusCode::INTERNAL_SERVER_ERROR
+            }
+            _ if error.is_unauthorised() => StatusCode::BAD_GATEWAY,
+            _ if error.is_conflict() || error.is_budget_spent() => StatusCode::CONFLICT,
+            _ => StatusCode::UNPROCESSABLE_ENTITY,
+        };
+        let kind = kebab(&format!("{:?}", error.kind()));
+        Self { remedy, ..Self::new(status, &kind, error.worded(&OfService)) }
+    }
+}
+
+/// Writes the name at the start of a value's debug form in lower case, with a dash before each capital.
+fn kebab(debug: &str) -> String {
+    let name = debug.split(|letter: char| !letter.is_alphanumeric()).next().unwrap_or_default();
+    let mut word = String::new();
+    for letter in name.chars() {
+        if letter.is_uppercase() && !word.is_empty() {
+            word.push('-');
+        }
+        word.extend(letter.to_lowercase());
+    }
+    word
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let waits = matches!(status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS);
+        let mut response = (status, Json(self)).into_response();
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if waits {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER));
+        }
+        if status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rehang_core::Remedy;
+
+    use super::*;
+
+    #[test]
+    fn errors_say_their_kind_their_status_and_the_next_request() {
+        let of = |error: Error| {
+            let problem = Problem::from(error);
+            (problem.status, problem.kind)
+        };
+        assert_eq!(of(Error::wrong_phase("the upgrade", "filled")), (409, "wrong-phase".into()));
+        assert_eq!(of(Error::option("k", 0, "1 or more")), (422, "invalid-option".into()));
+        assert_eq!(of(Error::not_found("item", "a", "the gallery")), (404, "not-found".into()));
+        let advised = Problem::from(Error::conflict("x", "y").advise(Remedy::DrawPairs));
+        assert!(advised.remedy.unwrap().contains("/v1/upgrade/pairs"));
+    }
+}

@@ -1,0 +1,294 @@
+//! Service of one gallery: what its requests share, and the threads beside them.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rehang_core::{Result, Space};
+use rehang_encode::Encoder;
+use rehang_upgrade::{AutoOptions, Gallery, Observer, RunOptions, SearchAnswer, Status, Upgrade};
+use serde_json::{Value, json};
+use tokio::sync::{Semaphore, broadcast};
+
+use crate::access::Access;
+use crate::metrics::{Metrics, Stage};
+use crate::operations::{Operations, value};
+use crate::problem::Problem;
+use crate::{ServeLimits, ServeOptions};
+
+/// Number of failed items that a status names.
+const FAILURES: usize = 100;
+/// Time between two readings of the gallery, at least; each reading is followed by ten times its own length.
+const READ_EVERY: Duration = Duration::from_secs(1);
+/// The same while nobody looks at the events.
+const READ_UNWATCHED_EVERY: Duration = Duration::from_secs(5);
+/// Time between two looks of a thread at whether it is to end.
+const LOOK: Duration = Duration::from_millis(100);
+/// Time between two tries to follow a gallery whose upgrade is not filled yet, or whose encoder is refused.
+const FOLLOW_EVERY: Duration = Duration::from_secs(30);
+/// Number of events that a slow reader may be behind before it misses some.
+const EVENTS_MAX: usize = 64;
+
+/// Observer that ends a follower when its service stops.
+struct UntilItStops<'a>(&'a Service);
+
+impl Observer for UntilItStops<'_> {
+    fn wants_stop(&self) -> bool {
+        self.0.is_stopping()
+    }
+}
+
+/// Event for the dashboard: its name and its data.
+#[derive(Debug, Clone)]
+pub struct Event {
+    pub name: &'static str,
+    pub data: Arc<str>,
+}
+
+pub struct Service {
+    pub upgrade: Arc<Upgrade>,
+    pub gallery: Gallery,
+    pub access: Access,
+    pub metrics: Arc<Metrics>,
+    pub operations: Arc<Operations>,
+    pub events: broadcast::Sender<Event>,
+    pub limits: ServeLimits,
+    /// Encoders of queries that were opened, by space.
+    encoders: Mutex<BTreeMap<String, Arc<dyn Encoder>>>,
+    /// Status that was read last, as it is sent; `None` where there is no upgrade.
+    last: Mutex<Option<Status>>,
+    /// What each token has left of this second.
+    rates: Mutex<BTreeMap<String, (f64, Instant)>>,
+    at_once: Arc<Semaphore>,
+    waiting: Arc<Semaphore>,
+    is_stopping: AtomicBool,
+}
+
+impl Service {
+    pub fn new(upgrade: Upgrade, options: &ServeOptions) -> Result<Arc<Self>> {
+        let listen: IpAddr = options.listen.ip();
+        let access = Access::open(options.tokens.as_deref(), listen, &options.hosts)?;
+        let (upgrade, metrics, limits) = (Arc::new(upgrade), Arc::new(Metrics::new()), options.limits);
+        let gallery = upgrade.gallery().observed_by(Arc::<Metrics>::clone(&metrics));
+        let server = format!("{}-{:x}", std::process::id(), rehang_clock::unix_ms());
+        Ok(Arc::new(Self {
+            operations: Operations::new(Arc::clone(&upgrade), server),
+            gallery,
+            access,
+            metrics,
+            limits,
+            upgrade,
+            events: broadcast::channel(EVENTS_MAX).0,
+            encoders: Mutex::default(),
+            last: Mutex::default(),
+            rates: Mutex::default(),
+            at_once: Arc::new(Semaphore::new(limits.at_once)),
+            waiting: Arc::new(Semaphore::new(limits.at_once + limits.waiting)),
+            is_stopping: AtomicBool::new(false),
+        }))
+    }
+
+    /// Runs work that waits for the gallery on a thread, when its turn has come.
+    ///
+    /// # Errors
+    ///
+    /// 503 where too many wait, and where the work takes too long: it goes on, but nobody hears of it; the
+    /// work's own.
+    pub async fn blocking<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&Self) -> Result<T> + Send + 'static,
+    ) -> Result<T, Problem> {
+        let place = Arc::clone(&self.waiting).try_acquire_owned().map_err(|_| Problem::busy())?;
+        let limit = Duration::from_secs(self.limits.seconds);
+        let too_long = |_| Problem::busy();
+        let turn = tokio::time::timeout(limit, Arc::clone(&self.at_once).acquire_owned()).await;
+        let turn = turn.map_err(too_long)?.map_err(|_| Problem::busy())?;
+        let service = Arc::clone(self);
+        let done = tokio::task::spawn_blocking(move || {
+            let _held = (place, turn);
+            work(&service)
+        });
+        match tokio::time::timeout(limit, done).await.map_err(too_long)? {
+            Ok(outcome) => Ok(outcome?),
+            Err(panic) => {
+                tracing::error!(%panic, "a request ended in a panic, which is a defect of rehang");
+                let status = axum::http::StatusCode::INTERNAL_SERVER_ERROR;
+                Err(Problem::new(status, "defect", "the request ended in a defect of rehang; the log has it"))
+            }
+        }
+    }
+
+    /// Takes a request of a token into account; `false` where it has asked too often.
+    pub fn may_ask(&self, name: &str) -> bool {
+        let Some(rate) = self.limits.rate else { return true };
+        let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = rehang_clock::now();
+        let (left, since) = rates.entry(name.to_owned()).or_insert((rate.max(1.0), now));
+        *left = (*left + rate * now.duration_since(*since).as_secs_f64()).min(rate.max(1.0));
+        *since = now;
+        let may = *left >= 1.0;
+        if may {
+            *left -= 1.0;
+        }
+        may
+    }
+
+    /// Gives the encoder for queries of a space, opened once.
+    pub fn encoder(&self, space: &Space) -> Result<Arc<dyn Encoder>> {
+        let mut encoders = self.encoders.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(encoder) = encoders.get(&space.name) {
+            return Ok(Arc::clone(encoder));
+        }
+        let encoder = self.upgrade.configuration().open_query_encoder(space)?;
+        encoders.insert(space.name.clone(), Arc::clone(&encoder));
+        Ok(encoder)
+    }
+
+    /// Says what an answer was found in.
+    pub fn stage(&self, answer: &SearchAnswer) -> Stage {
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_mixed = last.as_ref().is_some_and(|status| status.counts.adapted > 0);
+        match answer.spaces.as_slice() {
+            [_, _, ..] => Stage::Fused,
+            [_] if answer.bridged => Stage::Bridge,
+            [space] if *space == self.upgrade.configuration().new.name => {
+                if is_mixed {
+                    Stage::Mixed
+                } else {
+                    Stage::New
+                }
+            }
+            _ => Stage::Old,
+        }
+    }
+
+    /// Reads how the upgrade stands, with what is next and what is forecast, as it is sent.
+    ///
+    /// # Errors
+    ///
+    /// Not found where there is no upgrade.
+    pub fn status(&self) -> Result<Value> {
+        let status = self.upgrade.status(FAILURES)?;
+        self.shown(&status)
+    }
+
+    fn shown(&self, status: &Status) -> Result<Value> {
+        // A fault of the configuration is for the next verb to report.
+        let forecast = self.upgrade.forecast().ok().flatten();
+        let next = self.upgrade.next(&AutoOptions::default(), false).ok();
+        let mut shown = value(status)?;
+        shown["next"] = json!(next);
+        shown["forecast"] = json!(forecast);
+        let is_new = status.serving.as_ref() == Some(&self.upgrade.configuration().new.name);
+        shown["serves_new"] = json!(is_new);
+        shown["verdict"] = json!(crate::page::verdict(status, is_new, forecast.as_ref()));
+        Ok(shown)
+    }
+
+    pub fn is_stopping(&self) -> bool {
+        self.is_stopping.load(Ordering::Relaxed)
+    }
+
+    /// Turns new requests away, and asks operations to stop.
+    pub fn begins_to_stop(&self) {
+        self.is_stopping.store(true, Ordering::Relaxed);
+        self.operations.leave();
+    }
+
+    /// Ends, when the last operation has written what it had in hand.
+    pub fn stop(&self) {
+        self.begins_to_stop();
+        while self.operations.is_at_work() {
+            rehang_clock::wait(LOOK);
+        }
+    }
+
+    /// Starts what goes on beside requests: reading the gallery, tending operations, and following.
+    pub fn spawn_background(self: &Arc<Self>, follow: bool) -> Vec<JoinHandle<()>> {
+        let service = Arc::clone(self);
+        let mut threads = vec![std::thread::spawn(move || service.read_again_and_again())];
+        if follow {
+            let service = Arc::clone(self);
+            threads.push(std::thread::spawn(move || service.follow()));
+        }
+        threads
+    }
+
+    fn read_again_and_again(self: Arc<Self>) {
+        let mut before: Option<(u64, Instant)> = None;
+        let mut sent = String::new();
+        while !self.is_stopping() {
+            let began = rehang_clock::now();
+            let reading = match self.upgrade.status(FAILURES) {
+                Ok(status) => Ok(Some(status)),
+                Err(error) if matches!(error.kind(), rehang_core::ErrorKind::NotFound { .. }) => Ok(None),
+                Err(error) => {
+                    tracing::warn!(%error, "the gallery could not be read");
+                    Err(())
+                }
+            };
+            let native =
+                reading.as_ref().ok().and_then(Option::as_ref).map_or(0, |status| status.counts.native);
+            let rate = before.map_or(0.0, |(earlier, at)| {
+                native.saturating_sub(earlier) as f64 / began.duration_since(at).as_secs_f64().max(0.001)
+            });
+            before = Some((native, began));
+            self.metrics.read(reading.as_ref().map(Option::as_ref).map_err(|()| ()), rate);
+            if let Ok(status) = reading {
+                if let Some(Ok(shown)) = status.as_ref().map(|status| self.shown(status)) {
+                    let text = shown.to_string();
+                    if text != sent {
+                        self.send("status", &text);
+                        sent = text;
+                    }
+                }
+                *self.last.lock().unwrap_or_else(PoisonError::into_inner) = status;
+            }
+            self.tend_operations();
+            let is_watched = self.events.receiver_count() > 0 || self.operations.is_at_work();
+            let least = if is_watched { READ_EVERY } else { READ_UNWATCHED_EVERY };
+            let rest = least.max(10 * began.elapsed());
+            while !self.is_stopping() && began.elapsed() < rest {
+                rehang_clock::wait(LOOK);
+            }
+        }
+    }
+
+    fn tend_operations(&self) {
+        let told = self.operations.tend().and_then(|changed| {
+            for operation in changed {
+                self.send("operation", &value(&operation)?.to_string());
+            }
+            self.metrics.operations(&self.operations.by_state()?);
+            Ok(())
+        });
+        if let Err(error) = told {
+            tracing::warn!(%error, "operations could not be tended");
+        }
+    }
+
+    fn send(&self, name: &'static str, data: &str) {
+        // An error says that nobody listens.
+        drop(self.events.send(Event { name, data: data.into() }));
+    }
+
+    /// Keeps the gallery caught up, as `run --follow` does.
+    fn follow(self: Arc<Self>) {
+        while !self.is_stopping() {
+            let options = RunOptions { follow: true, ..RunOptions::default() };
+            let outcome = self.upgrade.run(&options, None, &UntilItStops(&self));
+            match outcome {
+                Ok(run) => tracing::info!(ending = ?run.summary.ending, "the follower has ended"),
+                Err(error) if self.is_stopping() && error.is_cancelled() => return,
+                Err(error) => tracing::warn!(%error, "cannot follow now"),
+            }
+            let began = rehang_clock::now();
+            while !self.is_stopping() && began.elapsed() < FOLLOW_EVERY {
+                rehang_clock::wait(LOOK);
+            }
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! Tests of the service over real connections: a whole upgrade by requests alone, roles, faults of requests,
+//! and operations whose service has gone.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+
+use rehang_core::{Distance, Matrix, Progress, Provenance, Result, Space};
+use rehang_encode::EncoderConfig;
+use rehang_serve::{ServeOptions, serve};
+use rehang_sqlite::SqliteStore;
+use rehang_store::{Filter, ItemWrite, Ledger, NewVector};
+use rehang_upgrade::{Configuration, Location, Upgrade};
+use serde_json::{Value, json};
+
+const ITEMS: usize = 400;
+const OLD: usize = 12;
+const NEW: usize = 16;
+
+/// Makes the vector of an item by a model: a class, and some noise of its own.
+fn vector(item: usize, width: usize) -> Vec<f32> {
+    let wave = |number: usize| (number as f32 * 12.9898).sin() * 43758.547 % 1.0;
+    (0..width).map(|axis| wave(item % 20 * 31 + axis) + 0.2 * wave(item * 57 + axis + 7)).collect()
+}
+
+/// Makes a gallery whose sources are rows of a table of new vectors, and opens its upgrade.
+fn upgrade(folder: &Path) -> Upgrade {
+    let file = folder.join("gallery.db");
+    let space = |name: &str, width| Space::new(name, width, Distance::Cosine, false);
+    if !file.exists() {
+        let store = SqliteStore::create(&file).unwrap();
+        store.create_space(&space("old", OLD), Provenance::Old).unwrap();
+        let write = |item: usize| {
+            let old = NewVector::from_model("old", vector(item, OLD), Provenance::Old);
+            let label = Some(format!("class {}", item % 20));
+            ItemWrite { label, ..ItemWrite::new(format!("i{item}"), Some(item.to_string()), vec![old]) }
+        };
+        store.put(&(0..ITEMS).map(write).collect::<Vec<_>>()).unwrap();
+        let rows = Matrix::new(NEW, (0..ITEMS).flat_map(|item| vector(item, NEW)).collect()).unwrap();
+        rehang_files::write_matrix(folder.join("new.npy"), &rows, None).unwrap();
+    }
+    let vectors = folder.join("new.npy").display().to_string();
+    let table: EncoderConfig =
+        serde_json::from_value(json!({ "kind": "table", "vectors": vectors })).unwrap();
+    let configuration =
+        Configuration::new(Location::file(&file), space("old", OLD), space("new", NEW)).unwrap();
+    Upgrade::new(configuration.with_encoder(table)).unwrap()
+}
+
+/// Service under test, and what asks it.
+struct Served {
+    address: SocketAddr,
+    stop: Progress,
+    thread: JoinHandle<Result<()>>,
+    agent: ureq::Agent,
+}
+
+/// Answer to a request. `body` is null where the text is no JSON.
+struct Answered {
+    status: u16,
+    headers: BTreeMap<String, String>,
+    body: Value,
+    text: String,
+}
+
+impl Served {
+    fn start(folder: &Path, change: impl FnOnce(&mut ServeOptions)) -> Self {
+        let mut options = ServeOptions::new("127.0.0.1:0".parse().unwrap());
+        change(&mut options);
+        let (upgrade, stop) = (upgrade(folder), Progress::default());
+        let (listens, listening) = mpsc::channel();
+        let ends = stop.clone();
+        let thread = std::thread::spawn(move || {
+            serve(upgrade, &options, &ends, |address| listens.send(address).unwrap())
+        });
+        let address = listening.recv().unwrap();
+        let agent = ureq::Agent::config_builder().http_status_as_error(false).build().new_agent();
+        Self { address, stop, thread, agent }
+    }
+
+    fn ask(&self, method: &str, path: &str, body: Option<&Value>, headers: &[(&str, &str)]) -> Answered {
+        let uri = format!("http://{}{path}", self.address);
+        let mut request = ureq::http::Request::builder().method(method).uri(uri);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let sent = match body {
+            Some(body) => {
+                let request = request.header("content-type", "application/json");
+                self.agent.run(request.body(body.to_string()).unwrap())
+            }
+            None => self.agent.run(request.body(()).unwrap()),
+        };
+        let mut response = sent.unwrap();
+        let named = response.headers().iter();
+        let headers =
+            named.map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned())).collect();
+        let text = response.body_mut().read_to_string().unwrap();
+        let body = serde_json::from_str(&text).unwrap_or(Value::Null);
+        Answered { status: response.status().as_u16(), headers, body, text }
+    }
+
+    fn get(&self, path: &str) -> Value {
+        let answered = self.ask("GET", path, None, &[]);
+        assert_eq!(answered.status, 200, "{path}: {}", answered.text);
+        answered.body
+    }
+
+    /// Asks for a verb, and waits until its operation has ended.
+    fn carry_out(&self, verb: &str, options: &Value) -> Value {
+        let asked = self.ask("POST", &format!("/v1/upgrade/{verb}"), Some(options), &[]);
+        assert_eq!(asked.status, 202, "{verb}: {}", asked.text);
+        self.ended(&asked.headers["location"])
+    }
+
+    fn ended(&self, location: &str) -> Value {
+        loop {
+            let operation = self.get(location);
+            if operation["state"] != "running" {
+                return operation;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// Ids that a search finds for the vectors of one item by both models.
+    fn found(&self, item: usize, k: usize) -> Vec<String> {
+        let body = json!({ "vectors": { "old": [vector(item, OLD)], "new": [vector(item, NEW)] }, "k": k });
+        let answered = self.ask("POST", "/v1/search", Some(&body), &[]);
+        assert_eq!(answered.status, 200, "{}", answered.text);
+        let hits = answered.body["results"][0].as_array().unwrap();
+        hits.iter().map(|hit| hit["id"].as_str().unwrap().to_owned()).collect()
+    }
+
+    fn end(self) {
+        self.stop.cancel();
+        self.thread.join().unwrap().unwrap();
+    }
+}
+
+#[test]
+fn a_whole_upgrade_by_requests_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), |_| {});
+    assert_eq!(served.ask("GET", "/v1/status", None, &[]).status, 404, "there is no upgrade");
+    assert_eq!(served.found(7, 1), ["i7"]);
+    let refused = served.carry_out("switch", &json!({}));
+    assert_eq!((&refused["state"], &refused["problem"]["status"]), (&json!("refused"), &json!(422)));
+    assert!(refused["problem"]["remedy"].as_str().unwrap().contains("/v1/upgrade/pairs"), "{refused}");
+    for (verb, options) in [
+        ("pairs", json!({ "items": 200 })),
+        ("fit", json!({ "method": "ridge" })),
+        ("report", json!({})),
+        ("start", json!({})),
+        ("switch", json!({ "serving": "mixed", "anyway": true })),
+    ] {
+        let operation = served.carry_out(verb, &options);
+        assert_eq!(operation["state"], "done", "{operation}");
+    }
+    let by_new = Matrix::new(NEW, vector(7, NEW)).unwrap();
+    let gallery = upgrade(folder.path()).gallery();
+    let answer = gallery.search(&[("new", &by_new)], 10, &Filter::default()).unwrap();
+    let expected: Vec<&str> = answer.found[0].iter().map(|hit| hit.id.as_str()).collect();
+    assert_eq!(served.found(7, 10), expected, "as the library finds it");
+    let status = served.get("/v1/status");
+    assert_eq!((&status["serving"], &status["phase"]), (&json!("new"), &json!("filled")));
+    assert!(status["verdict"].as_str().unwrap().contains("\"new\""), "{status}");
+    assert!(served.ask("GET", "/v1/curve.svg", None, &[]).text.starts_with("<svg "));
+
+    let paused = served.ask("POST", "/v1/upgrade/pause", None, &[]);
+    assert_eq!((paused.status, &paused.body["request"]), (200, &json!("pause")));
+    assert_eq!(served.ask("POST", "/v1/upgrade/resume", None, &[]).status, 200);
+    let run = served.carry_out("run", &json!({}));
+    assert_eq!(run["state"], "done", "{run}");
+    assert_eq!(served.get("/v1/status")["counts"]["native"], ITEMS);
+    let metrics = served.ask("GET", "/metrics", None, &[]).text;
+    let searched = "rehang_searches_total{stage=\"old\"} 1";
+    let asked = "rehang_requests_total{route=\"/v1/search\",status=\"200\"} 2";
+    assert!(metrics.contains(searched) && metrics.contains(asked), "{metrics}");
+    assert_eq!(served.carry_out("finish", &json!({}))["state"], "done");
+    assert_eq!(served.found(7, 1), ["i7"]);
+
+    let trail = served.get("/v1/trail");
+    let verb = |entry: &Value| entry["what"].as_str().unwrap().split(' ').next().unwrap().to_owned();
+    let verbs: Vec<String> = trail.as_array().unwrap().iter().map(verb).collect();
+    let expected = "finish run resume pause switch start report fit pairs switch";
+    assert_eq!(verbs.join(" "), expected);
+    let (before, after) = (&trail[4]["before"], &trail[4]["after"]);
+    assert_eq!((before, after), (&json!("filled, old serves"), &json!("filled, new serves")));
+    served.end();
+}
+
+#[test]
+fn an_item_is_written_read_and_deleted() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), |_| {});
+    let path = "/v1/items/a%20b%2Fc";
+    let vectors = json!({ "old": vector(3, OLD) });
+    let body = json!({ "source": "3", "label": "a", "payload": { "n": 1 }, "vectors": vectors });
+    let put = served.ask("PUT", path, Some(&body), &[]);
+    assert_eq!(put.status, 200, "{}", put.text);
+    let item = served.ask("GET", path, None, &[]);
+    let shown = json!({ "id": "a b/c", "source": "3", "label": "a", "payload": { "n": 1 }, "revision": put.body["revision"] });
+    assert_eq!(item.body, shown);
+    let tag = &item.headers["etag"];
+    assert_eq!(&put.headers["etag"], tag);
+    assert_eq!(served.ask("GET", path, None, &[("if-none-match", tag)]).status, 304);
+    let two = served.found(3, 2);
+    assert!(two.contains(&"a b/c".to_owned()) && two.contains(&"i3".to_owned()), "{two:?}");
+    let filtered = json!({ "vectors": { "old": [vector(3, OLD)] }, "payload": { "n": 1 } });
+    let hits = served.ask("POST", "/v1/search", Some(&filtered), &[]).body;
+    assert_eq!(hits["results"][0].as_array().unwrap().len(), 1);
+    assert_eq!(served.ask("DELETE", path, None, &[]).status, 204);
+    assert_eq!(served.ask("DELETE", path, None, &[]).status, 404);
+    assert_eq!(served.ask("GET", path, None, &[]).status, 404);
+    served.end();
+}
+
+#[test]
+fn every_route_needs_its_role() {
+    const ROLES: [&str; 3] = ["read", "write", "operate"];
+    let folder = tempfile::tempdir().unwrap();
+    let tokens = folder.path().join("tokens.toml");
+    let token = |role: &str| format!("{role:-<16}");
+    let line =
+        |role| format!("[[token]]\nname = \"{role}\"\nrole = \"{role}\"\ntoken = \"{}\"\n", token(role));
+    fs_err::write(&tokens, ROLES.map(line).concat()).unwrap();
+    let served = Served::start(folder.path(), |options| options.tokens = Some(tokens));
+    let listed = served.ask("GET", "/openapi.json", None, &[]).body;
+    let mut checked = 0;
+    for (path, methods) in listed["paths"].as_object().unwrap() {
+        for (method, route) in methods.as_object().unwrap() {
+            let (method, path) = (method.to_uppercase(), path.replace("{id}", "nothing"));
+            let described = route["description"].as_str().unwrap_or_default();
+            let needed = ROLES.iter().position(|role| described.contains(role));
+            // No route takes this body, so that nothing is carried out.
+            let body = (method != "GET" && method != "DELETE").then(|| json!({ "no such field": 1 }));
+            let ask = |token: Option<&str>| {
+                let given = token.map(|token| format!("Bearer {token}"));
+                let headers: Vec<_> = given.iter().map(|given| ("authorization", given.as_str())).collect();
+                served.ask(&method, &path, body.as_ref(), &headers).status
+            };
+            for wrong in [None, Some("0123456789abcdef")] {
+                let status = ask(wrong);
+                let is_session = path == "/session" && method == "POST";
+                assert!(is_session || (status == 401) == needed.is_some(), "{method} {path}: {status}");
+            }
+            // Events have no end.
+            for (rank, role) in ROLES.iter().enumerate().filter(|_| path != "/v1/events") {
+                let status = ask(Some(&token(role)));
+                let is_refused = needed.is_some_and(|needed| rank < needed);
+                assert_eq!(status == 403, is_refused, "{method} {path} as {role}: {status}");
+                assert!(status != 401 && status != 500, "{method} {path} as {role}: {status}");
+                checked += 1;
+            }
+        }
+    }
+    assert!(checked > 90, "{checked}");
+    served.end();
+}
+
+#[test]
+fn what_is_wrong_with_a_request_is_said_as_a_problem() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), |options| options.limits.body = 4000);
+    let of = |answered: Answered| {
+        assert_eq!(answered.headers["content-type"], "application/problem+json", "{}", answered.text);
+        assert_eq!(answered.body["status"], answered.status);
+        assert!(answered.body["detail"].as_str().is_some_and(|detail| !detail.is_empty()));
+        format!("{} {}", answered.status, answered.body["kind"].as_str().unwrap())
+    };
+    let search = |body: Value| of(served.ask("POST", "/v1/search", Some(&body), &[]));
+    assert_eq!(search(json!({})), "422 invalid-option");
+    assert_eq!(search(json!({ "vectors": { "old": [[1.0]] } })), "422 width-mismatch");
+    assert_eq!(search(json!({ "vectors": { "new": [vector(1, NEW)] } })), "422 missing-input");
+    assert_eq!(search(json!({ "vectors": { "old": [[1.0], []] } })), "422 invalid-option");
+    assert_eq!(search(json!({ "texts": ["a"], "k": 0 })), "422 invalid-option");
+    assert_eq!(search(json!({ "vektors": {} })), "422 wrong-body");
+    assert_eq!(search(json!({ "texts": ["a".repeat(5000)] })), "413 too-large");
+    let ask =
+        |method: &str, path: &str, headers: &[(&str, &str)]| of(served.ask(method, path, None, headers));
+    assert_eq!(ask("POST", "/v1/search", &[("content-type", "text/plain")]), "415 not-json");
+    assert_eq!(ask("GET", "/v1/nothing", &[]), "404 not-found");
+    assert_eq!(ask("PUT", "/v1/status", &[]), "405 method");
+    assert_eq!(ask("GET", "/v1/status", &[("host", "evil.example")]), "403 forbidden");
+    assert_eq!(ask("GET", "/v1/status", &[("origin", "https://evil.example")]), "403 forbidden");
+    assert_eq!(ask("POST", "/v1/upgrade/pause", &[]), "404 not-found");
+    let other = served.ask("POST", "/v1/upgrade/run", Some(&json!({ "anyway": true })), &[]);
+    assert_eq!(of(other), "422 invalid-option");
+    served.end();
+}
+
+#[test]
+fn the_same_key_is_the_same_operation() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), |_| {});
+    let ask = |verb: &str, options: Value| {
+        served.ask("POST", &format!("/v1/upgrade/{verb}"), Some(&options), &[("idempotency-key", "k1")])
+    };
+    let first = ask("pairs", json!({ "items": 100 }));
+    let again = ask("pairs", json!({ "items": 100 }));
+    assert_eq!((first.status, again.status, &first.body["id"]), (202, 202, &again.body["id"]));
+    assert_eq!(ask("pairs", json!({ "items": 200 })).status, 409);
+    assert_eq!(ask("fit", json!({})).status, 409);
+    assert_eq!(served.ended(&first.headers["location"])["state"], "done");
+    assert_eq!(served.get("/v1/operations").as_array().unwrap().len(), 1);
+    served.end();
+}
+
+#[test]
+fn what_a_service_leaves_another_one_goes_on_with() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = upgrade(folder.path()).shared_store();
+    // Two operations of a service that died long ago, in the middle.
+    let left = |id: &str, verb: &str| {
+        json!({
+            "id": id, "verb": verb, "options": {}, "asked_by": "anybody", "server": "gone", "began_ms": 1,
+            "heard_ms": 2, "state": "running",
+        })
+    };
+    let text = json!([left("a", "pairs"), left("b", "switch")]).to_string();
+    store.set_document("operations of the service", None, &text).unwrap();
+    let served = Served::start(folder.path(), |_| {});
+    let pairs = served.ended("/v1/operations/a");
+    assert_eq!((&pairs["state"], pairs["server"] == "gone"), (&json!("done"), false), "{pairs}");
+    let switch = served.ended("/v1/operations/b");
+    assert_eq!(switch["state"], "interrupted", "nobody switches without being asked again: {switch}");
+    served.end();
+}
