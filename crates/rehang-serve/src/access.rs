@@ -29,7 +29,8 @@ pub enum Role {
 struct Token {
     name: String,
     role: Role,
-    token: String,
+    #[serde(rename = "token")]
+    secret: String,
 }
 
 /// File of tokens.
@@ -117,7 +118,7 @@ impl Access {
         }
         let cookie = cookie(headers).ok_or_else(Problem::unauthorised)?;
         let token = self.of_session(cookie).ok_or_else(Problem::unauthorised)?;
-        let csrf = signed(&token.token, &format!("csrf {cookie}"));
+        let csrf = signed(&token.secret, &format!("csrf {cookie}"));
         let is_safe = matches!(*method, Method::GET | Method::HEAD);
         let given = headers.get(CSRF).and_then(|value| value.to_str().ok()).unwrap_or_default();
         if !is_safe && !self.is_equal(given, &csrf) {
@@ -160,7 +161,7 @@ impl Access {
         let ends = rehang_clock::unix_ms() / 1000 + SESSION_SECONDS;
         let place = self.tokens.iter().position(|other| other.name == token.name).unwrap_or(0);
         let session = format!("{place}.{ends}");
-        let tag = signed(&token.token, &session);
+        let tag = signed(&token.secret, &session);
         Ok(format!("{session}.{tag}"))
     }
 
@@ -170,14 +171,14 @@ impl Access {
         let (place, ends) = session.split_once('.')?;
         let token = self.tokens.get(place.parse::<usize>().ok()?)?;
         let lasts = ends.parse::<u64>().ok()? > rehang_clock::unix_ms() / 1000;
-        (lasts && self.is_equal(tag, &signed(&token.token, session))).then_some(token)
+        (lasts && self.is_equal(tag, &signed(&token.secret, session))).then_some(token)
     }
 
     /// Finds a token; every one is compared, so that the time tells nothing.
     fn token(&self, given: &str) -> Option<&Token> {
         self.tokens
             .iter()
-            .fold(None, |found, token| if self.is_equal(given, &token.token) { Some(token) } else { found })
+            .fold(None, |found, token| if self.is_equal(given, &token.secret) { Some(token) } else { found })
     }
 
     fn is_equal(&self, given: &str, wanted: &str) -> bool {
@@ -203,12 +204,12 @@ fn read_tokens(path: &Path) -> Result<Vec<Token>> {
         return Err(wrong("it has no [[token]]".into()));
     }
     for (place, token) in tokens.iter().enumerate() {
-        if token.token.chars().count() < TOKEN_CHARACTERS_MIN {
+        if token.secret.chars().count() < TOKEN_CHARACTERS_MIN {
             let detail =
                 format!("the token {:?} has fewer than {TOKEN_CHARACTERS_MIN} characters", token.name);
             return Err(wrong(detail));
         }
-        let is_again = |other: &Token| other.name == token.name || other.token == token.token;
+        let is_again = |other: &Token| other.name == token.name || other.secret == token.secret;
         if tokens[..place].iter().any(is_again) {
             return Err(wrong(format!("the token {:?} is there twice, by its name or itself", token.name)));
         }

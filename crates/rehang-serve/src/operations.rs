@@ -349,7 +349,7 @@ impl Operations {
         let before = self.stands();
         let outcome = carry_out(&self.upgrade, operation.verb, &operation.options, progress);
         let is_cancelled = outcome.as_ref().is_err_and(Error::is_cancelled);
-        let problem = outcome.as_ref().err().map(|error| error.to_string());
+        let problem = outcome.as_ref().err().map(ToString::to_string);
         let (state, result, problem_details) = match outcome {
             Ok(result) => (OperationState::Done, Some(result), None),
             Err(error) if error.is_cancelled() => (OperationState::Interrupted, None, None),
@@ -357,11 +357,10 @@ impl Operations {
         };
         let id = &operation.id;
         let what = format!("{} {}", operation.verb.name(), json!(operation.options));
-        match &problem {
-            None => tracing::info!(operation = id, who = operation.asked_by, what, "done"),
-            Some(problem) => {
-                tracing::warn!(operation = id, who = operation.asked_by, what, problem, "refused")
-            }
+        if let Some(problem) = &problem {
+            tracing::warn!(operation = id, who = operation.asked_by, what, problem, "refused");
+        } else {
+            tracing::info!(operation = id, who = operation.asked_by, what, "done");
         }
         let ended = update(self.store(), OPERATIONS, OPERATIONS_MAX, |all: &mut Vec<Operation>| {
             let Some(own) = all.iter_mut().find(|other| other.id == *id && other.server == self.server)

@@ -10,10 +10,7 @@ use serde::{Deserialize, Serialize};
 /// What went wrong with a request, and what to do about it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Problem {
-    /// Always `about:blank`: the kind tells problems apart.
-    #[serde(rename = "type")]
-    pub about: String,
-    /// Words of the status.
+    /// Words of the status. There is no `type`: the kind tells problems apart.
     pub title: String,
     /// HTTP status.
     pub status: u16,
@@ -32,7 +29,6 @@ const RETRY_AFTER: &str = "1";
 impl Problem {
     pub(crate) fn new(status: StatusCode, kind: &str, detail: impl Into<String>) -> Self {
         Self {
-            about: "about:blank".into(),
             title: status.canonical_reason().unwrap_or("Error").into(),
             status: status.as_u16(),
             detail: detail.into(),

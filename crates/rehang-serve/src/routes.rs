@@ -44,12 +44,12 @@ fn route(
 
 impl Route {
     fn takes<T: schemars::JsonSchema>(mut self) -> Self {
-        self.body = Some(|generator| generator.subschema_for::<T>());
+        self.body = Some(SchemaGenerator::subschema_for::<T>);
         self
     }
 
     fn gives<T: schemars::JsonSchema>(mut self) -> Self {
-        self.answer = Some(|generator| generator.subschema_for::<T>());
+        self.answer = Some(SchemaGenerator::subschema_for::<T>);
         self
     }
 }

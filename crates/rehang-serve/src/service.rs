@@ -236,7 +236,7 @@ impl Service {
                 native.saturating_sub(earlier) as f64 / began.duration_since(at).as_secs_f64().max(0.001)
             });
             before = Some((native, began));
-            self.metrics.read(reading.as_ref().map(Option::as_ref).map_err(|()| ()), rate);
+            self.metrics.read(reading.as_ref().map(Option::as_ref).map_err(drop), rate);
             if let Ok(status) = reading {
                 if let Some(Ok(shown)) = status.as_ref().map(|status| self.shown(status)) {
                     let text = shown.to_string();

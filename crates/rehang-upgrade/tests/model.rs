@@ -317,7 +317,7 @@ enum Outsider {
     Memory(MemoryStore),
     /// Application that writes into its own table.
     #[cfg(feature = "postgres")]
-    Table(postgres::Outside),
+    Table(Box<postgres::Outside>),
 }
 
 impl Outsider {
@@ -1420,7 +1420,7 @@ proptest! {
         if let Some(gallery) = postgres::Table::new() {
             let stores = [(); HANDLES].map(|()| Arc::new(gallery.open()) as Arc<dyn Store>);
             let clock = gallery.clock();
-            let outsider = Some(Outsider::Table(gallery.outside()));
+            let outsider = Some(Outsider::Table(Box::new(gallery.outside())));
             let mut model = Model::new(stores, outsider, clock, items, &ON_POSTGRES);
             if in_a_table {
                 perform_all(&mut model, &steps);

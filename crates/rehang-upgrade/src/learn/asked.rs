@@ -705,7 +705,7 @@ mod tests {
             let vector = |name: &str, by| NewVector::from_model(name, vec![1.0, item as f32], by);
             let mut vectors = vec![vector("old", Provenance::Old)];
             vectors.extend((item < 40).then(|| vector("new", Provenance::Native)));
-            store.put(&[ItemWrite::new(&format!("i{item}"), Some(format!("text {item}")), vectors)]).unwrap();
+            store.put(&[ItemWrite::new(format!("i{item}"), Some(format!("text {item}")), vectors)]).unwrap();
         }
         let pairs = DrawnPairs::from_natives(&store, &old, &new, &crate::observe::Unobserved).unwrap();
         let kept_queries = KeptQueries::for_store(&store);

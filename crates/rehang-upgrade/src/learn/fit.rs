@@ -190,7 +190,8 @@ pub(crate) fn fit(
             .advise(rehang_core::Remedy::DrawPairs));
     }
     let misplaced = pairs.misplaced;
-    let (traits, sources, others) = (pairs.traits(), pairs.known_source_numbers(), pairs.others(store, (old, new))?);
+    let (traits, sources, others) =
+        (pairs.traits(), pairs.known_source_numbers(), pairs.others(store, (old, new))?);
     let parameters = FitParameters { method, within, traits, sources, others, ..FitParameters::default() };
     let held_out = pairs.rows(true);
     let [old_held_out, new_held_out] = [&pairs.old, &pairs.new].map(|rows| rows.select(&held_out));
