@@ -214,7 +214,7 @@ mod tests {
         let rows: Vec<usize> = (0..1500).collect();
         let pairs = all.select(&rows[..400]);
         let old = all.old().matrix().select(&rows[400..]);
-        // Of 90 queries each third has no click, and one its only click on an item that is not there.
+        // Each third of 90 queries has no click, and one its only click on an item that is not there.
         let clicks = |query: usize| match query {
             0 => vec![(OtherItems::ITEMS_MAX, 1.0)],
             _ if query.is_multiple_of(3) => Vec::new(),

@@ -1,4 +1,4 @@
-//! Who may ask for what: tokens with roles, sessions of the dashboard, and where a browser's request may come
+//! Access to the service: tokens with roles, sessions of the dashboard, and where a browser's request may come
 //! from.
 
 use std::net::IpAddr;
@@ -9,12 +9,12 @@ use rehang_core::{Error, Result};
 use ring::hmac;
 use serde::{Deserialize, Serialize};
 
-use crate::problem::Problem;
+use crate::problem::ProblemDetails;
 
-/// What a token allows; each role may do what those before it may.
+/// Rights of a token; each role may do what those before it may.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Role {
+pub enum TokenRole {
     /// Searches, and sees how things stand.
     Read,
     /// Writes and deletes items too.
@@ -28,7 +28,7 @@ pub enum Role {
 #[serde(deny_unknown_fields)]
 struct Token {
     name: String,
-    role: Role,
+    role: TokenRole,
     #[serde(rename = "token")]
     secret: String,
 }
@@ -55,7 +55,7 @@ const OWN_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Caller {
     pub name: String,
-    pub role: Role,
+    pub role: TokenRole,
     /// Value of the header that changes need beside a cookie; empty without a session.
     pub csrf: String,
 }
@@ -106,23 +106,23 @@ impl Access {
     ///
     /// 401 without a token or session that is taken; 403 for another host, another origin, or a header that
     /// is missing.
-    pub fn caller(&self, method: &Method, headers: &HeaderMap) -> Result<Caller, Problem> {
+    pub fn caller(&self, method: &Method, headers: &HeaderMap) -> Result<Caller, ProblemDetails> {
         self.expect_own_page(headers)?;
         if self.tokens.is_empty() {
-            return Ok(Caller { name: "anybody".into(), role: Role::Operate, csrf: String::new() });
+            return Ok(Caller { name: "anybody".into(), role: TokenRole::Operate, csrf: String::new() });
         }
         if let Some(value) = headers.get(header::AUTHORIZATION) {
             let token = value.to_str().ok().and_then(|value| value.strip_prefix("Bearer "));
-            let token = token.and_then(|given| self.token(given)).ok_or_else(Problem::unauthorised)?;
+            let token = token.and_then(|given| self.token(given)).ok_or_else(ProblemDetails::unauthorised)?;
             return Ok(Caller { name: token.name.clone(), role: token.role, csrf: String::new() });
         }
-        let cookie = cookie(headers).ok_or_else(Problem::unauthorised)?;
-        let token = self.of_session(cookie).ok_or_else(Problem::unauthorised)?;
+        let cookie = cookie(headers).ok_or_else(ProblemDetails::unauthorised)?;
+        let token = self.of_session(cookie).ok_or_else(ProblemDetails::unauthorised)?;
         let csrf = signed(&token.secret, &format!("csrf {cookie}"));
         let is_safe = matches!(*method, Method::GET | Method::HEAD);
-        let given = headers.get(CSRF).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        if !is_safe && !self.is_equal(given, &csrf) {
-            return Err(Problem::forbidden(format!(
+        let csrf_sent = headers.get(CSRF).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        if !is_safe && !self.is_equal(csrf_sent, &csrf) {
+            return Err(ProblemDetails::forbidden(format!(
                 "a change by cookie needs the header {CSRF} of its session"
             )));
         }
@@ -135,18 +135,18 @@ impl Access {
     /// # Errors
     ///
     /// 403.
-    pub fn expect_own_page(&self, headers: &HeaderMap) -> Result<(), Problem> {
+    pub fn expect_own_page(&self, headers: &HeaderMap) -> Result<(), ProblemDetails> {
         let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
         let host = text(header::HOST).unwrap_or_default();
         if !self.is_own(host) {
             let named =
                 format!("this service is not called {host:?}; `hosts` lists what it is called besides");
-            return Err(Problem::forbidden(named));
+            return Err(ProblemDetails::forbidden(named));
         }
         let origin = text(header::ORIGIN);
         let is_ours = |origin: &str| origin.split_once("://").is_some_and(|(_, host)| self.is_own(host));
         if origin.is_some_and(|origin| !is_ours(origin)) {
-            return Err(Problem::forbidden("a page of another site asks"));
+            return Err(ProblemDetails::forbidden("a page of another site asks"));
         }
         Ok(())
     }
@@ -156,8 +156,8 @@ impl Access {
     /// # Errors
     ///
     /// 401 for a token that is not taken.
-    pub fn sign_in(&self, token: &str) -> Result<String, Problem> {
-        let token = self.token(token).ok_or_else(Problem::unauthorised)?;
+    pub fn sign_in(&self, token: &str) -> Result<String, ProblemDetails> {
+        let token = self.token(token).ok_or_else(ProblemDetails::unauthorised)?;
         let ends = rehang_clock::unix_ms() / 1000 + SESSION_SECONDS;
         let place = self.tokens.iter().position(|other| other.name == token.name).unwrap_or(0);
         let session = format!("{place}.{ends}");
@@ -259,7 +259,7 @@ mod tests {
     fn a_token_is_told_from_all_others() {
         let access = access(TOKENS).unwrap();
         let ask = |value: &str| access.caller(&Method::POST, &headers(&[("authorization", value)]));
-        assert_eq!(ask("Bearer 0123456789abcdef").unwrap().role, Role::Read);
+        assert_eq!(ask("Bearer 0123456789abcdef").unwrap().role, TokenRole::Read);
         assert_eq!(ask("Bearer fedcba9876543210").unwrap().name, "ops");
         for wrong in ["Bearer 0123456789abcdeg", "Bearer ", "0123456789abcdef", "Bearer 0123456789abcdef0"] {
             assert_eq!(ask(wrong).unwrap_err().status, 401, "{wrong}");
@@ -276,7 +276,7 @@ mod tests {
             access.caller(method, &headers(&[("cookie", &cookie), (CSRF, csrf)]))
         };
         let caller = ask(&Method::GET, "").unwrap();
-        assert_eq!((caller.name.as_str(), caller.role), ("ops", Role::Operate));
+        assert_eq!((caller.name.as_str(), caller.role), ("ops", TokenRole::Operate));
         assert_eq!(ask(&Method::POST, "").unwrap_err().status, 403);
         assert!(ask(&Method::POST, &caller.csrf).is_ok());
         // Another end, or another token, needs another tag.

@@ -24,11 +24,11 @@ use tokio::sync::broadcast::error::RecvError;
 use crate::access::{COOKIE, Caller, SESSION_SECONDS};
 use crate::operations::{LongVerb, VerbOptions, value};
 use crate::page;
-use crate::problem::Problem;
-use crate::service::{Event, Service};
+use crate::problem::ProblemDetails;
+use crate::service::{PushedEvent, Service};
 
 type Shared = State<Arc<Service>>;
-type Answer<T = Json<Value>> = Result<T, Problem>;
+type Answer<T = Json<Value>> = Result<T, ProblemDetails>;
 
 /// Largest number of neighbours, and of queries, that one search asks for.
 const K_MAX: usize = 1000;
@@ -40,18 +40,19 @@ const IDEMPOTENCY_KEY: &str = "idempotency-key";
 pub struct Body<T>(pub T);
 
 impl<S: Send + Sync, T: for<'a> Deserialize<'a> + Default> FromRequest<S> for Body<T> {
-    type Rejection = Problem;
+    type Rejection = ProblemDetails;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+    async fn from_request(request: Request, state: &S) -> Result<Self, ProblemDetails> {
         // A verb without options needs no body; a client may send an empty one in chunks.
         if request.headers().get(header::CONTENT_TYPE).is_none() {
             let bytes = Bytes::from_request(request, state).await;
-            let bytes = bytes
-                .map_err(|rejection| Problem::new(rejection.status(), "too-large", rejection.body_text()))?;
+            let bytes = bytes.map_err(|rejection| {
+                ProblemDetails::new(rejection.status(), "too-large", rejection.body_text())
+            })?;
             let untyped = "the body has no Content-Type; send application/json";
             let is_empty = bytes.is_empty().then(T::default).map(Self);
             return is_empty
-                .ok_or_else(|| Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "not-json", untyped));
+                .ok_or_else(|| ProblemDetails::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "not-json", untyped));
         }
         match Json::<T>::from_request(request, state).await {
             Ok(Json(body)) => Ok(Self(body)),
@@ -60,7 +61,7 @@ impl<S: Send + Sync, T: for<'a> Deserialize<'a> + Default> FromRequest<S> for Bo
     }
 }
 
-fn of_body(rejection: &JsonRejection) -> Problem {
+fn of_body(rejection: &JsonRejection) -> ProblemDetails {
     let kind = match rejection.status() {
         StatusCode::PAYLOAD_TOO_LARGE => "too-large",
         StatusCode::UNSUPPORTED_MEDIA_TYPE => "not-json",
@@ -71,14 +72,14 @@ fn of_body(rejection: &JsonRejection) -> Problem {
         StatusCode::BAD_REQUEST => StatusCode::UNPROCESSABLE_ENTITY,
         status => status,
     };
-    Problem::new(status, kind, rejection.body_text())
+    ProblemDetails::new(status, kind, rejection.body_text())
 }
 
 /// Search by vectors of one model or several, or by texts.
 #[derive(Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SearchBody {
-    /// The same queries, embedded by every model that the application has: `{"SPACE": [[…], …]}`. Those that
+    /// Queries, embedded by every model that the application has: `{"SPACE": [[…], …]}`. Those that
     /// the search needs are used, so the request stays right at every stage.
     vectors: BTreeMap<String, Vec<Vec<f32>>>,
     /// Queries as texts, in the place of vectors; the models of the configuration embed them.
@@ -200,7 +201,7 @@ pub async fn get_item(
 ) -> Answer<Response> {
     let item =
         service.blocking(move |service| Ok(service.upgrade.store().get(&[&id])?.into_iter().next())).await?;
-    let item = item.flatten().ok_or_else(|| Problem::not_found("the gallery has no such item"))?;
+    let item = item.flatten().ok_or_else(|| ProblemDetails::not_found("the gallery has no such item"))?;
     let tag = etag(&json!(item.revision));
     if headers.get(header::IF_NONE_MATCH).is_some_and(|known| *known == tag) {
         return Ok((StatusCode::NOT_MODIFIED, [(header::ETAG, tag)]).into_response());
@@ -214,7 +215,7 @@ pub async fn get_item(
 pub async fn delete_item(State(service): Shared, Path(id): Path<String>) -> Answer<StatusCode> {
     let deleted = service.blocking(move |service| service.gallery.delete(&[&id])).await?;
     if deleted == 0 {
-        return Err(Problem::not_found("the gallery has no such item"));
+        return Err(ProblemDetails::not_found("the gallery has no such item"));
     }
     Ok(StatusCode::NO_CONTENT)
 }
@@ -238,7 +239,7 @@ pub async fn curve(State(service): Shared) -> Answer<Response> {
             Ok(forecast.map(|forecast| page::chart(&status, &forecast)))
         })
         .await?;
-    let drawn = drawn.ok_or_else(|| Problem::not_found("there is no report, and so no forecast"))?;
+    let drawn = drawn.ok_or_else(|| ProblemDetails::not_found("there is no report, and so no forecast"))?;
     let headers = [(header::CONTENT_TYPE, "image/svg+xml"), (header::CACHE_CONTROL, "no-store")];
     Ok((headers, drawn).into_response())
 }
@@ -280,8 +281,8 @@ pub async fn operations(State(service): Shared) -> Answer {
 }
 
 pub async fn operation(State(service): Shared, Path(id): Path<String>) -> Answer {
-    let found = service.blocking(move |service| service.operations.find(&id)).await?;
-    let operation = found.ok_or_else(|| Problem::not_found("there is no such operation"))?;
+    let operation = service.blocking(move |service| service.operations.find(&id)).await?;
+    let operation = operation.ok_or_else(|| ProblemDetails::not_found("there is no such operation"))?;
     Ok(Json(value(&operation)?))
 }
 
@@ -289,8 +290,8 @@ pub async fn cancel(State(service): Shared, Path(id): Path<String>) -> Answer {
     if service.operations.cancel(&id) {
         return Ok(Json(json!({ "id": id, "asked": true })));
     }
-    let found = service.blocking(move |service| service.operations.find(&id)).await?;
-    let operation = found.ok_or_else(|| Problem::not_found("there is no such operation"))?;
+    let operation = service.blocking(move |service| service.operations.find(&id)).await?;
+    let operation = operation.ok_or_else(|| ProblemDetails::not_found("there is no such operation"))?;
     let detail = match operation.ended_ms {
         Some(_) => "it has ended",
         None => "another service carries it out; `POST /v1/upgrade/stop` ends every run",
@@ -374,7 +375,11 @@ pub async fn sign_in(
 ) -> Answer<Response> {
     service.access.expect_own_page(&headers)?;
     if !service.may_ask("signing in") {
-        return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, "too-many", "too many try to sign in"));
+        return Err(ProblemDetails::new(
+            StatusCode::TOO_MANY_REQUESTS,
+            "too-many",
+            "too many try to sign in",
+        ));
     }
     let value = service.access.sign_in(&token)?;
     Ok((StatusCode::NO_CONTENT, [(header::SET_COOKIE, set_cookie(&value, SESSION_SECONDS))]).into_response())
@@ -395,7 +400,7 @@ pub async fn events(
 ) -> Answer<Sse<impl Stream<Item = Result<sse::Event, Infallible>> + use<>>> {
     let receiver = service.events.subscribe();
     let first = match service.blocking(Service::status).await {
-        Ok(status) => Some(Event { name: "status", data: status.to_string().into() }),
+        Ok(status) => Some(PushedEvent { name: "status", data: status.to_string().into() }),
         Err(problem) if problem.status == StatusCode::NOT_FOUND.as_u16() => None,
         Err(problem) => return Err(problem),
     };
@@ -438,7 +443,11 @@ pub async fn alive() -> Json<Value> {
 
 pub async fn ready(State(service): Shared) -> Answer {
     if service.is_stopping() {
-        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "stopping", "the service is about to end"));
+        return Err(ProblemDetails::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "stopping",
+            "the service is about to end",
+        ));
     }
     service
         .blocking(|service| {

@@ -10,78 +10,27 @@ mod access;
 mod api;
 mod metrics;
 mod operations;
+mod options;
 mod page;
 mod problem;
 mod routes;
 mod service;
+mod tls;
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum_server::Handle;
-use axum_server::tls_rustls::RustlsConfig;
 use rehang_core::{Error, ErrorKind, Progress, Result};
 use rehang_upgrade::Upgrade;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
 
-pub use access::Role;
-pub use problem::Problem;
+pub use access::TokenRole;
+pub use options::{ServeLimits, ServeOptions};
+pub use problem::ProblemDetails;
 use service::Service;
-
-/// Options of [`serve`].
-#[derive(Debug, Clone)]
-pub struct ServeOptions {
-    /// Address that the service listens on; port 0 takes any that is free.
-    pub listen: SocketAddr,
-    /// Names that the service is called by beside its address, as a proxy or a DNS name has it.
-    pub hosts: Vec<String>,
-    /// File of tokens with their roles; `None` is for loopback alone.
-    pub tokens: Option<PathBuf>,
-    /// Files of the certificate chain and of its key, in PEM, for TLS. They are read again when they change.
-    pub certificate: Option<(PathBuf, PathBuf)>,
-    /// Whether the service follows the gallery too, as `run --follow` does.
-    pub follow: bool,
-    /// Limits on requests.
-    pub limits: ServeLimits,
-}
-
-impl ServeOptions {
-    /// Options for an address, with every other one left at its default.
-    pub fn new(listen: SocketAddr) -> Self {
-        let limits = ServeLimits::default();
-        Self { listen, hosts: Vec::new(), tokens: None, certificate: None, follow: false, limits }
-    }
-}
-
-/// Limits on requests, so that no queue grows without end.
-///
-/// | Name | Default | Purpose |
-/// |---|---|---|
-/// | `body` | 8 MiB | bytes of a body; more is answered with 413 |
-/// | `seconds` | 30 | how long a request may take; longer is answered with 503 |
-/// | `at_once` | 16 | requests that ask the gallery at the same time |
-/// | `waiting` | 64 | requests that wait for one of these; more are answered with 503 |
-/// | `rate` | none | requests a second of one token; more are answered with 429 |
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct ServeLimits {
-    /// Bytes of a request's body, at most.
-    pub body: usize,
-    /// Seconds that a request may take, and a connection to send its head.
-    pub seconds: u64,
-    /// Requests that ask the gallery at the same time.
-    pub at_once: usize,
-    /// Requests that wait for their turn.
-    pub waiting: usize,
-    /// Requests a second of one token, at most.
-    pub rate: Option<f64>,
-}
-
-impl Default for ServeLimits {
-    fn default() -> Self {
-        Self { body: 8 << 20, seconds: 30, at_once: 16, waiting: 64, rate: None }
-    }
-}
+use tls::{Certificate, TlsListener};
 
 /// Writes the log of a service on stderr, as text or as lines of JSON. `RUST_LOG` says how much of it; by
 /// default notes of rehang, and warnings of everything else.
@@ -139,22 +88,31 @@ async fn listen(
     let taken = |error: std::io::Error| -> Error {
         ErrorKind::Unavailable { service: format!("the address {address}"), detail: error.to_string() }.into()
     };
-    let listener = std::net::TcpListener::bind(address).map_err(taken)?;
-    listener.set_nonblocking(true).map_err(taken)?;
-    let tls = match &options.certificate {
-        Some(files) => Some((tls_config(files).await?, files.clone())),
-        None => None,
-    };
+    let certificate = options.certificate.as_ref().map(Certificate::read).transpose()?;
+    let listener = TcpListener::bind(address).await.map_err(taken)?;
     listening(listener.local_addr().map_err(taken)?);
-    let handle = Handle::new();
-    let ending =
-        tokio::spawn(end_when_stopped(handle.clone(), stop.clone(), Arc::clone(service), tls.clone()));
-    let app = routes::router(service, options.limits).into_make_service();
-    let served = match tls {
-        None => axum_server::from_tcp(listener).map_err(taken)?.handle(handle).serve(app).await,
-        Some((config, _)) => {
-            axum_server::from_tcp_rustls(listener, config).map_err(taken)?.handle(handle).serve(app).await
+    let (ends, mut ended) = watch::channel(false);
+    let ending = tokio::spawn(end_when_stopped(stop.clone(), Arc::clone(service), certificate.clone(), ends));
+    let app = routes::router(service, options.limits);
+    let mut asked_to_end = ended.clone();
+    let shut_down = async move { drop(asked_to_end.wait_for(|ends| *ends).await) };
+    let serving = async {
+        match certificate {
+            None => axum::serve(listener, app).with_graceful_shutdown(shut_down).await,
+            Some(certificate) => {
+                let listener = TlsListener::new(listener, certificate).map_err(std::io::Error::other)?;
+                axum::serve(listener, app).with_graceful_shutdown(shut_down).await
+            }
         }
+    };
+    // Who holds a connection open does not hold the service.
+    let overdue = async {
+        drop(ended.wait_for(|ends| *ends).await);
+        tokio::time::sleep(GRACE).await;
+    };
+    let served = tokio::select! {
+        served = serving => served,
+        () = overdue => Ok(()),
     };
     ending.abort();
     served.map_err(taken)
@@ -162,41 +120,23 @@ async fn listen(
 
 /// Ends the server in order when it is asked to, and reads certificates again that have changed.
 async fn end_when_stopped(
-    handle: Handle<SocketAddr>,
     stop: Progress,
     service: Arc<Service>,
-    tls: Option<(RustlsConfig, (PathBuf, PathBuf))>,
+    certificate: Option<Arc<Certificate>>,
+    ends: watch::Sender<bool>,
 ) {
-    let (mut looked, mut stamp) = (rehang_clock::now(), tls.as_ref().map(|(_, files)| changed(files)));
+    let mut looked = rehang_clock::now();
     while stop.check().is_ok() {
         tokio::time::sleep(LOOK).await;
-        let Some((config, files)) = &tls else { continue };
-        if looked.elapsed() < CERTIFICATES_LOOK {
-            continue;
-        }
-        looked = rehang_clock::now();
-        let stamp_now = Some(changed(files));
-        if stamp_now != stamp {
-            stamp = stamp_now;
-            match config.reload_from_pem_file(&files.0, &files.1).await {
-                Ok(()) => tracing::info!(certificate = %files.0.display(), "read again"),
-                Err(error) => tracing::error!(certificate = %files.0.display(), %error, "the old one stays"),
-            }
+        if let Some(certificate) = &certificate
+            && looked.elapsed() >= CERTIFICATES_LOOK
+        {
+            looked = rehang_clock::now();
+            certificate.read_again();
         }
     }
     service.begins_to_stop();
-    handle.graceful_shutdown(Some(GRACE));
-}
-
-/// Returns when both files of a certificate were changed last.
-fn changed((chain, key): &(PathBuf, PathBuf)) -> [Option<std::time::SystemTime>; 2] {
-    [chain, key].map(|path| fs_err::metadata(path).and_then(|of| of.modified()).ok())
-}
-
-async fn tls_config((chain, key): &(PathBuf, PathBuf)) -> Result<RustlsConfig> {
-    // An error where one is installed already, which serves as well.
-    drop(rustls::crypto::ring::default_provider().install_default());
-    RustlsConfig::from_pem_file(chain, key)
-        .await
-        .map_err(|error| Error::corrupt(format!("{} or {}", chain.display(), key.display()), error))
+    ends.send_replace(true);
+    // The channel has to last until the server has heard.
+    ends.closed().await;
 }

@@ -25,7 +25,7 @@ struct Searched {
     stage: Stage,
 }
 
-/// What answers a search at some moment.
+/// Vectors and queries that answer a search at some moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Stage {
     Old,

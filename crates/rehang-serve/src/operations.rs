@@ -13,7 +13,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::problem::Problem;
+use crate::problem::ProblemDetails;
 
 /// Documents of the gallery that hold the operations and the trail.
 const OPERATIONS: &str = "operations of the service";
@@ -125,8 +125,9 @@ impl VerbOptions {
             "resume" => &["retry_failed", "re_embed"],
             _ => &[],
         };
-        let given = serde_json::to_value(self).map_err(|error| Error::corrupt("the options", error))?;
-        let other = given.as_object().into_iter().flatten().find(|(name, _)| !taken.contains(&name.as_str()));
+        let options = serde_json::to_value(self).map_err(|error| Error::corrupt("the options", error))?;
+        let other =
+            options.as_object().into_iter().flatten().find(|(name, _)| !taken.contains(&name.as_str()));
         match other {
             Some((name, value)) => Err(Error::option(name, value, format!("left out for {verb}"))),
             None => Ok(()),
@@ -143,7 +144,7 @@ impl VerbOptions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum OperationState {
-    /// Under way; where its service dies, another one goes on with it.
+    /// Carried out now; where its service dies, another one goes on with it.
     Running,
     /// Carried out; `result` is the verb's.
     Done,
@@ -164,7 +165,7 @@ impl OperationState {
 
 /// Verb that was asked for, and what became of it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Operation {
+pub struct VerbOperation {
     /// Name of the operation.
     pub id: String,
     /// Verb that is carried out.
@@ -178,11 +179,11 @@ pub struct Operation {
     pub key: Option<String>,
     /// Service that carries it out.
     pub server: String,
-    /// When it began, in milliseconds since 1970.
+    /// Time when it began, in milliseconds since 1970.
     pub began_ms: u64,
-    /// When its service was heard of last.
+    /// Time when its service was heard of last.
     pub heard_ms: u64,
-    /// When it ended.
+    /// Time when it ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended_ms: Option<u64>,
     /// State that it is in.
@@ -201,13 +202,13 @@ pub struct Operation {
     pub result: Option<Value>,
     /// Reason why it was refused or failed.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub problem: Option<Problem>,
+    pub problem: Option<ProblemDetails>,
 }
 
 /// Entry of the trail: a change of the upgrade that somebody asked for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Trailed {
-    /// When it ended, in milliseconds since 1970.
+    /// Time when it ended, in milliseconds since 1970.
     pub at_ms: u64,
     /// Name of the token that asked.
     pub who: String,
@@ -240,11 +241,11 @@ impl Operations {
     }
 
     /// Lists all operations that are kept, the newest first.
-    pub fn list(&self) -> Result<Vec<Operation>> {
-        Ok(read::<Operation>(self.store(), OPERATIONS)?.1)
+    pub fn list(&self) -> Result<Vec<VerbOperation>> {
+        Ok(read::<VerbOperation>(self.store(), OPERATIONS)?.1)
     }
 
-    pub fn find(&self, id: &str) -> Result<Option<Operation>> {
+    pub fn find(&self, id: &str) -> Result<Option<VerbOperation>> {
         Ok(self.list()?.into_iter().find(|operation| operation.id == id))
     }
 
@@ -271,10 +272,10 @@ impl Operations {
         options: VerbOptions,
         asked_by: &str,
         key: Option<String>,
-    ) -> Result<Operation> {
+    ) -> Result<VerbOperation> {
         options.expect_only(&verb.name())?;
         let now_ms = rehang_clock::unix_ms();
-        let operation = Operation {
+        let operation = VerbOperation {
             id: format!("{now_ms:x}-{:08x}", rand_u32()),
             verb,
             options,
@@ -296,8 +297,8 @@ impl Operations {
             return Err(Error::conflict("another operation", detail));
         }
         let mut earlier = None;
-        update(self.store(), OPERATIONS, OPERATIONS_MAX, |all: &mut Vec<Operation>| {
-            let has_key = |other: &&Operation| other.key.is_some() && other.key == operation.key;
+        update(self.store(), OPERATIONS, OPERATIONS_MAX, |all: &mut Vec<VerbOperation>| {
+            let has_key = |other: &&VerbOperation| other.key.is_some() && other.key == operation.key;
             earlier = all.iter().find(has_key).cloned();
             if earlier.is_none() {
                 all.insert(0, operation.clone());
@@ -338,14 +339,14 @@ impl Operations {
         self.at_work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn spawn(self: &Arc<Self>, operation: Operation) {
+    fn spawn(self: &Arc<Self>, operation: VerbOperation) {
         let progress = Progress::default();
         self.at_work().insert(operation.id.clone(), progress.clone());
         let operations = Arc::clone(self);
         std::thread::spawn(move || operations.carry_out(&operation, &progress));
     }
 
-    fn carry_out(&self, operation: &Operation, progress: &Progress) {
+    fn carry_out(&self, operation: &VerbOperation, progress: &Progress) {
         let before = self.stands();
         let outcome = carry_out(&self.upgrade, operation.verb, &operation.options, progress);
         let is_cancelled = outcome.as_ref().is_err_and(Error::is_cancelled);
@@ -353,7 +354,7 @@ impl Operations {
         let (state, result, problem_details) = match outcome {
             Ok(result) => (OperationState::Done, Some(result), None),
             Err(error) if error.is_cancelled() => (OperationState::Interrupted, None, None),
-            Err(error) => (OperationState::Refused, None, Some(Problem::from(error))),
+            Err(error) => (OperationState::Refused, None, Some(ProblemDetails::from(error))),
         };
         let id = &operation.id;
         let what = format!("{} {}", operation.verb.name(), json!(operation.options));
@@ -362,7 +363,7 @@ impl Operations {
         } else {
             tracing::info!(operation = id, who = operation.asked_by, what, "done");
         }
-        let ended = update(self.store(), OPERATIONS, OPERATIONS_MAX, |all: &mut Vec<Operation>| {
+        let ended = update(self.store(), OPERATIONS, OPERATIONS_MAX, |all: &mut Vec<VerbOperation>| {
             let Some(own) = all.iter_mut().find(|other| other.id == *id && other.server == self.server)
             else {
                 return false;
@@ -402,22 +403,23 @@ impl Operations {
 
     /// Says that this service is there and how far its operations are, and takes up what services that are
     /// gone have left. Gives those that changed.
-    pub fn tend(self: &Arc<Self>) -> Result<Vec<Operation>> {
+    pub fn tend(self: &Arc<Self>) -> Result<Vec<VerbOperation>> {
         let now_ms = rehang_clock::unix_ms();
         let snapshots: BTreeMap<String, _> =
             self.at_work().iter().map(|(id, progress)| (id.clone(), progress.snapshot())).collect();
         let (mut changed, mut to_carry_out) = (Vec::new(), Vec::new());
-        let looks_over = |operation: &Operation| {
+        let looks_over = |operation: &VerbOperation| {
             operation.state == OperationState::Running
                 && !snapshots.contains_key(&operation.id)
                 && now_ms.saturating_sub(operation.heard_ms) > HEARD_WITHIN_MS
         };
         let all = self.list()?;
-        let is_told = |operation: &Operation| snapshots.contains_key(&operation.id) || looks_over(operation);
+        let is_told =
+            |operation: &VerbOperation| snapshots.contains_key(&operation.id) || looks_over(operation);
         if !all.iter().any(is_told) {
             return Ok(changed);
         }
-        update(self.store(), OPERATIONS, OPERATIONS_MAX, |all: &mut Vec<Operation>| {
+        update(self.store(), OPERATIONS, OPERATIONS_MAX, |all: &mut Vec<VerbOperation>| {
             (changed, to_carry_out) = (Vec::new(), Vec::new());
             for operation in all.iter_mut().filter(|operation| operation.state == OperationState::Running) {
                 if let Some(snapshot) = snapshots.get(&operation.id) {
@@ -461,8 +463,8 @@ fn carry_out(upgrade: &Upgrade, verb: LongVerb, options: &VerbOptions, progress:
         }
         LongVerb::Report => {
             let reported = upgrade.report(progress)?;
-            let said = |finding: &rehang_core::finding::Finding| finding.to_string();
-            Ok(json!({ "warnings": reported.findings.iter().map(said).collect::<Vec<_>>() }))
+            let warnings: Vec<String> = reported.findings.iter().map(ToString::to_string).collect();
+            Ok(json!({ "warnings": warnings }))
         }
         LongVerb::Start if flag(options.plain) => value(&upgrade.start_plain(progress)?),
         LongVerb::Start => value(&upgrade.start(progress)?),

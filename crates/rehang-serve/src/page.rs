@@ -9,7 +9,7 @@ const HTML: &str = include_str!("page/index.html");
 const SCRIPT: &str = include_str!("page/page.js");
 const STYLE: &str = include_str!("page/page.css");
 
-/// What a browser may load for the page: this service's own files and nothing else.
+/// Rule for what a browser may load for the page: this service's own files and nothing else.
 const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
 pub fn html() -> Response {

@@ -7,9 +7,9 @@ use rehang_core::{Error, ErrorKind, Verb, Wording};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What went wrong with a request, and what to do about it.
+/// Reason why a request failed, and what to do about it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Problem {
+pub struct ProblemDetails {
     /// Words of the status. There is no `type`: the kind tells problems apart.
     pub title: String,
     /// HTTP status.
@@ -18,7 +18,7 @@ pub struct Problem {
     pub detail: String,
     /// Kind of the error, as a word.
     pub kind: String,
-    /// What to do about it.
+    /// Way out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
 }
@@ -26,7 +26,7 @@ pub struct Problem {
 /// Seconds after which a request that was turned away may come again.
 const RETRY_AFTER: &str = "1";
 
-impl Problem {
+impl ProblemDetails {
     pub(crate) fn new(status: StatusCode, kind: &str, detail: impl Into<String>) -> Self {
         Self {
             title: status.canonical_reason().unwrap_or("Error").into(),
@@ -83,7 +83,7 @@ impl Wording for OfService {
             Verb::Fit => "POST /v1/upgrade/fit",
             Verb::Bridge => "POST /v1/upgrade/bridge",
             Verb::Put => "PUT /v1/items/ID",
-            // What a service does not do is done where it runs.
+            // The command line does the rest, where the service runs.
             Verb::Follow => "rehang serve --follow",
             Verb::Adopt => "rehang gallery adopt",
             Verb::ReleaseWithAdapted => "rehang gallery release --with-adapted",
@@ -99,7 +99,7 @@ impl Wording for OfService {
     }
 }
 
-impl From<Error> for Problem {
+impl From<Error> for ProblemDetails {
     fn from(mut error: Error) -> Self {
         let remedy = error.take_remedy().map(|remedy| remedy.worded(&OfService));
         let status = match error.kind() {
@@ -130,7 +130,7 @@ fn kebab(debug: &str) -> String {
     word
 }
 
-impl IntoResponse for Problem {
+impl IntoResponse for ProblemDetails {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let waits = matches!(status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS);
@@ -156,13 +156,13 @@ mod tests {
     #[test]
     fn errors_say_their_kind_their_status_and_the_next_request() {
         let of = |error: Error| {
-            let problem = Problem::from(error);
+            let problem = ProblemDetails::from(error);
             (problem.status, problem.kind)
         };
         assert_eq!(of(Error::wrong_phase("the upgrade", "filled")), (409, "wrong-phase".into()));
         assert_eq!(of(Error::option("k", 0, "1 or more")), (422, "invalid-option".into()));
         assert_eq!(of(Error::not_found("item", "a", "the gallery")), (404, "not-found".into()));
-        let advised = Problem::from(Error::conflict("x", "y").advise(Remedy::DrawPairs));
+        let advised = ProblemDetails::from(Error::conflict("x", "y").advise(Remedy::DrawPairs));
         assert!(advised.remedy.unwrap().contains("/v1/upgrade/pairs"));
     }
 }

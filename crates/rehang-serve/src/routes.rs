@@ -13,12 +13,13 @@ use axum::{Extension, Json, Router};
 use schemars::{Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
-use crate::access::{Caller, Role};
+use crate::access::{Caller, TokenRole};
 use crate::api::{self, Body, ItemBody, SearchBody, SignIn};
-use crate::operations::{LongVerb, Operation, Trailed, VerbOptions};
-use crate::problem::Problem;
+use crate::operations::{LongVerb, Trailed, VerbOperation, VerbOptions};
+use crate::options::ServeLimits;
+use crate::page;
+use crate::problem::ProblemDetails;
 use crate::service::Service;
-use crate::{ServeLimits, page};
 
 type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
 
@@ -26,7 +27,7 @@ type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
 pub struct Route {
     pub method: &'static str,
     pub path: String,
-    pub role: Option<Role>,
+    pub role: Option<TokenRole>,
     summary: &'static str,
     body: Option<SchemaOf>,
     answer: Option<SchemaOf>,
@@ -35,7 +36,7 @@ pub struct Route {
 
 fn route(
     (method, path): (&'static str, impl Into<String>),
-    role: impl Into<Option<Role>>,
+    role: impl Into<Option<TokenRole>>,
     summary: &'static str,
     handler: MethodRouter<Arc<Service>>,
 ) -> Route {
@@ -65,26 +66,47 @@ pub fn routes() -> Vec<Route> {
         route(("GET", "/openapi.json"), None, "This document", get(async || Json(openapi()))),
         route(("POST", "/session"), None, "Sign in, by a cookie", post(api::sign_in)).takes::<SignIn>(),
         route(("DELETE", "/session"), None, "Sign out", delete(api::sign_out)),
-        route(("GET", "/metrics"), Role::Read, "Metrics for Prometheus", get(api::metrics)),
-        route(("GET", "/v1/me"), Role::Read, "Who asks", get(api::me)),
-        route(("GET", "/v1/status"), Role::Read, "How the upgrade stands", get(api::status)),
-        route(("GET", "/v1/plan"), Role::Read, "What the upgrade would take", get(api::plan)),
-        route(("GET", "/v1/curve.svg"), Role::Read, "The forecast as a picture", get(api::curve)),
-        route(("GET", "/v1/failures"), Role::Read, "Items that could not be embedded", get(api::failures)),
-        route(("GET", "/v1/trail"), Role::Read, "Who changed what", get(api::trail)).gives::<Vec<Trailed>>(),
-        route(("GET", "/v1/events"), Role::Read, "Changes as they come", get(api::events)),
-        route(("POST", "/v1/search"), Role::Read, "The nearest items, at every stage", post(api::search))
-            .takes::<SearchBody>(),
-        route(("GET", "/v1/items/{id}"), Role::Read, "An item", get(api::get_item)),
-        route(("PUT", "/v1/items/{id}"), Role::Write, "Write an item", put(api::put_item))
+        route(("GET", "/metrics"), TokenRole::Read, "Metrics for Prometheus", get(api::metrics)),
+        route(("GET", "/v1/me"), TokenRole::Read, "Who asks", get(api::me)),
+        route(("GET", "/v1/status"), TokenRole::Read, "How the upgrade stands", get(api::status)),
+        route(("GET", "/v1/plan"), TokenRole::Read, "What the upgrade would take", get(api::plan)),
+        route(("GET", "/v1/curve.svg"), TokenRole::Read, "The forecast as a picture", get(api::curve)),
+        route(
+            ("GET", "/v1/failures"),
+            TokenRole::Read,
+            "Items that could not be embedded",
+            get(api::failures),
+        ),
+        route(("GET", "/v1/trail"), TokenRole::Read, "Who changed what", get(api::trail))
+            .gives::<Vec<Trailed>>(),
+        route(("GET", "/v1/events"), TokenRole::Read, "Changes as they come", get(api::events)),
+        route(
+            ("POST", "/v1/search"),
+            TokenRole::Read,
+            "The nearest items, at every stage",
+            post(api::search),
+        )
+        .takes::<SearchBody>(),
+        route(("GET", "/v1/items/{id}"), TokenRole::Read, "An item", get(api::get_item)),
+        route(("PUT", "/v1/items/{id}"), TokenRole::Write, "Write an item", put(api::put_item))
             .takes::<ItemBody>(),
-        route(("DELETE", "/v1/items/{id}"), Role::Write, "Delete an item", delete(api::delete_item)),
-        route(("GET", "/v1/operations"), Role::Read, "Operations, the newest first", get(api::operations))
-            .gives::<Vec<Operation>>(),
-        route(("GET", "/v1/operations/{id}"), Role::Read, "An operation", get(api::operation))
-            .gives::<Operation>(),
-        route(("POST", "/v1/operations/{id}/cancel"), Role::Operate, "Stop an operation", post(api::cancel)),
-        route(("GET", "/v1/doctor"), Role::Operate, "What is wrong with the gallery", get(api::doctor)),
+        route(("DELETE", "/v1/items/{id}"), TokenRole::Write, "Delete an item", delete(api::delete_item)),
+        route(
+            ("GET", "/v1/operations"),
+            TokenRole::Read,
+            "Operations, the newest first",
+            get(api::operations),
+        )
+        .gives::<Vec<VerbOperation>>(),
+        route(("GET", "/v1/operations/{id}"), TokenRole::Read, "An operation", get(api::operation))
+            .gives::<VerbOperation>(),
+        route(
+            ("POST", "/v1/operations/{id}/cancel"),
+            TokenRole::Operate,
+            "Stop an operation",
+            post(api::cancel),
+        ),
+        route(("GET", "/v1/doctor"), TokenRole::Operate, "What is wrong with the gallery", get(api::doctor)),
     ];
     for verb in LongVerb::ALL {
         let begin = async move |State(service): State<Arc<Service>>,
@@ -94,13 +116,15 @@ pub fn routes() -> Vec<Route> {
             api::begin(service, caller, verb, headers, options).await
         };
         let path = format!("/v1/upgrade/{}", verb.name());
-        let asked = route(("POST", path), Role::Operate, "A verb, as an operation to follow", post(begin));
-        all.push(asked.takes::<VerbOptions>().gives::<Operation>());
+        let begins =
+            route(("POST", path), TokenRole::Operate, "A verb, as an operation to follow", post(begin));
+        all.push(begins.takes::<VerbOptions>().gives::<VerbOperation>());
     }
     let at_once = [("pause", post(api::pause)), ("stop", post(api::stop)), ("resume", post(api::resume))];
     all.extend(at_once.map(|(verb, handler)| {
         let path = format!("/v1/upgrade/{verb}");
-        route(("POST", path), Role::Operate, "A verb, carried out at once", handler).takes::<VerbOptions>()
+        route(("POST", path), TokenRole::Operate, "A verb, carried out at once", handler)
+            .takes::<VerbOptions>()
     }));
     all
 }
@@ -112,11 +136,11 @@ pub fn router(service: &Arc<Service>, limits: ServeLimits) -> Router {
         let guarded = from_fn_with_state((Arc::clone(service), role, path.clone()), guard);
         router = router.route(&path, handler.layer(guarded));
     }
-    let nowhere = async || Problem::not_found("there is no such route; /openapi.json lists all");
+    let nowhere = async || ProblemDetails::not_found("there is no such route; /openapi.json lists all");
     router
         .fallback(nowhere)
         .method_not_allowed_fallback(async || {
-            Problem::new(
+            ProblemDetails::new(
                 StatusCode::METHOD_NOT_ALLOWED,
                 "method",
                 "the route has other methods; /openapi.json lists all",
@@ -131,7 +155,7 @@ const REQUEST_ID: &str = "x-request-id";
 
 /// Checks who asks, how often and for what, and counts and logs the answer.
 async fn guard(
-    State((service, role, path)): State<(Arc<Service>, Option<Role>, String)>,
+    State((service, role, path)): State<(Arc<Service>, Option<TokenRole>, String)>,
     mut request: Request,
     next: Next,
 ) -> Response {
@@ -146,7 +170,7 @@ async fn guard(
             // A body that never comes would hold its request for ever. Events have no end.
             let limit = Duration::from_secs(2 * service.limits.seconds + 1);
             let answered = tokio::time::timeout(limit, next.run(request)).await;
-            (answered.unwrap_or_else(|_| Problem::busy().into_response()), who)
+            (answered.unwrap_or_else(|_| ProblemDetails::busy().into_response()), who)
         }
         Err(problem) => (problem.into_response(), String::new()),
     };
@@ -162,18 +186,26 @@ async fn guard(
 }
 
 /// Finds who asks, where the route is not for everybody.
-fn admitted(service: &Service, role: Option<Role>, request: &Request) -> Result<Option<Caller>, Problem> {
+fn admitted(
+    service: &Service,
+    role: Option<TokenRole>,
+    request: &Request,
+) -> Result<Option<Caller>, ProblemDetails> {
     let Some(role) = role else { return Ok(None) };
     let caller = service.access.caller(request.method(), request.headers())?;
     if caller.role < role {
         let roles = json!([caller.role, role]);
-        return Err(Problem::forbidden(format!(
+        return Err(ProblemDetails::forbidden(format!(
             "the token's role is {}, and {} is needed",
             roles[0], roles[1]
         )));
     }
     if !service.may_ask(&caller.name) {
-        return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, "too-many", "the token asks too often"));
+        return Err(ProblemDetails::new(
+            StatusCode::TOO_MANY_REQUESTS,
+            "too-many",
+            "the token asks too often",
+        ));
     }
     Ok(Some(caller))
 }
@@ -184,7 +216,7 @@ pub fn openapi() -> Value {
     settings.definitions_path = "/components/schemas".into();
     let mut generator = settings.into_generator();
     let problem = json!({ "description": "What went wrong", "content": {
-        "application/problem+json": { "schema": generator.subschema_for::<Problem>() } } });
+        "application/problem+json": { "schema": generator.subschema_for::<ProblemDetails>() } } });
     let mut paths = Map::new();
     for Route { method, path, role, summary, body, answer, .. } in routes() {
         let is_long = answer.is_some() && path.starts_with("/v1/upgrade/");

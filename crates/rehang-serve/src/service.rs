@@ -16,14 +16,14 @@ use tokio::sync::{Semaphore, broadcast};
 use crate::access::Access;
 use crate::metrics::{Metrics, Stage};
 use crate::operations::{Operations, value};
-use crate::problem::Problem;
-use crate::{ServeLimits, ServeOptions};
+use crate::options::{ServeLimits, ServeOptions};
+use crate::problem::ProblemDetails;
 
 /// Number of failed items that a status names.
 const FAILURES: usize = 100;
 /// Time between two readings of the gallery, at least; each reading is followed by ten times its own length.
 const READ_EVERY: Duration = Duration::from_secs(1);
-/// The same while nobody looks at the events.
+/// Time between two readings while nobody looks at the events.
 const READ_UNWATCHED_EVERY: Duration = Duration::from_secs(5);
 /// Time between two looks of a thread at whether it is to end.
 const LOOK: Duration = Duration::from_millis(100);
@@ -41,9 +41,9 @@ impl Observer for UntilItStops<'_> {
     }
 }
 
-/// Event for the dashboard: its name and its data.
+/// PushedEvent for the dashboard: its name and its data.
 #[derive(Debug, Clone)]
-pub struct Event {
+pub struct PushedEvent {
     pub name: &'static str,
     pub data: Arc<str>,
 }
@@ -54,13 +54,13 @@ pub struct Service {
     pub access: Access,
     pub metrics: Arc<Metrics>,
     pub operations: Arc<Operations>,
-    pub events: broadcast::Sender<Event>,
+    pub events: broadcast::Sender<PushedEvent>,
     pub limits: ServeLimits,
     /// Encoders of queries that were opened, by space.
     encoders: Mutex<BTreeMap<String, Arc<dyn Encoder>>>,
     /// Status that was read last, as it is sent; `None` where there is no upgrade.
     last: Mutex<Option<Status>>,
-    /// What each token has left of this second.
+    /// Requests that each token has left of this second.
     rates: Mutex<BTreeMap<String, (f64, Instant)>>,
     at_once: Arc<Semaphore>,
     waiting: Arc<Semaphore>,
@@ -100,12 +100,12 @@ impl Service {
     pub async fn blocking<T: Send + 'static>(
         self: &Arc<Self>,
         work: impl FnOnce(&Self) -> Result<T> + Send + 'static,
-    ) -> Result<T, Problem> {
-        let place = Arc::clone(&self.waiting).try_acquire_owned().map_err(|_| Problem::busy())?;
+    ) -> Result<T, ProblemDetails> {
+        let place = Arc::clone(&self.waiting).try_acquire_owned().map_err(|_| ProblemDetails::busy())?;
         let limit = Duration::from_secs(self.limits.seconds);
-        let too_long = |_| Problem::busy();
+        let too_long = |_| ProblemDetails::busy();
         let turn = tokio::time::timeout(limit, Arc::clone(&self.at_once).acquire_owned()).await;
-        let turn = turn.map_err(too_long)?.map_err(|_| Problem::busy())?;
+        let turn = turn.map_err(too_long)?.map_err(|_| ProblemDetails::busy())?;
         let service = Arc::clone(self);
         let done = tokio::task::spawn_blocking(move || {
             let _held = (place, turn);
@@ -116,7 +116,11 @@ impl Service {
             Err(panic) => {
                 tracing::error!(%panic, "a request ended in a panic, which is a defect of rehang");
                 let status = axum::http::StatusCode::INTERNAL_SERVER_ERROR;
-                Err(Problem::new(status, "defect", "the request ended in a defect of rehang; the log has it"))
+                Err(ProblemDetails::new(
+                    status,
+                    "defect",
+                    "the request ended in a defect of rehang; the log has it",
+                ))
             }
         }
     }
@@ -272,7 +276,7 @@ impl Service {
 
     fn send(&self, name: &'static str, data: &str) {
         // An error says that nobody listens.
-        drop(self.events.send(Event { name, data: data.into() }));
+        drop(self.events.send(PushedEvent { name, data: data.into() }));
     }
 
     /// Keeps the gallery caught up, as `run --follow` does.

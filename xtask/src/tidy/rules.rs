@@ -148,8 +148,9 @@ pub const HEAVY: &[(&str, &[&str])] = &[
     ("image", &["rehang-encode", "rehang-train", "rehang-demo"]),
     ("ureq", &["rehang-connect", "rehang-encode", "rehang-qdrant"]),
     ("postgres", &["rehang-postgres"]),
-    ("tokio", &["rehang-postgres", "rehang-objects"]),
-    ("rustls", &["rehang-connect", "rehang-postgres", "rehang-objects"]),
+    ("tokio", &["rehang-postgres", "rehang-objects", "rehang-serve"]),
+    ("rustls", &["rehang-connect", "rehang-postgres", "rehang-objects", "rehang-serve"]),
+    ("axum", &["rehang-serve"]),
     ("object_store", &["rehang-objects"]),
     ("reqwest", &["rehang-objects"]),
     ("clap", &["rehang-cli", "rehang-lab"]),
@@ -180,7 +181,7 @@ pub const DOORS: &[(&str, &str)] = &[
 ];
 
 /// Crates that talk to people: they print, and they know the words of the command line.
-pub const SPEAKERS: &[&str] = &["rehang-cli", "rehang-lab", "rehang-python", "xtask"];
+pub const SPEAKERS: &[&str] = &["rehang-cli", "rehang-serve", "rehang-lab", "rehang-python", "xtask"];
 
 /// Words that look like those of the command line in a library and are none: a file, a part of the line, and
 /// why it may stay.

@@ -318,10 +318,10 @@ impl<'a> KeptQueries<'a> {
     ///
     /// Those of the store; corrupt where the file cannot be read.
     pub fn clicked_items(&self) -> Result<Vec<String>> {
-        let mut seen = HashSet::new();
+        let mut distinct = HashSet::new();
         let clicks = self.clicks()?.unwrap_or_default().into_iter();
         let items = clicks.filter(|click| click.row.is_some()).map(|click| click.item);
-        Ok(items.filter(|item| seen.insert(item.clone())).collect())
+        Ok(items.filter(|item| distinct.insert(item.clone())).collect())
     }
 
     /// Reads the clicks as judgements of `queries` queries on the items of these ids, numbered by their

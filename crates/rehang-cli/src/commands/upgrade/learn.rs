@@ -187,13 +187,14 @@ fn bridged_text(bridged: &Bridged) -> String {
         return "No bridge: too few pairs to prove that one finds more than doing nothing. Queries go to the old space as they are.\n".into();
     };
     let queries = choice.queries.map_or(String::new(), |queries| format!(", asked by {queries} queries"));
-    let asked = match (choice.others, choice.held_out) {
+    let searched = match (choice.others, choice.held_out) {
         (0, (known, left_out)) => {
             format!("On held-out pairs ({known} of known classes, {left_out} of classes left out)")
         }
         (others, _) => format!("Among {others} items that are no pairs"),
     };
-    let mut text = format!("{asked}, {} splits{queries}, {} in percent:\n", choice.splits, choice.criterion);
+    let mut text =
+        format!("{searched}, {} splits{queries}, {} in percent:\n", choice.splits, choice.criterion);
     let row = |name: &str, row: &BridgeRow| {
         format!("  {name:<22} {:>6}  {}\n", one_decimal(row.quality), commands::fit::gains(&row.gains))
     };
