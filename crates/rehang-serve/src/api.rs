@@ -382,16 +382,18 @@ pub async fn sign_in(
         ));
     }
     let value = service.access.sign_in(&token)?;
-    Ok((StatusCode::NO_CONTENT, [(header::SET_COOKIE, set_cookie(&value, SESSION_SECONDS))]).into_response())
+    let cookie = set_cookie(&service, &value, SESSION_SECONDS);
+    Ok((StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie)]).into_response())
 }
 
 pub async fn sign_out(State(service): Shared, headers: HeaderMap) -> Answer<Response> {
     service.access.expect_own_page(&headers)?;
-    Ok((StatusCode::NO_CONTENT, [(header::SET_COOKIE, set_cookie("", 0))]).into_response())
+    Ok((StatusCode::NO_CONTENT, [(header::SET_COOKIE, set_cookie(&service, "", 0))]).into_response())
 }
 
-fn set_cookie(value: &str, seconds: u64) -> String {
-    format!("{COOKIE}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict")
+fn set_cookie(service: &Service, value: &str, seconds: u64) -> String {
+    let secure = if service.is_by_tls { "; Secure" } else { "" };
+    format!("{COOKIE}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}")
 }
 
 /// Tells what changes as it changes; first of all how the upgrade stands.

@@ -56,6 +56,8 @@ pub struct Service {
     pub operations: Arc<Operations>,
     pub events: broadcast::Sender<PushedEvent>,
     pub limits: ServeLimits,
+    /// Whether the service itself speaks TLS; a proxy may do so before it.
+    pub is_by_tls: bool,
     /// Encoders of queries that were opened, by space.
     encoders: Mutex<BTreeMap<String, Arc<dyn Encoder>>>,
     /// Status that was read last, as it is sent; `None` where there is no upgrade.
@@ -80,6 +82,7 @@ impl Service {
             access,
             metrics,
             limits,
+            is_by_tls: options.certificate.is_some(),
             upgrade,
             events: broadcast::channel(EVENTS_MAX).0,
             encoders: Mutex::default(),
