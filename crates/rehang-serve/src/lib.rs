@@ -39,7 +39,8 @@ pub fn log_to_stderr(json: bool) {
 
     let filter =
         EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn,rehang_serve=info"));
-    let log = fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let is_terminal = std::io::IsTerminal::is_terminal(&std::io::stderr());
+    let log = fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(is_terminal);
     // An error says that the process has a log already.
     if json { drop(log.json().try_init()) } else { drop(log.try_init()) }
 }

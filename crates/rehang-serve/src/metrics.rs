@@ -212,7 +212,7 @@ impl Metrics {
             ("rehang_sigma_error_mean", sigma.map_or(0.0, |sigma| sigma.mean_squared_error)),
             ("rehang_sigma_alarm", f64::from(u8::from(sigma.is_some_and(|sigma| sigma.alarm)))),
             ("rehang_workers", status.at_work.len() as f64),
-            ("rehang_leased_items", status.at_work.iter().map(|work| work.items as f64).sum()),
+            ("rehang_leased_items", status.at_work.iter().map(|work| work.items).sum::<u64>() as f64),
             ("rehang_refit_seconds", status.refitting.map_or(0.0, |refit| refit.seconds as f64)),
             ("rehang_run_wanted", f64::from(u8::from(is_wanted))),
         ] {

@@ -35,23 +35,19 @@ fn file(text: &'static str, kind: &'static str) -> Response {
     (headers, text).into_response()
 }
 
-/// Says in one sentence where searches go and what they find there.
-pub fn verdict(status: &Status, is_new: bool, forecast: Option<&Forecast>) -> String {
-    let serving = status.serving.as_deref().unwrap_or("nothing");
-    let at = format!("Searches go to {serving:?}");
-    let Some(forecast) = forecast else { return format!("{at}; nothing is forecast yet.") };
-    let now = if is_new { Some(forecast.at(status.fraction)) } else { forecast.do_nothing };
-    let end = forecast.at(1.0);
-    match (now, forecast.do_nothing) {
-        (Some(now), Some(nothing)) if is_new => format!(
-            "{at}: {} is forecast at {now:.1} by now, {nothing:.1} without the upgrade and {end:.1} at its end.",
-            forecast.metric
-        ),
-        (Some(now), _) => format!(
-            "{at}: {} is {now:.1} there; the new model begins at {:.1} and ends at {end:.1}.",
-            forecast.metric, forecast.start
-        ),
-        (None, _) => format!("{at}: {} ends at {end:.1}.", forecast.metric),
+/// Says in one sentence what searches find now, and what they would find.
+pub fn verdict(is_new: bool, status: &Status, forecast: Option<&Forecast>) -> String {
+    let Some(forecast) = forecast else { return "Nothing is forecast yet.".into() };
+    let (metric, start, end) = (&forecast.metric, forecast.start, forecast.at(1.0));
+    let by_old = forecast.do_nothing.map(|value| format!("{value:.1}"));
+    let by_old = by_old.as_deref().unwrap_or("not measured");
+    if is_new {
+        let now = forecast.at(status.fraction);
+        format!(
+            "{metric} is forecast at {now:.1} by now and {end:.1} at the end; without the upgrade it is {by_old}."
+        )
+    } else {
+        format!("{metric} is {by_old}; after a switch it would begin at {start:.1} and end at {end:.1}.")
     }
 }
 

@@ -191,7 +191,7 @@ impl Service {
         shown["forecast"] = json!(forecast);
         let is_new = status.serving.as_ref() == Some(&self.upgrade.configuration().new.name);
         shown["serves_new"] = json!(is_new);
-        shown["verdict"] = json!(crate::page::verdict(status, is_new, forecast.as_ref()));
+        shown["verdict"] = json!(crate::page::verdict(is_new, status, forecast.as_ref()));
         Ok(shown)
     }
 
