@@ -16,7 +16,7 @@ mod wording;
 use std::ffi::OsString;
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
-#[cfg(not(feature = "demo"))]
+#[cfg(not(all(feature = "demo", feature = "serve")))]
 use rehang_core::ErrorKind;
 use rehang_core::{Error, Result};
 

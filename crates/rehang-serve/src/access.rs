@@ -4,6 +4,7 @@
 use std::net::IpAddr;
 use std::path::Path;
 
+use axum::http::uri::Authority;
 use axum::http::{HeaderMap, Method, header};
 use rehang_core::{Error, Result};
 use ring::hmac;
@@ -63,7 +64,10 @@ pub struct Caller {
 /// Tokens that are taken, and names that the service is called by.
 pub struct Access {
     tokens: Vec<Token>,
-    hosts: Vec<String>,
+    /// Names of this machine and its address.
+    own: Vec<String>,
+    /// Names that the operator gives it besides.
+    named: Vec<String>,
     /// Key that tokens are compared under, so that a comparison takes as long whatever differs.
     key: hmac::Key,
 }
@@ -88,15 +92,15 @@ impl Access {
             None => Vec::new(),
             Some(path) => read_tokens(path)?,
         };
-        let mut names: Vec<String> = OWN_NAMES.iter().map(|&name| name.to_owned()).collect();
+        let mut own: Vec<String> = OWN_NAMES.iter().map(|&name| name.to_owned()).collect();
         if !listen.is_unspecified() {
-            names.push(listen.to_string());
+            own.push(listen.to_string());
         }
-        names.extend(hosts.iter().map(|host| host.to_ascii_lowercase()));
+        let named = hosts.iter().map(|host| host.to_ascii_lowercase()).collect();
         let random = ring::rand::SystemRandom::new();
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &random)
             .map_err(|_| Error::corrupt("the system's source of random numbers", "it gives none"))?;
-        Ok(Self { tokens, hosts: names, key })
+        Ok(Self { tokens, own, named, key })
     }
 
     /// Finds who asks. A request of another site's page is refused, and so is one by cookie that changes
@@ -112,7 +116,7 @@ impl Access {
             return Ok(Caller { name: "anybody".into(), role: TokenRole::Operate, csrf: String::new() });
         }
         if let Some(value) = headers.get(header::AUTHORIZATION) {
-            let token = value.to_str().ok().and_then(|value| value.strip_prefix("Bearer "));
+            let token = value.to_str().ok().and_then(bearer);
             let token = token.and_then(|given| self.token(given)).ok_or_else(ProblemDetails::unauthorised)?;
             return Ok(Caller { name: token.name.clone(), role: token.role, csrf: String::new() });
         }
@@ -138,14 +142,20 @@ impl Access {
     pub fn expect_own_page(&self, headers: &HeaderMap) -> Result<(), ProblemDetails> {
         let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
         let host = text(header::HOST).unwrap_or_default();
-        if !self.is_own(host) {
-            let named =
+        if !authority(host).is_some_and(|name| self.own.contains(&name) || self.named.contains(&name)) {
+            let refused =
                 format!("this service is not called {host:?}; `hosts` lists what it is called besides");
-            return Err(ProblemDetails::forbidden(named));
+            return Err(ProblemDetails::forbidden(refused));
         }
-        let origin = text(header::ORIGIN);
-        let is_ours = |origin: &str| origin.split_once("://").is_some_and(|(_, host)| self.is_own(host));
-        if origin.is_some_and(|origin| !is_ours(origin)) {
+        // A page of another port of this machine is another site; a proxy's name may come with any port.
+        let is_ours = |origin: &str| {
+            let place = origin.strip_prefix("http://").or(origin.strip_prefix("https://"));
+            place.is_some_and(|place| {
+                place.eq_ignore_ascii_case(host)
+                    || authority(place).is_some_and(|name| self.named.contains(&name))
+            })
+        };
+        if text(header::ORIGIN).is_some_and(|origin| !is_ours(origin)) {
             return Err(ProblemDetails::forbidden("a page of another site asks"));
         }
         Ok(())
@@ -185,21 +195,23 @@ impl Access {
         let tag = hmac::sign(&self.key, wanted.as_bytes());
         hmac::verify(&self.key, given.as_bytes(), tag.as_ref()).is_ok()
     }
+}
 
-    fn is_own(&self, host: &str) -> bool {
-        let host = host.to_ascii_lowercase();
-        let name = match host.strip_prefix('[') {
-            Some(rest) => rest.split(']').next().unwrap_or_default(),
-            None => host.split(':').next().unwrap_or_default(),
-        };
-        self.hosts.iter().any(|own| own == name)
+/// Returns the name in `NAME:PORT`, in lower case and without a dot at its end; `None` where it is none.
+fn authority(host: &str) -> Option<String> {
+    let authority: Authority = host.parse().ok()?;
+    let port = authority.as_str().strip_prefix(authority.host())?;
+    if !port.is_empty() && authority.port_u16().is_none() {
+        return None;
     }
+    let name = authority.host().trim_start_matches('[').trim_end_matches(']');
+    Some(name.trim_end_matches('.').to_ascii_lowercase())
 }
 
 fn read_tokens(path: &Path) -> Result<Vec<Token>> {
     let text = fs_err::read_to_string(path).map_err(|error| Error::io("open", path, &error))?;
     let wrong = |detail: String| Error::corrupt(path.display(), detail);
-    let tokens = toml::from_str::<TokensFile>(&text).map_err(|error| wrong(error.to_string()))?.token;
+    let tokens = toml::from_str::<TokensFile>(&text).map_err(|error| wrong(told(&text, &error)))?.token;
     if tokens.is_empty() {
         return Err(wrong("it has no [[token]]".into()));
     }
@@ -217,10 +229,23 @@ fn read_tokens(path: &Path) -> Result<Vec<Token>> {
     Ok(tokens)
 }
 
+/// Words the fault of a file of tokens by its line, without the line itself: secrets stand there.
+fn told(text: &str, error: &toml::de::Error) -> String {
+    let before = error.span().and_then(|span| text.get(..span.start));
+    let line = before.map_or(1, |before| 1 + before.matches('\n').count());
+    format!("line {line}: {}", error.message())
+}
+
 /// Signs a text with a token.
 fn signed(token: &str, text: &str) -> String {
     let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, token.as_bytes()), text.as_bytes());
     tag.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Returns the token of `Bearer TOKEN`.
+fn bearer(value: &str) -> Option<&str> {
+    let (scheme, token) = value.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then_some(token)
 }
 
 fn cookie(headers: &HeaderMap) -> Option<&str> {
@@ -299,11 +324,15 @@ mod tests {
             given.insert(header::HOST, name.parse().unwrap());
             access.expect_own_page(&given).is_ok()
         };
-        assert!(host("localhost:7878") && host("[::1]:7878") && host("search.example"));
-        assert!(!host("evil.example") && !host("") && !host("127.0.0.1.evil.example"));
+        assert!(host("localhost:7878") && host("[::1]:7878") && host("search.example") && host("localhost."));
+        for other in ["evil.example", "", "127.0.0.1.evil.example", "localhost:evil.example", "[::1"] {
+            assert!(!host(other), "{other}");
+        }
         let origin = |name: &str| access.expect_own_page(&headers(&[("origin", name)])).is_ok();
-        assert!(origin("https://search.example") && origin("http://localhost:7878"));
-        assert!(!origin("https://evil.example") && !origin("null"));
+        assert!(origin("https://search.example") && origin("http://127.0.0.1:7878"));
+        for other in ["https://evil.example", "null", "http://localhost:3000", "x://127.0.0.1:7878"] {
+            assert!(!origin(other), "{other}");
+        }
     }
 
     #[test]
@@ -311,6 +340,8 @@ mod tests {
         let said = |text: &str| access(text).err().unwrap().to_string();
         assert!(said("").contains("token"));
         assert!(said("token = []").contains("no [[token]]"));
+        let open_quote = said("[[token]]\nname = \"a\"\ntoken = \"secretsecretsecret\n");
+        assert!(open_quote.contains("line 3") && !open_quote.contains("secret"), "{open_quote}");
         let short = said("[[token]]\nname = \"a\"\nrole = \"read\"\ntoken = \"short\"");
         assert!(short.contains("fewer than 16") && !short.contains("short\""), "{short}");
         assert!(said(&TOKENS.replace("fedcba9876543210", "0123456789abcdef")).contains("twice"));

@@ -22,10 +22,11 @@ use serde_json::{Map, Value, json};
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::access::{COOKIE, Caller, SESSION_SECONDS};
-use crate::operations::{LongVerb, VerbOptions, value};
+use crate::events::{PushedEvent, value};
+use crate::operations::{LongVerb, VerbOptions};
 use crate::page;
 use crate::problem::ProblemDetails;
-use crate::service::{PushedEvent, Service};
+use crate::service::Service;
 
 type Shared = State<Arc<Service>>;
 type Answer<T = Json<Value>> = Result<T, ProblemDetails>;
@@ -33,6 +34,10 @@ type Answer<T = Json<Value>> = Result<T, ProblemDetails>;
 /// Largest number of neighbours, and of queries, that one search asks for.
 const K_MAX: usize = 1000;
 const QUERIES_MAX: usize = 1000;
+/// Largest number of answers to all queries together, so that one request holds no gigabyte.
+const ANSWERS_MAX: usize = 100_000;
+/// Largest number of labels, and of fields, that a filter has.
+const FILTERED_MAX: usize = 1000;
 /// Header whose value makes a repeated request the same operation.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
@@ -104,7 +109,19 @@ pub async fn search(State(service): Shared, Body(body): Body<SearchBody>) -> Ans
         let expected = "from 1 to 1000 `vectors` by space, or as many `texts`, and not both";
         return Err(Error::option("queries", queries, expected).into());
     }
-    service
+    if k * queries > ANSWERS_MAX {
+        let expected = "at most 100,000 answers to all queries together: fewer queries, or a smaller `k`";
+        return Err(Error::option("queries", queries, expected).into());
+    }
+    if body.labels.len().max(body.payload.len()) > FILTERED_MAX {
+        return Err(Error::option(
+            "labels",
+            body.labels.len(),
+            "a filter of at most 1000 `labels` and fields",
+        )
+        .into());
+    }
+    let answer = service
         .blocking(move |service| {
             let filter = Filter {
                 labels: body.labels,
@@ -128,8 +145,11 @@ pub async fn search(State(service): Shared, Body(body): Body<SearchBody>) -> Ans
             service.metrics.searched(service.stage(&answer), answer.found.len(), began.elapsed());
             found(service, answer, before, k)
         })
-        .await
-        .map(Json)
+        .await;
+    if answer.as_ref().is_err_and(|problem| problem.status >= 500) {
+        service.metrics.search_failed();
+    }
+    answer.map(Json)
 }
 
 /// Makes a matrix of the rows that a body has for a space.
@@ -178,8 +198,13 @@ pub struct ItemBody {
 pub async fn put_item(
     State(service): Shared,
     Path(id): Path<String>,
+    headers: HeaderMap,
     Body(body): Body<ItemBody>,
 ) -> Answer<Response> {
+    if headers.contains_key(header::IF_MATCH) || headers.contains_key(header::IF_NONE_MATCH) {
+        let detail = "a write takes no preconditions: the last one counts";
+        return Err(ProblemDetails::new(StatusCode::PRECONDITION_FAILED, "precondition", detail));
+    }
     let ItemBody { source, label, payload, vectors } = body;
     let put = Put { id, source, label, payload, vectors: vectors.into_iter().collect() };
     let put = service
@@ -287,16 +312,16 @@ pub async fn operation(State(service): Shared, Path(id): Path<String>) -> Answer
 }
 
 pub async fn cancel(State(service): Shared, Path(id): Path<String>) -> Answer {
-    if service.operations.cancel(&id) {
-        return Ok(Json(json!({ "id": id, "asked": true })));
-    }
-    let operation = service.blocking(move |service| service.operations.find(&id)).await?;
+    let cancelling = service.blocking(move |service| {
+        let is_asked = service.operations.cancel(&id)?;
+        Ok((is_asked, service.operations.find(&id)?))
+    });
+    let (is_asked, operation) = cancelling.await?;
     let operation = operation.ok_or_else(|| ProblemDetails::not_found("there is no such operation"))?;
-    let detail = match operation.ended_ms {
-        Some(_) => "it has ended",
-        None => "another service carries it out; `POST /v1/upgrade/stop` ends every run",
-    };
-    Err(Error::conflict(format!("operation {}", operation.id), detail).into())
+    if !is_asked {
+        return Err(Error::conflict(format!("operation {}", operation.id), "it has ended").into());
+    }
+    Ok(Json(json!({ "id": operation.id, "asked": true })))
 }
 
 /// Asks for a verb that takes a while.
@@ -400,7 +425,7 @@ fn set_cookie(service: &Service, value: &str, seconds: u64) -> String {
 pub async fn events(
     State(service): Shared,
 ) -> Answer<Sse<impl Stream<Item = Result<sse::Event, Infallible>> + use<>>> {
-    let receiver = service.events.subscribe();
+    let receiver = service.events.listen();
     let first = match service.blocking(Service::status).await {
         Ok(status) => Some(PushedEvent { name: "status", data: status.to_string().into() }),
         Err(problem) if problem.status == StatusCode::NOT_FOUND.as_u16() => None,

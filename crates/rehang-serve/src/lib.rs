@@ -8,6 +8,8 @@
 
 mod access;
 mod api;
+mod connections;
+mod events;
 mod metrics;
 mod operations;
 mod options;
@@ -19,18 +21,19 @@ mod tls;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rehang_core::{Error, ErrorKind, Progress, Result};
 use rehang_upgrade::Upgrade;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
 
 pub use access::TokenRole;
+use connections::Connections;
 pub use options::{ServeLimits, ServeOptions};
 pub use problem::ProblemDetails;
 use service::Service;
-use tls::{Certificate, TlsListener};
+use tls::Certificate;
 
 /// Writes the log of a service on stderr, as text or as lines of JSON. `RUST_LOG` says how much of it; by
 /// default notes of rehang, and warnings of everything else.
@@ -69,75 +72,49 @@ pub fn serve(
     let service = Service::new(upgrade, options)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Error::io("start threads for", "the service", &error))?;
-    let background = service.spawn_background(options.follow);
     let served = runtime.block_on(listen(&service, options, stop, listening));
     service.stop();
-    for thread in background {
+    // A request that hangs in a database or at an encoder does not hold the process.
+    runtime.shutdown_timeout(LOOK);
+    for thread in served? {
         // A panic was reported by its thread.
         drop(thread.join());
     }
-    served
+    Ok(())
 }
 
+/// Listens until the service is to end; gives the threads beside it.
 async fn listen(
     service: &Arc<Service>,
     options: &ServeOptions,
     stop: &Progress,
     listening: impl FnOnce(SocketAddr) + Send,
-) -> Result<()> {
+) -> Result<Vec<JoinHandle<()>>> {
     let address = options.listen;
     let taken = |error: std::io::Error| -> Error {
         ErrorKind::Unavailable { service: format!("the address {address}"), detail: error.to_string() }.into()
     };
     let certificate = options.certificate.as_ref().map(Certificate::read).transpose()?;
     let listener = TcpListener::bind(address).await.map_err(taken)?;
-    listening(listener.local_addr().map_err(taken)?);
-    let (ends, mut ended) = watch::channel(false);
-    let ending = tokio::spawn(end_when_stopped(stop.clone(), Arc::clone(service), certificate.clone(), ends));
+    let local = listener.local_addr().map_err(taken)?;
+    let background = service.spawn_background(options.follow);
+    listening(local);
     let app = routes::router(service, options.limits);
-    let mut asked_to_end = ended.clone();
-    let shut_down = async move { drop(asked_to_end.wait_for(|ends| *ends).await) };
-    let serving = async {
-        match certificate {
-            None => axum::serve(listener, app).with_graceful_shutdown(shut_down).await,
-            Some(certificate) => {
-                let listener = TlsListener::new(listener, certificate).map_err(std::io::Error::other)?;
-                axum::serve(listener, app).with_graceful_shutdown(shut_down).await
+    let head = Duration::from_secs(options.limits.seconds);
+    let connections = Connections::new(listener, certificate.clone(), app, head);
+    let mut looked = rehang_clock::now();
+    let until_stopped = async {
+        while stop.check().is_ok() {
+            tokio::time::sleep(LOOK).await;
+            if let Some(certificate) = &certificate
+                && looked.elapsed() >= CERTIFICATES_LOOK
+            {
+                looked = rehang_clock::now();
+                certificate.read_again();
             }
         }
+        service.begins_to_stop();
     };
-    // Who holds a connection open does not hold the service.
-    let overdue = async {
-        drop(ended.wait_for(|ends| *ends).await);
-        tokio::time::sleep(GRACE).await;
-    };
-    let served = tokio::select! {
-        served = serving => served,
-        () = overdue => Ok(()),
-    };
-    ending.abort();
-    served.map_err(taken)
-}
-
-/// Ends the server in order when it is asked to, and reads certificates again that have changed.
-async fn end_when_stopped(
-    stop: Progress,
-    service: Arc<Service>,
-    certificate: Option<Arc<Certificate>>,
-    ends: watch::Sender<bool>,
-) {
-    let mut looked = rehang_clock::now();
-    while stop.check().is_ok() {
-        tokio::time::sleep(LOOK).await;
-        if let Some(certificate) = &certificate
-            && looked.elapsed() >= CERTIFICATES_LOOK
-        {
-            looked = rehang_clock::now();
-            certificate.read_again();
-        }
-    }
-    service.begins_to_stop();
-    ends.send_replace(true);
-    // The channel has to last until the server has heard.
-    ends.closed().await;
+    connections.serve(until_stopped, GRACE).await;
+    Ok(background)
 }

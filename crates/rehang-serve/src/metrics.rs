@@ -158,6 +158,11 @@ impl Metrics {
         self.search_seconds.get_or_create(&of).observe(time.as_secs_f64());
     }
 
+    /// Counts a search that failed, and not by its caller's fault.
+    pub fn search_failed(&self) {
+        self.search_failures.inc();
+    }
+
     pub fn wrote(&self, time: Duration) {
         self.write_seconds.observe(time.as_secs_f64());
     }
@@ -183,7 +188,7 @@ impl Metrics {
         if let Some(status) = status {
             self.phase.get_or_create(&InPhase { phase: status.phase.name() }).set(1.0);
         }
-        let Some(status) = status else { return };
+        let Some(status) = status else { return self.items.clear() };
         let counts = &status.counts;
         let lacking = counts.lacking;
         for (state, count) in [
@@ -230,7 +235,6 @@ impl Metrics {
 impl Observer for Metrics {
     fn observe(&self, observation: &Observation<'_>) {
         match observation {
-            Observation::SearchFailed => drop(self.search_failures.inc()),
             Observation::Written { items } => drop(self.written.inc_by(*items as u64)),
             Observation::Deleted { items } => drop(self.deleted.inc_by(*items as u64)),
             _ => {}

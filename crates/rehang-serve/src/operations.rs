@@ -2,23 +2,26 @@
 //! another service goes on with what a dead one has begun.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use axum::http::StatusCode;
 use rehang_core::{Error, Progress, Result};
 use rehang_fit::Method;
 use rehang_store::Store;
-use rehang_upgrade::{PairsFiles, PairsOptions, RunOptions, Serving, Upgrade};
+use rehang_upgrade::{Ending, Enough, PairsFiles, PairsOptions, RunOptions, Serving, Upgrade};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::events::{Events, value};
 use crate::problem::ProblemDetails;
 
 /// Documents of the gallery that hold the operations and the trail.
 const OPERATIONS: &str = "operations of the service";
 const TRAIL: &str = "trail of the service";
-/// Number of operations that are kept, and of entries of the trail.
+/// Number of operations that are kept after their end, and of entries of the trail.
 const OPERATIONS_MAX: usize = 50;
 const TRAIL_MAX: usize = 1000;
 /// Number of operations that one service carries out at the same time.
@@ -188,6 +191,12 @@ pub struct VerbOperation {
     pub ended_ms: Option<u64>,
     /// State that it is in.
     pub state: OperationState,
+    /// Whether somebody asked it to stop.
+    #[serde(default)]
+    pub cancelled: bool,
+    /// Items that were native when it began, for a budget that holds also where another service goes on.
+    #[serde(default)]
+    pub began_native: u64,
     /// Stage of the work.
     #[serde(default)]
     pub stage: String,
@@ -229,11 +238,13 @@ pub struct Operations {
     server: String,
     at_work: Mutex<BTreeMap<String, Progress>>,
     is_leaving: AtomicBool,
+    events: Events,
 }
 
 impl Operations {
-    pub fn new(upgrade: Arc<Upgrade>, server: String) -> Arc<Self> {
-        Arc::new(Self { upgrade, server, at_work: Mutex::default(), is_leaving: AtomicBool::new(false) })
+    pub fn new(upgrade: Arc<Upgrade>, server: String, events: Events) -> Arc<Self> {
+        let (at_work, is_leaving) = (Mutex::default(), AtomicBool::new(false));
+        Arc::new(Self { upgrade, server, at_work, is_leaving, events })
     }
 
     fn store(&self) -> &dyn Store {
@@ -286,25 +297,32 @@ impl Operations {
             heard_ms: now_ms,
             ended_ms: None,
             state: OperationState::Running,
+            cancelled: false,
+            began_native: self.native(),
             stage: String::new(),
             done: 0,
             total: 0,
             result: None,
             problem: None,
         };
-        if self.at_work().len() >= AT_ONCE_MAX {
+        let (mut earlier, mut is_full) = (None, false);
+        update(self.store(), OPERATIONS, keep_running, |all: &mut Vec<VerbOperation>| {
+            let has_key = |other: &&VerbOperation| other.key.is_some() && other.key == operation.key;
+            earlier = all.iter().find(has_key).cloned();
+            let is_own = |other: &&VerbOperation| {
+                other.state == OperationState::Running && other.server == self.server
+            };
+            is_full = earlier.is_none() && all.iter().filter(is_own).count() >= AT_ONCE_MAX;
+            let begins = earlier.is_none() && !is_full;
+            if begins {
+                all.insert(0, operation.clone());
+            }
+            begins
+        })?;
+        if is_full {
             let detail = format!("{AT_ONCE_MAX} operations are under way here");
             return Err(Error::conflict("another operation", detail));
         }
-        let mut earlier = None;
-        update(self.store(), OPERATIONS, OPERATIONS_MAX, |all: &mut Vec<VerbOperation>| {
-            let has_key = |other: &&VerbOperation| other.key.is_some() && other.key == operation.key;
-            earlier = all.iter().find(has_key).cloned();
-            if earlier.is_none() {
-                all.insert(0, operation.clone());
-            }
-            earlier.is_none()
-        })?;
         match earlier {
             Some(earlier) if (earlier.verb, &earlier.options) == (verb, &operation.options) => Ok(earlier),
             Some(earlier) => {
@@ -312,21 +330,38 @@ impl Operations {
                 Err(Error::conflict("the Idempotency-Key", detail))
             }
             None => {
+                self.events.send("operation", &operation)?;
                 self.spawn(operation.clone());
                 Ok(operation)
             }
         }
     }
 
-    /// Asks a running operation of this service to stop; whether there is one.
-    pub fn cancel(&self, id: &str) -> bool {
-        self.at_work().get(id).map(Progress::cancel).is_some()
+    /// Asks a running operation to stop, whichever service carries it out; whether there is one.
+    pub fn cancel(&self, id: &str) -> Result<bool> {
+        let mut is_there = false;
+        update(self.store(), OPERATIONS, keep_running, |all: &mut Vec<VerbOperation>| {
+            let is_it = |other: &&mut VerbOperation| other.id == id && other.state == OperationState::Running;
+            let wanted = all.iter_mut().find(is_it);
+            is_there = wanted.is_some();
+            wanted.map(|operation| operation.cancelled = true).is_some()
+        })?;
+        if let Some(progress) = self.at_work().get(id) {
+            progress.cancel();
+        }
+        Ok(is_there)
+    }
+
+    /// Counts the items that are native; 0 before there is a new space.
+    fn native(&self) -> u64 {
+        let new = &self.upgrade.configuration().new.name;
+        self.store().counts(new).map_or(0, |counts| counts.native)
     }
 
     /// Asks all operations of this service to stop. They are left as running: another service, or this one
     /// when it comes again, goes on with them.
     pub fn leave(&self) {
-        self.is_leaving.store(true, Ordering::Relaxed);
+        self.is_leaving.store(true, Ordering::SeqCst);
         self.at_work().values().for_each(Progress::cancel);
     }
 
@@ -342,20 +377,33 @@ impl Operations {
     fn spawn(self: &Arc<Self>, operation: VerbOperation) {
         let progress = Progress::default();
         self.at_work().insert(operation.id.clone(), progress.clone());
+        // What is begun while the service ends is left to the next one.
+        if self.is_leaving.load(Ordering::SeqCst) {
+            progress.cancel();
+        }
         let operations = Arc::clone(self);
-        std::thread::spawn(move || operations.carry_out(&operation, &progress));
+        std::thread::spawn(move || {
+            operations.carry_out(&operation, &progress);
+            operations.at_work().remove(&operation.id);
+        });
     }
 
     fn carry_out(&self, operation: &VerbOperation, progress: &Progress) {
         let before = self.stands();
-        let outcome = carry_out(&self.upgrade, operation.verb, &operation.options, progress);
-        let is_cancelled = outcome.as_ref().is_err_and(Error::is_cancelled);
-        let problem = outcome.as_ref().err().map(ToString::to_string);
-        let (state, result, problem_details) = match outcome {
-            Ok(result) => (OperationState::Done, Some(result), None),
-            Err(error) if error.is_cancelled() => (OperationState::Interrupted, None, None),
-            Err(error) => (OperationState::Refused, None, Some(ProblemDetails::from(error))),
+        let verb = || carry_out(&self.upgrade, operation, self.native(), progress);
+        let defect = |_| {
+            let status = StatusCode::INTERNAL_SERVER_ERROR;
+            Err(ProblemDetails::new(status, "defect", "the verb ended in a defect of rehang; the log has it"))
         };
+        let outcome = catch_unwind(AssertUnwindSafe(verb)).map_or_else(defect, Ok);
+        let is_cancelled = matches!(&outcome, Ok(Err(error)) if error.is_cancelled());
+        let (state, result, problem_details) = match outcome {
+            Ok(Ok(result)) => (OperationState::Done, Some(result), None),
+            Ok(Err(error)) if error.is_cancelled() => (OperationState::Interrupted, None, None),
+            Ok(Err(error)) => (OperationState::Refused, None, Some(ProblemDetails::from(error))),
+            Err(defect) => (OperationState::Refused, None, Some(defect)),
+        };
+        let problem = problem_details.as_ref().map(|problem| problem.detail.clone());
         let id = &operation.id;
         let what = format!("{} {}", operation.verb.name(), json!(operation.options));
         if let Some(problem) = &problem {
@@ -363,35 +411,42 @@ impl Operations {
         } else {
             tracing::info!(operation = id, who = operation.asked_by, what, "done");
         }
-        let ended = update(self.store(), OPERATIONS, OPERATIONS_MAX, |all: &mut Vec<VerbOperation>| {
+        let mut told = None;
+        let ended = update(self.store(), OPERATIONS, keep_running, |all: &mut Vec<VerbOperation>| {
             let Some(own) = all.iter_mut().find(|other| other.id == *id && other.server == self.server)
             else {
                 return false;
             };
             // Whoever comes next goes on with what a stopping service leaves.
-            if is_cancelled && self.is_leaving.load(Ordering::Relaxed) {
+            if is_cancelled && !own.cancelled && self.is_leaving.load(Ordering::SeqCst) {
                 own.heard_ms = 0;
                 return true;
             }
             own.ended_ms = Some(rehang_clock::unix_ms());
             (own.state, own.result, own.problem) = (state, result.clone(), problem_details.clone());
+            told = Some(own.clone());
             true
         });
+        let ended = ended.and_then(|()| self.events.send("operation", &told));
         let trailed = self.note(&operation.asked_by, what, before, problem);
         for error in [ended, trailed].into_iter().filter_map(Result::err) {
             tracing::error!(operation = id, %error, "what became of it is not recorded");
         }
-        self.at_work().remove(id);
     }
 
     /// Writes an entry of the trail; `before` is what [`Operations::stands`] gave.
     pub fn note(&self, who: &str, what: String, before: String, problem: Option<String>) -> Result<()> {
         let (at_ms, after) = (rehang_clock::unix_ms(), self.stands());
         let entry = Trailed { at_ms, who: who.to_owned(), what, before, after, problem };
-        update(self.store(), TRAIL, TRAIL_MAX, |all: &mut Vec<Trailed>| {
-            all.insert(0, entry.clone());
-            true
-        })
+        update(
+            self.store(),
+            TRAIL,
+            |all| all.truncate(TRAIL_MAX),
+            |all: &mut Vec<Trailed>| {
+                all.insert(0, entry.clone());
+                true
+            },
+        )
     }
 
     /// Says in a few words how the upgrade stands.
@@ -402,8 +457,11 @@ impl Operations {
     }
 
     /// Says that this service is there and how far its operations are, and takes up what services that are
-    /// gone have left. Gives those that changed.
-    pub fn tend(self: &Arc<Self>) -> Result<Vec<VerbOperation>> {
+    /// gone have left.
+    pub fn tend(self: &Arc<Self>) -> Result<()> {
+        if self.is_leaving.load(Ordering::SeqCst) {
+            return Ok(());
+        }
         let now_ms = rehang_clock::unix_ms();
         let snapshots: BTreeMap<String, _> =
             self.at_work().iter().map(|(id, progress)| (id.clone(), progress.snapshot())).collect();
@@ -417,16 +475,25 @@ impl Operations {
         let is_told =
             |operation: &VerbOperation| snapshots.contains_key(&operation.id) || looks_over(operation);
         if !all.iter().any(is_told) {
-            return Ok(changed);
+            return Ok(());
         }
-        update(self.store(), OPERATIONS, OPERATIONS_MAX, |all: &mut Vec<VerbOperation>| {
+        update(self.store(), OPERATIONS, keep_running, |all: &mut Vec<VerbOperation>| {
             (changed, to_carry_out) = (Vec::new(), Vec::new());
             for operation in all.iter_mut().filter(|operation| operation.state == OperationState::Running) {
                 if let Some(snapshot) = snapshots.get(&operation.id) {
+                    let is_lost = operation.server != self.server;
+                    if (is_lost || operation.cancelled)
+                        && let Some(progress) = self.at_work().get(&operation.id)
+                    {
+                        progress.cancel();
+                    }
+                    if is_lost {
+                        continue;
+                    }
                     operation.heard_ms = now_ms;
                     operation.stage.clone_from(&snapshot.stage);
                     (operation.done, operation.total) = (snapshot.done, snapshot.total);
-                } else if looks_over(operation) && operation.verb.goes_on() {
+                } else if looks_over(operation) && operation.verb.goes_on() && !operation.cancelled {
                     operation.server.clone_from(&self.server);
                     operation.heard_ms = now_ms;
                     to_carry_out.push(operation.clone());
@@ -444,18 +511,31 @@ impl Operations {
             tracing::info!(operation = operation.id, "goes on here, since its service is gone");
             self.spawn(operation);
         }
-        Ok(changed)
+        changed.iter().try_for_each(|operation| self.events.send("operation", operation))
     }
 }
 
-/// Carries out a verb.
-fn carry_out(upgrade: &Upgrade, verb: LongVerb, options: &VerbOptions, progress: &Progress) -> Result<Value> {
+/// Carries out the verb of an operation; `native` items are so by now.
+fn carry_out(
+    upgrade: &Upgrade,
+    operation: &VerbOperation,
+    native: u64,
+    progress: &Progress,
+) -> Result<Value> {
+    let mut options = operation.options.clone();
+    // What an earlier service has spent of the budget is spent.
+    let spent = native.saturating_sub(operation.began_native);
+    options.budget = options.budget.map(|budget| budget.saturating_sub(spent));
     let flag = |flag: Option<bool>| flag.unwrap_or(false);
-    match verb {
+    match operation.verb {
         LongVerb::Pairs => {
             let mut pairs = PairsOptions { run: options.run()?, ..PairsOptions::default() };
             pairs.items = options.items.unwrap_or(pairs.items);
-            value(&upgrade.pairs(&pairs, &PairsFiles::default(), None, progress)?)
+            let drawn = upgrade.pairs(&pairs, &PairsFiles::default(), None, progress)?;
+            if drawn.enough == Enough::Ended(Ending::Interrupted) {
+                progress.check()?;
+            }
+            value(&drawn)
         }
         LongVerb::Fit => {
             let method = options.method.as_deref().map_or(Ok(Method::default()), str::parse)?;
@@ -473,17 +553,20 @@ fn carry_out(upgrade: &Upgrade, verb: LongVerb, options: &VerbOptions, progress:
             let warnings: Vec<String> = findings.iter().map(ToString::to_string).collect();
             Ok(json!({ "switched": value(&switched)?, "warnings": warnings }))
         }
-        LongVerb::Run => value(&upgrade.run(&options.run()?, None, progress)?),
+        LongVerb::Run => {
+            let run = upgrade.run(&options.run()?, None, progress)?;
+            // Whether it was cancelled or left is for the caller to tell.
+            if run.summary.ending == Ending::Interrupted {
+                progress.check()?;
+            }
+            value(&run)
+        }
         LongVerb::Refit => value(&upgrade.refit(progress)?),
         LongVerb::Bridge if flag(options.off) => value(&upgrade.remove_bridge()?),
         LongVerb::Bridge => value(&upgrade.bridge(progress)?),
         LongVerb::Rollback => value(&upgrade.rollback()?),
         LongVerb::Finish => value(&upgrade.finish(flag(options.anyway), progress)?),
     }
-}
-
-pub fn value(result: &impl Serialize) -> Result<Value> {
-    serde_json::to_value(result).map_err(|error| Error::corrupt("the result", error))
 }
 
 /// Reads a list that a document holds, with its version.
@@ -493,12 +576,20 @@ fn read<T: for<'a> Deserialize<'a>>(store: &dyn Store, name: &str) -> Result<(Op
     Ok((Some(version), all))
 }
 
+/// Drops the operations that ended first, where there are too many; those that run stay.
+fn keep_running(all: &mut Vec<VerbOperation>) {
+    let mut ends: Vec<u64> = all.iter().filter_map(|operation| operation.ended_ms).collect();
+    ends.sort_unstable_by(|a, b| b.cmp(a));
+    let Some(&too_old) = ends.get(OPERATIONS_MAX) else { return };
+    all.retain(|operation| operation.ended_ms.is_none_or(|end| end > too_old));
+}
+
 /// Changes a list that a document holds, again where another process was faster; it is left as it is where
 /// `change` gives false.
 fn update<T: Serialize + for<'a> Deserialize<'a>>(
     store: &dyn Store,
     name: &str,
-    most: usize,
+    shorten: impl Fn(&mut Vec<T>),
     mut change: impl FnMut(&mut Vec<T>) -> bool,
 ) -> Result<()> {
     loop {
@@ -506,7 +597,7 @@ fn update<T: Serialize + for<'a> Deserialize<'a>>(
         if !change(&mut all) {
             return Ok(());
         }
-        all.truncate(most);
+        shorten(&mut all);
         let text = serde_json::to_string(&all).map_err(|error| Error::corrupt(name, error))?;
         match store.set_document(name, version, &text) {
             Err(error) if error.is_changed_meanwhile() => {}

@@ -160,7 +160,8 @@ async fn guard(
     next: Next,
 ) -> Response {
     let (began, method) = (rehang_clock::now(), request.method().clone());
-    let id = format!("{:x}", rehang_clock::unix_ms() ^ u64::from(std::process::id()) << 32);
+    let number = service.next_request();
+    let id = format!("{:x}-{number:x}", rehang_clock::unix_ms());
     let (mut response, who) = match admitted(&service, role, &request) {
         Ok(caller) => {
             let who = caller.as_ref().map(|caller| caller.name.clone()).unwrap_or_default();
@@ -174,6 +175,12 @@ async fn guard(
         }
         Err(problem) => (problem.into_response(), String::new()),
     };
+    let kind = response.headers().get(header::CONTENT_TYPE);
+    if response.status().is_client_error()
+        && kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/plain"))
+    {
+        response = reworded(response).await;
+    }
     let status = response.status().as_u16();
     service.metrics.answered(&path, status);
     let ms = began.elapsed().as_secs_f64() * 1000.0;
@@ -183,6 +190,13 @@ async fn guard(
     }
     response.headers_mut().entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     response
+}
+
+/// Makes a problem of a refusal in plain words, as of a path or a parameter that cannot be read.
+async fn reworded(response: Response) -> Response {
+    let status = response.status();
+    let words = axum::body::to_bytes(response.into_body(), 1000).await.unwrap_or_default();
+    ProblemDetails::new(status, "wrong-request", String::from_utf8_lossy(&words)).into_response()
 }
 
 /// Finds who asks, where the route is not for everybody.

@@ -2,20 +2,21 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rehang_core::{Result, Space};
+use rehang_core::{Error, Result, Space};
 use rehang_encode::Encoder;
 use rehang_upgrade::{AutoOptions, Gallery, Observer, RunOptions, SearchAnswer, Status, Upgrade};
 use serde_json::{Value, json};
-use tokio::sync::{Semaphore, broadcast};
+use tokio::sync::Semaphore;
 
 use crate::access::Access;
+use crate::events::{Events, value};
 use crate::metrics::{Metrics, Stage};
-use crate::operations::{Operations, value};
+use crate::operations::Operations;
 use crate::options::{ServeLimits, ServeOptions};
 use crate::problem::ProblemDetails;
 
@@ -29,8 +30,8 @@ const READ_UNWATCHED_EVERY: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(100);
 /// Time between two tries to follow a gallery whose upgrade is not filled yet, or whose encoder is refused.
 const FOLLOW_EVERY: Duration = Duration::from_secs(30);
-/// Number of events that a slow reader may be behind before it misses some.
-const EVENTS_MAX: usize = 64;
+/// Time between two signs of life of this service's operations.
+const TEND_EVERY: Duration = Duration::from_secs(2);
 
 /// Observer that ends a follower when its service stops.
 struct UntilItStops<'a>(&'a Service);
@@ -41,20 +42,13 @@ impl Observer for UntilItStops<'_> {
     }
 }
 
-/// PushedEvent for the dashboard: its name and its data.
-#[derive(Debug, Clone)]
-pub struct PushedEvent {
-    pub name: &'static str,
-    pub data: Arc<str>,
-}
-
 pub struct Service {
     pub upgrade: Arc<Upgrade>,
     pub gallery: Gallery,
     pub access: Access,
     pub metrics: Arc<Metrics>,
     pub operations: Arc<Operations>,
-    pub events: broadcast::Sender<PushedEvent>,
+    pub events: Events,
     pub limits: ServeLimits,
     /// Whether the service itself speaks TLS; a proxy may do so before it.
     pub is_by_tls: bool,
@@ -66,6 +60,7 @@ pub struct Service {
     rates: Mutex<BTreeMap<String, (f64, Instant)>>,
     at_once: Arc<Semaphore>,
     waiting: Arc<Semaphore>,
+    requests: AtomicU64,
     is_stopping: AtomicBool,
 }
 
@@ -75,21 +70,29 @@ impl Service {
         let access = Access::open(options.tokens.as_deref(), listen, &options.hosts)?;
         let (upgrade, metrics, limits) = (Arc::new(upgrade), Arc::new(Metrics::new()), options.limits);
         let gallery = upgrade.gallery().observed_by(Arc::<Metrics>::clone(&metrics));
+        if let Some(rate) = limits.rate.filter(|rate| !(rate.is_finite() && *rate > 0.0)) {
+            return Err(Error::option("rate", rate, "a number above 0"));
+        }
+        if limits.at_once == 0 {
+            return Err(Error::option("at_once", 0, "1 or more"));
+        }
+        let events = Events::new();
         let server = format!("{}-{:x}", std::process::id(), rehang_clock::unix_ms());
         Ok(Arc::new(Self {
-            operations: Operations::new(Arc::clone(&upgrade), server),
+            operations: Operations::new(Arc::clone(&upgrade), server, events.clone()),
             gallery,
             access,
             metrics,
             limits,
             is_by_tls: options.certificate.is_some(),
             upgrade,
-            events: broadcast::channel(EVENTS_MAX).0,
+            events,
             encoders: Mutex::default(),
             last: Mutex::default(),
             rates: Mutex::default(),
             at_once: Arc::new(Semaphore::new(limits.at_once)),
             waiting: Arc::new(Semaphore::new(limits.at_once + limits.waiting)),
+            requests: AtomicU64::new(0),
             is_stopping: AtomicBool::new(false),
         }))
     }
@@ -195,6 +198,11 @@ impl Service {
         Ok(shown)
     }
 
+    /// Numbers the requests.
+    pub fn next_request(&self) -> u64 {
+        self.requests.fetch_add(1, Ordering::Relaxed)
+    }
+
     pub fn is_stopping(&self) -> bool {
         self.is_stopping.load(Ordering::Relaxed)
     }
@@ -217,6 +225,9 @@ impl Service {
     pub fn spawn_background(self: &Arc<Self>, follow: bool) -> Vec<JoinHandle<()>> {
         let service = Arc::clone(self);
         let mut threads = vec![std::thread::spawn(move || service.read_again_and_again())];
+        // A long reading must not silence the operations.
+        let service = Arc::clone(self);
+        threads.push(std::thread::spawn(move || service.tend_operations()));
         if follow {
             let service = Arc::clone(self);
             threads.push(std::thread::spawn(move || service.follow()));
@@ -226,7 +237,7 @@ impl Service {
 
     fn read_again_and_again(self: Arc<Self>) {
         let mut before: Option<(u64, Instant)> = None;
-        let mut sent = String::new();
+        let mut sent = Value::Null;
         while !self.is_stopping() {
             let began = rehang_clock::now();
             let reading = match self.upgrade.status(FAILURES) {
@@ -237,49 +248,47 @@ impl Service {
                     Err(())
                 }
             };
-            let native =
-                reading.as_ref().ok().and_then(Option::as_ref).map_or(0, |status| status.counts.native);
-            let rate = before.map_or(0.0, |(earlier, at)| {
-                native.saturating_sub(earlier) as f64 / began.duration_since(at).as_secs_f64().max(0.001)
-            });
-            before = Some((native, began));
+            let mut rate = 0.0;
+            if let Ok(status) = &reading {
+                let now = status.as_ref().map(|status| (status.counts.native, began));
+                rate = before.zip(now).map_or(0.0, |((earlier, at), (native, _))| {
+                    native.saturating_sub(earlier) as f64 / began.duration_since(at).as_secs_f64().max(0.001)
+                });
+                before = now;
+            }
             self.metrics.read(reading.as_ref().map(Option::as_ref).map_err(drop), rate);
             if let Ok(status) = reading {
-                if let Some(Ok(shown)) = status.as_ref().map(|status| self.shown(status)) {
-                    let text = shown.to_string();
-                    if text != sent {
-                        self.send("status", &text);
-                        sent = text;
-                    }
+                if let Some(Ok(shown)) = status.as_ref().map(|status| self.shown(status))
+                    && shown != sent
+                {
+                    // A value is JSON already.
+                    drop(self.events.send("status", &shown));
+                    sent = shown;
                 }
                 *self.last.lock().unwrap_or_else(PoisonError::into_inner) = status;
             }
-            self.tend_operations();
-            let is_watched = self.events.receiver_count() > 0 || self.operations.is_at_work();
+            let is_watched = self.events.are_heard() || self.operations.is_at_work();
             let least = if is_watched { READ_EVERY } else { READ_UNWATCHED_EVERY };
-            let rest = least.max(10 * began.elapsed());
-            while !self.is_stopping() && began.elapsed() < rest {
-                rehang_clock::wait(LOOK);
-            }
+            self.rest(began, least.max(10 * began.elapsed()));
         }
     }
 
-    fn tend_operations(&self) {
-        let told = self.operations.tend().and_then(|changed| {
-            for operation in changed {
-                self.send("operation", &value(&operation)?.to_string());
+    fn tend_operations(self: Arc<Self>) {
+        while !self.is_stopping() {
+            let told = self.operations.tend().and_then(|()| self.operations.by_state());
+            match told {
+                Ok(by_state) => self.metrics.operations(&by_state),
+                Err(error) => tracing::warn!(%error, "operations could not be tended"),
             }
-            self.metrics.operations(&self.operations.by_state()?);
-            Ok(())
-        });
-        if let Err(error) = told {
-            tracing::warn!(%error, "operations could not be tended");
+            self.rest(rehang_clock::now(), TEND_EVERY);
         }
     }
 
-    fn send(&self, name: &'static str, data: &str) {
-        // An error says that nobody listens.
-        drop(self.events.send(PushedEvent { name, data: data.into() }));
+    /// Waits until a time after `began` has passed, or the service ends.
+    fn rest(&self, began: Instant, time: Duration) {
+        while !self.is_stopping() && began.elapsed() < time {
+            rehang_clock::wait(LOOK);
+        }
     }
 
     /// Keeps the gallery caught up, as `run --follow` does.
@@ -292,10 +301,7 @@ impl Service {
                 Err(error) if self.is_stopping() && error.is_cancelled() => return,
                 Err(error) => tracing::warn!(%error, "cannot follow now"),
             }
-            let began = rehang_clock::now();
-            while !self.is_stopping() && began.elapsed() < FOLLOW_EVERY {
-                rehang_clock::wait(LOOK);
-            }
+            self.rest(rehang_clock::now(), FOLLOW_EVERY);
         }
     }
 }

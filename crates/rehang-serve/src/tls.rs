@@ -1,27 +1,14 @@
-//! TLS of a service: its certificate, which is read again when its files change, and handshakes that hold
-//! nobody else up.
+//! TLS of a service: its certificate, which is read again when its files change.
 
-use std::io;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use rehang_core::{Error, Result};
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc;
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::server::TlsStream;
-
-/// Time that a handshake may take.
-const HANDSHAKE: Duration = Duration::from_secs(10);
-/// Connections that wait, after their handshakes, to be served.
-const WAITING_MAX: usize = 64;
-/// Rest after a connection could not be taken, as where the process has no file descriptor left.
-const REST: Duration = Duration::from_millis(100);
 
 /// Certificate chain and key of a service, as its files have them.
 pub struct Certificate {
@@ -57,7 +44,8 @@ impl Certificate {
         }
     }
 
-    fn acceptor(&self) -> TlsAcceptor {
+    /// Returns what takes connections with the certificate that is in use.
+    pub fn acceptor(&self) -> TlsAcceptor {
         let in_use = self.in_use.read().unwrap_or_else(PoisonError::into_inner);
         TlsAcceptor::from(Arc::clone(&in_use.0))
     }
@@ -82,55 +70,4 @@ fn config(chain: &Path, key: &Path) -> Result<Arc<ServerConfig>> {
 /// Returns when both files were changed last.
 fn changed(chain: &Path, key: &Path) -> [Option<SystemTime>; 2] {
     [chain, key].map(|path| fs_err::metadata(path).and_then(|of| of.modified()).ok())
-}
-
-/// Listener for connections over TLS.
-pub struct TlsListener {
-    address: SocketAddr,
-    connected: mpsc::Receiver<(TlsStream<TcpStream>, SocketAddr)>,
-}
-
-impl TlsListener {
-    /// Takes connections from now on. Each handshake is a task of its own, so that a slow one keeps none waiting.
-    ///
-    /// # Errors
-    ///
-    /// I/O errors of a listener that has no address.
-    pub fn new(listener: TcpListener, certificate: Arc<Certificate>) -> io::Result<Self> {
-        let address = listener.local_addr()?;
-        let (sender, connected) = mpsc::channel(WAITING_MAX);
-        tokio::spawn(async move {
-            loop {
-                let Ok((stream, peer)) = listener.accept().await else {
-                    tokio::time::sleep(REST).await;
-                    continue;
-                };
-                let (acceptor, sender) = (certificate.acceptor(), sender.clone());
-                tokio::spawn(async move {
-                    let handshake = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await;
-                    if let Ok(Ok(stream)) = handshake {
-                        // An error says that the service ends.
-                        drop(sender.send((stream, peer)).await);
-                    }
-                });
-            }
-        });
-        Ok(Self { address, connected })
-    }
-}
-
-impl axum::serve::Listener for TlsListener {
-    type Io = TlsStream<TcpStream>;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
-        match self.connected.recv().await {
-            Some(connection) => connection,
-            None => std::future::pending().await,
-        }
-    }
-
-    fn local_addr(&self) -> io::Result<Self::Addr> {
-        Ok(self.address)
-    }
 }

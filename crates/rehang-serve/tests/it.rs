@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
-use rehang_core::{Distance, Matrix, Progress, Provenance, Result, Space};
+use rehang_core::{Distance, Matrix, Progress, Provenance, Space};
 use rehang_encode::EncoderConfig;
 use rehang_serve::{ServeOptions, serve};
 use rehang_sqlite::SqliteStore;
@@ -53,7 +53,7 @@ fn upgrade(folder: &Path) -> Upgrade {
 struct Served {
     address: SocketAddr,
     stop: Progress,
-    thread: JoinHandle<Result<()>>,
+    thread: JoinHandle<rehang_core::Result<()>>,
     agent: ureq::Agent,
 }
 
@@ -328,5 +328,65 @@ fn what_a_service_leaves_another_one_goes_on_with() {
     assert_eq!((&pairs["state"], pairs["server"] == "gone"), (&json!("done"), false), "{pairs}");
     let switch = served.ended("/v1/operations/b");
     assert_eq!(switch["state"], "interrupted", "nobody switches without being asked again: {switch}");
+    served.end();
+}
+
+#[test]
+fn a_run_that_a_stop_leaves_goes_on_within_its_budget_and_one_that_is_cancelled_does_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), |_| {});
+    for (verb, options) in
+        [("pairs", json!({ "items": 100 })), ("fit", json!({ "method": "ridge" })), ("start", json!({}))]
+    {
+        assert_eq!(served.carry_out(verb, &options)["state"], "done");
+    }
+    let native = |served: &Served| served.get("/v1/status")["counts"]["native"].as_u64().unwrap();
+    let until = |served: &Served, count: u64| {
+        while native(served) < count {
+            std::thread::yield_now();
+        }
+    };
+    let run = json!({ "budget": 60, "rate": 40 });
+    let asked = served.ask("POST", "/v1/upgrade/run", Some(&run), &[]);
+    let location = asked.headers["location"].clone();
+    until(&served, 101);
+    served.end();
+    let served = Served::start(folder.path(), |_| {});
+    let operation = served.ended(&location);
+    assert_eq!((&operation["state"], native(&served)), (&json!("done"), 160), "{operation}");
+
+    let asked = served.ask("POST", "/v1/upgrade/run", Some(&json!({ "rate": 40 })), &[]);
+    let location = asked.headers["location"].clone();
+    until(&served, 161);
+    // Operations that have ended since make no room by the one that runs.
+    for _ in 0..60 {
+        assert_eq!(served.carry_out("bridge", &json!({ "off": true }))["state"], "done");
+    }
+    assert_eq!(served.ask("POST", &format!("{location}/cancel"), None, &[]).status, 200);
+    assert_eq!(served.ended(&location)["state"], "interrupted");
+    assert!(native(&served) < ITEMS as u64);
+    assert_eq!(served.ask("POST", &format!("{location}/cancel"), None, &[]).status, 409);
+    served.end();
+}
+
+#[test]
+fn what_changes_is_told_to_who_listens() {
+    use std::io::{BufRead, BufReader, Write};
+
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), |_| {});
+    let mut stream = std::net::TcpStream::connect(served.address).unwrap();
+    write!(stream, "GET /v1/events HTTP/1.1\r\nHost: {}\r\n\r\n", served.address).unwrap();
+    let mut lines = BufReader::new(stream).lines().map(Result::unwrap);
+    assert!(lines.next().unwrap().contains("200"));
+    let operation = served.carry_out("pairs", &json!({ "items": 100 }));
+    let told: Vec<Value> = lines
+        .by_ref()
+        .filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok())
+        .filter(|event: &Value| event["id"] == operation["id"])
+        .take_while(|event| event["state"] == "running")
+        .collect();
+    assert!(!told.is_empty(), "its begin was told, and then its end");
+    // An open stream does not hold the service.
     served.end();
 }

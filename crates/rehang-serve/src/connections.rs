@@ -1,0 +1,93 @@
+//! Connections of a service: taken one by one, with a limit on how many there are and on how long each may
+//! take to say what it wants.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use futures_util::future::select;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+
+use crate::tls::Certificate;
+
+/// Largest number of connections at the same time; more wait to be taken.
+const CONNECTIONS_MAX: usize = 4096;
+/// Time that a handshake of TLS may take.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// Rest after a connection could not be taken, as where the process has no file descriptor left.
+const REST: Duration = Duration::from_millis(100);
+
+/// Source of connections, and what answers them.
+pub struct Connections {
+    listener: TcpListener,
+    certificate: Option<Arc<Certificate>>,
+    app: Router,
+    /// Time that the head of a request may take.
+    head: Duration,
+}
+
+impl Connections {
+    pub fn new(
+        listener: TcpListener,
+        certificate: Option<Arc<Certificate>>,
+        app: Router,
+        head: Duration,
+    ) -> Self {
+        Self { listener, certificate, app, head }
+    }
+
+    /// Serves connections until `until` is over; requests that are under way have `grace` then.
+    pub async fn serve(self, until: impl Future<Output = ()>, grace: Duration) {
+        let (graceful, places) = (GracefulShutdown::new(), Arc::new(Semaphore::new(CONNECTIONS_MAX)));
+        let taking = async {
+            loop {
+                // The semaphore is never closed.
+                let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+                let Ok((stream, _)) = self.listener.accept().await else {
+                    tokio::time::sleep(REST).await;
+                    continue;
+                };
+                let (app, head, watcher) = (self.app.clone(), self.head, graceful.watcher());
+                let acceptor = self.certificate.as_ref().map(|certificate| certificate.acceptor());
+                tokio::spawn(async move {
+                    let _held = place;
+                    match acceptor {
+                        None => answer(stream, app, head, watcher).await,
+                        Some(acceptor) => {
+                            let handshake = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await;
+                            if let Ok(Ok(stream)) = handshake {
+                                answer(stream, app, head, watcher).await;
+                            }
+                        }
+                    }
+                });
+            }
+        };
+        select(pin!(taking), pin!(until)).await;
+        drop(self.listener);
+        drop(tokio::time::timeout(grace, graceful.shutdown()).await);
+    }
+}
+
+/// Answers the requests of a connection.
+async fn answer(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    app: Router,
+    head: Duration,
+    watcher: Watcher,
+) {
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(head)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(app));
+    // An error is of the other end, which hears of it.
+    drop(watcher.watch(connection).await);
+}
