@@ -92,15 +92,15 @@ impl Access {
             None => Vec::new(),
             Some(path) => read_tokens(path)?,
         };
-        let mut own: Vec<String> = OWN_NAMES.iter().map(|&name| name.to_owned()).collect();
+        let mut own_names: Vec<String> = OWN_NAMES.iter().map(|&name| name.to_owned()).collect();
         if !listen.is_unspecified() {
-            own.push(listen.to_string());
+            own_names.push(listen.to_string());
         }
         let named = hosts.iter().map(|host| host.to_ascii_lowercase()).collect();
         let random = ring::rand::SystemRandom::new();
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &random)
             .map_err(|_| Error::corrupt("the system's source of random numbers", "it gives none"))?;
-        Ok(Self { tokens, own, named, key })
+        Ok(Self { tokens, own: own_names, named, key })
     }
 
     /// Finds who asks. A request of another site's page is refused, and so is one by cookie that changes

@@ -377,7 +377,7 @@ impl Operations {
     fn spawn(self: &Arc<Self>, operation: VerbOperation) {
         let progress = Progress::default();
         self.at_work().insert(operation.id.clone(), progress.clone());
-        // What is begun while the service ends is left to the next one.
+        // An operation that begins while the service ends is left to the next one.
         if self.is_leaving.load(Ordering::SeqCst) {
             progress.cancel();
         }
@@ -523,7 +523,7 @@ fn carry_out(
     progress: &Progress,
 ) -> Result<Value> {
     let mut options = operation.options.clone();
-    // What an earlier service has spent of the budget is spent.
+    // A budget holds for all services that carry the operation out.
     let spent = native.saturating_sub(operation.began_native);
     options.budget = options.budget.map(|budget| budget.saturating_sub(spent));
     let flag = |flag: Option<bool>| flag.unwrap_or(false);
