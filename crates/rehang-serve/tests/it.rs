@@ -355,7 +355,7 @@ fn a_run_that_a_stop_leaves_goes_on_within_its_budget_and_one_that_is_cancelled_
     let operation = served.ended(&location);
     assert_eq!((&operation["state"], native(&served)), (&json!("done"), 160), "{operation}");
 
-    let asked = served.ask("POST", "/v1/upgrade/run", Some(&json!({ "rate": 40 })), &[]);
+    let asked = served.ask("POST", "/v1/upgrade/run", Some(&json!({ "rate": 2 })), &[]);
     let location = asked.headers["location"].clone();
     until(&served, 161);
     // Operations that have ended since make no room by the one that runs.
