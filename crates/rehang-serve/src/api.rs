@@ -400,11 +400,7 @@ pub async fn sign_in(
 ) -> Answer<Response> {
     service.access.expect_own_page(&headers)?;
     if !service.may_ask("signing in") {
-        return Err(ProblemDetails::new(
-            StatusCode::TOO_MANY_REQUESTS,
-            "too-many",
-            "too many try to sign in",
-        ));
+        return Err(ProblemDetails::too_many("too many try to sign in"));
     }
     let value = service.access.sign_in(&token)?;
     let cookie = set_cookie(&service, &value, SESSION_SECONDS);

@@ -2,7 +2,7 @@
 //! as operations to follow, metrics, and a dashboard.
 //!
 //! This crate is a face: a request is a call of [`rehang_upgrade::Upgrade`] or [`rehang_upgrade::Gallery`].
-//! tokio and axum are here and nowhere else; every verb runs on a thread of its own. What a service records
+//! Nothing else here listens, or knows axum; every verb runs on a thread of its own. What a service records
 //! (operations and the trail of changes) lies in the gallery, so that several services of one gallery see
 //! the same, and each goes on with what a dead one has begun.
 

@@ -25,26 +25,26 @@ struct Searched {
     stage: Stage,
 }
 
-/// Vectors and queries that answer a search at some moment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Stage {
-    Old,
-    Bridge,
-    Mixed,
-    Fused,
-    New,
+rehang_core::named! {
+    /// Vectors and queries that answer a search at some moment.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum Stage ("stage") {
+        /// Old vectors by old queries.
+        Old = "old",
+        /// Old vectors over a bridge.
+        Bridge = "bridge",
+        /// Native and adapted vectors by new queries.
+        Mixed = "mixed",
+        /// Vectors of both spaces by queries of both models.
+        Fused = "fused",
+        /// Native vectors alone.
+        New = "new",
+    }
 }
 
 impl EncodeLabelValue for Stage {
     fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> fmt::Result {
-        let name = match self {
-            Self::Old => "old",
-            Self::Bridge => "bridge",
-            Self::Mixed => "mixed",
-            Self::Fused => "fused",
-            Self::New => "new",
-        };
-        EncodeLabelValue::encode(&name, encoder)
+        EncodeLabelValue::encode(&self.name(), encoder)
     }
 }
 

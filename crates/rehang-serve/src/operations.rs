@@ -6,7 +6,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use axum::http::StatusCode;
 use rehang_core::{Error, Progress, Result};
 use rehang_fit::Method;
 use rehang_store::Store;
@@ -29,40 +28,35 @@ const AT_ONCE_MAX: usize = 8;
 /// Time after which an operation whose service was not heard of is taken up by another one.
 const HEARD_WITHIN_MS: u64 = 30_000;
 
-/// Verb that takes a while.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum LongVerb {
-    Pairs,
-    Fit,
-    Report,
-    Start,
-    Switch,
-    Run,
-    Refit,
-    Bridge,
-    Rollback,
-    Finish,
+rehang_core::named! {
+    /// Verb that takes a while.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum LongVerb ("verb") {
+        /// Draws pairs.
+        Pairs = "pairs",
+        /// Fits a map.
+        Fit = "fit",
+        /// Makes the report.
+        Report = "report",
+        /// Fills the new space.
+        Start = "start",
+        /// Lets searches go to the new space.
+        Switch = "switch",
+        /// Re-embeds items.
+        Run = "run",
+        /// Asks whether another map pays.
+        Refit = "refit",
+        /// Makes a bridge, or takes it away.
+        Bridge = "bridge",
+        /// Lets searches go back.
+        Rollback = "rollback",
+        /// Drops the old space.
+        Finish = "finish",
+    }
 }
 
 impl LongVerb {
-    pub const ALL: [Self; 10] = [
-        Self::Pairs,
-        Self::Fit,
-        Self::Report,
-        Self::Start,
-        Self::Switch,
-        Self::Run,
-        Self::Refit,
-        Self::Bridge,
-        Self::Rollback,
-        Self::Finish,
-    ];
-
-    pub fn name(self) -> String {
-        json!(self).as_str().unwrap_or_default().to_owned()
-    }
-
     /// Whether the same verb goes on where a process died in it. The others are over in a moment, and a
     /// person looks at the status before asking again.
     fn goes_on(self) -> bool {
@@ -128,7 +122,7 @@ impl VerbOptions {
             "resume" => &["retry_failed", "re_embed"],
             _ => &[],
         };
-        let options = serde_json::to_value(self).map_err(|error| Error::corrupt("the options", error))?;
+        let options = value(self)?;
         let other =
             options.as_object().into_iter().flatten().find(|(name, _)| !taken.contains(&name.as_str()));
         match other {
@@ -143,27 +137,20 @@ impl VerbOptions {
     }
 }
 
-/// State that an operation is in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum OperationState {
-    /// Carried out now; where its service dies, another one goes on with it.
-    Running,
-    /// Carried out; `result` is the verb's.
-    Done,
-    /// Refused or failed; `problem` says why.
-    Refused,
-    /// Ended by a person, or by the death of its service in a verb that does not go on by itself.
-    Interrupted,
-}
-
-impl OperationState {
-    const ALL: [(&'static str, Self); 4] = [
-        ("running", Self::Running),
-        ("done", Self::Done),
-        ("refused", Self::Refused),
-        ("interrupted", Self::Interrupted),
-    ];
+rehang_core::named! {
+    /// State that an operation is in.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum OperationState ("state") {
+        /// Carried out now; where its service dies, another one goes on with it.
+        Running = "running",
+        /// Carried out; `result` is the verb's.
+        Done = "done",
+        /// Refused or failed; `problem` says why.
+        Refused = "refused",
+        /// Ended by a person, or by the death of its service in a verb that does not go on by itself.
+        Interrupted = "interrupted",
+    }
 }
 
 /// Verb that was asked for, and what became of it.
@@ -269,7 +256,7 @@ impl Operations {
     pub fn by_state(&self) -> Result<Vec<(&'static str, usize)>> {
         let all = self.list()?;
         let count = |state| all.iter().filter(|operation| operation.state == state).count();
-        Ok(OperationState::ALL.map(|(name, state)| (name, count(state))).into())
+        Ok(OperationState::ALL.map(|state| (state.name(), count(state))).into())
     }
 
     /// Begins an operation, or finds the one that was asked for with the same key.
@@ -284,7 +271,7 @@ impl Operations {
         asked_by: &str,
         key: Option<String>,
     ) -> Result<VerbOperation> {
-        options.expect_only(&verb.name())?;
+        options.expect_only(verb.name())?;
         let now_ms = rehang_clock::unix_ms();
         let operation = VerbOperation {
             id: format!("{now_ms:x}-{:08x}", rand_u32()),
@@ -391,10 +378,7 @@ impl Operations {
     fn carry_out(&self, operation: &VerbOperation, progress: &Progress) {
         let before = self.stands();
         let verb = || carry_out(&self.upgrade, operation, self.native(), progress);
-        let defect = |_| {
-            let status = StatusCode::INTERNAL_SERVER_ERROR;
-            Err(ProblemDetails::new(status, "defect", "the verb ended in a defect of rehang; the log has it"))
-        };
+        let defect = |_| Err(ProblemDetails::defect("the verb"));
         let outcome = catch_unwind(AssertUnwindSafe(verb)).map_or_else(defect, Ok);
         let is_cancelled = matches!(&outcome, Ok(Err(error)) if error.is_cancelled());
         let (state, result, problem_details) = match outcome {

@@ -49,6 +49,16 @@ impl ProblemDetails {
         Self::new(StatusCode::NOT_FOUND, "not-found", detail)
     }
 
+    pub(crate) fn too_many(detail: &str) -> Self {
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "too-many", detail)
+    }
+
+    /// Problem of work that ended in a panic.
+    pub(crate) fn defect(work: &str) -> Self {
+        let detail = format!("{work} ended in a defect of rehang; the log has it");
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "defect", detail)
+    }
+
     pub(crate) fn busy() -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "busy", "as many requests as may wait are waiting")
     }

@@ -215,11 +215,7 @@ fn admitted(
         )));
     }
     if !service.may_ask(&caller.name) {
-        return Err(ProblemDetails::new(
-            StatusCode::TOO_MANY_REQUESTS,
-            "too-many",
-            "the token asks too often",
-        ));
+        return Err(ProblemDetails::too_many("the token asks too often"));
     }
     Ok(Some(caller))
 }

@@ -121,12 +121,7 @@ impl Service {
             Ok(outcome) => Ok(outcome?),
             Err(panic) => {
                 tracing::error!(%panic, "a request ended in a panic, which is a defect of rehang");
-                let status = axum::http::StatusCode::INTERNAL_SERVER_ERROR;
-                Err(ProblemDetails::new(
-                    status,
-                    "defect",
-                    "the request ended in a defect of rehang; the log has it",
-                ))
+                Err(ProblemDetails::defect("the request"))
             }
         }
     }
@@ -258,7 +253,9 @@ impl Service {
             }
             self.metrics.read(reading.as_ref().map(Option::as_ref).map_err(drop), rate);
             if let Ok(status) = reading {
-                if let Some(Ok(shown)) = status.as_ref().map(|status| self.shown(status))
+                // The forecast is read, and the next step found, only for who listens.
+                if self.events.are_heard()
+                    && let Some(Ok(shown)) = status.as_ref().map(|status| self.shown(status))
                     && shown != sent
                 {
                     // A value is JSON already.

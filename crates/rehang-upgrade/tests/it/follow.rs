@@ -313,7 +313,7 @@ struct CommonTime {
 }
 
 impl CommonClock {
-    fn of(workers: usize) -> Self {
+    fn for_workers(workers: usize) -> Self {
         let time = CommonTime { awake: workers, ..CommonTime::default() };
         Self { time: Mutex::new(time), passed: Condvar::new() }
     }
@@ -356,7 +356,7 @@ impl Clock for CommonClock {
 fn several_followers_share_the_work_and_nothing_is_embedded_twice() {
     let (store, world) = started(ITEMS);
     let (encoder, names) = (TestEncoder::new(), ["left", "middle", "right"]);
-    let clock = CommonClock::of(names.len());
+    let clock = CommonClock::for_workers(names.len());
     std::thread::scope(|scope| {
         for worker in names {
             let (store, world, encoder, clock) = (&store, &world, &encoder, &clock);
