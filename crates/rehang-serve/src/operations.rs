@@ -395,6 +395,8 @@ impl Operations {
         } else {
             tracing::info!(operation = id, who = operation.asked_by, what, "done");
         }
+        // The trail first: whoever sees that an operation has ended finds it there.
+        let trailed = self.note(&operation.asked_by, what, before, problem);
         let mut told = None;
         let ended = update(self.store(), OPERATIONS, keep_running, |all: &mut Vec<VerbOperation>| {
             let Some(own) = all.iter_mut().find(|other| other.id == *id && other.server == self.server)
@@ -412,8 +414,7 @@ impl Operations {
             true
         });
         let ended = ended.and_then(|()| self.events.send("operation", &told));
-        let trailed = self.note(&operation.asked_by, what, before, problem);
-        for error in [ended, trailed].into_iter().filter_map(Result::err) {
+        for error in [trailed, ended].into_iter().filter_map(Result::err) {
             tracing::error!(operation = id, %error, "what became of it is not recorded");
         }
     }
