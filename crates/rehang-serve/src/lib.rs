@@ -52,7 +52,7 @@ pub fn log_to_stderr(json: bool) {
 const GRACE: Duration = Duration::from_secs(10);
 /// Time between two looks whether the service is to end, and whether certificates have changed.
 const LOOK: Duration = Duration::from_millis(100);
-const CERTIFICATES_LOOK: Duration = Duration::from_mins(1);
+const CERTIFICATES_LOOK: Duration = Duration::from_secs(5);
 
 /// Serves an upgrade until `stop` is [cancelled](Progress::cancel). `listening` is told the address.
 ///

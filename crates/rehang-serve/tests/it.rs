@@ -1,11 +1,26 @@
 //! Tests of the service over real connections: a whole upgrade by requests alone, roles, faults of requests,
 //! and operations whose service has gone.
 
+#[path = "it/follow.rs"]
+mod follow;
+#[path = "it/kill.rs"]
+mod kill;
+#[path = "../../rehang-postgres/tests/server/mod.rs"]
+mod postgres_server;
+#[path = "../../rehang-qdrant/tests/server/mod.rs"]
+mod qdrant_server;
+#[path = "it/stores.rs"]
+mod stores;
+#[path = "it/tls.rs"]
+mod tls;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::ops::Deref;
 use std::path::Path;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use rehang_core::{Distance, Matrix, Progress, Provenance, Space};
 use rehang_encode::EncoderConfig;
@@ -25,8 +40,24 @@ fn vector(item: usize, width: usize) -> Vec<f32> {
     (0..width).map(|axis| wave(item % 20 * 31 + axis) + 0.2 * wave(item * 57 + axis + 7)).collect()
 }
 
-/// Makes a gallery whose sources are rows of a table of new vectors, and opens its upgrade.
-fn upgrade(folder: &Path) -> Upgrade {
+/// Label of an item, by its class.
+fn label(item: usize) -> String {
+    format!("class {}", item % 20)
+}
+
+/// Writes the new model's vectors of some items into a folder, where they are not yet, and configures the
+/// encoder that looks them up: sources are rows.
+fn table(folder: &Path, items: usize) -> EncoderConfig {
+    let vectors = folder.join("new.npy");
+    if !vectors.exists() {
+        let rows = Matrix::new(NEW, (0..items).flat_map(|item| vector(item, NEW)).collect()).unwrap();
+        rehang_files::write_matrix(&vectors, &rows, None).unwrap();
+    }
+    serde_json::from_value(json!({ "kind": "table", "vectors": vectors.display().to_string() })).unwrap()
+}
+
+/// Makes a gallery of some items in a file, where there is none yet, and configures its upgrade.
+fn configured(folder: &Path, items: usize) -> Configuration {
     let file = folder.join("gallery.db");
     let space = |name: &str, width| Space::new(name, width, Distance::Cosine, false);
     if !file.exists() {
@@ -34,26 +65,43 @@ fn upgrade(folder: &Path) -> Upgrade {
         store.create_space(&space("old", OLD), Provenance::Old).unwrap();
         let write = |item: usize| {
             let old = NewVector::from_model("old", vector(item, OLD), Provenance::Old);
-            let label = Some(format!("class {}", item % 20));
-            ItemWrite { label, ..ItemWrite::new(format!("i{item}"), Some(item.to_string()), vec![old]) }
+            let (label, source) = (Some(label(item)), Some(item.to_string()));
+            ItemWrite { label, ..ItemWrite::new(format!("i{item}"), source, vec![old]) }
         };
-        store.put(&(0..ITEMS).map(write).collect::<Vec<_>>()).unwrap();
-        let rows = Matrix::new(NEW, (0..ITEMS).flat_map(|item| vector(item, NEW)).collect()).unwrap();
-        rehang_files::write_matrix(folder.join("new.npy"), &rows, None).unwrap();
+        store.put(&(0..items).map(write).collect::<Vec<_>>()).unwrap();
     }
-    let vectors = folder.join("new.npy").display().to_string();
-    let table: EncoderConfig =
-        serde_json::from_value(json!({ "kind": "table", "vectors": vectors })).unwrap();
     let configuration =
         Configuration::new(Location::file(&file), space("old", OLD), space("new", NEW)).unwrap();
-    Upgrade::new(configuration.with_encoder(table)).unwrap()
+    configuration.with_encoder(table(folder, items))
 }
 
-/// Service under test, and what asks it.
+/// Makes a gallery where there is none yet, and opens its upgrade.
+fn upgrade(folder: &Path) -> Upgrade {
+    Upgrade::new(configured(folder, ITEMS)).unwrap()
+}
+
+/// Longest time that a test waits for anything.
+const PATIENCE: Duration = Duration::from_mins(2);
+
+/// Waits until a condition holds.
+fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
+    let began = rehang_clock::now();
+    while !holds() {
+        assert!(began.elapsed() < PATIENCE, "in vain: {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// Service under test, in a thread, and what asks it.
 struct Served {
-    address: SocketAddr,
+    client: Client,
     stop: Progress,
     thread: JoinHandle<rehang_core::Result<()>>,
+}
+
+/// Sender of requests to a service.
+struct Client {
+    address: SocketAddr,
     agent: ureq::Agent,
 }
 
@@ -67,17 +115,39 @@ struct Answered {
 
 impl Served {
     fn start(folder: &Path, change: impl FnOnce(&mut ServeOptions)) -> Self {
+        Self::of(upgrade(folder), change)
+    }
+
+    fn of(upgrade: Upgrade, change: impl FnOnce(&mut ServeOptions)) -> Self {
         let mut options = ServeOptions::new("127.0.0.1:0".parse().unwrap());
         change(&mut options);
-        let (upgrade, stop) = (upgrade(folder), Progress::default());
+        let stop = Progress::default();
         let (listens, listening) = mpsc::channel();
         let ends = stop.clone();
         let thread = std::thread::spawn(move || {
             serve(upgrade, &options, &ends, |address| listens.send(address).unwrap())
         });
-        let address = listening.recv().unwrap();
+        Self { client: Client::new(listening.recv().unwrap()), stop, thread }
+    }
+
+    fn end(self) {
+        self.stop.cancel();
+        self.thread.join().unwrap().unwrap();
+    }
+}
+
+impl Deref for Served {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        &self.client
+    }
+}
+
+impl Client {
+    fn new(address: SocketAddr) -> Self {
         let agent = ureq::Agent::config_builder().http_status_as_error(false).build().new_agent();
-        Self { address, stop, thread, agent }
+        Self { address, agent }
     }
 
     fn ask(&self, method: &str, path: &str, body: Option<&Value>, headers: &[(&str, &str)]) -> Answered {
@@ -116,13 +186,17 @@ impl Served {
     }
 
     fn ended(&self, location: &str) -> Value {
-        loop {
-            let operation = self.get(location);
-            if operation["state"] != "running" {
-                return operation;
-            }
-            std::thread::yield_now();
-        }
+        let mut operation = Value::Null;
+        wait_for(location, || {
+            operation = self.get(location);
+            operation["state"] != "running"
+        });
+        operation
+    }
+
+    /// Counts the items that the new model has embedded.
+    fn native(&self) -> usize {
+        self.get("/v1/status")["counts"]["native"].as_u64().unwrap() as usize
     }
 
     /// Ids that a search finds for the vectors of one item by both models.
@@ -133,19 +207,20 @@ impl Served {
         let hits = answered.body["results"][0].as_array().unwrap();
         hits.iter().map(|hit| hit["id"].as_str().unwrap().to_owned()).collect()
     }
-
-    fn end(self) {
-        self.stop.cancel();
-        self.thread.join().unwrap().unwrap();
-    }
 }
 
 #[test]
 fn a_whole_upgrade_by_requests_alone() {
     let folder = tempfile::tempdir().unwrap();
-    let served = Served::start(folder.path(), |_| {});
+    whole_upgrade(&|| upgrade(folder.path()), "i");
+}
+
+/// Takes a gallery through its upgrade by requests. `open` opens it, as another process does; the id of an
+/// item is its number after a `letter`.
+fn whole_upgrade(open: &dyn Fn() -> Upgrade, letter: &str) {
+    let (served, seventh) = (Served::of(open(), |_| {}), format!("{letter}7"));
     assert_eq!(served.ask("GET", "/v1/status", None, &[]).status, 404, "there is no upgrade");
-    assert_eq!(served.found(7, 1), ["i7"]);
+    assert_eq!(served.found(7, 1), [&*seventh]);
     let refused = served.carry_out("switch", &json!({}));
     assert_eq!((&refused["state"], &refused["problem"]["status"]), (&json!("refused"), &json!(422)));
     assert!(refused["problem"]["remedy"].as_str().unwrap().contains("/v1/upgrade/pairs"), "{refused}");
@@ -160,7 +235,7 @@ fn a_whole_upgrade_by_requests_alone() {
         assert_eq!(operation["state"], "done", "{operation}");
     }
     let by_new = Matrix::new(NEW, vector(7, NEW)).unwrap();
-    let gallery = upgrade(folder.path()).gallery();
+    let gallery = open().gallery();
     let answer = gallery.search(&[("new", &by_new)], 10, &Filter::default()).unwrap();
     let expected: Vec<&str> = answer.found[0].iter().map(|hit| hit.id.as_str()).collect();
     assert_eq!(served.found(7, 10), expected, "as the library finds it");
@@ -181,7 +256,7 @@ fn a_whole_upgrade_by_requests_alone() {
     let asked = "rehang_requests_total{route=\"/v1/search\",status=\"200\"} 2";
     assert!(metrics.contains(searched) && metrics.contains(asked), "{metrics}");
     assert_eq!(served.carry_out("finish", &json!({}))["state"], "done");
-    assert_eq!(served.found(7, 1), ["i7"]);
+    assert_eq!(served.found(7, 1), [&*seventh]);
 
     let trail = served.get("/v1/trail");
     let verb = |entry: &Value| entry["what"].as_str().unwrap().split(' ').next().unwrap().to_owned();
