@@ -18,6 +18,7 @@ mod problem;
 mod routes;
 mod service;
 mod tls;
+mod wrong_tokens;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -99,7 +100,7 @@ async fn listen(
     let local = listener.local_addr().map_err(taken)?;
     let background = service.spawn_background(options.follow);
     listening(local);
-    let app = routes::router(service, options.limits);
+    let app = routes::router(service);
     let head = Duration::from_secs(options.limits.seconds);
     let connections = Connections::new(listener, certificate.clone(), app, head);
     let mut looked = rehang_clock::now();

@@ -378,7 +378,7 @@ impl Operations {
     fn carry_out(&self, operation: &VerbOperation, progress: &Progress) {
         let before = self.stands();
         let verb = || carry_out(&self.upgrade, operation, self.native(), progress);
-        let defect = |_| Err(ProblemDetails::defect("the verb"));
+        let defect = |_| Err(ProblemDetails::defect("the verb", "a panic, which its thread has reported"));
         let outcome = catch_unwind(AssertUnwindSafe(verb)).map_or_else(defect, Ok);
         let is_cancelled = matches!(&outcome, Ok(Err(error)) if error.is_cancelled());
         let (state, result, problem_details) = match outcome {
@@ -387,8 +387,9 @@ impl Operations {
             Ok(Err(error)) => (OperationState::Refused, None, Some(ProblemDetails::from(error))),
             Err(defect) => (OperationState::Refused, None, Some(defect)),
         };
-        let problem = problem_details.as_ref().map(|problem| problem.detail.clone());
         let id = &operation.id;
+        let problem_details = problem_details.map(|problem| problem.logged(&format!("operation {id}")));
+        let problem = problem_details.as_ref().map(|problem| problem.detail.clone());
         let what = format!("{} {}", operation.verb.name(), json!(operation.options));
         if let Some(problem) = &problem {
             tracing::warn!(operation = id, who = operation.asked_by, what, problem, "refused");

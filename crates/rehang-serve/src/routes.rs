@@ -1,10 +1,11 @@
 //! Table of the routes, with what each needs: the router, the checks of roles and the OpenAPI document are made
 //! of it.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
@@ -15,8 +16,8 @@ use serde_json::{Map, Value, json};
 
 use crate::access::{Caller, TokenRole};
 use crate::api::{self, Body, ItemBody, SearchBody, SignIn};
+use crate::connections::Peer;
 use crate::operations::{LongVerb, Trailed, VerbOperation, VerbOptions};
-use crate::options::ServeLimits;
 use crate::page;
 use crate::problem::ProblemDetails;
 use crate::service::Service;
@@ -112,8 +113,8 @@ pub fn routes() -> Vec<Route> {
         let begin = async move |State(service): State<Arc<Service>>,
                                 Extension(caller): Extension<Caller>,
                                 headers: HeaderMap,
-                                Body(options): Body<VerbOptions>| {
-            api::begin(service, caller, verb, headers, options).await
+                                body: Body| {
+            api::begin(service, caller, verb, headers, body).await
         };
         let path = format!("/v1/upgrade/{}", verb.name());
         let begins =
@@ -130,7 +131,7 @@ pub fn routes() -> Vec<Route> {
 }
 
 /// Makes the router of a service.
-pub fn router(service: &Arc<Service>, limits: ServeLimits) -> Router {
+pub fn router(service: &Arc<Service>) -> Router {
     let mut router = Router::new();
     for Route { path, role, handler, .. } in routes() {
         let guarded = from_fn_with_state((Arc::clone(service), role, path.clone()), guard);
@@ -146,7 +147,6 @@ pub fn router(service: &Arc<Service>, limits: ServeLimits) -> Router {
                 "the route has other methods; /openapi.json lists all",
             )
         })
-        .layer(DefaultBodyLimit::max(limits.body))
         .with_state(Arc::clone(service))
 }
 
@@ -175,6 +175,9 @@ async fn guard(
         }
         Err(problem) => (problem.into_response(), String::new()),
     };
+    if let Some(problem) = response.extensions_mut().remove::<ProblemDetails>() {
+        response = problem.logged(&format!("request {id}")).into_response();
+    }
     let kind = response.headers().get(header::CONTENT_TYPE);
     if response.status().is_client_error()
         && kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/plain"))
@@ -206,7 +209,9 @@ fn admitted(
     request: &Request,
 ) -> Result<Option<Caller>, ProblemDetails> {
     let Some(role) = role else { return Ok(None) };
-    let caller = service.access.caller(request.method(), request.headers())?;
+    let unknown = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+    let address = request.extensions().get::<Peer>().map_or(unknown, |peer| peer.0);
+    let caller = service.access.caller(request.method(), request.headers(), address)?;
     if caller.role < role {
         let roles = json!([caller.role, role]);
         return Err(ProblemDetails::forbidden(format!(

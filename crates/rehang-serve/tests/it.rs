@@ -15,7 +15,8 @@ mod stores;
 mod tls;
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::ops::Deref;
 use std::path::Path;
 use std::sync::mpsc;
@@ -151,6 +152,11 @@ impl Client {
     }
 
     fn ask(&self, method: &str, path: &str, body: Option<&Value>, headers: &[(&str, &str)]) -> Answered {
+        self.send(method, path, body.map(ToString::to_string), headers)
+    }
+
+    /// Sends a body as it is.
+    fn send(&self, method: &str, path: &str, body: Option<String>, headers: &[(&str, &str)]) -> Answered {
         let uri = format!("http://{}{path}", self.address);
         let mut request = ureq::http::Request::builder().method(method).uri(uri);
         for (name, value) in headers {
@@ -159,7 +165,7 @@ impl Client {
         let sent = match body {
             Some(body) => {
                 let request = request.header("content-type", "application/json");
-                self.agent.run(request.body(body.to_string()).unwrap())
+                self.agent.run(request.body(body).unwrap())
             }
             None => self.agent.run(request.body(()).unwrap()),
         };
@@ -170,6 +176,15 @@ impl Client {
         let text = response.body_mut().read_to_string().unwrap();
         let body = serde_json::from_str(&text).unwrap_or(Value::Null);
         Answered { status: response.status().as_u16(), headers, body, text }
+    }
+
+    /// Opens a stream of events; gives its first line, and what comes after it.
+    fn listen(&self) -> (String, BufReader<TcpStream>) {
+        let mut stream = TcpStream::connect(self.address).unwrap();
+        write!(stream, "GET /v1/events HTTP/1.1\r\nHost: {}\r\n\r\n", self.address).unwrap();
+        let (mut stream, mut line) = (BufReader::new(stream), String::new());
+        stream.read_line(&mut line).unwrap();
+        (line, stream)
     }
 
     fn get(&self, path: &str) -> Value {
@@ -303,7 +318,10 @@ fn every_route_needs_its_role() {
     let line =
         |role| format!("[[token]]\nname = \"{role}\"\nrole = \"{role}\"\ntoken = \"{}\"\n", token(role));
     fs_err::write(&tokens, ROLES.map(line).concat()).unwrap();
-    let served = Served::start(folder.path(), |options| options.tokens = Some(tokens));
+    let served = Served::start(folder.path(), |options| {
+        options.tokens = Some(tokens);
+        options.limits.wrong_tokens = 1000;
+    });
     let listed = served.ask("GET", "/openapi.json", None, &[]).body;
     let mut checked = 0;
     for (path, methods) in listed["paths"].as_object().unwrap() {
@@ -446,14 +464,11 @@ fn a_run_that_a_stop_leaves_goes_on_within_its_budget_and_one_that_is_cancelled_
 
 #[test]
 fn what_changes_is_told_to_who_listens() {
-    use std::io::{BufRead, BufReader, Write};
-
     let folder = tempfile::tempdir().unwrap();
     let served = Served::start(folder.path(), |_| {});
-    let mut stream = std::net::TcpStream::connect(served.address).unwrap();
-    write!(stream, "GET /v1/events HTTP/1.1\r\nHost: {}\r\n\r\n", served.address).unwrap();
-    let mut lines = BufReader::new(stream).lines().map(Result::unwrap);
-    assert!(lines.next().unwrap().contains("200"));
+    let (status, stream) = served.listen();
+    assert!(status.contains("200"), "{status}");
+    let mut lines = stream.lines().map(Result::unwrap);
     let operation = served.carry_out("pairs", &json!({ "items": 100 }));
     let told: Vec<Value> = lines
         .by_ref()
@@ -463,5 +478,118 @@ fn what_changes_is_told_to_who_listens() {
         .collect();
     assert!(!told.is_empty(), "its begin was told, and then its end");
     // An open stream does not hold the service.
+    served.end();
+}
+
+#[test]
+fn a_number_that_would_be_rounded_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), |_| {});
+    let vectors = json!({ "old": vector(3, OLD) });
+    let put = |number: &str| {
+        let body = format!(r#"{{"source": "3", "payload": {{"n": {number}}}, "vectors": {vectors}}}"#);
+        served.send("PUT", "/v1/items/a", Some(body), &[])
+    };
+    let exact = put("18446744073709551615");
+    assert_eq!(exact.status, 200, "{}", exact.text);
+    assert_eq!(served.get("/v1/items/a")["payload"], json!({ "n": u64::MAX }));
+    let queries = json!({ "old": [vector(3, OLD)] });
+    let search = format!(r#"{{"vectors": {queries}, "payload": {{"n": 18446744073709551616}}}}"#);
+    for refused in [put("18446744073709551616"), served.send("POST", "/v1/search", Some(search), &[])] {
+        assert_eq!((refused.status, &refused.body["kind"]), (422, &json!("invalid-option")));
+        let expected = "payload cannot be \"18446744073709551616\"; expected whole numbers of 64 bits; write a longer one as a text, in quotes";
+        assert_eq!(refused.body["detail"], expected);
+    }
+    served.end();
+}
+
+#[test]
+fn a_body_that_comes_slowly_takes_room_and_no_turn() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), |options| {
+        (options.limits.at_once, options.limits.waiting, options.limits.body) = (1, 0, 4000);
+    });
+    // All bodies together may have 4000 bytes, and this one keeps 3000 of them.
+    let mut slow = TcpStream::connect(served.address).unwrap();
+    let head = "Content-Type: application/json\r\nContent-Length: 4000";
+    let begun = " ".repeat(3000);
+    write!(slow, "POST /v1/search HTTP/1.1\r\nHost: {}\r\n{head}\r\n\r\n{begun}", served.address).unwrap();
+    let large = || served.send("POST", "/v1/search", Some(" ".repeat(2000)), &[]);
+    assert!((0..1000).any(|_| large().status == 503), "there is no room for 2000 more");
+    assert_eq!(large().headers["retry-after"], "1");
+    assert_eq!(served.found(7, 1), ["i7"], "there is room for a smaller one, and a turn");
+    drop(slow);
+    assert!((0..1000).any(|_| large().status == 422), "the room is free again");
+    served.end();
+}
+
+#[test]
+fn what_fails_inside_is_said_in_the_log_alone() {
+    const TRAIL: &str = "trail of the service";
+    let folder = tempfile::tempdir().unwrap();
+    let store = upgrade(folder.path()).shared_store();
+    let served = Served::start(folder.path(), |_| {});
+    fs_err::write(folder.path().join("new.npy"), "no matrix").unwrap();
+    let refused = served.carry_out("pairs", &json!({ "items": 100 }));
+    assert_eq!(refused["problem"]["status"], 500, "{refused}");
+    let detail =
+        format!("the service failed; its log says why, under operation {}", refused["id"].as_str().unwrap());
+    assert_eq!(refused["problem"]["detail"], detail);
+    assert_eq!(served.get("/v1/trail")[0]["problem"], detail);
+
+    let version = store.document(TRAIL).unwrap().map(|(version, _)| version);
+    store.set_document(TRAIL, version, "no list").unwrap();
+    let failed = served.ask("GET", "/v1/trail", None, &[]);
+    let detail =
+        format!("the service failed; its log says why, under request {}", failed.headers["x-request-id"]);
+    let expected =
+        json!({ "title": "Internal Server Error", "status": 500, "detail": detail, "kind": "corrupt" });
+    assert_eq!(failed.body, expected);
+    served.end();
+}
+
+#[test]
+fn no_more_streams_are_open_than_may_be() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), |options| options.limits.streams = 1);
+    let (status, stream) = served.listen();
+    assert!(status.contains("200"), "{status}");
+    let (status, _) = served.listen();
+    assert!(status.contains("503"), "{status}");
+    assert_eq!(served.ask("GET", "/v1/events", None, &[]).headers["retry-after"], "1");
+    drop(stream);
+    assert!((0..1000).any(|_| served.listen().0.contains("200")), "its place is free again");
+    served.end();
+}
+
+#[test]
+fn an_address_with_many_wrong_tokens_waits_and_its_right_ones_are_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let tokens = folder.path().join("tokens.toml");
+    let token = "[[token]]\nname = \"ops\"\nrole = \"operate\"\ntoken = \"0123456789abcdef\"\n";
+    fs_err::write(&tokens, token).unwrap();
+    let served = Served::start(folder.path(), |options| {
+        options.tokens = Some(tokens);
+        options.limits.wrong_tokens = 3;
+    });
+    let me = |name: &str, value: &str| served.ask("GET", "/v1/me", None, &[(name, value)]);
+    let sign_in = |token: &str| served.ask("POST", "/session", Some(&json!({ "token": token })), &[]);
+    let wrong = || {
+        [
+            me("authorization", "Bearer 0123456789abcdeg"),
+            me("cookie", "rehang_session=0.99999999999.00"),
+            sign_in("0123456789abcdeg"),
+        ]
+    };
+    assert_eq!(wrong().map(|refused| refused.status), [401; 3]);
+    for refused in wrong() {
+        assert_eq!(refused.status, 429, "{}", refused.text);
+        let seconds: u64 = refused.headers["retry-after"].parse().unwrap();
+        assert!((1..=61).contains(&seconds), "{seconds}");
+    }
+    assert_eq!(served.ask("GET", "/v1/me", None, &[]).status, 401, "no token is none that is wrong");
+    assert_eq!(me("authorization", "Bearer 0123456789abcdef").status, 200);
+    assert_eq!(sign_in("0123456789abcdef").status, 204);
+    assert_eq!(sign_in(&"a".repeat(5000)).status, 413, "a token is no longer than that");
     served.end();
 }
