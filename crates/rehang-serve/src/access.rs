@@ -8,13 +8,14 @@ use axum::http::uri::Authority;
 use axum::http::{HeaderMap, Method, header};
 use rehang_core::{Error, Result};
 use ring::hmac;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::problem::ProblemDetails;
 use crate::wrong_tokens::WrongTokens;
 
 /// Rights of a token; each role may do what those before it may.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum TokenRole {
     /// Searches, and sees how things stand.
@@ -54,9 +55,11 @@ pub const SESSION_SECONDS: u64 = 12 * 3600;
 const OWN_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 
 /// Person or program that asks.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Caller {
+    /// Name of the token.
     pub name: String,
+    /// Role of the token.
     pub role: TokenRole,
     /// Value of the header that changes need beside a cookie; empty without a session.
     pub csrf: String,

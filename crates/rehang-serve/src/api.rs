@@ -12,8 +12,8 @@ use axum::response::sse::{self, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::{Stream, StreamExt};
 use rehang_core::{Error, Matrix, Space};
-use rehang_store::{Filter, Item, find_space, rounded_number};
-use rehang_upgrade::{Put, Query, Request as RunRequest, SearchAnswer, Searched};
+use rehang_store::{Filter, Item, Revision, find_space, rounded_number};
+use rehang_upgrade::{Put, Query, Request as RunRequest, Searched};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -39,7 +39,7 @@ const ANSWERS_MAX: usize = 100_000;
 /// Largest number of labels, and of fields, that a filter has.
 const FILTERED_MAX: usize = 1000;
 /// Header whose value makes a repeated request the same operation.
-const IDEMPOTENCY_KEY: &str = "idempotency-key";
+pub const IDEMPOTENCY_KEY: &str = "Idempotency-Key";
 /// Largest body of who has shown no token yet, which holds one.
 const TOKEN_BYTES_MAX: usize = 4096;
 
@@ -179,7 +179,8 @@ pub async fn search(State(service): Shared, sent: Body) -> Answer {
                 provenances: Vec::new(),
             };
             let began = rehang_clock::now();
-            let (answer, before) = if body.texts.is_empty() {
+            let has_sources = !body.texts.is_empty();
+            let answers = if body.texts.is_empty() {
                 let matrices = body.vectors.into_iter().map(|(space, rows)| {
                     let rows = matrix(&space, rows)?;
                     Ok((space, rows))
@@ -192,8 +193,10 @@ pub async fn search(State(service): Shared, sent: Body) -> Answer {
                 let encoders = |space: &Space| service.encoder(space);
                 service.gallery.search_source(&queries, &encoders, k, &filter, body.before)?
             };
-            service.metrics.searched(service.stage(&answer), answer.found.len(), began.elapsed());
-            found(service, answer, before, k).map_err(ProblemDetails::from)
+            let answer = &answers.0;
+            service.metrics.searched(service.stage(answer), answer.found.len(), began.elapsed());
+            let searched = Searched::new(service.upgrade.store(), k, answers, has_sources)?;
+            value(&searched).map_err(ProblemDetails::from)
         })
         .await;
     if answer.as_ref().is_err_and(|problem| problem.status >= 500) {
@@ -211,24 +214,6 @@ fn matrix(space: &str, rows: Vec<Vec<f32>>) -> rehang_core::Result<Matrix> {
     let matrix = Matrix::new(width, rows.into_iter().flatten().collect())?;
     matrix.check_finite(space)?;
     Ok(matrix)
-}
-
-/// Writes an answer as the library does, with the sources of what was found.
-fn found(
-    service: &Service,
-    answer: SearchAnswer,
-    before: Option<SearchAnswer>,
-    k: usize,
-) -> rehang_core::Result<Value> {
-    let mut sources = BTreeMap::new();
-    if before.is_some() {
-        let all = std::iter::once(&answer).chain(&before).flat_map(|answer| answer.found.iter().flatten());
-        let ids: Vec<&str> = all.map(|hit| hit.id.as_str()).collect();
-        let items = service.upgrade.store().get(&ids)?.into_iter().flatten();
-        sources.extend(items.filter_map(|item| Some((item.id, item.source?))));
-    }
-    let space = answer.spaces.last().cloned().unwrap_or_default();
-    value(&Searched { space, k, answer, before, sources, without_index: Vec::new() })
 }
 
 /// Item as it is put: fields that are left out stay as they were.
@@ -273,6 +258,21 @@ pub async fn put_item(
     Ok(([(header::ETAG, tag)], Json(value(&put)?)).into_response())
 }
 
+/// Item as it is shown.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct ShownItem {
+    /// Name that the application gave it.
+    id: String,
+    /// Text, path or URL that the item is embedded from; null where it is gone.
+    source: Option<String>,
+    /// Class, tag or group; null where it has none.
+    label: Option<String>,
+    /// Whatever is kept beside the item.
+    payload: Value,
+    /// Number that changes with the content, as in the `ETag`.
+    revision: Revision,
+}
+
 pub async fn get_item(
     State(service): Shared,
     Path(id): Path<String>,
@@ -286,8 +286,7 @@ pub async fn get_item(
         return Ok((StatusCode::NOT_MODIFIED, [(header::ETAG, tag)]).into_response());
     }
     let Item { id, source, label, payload, revision, .. } = item;
-    let shown =
-        json!({ "id": id, "source": source, "label": label, "payload": payload, "revision": revision });
+    let shown = value(&ShownItem { id, source, label, payload, revision })?;
     Ok(([(header::ETAG, tag)], Json(shown)).into_response())
 }
 
@@ -335,21 +334,28 @@ pub async fn doctor(State(service): Shared) -> Answer {
 }
 
 /// How many entries of a list are wanted.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct Listed {
-    limit: Option<usize>,
+    /// Entries at most; more than 1,000 are never given.
+    limit: usize,
+}
+
+impl Default for Listed {
+    fn default() -> Self {
+        Self { limit: 100 }
+    }
 }
 
 pub async fn failures(State(service): Shared, Parameters(listed): Parameters<Listed>) -> Answer {
-    let limit = listed.limit.unwrap_or(100).min(1000);
+    let limit = listed.limit.min(1000);
     service.blocking(move |service| value(&service.upgrade.status(limit)?.failures)).await.map(Json)
 }
 
 pub async fn trail(State(service): Shared, Parameters(listed): Parameters<Listed>) -> Answer {
-    let limit = listed.limit.unwrap_or(100);
     let entries = service.blocking(move |service| {
         let mut all = service.operations.trail()?;
-        all.truncate(limit);
+        all.truncate(listed.limit);
         value(&all)
     });
     entries.await.map(Json)
@@ -365,6 +371,15 @@ pub async fn operation(State(service): Shared, Path(id): Path<String>) -> Answer
     Ok(Json(value(&operation)?))
 }
 
+/// Operation that was asked to stop.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct CancelAsked {
+    /// Name of the operation.
+    id: String,
+    /// Whether it was asked; its state says when it has ended.
+    asked: bool,
+}
+
 pub async fn cancel(State(service): Shared, Path(id): Path<String>) -> Answer {
     let cancelling = service.blocking(move |service| {
         let is_asked = service.operations.cancel(&id)?;
@@ -375,7 +390,7 @@ pub async fn cancel(State(service): Shared, Path(id): Path<String>) -> Answer {
     if !is_asked {
         return Err(Error::conflict(format!("operation {}", operation.id), "it has ended").into());
     }
-    Ok(Json(json!({ "id": operation.id, "asked": true })))
+    Ok(Json(value(&CancelAsked { id: operation.id, asked: true })?))
 }
 
 /// Asks for a verb that takes a while.
@@ -439,10 +454,17 @@ async fn request(
     outcome.await.map(Json)
 }
 
+/// Who asks, and of which gallery.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Me {
+    #[serde(flatten)]
+    caller: Caller,
+    /// Name of the gallery.
+    gallery: String,
+}
+
 pub async fn me(State(service): Shared, Extension(caller): Extension<Caller>) -> Answer {
-    let mut shown = value(&caller)?;
-    shown["gallery"] = json!(service.upgrade.store().name());
-    Ok(Json(shown))
+    Ok(Json(value(&Me { caller, gallery: service.upgrade.store().name() })?))
 }
 
 /// Token that a session of the dashboard begins with.
@@ -524,11 +546,18 @@ pub async fn metrics(State(service): Shared) -> Answer<Response> {
     Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
 }
 
-pub async fn alive() -> Json<Value> {
-    Json(json!({ "status": "ok" }))
+/// Sign of life.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Alive {
+    /// The word `ok`.
+    status: &'static str,
 }
 
-pub async fn ready(State(service): Shared) -> Answer {
+pub async fn alive() -> Json<Alive> {
+    Json(Alive { status: "ok" })
+}
+
+pub async fn ready(State(service): Shared) -> Answer<Json<Alive>> {
     if service.is_stopping() {
         return Err(ProblemDetails::new(
             StatusCode::SERVICE_UNAVAILABLE,
@@ -542,5 +571,5 @@ pub async fn ready(State(service): Shared) -> Answer {
             find_space(service.upgrade.store(), name).map(drop)
         })
         .await?;
-    Ok(Json(json!({ "status": "ok" })))
+    Ok(alive().await)
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rehang_core::{Error, Progress, Result};
 use rehang_fit::Method;
 use rehang_store::Store;
-use rehang_upgrade::{Ending, Enough, PairsFiles, PairsOptions, RunOptions, Serving, Upgrade};
+use rehang_upgrade::{Ending, Enough, PairsFiles, PairsOptions, Recorded, RunOptions, Serving, Upgrade};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -201,6 +201,12 @@ pub struct VerbOperation {
     pub problem: Option<ProblemDetails>,
 }
 
+/// Counts operations by their state.
+pub fn by_state(all: &[VerbOperation]) -> Vec<(&'static str, usize)> {
+    let count = |state| all.iter().filter(|operation| operation.state == state).count();
+    OperationState::ALL.map(|state| (state.name(), count(state))).into()
+}
+
 /// Entry of the trail: a change of the upgrade that somebody asked for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Trailed {
@@ -250,13 +256,6 @@ impl Operations {
     /// Lists the trail, the newest entry first.
     pub fn trail(&self) -> Result<Vec<Trailed>> {
         Ok(read(self.store(), TRAIL)?.1)
-    }
-
-    /// Counts the operations by their state.
-    pub fn by_state(&self) -> Result<Vec<(&'static str, usize)>> {
-        let all = self.list()?;
-        let count = |state| all.iter().filter(|operation| operation.state == state).count();
-        Ok(OperationState::ALL.map(|state| (state.name(), count(state))).into())
     }
 
     /// Begins an operation, or finds the one that was asked for with the same key.
@@ -414,7 +413,7 @@ impl Operations {
             told = Some(own.clone());
             true
         });
-        let ended = ended.and_then(|()| self.events.send("operation", &told));
+        let ended = ended.and_then(|_| self.events.send("operation", &told));
         for error in [trailed, ended].into_iter().filter_map(Result::err) {
             tracing::error!(operation = id, %error, "what became of it is not recorded");
         }
@@ -424,7 +423,7 @@ impl Operations {
     pub fn note(&self, who: &str, what: String, before: String, problem: Option<String>) -> Result<()> {
         let (at_ms, after) = (rehang_clock::unix_ms(), self.stands());
         let entry = Trailed { at_ms, who: who.to_owned(), what, before, after, problem };
-        update(
+        let noted = update(
             self.store(),
             TRAIL,
             |all| all.truncate(TRAIL_MAX),
@@ -432,21 +431,23 @@ impl Operations {
                 all.insert(0, entry.clone());
                 true
             },
-        )
+        );
+        noted.map(drop)
     }
 
     /// Says in a few words how the upgrade stands.
     pub fn stands(&self) -> String {
-        let phase = self.upgrade.status(0).ok().map(|status| status.phase.name());
+        let recorded = Recorded::read(self.store()).ok().flatten();
+        let phase = recorded.map(|recorded| recorded.record.phase.name());
         let serving = self.store().serving().ok().flatten();
         format!("{}, {} serves", phase.unwrap_or("no upgrade"), serving.as_deref().unwrap_or("nothing"))
     }
 
     /// Says that this service is there and how far its operations are, and takes up what services that are
-    /// gone have left.
-    pub fn tend(self: &Arc<Self>) -> Result<()> {
+    /// gone have left. Gives all operations.
+    pub fn tend(self: &Arc<Self>) -> Result<Vec<VerbOperation>> {
         if self.is_leaving.load(Ordering::SeqCst) {
-            return Ok(());
+            return self.list();
         }
         let now_ms = rehang_clock::unix_ms();
         let snapshots: BTreeMap<String, _> =
@@ -457,13 +458,7 @@ impl Operations {
                 && !snapshots.contains_key(&operation.id)
                 && now_ms.saturating_sub(operation.heard_ms) > HEARD_WITHIN_MS
         };
-        let all = self.list()?;
-        let is_told =
-            |operation: &VerbOperation| snapshots.contains_key(&operation.id) || looks_over(operation);
-        if !all.iter().any(is_told) {
-            return Ok(());
-        }
-        update(self.store(), OPERATIONS, keep_running, |all: &mut Vec<VerbOperation>| {
+        let all = update(self.store(), OPERATIONS, keep_running, |all: &mut Vec<VerbOperation>| {
             (changed, to_carry_out) = (Vec::new(), Vec::new());
             for operation in all.iter_mut().filter(|operation| operation.state == OperationState::Running) {
                 if let Some(snapshot) = snapshots.get(&operation.id) {
@@ -491,13 +486,14 @@ impl Operations {
                 }
                 changed.push(operation.clone());
             }
-            true
+            !changed.is_empty()
         })?;
         for operation in to_carry_out {
             tracing::info!(operation = operation.id, "goes on here, since its service is gone");
             self.spawn(operation);
         }
-        changed.iter().try_for_each(|operation| self.events.send("operation", operation))
+        changed.iter().try_for_each(|operation| self.events.send("operation", operation))?;
+        Ok(all)
     }
 }
 
@@ -571,23 +567,23 @@ fn keep_running(all: &mut Vec<VerbOperation>) {
 }
 
 /// Changes a list that a document holds, again where another process was faster; it is left as it is where
-/// `change` gives false.
+/// `change` gives false. Gives the list as it lies there then.
 fn update<T: Serialize + for<'a> Deserialize<'a>>(
     store: &dyn Store,
     name: &str,
     shorten: impl Fn(&mut Vec<T>),
     mut change: impl FnMut(&mut Vec<T>) -> bool,
-) -> Result<()> {
+) -> Result<Vec<T>> {
     loop {
         let (version, mut all) = read::<T>(store, name)?;
         if !change(&mut all) {
-            return Ok(());
+            return Ok(all);
         }
         shorten(&mut all);
         let text = serde_json::to_string(&all).map_err(|error| Error::corrupt(name, error))?;
         match store.set_document(name, version, &text) {
             Err(error) if error.is_changed_meanwhile() => {}
-            outcome => return outcome.map(drop),
+            outcome => return outcome.map(|_| all),
         }
     }
 }

@@ -10,14 +10,18 @@ use std::time::{Duration, Instant};
 use axum::http::StatusCode;
 use rehang_core::{Error, Result, Space};
 use rehang_encode::Encoder;
-use rehang_upgrade::{AutoOptions, Gallery, Observer, RunOptions, SearchAnswer, Status, Upgrade};
-use serde_json::{Value, json};
+use rehang_upgrade::{
+    AutoOptions, Forecast, Gallery, Next, Observer, RunOptions, SearchAnswer, Status, Upgrade, worker_name,
+};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::{Map, Value};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::access::Access;
 use crate::events::{Events, value};
 use crate::metrics::{Metrics, Stage};
-use crate::operations::Operations;
+use crate::operations::{Operations, by_state};
 use crate::options::{ServeLimits, ServeOptions};
 use crate::problem::ProblemDetails;
 
@@ -41,6 +45,24 @@ impl Observer for UntilItStops<'_> {
     fn wants_stop(&self) -> bool {
         self.0.is_stopping()
     }
+}
+
+/// Status of the upgrade: all fields of `rehang_upgrade::Status`, and what a person asks next.
+#[derive(Serialize, JsonSchema)]
+pub struct ShownStatus<'a> {
+    #[serde(flatten)]
+    #[schemars(with = "Map<String, Value>")]
+    status: &'a Status,
+    /// Next step, as `rehang_upgrade::Next`; null where it cannot be told.
+    #[schemars(with = "Option<Map<String, Value>>")]
+    next: Option<Next>,
+    /// Forecast of the last report, as `rehang_upgrade::Forecast`; null without a report.
+    #[schemars(with = "Option<Map<String, Value>>")]
+    forecast: Option<Forecast>,
+    /// Whether searches go to the new space.
+    serves_new: bool,
+    /// Sentence about what searches find now, and what they would find.
+    verdict: String,
 }
 
 pub struct Service {
@@ -84,9 +106,8 @@ impl Service {
         let taken_in = limits.at_once.saturating_add(limits.waiting);
         let bodies = taken_in.saturating_mul(limits.body).min(Semaphore::MAX_PERMITS);
         let events = Events::new();
-        let server = format!("{}-{:x}", std::process::id(), rehang_clock::unix_ms());
         Ok(Arc::new(Self {
-            operations: Operations::new(Arc::clone(&upgrade), server, events.clone()),
+            operations: Operations::new(Arc::clone(&upgrade), worker_name(), events.clone()),
             gallery,
             access,
             metrics,
@@ -228,13 +249,9 @@ impl Service {
         // A fault of the configuration is for the next verb to report.
         let forecast = self.upgrade.forecast().ok().flatten();
         let next = self.upgrade.next(&AutoOptions::default(), false).ok();
-        let mut shown = value(status)?;
-        shown["next"] = json!(next);
-        shown["forecast"] = json!(forecast);
-        let is_new = status.serving.as_ref() == Some(&self.upgrade.configuration().new.name);
-        shown["serves_new"] = json!(is_new);
-        shown["verdict"] = json!(crate::page::verdict(is_new, status, forecast.as_ref()));
-        Ok(shown)
+        let serves_new = status.serving.as_ref() == Some(&self.upgrade.configuration().new.name);
+        let verdict = crate::page::verdict(serves_new, status, forecast.as_ref());
+        value(&ShownStatus { status, next, forecast, serves_new, verdict })
     }
 
     /// Numbers the requests.
@@ -316,9 +333,8 @@ impl Service {
 
     fn tend_operations(self: Arc<Self>) {
         while !self.is_stopping() {
-            let told = self.operations.tend().and_then(|()| self.operations.by_state());
-            match told {
-                Ok(by_state) => self.metrics.operations(&by_state),
+            match self.operations.tend() {
+                Ok(all) => self.metrics.operations(&by_state(&all)),
                 Err(error) => tracing::warn!(%error, "operations could not be tended"),
             }
             self.rest(rehang_clock::now(), TEND_EVERY);

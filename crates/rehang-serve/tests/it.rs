@@ -1,5 +1,5 @@
 //! Tests of the service over real connections: a whole upgrade by requests alone, roles, faults of requests,
-//! and operations whose service has gone.
+//! operations whose service has gone, and what the document of the routes says.
 
 #[path = "it/follow.rs"]
 mod follow;
@@ -591,5 +591,146 @@ fn an_address_with_many_wrong_tokens_waits_and_its_right_ones_are_taken() {
     assert_eq!(me("authorization", "Bearer 0123456789abcdef").status, 200);
     assert_eq!(sign_in("0123456789abcdef").status, 204);
     assert_eq!(sign_in(&"a".repeat(5000)).status, 413, "a token is no longer than that");
+    served.end();
+}
+
+/// Document of the routes, which answers are held against.
+struct Document(Value);
+
+impl Document {
+    /// Follows a reference to what it names.
+    fn resolved<'a>(&'a self, part: &'a Value) -> &'a Value {
+        let Some(reference) = part["$ref"].as_str() else { return part };
+        let named = self.0.pointer(reference.trim_start_matches('#'));
+        named.unwrap_or_else(|| panic!("{reference} names nothing"))
+    }
+
+    /// Checks that every reference in a part names something.
+    fn expect_references(&self, part: &Value) {
+        self.resolved(part);
+        match part {
+            Value::Array(all) => all.iter().for_each(|inner| self.expect_references(inner)),
+            Value::Object(fields) => fields.values().for_each(|inner| self.expect_references(inner)),
+            _ => {}
+        }
+    }
+
+    /// Checks that JSON has all fields that its schema requires.
+    fn expect_fields(&self, schema: &Value, json: &Value) {
+        let schema = self.resolved(schema);
+        for name in schema["required"].as_array().into_iter().flatten() {
+            assert!(json.get(name.as_str().unwrap()).is_some(), "{name} is not in {json}");
+        }
+        for (name, schema) in schema["properties"].as_object().into_iter().flatten() {
+            if let Some(inner) = json.get(name) {
+                self.expect_fields(schema, inner);
+            }
+        }
+        for inner in json.as_array().into_iter().flatten() {
+            self.expect_fields(&schema["items"], inner);
+        }
+    }
+
+    /// Checks that an answer has the status, the kind of content, the fields and the headers that are
+    /// described.
+    fn expect_answer(&self, method: &str, path: &str, answered: &Answered) {
+        let status = answered.status.to_string();
+        let is_problem = answered.status >= 400;
+        let described = if is_problem { "default" } else { status.as_str() };
+        let responses = &self.0["paths"][path][method.to_lowercase()]["responses"];
+        let response = self.resolved(&responses[described]);
+        assert!(response.is_object(), "{method} {path}: {status} {}", answered.text);
+        let content = response["content"].as_object().and_then(|contents| contents.iter().next());
+        let kind = answered.headers.get("content-type").map(|kind| kind.split(';').next().unwrap());
+        assert_eq!(content.map(|(kind, _)| kind.as_str()), kind, "{method} {path}: {status}");
+        if let Some((_, content)) = content {
+            self.expect_fields(&content["schema"], &answered.body);
+        }
+        let headers = response["headers"].as_object().filter(|_| !is_problem);
+        for (name, _) in headers.into_iter().flatten() {
+            assert!(answered.headers.contains_key(&name.to_lowercase()), "{method} {path}: {name}");
+        }
+    }
+}
+
+#[test]
+fn the_document_describes_every_route_and_what_it_gives() {
+    const IDS: &str = "delete_session delete_v1_items_id get get_healthz get_metrics get_openapi_json \
+        get_page_css get_page_js get_readyz get_v1_curve_svg get_v1_doctor get_v1_events get_v1_failures \
+        get_v1_items_id get_v1_me get_v1_operations get_v1_operations_id get_v1_plan get_v1_status \
+        get_v1_trail post_session post_v1_operations_id_cancel post_v1_search post_v1_upgrade_bridge \
+        post_v1_upgrade_finish post_v1_upgrade_fit post_v1_upgrade_pairs post_v1_upgrade_pause \
+        post_v1_upgrade_refit post_v1_upgrade_report post_v1_upgrade_resume post_v1_upgrade_rollback \
+        post_v1_upgrade_run post_v1_upgrade_start post_v1_upgrade_stop post_v1_upgrade_switch \
+        put_v1_items_id";
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), |_| {});
+    let document = Document(served.get("/openapi.json"));
+    document.expect_references(&document.0);
+    let mut ids = Vec::new();
+    for (path, methods) in document.0["paths"].as_object().unwrap() {
+        for (method, route) in methods.as_object().unwrap() {
+            ids.push(route["operationId"].as_str().unwrap());
+            let parameters = route["parameters"].as_array().unwrap();
+            let has_id = parameters.iter().any(|parameter| parameter["in"] == "path");
+            assert_eq!(has_id, path.contains("{id}"), "{method} {path}");
+            // Whoever takes a body refuses this one.
+            let strange = json!({ "no such field": 1 });
+            let is_taken = (method == "post" || method == "put") && {
+                let path = path.replace("{id}", "nothing");
+                served.ask(&method.to_uppercase(), &path, Some(&strange), &[]).body["kind"] == "wrong-body"
+            };
+            assert_eq!(route["requestBody"].is_object(), is_taken, "{method} {path}");
+        }
+    }
+    ids.sort_unstable();
+    assert_eq!(ids.join(" "), IDS, "programs call routes by these names");
+
+    let ask = |method: &str, path: &str, id: &str, body: Option<&Value>, headers: &[(&str, &str)]| {
+        let answered = served.ask(method, &path.replace("{id}", id), body, headers);
+        document.expect_answer(method, path, &answered);
+        answered
+    };
+    let begun = ask("POST", "/v1/upgrade/pairs", "", Some(&json!({ "items": 100 })), &[]);
+    assert_eq!(served.ended(&begun.headers["location"])["state"], "done");
+    let operation = begun.body["id"].as_str().unwrap();
+    for (path, id) in [
+        ("/", ""),
+        ("/page.js", ""),
+        ("/page.css", ""),
+        ("/healthz", ""),
+        ("/readyz", ""),
+        ("/openapi.json", ""),
+        ("/metrics", ""),
+        ("/v1/me", ""),
+        ("/v1/status", ""),
+        ("/v1/failures", ""),
+        ("/v1/trail", ""),
+        ("/v1/operations", ""),
+        ("/v1/operations/{id}", operation),
+        ("/v1/items/{id}", "i7"),
+    ] {
+        assert_eq!(ask("GET", path, id, None, &[]).status, 200, "{path}");
+    }
+    let body = json!({ "vectors": { "old": [vector(7, OLD)] }, "k": 3 });
+    assert_eq!(ask("POST", "/v1/search", "", Some(&body), &[]).status, 200);
+    let body = json!({ "source": "7", "vectors": { "old": vector(7, OLD) } });
+    let put = ask("PUT", "/v1/items/{id}", "a", Some(&body), &[]);
+    assert_eq!(put.status, 200, "{}", put.text);
+    let known = [("if-none-match", put.headers["etag"].as_str())];
+    assert_eq!(ask("GET", "/v1/items/{id}", "a", None, &known).status, 304);
+    assert_eq!(ask("PUT", "/v1/items/{id}", "a", Some(&body), &known).status, 412);
+    assert_eq!(ask("DELETE", "/v1/items/{id}", "a", None, &[]).status, 204);
+    assert_eq!(ask("DELETE", "/v1/items/{id}", "a", None, &[]).status, 404);
+    assert_eq!(ask("DELETE", "/session", "", None, &[]).status, 204);
+    // These are answered, or are a problem before there is a map.
+    for path in ["/v1/plan", "/v1/curve.svg", "/v1/doctor"] {
+        ask("GET", path, "", None, &[]);
+    }
+    for path in
+        ["/v1/upgrade/pause", "/v1/upgrade/stop", "/v1/upgrade/resume", "/v1/operations/{id}/cancel"]
+    {
+        ask("POST", path, operation, None, &[]);
+    }
     served.end();
 }
