@@ -63,6 +63,8 @@ impl Connections {
                     tokio::time::sleep(REST).await;
                     continue;
                 };
+                // An answer waits for no other one to share its packet; where that is refused it comes later.
+                drop(stream.set_nodelay(true));
                 let (app, head, watcher) = (self.app.clone(), self.head, graceful.watcher());
                 let peer = Peer(address.ip());
                 let acceptor = self.certificate.as_ref().map(|certificate| certificate.acceptor());

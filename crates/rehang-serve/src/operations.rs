@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rehang_core::{Error, Progress, Result};
+use rehang_core::{Error, Progress, ProgressSnapshot, Result};
 use rehang_fit::Method;
 use rehang_store::Store;
 use rehang_upgrade::{Ending, Enough, PairsFiles, PairsOptions, Recorded, RunOptions, Serving, Upgrade};
@@ -205,6 +205,13 @@ pub struct VerbOperation {
 pub fn by_state(all: &[VerbOperation]) -> Vec<(&'static str, usize)> {
     let count = |state| all.iter().filter(|operation| operation.state == state).count();
     OperationState::ALL.map(|state| (state.name(), count(state))).into()
+}
+
+impl VerbOperation {
+    fn is_at(&mut self, snapshot: &ProgressSnapshot) {
+        self.stage.clone_from(&snapshot.stage);
+        (self.done, self.total) = (snapshot.done, snapshot.total);
+    }
 }
 
 /// Entry of the trail: a change of the upgrade that somebody asked for.
@@ -409,11 +416,13 @@ impl Operations {
                 return true;
             }
             own.ended_ms = Some(rehang_clock::unix_ms());
+            own.is_at(&progress.snapshot());
             (own.state, own.result, own.problem) = (state, result.clone(), problem_details.clone());
             told = Some(own.clone());
             true
         });
-        let ended = ended.and_then(|_| self.events.send("operation", &told));
+        let tell = |told: VerbOperation| self.events.send("operation", &told);
+        let ended = ended.and_then(|_| told.map_or(Ok(()), tell));
         for error in [trailed, ended].into_iter().filter_map(Result::err) {
             tracing::error!(operation = id, %error, "what became of it is not recorded");
         }
@@ -472,8 +481,7 @@ impl Operations {
                         continue;
                     }
                     operation.heard_ms = now_ms;
-                    operation.stage.clone_from(&snapshot.stage);
-                    (operation.done, operation.total) = (snapshot.done, snapshot.total);
+                    operation.is_at(snapshot);
                 } else if looks_over(operation) && operation.verb.goes_on() && !operation.cancelled {
                     operation.server.clone_from(&self.server);
                     operation.heard_ms = now_ms;

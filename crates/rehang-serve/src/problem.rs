@@ -225,9 +225,8 @@ mod tests {
         let subscriber =
             tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
         let error = Error::corrupt("PostgreSQL at db", "syntax error at \"FROM\" (42601)");
-        let problem = tracing::subscriber::with_default(subscriber, || {
-            ProblemDetails::from(error).logged("request 7")
-        });
+        let problem =
+            tracing::subscriber::with_default(subscriber, || ProblemDetails::from(error).logged("request 7"));
         assert_eq!((problem.status, problem.kind.as_str()), (500, "corrupt"));
         assert_eq!(problem.detail, "the service failed; its log says why, under request 7");
         let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();

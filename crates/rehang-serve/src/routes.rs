@@ -290,12 +290,11 @@ pub fn routes() -> Vec<Route> {
             .gives_json(|_| of_library("rehang_upgrade::Examination", &["gallery", "bad", "findings"])),
     ];
     for verb in LongVerb::ALL {
-        let begin = async move |State(service): State<Arc<Service>>,
-                                Extension(caller): Extension<Caller>,
-                                headers: HeaderMap,
-                                body: Body| {
-            api::begin(service, caller, verb, headers, body).await
-        };
+        let begin =
+            async move |State(service): State<Arc<Service>>,
+                        Extension(caller): Extension<Caller>,
+                        headers: HeaderMap,
+                        body: Body| { api::begin(service, caller, verb, headers, body).await };
         let path = format!("/v1/upgrade/{}", verb.name());
         let begins =
             route(("POST", path), TokenRole::Operate, "A verb, as an operation to follow", post(begin))

@@ -87,9 +87,8 @@ mod tests {
     #[test]
     fn no_more_addresses_are_counted_than_may_be() {
         let (wrong_tokens, now) = (WrongTokens::new(1), rehang_clock::now());
-        let refusal = |number: usize, now| {
-            wrong_tokens.refusal(Ipv4Addr::from(number as u32).into(), now).status
-        };
+        let refusal =
+            |number: usize, now| wrong_tokens.refusal(Ipv4Addr::from(number as u32).into(), now).status;
         for number in 0..ADDRESSES_MAX {
             assert_eq!(refusal(number, now), 401);
         }

@@ -727,8 +727,7 @@ fn the_document_describes_every_route_and_what_it_gives() {
     for path in ["/v1/plan", "/v1/curve.svg", "/v1/doctor"] {
         ask("GET", path, "", None, &[]);
     }
-    for path in
-        ["/v1/upgrade/pause", "/v1/upgrade/stop", "/v1/upgrade/resume", "/v1/operations/{id}/cancel"]
+    for path in ["/v1/upgrade/pause", "/v1/upgrade/stop", "/v1/upgrade/resume", "/v1/operations/{id}/cancel"]
     {
         ask("POST", path, operation, None, &[]);
     }
