@@ -103,7 +103,7 @@ pub(crate) fn fit_with(
     let is_open = parameters.geometry.is_none() && geometries.len() > 1;
     let is_compared = is_auto || parameters.compare || is_open;
     let compared = if is_compared { task.compare(&tried)? } else { Compared::default() };
-    let Compared { selection, seen_errors, is_any_found, mut fitted, calibration: calibration_of_own } =
+    let Compared { selection, seen_errors, is_any_found, mut fitted, mut made, calibration: of_own } =
         compared;
     let row = selection.as_ref().and_then(|selection| Some(&selection.rows[selection.kept?]));
     let method = match (parameters.method, row) {
@@ -124,10 +124,10 @@ pub(crate) fn fit_with(
             .map_err(|error| error.context(format!("fitting {method}")))?,
     };
     let Finished { adapter, calibration, handicap, fusion, finding, differing } =
-        task.finish(candidate, fitted, kind)?;
+        task.finish(candidate, fitted, kind, made.remove(&method).unwrap_or_default())?;
     findings.extend(finding);
     findings.extend(same::finding(pairs, differing, parameters.seed)?);
-    let sigma = calibration.or(calibration_of_own);
+    let sigma = calibration.or(of_own);
     Ok(Fitted { adapter, selection, sigma, handicap, fusion, findings })
 }
 

@@ -123,6 +123,8 @@ pub(crate) struct Compared {
     pub is_any_found: bool,
     /// Fits on all pairs that were made on the way, by method.
     pub fitted: BTreeMap<Method, FittedMap>,
+    /// Outputs of the methods that were fitted anew for each split, from the first split on.
+    pub made: BTreeMap<Method, Vec<Made>>,
     /// Quality of the σ² that the named method trains itself, with its map, on the held-out items.
     pub calibration: Option<SigmaQuality>,
 }
@@ -275,7 +277,7 @@ impl Task<'_> {
                     .fitted
                     .extend(on_all.filter(|_| may_be_kept).map(|fitted| (candidate.method, fitted)));
                 let later_outputs = outputs.split_off(1);
-                let first_outputs = outputs.remove(0);
+                let mut first_outputs = outputs.remove(0);
                 let mut served = vec![serve(&first_outputs, self.pairs, first, parameters)?];
                 if first.has_seen
                     && candidate.method != Method::DoNothing
@@ -290,10 +292,10 @@ impl Task<'_> {
                 }
                 // A σ² that is trained with its map is measured here, since no out-of-fold residuals are made
                 // for it.
+                let has_own_sigma =
+                    |fitted: &mut FittedMap| fitted.uncertainty.is_some() && fitted.geometry.is_some();
                 if candidate.method == parameters.method
-                    && let Some(fitted) = first_outputs.fitted
-                    && fitted.uncertainty.is_some()
-                    && fitted.geometry.is_some()
+                    && let Some(fitted) = first_outputs.fitted.take_if(has_own_sigma)
                 {
                     compared.calibration = Some(task.calibration(candidate, fitted, first)?);
                 }
@@ -301,6 +303,7 @@ impl Task<'_> {
                 let lead = |rows: &[Measured]| {
                     rows.iter().filter_map(|row| row.areas.first()).copied().fold(f64::NEG_INFINITY, f64::max)
                 };
+                let mut made = vec![first_outputs];
                 if !candidate.slow || lead(&rows) > lead(&measured) {
                     let mut later_outputs = later_outputs.into_iter();
                     for split in &splits[1..] {
@@ -308,8 +311,13 @@ impl Task<'_> {
                         let outputs =
                             later_outputs.next().map_or_else(|| task.made_by_map(candidate, split), Ok)?;
                         served.push(serve(&outputs, self.pairs, split, parameters)?);
+                        made.push(outputs);
                     }
                     rows = self::rows(&served, candidate.method, seconds)?;
+                }
+                if may_be_kept && !candidate.leaves_out {
+                    let made = made.into_iter().map(|made| made.for_fusion(parameters)).collect();
+                    compared.made.insert(candidate.method, made);
                 }
                 Ok(rows)
             });
@@ -462,7 +470,7 @@ impl Task<'_> {
         let kinds = self.kinds.map(|kinds| kinds.select(&split.fitted));
         let part = Task { pairs: &pairs, groups: &groups, kinds: kinds.as_ref(), ..*self };
         let kind = GeometryKind::options(pairs.new_vectors().space())[0];
-        let adapter = part.finish(candidate, fitted, kind)?.adapter;
+        let adapter = part.finish(candidate, fitted, kind, Vec::new())?.adapter;
         calibration_of(&adapter, split)
     }
 }
@@ -491,6 +499,17 @@ pub(crate) struct Made {
     pub raw: Vec<Matrix>,
     /// Map behind the outputs; `None` where they were to be had without one.
     pub fitted: Option<FittedMap>,
+}
+
+impl Made {
+    /// Keeps what the choice of a fusion asks for: the outputs, and the map where others are mapped by it.
+    fn for_fusion(mut self, parameters: &FitParameters) -> Self {
+        self.fitted = self.fitted.filter(|_| parameters.others.is_some());
+        if let Some(fitted) = &mut self.fitted {
+            (fitted.evidence, fitted.uncertainty, fitted.without) = (None, None, None);
+        }
+        self
+    }
 }
 
 /// Serves raw outputs for a split's held-out pairs: with the method's own geometry, or with every one that is
@@ -695,8 +714,17 @@ impl Task<'_> {
     /// Splits the pairs so that a bridge or a fusion has to prove itself on known and on left-out classes. At
     /// least two classes are left out: items of one alone tell no ranking from another.
     pub(crate) fn splits_of_both(&self) -> Result<Vec<Split<'_>>> {
+        self.splits(self.held_out_of_both())
+    }
+
+    fn held_out_of_both(&self) -> f64 {
         let classes = distinct(self.groups.iter().copied()).len().max(1) as f64;
-        self.splits(HELD_OUT_IN_SPLIT.max((CLASSES_LEFT_OUT_MIN / classes).next_up()).min(0.5))
+        HELD_OUT_IN_SPLIT.max((CLASSES_LEFT_OUT_MIN / classes).next_up()).min(0.5)
+    }
+
+    /// Returns whether [`Task::splits_of_both`] are the splits that methods are compared by.
+    pub(crate) fn is_compared_by_both(&self) -> bool {
+        self.held_out_of_both() <= HELD_OUT_IN_SPLIT
     }
 }
 

@@ -108,11 +108,12 @@ fn at_start(curve: &Curve, metric: Metric) -> Vec<f64> {
 
 impl Task<'_> {
     /// Chooses the fusion of a map that was fitted on all pairs; `None` where nothing can be held out, or
-    /// distances say nothing. `error` is the map's mean squared error.
+    /// distances say nothing. `error` is the map's mean squared error. The comparison may have `made` the
+    /// method's outputs for its first splits.
     pub(crate) fn choose_fusion(
         &self,
         candidate: &Candidate<'_>,
-        without: Option<&dyn LeavesOut>,
+        (without, made): (Option<&dyn LeavesOut>, Vec<Made>),
         geometry: &Geometry,
         error: f64,
     ) -> Result<Option<(Fusion, FusionChoice)>> {
@@ -125,7 +126,11 @@ impl Task<'_> {
         }
         let outputs = match without.filter(|_| others.is_none()) {
             Some(without) => self.made_without(without, &splits)?,
-            None => splits.iter().map(|split| self.made_by_map(candidate, split)).collect::<Result<_>>()?,
+            None => {
+                let mut made = made.into_iter().filter(|_| self.is_compared_by_both());
+                let of_split = |split| made.next().map_or_else(|| self.made_by_map(candidate, split), Ok);
+                splits.iter().map(of_split).collect::<Result<_>>()?
+            }
         };
         let criteria: Vec<Vec<Option<Criterion<'_>>>> = splits
             .iter()

@@ -30,7 +30,7 @@ use rayon::prelude::*;
 use rehang_core::adapter::{Dense, InputScaling, KernelExpansion, Map};
 use rehang_core::{Error, Matrix, Progress, Result};
 
-use crate::linear_algebra::{column_means, factorise, product, scaled, solve_factorised, sum_blocks};
+use crate::linear_algebra::{column_means, factorise, gram, product, scaled, solve_factorised, sum_blocks};
 use crate::objectives::squared::total_variance;
 
 /// Largest number of pairs of which every one is a centre (solving takes about 2.4 GB there).
@@ -341,7 +341,7 @@ impl System {
         let inverse = &self.inverse_factor;
         let size = rows.len();
         let columns = Mat::from_fn(inverse.nrows(), size, |row, i| inverse[(row, rows[i])]);
-        let mut block = product(columns.transpose(), columns.as_ref());
+        let mut block = gram(columns.transpose());
         let pull = self.pull(size) / size.max(1) as f64;
         let moved: Vec<f64> = (0..v.columns())
             .map(|column| {
@@ -387,7 +387,7 @@ fn nystrom(
             let targets = Mat::from_fn(rows.len(), d_new, |row, column| {
                 f64::from(new.row(rows[row])[column]) - mean[column]
             });
-            (product(kernel.transpose(), kernel.as_ref()), product(kernel.transpose(), targets.as_ref()))
+            (gram(kernel.transpose()), product(kernel.transpose(), targets.as_ref()))
         },
         |(gram, cross)| {
             left += gram;

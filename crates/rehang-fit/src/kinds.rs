@@ -19,7 +19,7 @@ use rehang_core::{Matrix, Pairs, Progress, Result};
 
 use crate::closed_form::{centring_bias, ridge};
 use crate::folds::shuffled;
-use crate::linear_algebra::{Moments, column_means, eigen, product};
+use crate::linear_algebra::{Moments, column_means, eigen, gram, product};
 
 /// Number of pairs below which nobody looks for two kinds. Of 200 sound pairs some sets seemed to be of two
 /// kinds; of 400 none did.
@@ -215,7 +215,7 @@ impl Principal {
                 rows[(i, j)] *= factor;
             }
         }
-        let mut similarities = product(rows.as_ref(), rows.transpose());
+        let mut similarities = gram(rows.as_ref());
         for i in 0..similarities.nrows() {
             similarities[(i, i)] = 0.0;
         }
@@ -248,7 +248,7 @@ pub(crate) fn leading(
 
 /// Returns orthonormal columns that span the same as the columns given; zero columns where there are fewer.
 fn orthonormal(block: &Mat<f64>) -> Result<Mat<f64>> {
-    let gram = product(block.transpose(), block.as_ref());
+    let gram = gram(block.transpose());
     let (values, mut vectors) = eigen(gram.as_ref(), "orthonormal columns")?;
     let least = 1e-12 * values.last().copied().unwrap_or(0.0);
     for (j, &value) in values.iter().enumerate() {
@@ -428,7 +428,7 @@ impl Neighbours {
     /// Finds the neighbours of items by their old and new coordinates.
     fn from_coordinates([old, new]: &[Mat<f64>; 2]) -> Self {
         let n = new.nrows();
-        let products = product(new.as_ref(), new.transpose());
+        let products = gram(new.as_ref());
         let nearest = (0..n)
             .map(|item| {
                 let cosine = |other: usize| products[(other, item)] / length(products[(other, other)]);
@@ -442,7 +442,7 @@ impl Neighbours {
                 by_cosine.into_iter().map(|(_, other)| other).collect()
             })
             .collect();
-        Self { nearest, products: product(old.as_ref(), old.transpose()) }
+        Self { nearest, products: gram(old.as_ref()) }
     }
 
     /// Tells from neighbours how well colours part them; `None` where neighbours of a sort are too few, or

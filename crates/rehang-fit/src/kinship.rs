@@ -14,7 +14,7 @@ use rehang_core::{Matrix, Progress, Result, norm};
 
 use crate::folds::shuffled;
 use crate::kinds::leading;
-use crate::linear_algebra::product;
+use crate::linear_algebra::{gram, product};
 
 /// Number of vectors below which nobody looks for two models.
 pub const KINSHIP_MIN: usize = 400;
@@ -180,7 +180,7 @@ fn moments(units: &Mat<f64>, second: &[bool]) -> Option<[Mat<f64>; 2]> {
     }
     Some([false, true].map(|of| {
         let rows = rows_where(units, second, of);
-        let mut moments = product(rows.transpose(), rows.as_ref());
+        let mut moments = gram(rows.transpose());
         let d = moments.nrows();
         let level = (0..d).map(|j| moments[(j, j)]).sum::<f64>() / d as f64;
         for j in 0..d {
@@ -215,7 +215,7 @@ fn sides(units: &Mat<f64>, seed: u64) -> Result<Option<Sides>> {
 fn cut(units: &Mat<f64>, seed: u64) -> Result<Vec<bool>> {
     const EIGEN_ROUNDS: usize = 40;
     let (n, d) = (units.nrows(), units.ncols());
-    let mut weights = product(units.as_ref(), units.transpose());
+    let mut weights = gram(units.as_ref());
     for j in 0..n {
         for i in 0..n {
             let weight = (weights[(i, j)].powi(2) - 1.0 / d as f64).max(0.0);
@@ -275,7 +275,7 @@ fn covariance(rows: &Mat<f64>) -> Mat<f64> {
     let (n, d) = (rows.nrows(), rows.ncols());
     let means: Vec<f64> = (0..d).map(|j| (0..n).map(|i| rows[(i, j)]).sum::<f64>() / n as f64).collect();
     let centred = Mat::from_fn(n, d, |i, j| rows[(i, j)] - means[j]);
-    let products = product(centred.transpose(), centred.as_ref());
+    let products = gram(centred.transpose());
     Mat::from_fn(d, d, |i, j| products[(i, j)] / (n as f64 - 1.0).max(1.0))
 }
 

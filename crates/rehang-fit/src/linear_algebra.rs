@@ -246,6 +246,26 @@ pub(crate) fn product(a: MatRef<'_, f64>, b: MatRef<'_, f64>) -> Mat<f64> {
     c
 }
 
+/// Returns `a aᵀ`: the products of the rows with each other. What lies below the diagonal is computed, in
+/// blocks as by [`product`], and mirrored.
+pub(crate) fn gram(a: MatRef<'_, f64>) -> Mat<f64> {
+    const COLUMNS: usize = 128;
+    let n = a.nrows();
+    let mut gram = Mat::zeros(n, n);
+    gram.as_mut().par_col_chunks_mut(COLUMNS).enumerate().for_each(|(chunk, mut block)| {
+        let (first, width) = (chunk * COLUMNS, block.ncols());
+        let rows = a.subrows(first, n - first);
+        let columns = a.subrows(first, width).transpose();
+        matmul(block.as_mut().subrows_mut(first, n - first), Accum::Replace, rows, columns, 1.0, Par::Seq);
+    });
+    for column in 0..n {
+        for row in column + 1..n {
+            gram[(column, row)] = gram[(row, column)];
+        }
+    }
+    gram
+}
+
 /// Returns eigenvalues (increasing, negative rounding errors set to 0) and eigenvectors (columns) of a
 /// symmetric positive semi-definite matrix, read from its lower triangle.
 ///

@@ -10,6 +10,7 @@ use rehang_core::{Head, Matrix, Pairs, Progress, Result, distinct};
 
 use crate::auto::{groups, without_idle_labels};
 use crate::candidate::{Candidate, FittedMap, OwnEvidence};
+use crate::compare::Made;
 use crate::folds::{folds, group_folds, shuffled};
 use crate::fusion_choice::FusionChoice;
 use crate::geometry::{self, GeometryKind};
@@ -100,12 +101,14 @@ pub(crate) fn with_task<T>(
 }
 
 impl Task<'_> {
-    /// Learns geometry and σ² of a map that was fitted on all pairs, and puts the adapter together.
+    /// Learns geometry and σ² of a map that was fitted on all pairs, and puts the adapter together. The
+    /// comparison may have `made` the method's outputs for its first splits.
     pub(crate) fn finish(
         &self,
         candidate: &Candidate<'_>,
         fitted: FittedMap,
         kind: GeometryKind,
+        made: Vec<Made>,
     ) -> Result<Finished> {
         let Self { pairs, head, groups, parameters, kinds, progress, .. } = *self;
         let (mut finding, mut differing) = (None, None);
@@ -156,7 +159,8 @@ impl Task<'_> {
                 let handicap = self.left_out_handicap(evidence, &conform, &learned.calibration)?;
                 let error = learned.calibration.calibration.mean_squared_error;
                 let without = fitted.without.as_deref();
-                (fusion, fusion_choice) = self.choose_fusion(candidate, without, &conform, error)?.unzip();
+                let choice = self.choose_fusion(candidate, (without, made), &conform, error)?;
+                (fusion, fusion_choice) = choice.unzip();
                 (learned.uncertainty, Some(learned.calibration), handicap)
             }
             // A single pair: the map is right on it and nothing else is known.

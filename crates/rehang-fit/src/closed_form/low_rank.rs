@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use faer::linalg::matmul::triangular::{self, BlockStructure};
-use faer::{Accum, Mat, MatRef, Par};
+use faer::{Accum, Mat, Par};
 use rehang_core::adapter::{InputScaling, Map};
 use rehang_core::{Pairs, Progress, Result};
 
@@ -11,7 +11,7 @@ use super::ridge::{self, Dual, PENALTIES, coefficients_of, solve, weight_of};
 use super::{ClosedForm, best, best_scaling, layer, scaling_name};
 use crate::folds::{folds, parted};
 use crate::left_out::{LeavesOut, Refit};
-use crate::linear_algebra::{Centred, Moments, eigen, factorise, product};
+use crate::linear_algebra::{Centred, Moments, eigen, factorise, gram, product};
 
 /// Part of the new vectors' variance by which a measured rank may be worse than the best one, if it is
 /// smaller. The difference is chance, and a smaller rank is a cheaper map.
@@ -88,11 +88,10 @@ fn through_few(
     settings: Settings,
     rank: impl FnOnce(usize) -> Result<usize>,
 ) -> Result<ClosedForm> {
-    let directions = directions_of_few(&product(products.as_ref(), coefficients.as_ref()))?;
-    let rank = rank(directions.ncols())?.min(directions.ncols());
-    let directions = directions.subcols(0, rank);
-    let down = product(old.rows.transpose(), product(coefficients.as_ref(), directions).as_ref());
-    Ok(through(&down, directions, (&old.means, &new.means), settings))
+    let directions = directions_of_few(&product(products.as_ref(), coefficients.as_ref()), rank)?;
+    let along = product(coefficients.as_ref(), directions.as_ref());
+    let down = product(old.rows.transpose(), along.as_ref());
+    Ok(through(&down, &directions, (&old.means, &new.means), settings))
 }
 
 fn fit_again(pairs: &Pairs, settings: Settings, rank: usize) -> Result<ClosedForm> {
@@ -111,17 +110,17 @@ fn fit_again(pairs: &Pairs, settings: Settings, rank: usize) -> Result<ClosedFor
 }
 
 /// Returns the eigenvectors of the covariance of outputs `[n, d_new]` about their mean, the largest
-/// eigenvalue first: `[d_new, up to n]`.
-fn directions_of_few(outputs: &Mat<f64>) -> Result<Mat<f64>> {
+/// eigenvalue first: `[d_new, up to n]`, as many as `rank` says of those that there are.
+fn directions_of_few(outputs: &Mat<f64>, rank: impl FnOnce(usize) -> Result<usize>) -> Result<Mat<f64>> {
     /// Part of the largest eigenvalue below which a direction is rounding noise.
     const LEAST: f64 = 1e-12;
-    let (values, vectors) =
-        eigen(product(outputs.as_ref(), outputs.transpose()).as_ref(), "low-rank directions")?;
+    let (values, vectors) = eigen(gram(outputs.as_ref()).as_ref(), "low-rank directions")?;
     let last = values.len();
     let largest = values.last().copied().unwrap_or(0.0);
     // Outputs that do not vary have one direction all the same, which is zero.
-    let count =
+    let directions =
         values.iter().filter(|&&value| value > LEAST * largest).count().clamp(1, outputs.ncols().max(1));
+    let count = rank(directions)?.min(directions);
     let factor =
         |j: usize| if values[last - 1 - j] > 0.0 { values[last - 1 - j].sqrt().recip() } else { 0.0 };
     let leading_vectors = Mat::from_fn(last, count, |i, j| vectors[(i, last - 1 - j)] * factor(j));
@@ -139,7 +138,7 @@ fn measured_rank_of_few(pairs: &Pairs, seed: u64, settings: Settings, rank_max: 
     let (among_fitted, across) = ridge::about(&ridge::products(&old), &fitted, &held_out);
     let (targets, means) = ridge::about_fitted(&new, &fitted);
     let coefficients = coefficients_of(among_fitted.clone(), old.rows.ncols(), &targets, settings.penalty)?;
-    let directions = directions_of_few(&product(among_fitted.as_ref(), coefficients.as_ref()))?;
+    let directions = directions_of_few(&product(among_fitted.as_ref(), coefficients.as_ref()), Ok)?;
     let along = product(coefficients.as_ref(), directions.as_ref());
     let outputs = product(across.as_ref(), along.as_ref());
     let held_out_targets = Mat::from_fn(held_out.len(), means.len(), |i, j| {
@@ -177,7 +176,7 @@ fn smallest_good_rank(changes: impl Iterator<Item = f64>, variance: f64) -> Opti
 /// Makes the two layers.
 fn through(
     down: &Mat<f64>,
-    directions: MatRef<'_, f64>,
+    directions: &Mat<f64>,
     (mean_x, mean_y): (&[f64], &[f64]),
     Settings { scaling, penalty }: Settings,
 ) -> ClosedForm {
@@ -215,16 +214,18 @@ fn through_many(
     settings: Settings,
     rank: impl FnOnce(usize) -> Result<usize>,
 ) -> Result<ClosedForm> {
-    let directions = leading_directions(moments, weight)?;
-    let rank = rank(directions.ncols())?.min(directions.ncols());
-    let directions = directions.subcols(0, rank);
-    let down = product(weight.as_ref(), directions);
-    Ok(through(&down, directions, (&moments.mean_x, &moments.mean_y), settings))
+    let directions = leading_directions(moments, weight, rank)?;
+    let down = product(weight.as_ref(), directions.as_ref());
+    Ok(through(&down, &directions, (&moments.mean_x, &moments.mean_y), settings))
 }
 
 /// Returns the eigenvectors of the outputs' covariance `Wᵀ S W`, the largest eigenvalue first:
-/// `[d_new, up to the smaller width]`.
-fn leading_directions(moments: &Moments, weight: &Mat<f64>) -> Result<Mat<f64>> {
+/// `[d_new, up to the smaller width]`, as many as `rank` says of those that there are.
+fn leading_directions(
+    moments: &Moments,
+    weight: &Mat<f64>,
+    rank: impl FnOnce(usize) -> Result<usize>,
+) -> Result<Mat<f64>> {
     /// Part of S's trace that is added to its diagonal: a direction without variance, of which rounding
     /// leaves something, then has a root all the same.
     const LEAST: f64 = 1e-13;
@@ -248,12 +249,12 @@ fn leading_directions(moments: &Moments, weight: &Mat<f64>) -> Result<Mat<f64>> 
             1.0,
             Par::Seq,
         );
-        return directions_of_few(&outputs);
+        return directions_of_few(&outputs, rank);
     }
     let covariance = product(weight.transpose(), product(moments.xx.as_ref(), weight.as_ref()).as_ref());
     let (_, vectors) = eigen(covariance.as_ref(), "low-rank directions")?;
     let last = vectors.ncols();
-    Ok(Mat::from_fn(vectors.nrows(), last, |i, j| vectors[(i, last - 1 - j)]))
+    Ok(Mat::from_fn(vectors.nrows(), rank(last)?.min(last), |i, j| vectors[(i, last - 1 - j)]))
 }
 
 /// Measures the rank that does best on a held-out fifth (within [`TOLERANCE`]); the full rank where there are
@@ -267,7 +268,7 @@ fn measured_rank(pairs: &Pairs, seed: u64, settings: Settings, rank_max: usize) 
     let moments = |rows: &[usize]| Moments::from_pairs(old, new, Some(rows), settings.scaling);
     let (fitted, held_out) = (moments(&fitted), moments(&held_out));
     let weight = weight_of(&fitted, settings.penalty)?;
-    let directions = leading_directions(&fitted, &weight)?;
+    let directions = leading_directions(&fitted, &weight, Ok)?;
     let down = product(weight.as_ref(), directions.as_ref());
     // On held-out pairs about the fitted means, direction j changes the squared error by E⟨down_j, x⟩² − 2
     // E⟨down_j, x⟩⟨v_j, y⟩.

@@ -15,7 +15,7 @@ use rehang_core::{Pairs, Progress, Result};
 
 use super::{ClosedForm, best, best_scaling, centring_bias, layer, scaling_name};
 use crate::left_out::{LeavesOut, Refit};
-use crate::linear_algebra::{Centred, eigen, product, singular_values};
+use crate::linear_algebra::{Centred, eigen, gram, product, singular_values};
 
 /// Fits `h(o) = s·Rᵀ(o − ō) + v̄`, `[n, d_old] → [n, d_new]`.
 ///
@@ -191,7 +191,7 @@ fn contrasts(rows: &Mat<f64>) -> Mat<f64> {
 fn leading(rows: &Mat<f64>) -> Result<(Mat<f64>, Mat<f64>)> {
     /// Part of the largest eigenvalue below which a direction is rounding noise.
     const LEAST: f64 = 1e-10;
-    let (values, vectors) = eigen(product(rows.as_ref(), rows.transpose()).as_ref(), "Procrustes span")?;
+    let (values, vectors) = eigen(gram(rows.as_ref()).as_ref(), "Procrustes span")?;
     let least = LEAST * values.last().copied().unwrap_or(0.0);
     let axes: Vec<usize> = (0..values.len()).filter(|&i| values[i] > least).collect();
     let lengths: Vec<f64> = axes.iter().map(|&i| values[i].sqrt()).collect();
@@ -229,10 +229,7 @@ fn closed_form(
 fn fit_by_covariance(pairs: &Pairs, scaling: Option<InputScaling>) -> Result<ClosedForm> {
     let (scaling, (rotation, scale, mean_x, mean_y)) = best_scaling(pairs, scaling, |moments| {
         let (mut rotation, trace) = polar(&moments.xy)?;
-        let along = product(moments.xx.as_ref(), rotation.as_ref());
-        let spread: f64 = (0..along.ncols())
-            .map(|j| (0..along.nrows()).map(|i| along[(i, j)] * rotation[(i, j)]).sum::<f64>())
-            .sum();
+        let spread = spread(&moments.xx, &rotation);
         let scale = if spread > 0.0 { trace / spread } else { 1.0 };
         for column in 0..rotation.ncols() {
             for row in 0..rotation.nrows() {
@@ -243,6 +240,16 @@ fn fit_by_covariance(pairs: &Pairs, scaling: Option<InputScaling>) -> Result<Clo
         Ok((error, (rotation, scale, moments.mean_x.clone(), moments.mean_y.clone())))
     })?;
     Ok(closed_form(scaling, scale, &rotation, (&mean_x, &mean_y)))
+}
+
+/// Returns `tr(Rᵀ S R)`: how much old vectors vary along what a rotation keeps of them.
+fn spread(xx: &Mat<f64>, rotation: &Mat<f64>) -> f64 {
+    // A rotation into as many coordinates or more keeps all.
+    if rotation.nrows() <= rotation.ncols() {
+        return (0..xx.nrows()).map(|i| xx[(i, i)]).sum();
+    }
+    let along = product(xx.as_ref(), rotation.as_ref());
+    along.col_iter().zip(rotation.col_iter()).map(|(a, b)| a.transpose() * b).sum()
 }
 
 /// Returns `U Vᵀ` and `tr Σ` of `m = U Σ Vᵀ`.
@@ -260,7 +267,7 @@ fn polar(m: &Mat<f64>) -> Result<(Mat<f64>, f64)> {
         let (turned, trace) = polar(&m.transpose().to_owned())?;
         return Ok((turned.transpose().to_owned(), trace));
     }
-    let (values, vectors) = eigen(product(m.as_ref(), m.transpose()).as_ref(), "Procrustes rotation")?;
+    let (values, vectors) = eigen(gram(m.as_ref()).as_ref(), "Procrustes rotation")?;
     let largest = values.last().copied().unwrap_or(0.0);
     let smallest = values.first().copied().unwrap_or(0.0);
     if smallest <= LEAST * largest {
@@ -268,11 +275,12 @@ fn polar(m: &Mat<f64>) -> Result<(Mat<f64>, f64)> {
         return Ok((product(u.as_ref(), v.transpose()), values.iter().sum()));
     }
     let d = values.len();
-    let scaled = Mat::from_fn(d, d, |i, j| vectors[(i, j)] / values[j].sqrt());
-    let mut turned = product(product(scaled.as_ref(), vectors.transpose()).as_ref(), m.as_ref());
+    // (m mᵀ)^(−½) as products of rows with each other.
+    let scaled = Mat::from_fn(d, d, |i, j| vectors[(i, j)] / values[j].powf(0.25));
+    let mut turned = product(gram(scaled.as_ref()).as_ref(), m.as_ref());
     let mut apart = f64::EPSILON * largest / smallest;
     while apart > APART {
-        let mut step = product(turned.as_ref(), turned.transpose());
+        let mut step = gram(turned.as_ref());
         for j in 0..d {
             for i in 0..d {
                 step[(i, j)] = f64::from(u8::from(i == j)).mul_add(1.5, -0.5 * step[(i, j)]);

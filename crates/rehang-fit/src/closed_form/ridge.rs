@@ -10,7 +10,7 @@ use rehang_core::{Matrix, Pairs, Progress, Result};
 use super::{ClosedForm, best, centring_bias, layer, scaling_name};
 use crate::folds::LeftOut;
 use crate::left_out::LeavesOut;
-use crate::linear_algebra::{Centred, Moments, eigen, factorise, product, scaled, solve_factorised};
+use crate::linear_algebra::{Centred, Moments, eigen, factorise, gram, product, scaled, solve_factorised};
 
 /// Penalties that are tried, relative to the mean diagonal of the old vectors' covariance. The largest is
 /// first: where two score the same, the larger one is kept.
@@ -157,11 +157,11 @@ impl RidgeLeavingOut {
             Ok(block)
         };
         if z.nrows() <= z.ncols() {
-            let factor = without(product(z.as_ref(), z.transpose()))?;
+            let factor = without(gram(z.as_ref()))?;
             solve_factorised(&factor, &mut residuals);
         } else {
             // (I − z zᵀ)⁻¹ = I + z (I − zᵀ z)⁻¹ zᵀ.
-            let factor = without(product(z.transpose(), z.as_ref()))?;
+            let factor = without(gram(z.transpose()))?;
             let mut inner = product(z.transpose(), residuals.as_ref());
             solve_factorised(&factor, &mut inner);
             residuals += product(z.as_ref(), inner.as_ref());
@@ -197,7 +197,7 @@ fn asked_of(new: &Matrix, split: &LeftOut, rows: &[usize], residuals: &Mat<f64>)
 
 /// Returns the products of old vectors with each other, `X Xᵀ`.
 pub(super) fn products(old: &Centred) -> Mat<f64> {
-    product(old.rows.as_ref(), old.rows.transpose())
+    gram(old.rows.as_ref())
 }
 
 /// Returns products about the mean of the `fitted` rows: of these with each other, and of the `held_out` rows
