@@ -76,14 +76,18 @@ pub(crate) fn fit_with(
     let (unlabelled, idle) = without_idle_labels(pairs)?.unzip();
     let pairs = unlabelled.as_ref().unwrap_or(pairs);
     let of_head = head.map(|head| guards::head(pairs, head, parameters.seed)).transpose()?.flatten();
-    let groups = groups(pairs, parameters.seed, progress)?;
     let rows = copies::originals(&parameters.first_copies(pairs));
     let copies = pairs.len() - rows.len();
     let different = (copies > 0).then(|| pairs.select(&rows));
     let different = different.as_ref().unwrap_or(pairs);
     let mut findings = guards::pairs(different);
     findings.extend(idle);
-    findings.extend(guards::direction(different, parameters.seed, progress)?);
+    let (groups, direction) = rayon::join(
+        || groups(pairs, parameters.seed, progress),
+        || guards::direction(different, parameters.seed, progress),
+    );
+    let groups = groups?;
+    findings.extend(direction?);
     findings.extend(copies::finding(copies, pairs.len(), "pairs"));
     findings.extend(of_head);
     findings.extend(guards::left_open(pairs, head.is_some()));

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use rayon::prelude::*;
 use rehang_core::adapter::{Geometry, true_errors};
 use rehang_core::curve::Distances;
 use rehang_core::finding::{Finding, FindingCode};
@@ -308,11 +309,12 @@ impl Task<'_> {
                     let mut later_outputs = later_outputs.into_iter();
                     for split in &splits[1..] {
                         progress.check()?;
-                        let outputs =
-                            later_outputs.next().map_or_else(|| task.made_by_map(candidate, split), Ok)?;
-                        served.push(serve(&outputs, self.pairs, split, parameters)?);
-                        made.push(outputs);
+                        let outputs = later_outputs.next();
+                        made.push(outputs.map_or_else(|| task.made_by_map(candidate, split), Ok)?);
                     }
+                    let later = made[1..].par_iter().zip(&splits[1..]);
+                    let serve = |(outputs, split)| serve(outputs, self.pairs, split, parameters);
+                    served.extend(later.map(serve).collect::<Result<Vec<_>>>()?);
                     rows = self::rows(&served, candidate.method, seconds)?;
                 }
                 if may_be_kept && !candidate.leaves_out {

@@ -88,7 +88,8 @@ fn through_few(
     settings: Settings,
     rank: impl FnOnce(usize) -> Result<usize>,
 ) -> Result<ClosedForm> {
-    let directions = directions_of_few(&product(products.as_ref(), coefficients.as_ref()), rank)?;
+    let directions = Directions::of_outputs(product(products.as_ref(), coefficients.as_ref()))?;
+    let directions = directions.leading(rank(directions.count())?);
     let along = product(coefficients.as_ref(), directions.as_ref());
     let down = product(old.rows.transpose(), along.as_ref());
     Ok(through(&down, &directions, (&old.means, &new.means), settings))
@@ -105,26 +106,79 @@ fn fit_again(pairs: &Pairs, settings: Settings, rank: usize) -> Result<ClosedFor
     } else {
         let moments = Moments::from_pairs(old, new, None, settings.scaling);
         let weight = weight_of(&moments, settings.penalty)?;
-        through_many(&moments, &weight, settings, |_| Ok(rank))
+        let directions = Directions::of_moments(&moments, &weight)?.leading(rank);
+        Ok(through_many(&moments, &weight, &directions, settings))
     }
 }
 
-/// Returns the eigenvectors of the covariance of outputs `[n, d_new]` about their mean, the largest
-/// eigenvalue first: `[d_new, up to n]`, as many as `rank` says of those that there are.
-fn directions_of_few(outputs: &Mat<f64>, rank: impl FnOnce(usize) -> Result<usize>) -> Result<Mat<f64>> {
-    /// Part of the largest eigenvalue below which a direction is rounding noise.
-    const LEAST: f64 = 1e-12;
-    let (values, vectors) = eigen(gram(outputs.as_ref()).as_ref(), "low-rank directions")?;
-    let last = values.len();
-    let largest = values.last().copied().unwrap_or(0.0);
-    // Outputs that do not vary have one direction all the same, which is zero.
-    let directions =
-        values.iter().filter(|&&value| value > LEAST * largest).count().clamp(1, outputs.ncols().max(1));
-    let count = rank(directions)?.min(directions);
-    let factor =
-        |j: usize| if values[last - 1 - j] > 0.0 { values[last - 1 - j].sqrt().recip() } else { 0.0 };
-    let leading_vectors = Mat::from_fn(last, count, |i, j| vectors[(i, last - 1 - j)] * factor(j));
-    Ok(product(outputs.transpose(), leading_vectors.as_ref()))
+/// Eigenvectors of the covariance of outputs about their mean, by increasing eigenvalues.
+struct Directions {
+    values: Vec<f64>,
+    vectors: Mat<f64>,
+    /// Rows `[n, d_new]` whose products with each other were decomposed; `None` where it was the covariance.
+    outputs: Option<Mat<f64>>,
+}
+
+impl Directions {
+    /// Decomposes the products of outputs `[n, d_new]` with each other.
+    fn of_outputs(outputs: Mat<f64>) -> Result<Self> {
+        let (values, vectors) = eigen(gram(outputs.as_ref()).as_ref(), "low-rank directions")?;
+        Ok(Self { values, vectors, outputs: Some(outputs) })
+    }
+
+    /// Decomposes the covariance `Wᵀ S W`.
+    fn of_moments(moments: &Moments, weight: &Mat<f64>) -> Result<Self> {
+        /// Part of S's trace that is added to its diagonal: a direction without variance, of which rounding
+        /// leaves something, then has a root all the same.
+        const LEAST: f64 = 1e-13;
+        if weight.nrows() < weight.ncols() {
+            // With S = L Lᵀ the covariance is `Tᵀ T`, `T = Lᵀ W`.
+            let mut factor = moments.xx.clone();
+            let least = LEAST * (0..factor.nrows()).map(|i| factor[(i, i)]).sum::<f64>() + f64::MIN_POSITIVE;
+            for i in 0..factor.nrows() {
+                factor[(i, i)] += least;
+            }
+            factorise(&mut factor, "low-rank directions")?;
+            let mut outputs = Mat::zeros(weight.nrows(), weight.ncols());
+            triangular::matmul(
+                outputs.as_mut(),
+                BlockStructure::Rectangular,
+                Accum::Replace,
+                factor.transpose(),
+                BlockStructure::TriangularUpper,
+                weight.as_ref(),
+                BlockStructure::Rectangular,
+                1.0,
+                Par::Seq,
+            );
+            return Self::of_outputs(outputs);
+        }
+        let covariance = product(weight.transpose(), product(moments.xx.as_ref(), weight.as_ref()).as_ref());
+        let (values, vectors) = eigen(covariance.as_ref(), "low-rank directions")?;
+        Ok(Self { values, vectors, outputs: None })
+    }
+
+    /// Counts the directions; outputs that do not vary have one all the same, which is zero.
+    fn count(&self) -> usize {
+        /// Part of the largest eigenvalue below which a direction is rounding noise.
+        const LEAST: f64 = 1e-12;
+        let Some(outputs) = &self.outputs else { return self.values.len() };
+        let largest = self.values.last().copied().unwrap_or(0.0);
+        let count = self.values.iter().filter(|&&value| value > LEAST * largest).count();
+        count.clamp(1, outputs.ncols().max(1))
+    }
+
+    /// Returns the first `rank` of them, the largest eigenvalue first: `[d_new, up to rank]`.
+    fn leading(&self, rank: usize) -> Mat<f64> {
+        let (last, count) = (self.values.len(), self.count().min(rank));
+        let Some(outputs) = &self.outputs else {
+            return Mat::from_fn(last, count, |i, j| self.vectors[(i, last - 1 - j)]);
+        };
+        let factor = |value: f64| if value > 0.0 { value.sqrt().recip() } else { 0.0 };
+        let factors: Vec<f64> = self.values.iter().rev().map(|&value| factor(value)).collect();
+        let leading = Mat::from_fn(last, count, |i, j| self.vectors[(i, last - 1 - j)] * factors[j]);
+        product(outputs.transpose(), leading.as_ref())
+    }
 }
 
 /// Measures the rank as [`measured_rank`], with fewer pairs than coordinates.
@@ -138,7 +192,8 @@ fn measured_rank_of_few(pairs: &Pairs, seed: u64, settings: Settings, rank_max: 
     let (among_fitted, across) = ridge::about(&ridge::products(&old), &fitted, &held_out);
     let (targets, means) = ridge::about_fitted(&new, &fitted);
     let coefficients = coefficients_of(among_fitted.clone(), old.rows.ncols(), &targets, settings.penalty)?;
-    let directions = directions_of_few(&product(among_fitted.as_ref(), coefficients.as_ref()), Ok)?;
+    let directions = Directions::of_outputs(product(among_fitted.as_ref(), coefficients.as_ref()))?;
+    let directions = directions.leading(rank_max);
     let along = product(coefficients.as_ref(), directions.as_ref());
     let outputs = product(across.as_ref(), along.as_ref());
     let held_out_targets = Mat::from_fn(held_out.len(), means.len(), |i, j| {
@@ -146,7 +201,7 @@ fn measured_rank_of_few(pairs: &Pairs, seed: u64, settings: Settings, rank_max: 
     });
     let wanted = product(held_out_targets.as_ref(), directions.as_ref());
     let count = held_out.len() as f64;
-    let changes = (0..directions.ncols().min(rank_max)).map(|j| {
+    let changes = (0..directions.ncols()).map(|j| {
         (0..held_out.len())
             .map(|i| outputs[(i, j)] * outputs[(i, j)] - 2.0 * outputs[(i, j)] * wanted[(i, j)])
             .sum::<f64>()
@@ -196,7 +251,7 @@ fn through(
 /// the settings and the largest rank.
 fn fit_many(
     pairs: &Pairs,
-    rank: impl FnOnce(Settings, usize) -> Result<usize>,
+    rank: impl FnOnce(Settings, usize) -> Result<usize> + Send,
     progress: &Progress,
 ) -> Result<ClosedForm> {
     let (scaling, (solution, moments)) = best_scaling(pairs, None, |moments| {
@@ -205,56 +260,20 @@ fn fit_many(
         Ok((solution.score, (solution, moments.clone())))
     })?;
     let settings = Settings { scaling, penalty: solution.penalty };
-    through_many(&moments, &solution.weight, settings, |most| rank(settings, most))
+    let rank_max = pairs.old().dimension().min(pairs.new_vectors().dimension());
+    let (rank, directions) =
+        rayon::join(|| rank(settings, rank_max), || Directions::of_moments(&moments, &solution.weight));
+    Ok(through_many(&moments, &solution.weight, &directions?.leading(rank?), settings))
 }
 
 fn through_many(
     moments: &Moments,
     weight: &Mat<f64>,
+    directions: &Mat<f64>,
     settings: Settings,
-    rank: impl FnOnce(usize) -> Result<usize>,
-) -> Result<ClosedForm> {
-    let directions = leading_directions(moments, weight, rank)?;
+) -> ClosedForm {
     let down = product(weight.as_ref(), directions.as_ref());
-    Ok(through(&down, &directions, (&moments.mean_x, &moments.mean_y), settings))
-}
-
-/// Returns the eigenvectors of the outputs' covariance `Wᵀ S W`, the largest eigenvalue first:
-/// `[d_new, up to the smaller width]`, as many as `rank` says of those that there are.
-fn leading_directions(
-    moments: &Moments,
-    weight: &Mat<f64>,
-    rank: impl FnOnce(usize) -> Result<usize>,
-) -> Result<Mat<f64>> {
-    /// Part of S's trace that is added to its diagonal: a direction without variance, of which rounding
-    /// leaves something, then has a root all the same.
-    const LEAST: f64 = 1e-13;
-    if weight.nrows() < weight.ncols() {
-        // With S = L Lᵀ the covariance is `Tᵀ T`, `T = Lᵀ W`.
-        let mut factor = moments.xx.clone();
-        let least = LEAST * (0..factor.nrows()).map(|i| factor[(i, i)]).sum::<f64>() + f64::MIN_POSITIVE;
-        for i in 0..factor.nrows() {
-            factor[(i, i)] += least;
-        }
-        factorise(&mut factor, "low-rank directions")?;
-        let mut outputs = Mat::zeros(weight.nrows(), weight.ncols());
-        triangular::matmul(
-            outputs.as_mut(),
-            BlockStructure::Rectangular,
-            Accum::Replace,
-            factor.transpose(),
-            BlockStructure::TriangularUpper,
-            weight.as_ref(),
-            BlockStructure::Rectangular,
-            1.0,
-            Par::Seq,
-        );
-        return directions_of_few(&outputs, rank);
-    }
-    let covariance = product(weight.transpose(), product(moments.xx.as_ref(), weight.as_ref()).as_ref());
-    let (_, vectors) = eigen(covariance.as_ref(), "low-rank directions")?;
-    let last = vectors.ncols();
-    Ok(Mat::from_fn(vectors.nrows(), rank(last)?.min(last), |i, j| vectors[(i, last - 1 - j)]))
+    through(&down, directions, (&moments.mean_x, &moments.mean_y), settings)
 }
 
 /// Measures the rank that does best on a held-out fifth (within [`TOLERANCE`]); the full rank where there are
@@ -268,7 +287,7 @@ fn measured_rank(pairs: &Pairs, seed: u64, settings: Settings, rank_max: usize) 
     let moments = |rows: &[usize]| Moments::from_pairs(old, new, Some(rows), settings.scaling);
     let (fitted, held_out) = (moments(&fitted), moments(&held_out));
     let weight = weight_of(&fitted, settings.penalty)?;
-    let directions = leading_directions(&fitted, &weight, Ok)?;
+    let directions = Directions::of_moments(&fitted, &weight)?.leading(rank_max);
     let down = product(weight.as_ref(), directions.as_ref());
     // On held-out pairs about the fitted means, direction j changes the squared error by E⟨down_j, x⟩² − 2
     // E⟨down_j, x⟩⟨v_j, y⟩.
@@ -278,7 +297,7 @@ fn measured_rank(pairs: &Pairs, seed: u64, settings: Settings, rank_max: usize) 
     let (off_x, off_y) = (offset(&held_out.mean_x, &fitted.mean_x), offset(&held_out.mean_y, &fitted.mean_y));
     let spread = product(held_out.xx.as_ref(), down.as_ref());
     let shared = product(held_out.xy.as_ref(), directions.as_ref());
-    let changes = (0..rank_max.min(directions.ncols())).map(|j| {
+    let changes = (0..directions.ncols()).map(|j| {
         let dot =
             |column: &dyn Fn(usize) -> f64, n: usize| (0..n).map(|i| down[(i, j)] * column(i)).sum::<f64>();
         let mean_x: f64 = dot(&|i| off_x[i], down.nrows());
