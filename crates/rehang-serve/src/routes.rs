@@ -88,6 +88,12 @@ pub fn routes() -> Vec<Route> {
         )
         .takes::<SearchBody>(),
         route(("GET", "/v1/items/{id}"), TokenRole::Read, "An item", get(api::get_item)),
+        route(
+            ("GET", "/v1/items/{id}/picture"),
+            TokenRole::Read,
+            "The picture that an item's source names",
+            get(api::picture),
+        ),
         route(("PUT", "/v1/items/{id}"), TokenRole::Write, "Write an item", put(api::put_item))
             .takes::<ItemBody>(),
         route(("DELETE", "/v1/items/{id}"), TokenRole::Write, "Delete an item", delete(api::delete_item)),
