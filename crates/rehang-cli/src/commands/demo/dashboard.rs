@@ -15,7 +15,7 @@ use super::upgrade;
 use crate::arguments::DemoArguments;
 use crate::commands::{Exit, end_at_ctrl_c, say};
 
-/// Items that the backfill embeds per second while somebody watches. The demo's application writes some 45 a
+/// Items that the backfill embeds per second while somebody watches. The demo's application writes some 35 a
 /// second that have to be embedded, too.
 const WATCHED_RATE: f64 = 100.0;
 
