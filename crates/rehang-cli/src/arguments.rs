@@ -195,6 +195,10 @@ arguments! {
         waiting: usize = [long, value_name = "N", default_value_t = rehang_serve::ServeLimits::default().waiting],
         /// Requests a second of one token, at most [default: as many as come].
         rate: Option<f64> = [long, value_name = "N/s"],
+        /// Streams of events that are open at the same time, one for each open dashboard; more are turned away.
+        streams: usize = [long, value_name = "N", default_value_t = rehang_serve::ServeLimits::default().streams],
+        /// Wrong tokens of one address in a minute; more are told to wait, right ones never.
+        wrong_tokens: usize = [long, value_name = "N", default_value_t = rehang_serve::ServeLimits::default().wrong_tokens],
         /// Write the log, on stderr, as lines of JSON.
         log_json: bool = [long],
     }

@@ -8,12 +8,14 @@ use axum::http::uri::Authority;
 use axum::http::{HeaderMap, Method, header};
 use rehang_core::{Error, Result};
 use ring::hmac;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::problem::ProblemDetails;
+use crate::wrong_tokens::WrongTokens;
 
 /// Rights of a token; each role may do what those before it may.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum TokenRole {
     /// Searches, and sees how things stand.
@@ -53,9 +55,11 @@ pub const SESSION_SECONDS: u64 = 12 * 3600;
 const OWN_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 
 /// Person or program that asks.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Caller {
+    /// Name of the token.
     pub name: String,
+    /// Role of the token.
     pub role: TokenRole,
     /// Value of the header that changes need beside a cookie; empty without a session.
     pub csrf: String,
@@ -70,17 +74,24 @@ pub struct Access {
     named: Vec<String>,
     /// Key that tokens are compared under, so that a comparison takes as long whatever differs.
     key: hmac::Key,
+    wrong_tokens: WrongTokens,
 }
 
 impl Access {
     /// Reads tokens from a file, `[[token]]` with `name`, `role` and `token`. Without one, only a service
-    /// that listens on loopback is allowed, and everybody there may do everything.
+    /// that listens on loopback is allowed, and everybody there may do everything. `wrong_tokens` is how many
+    /// of them an address has in a minute before it is told to wait.
     ///
     /// # Errors
     ///
     /// I/O errors; corrupt for a file that is no such TOML, that has no token, or one that is too short or
     /// there twice; an invalid option where other machines could ask without a token.
-    pub fn open(tokens: Option<&Path>, listen: IpAddr, hosts: &[String]) -> Result<Self> {
+    pub fn open(
+        tokens: Option<&Path>,
+        listen: IpAddr,
+        hosts: &[String],
+        wrong_tokens: usize,
+    ) -> Result<Self> {
         let tokens = match tokens {
             None if !listen.is_loopback() => {
                 return Err(Error::option(
@@ -100,7 +111,7 @@ impl Access {
         let random = ring::rand::SystemRandom::new();
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &random)
             .map_err(|_| Error::corrupt("the system's source of random numbers", "it gives none"))?;
-        Ok(Self { tokens, own: own_names, named, key })
+        Ok(Self { tokens, own: own_names, named, key, wrong_tokens: WrongTokens::new(wrong_tokens) })
     }
 
     /// Finds who asks. A request of another site's page is refused, and so is one by cookie that changes
@@ -108,20 +119,29 @@ impl Access {
     ///
     /// # Errors
     ///
-    /// 401 without a token or session that is taken; 403 for another host, another origin, or a header that
-    /// is missing.
-    pub fn caller(&self, method: &Method, headers: &HeaderMap) -> Result<Caller, ProblemDetails> {
+    /// 401 without a token or session that is taken, and 429 where the address has had too many wrong ones;
+    /// 403 for another host, another origin, or a header that is missing.
+    pub fn caller(
+        &self,
+        method: &Method,
+        headers: &HeaderMap,
+        address: IpAddr,
+    ) -> Result<Caller, ProblemDetails> {
         self.expect_own_page(headers)?;
         if self.tokens.is_empty() {
             return Ok(Caller { name: "anybody".into(), role: TokenRole::Operate, csrf: String::new() });
         }
         if let Some(value) = headers.get(header::AUTHORIZATION) {
             let token = value.to_str().ok().and_then(bearer);
-            let token = token.and_then(|given| self.token(given)).ok_or_else(ProblemDetails::unauthorised)?;
+            let token = token.and_then(|given| self.token(given)).ok_or_else(|| self.refusal(address))?;
             return Ok(Caller { name: token.name.clone(), role: token.role, csrf: String::new() });
         }
         let cookie = cookie(headers).ok_or_else(ProblemDetails::unauthorised)?;
-        let token = self.of_session(cookie).ok_or_else(ProblemDetails::unauthorised)?;
+        // A session is signed with its token, so a wrong one may be a guess at it.
+        let (token, lasts) = self.of_session(cookie).ok_or_else(|| self.refusal(address))?;
+        if !lasts {
+            return Err(ProblemDetails::unauthorised());
+        }
         let csrf = signed(&token.secret, &format!("csrf {cookie}"));
         let is_safe = matches!(*method, Method::GET | Method::HEAD);
         let csrf_sent = headers.get(CSRF).and_then(|value| value.to_str().ok()).unwrap_or_default();
@@ -165,9 +185,9 @@ impl Access {
     ///
     /// # Errors
     ///
-    /// 401 for a token that is not taken.
-    pub fn sign_in(&self, token: &str) -> Result<String, ProblemDetails> {
-        let token = self.token(token).ok_or_else(ProblemDetails::unauthorised)?;
+    /// 401 for a token that is not taken; 429 where the address has had too many of them.
+    pub fn sign_in(&self, token: &str, address: IpAddr) -> Result<String, ProblemDetails> {
+        let token = self.token(token).ok_or_else(|| self.refusal(address))?;
         let ends = rehang_clock::unix_ms() / 1000 + SESSION_SECONDS;
         let place = self.tokens.iter().position(|other| other.name == token.name).unwrap_or(0);
         let session = format!("{place}.{ends}");
@@ -175,13 +195,18 @@ impl Access {
         Ok(format!("{session}.{tag}"))
     }
 
-    /// Finds the token of a session that lasts still.
-    fn of_session(&self, cookie: &str) -> Option<&Token> {
+    /// Counts a wrong token; gives the problem that answers it.
+    fn refusal(&self, address: IpAddr) -> ProblemDetails {
+        self.wrong_tokens.refusal(address, rehang_clock::now())
+    }
+
+    /// Finds the token of a session, and whether the session lasts still.
+    fn of_session(&self, cookie: &str) -> Option<(&Token, bool)> {
         let (session, tag) = cookie.rsplit_once('.')?;
         let (place, ends) = session.split_once('.')?;
         let token = self.tokens.get(place.parse::<usize>().ok()?)?;
         let lasts = ends.parse::<u64>().ok()? > rehang_clock::unix_ms() / 1000;
-        (lasts && self.is_equal(tag, &signed(&token.secret, session))).then_some(token)
+        self.is_equal(tag, &signed(&token.secret, session)).then_some((token, lasts))
     }
 
     /// Finds a token; every one is compared, so that the time tells nothing.
@@ -255,7 +280,11 @@ fn cookie(headers: &HeaderMap) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use super::*;
+
+    const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
     fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
         let all = pairs.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()));
@@ -266,7 +295,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tokens.toml");
         fs_err::write(&path, text).unwrap();
-        Access::open(Some(&path), "127.0.0.1".parse().unwrap(), &["Search.Example".into()])
+        Access::open(Some(&path), HERE, &["Search.Example".into()], 10)
     }
 
     const TOKENS: &str = r#"
@@ -283,22 +312,22 @@ mod tests {
     #[test]
     fn a_token_is_told_from_all_others() {
         let access = access(TOKENS).unwrap();
-        let ask = |value: &str| access.caller(&Method::POST, &headers(&[("authorization", value)]));
+        let ask = |value: &str| access.caller(&Method::POST, &headers(&[("authorization", value)]), HERE);
         assert_eq!(ask("Bearer 0123456789abcdef").unwrap().role, TokenRole::Read);
         assert_eq!(ask("Bearer fedcba9876543210").unwrap().name, "ops");
         for wrong in ["Bearer 0123456789abcdeg", "Bearer ", "0123456789abcdef", "Bearer 0123456789abcdef0"] {
             assert_eq!(ask(wrong).unwrap_err().status, 401, "{wrong}");
         }
-        assert_eq!(access.caller(&Method::GET, &headers(&[])).unwrap_err().status, 401);
+        assert_eq!(access.caller(&Method::GET, &headers(&[]), HERE).unwrap_err().status, 401);
     }
 
     #[test]
     fn a_session_reads_by_its_cookie_and_changes_with_its_header_alone() {
         let access = access(TOKENS).unwrap();
-        let value = access.sign_in("fedcba9876543210").unwrap();
+        let value = access.sign_in("fedcba9876543210", HERE).unwrap();
         let cookie = format!("other=1; {COOKIE}={value}");
         let ask = |method: &Method, csrf: &str| {
-            access.caller(method, &headers(&[("cookie", &cookie), (CSRF, csrf)]))
+            access.caller(method, &headers(&[("cookie", &cookie), (CSRF, csrf)]), HERE)
         };
         let caller = ask(&Method::GET, "").unwrap();
         assert_eq!((caller.name.as_str(), caller.role), ("ops", TokenRole::Operate));
@@ -309,11 +338,11 @@ mod tests {
         for forged in [format!("1.99999999999.{tag}"), format!("0.{}", value.split_once('.').unwrap().1)] {
             let cookie = format!("{COOKIE}={forged}");
             assert_eq!(
-                access.caller(&Method::GET, &headers(&[("cookie", &cookie)])).unwrap_err().status,
+                access.caller(&Method::GET, &headers(&[("cookie", &cookie)]), HERE).unwrap_err().status,
                 401
             );
         }
-        assert!(access.sign_in("fedcba987654321").is_err());
+        assert!(access.sign_in("fedcba987654321", HERE).is_err());
     }
 
     #[test]
@@ -345,7 +374,7 @@ mod tests {
         let short = said("[[token]]\nname = \"a\"\nrole = \"read\"\ntoken = \"short\"");
         assert!(short.contains("fewer than 16") && !short.contains("short\""), "{short}");
         assert!(said(&TOKENS.replace("fedcba9876543210", "0123456789abcdef")).contains("twice"));
-        let open = Access::open(None, "0.0.0.0".parse().unwrap(), &[]);
+        let open = Access::open(None, "0.0.0.0".parse().unwrap(), &[], 10);
         assert!(open.err().unwrap().to_string().contains("loopback"));
     }
 }

@@ -6,22 +6,22 @@ use std::sync::Arc;
 
 use axum::Extension;
 use axum::Json;
-use axum::body::Bytes;
-use axum::extract::rejection::JsonRejection;
 use axum::extract::{FromRequest, Path, Query as Parameters, Request, State};
-use axum::http::{HeaderMap, HeaderName, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::sse::{self, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use futures_util::Stream;
+use futures_util::{Stream, StreamExt};
 use rehang_core::{Error, Matrix, Space};
-use rehang_store::{Filter, Item, find_space};
-use rehang_upgrade::{Put, Query, Request as RunRequest, SearchAnswer, Searched};
+use rehang_store::{Filter, Item, Revision, find_space, rounded_number};
+use rehang_upgrade::{Put, Query, Request as RunRequest, Searched};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::access::{COOKIE, Caller, SESSION_SECONDS};
+use crate::connections::Peer;
 use crate::events::{PushedEvent, value};
 use crate::operations::{LongVerb, VerbOptions};
 use crate::page;
@@ -39,45 +39,86 @@ const ANSWERS_MAX: usize = 100_000;
 /// Largest number of labels, and of fields, that a filter has.
 const FILTERED_MAX: usize = 1000;
 /// Header whose value makes a repeated request the same operation.
-const IDEMPOTENCY_KEY: &str = "idempotency-key";
+pub const IDEMPOTENCY_KEY: &str = "Idempotency-Key";
+/// Largest body of who has shown no token yet, which holds one.
+const TOKEN_BYTES_MAX: usize = 4096;
 
-/// JSON body whose faults are problems; an empty one is the default.
-pub struct Body<T>(pub T);
+/// JSON body as it came; one that is left out is `{}`. All its bytes are there before the request waits for
+/// its turn, since whoever sends slowly must hold none. They are read in it, since large ones take a while.
+pub struct Body {
+    text: Vec<u8>,
+    /// Room that it takes among all bodies.
+    _room: OwnedSemaphorePermit,
+}
 
-impl<S: Send + Sync, T: for<'a> Deserialize<'a> + Default> FromRequest<S> for Body<T> {
+impl FromRequest<Arc<Service>> for Body {
     type Rejection = ProblemDetails;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, ProblemDetails> {
+    async fn from_request(request: Request, service: &Arc<Service>) -> Result<Self, ProblemDetails> {
+        let not_json =
+            |detail: &str| ProblemDetails::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "not-json", detail);
+        let kind = request.headers().get(header::CONTENT_TYPE);
+        let is_typed = kind.is_some();
+        if kind.is_some_and(|kind| !is_json(kind)) {
+            return Err(not_json("the body has another Content-Type; send application/json"));
+        }
+        let is_known = request.extensions().get::<Caller>().is_some();
+        let bytes_max = if is_known { service.limits.body } else { TOKEN_BYTES_MAX };
+        let (mut text, mut room) = (Vec::new(), service.room(0)?);
+        let mut chunks = request.into_body().into_data_stream();
+        while let Some(chunk) = chunks.next().await {
+            let chunk = chunk.map_err(|error| wrong_body(error.to_string()))?;
+            if text.len() + chunk.len() > bytes_max {
+                let detail = format!("the body has more than {bytes_max} bytes");
+                return Err(ProblemDetails::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", detail));
+            }
+            // Strangers take no room from the others: all that they can send is little.
+            if is_known {
+                room.merge(service.room(chunk.len())?);
+            }
+            text.extend_from_slice(&chunk);
+        }
         // A verb without options needs no body; a client may send an empty one in chunks.
-        if request.headers().get(header::CONTENT_TYPE).is_none() {
-            let bytes = Bytes::from_request(request, state).await;
-            let bytes = bytes.map_err(|rejection| {
-                ProblemDetails::new(rejection.status(), "too-large", rejection.body_text())
-            })?;
-            let untyped = "the body has no Content-Type; send application/json";
-            let is_empty = bytes.is_empty().then(T::default).map(Self);
-            return is_empty
-                .ok_or_else(|| ProblemDetails::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "not-json", untyped));
+        if !is_typed {
+            if !text.is_empty() {
+                return Err(not_json("the body has no Content-Type; send application/json"));
+            }
+            text = b"{}".to_vec();
         }
-        match Json::<T>::from_request(request, state).await {
-            Ok(Json(body)) => Ok(Self(body)),
-            Err(rejection) => Err(of_body(&rejection)),
-        }
+        Ok(Self { text, _room: room })
     }
 }
 
-fn of_body(rejection: &JsonRejection) -> ProblemDetails {
-    let kind = match rejection.status() {
-        StatusCode::PAYLOAD_TOO_LARGE => "too-large",
-        StatusCode::UNSUPPORTED_MEDIA_TYPE => "not-json",
-        _ => "wrong-body",
-    };
-    // Text that is no JSON at all is as unprocessable as JSON of another shape.
-    let status = match rejection.status() {
-        StatusCode::BAD_REQUEST => StatusCode::UNPROCESSABLE_ENTITY,
-        status => status,
-    };
-    ProblemDetails::new(status, kind, rejection.body_text())
+impl Body {
+    /// Reads what it says.
+    ///
+    /// # Errors
+    ///
+    /// 422 for what is no JSON, or JSON of another shape.
+    fn read<T: for<'a> Deserialize<'a>>(&self) -> Result<T, ProblemDetails> {
+        let read = Json::<T>::from_bytes(&self.text);
+        read.map(|Json(body)| body).map_err(|rejection| wrong_body(rejection.body_text()))
+    }
+
+    /// Refuses a payload with a whole number that would be rounded: rounded, it would find or store another
+    /// value.
+    fn expect_exact(&self) -> rehang_core::Result<()> {
+        str::from_utf8(&self.text).ok().and_then(rounded_number).map_or(Ok(()), |number| {
+            let expected = "whole numbers of 64 bits; write a longer one as a text, in quotes";
+            Err(Error::option("payload", number, expected))
+        })
+    }
+}
+
+fn wrong_body(detail: String) -> ProblemDetails {
+    ProblemDetails::new(StatusCode::UNPROCESSABLE_ENTITY, "wrong-body", detail)
+}
+
+/// Whether a content type is JSON, or made of it, as `application/problem+json` is.
+fn is_json(content_type: &HeaderValue) -> bool {
+    let text = content_type.to_str().unwrap_or_default();
+    let name = text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    name.strip_prefix("application/").is_some_and(|kind| kind == "json" || kind.ends_with("+json"))
 }
 
 /// Search by vectors of one model or several, or by texts.
@@ -102,40 +143,50 @@ pub struct SearchBody {
     payload: Map<String, Value>,
 }
 
-pub async fn search(State(service): Shared, Body(body): Body<SearchBody>) -> Answer {
-    let k = body.k.unwrap_or(10);
-    if !(1..=K_MAX).contains(&k) {
-        return Err(Error::option("k", k, "from 1 to 1000").into());
+impl SearchBody {
+    /// Checks how much is asked for; gives the number of neighbours of each query.
+    fn neighbours(&self) -> rehang_core::Result<usize> {
+        let k = self.k.unwrap_or(10);
+        if !(1..=K_MAX).contains(&k) {
+            return Err(Error::option("k", k, "from 1 to 1000"));
+        }
+        let others = [self.texts.len(), self.items.len()];
+        let queries = self.vectors.values().map(Vec::len).chain(others).max().unwrap_or(0);
+        let is_left_out = [self.vectors.is_empty(), self.texts.is_empty(), self.items.is_empty()];
+        let kinds = is_left_out.into_iter().filter(|is_empty| !is_empty).count();
+        if !(1..=QUERIES_MAX).contains(&queries) || kinds != 1 {
+            let expected = "from 1 to 1000 `vectors` by space, `texts` or `items`, of one kind alone";
+            return Err(Error::option("queries", queries, expected));
+        }
+        if k * queries > ANSWERS_MAX {
+            let expected = "at most 100,000 answers to all queries together: fewer queries, or a smaller `k`";
+            return Err(Error::option("queries", queries, expected));
+        }
+        if self.labels.len().max(self.payload.len()) > FILTERED_MAX {
+            let expected = "a filter of at most 1000 `labels` and fields";
+            return Err(Error::option("labels", self.labels.len(), expected));
+        }
+        Ok(k)
     }
-    let others = [body.texts.len(), body.items.len()];
-    let queries = body.vectors.values().map(Vec::len).chain(others).max().unwrap_or(0);
-    let is_left_out = [body.vectors.is_empty(), body.texts.is_empty(), body.items.is_empty()];
-    let kinds = is_left_out.into_iter().filter(|is_empty| !is_empty).count();
-    if !(1..=QUERIES_MAX).contains(&queries) || kinds != 1 {
-        let expected = "from 1 to 1000 `vectors` by space, or as many `texts` or `items`, of one kind alone";
-        return Err(Error::option("queries", queries, expected).into());
-    }
-    if k * queries > ANSWERS_MAX {
-        let expected = "at most 100,000 answers to all queries together: fewer queries, or a smaller `k`";
-        return Err(Error::option("queries", queries, expected).into());
-    }
-    if body.labels.len().max(body.payload.len()) > FILTERED_MAX {
-        return Err(Error::option(
-            "labels",
-            body.labels.len(),
-            "a filter of at most 1000 `labels` and fields",
-        )
-        .into());
-    }
+}
+
+pub async fn search(State(service): Shared, sent: Body) -> Answer {
     let answer = service
-        .blocking(move |service| {
+        .in_turn(move |service| {
+            let body: SearchBody = sent.read()?;
+            if !body.payload.is_empty() {
+                sent.expect_exact()?;
+            }
+            drop(sent);
+            let k = body.neighbours()?;
             let filter = Filter {
                 labels: body.labels,
                 payload: body.payload.into_iter().collect(),
                 provenances: Vec::new(),
             };
             let began = rehang_clock::now();
-            let (answer, before) = if body.vectors.is_empty() {
+            let has_sources = body.vectors.is_empty();
+            let answers = if has_sources {
                 let mut queries: Vec<Query> = body.texts.into_iter().map(Query::Text).collect();
                 queries.extend(pictures(service, &body.items)?);
                 let encoders = |space: &Space| service.encoder(space);
@@ -149,8 +200,10 @@ pub async fn search(State(service): Shared, Body(body): Body<SearchBody>) -> Ans
                 let by_space: Vec<_> = matrices.iter().map(|(space, rows)| (space.as_str(), rows)).collect();
                 (service.gallery.search(&by_space, k, &filter)?, None)
             };
-            service.metrics.searched(service.stage(&answer), answer.found.len(), began.elapsed());
-            found(service, answer, before, k)
+            let answer = &answers.0;
+            service.metrics.searched(service.stage(answer), answer.found.len(), began.elapsed());
+            let searched = Searched::new(service.upgrade.store(), k, answers, has_sources)?;
+            value(&searched).map_err(ProblemDetails::from)
         })
         .await;
     if answer.as_ref().is_err_and(|problem| problem.status >= 500) {
@@ -181,24 +234,6 @@ fn matrix(space: &str, rows: Vec<Vec<f32>>) -> rehang_core::Result<Matrix> {
     Ok(matrix)
 }
 
-/// Writes an answer as the library does, with the sources of what was found.
-fn found(
-    service: &Service,
-    answer: SearchAnswer,
-    before: Option<SearchAnswer>,
-    k: usize,
-) -> rehang_core::Result<Value> {
-    let mut sources = BTreeMap::new();
-    if before.is_some() {
-        let all = std::iter::once(&answer).chain(&before).flat_map(|answer| answer.found.iter().flatten());
-        let ids: Vec<&str> = all.map(|hit| hit.id.as_str()).collect();
-        let items = service.upgrade.store().get(&ids)?.into_iter().flatten();
-        sources.extend(items.filter_map(|item| Some((item.id, item.source?))));
-    }
-    let space = answer.spaces.last().cloned().unwrap_or_default();
-    value(&Searched { space, k, answer, before, sources, without_index: Vec::new() })
-}
-
 /// Item as it is put: fields that are left out stay as they were.
 #[derive(Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -217,16 +252,20 @@ pub async fn put_item(
     State(service): Shared,
     Path(id): Path<String>,
     headers: HeaderMap,
-    Body(body): Body<ItemBody>,
+    sent: Body,
 ) -> Answer<Response> {
     if headers.contains_key(header::IF_MATCH) || headers.contains_key(header::IF_NONE_MATCH) {
         let detail = "a write takes no preconditions: the last one counts";
         return Err(ProblemDetails::new(StatusCode::PRECONDITION_FAILED, "precondition", detail));
     }
-    let ItemBody { source, label, payload, vectors } = body;
-    let put = Put { id, source, label, payload, vectors: vectors.into_iter().collect() };
     let put = service
-        .blocking(move |service| {
+        .in_turn(move |service| {
+            let ItemBody { source, label, payload, vectors } = sent.read()?;
+            if payload.is_some() {
+                sent.expect_exact()?;
+            }
+            drop(sent);
+            let put = Put { id, source, label, payload, vectors: vectors.into_iter().collect() };
             let began = rehang_clock::now();
             let put = rehang_upgrade::put(service.upgrade.store(), &service.gallery, &put)?;
             service.metrics.wrote(began.elapsed());
@@ -235,6 +274,21 @@ pub async fn put_item(
         .await?;
     let tag = etag(&json!(put.revision));
     Ok(([(header::ETAG, tag)], Json(value(&put)?)).into_response())
+}
+
+/// Item as it is shown.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct ShownItem {
+    /// Name that the application gave it.
+    id: String,
+    /// Text, path or URL that the item is embedded from; null where it is gone.
+    source: Option<String>,
+    /// Class, tag or group; null where it has none.
+    label: Option<String>,
+    /// Whatever is kept beside the item.
+    payload: Value,
+    /// Number that changes with the content, as in the `ETag`.
+    revision: Revision,
 }
 
 pub async fn get_item(
@@ -250,8 +304,7 @@ pub async fn get_item(
         return Ok((StatusCode::NOT_MODIFIED, [(header::ETAG, tag)]).into_response());
     }
     let Item { id, source, label, payload, revision, .. } = item;
-    let shown =
-        json!({ "id": id, "source": source, "label": label, "payload": payload, "revision": revision });
+    let shown = value(&ShownItem { id, source, label, payload, revision })?;
     Ok(([(header::ETAG, tag)], Json(shown)).into_response())
 }
 
@@ -317,21 +370,28 @@ pub async fn doctor(State(service): Shared) -> Answer {
 }
 
 /// How many entries of a list are wanted.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct Listed {
-    limit: Option<usize>,
+    /// Entries at most; more than 1,000 are never given.
+    limit: usize,
+}
+
+impl Default for Listed {
+    fn default() -> Self {
+        Self { limit: 100 }
+    }
 }
 
 pub async fn failures(State(service): Shared, Parameters(listed): Parameters<Listed>) -> Answer {
-    let limit = listed.limit.unwrap_or(100).min(1000);
+    let limit = listed.limit.min(1000);
     service.blocking(move |service| value(&service.upgrade.status(limit)?.failures)).await.map(Json)
 }
 
 pub async fn trail(State(service): Shared, Parameters(listed): Parameters<Listed>) -> Answer {
-    let limit = listed.limit.unwrap_or(100);
     let entries = service.blocking(move |service| {
         let mut all = service.operations.trail()?;
-        all.truncate(limit);
+        all.truncate(listed.limit);
         value(&all)
     });
     entries.await.map(Json)
@@ -347,6 +407,15 @@ pub async fn operation(State(service): Shared, Path(id): Path<String>) -> Answer
     Ok(Json(value(&operation)?))
 }
 
+/// Operation that was asked to stop.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct CancelAsked {
+    /// Name of the operation.
+    id: String,
+    /// Whether it was asked; its state says when it has ended.
+    asked: bool,
+}
+
 pub async fn cancel(State(service): Shared, Path(id): Path<String>) -> Answer {
     let cancelling = service.blocking(move |service| {
         let is_asked = service.operations.cancel(&id)?;
@@ -357,7 +426,7 @@ pub async fn cancel(State(service): Shared, Path(id): Path<String>) -> Answer {
     if !is_asked {
         return Err(Error::conflict(format!("operation {}", operation.id), "it has ended").into());
     }
-    Ok(Json(json!({ "id": operation.id, "asked": true })))
+    Ok(Json(value(&CancelAsked { id: operation.id, asked: true })?))
 }
 
 /// Asks for a verb that takes a while.
@@ -366,36 +435,41 @@ pub async fn begin(
     caller: Caller,
     verb: LongVerb,
     headers: HeaderMap,
-    options: VerbOptions,
+    body: Body,
 ) -> Answer<Response> {
     let key = headers.get(IDEMPOTENCY_KEY).map(|key| String::from_utf8_lossy(key.as_bytes()).into_owned());
-    let operation =
-        service.blocking(move |service| service.operations.begin(verb, options, &caller.name, key)).await?;
+    let operation = service
+        .in_turn(move |service| {
+            let options: VerbOptions = body.read()?;
+            Ok(service.operations.begin(verb, options, &caller.name, key)?)
+        })
+        .await?;
     let location = format!("/v1/operations/{}", operation.id);
     Ok((StatusCode::ACCEPTED, [(header::LOCATION, location)], Json(value(&operation)?)).into_response())
 }
 
-pub async fn pause(state: Shared, caller: Extension<Caller>, options: Body<VerbOptions>) -> Answer {
-    request(state, caller, options, RunRequest::Pause, "pause").await
+pub async fn pause(state: Shared, caller: Extension<Caller>, body: Body) -> Answer {
+    request(state, caller, body, RunRequest::Pause, "pause").await
 }
 
-pub async fn stop(state: Shared, caller: Extension<Caller>, options: Body<VerbOptions>) -> Answer {
-    request(state, caller, options, RunRequest::Stop, "stop").await
+pub async fn stop(state: Shared, caller: Extension<Caller>, body: Body) -> Answer {
+    request(state, caller, body, RunRequest::Stop, "stop").await
 }
 
-pub async fn resume(state: Shared, caller: Extension<Caller>, options: Body<VerbOptions>) -> Answer {
-    request(state, caller, options, RunRequest::Run, "resume").await
+pub async fn resume(state: Shared, caller: Extension<Caller>, body: Body) -> Answer {
+    request(state, caller, body, RunRequest::Run, "resume").await
 }
 
 /// Carries out a verb that is over in a moment, and notes it in the trail.
 async fn request(
     State(service): Shared,
     Extension(caller): Extension<Caller>,
-    Body(options): Body<VerbOptions>,
+    body: Body,
     request: RunRequest,
     name: &'static str,
 ) -> Answer {
-    let outcome = service.blocking(move |service| {
+    let outcome = service.in_turn(move |service| {
+        let options: VerbOptions = body.read()?;
         options.expect_only(name)?;
         let before = service.operations.stands();
         let outcome = match request {
@@ -407,7 +481,8 @@ async fn request(
             }
             _ => service.upgrade.request(request).and_then(|requested| value(&requested)),
         };
-        let problem = outcome.as_ref().err().map(ToString::to_string);
+        let outcome = outcome.map_err(ProblemDetails::from);
+        let problem = outcome.as_ref().err().map(|problem| problem.detail.clone());
         let what = format!("{name} {}", json!(options));
         service.operations.note(&caller.name, what, before, problem)?;
         outcome
@@ -415,10 +490,17 @@ async fn request(
     outcome.await.map(Json)
 }
 
+/// Who asks, and of which gallery.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Me {
+    #[serde(flatten)]
+    caller: Caller,
+    /// Name of the gallery.
+    gallery: String,
+}
+
 pub async fn me(State(service): Shared, Extension(caller): Extension<Caller>) -> Answer {
-    let mut shown = value(&caller)?;
-    shown["gallery"] = json!(service.upgrade.store().name());
-    Ok(Json(shown))
+    Ok(Json(value(&Me { caller, gallery: service.upgrade.store().name() })?))
 }
 
 /// Token that a session of the dashboard begins with.
@@ -431,14 +513,16 @@ pub struct SignIn {
 
 pub async fn sign_in(
     State(service): Shared,
+    Extension(peer): Extension<Peer>,
     headers: HeaderMap,
-    Body(SignIn { token }): Body<SignIn>,
+    body: Body,
 ) -> Answer<Response> {
     service.access.expect_own_page(&headers)?;
     if !service.may_ask("signing in") {
         return Err(ProblemDetails::too_many("too many try to sign in"));
     }
-    let value = service.access.sign_in(&token)?;
+    let SignIn { token } = body.read()?;
+    let value = service.access.sign_in(&token, peer.0)?;
     let cookie = set_cookie(&service, &value, SESSION_SECONDS);
     Ok((StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie)]).into_response())
 }
@@ -453,10 +537,12 @@ fn set_cookie(service: &Service, value: &str, seconds: u64) -> String {
     format!("{COOKIE}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}")
 }
 
-/// Tells what changes as it changes; first of all how the upgrade stands.
+/// Tells what changes as it changes; first of all how the upgrade stands. The stream keeps its place until it
+/// is dropped.
 pub async fn events(
     State(service): Shared,
 ) -> Answer<Sse<impl Stream<Item = Result<sse::Event, Infallible>> + use<>>> {
+    let place = service.stream()?;
     let receiver = service.events.listen();
     let first = match service.blocking(Service::status).await {
         Ok(status) => Some(PushedEvent { name: "status", data: status.to_string().into() }),
@@ -464,8 +550,8 @@ pub async fn events(
         Err(problem) => return Err(problem),
     };
     let stream = futures_util::stream::unfold(
-        (receiver, first, service),
-        |(mut receiver, mut first, service)| async {
+        (receiver, first, service, place),
+        |(mut receiver, mut first, service, place)| async {
             loop {
                 if service.is_stopping() {
                     return None;
@@ -480,7 +566,7 @@ pub async fn events(
                     },
                 };
                 let told = sse::Event::default().event(event.name).data(&*event.data);
-                return Some((Ok(told), (receiver, first, service)));
+                return Some((Ok(told), (receiver, first, service, place)));
             }
         },
     );
@@ -496,11 +582,18 @@ pub async fn metrics(State(service): Shared) -> Answer<Response> {
     Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
 }
 
-pub async fn alive() -> Json<Value> {
-    Json(json!({ "status": "ok" }))
+/// Sign of life.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Alive {
+    /// The word `ok`.
+    status: &'static str,
 }
 
-pub async fn ready(State(service): Shared) -> Answer {
+pub async fn alive() -> Json<Alive> {
+    Json(Alive { status: "ok" })
+}
+
+pub async fn ready(State(service): Shared) -> Answer<Json<Alive>> {
     if service.is_stopping() {
         return Err(ProblemDetails::new(
             StatusCode::SERVICE_UNAVAILABLE,
@@ -514,5 +607,5 @@ pub async fn ready(State(service): Shared) -> Answer {
             find_space(service.upgrade.store(), name).map(drop)
         })
         .await?;
-    Ok(Json(json!({ "status": "ok" })))
+    Ok(alive().await)
 }

@@ -2,13 +2,17 @@
 //! take to say what it wants.
 
 use std::future::Future;
+use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use futures_util::future::select;
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
@@ -24,6 +28,10 @@ const CONNECTIONS_MAX: usize = 4096;
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Rest after a connection could not be taken, as where the process has no file descriptor left.
 const REST: Duration = Duration::from_millis(100);
+
+/// Address that a request came from; each request has it as an extension.
+#[derive(Debug, Clone, Copy)]
+pub struct Peer(pub IpAddr);
 
 /// Source of connections, and what answers them.
 pub struct Connections {
@@ -51,20 +59,23 @@ impl Connections {
             loop {
                 // The semaphore is never closed.
                 let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
-                let Ok((stream, _)) = self.listener.accept().await else {
+                let Ok((stream, address)) = self.listener.accept().await else {
                     tokio::time::sleep(REST).await;
                     continue;
                 };
+                // An answer waits for no other one to share its packet; where that is refused it comes later.
+                drop(stream.set_nodelay(true));
                 let (app, head, watcher) = (self.app.clone(), self.head, graceful.watcher());
+                let peer = Peer(address.ip());
                 let acceptor = self.certificate.as_ref().map(|certificate| certificate.acceptor());
                 tokio::spawn(async move {
                     let _held = place;
                     match acceptor {
-                        None => answer(stream, app, head, watcher).await,
+                        None => answer(stream, peer, app, head, watcher).await,
                         Some(acceptor) => {
                             let handshake = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await;
                             if let Ok(Ok(stream)) = handshake {
-                                answer(stream, app, head, watcher).await;
+                                answer(stream, peer, app, head, watcher).await;
                             }
                         }
                     }
@@ -80,14 +91,20 @@ impl Connections {
 /// Answers the requests of a connection.
 async fn answer(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    peer: Peer,
     app: Router,
     head: Duration,
     watcher: Watcher,
 ) {
+    let app = TowerToHyperService::new(app);
+    let with_peer = service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(peer);
+        app.call(request)
+    });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(head)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(app));
+        .serve_connection(TokioIo::new(stream), with_peer);
     // An error is of the other end, which hears of it.
     drop(watcher.watch(connection).await);
 }

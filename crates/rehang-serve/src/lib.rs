@@ -18,6 +18,7 @@ mod problem;
 mod routes;
 mod service;
 mod tls;
+mod wrong_tokens;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -52,7 +53,7 @@ pub fn log_to_stderr(json: bool) {
 const GRACE: Duration = Duration::from_secs(10);
 /// Time between two looks whether the service is to end, and whether certificates have changed.
 const LOOK: Duration = Duration::from_millis(100);
-const CERTIFICATES_LOOK: Duration = Duration::from_mins(1);
+const CERTIFICATES_LOOK: Duration = Duration::from_secs(5);
 
 /// Serves an upgrade until `stop` is [cancelled](Progress::cancel). `listening` is told the address.
 ///
@@ -99,7 +100,7 @@ async fn listen(
     let local = listener.local_addr().map_err(taken)?;
     let background = service.spawn_background(options.follow);
     listening(local);
-    let app = routes::router(service, options.limits);
+    let app = routes::router(service);
     let head = Duration::from_secs(options.limits.seconds);
     let connections = Connections::new(listener, certificate.clone(), app, head);
     let mut looked = rehang_clock::now();

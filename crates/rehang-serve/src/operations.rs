@@ -6,10 +6,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rehang_core::{Error, Progress, Result};
+use rehang_core::{Error, Progress, ProgressSnapshot, Result};
 use rehang_fit::Method;
 use rehang_store::Store;
-use rehang_upgrade::{Ending, Enough, PairsFiles, PairsOptions, RunOptions, Serving, Upgrade};
+use rehang_upgrade::{Ending, Enough, PairsFiles, PairsOptions, Recorded, RunOptions, Serving, Upgrade};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -201,6 +201,19 @@ pub struct VerbOperation {
     pub problem: Option<ProblemDetails>,
 }
 
+/// Counts operations by their state.
+pub fn by_state(all: &[VerbOperation]) -> Vec<(&'static str, usize)> {
+    let count = |state| all.iter().filter(|operation| operation.state == state).count();
+    OperationState::ALL.map(|state| (state.name(), count(state))).into()
+}
+
+impl VerbOperation {
+    fn is_at(&mut self, snapshot: &ProgressSnapshot) {
+        self.stage.clone_from(&snapshot.stage);
+        (self.done, self.total) = (snapshot.done, snapshot.total);
+    }
+}
+
 /// Entry of the trail: a change of the upgrade that somebody asked for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Trailed {
@@ -250,13 +263,6 @@ impl Operations {
     /// Lists the trail, the newest entry first.
     pub fn trail(&self) -> Result<Vec<Trailed>> {
         Ok(read(self.store(), TRAIL)?.1)
-    }
-
-    /// Counts the operations by their state.
-    pub fn by_state(&self) -> Result<Vec<(&'static str, usize)>> {
-        let all = self.list()?;
-        let count = |state| all.iter().filter(|operation| operation.state == state).count();
-        Ok(OperationState::ALL.map(|state| (state.name(), count(state))).into())
     }
 
     /// Begins an operation, or finds the one that was asked for with the same key.
@@ -378,7 +384,7 @@ impl Operations {
     fn carry_out(&self, operation: &VerbOperation, progress: &Progress) {
         let before = self.stands();
         let verb = || carry_out(&self.upgrade, operation, self.native(), progress);
-        let defect = |_| Err(ProblemDetails::defect("the verb"));
+        let defect = |_| Err(ProblemDetails::defect("the verb", "a panic, which its thread has reported"));
         let outcome = catch_unwind(AssertUnwindSafe(verb)).map_or_else(defect, Ok);
         let is_cancelled = matches!(&outcome, Ok(Err(error)) if error.is_cancelled());
         let (state, result, problem_details) = match outcome {
@@ -387,8 +393,9 @@ impl Operations {
             Ok(Err(error)) => (OperationState::Refused, None, Some(ProblemDetails::from(error))),
             Err(defect) => (OperationState::Refused, None, Some(defect)),
         };
-        let problem = problem_details.as_ref().map(|problem| problem.detail.clone());
         let id = &operation.id;
+        let problem_details = problem_details.map(|problem| problem.logged(&format!("operation {id}")));
+        let problem = problem_details.as_ref().map(|problem| problem.detail.clone());
         let what = format!("{} {}", operation.verb.name(), json!(operation.options));
         if let Some(problem) = &problem {
             tracing::warn!(operation = id, who = operation.asked_by, what, problem, "refused");
@@ -409,11 +416,13 @@ impl Operations {
                 return true;
             }
             own.ended_ms = Some(rehang_clock::unix_ms());
+            own.is_at(&progress.snapshot());
             (own.state, own.result, own.problem) = (state, result.clone(), problem_details.clone());
             told = Some(own.clone());
             true
         });
-        let ended = ended.and_then(|()| self.events.send("operation", &told));
+        let tell = |told: VerbOperation| self.events.send("operation", &told);
+        let ended = ended.and_then(|_| told.map_or(Ok(()), tell));
         for error in [trailed, ended].into_iter().filter_map(Result::err) {
             tracing::error!(operation = id, %error, "what became of it is not recorded");
         }
@@ -423,7 +432,7 @@ impl Operations {
     pub fn note(&self, who: &str, what: String, before: String, problem: Option<String>) -> Result<()> {
         let (at_ms, after) = (rehang_clock::unix_ms(), self.stands());
         let entry = Trailed { at_ms, who: who.to_owned(), what, before, after, problem };
-        update(
+        let noted = update(
             self.store(),
             TRAIL,
             |all| all.truncate(TRAIL_MAX),
@@ -431,21 +440,23 @@ impl Operations {
                 all.insert(0, entry.clone());
                 true
             },
-        )
+        );
+        noted.map(drop)
     }
 
     /// Says in a few words how the upgrade stands.
     pub fn stands(&self) -> String {
-        let phase = self.upgrade.status(0).ok().map(|status| status.phase.name());
+        let recorded = Recorded::read(self.store()).ok().flatten();
+        let phase = recorded.map(|recorded| recorded.record.phase.name());
         let serving = self.store().serving().ok().flatten();
         format!("{}, {} serves", phase.unwrap_or("no upgrade"), serving.as_deref().unwrap_or("nothing"))
     }
 
     /// Says that this service is there and how far its operations are, and takes up what services that are
-    /// gone have left.
-    pub fn tend(self: &Arc<Self>) -> Result<()> {
+    /// gone have left. Gives all operations.
+    pub fn tend(self: &Arc<Self>) -> Result<Vec<VerbOperation>> {
         if self.is_leaving.load(Ordering::SeqCst) {
-            return Ok(());
+            return self.list();
         }
         let now_ms = rehang_clock::unix_ms();
         let snapshots: BTreeMap<String, _> =
@@ -456,13 +467,7 @@ impl Operations {
                 && !snapshots.contains_key(&operation.id)
                 && now_ms.saturating_sub(operation.heard_ms) > HEARD_WITHIN_MS
         };
-        let all = self.list()?;
-        let is_told =
-            |operation: &VerbOperation| snapshots.contains_key(&operation.id) || looks_over(operation);
-        if !all.iter().any(is_told) {
-            return Ok(());
-        }
-        update(self.store(), OPERATIONS, keep_running, |all: &mut Vec<VerbOperation>| {
+        let all = update(self.store(), OPERATIONS, keep_running, |all: &mut Vec<VerbOperation>| {
             (changed, to_carry_out) = (Vec::new(), Vec::new());
             for operation in all.iter_mut().filter(|operation| operation.state == OperationState::Running) {
                 if let Some(snapshot) = snapshots.get(&operation.id) {
@@ -476,8 +481,7 @@ impl Operations {
                         continue;
                     }
                     operation.heard_ms = now_ms;
-                    operation.stage.clone_from(&snapshot.stage);
-                    (operation.done, operation.total) = (snapshot.done, snapshot.total);
+                    operation.is_at(snapshot);
                 } else if looks_over(operation) && operation.verb.goes_on() && !operation.cancelled {
                     operation.server.clone_from(&self.server);
                     operation.heard_ms = now_ms;
@@ -490,13 +494,14 @@ impl Operations {
                 }
                 changed.push(operation.clone());
             }
-            true
+            !changed.is_empty()
         })?;
         for operation in to_carry_out {
             tracing::info!(operation = operation.id, "goes on here, since its service is gone");
             self.spawn(operation);
         }
-        changed.iter().try_for_each(|operation| self.events.send("operation", operation))
+        changed.iter().try_for_each(|operation| self.events.send("operation", operation))?;
+        Ok(all)
     }
 }
 
@@ -570,23 +575,23 @@ fn keep_running(all: &mut Vec<VerbOperation>) {
 }
 
 /// Changes a list that a document holds, again where another process was faster; it is left as it is where
-/// `change` gives false.
+/// `change` gives false. Gives the list as it lies there then.
 fn update<T: Serialize + for<'a> Deserialize<'a>>(
     store: &dyn Store,
     name: &str,
     shorten: impl Fn(&mut Vec<T>),
     mut change: impl FnMut(&mut Vec<T>) -> bool,
-) -> Result<()> {
+) -> Result<Vec<T>> {
     loop {
         let (version, mut all) = read::<T>(store, name)?;
         if !change(&mut all) {
-            return Ok(());
+            return Ok(all);
         }
         shorten(&mut all);
         let text = serde_json::to_string(&all).map_err(|error| Error::corrupt(name, error))?;
         match store.set_document(name, version, &text) {
             Err(error) if error.is_changed_meanwhile() => {}
-            outcome => return outcome.map(drop),
+            outcome => return outcome.map(|_| all),
         }
     }
 }

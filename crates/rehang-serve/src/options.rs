@@ -32,11 +32,13 @@ impl ServeOptions {
 ///
 /// | Name | Default | Purpose |
 /// |---|---|---|
-/// | `body` | 8 MiB | bytes of a body; more is answered with 413 |
+/// | `body` | 8 MiB | bytes of a body; more is answered with 413; bodies that wait have `at_once + waiting` times as many together, and more are answered with 503 |
 /// | `seconds` | 30 | how long a request may take; longer is answered with 503 |
 /// | `at_once` | 16 | requests that ask the gallery at the same time |
 /// | `waiting` | 64 | requests that wait for one of these; more are answered with 503 |
 /// | `rate` | none | requests a second of one token; more are answered with 429 |
+/// | `streams` | 64 | streams of events that are open at the same time; more are answered with 503 |
+/// | `wrong_tokens` | 10 | wrong tokens of one address in a minute; more are answered with 429, a right one never |
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ServeLimits {
     /// Bytes of a request's body, at most.
@@ -49,10 +51,22 @@ pub struct ServeLimits {
     pub waiting: usize,
     /// Requests a second of one token, at most.
     pub rate: Option<f64>,
+    /// Streams of events that are open at the same time.
+    pub streams: usize,
+    /// Wrong tokens of one address in a minute.
+    pub wrong_tokens: usize,
 }
 
 impl Default for ServeLimits {
     fn default() -> Self {
-        Self { body: 8 << 20, seconds: 30, at_once: 16, waiting: 64, rate: None }
+        Self {
+            body: 8 << 20,
+            seconds: 30,
+            at_once: 16,
+            waiting: 64,
+            rate: None,
+            streams: 64,
+            wrong_tokens: 10,
+        }
     }
 }

@@ -21,10 +21,16 @@ pub struct ProblemDetails {
     /// Way out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
+    /// Whole error, where it is for the log alone.
+    #[serde(skip)]
+    cause: Option<Box<str>>,
+    /// Seconds after which the request may come again, where they are not [`RETRY_AFTER`].
+    #[serde(skip)]
+    retry_after: Option<u16>,
 }
 
 /// Seconds after which a request that was turned away may come again.
-const RETRY_AFTER: &str = "1";
+const RETRY_AFTER: u16 = 1;
 
 impl ProblemDetails {
     pub(crate) fn new(status: StatusCode, kind: &str, detail: impl Into<String>) -> Self {
@@ -34,6 +40,8 @@ impl ProblemDetails {
             detail: detail.into(),
             kind: kind.into(),
             remedy: None,
+            cause: None,
+            retry_after: None,
         }
     }
 
@@ -54,13 +62,28 @@ impl ProblemDetails {
     }
 
     /// Problem of work that ended in a panic.
-    pub(crate) fn defect(work: &str) -> Self {
+    pub(crate) fn defect(work: &str, panic: impl std::fmt::Display) -> Self {
         let detail = format!("{work} ended in a defect of rehang; the log has it");
-        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "defect", detail)
+        let problem = Self::new(StatusCode::INTERNAL_SERVER_ERROR, "defect", detail);
+        Self { cause: Some(panic.to_string().into()), ..problem }
     }
 
     pub(crate) fn busy() -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "busy", "as many requests as may wait are waiting")
+    }
+
+    /// Sets the seconds after which the request may come again.
+    pub(crate) fn retry_after(self, seconds: u16) -> Self {
+        Self { retry_after: Some(seconds), ..self }
+    }
+
+    /// Writes an error that is for the log alone into the log, and says under which name it stands there.
+    pub(crate) fn logged(mut self, name: &str) -> Self {
+        if let Some(cause) = self.cause.take() {
+            tracing::error!(cause = &*cause, "{name} failed");
+            self.detail = format!("{}, under {name}", self.detail);
+        }
+        self
     }
 }
 
@@ -111,6 +134,7 @@ impl Wording for OfService {
 
 impl From<Error> for ProblemDetails {
     fn from(mut error: Error) -> Self {
+        let whole = error.worded(&OfService);
         let remedy = error.take_remedy().map(|remedy| remedy.worded(&OfService));
         let status = match error.kind() {
             ErrorKind::NotFound { .. } => StatusCode::NOT_FOUND,
@@ -123,7 +147,14 @@ impl From<Error> for ProblemDetails {
             _ => StatusCode::UNPROCESSABLE_ENTITY,
         };
         let kind = kebab(&format!("{:?}", error.kind()));
-        Self { remedy, ..Self::new(status, &kind, error.worded(&OfService)) }
+        // Such an error may quote a statement, a path or an answer of the store or of the encoder.
+        let is_internal = status == StatusCode::INTERNAL_SERVER_ERROR;
+        let (detail, cause) = if is_internal {
+            ("the service failed; its log says why".to_owned(), Some(whole.into()))
+        } else {
+            (error.worded(&OfService), None)
+        };
+        Self { remedy, cause, ..Self::new(status, &kind, detail) }
     }
 }
 
@@ -144,14 +175,20 @@ impl IntoResponse for ProblemDetails {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let waits = matches!(status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS);
+        let retry_after = self.retry_after.unwrap_or(RETRY_AFTER);
+        // Who knows the request's id takes it from there, for the log.
+        let unlogged = self.cause.is_some().then(|| self.clone());
         let mut response = (status, Json(self)).into_response();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         if waits {
-            headers.insert(header::RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER));
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(retry_after));
         }
         if status == StatusCode::UNAUTHORIZED {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if let Some(problem) = unlogged {
+            response.extensions_mut().insert(problem);
         }
         response
     }
@@ -159,9 +196,44 @@ impl IntoResponse for ProblemDetails {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+    use std::sync::{Arc, Mutex};
+
     use rehang_core::Remedy;
 
     use super::*;
+
+    /// Log that keeps what is written into it.
+    #[derive(Clone, Default)]
+    struct KeptLog(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for KeptLog {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn an_error_of_the_store_is_for_the_log_alone() {
+        let log = KeptLog::default();
+        let writer = log.clone();
+        let subscriber =
+            tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+        let error = Error::corrupt("PostgreSQL at db", "syntax error at \"FROM\" (42601)");
+        let problem =
+            tracing::subscriber::with_default(subscriber, || ProblemDetails::from(error).logged("request 7"));
+        assert_eq!((problem.status, problem.kind.as_str()), (500, "corrupt"));
+        assert_eq!(problem.detail, "the service failed; its log says why, under request 7");
+        let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        assert!(text.contains("request 7 failed") && text.contains("42601"), "{text}");
+        let shown = serde_json::to_string(&ProblemDetails::from(Error::corrupt("a", "SELECT"))).unwrap();
+        assert!(!shown.contains("SELECT"), "{shown}");
+    }
 
     #[test]
     fn errors_say_their_kind_their_status_and_the_next_request() {

@@ -1,27 +1,32 @@
 //! Table of the routes, with what each needs: the router, the checks of roles and the OpenAPI document are made
 //! of it.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, delete, get, post, put};
 use axum::{Extension, Json, Router};
-use schemars::{Schema, SchemaGenerator};
+use schemars::generate::SchemaSettings;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};
 
 use crate::access::{Caller, TokenRole};
-use crate::api::{self, Body, ItemBody, SearchBody, SignIn};
+use crate::api::{self, Alive, Body, CancelAsked, ItemBody, Listed, Me, SearchBody, ShownItem, SignIn};
+use crate::connections::Peer;
 use crate::operations::{LongVerb, Trailed, VerbOperation, VerbOptions};
-use crate::options::ServeLimits;
 use crate::page;
 use crate::problem::ProblemDetails;
-use crate::service::Service;
+use crate::service::{Service, ShownStatus};
 
 type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
+
+/// Headers by their names, with what each says.
+type Headers = &'static [(&'static str, &'static str)];
 
 /// A route, with the role that it needs; `None` for everybody.
 pub struct Route {
@@ -29,8 +34,20 @@ pub struct Route {
     pub path: String,
     pub role: Option<TokenRole>,
     summary: &'static str,
-    body: Option<SchemaOf>,
-    answer: Option<SchemaOf>,
+    /// Object whose fields are the parameters of the query.
+    query: Option<SchemaOf>,
+    /// Headers that the handler reads.
+    reads: Headers,
+    /// Body, and whether a request needs it.
+    body: Option<(SchemaOf, bool)>,
+    /// Status of an answer that is no problem.
+    status: StatusCode,
+    /// Kind of the answer's content, and its schema; `None` for an answer without content.
+    answer: Option<(&'static str, SchemaOf)>,
+    /// Headers of the answer.
+    sends: Headers,
+    /// Meaning of 304, where the route answers so.
+    unchanged: Option<&'static str>,
     handler: MethodRouter<Arc<Service>>,
 }
 
@@ -40,62 +57,225 @@ fn route(
     summary: &'static str,
     handler: MethodRouter<Arc<Service>>,
 ) -> Route {
-    Route { method, path: path.into(), role: role.into(), summary, body: None, answer: None, handler }
+    Route {
+        method,
+        path: path.into(),
+        role: role.into(),
+        summary,
+        query: None,
+        reads: &[],
+        body: None,
+        status: StatusCode::NO_CONTENT,
+        answer: None,
+        sends: &[],
+        unchanged: None,
+        handler,
+    }
 }
 
 impl Route {
-    fn takes<T: schemars::JsonSchema>(mut self) -> Self {
-        self.body = Some(SchemaGenerator::subschema_for::<T>);
+    /// Adds the parameters of the query.
+    fn asks<T: JsonSchema>(mut self) -> Self {
+        self.query = Some(T::json_schema);
         self
     }
 
-    fn gives<T: schemars::JsonSchema>(mut self) -> Self {
-        self.answer = Some(SchemaGenerator::subschema_for::<T>);
+    /// Adds headers that the handler reads.
+    fn reads(mut self, headers: Headers) -> Self {
+        self.reads = headers;
         self
     }
+
+    /// Adds a body that may be left out.
+    fn takes<T: JsonSchema>(mut self) -> Self {
+        self.body = Some((SchemaGenerator::subschema_for::<T>, false));
+        self
+    }
+
+    /// Adds a body that every request needs.
+    fn needs<T: JsonSchema>(mut self) -> Self {
+        self.body = Some((SchemaGenerator::subschema_for::<T>, true));
+        self
+    }
+
+    /// Adds JSON of a type as the answer.
+    fn gives<T: JsonSchema>(self) -> Self {
+        self.gives_as("application/json", SchemaGenerator::subschema_for::<T>)
+    }
+
+    /// Adds text that is no JSON as the answer.
+    fn gives_text(self, kind: &'static str) -> Self {
+        self.gives_as(kind, SchemaGenerator::subschema_for::<String>)
+    }
+
+    /// Adds JSON of another schema than a type's as the answer.
+    fn gives_json(self, schema: SchemaOf) -> Self {
+        self.gives_as("application/json", schema)
+    }
+
+    /// Adds an answer by its kind of content and its schema.
+    fn gives_as(mut self, kind: &'static str, schema: SchemaOf) -> Self {
+        (self.status, self.answer) = (StatusCode::OK, Some((kind, schema)));
+        self
+    }
+
+    /// Makes the answer one that comes before the work is done.
+    fn accepts(mut self) -> Self {
+        self.status = StatusCode::ACCEPTED;
+        self
+    }
+
+    /// Adds headers of the answer.
+    fn sends(mut self, headers: Headers) -> Self {
+        self.sends = headers;
+        self
+    }
+
+    /// Adds the answer without content for what the caller has already.
+    fn or_unchanged(mut self, meaning: &'static str) -> Self {
+        self.unchanged = Some(meaning);
+        self
+    }
+
+    /// Makes the name of the route in the document: its method and path.
+    fn operation_id(&self) -> String {
+        let words = self.path.split(|letter: char| !letter.is_ascii_alphanumeric());
+        let words = words.filter(|word| !word.is_empty());
+        std::iter::once(self.method).chain(words).collect::<Vec<_>>().join("_").to_lowercase()
+    }
+
+    /// Describes the route in the document. `requests` and `answers` keep the schemas that it refers to.
+    fn described(&self, requests: &mut SchemaGenerator, answers: &mut SchemaGenerator) -> Value {
+        let mut parameters = Vec::new();
+        if self.path.contains("{id}") {
+            let text = json!({ "type": "string" });
+            parameters.push(json!({ "name": "id", "in": "path", "required": true, "schema": text }));
+        }
+        if let Some(query) = self.query {
+            let query = query(requests);
+            let fields = query.get("properties").and_then(Value::as_object);
+            for (name, schema) in fields.into_iter().flatten() {
+                parameters.push(json!({ "name": name, "in": "query", "schema": schema }));
+            }
+        }
+        for (name, meaning) in self.reads {
+            let mut parameter = header_of(meaning);
+            (parameter["name"], parameter["in"]) = (json!(name), json!("header"));
+            parameters.push(parameter);
+        }
+        let sent = self.sends.iter().map(|(name, meaning)| ((*name).to_owned(), header_of(meaning)));
+        let sent: Map<String, Value> = sent.collect();
+        let mut answered = json!({ "description": "What was asked for", "headers": sent });
+        if let Some((kind, schema)) = self.answer {
+            answered["content"] = json!({ kind: { "schema": schema(answers) } });
+        }
+        let mut responses = json!({ "default": { "$ref": "#/components/responses/Problem" } });
+        responses[self.status.as_str()] = answered;
+        if let Some(meaning) = self.unchanged {
+            responses["304"] = json!({ "description": meaning, "headers": sent });
+        }
+        let mut described = json!({
+            "operationId": self.operation_id(),
+            "summary": self.summary,
+            "parameters": parameters,
+            "responses": responses,
+            "security": if self.role.is_some() { json!([{ "token": [] }]) } else { json!([]) },
+        });
+        if let Some(role) = self.role {
+            described["description"] = json!(format!("Needs the role {}.", json!(role)));
+        }
+        if let Some((schema, is_needed)) = self.body {
+            let content = json!({ "application/json": { "schema": schema(requests) } });
+            described["requestBody"] = json!({ "required": is_needed, "content": content });
+        }
+        described
+    }
 }
+
+/// Describes a header of a request or an answer.
+fn header_of(meaning: &str) -> Value {
+    json!({ "description": meaning, "schema": { "type": "string" } })
+}
+
+/// Describes JSON of a type of the library, with the names of some fields that are always there.
+fn of_library(name: &str, fields: &[&str]) -> Schema {
+    let documented = format!("JSON of `{name}`, whose documentation describes all fields.");
+    json_schema!({ "type": "object", "description": documented, "required": fields })
+}
+
+/// Headers of an item, and of a session.
+const ETAG: Headers = &[("ETag", "The revision of the item, in quotation marks")];
+const SET_COOKIE: Headers = &[("Set-Cookie", "The session, or its end")];
+/// Meaning of a header that a write refuses.
+const NO_PRECONDITION: &str = "A write takes no precondition: with this header it is answered with 412";
 
 /// Lists all routes.
 pub fn routes() -> Vec<Route> {
     let mut all = vec![
-        route(("GET", "/"), None, "The dashboard", get(async || page::html())),
-        route(("GET", "/page.js"), None, "Its script", get(async || page::script())),
-        route(("GET", "/page.css"), None, "Its looks", get(async || page::style())),
-        route(("GET", "/healthz"), None, "Whether the process is alive", get(api::alive)),
-        route(("GET", "/readyz"), None, "Whether the gallery answers", get(api::ready)),
-        route(("GET", "/openapi.json"), None, "This document", get(async || Json(openapi()))),
-        route(("POST", "/session"), None, "Sign in, by a cookie", post(api::sign_in)).takes::<SignIn>(),
-        route(("DELETE", "/session"), None, "Sign out", delete(api::sign_out)),
-        route(("GET", "/metrics"), TokenRole::Read, "Metrics for Prometheus", get(api::metrics)),
-        route(("GET", "/v1/me"), TokenRole::Read, "Who asks", get(api::me)),
-        route(("GET", "/v1/status"), TokenRole::Read, "How the upgrade stands", get(api::status)),
-        route(("GET", "/v1/plan"), TokenRole::Read, "What the upgrade would take", get(api::plan)),
-        route(("GET", "/v1/curve.svg"), TokenRole::Read, "The forecast as a picture", get(api::curve)),
+        route(("GET", "/"), None, "The dashboard", get(async || page::html())).gives_text("text/html"),
+        route(("GET", "/page.js"), None, "Its script", get(async || page::script()))
+            .gives_text("text/javascript"),
+        route(("GET", "/page.css"), None, "Its looks", get(async || page::style())).gives_text("text/css"),
+        route(("GET", "/healthz"), None, "Whether the process is alive", get(api::alive)).gives::<Alive>(),
+        route(("GET", "/readyz"), None, "Whether the gallery answers", get(api::ready)).gives::<Alive>(),
+        route(("GET", "/openapi.json"), None, "This document", get(async || Json(openapi())))
+            .gives::<Map<String, Value>>(),
+        route(("POST", "/session"), None, "Sign in, by a cookie", post(api::sign_in))
+            .needs::<SignIn>()
+            .sends(SET_COOKIE),
+        route(("DELETE", "/session"), None, "Sign out", delete(api::sign_out)).sends(SET_COOKIE),
+        route(("GET", "/metrics"), TokenRole::Read, "Metrics for Prometheus", get(api::metrics))
+            .gives_text("application/openmetrics-text"),
+        route(("GET", "/v1/me"), TokenRole::Read, "Who asks", get(api::me)).gives::<Me>(),
+        route(("GET", "/v1/status"), TokenRole::Read, "How the upgrade stands", get(api::status))
+            .gives::<ShownStatus<'static>>(),
+        route(("GET", "/v1/plan"), TokenRole::Read, "What the upgrade would take", get(api::plan))
+            .gives_json(|_| of_library("rehang_upgrade::Outlook", &["order", "estimate", "forecast"])),
+        route(("GET", "/v1/curve.svg"), TokenRole::Read, "The forecast as a picture", get(api::curve))
+            .gives_text("image/svg+xml"),
         route(
             ("GET", "/v1/failures"),
             TokenRole::Read,
             "Items that could not be embedded",
             get(api::failures),
-        ),
+        )
+        .asks::<Listed>()
+        .gives_json(|_| {
+            let failure = of_library("rehang_store::Failure", &["id", "reason"]);
+            json_schema!({ "type": "array", "items": failure })
+        }),
         route(("GET", "/v1/trail"), TokenRole::Read, "Who changed what", get(api::trail))
+            .asks::<Listed>()
             .gives::<Vec<Trailed>>(),
-        route(("GET", "/v1/events"), TokenRole::Read, "Changes as they come", get(api::events)),
+        route(("GET", "/v1/events"), TokenRole::Read, "Changes as they come", get(api::events))
+            .gives_text("text/event-stream"),
         route(
             ("POST", "/v1/search"),
             TokenRole::Read,
             "The nearest items, at every stage",
             post(api::search),
         )
-        .takes::<SearchBody>(),
-        route(("GET", "/v1/items/{id}"), TokenRole::Read, "An item", get(api::get_item)),
+        .needs::<SearchBody>()
+        .gives_json(|_| {
+            of_library("rehang_upgrade::Searched", &["space", "spaces", "bridged", "k", "results"])
+        }),
+        route(("GET", "/v1/items/{id}"), TokenRole::Read, "An item", get(api::get_item))
+            .reads(&[("If-None-Match", "An `ETag`: where the item has it still, the answer is 304")])
+            .gives::<ShownItem>()
+            .sends(ETAG)
+            .or_unchanged("The item is as it was"),
         route(
             ("GET", "/v1/items/{id}/picture"),
             TokenRole::Read,
             "The picture that an item's source names",
             get(api::picture),
-        ),
+        )
+        .gives_as("image/*", |_| json_schema!({ "description": "A PNG, JPEG, GIF or WebP file" })),
         route(("PUT", "/v1/items/{id}"), TokenRole::Write, "Write an item", put(api::put_item))
-            .takes::<ItemBody>(),
+            .reads(&[("If-Match", NO_PRECONDITION), ("If-None-Match", NO_PRECONDITION)])
+            .takes::<ItemBody>()
+            .gives_json(|_| of_library("rehang_upgrade::PutItem", &["id", "revision", "removed_from"]))
+            .sends(ETAG),
         route(("DELETE", "/v1/items/{id}"), TokenRole::Write, "Delete an item", delete(api::delete_item)),
         route(
             ("GET", "/v1/operations"),
@@ -111,32 +291,45 @@ pub fn routes() -> Vec<Route> {
             TokenRole::Operate,
             "Stop an operation",
             post(api::cancel),
-        ),
-        route(("GET", "/v1/doctor"), TokenRole::Operate, "What is wrong with the gallery", get(api::doctor)),
+        )
+        .gives::<CancelAsked>(),
+        route(("GET", "/v1/doctor"), TokenRole::Operate, "What is wrong with the gallery", get(api::doctor))
+            .gives_json(|_| of_library("rehang_upgrade::Examination", &["gallery", "bad", "findings"])),
     ];
     for verb in LongVerb::ALL {
-        let begin = async move |State(service): State<Arc<Service>>,
-                                Extension(caller): Extension<Caller>,
-                                headers: HeaderMap,
-                                Body(options): Body<VerbOptions>| {
-            api::begin(service, caller, verb, headers, options).await
-        };
+        let begin =
+            async move |State(service): State<Arc<Service>>,
+                        Extension(caller): Extension<Caller>,
+                        headers: HeaderMap,
+                        body: Body| { api::begin(service, caller, verb, headers, body).await };
         let path = format!("/v1/upgrade/{}", verb.name());
         let begins =
-            route(("POST", path), TokenRole::Operate, "A verb, as an operation to follow", post(begin));
-        all.push(begins.takes::<VerbOptions>().gives::<VerbOperation>());
+            route(("POST", path), TokenRole::Operate, "A verb, as an operation to follow", post(begin))
+                .reads(&[(api::IDEMPOTENCY_KEY, "The same key gives the same operation")])
+                .takes::<VerbOptions>()
+                .gives::<VerbOperation>()
+                .accepts()
+                .sends(&[("Location", "Where to follow the operation")]);
+        all.push(begins);
     }
-    let at_once = [("pause", post(api::pause)), ("stop", post(api::stop)), ("resume", post(api::resume))];
-    all.extend(at_once.map(|(verb, handler)| {
+    let requested: SchemaOf = |_| of_library("rehang_upgrade::Requested", &["request", "before"]);
+    let resumed: SchemaOf = |_| of_library("rehang_upgrade::Resumed", &["request", "retried", "put_back"]);
+    let at_once = [
+        ("pause", post(api::pause), requested),
+        ("stop", post(api::stop), requested),
+        ("resume", post(api::resume), resumed),
+    ];
+    all.extend(at_once.map(|(verb, handler, answer)| {
         let path = format!("/v1/upgrade/{verb}");
         route(("POST", path), TokenRole::Operate, "A verb, carried out at once", handler)
             .takes::<VerbOptions>()
+            .gives_json(answer)
     }));
     all
 }
 
 /// Makes the router of a service.
-pub fn router(service: &Arc<Service>, limits: ServeLimits) -> Router {
+pub fn router(service: &Arc<Service>) -> Router {
     let mut router = Router::new();
     for Route { path, role, handler, .. } in routes() {
         let guarded = from_fn_with_state((Arc::clone(service), role, path.clone()), guard);
@@ -152,7 +345,6 @@ pub fn router(service: &Arc<Service>, limits: ServeLimits) -> Router {
                 "the route has other methods; /openapi.json lists all",
             )
         })
-        .layer(DefaultBodyLimit::max(limits.body))
         .with_state(Arc::clone(service))
 }
 
@@ -181,6 +373,9 @@ async fn guard(
         }
         Err(problem) => (problem.into_response(), String::new()),
     };
+    if let Some(problem) = response.extensions_mut().remove::<ProblemDetails>() {
+        response = problem.logged(&format!("request {id}")).into_response();
+    }
     let kind = response.headers().get(header::CONTENT_TYPE);
     if response.status().is_client_error()
         && kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/plain"))
@@ -212,7 +407,9 @@ fn admitted(
     request: &Request,
 ) -> Result<Option<Caller>, ProblemDetails> {
     let Some(role) = role else { return Ok(None) };
-    let caller = service.access.caller(request.method(), request.headers())?;
+    let unknown = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+    let address = request.extensions().get::<Peer>().map_or(unknown, |peer| peer.0);
+    let caller = service.access.caller(request.method(), request.headers(), address)?;
     if caller.role < role {
         let roles = json!([caller.role, role]);
         return Err(ProblemDetails::forbidden(format!(
@@ -228,45 +425,24 @@ fn admitted(
 
 /// Makes the OpenAPI document of all routes.
 pub fn openapi() -> Value {
-    let mut settings = schemars::generate::SchemaSettings::draft2020_12();
+    let mut settings = SchemaSettings::draft2020_12();
     settings.definitions_path = "/components/schemas".into();
-    let mut generator = settings.into_generator();
-    let problem = json!({ "description": "What went wrong", "content": {
-        "application/problem+json": { "schema": generator.subschema_for::<ProblemDetails>() } } });
+    // What is read may leave fields out that are always written.
+    let mut requests = settings.clone().for_deserialize().into_generator();
+    let mut answers = settings.for_serialize().into_generator();
     let mut paths = Map::new();
-    for Route { method, path, role, summary, body, answer, .. } in routes() {
-        let is_long = answer.is_some() && path.starts_with("/v1/upgrade/");
-        let mut answered = json!({ "description": "What was asked for" });
-        if let Some(schema) = answer {
-            answered["content"] = json!({ "application/json": { "schema": schema(&mut generator) } });
-        }
-        let is_empty = method == "DELETE" || path == "/session";
-        let status = if is_long {
-            "202"
-        } else if is_empty {
-            "204"
-        } else {
-            "200"
-        };
-        let mut described = json!({
-            "summary": summary,
-            "responses": { status: answered, "default": problem },
-            "security": if role.is_some() { json!([{ "token": [] }]) } else { json!([]) },
-        });
-        if let Some(role) = role {
-            described["description"] = json!(format!("Needs the role {}.", json!(role)));
-        }
-        if let Some(schema) = body {
-            described["requestBody"] =
-                json!({ "content": { "application/json": { "schema": schema(&mut generator) } } });
-        }
-        if path.contains("{id}") {
-            described["parameters"] =
-                json!([{ "name": "id", "in": "path", "required": true, "schema": { "type": "string" } }]);
-        }
-        let of_path = paths.entry(path).or_insert_with(|| json!({}));
-        of_path[method.to_lowercase()] = described;
+    for route in routes() {
+        let described = route.described(&mut requests, &mut answers);
+        let of_path = paths.entry(route.path).or_insert_with(|| json!({}));
+        of_path[route.method.to_lowercase()] = described;
     }
+    let problem = json!({
+        "description": "What went wrong",
+        "headers": { "Retry-After": header_of("Seconds to wait before asking again, with 429 and 503") },
+        "content": { "application/problem+json": { "schema": answers.subschema_for::<ProblemDetails>() } },
+    });
+    let mut schemas = requests.take_definitions(true);
+    schemas.extend(answers.take_definitions(true));
     json!({
         "openapi": "3.1.0",
         "info": {
@@ -276,7 +452,8 @@ pub fn openapi() -> Value {
         },
         "paths": paths,
         "components": {
-            "schemas": generator.take_definitions(true),
+            "schemas": schemas,
+            "responses": { "Problem": problem },
             "securitySchemes": { "token": { "type": "http", "scheme": "bearer" } },
         },
     })

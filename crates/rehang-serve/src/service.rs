@@ -7,16 +7,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use axum::http::StatusCode;
 use rehang_core::{Error, Result, Space};
 use rehang_encode::Encoder;
-use rehang_upgrade::{AutoOptions, Gallery, Observer, RunOptions, SearchAnswer, Status, Upgrade};
-use serde_json::{Value, json};
-use tokio::sync::Semaphore;
+use rehang_upgrade::{
+    AutoOptions, Forecast, Gallery, Next, Observer, RunOptions, SearchAnswer, Status, Upgrade, worker_name,
+};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::{Map, Value};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::access::Access;
 use crate::events::{Events, value};
 use crate::metrics::{Metrics, Stage};
-use crate::operations::Operations;
+use crate::operations::{Operations, by_state};
 use crate::options::{ServeLimits, ServeOptions};
 use crate::problem::ProblemDetails;
 
@@ -42,6 +47,24 @@ impl Observer for UntilItStops<'_> {
     }
 }
 
+/// Status of the upgrade: all fields of `rehang_upgrade::Status`, and what a person asks next.
+#[derive(Serialize, JsonSchema)]
+pub struct ShownStatus<'a> {
+    #[serde(flatten)]
+    #[schemars(with = "Map<String, Value>")]
+    status: &'a Status,
+    /// Next step, as `rehang_upgrade::Next`; null where it cannot be told.
+    #[schemars(with = "Option<Map<String, Value>>")]
+    next: Option<Next>,
+    /// Forecast of the last report, as `rehang_upgrade::Forecast`; null without a report.
+    #[schemars(with = "Option<Map<String, Value>>")]
+    forecast: Option<Forecast>,
+    /// Whether searches go to the new space.
+    serves_new: bool,
+    /// Sentence about what searches find now, and what they would find.
+    verdict: String,
+}
+
 pub struct Service {
     pub upgrade: Arc<Upgrade>,
     pub gallery: Gallery,
@@ -60,6 +83,9 @@ pub struct Service {
     rates: Mutex<BTreeMap<String, (f64, Instant)>>,
     at_once: Arc<Semaphore>,
     waiting: Arc<Semaphore>,
+    /// Room for the bytes of all bodies that have come and are not read yet.
+    bodies: Arc<Semaphore>,
+    streams: Arc<Semaphore>,
     requests: AtomicU64,
     is_stopping: AtomicBool,
 }
@@ -67,7 +93,8 @@ pub struct Service {
 impl Service {
     pub fn new(upgrade: Upgrade, options: &ServeOptions) -> Result<Arc<Self>> {
         let listen: IpAddr = options.listen.ip();
-        let access = Access::open(options.tokens.as_deref(), listen, &options.hosts)?;
+        let wrong_tokens = options.limits.wrong_tokens;
+        let access = Access::open(options.tokens.as_deref(), listen, &options.hosts, wrong_tokens)?;
         let (upgrade, metrics, limits) = (Arc::new(upgrade), Arc::new(Metrics::new()), options.limits);
         let gallery = upgrade.gallery().observed_by(Arc::<Metrics>::clone(&metrics));
         if let Some(rate) = limits.rate.filter(|rate| !(rate.is_finite() && *rate > 0.0)) {
@@ -76,10 +103,11 @@ impl Service {
         if limits.at_once == 0 {
             return Err(Error::option("at_once", 0, "1 or more"));
         }
+        let taken_in = limits.at_once.saturating_add(limits.waiting);
+        let bodies = taken_in.saturating_mul(limits.body).min(Semaphore::MAX_PERMITS);
         let events = Events::new();
-        let server = format!("{}-{:x}", std::process::id(), rehang_clock::unix_ms());
         Ok(Arc::new(Self {
-            operations: Operations::new(Arc::clone(&upgrade), server, events.clone()),
+            operations: Operations::new(Arc::clone(&upgrade), worker_name(), events.clone()),
             gallery,
             access,
             metrics,
@@ -91,7 +119,9 @@ impl Service {
             last: Mutex::default(),
             rates: Mutex::default(),
             at_once: Arc::new(Semaphore::new(limits.at_once)),
-            waiting: Arc::new(Semaphore::new(limits.at_once + limits.waiting)),
+            waiting: Arc::new(Semaphore::new(taken_in.min(Semaphore::MAX_PERMITS))),
+            bodies: Arc::new(Semaphore::new(bodies)),
+            streams: Arc::new(Semaphore::new(limits.streams.min(Semaphore::MAX_PERMITS))),
             requests: AtomicU64::new(0),
             is_stopping: AtomicBool::new(false),
         }))
@@ -107,6 +137,18 @@ impl Service {
         self: &Arc<Self>,
         work: impl FnOnce(&Self) -> Result<T> + Send + 'static,
     ) -> Result<T, ProblemDetails> {
+        self.in_turn(move |service| work(service).map_err(ProblemDetails::from)).await
+    }
+
+    /// Runs work whose failure may be a problem of the request, as [`Self::blocking`] runs any.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::blocking`].
+    pub async fn in_turn<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&Self) -> Result<T, ProblemDetails> + Send + 'static,
+    ) -> Result<T, ProblemDetails> {
         let place = Arc::clone(&self.waiting).try_acquire_owned().map_err(|_| ProblemDetails::busy())?;
         let limit = Duration::from_secs(self.limits.seconds);
         let too_long = |_| ProblemDetails::busy();
@@ -118,12 +160,35 @@ impl Service {
             work(&service)
         });
         match tokio::time::timeout(limit, done).await.map_err(too_long)? {
-            Ok(outcome) => Ok(outcome?),
-            Err(panic) => {
-                tracing::error!(%panic, "a request ended in a panic, which is a defect of rehang");
-                Err(ProblemDetails::defect("the request"))
-            }
+            Ok(outcome) => outcome,
+            Err(panic) => Err(ProblemDetails::defect("the request", panic)),
         }
+    }
+
+    /// Takes room for some bytes of a body, which ends with the permit.
+    ///
+    /// # Errors
+    ///
+    /// 503 where there is none. Nobody waits for it: all would, where each has half of a body.
+    pub fn room(&self, bytes: usize) -> Result<OwnedSemaphorePermit, ProblemDetails> {
+        let permits = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let room = Arc::clone(&self.bodies).try_acquire_many_owned(permits);
+        room.map_err(|_| {
+            let detail = "the bodies of requests that wait are as large together as they may be";
+            ProblemDetails::new(StatusCode::SERVICE_UNAVAILABLE, "busy", detail)
+        })
+    }
+
+    /// Takes the place of a stream of events, which ends with the permit.
+    ///
+    /// # Errors
+    ///
+    /// 503 where as many are open as may.
+    pub fn stream(&self) -> Result<OwnedSemaphorePermit, ProblemDetails> {
+        Arc::clone(&self.streams).try_acquire_owned().map_err(|_| {
+            let detail = "as many streams of events as may are open; close one, or ask for the status";
+            ProblemDetails::new(StatusCode::SERVICE_UNAVAILABLE, "busy", detail)
+        })
     }
 
     /// Takes a request of a token into account; `false` where it has asked too often.
@@ -184,13 +249,9 @@ impl Service {
         // A fault of the configuration is for the next verb to report.
         let forecast = self.upgrade.forecast().ok().flatten();
         let next = self.upgrade.next(&AutoOptions::default(), false).ok();
-        let mut shown = value(status)?;
-        shown["next"] = json!(next);
-        shown["forecast"] = json!(forecast);
-        let is_new = status.serving.as_ref() == Some(&self.upgrade.configuration().new.name);
-        shown["serves_new"] = json!(is_new);
-        shown["verdict"] = json!(crate::page::verdict(is_new, status, forecast.as_ref()));
-        Ok(shown)
+        let serves_new = status.serving.as_ref() == Some(&self.upgrade.configuration().new.name);
+        let verdict = crate::page::verdict(serves_new, status, forecast.as_ref());
+        value(&ShownStatus { status, next, forecast, serves_new, verdict })
     }
 
     /// Numbers the requests.
@@ -272,9 +333,8 @@ impl Service {
 
     fn tend_operations(self: Arc<Self>) {
         while !self.is_stopping() {
-            let told = self.operations.tend().and_then(|()| self.operations.by_state());
-            match told {
-                Ok(by_state) => self.metrics.operations(&by_state),
+            match self.operations.tend() {
+                Ok(all) => self.metrics.operations(&by_state(&all)),
                 Err(error) => tracing::warn!(%error, "operations could not be tended"),
             }
             self.rest(rehang_clock::now(), TEND_EVERY);
@@ -300,5 +360,44 @@ impl Service {
             }
             self.rest(rehang_clock::now(), FOLLOW_EVERY);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body as Content;
+    use axum::extract::{FromRequest, State};
+    use axum::http::{Request, header};
+    use rehang_core::{Distance, Provenance};
+    use rehang_sqlite::SqliteStore;
+    use rehang_store::Ledger;
+    use rehang_upgrade::{Configuration, Location};
+
+    use super::*;
+    use crate::api::{Body, search};
+
+    #[test]
+    fn a_body_is_read_when_its_turn_has_come() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("gallery.db");
+        let space = |name: &str| Space::new(name, 2, Distance::Cosine, false);
+        SqliteStore::create(&file).unwrap().create_space(&space("old"), Provenance::Old).unwrap();
+        let configuration = Configuration::new(Location::file(&file), space("old"), space("new")).unwrap();
+        let mut options = ServeOptions::new("127.0.0.1:0".parse().unwrap());
+        (options.limits.at_once, options.limits.waiting) = (1, 0);
+        let service = Service::new(Upgrade::new(configuration).unwrap(), &options).unwrap();
+        let ask = async || {
+            let request = Request::builder().header(header::CONTENT_TYPE, "application/json");
+            let request = request.body(Content::from("no JSON")).unwrap();
+            let body = Body::from_request(request, &service).await.unwrap();
+            search(State(Arc::clone(&service)), body).await.unwrap_err().status
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async {
+            let others = Arc::clone(&service.waiting).try_acquire_owned().unwrap();
+            assert_eq!(ask().await, 503, "nobody has looked into it");
+            drop(others);
+            assert_eq!(ask().await, 422);
+        });
     }
 }

@@ -1,11 +1,27 @@
 //! Tests of the service over real connections: a whole upgrade by requests alone, roles, faults of requests,
-//! and operations whose service has gone.
+//! operations whose service has gone, and what the document of the routes says.
+
+#[path = "it/follow.rs"]
+mod follow;
+#[path = "it/kill.rs"]
+mod kill;
+#[path = "../../rehang-postgres/tests/server/mod.rs"]
+mod postgres_server;
+#[path = "../../rehang-qdrant/tests/server/mod.rs"]
+mod qdrant_server;
+#[path = "it/stores.rs"]
+mod stores;
+#[path = "it/tls.rs"]
+mod tls;
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::ops::Deref;
 use std::path::Path;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use rehang_core::{Distance, Matrix, Progress, Provenance, Space};
 use rehang_encode::EncoderConfig;
@@ -25,8 +41,24 @@ fn vector(item: usize, width: usize) -> Vec<f32> {
     (0..width).map(|axis| wave(item % 20 * 31 + axis) + 0.2 * wave(item * 57 + axis + 7)).collect()
 }
 
-/// Makes a gallery whose sources are rows of a table of new vectors, and opens its upgrade.
-fn upgrade(folder: &Path) -> Upgrade {
+/// Label of an item, by its class.
+fn label(item: usize) -> String {
+    format!("class {}", item % 20)
+}
+
+/// Writes the new model's vectors of some items into a folder, where they are not yet, and configures the
+/// encoder that looks them up: sources are rows.
+fn table(folder: &Path, items: usize) -> EncoderConfig {
+    let vectors = folder.join("new.npy");
+    if !vectors.exists() {
+        let rows = Matrix::new(NEW, (0..items).flat_map(|item| vector(item, NEW)).collect()).unwrap();
+        rehang_files::write_matrix(&vectors, &rows, None).unwrap();
+    }
+    serde_json::from_value(json!({ "kind": "table", "vectors": vectors.display().to_string() })).unwrap()
+}
+
+/// Makes a gallery of some items in a file, where there is none yet, and configures its upgrade.
+fn configured(folder: &Path, items: usize) -> Configuration {
     let file = folder.join("gallery.db");
     let space = |name: &str, width| Space::new(name, width, Distance::Cosine, false);
     if !file.exists() {
@@ -34,26 +66,43 @@ fn upgrade(folder: &Path) -> Upgrade {
         store.create_space(&space("old", OLD), Provenance::Old).unwrap();
         let write = |item: usize| {
             let old = NewVector::from_model("old", vector(item, OLD), Provenance::Old);
-            let label = Some(format!("class {}", item % 20));
-            ItemWrite { label, ..ItemWrite::new(format!("i{item}"), Some(item.to_string()), vec![old]) }
+            let (label, source) = (Some(label(item)), Some(item.to_string()));
+            ItemWrite { label, ..ItemWrite::new(format!("i{item}"), source, vec![old]) }
         };
-        store.put(&(0..ITEMS).map(write).collect::<Vec<_>>()).unwrap();
-        let rows = Matrix::new(NEW, (0..ITEMS).flat_map(|item| vector(item, NEW)).collect()).unwrap();
-        rehang_files::write_matrix(folder.join("new.npy"), &rows, None).unwrap();
+        store.put(&(0..items).map(write).collect::<Vec<_>>()).unwrap();
     }
-    let vectors = folder.join("new.npy").display().to_string();
-    let table: EncoderConfig =
-        serde_json::from_value(json!({ "kind": "table", "vectors": vectors })).unwrap();
     let configuration =
         Configuration::new(Location::file(&file), space("old", OLD), space("new", NEW)).unwrap();
-    Upgrade::new(configuration.with_encoder(table)).unwrap()
+    configuration.with_encoder(table(folder, items))
 }
 
-/// Service under test, and what asks it.
+/// Makes a gallery where there is none yet, and opens its upgrade.
+fn upgrade(folder: &Path) -> Upgrade {
+    Upgrade::new(configured(folder, ITEMS)).unwrap()
+}
+
+/// Longest time that a test waits for anything.
+const PATIENCE: Duration = Duration::from_mins(2);
+
+/// Waits until a condition holds.
+fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
+    let began = rehang_clock::now();
+    while !holds() {
+        assert!(began.elapsed() < PATIENCE, "in vain: {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// Service under test, in a thread, and what asks it.
 struct Served {
-    address: SocketAddr,
+    client: Client,
     stop: Progress,
     thread: JoinHandle<rehang_core::Result<()>>,
+}
+
+/// Sender of requests to a service.
+struct Client {
+    address: SocketAddr,
     agent: ureq::Agent,
 }
 
@@ -67,20 +116,47 @@ struct Answered {
 
 impl Served {
     fn start(folder: &Path, change: impl FnOnce(&mut ServeOptions)) -> Self {
+        Self::of(upgrade(folder), change)
+    }
+
+    fn of(upgrade: Upgrade, change: impl FnOnce(&mut ServeOptions)) -> Self {
         let mut options = ServeOptions::new("127.0.0.1:0".parse().unwrap());
         change(&mut options);
-        let (upgrade, stop) = (upgrade(folder), Progress::default());
+        let stop = Progress::default();
         let (listens, listening) = mpsc::channel();
         let ends = stop.clone();
         let thread = std::thread::spawn(move || {
             serve(upgrade, &options, &ends, |address| listens.send(address).unwrap())
         });
-        let address = listening.recv().unwrap();
+        Self { client: Client::new(listening.recv().unwrap()), stop, thread }
+    }
+
+    fn end(self) {
+        self.stop.cancel();
+        self.thread.join().unwrap().unwrap();
+    }
+}
+
+impl Deref for Served {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        &self.client
+    }
+}
+
+impl Client {
+    fn new(address: SocketAddr) -> Self {
         let agent = ureq::Agent::config_builder().http_status_as_error(false).build().new_agent();
-        Self { address, stop, thread, agent }
+        Self { address, agent }
     }
 
     fn ask(&self, method: &str, path: &str, body: Option<&Value>, headers: &[(&str, &str)]) -> Answered {
+        self.send(method, path, body.map(ToString::to_string), headers)
+    }
+
+    /// Sends a body as it is.
+    fn send(&self, method: &str, path: &str, body: Option<String>, headers: &[(&str, &str)]) -> Answered {
         let uri = format!("http://{}{path}", self.address);
         let mut request = ureq::http::Request::builder().method(method).uri(uri);
         for (name, value) in headers {
@@ -89,7 +165,7 @@ impl Served {
         let sent = match body {
             Some(body) => {
                 let request = request.header("content-type", "application/json");
-                self.agent.run(request.body(body.to_string()).unwrap())
+                self.agent.run(request.body(body).unwrap())
             }
             None => self.agent.run(request.body(()).unwrap()),
         };
@@ -100,6 +176,15 @@ impl Served {
         let text = response.body_mut().read_to_string().unwrap();
         let body = serde_json::from_str(&text).unwrap_or(Value::Null);
         Answered { status: response.status().as_u16(), headers, body, text }
+    }
+
+    /// Opens a stream of events; gives its first line, and what comes after it.
+    fn listen(&self) -> (String, BufReader<TcpStream>) {
+        let mut stream = TcpStream::connect(self.address).unwrap();
+        write!(stream, "GET /v1/events HTTP/1.1\r\nHost: {}\r\n\r\n", self.address).unwrap();
+        let (mut stream, mut line) = (BufReader::new(stream), String::new());
+        stream.read_line(&mut line).unwrap();
+        (line, stream)
     }
 
     fn get(&self, path: &str) -> Value {
@@ -116,13 +201,17 @@ impl Served {
     }
 
     fn ended(&self, location: &str) -> Value {
-        loop {
-            let operation = self.get(location);
-            if operation["state"] != "running" {
-                return operation;
-            }
-            std::thread::yield_now();
-        }
+        let mut operation = Value::Null;
+        wait_for(location, || {
+            operation = self.get(location);
+            operation["state"] != "running"
+        });
+        operation
+    }
+
+    /// Counts the items that the new model has embedded.
+    fn native(&self) -> usize {
+        self.get("/v1/status")["counts"]["native"].as_u64().unwrap() as usize
     }
 
     /// Ids that a search finds for the vectors of one item by both models.
@@ -133,19 +222,20 @@ impl Served {
         let hits = answered.body["results"][0].as_array().unwrap();
         hits.iter().map(|hit| hit["id"].as_str().unwrap().to_owned()).collect()
     }
-
-    fn end(self) {
-        self.stop.cancel();
-        self.thread.join().unwrap().unwrap();
-    }
 }
 
 #[test]
 fn a_whole_upgrade_by_requests_alone() {
     let folder = tempfile::tempdir().unwrap();
-    let served = Served::start(folder.path(), |_| {});
+    whole_upgrade(&|| upgrade(folder.path()), "i");
+}
+
+/// Takes a gallery through its upgrade by requests. `open` opens it, as another process does; the id of an
+/// item is its number after a `letter`.
+fn whole_upgrade(open: &dyn Fn() -> Upgrade, letter: &str) {
+    let (served, seventh) = (Served::of(open(), |_| {}), format!("{letter}7"));
     assert_eq!(served.ask("GET", "/v1/status", None, &[]).status, 404, "there is no upgrade");
-    assert_eq!(served.found(7, 1), ["i7"]);
+    assert_eq!(served.found(7, 1), [&*seventh]);
     let refused = served.carry_out("switch", &json!({}));
     assert_eq!((&refused["state"], &refused["problem"]["status"]), (&json!("refused"), &json!(422)));
     assert!(refused["problem"]["remedy"].as_str().unwrap().contains("/v1/upgrade/pairs"), "{refused}");
@@ -160,7 +250,7 @@ fn a_whole_upgrade_by_requests_alone() {
         assert_eq!(operation["state"], "done", "{operation}");
     }
     let by_new = Matrix::new(NEW, vector(7, NEW)).unwrap();
-    let gallery = upgrade(folder.path()).gallery();
+    let gallery = open().gallery();
     let answer = gallery.search(&[("new", &by_new)], 10, &Filter::default()).unwrap();
     let expected: Vec<&str> = answer.found[0].iter().map(|hit| hit.id.as_str()).collect();
     assert_eq!(served.found(7, 10), expected, "as the library finds it");
@@ -181,7 +271,7 @@ fn a_whole_upgrade_by_requests_alone() {
     let asked = "rehang_requests_total{route=\"/v1/search\",status=\"200\"} 2";
     assert!(metrics.contains(searched) && metrics.contains(asked), "{metrics}");
     assert_eq!(served.carry_out("finish", &json!({}))["state"], "done");
-    assert_eq!(served.found(7, 1), ["i7"]);
+    assert_eq!(served.found(7, 1), [&*seventh]);
 
     let trail = served.get("/v1/trail");
     let verb = |entry: &Value| entry["what"].as_str().unwrap().split(' ').next().unwrap().to_owned();
@@ -228,7 +318,10 @@ fn every_route_needs_its_role() {
     let line =
         |role| format!("[[token]]\nname = \"{role}\"\nrole = \"{role}\"\ntoken = \"{}\"\n", token(role));
     fs_err::write(&tokens, ROLES.map(line).concat()).unwrap();
-    let served = Served::start(folder.path(), |options| options.tokens = Some(tokens));
+    let served = Served::start(folder.path(), |options| {
+        options.tokens = Some(tokens);
+        options.limits.wrong_tokens = 1000;
+    });
     let listed = served.ask("GET", "/openapi.json", None, &[]).body;
     let mut checked = 0;
     for (path, methods) in listed["paths"].as_object().unwrap() {
@@ -371,14 +464,11 @@ fn a_run_that_a_stop_leaves_goes_on_within_its_budget_and_one_that_is_cancelled_
 
 #[test]
 fn what_changes_is_told_to_who_listens() {
-    use std::io::{BufRead, BufReader, Write};
-
     let folder = tempfile::tempdir().unwrap();
     let served = Served::start(folder.path(), |_| {});
-    let mut stream = std::net::TcpStream::connect(served.address).unwrap();
-    write!(stream, "GET /v1/events HTTP/1.1\r\nHost: {}\r\n\r\n", served.address).unwrap();
-    let mut lines = BufReader::new(stream).lines().map(Result::unwrap);
-    assert!(lines.next().unwrap().contains("200"));
+    let (status, stream) = served.listen();
+    assert!(status.contains("200"), "{status}");
+    let mut lines = stream.lines().map(Result::unwrap);
     let operation = served.carry_out("pairs", &json!({ "items": 100 }));
     let told: Vec<Value> = lines
         .by_ref()
@@ -388,5 +478,259 @@ fn what_changes_is_told_to_who_listens() {
         .collect();
     assert!(!told.is_empty(), "its begin was told, and then its end");
     // An open stream does not hold the service.
+    served.end();
+}
+
+#[test]
+fn a_number_that_would_be_rounded_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), |_| {});
+    let vectors = json!({ "old": vector(3, OLD) });
+    let put = |number: &str| {
+        let body = format!(r#"{{"source": "3", "payload": {{"n": {number}}}, "vectors": {vectors}}}"#);
+        served.send("PUT", "/v1/items/a", Some(body), &[])
+    };
+    let exact = put("18446744073709551615");
+    assert_eq!(exact.status, 200, "{}", exact.text);
+    assert_eq!(served.get("/v1/items/a")["payload"], json!({ "n": u64::MAX }));
+    let queries = json!({ "old": [vector(3, OLD)] });
+    let search = format!(r#"{{"vectors": {queries}, "payload": {{"n": 18446744073709551616}}}}"#);
+    for refused in [put("18446744073709551616"), served.send("POST", "/v1/search", Some(search), &[])] {
+        assert_eq!((refused.status, &refused.body["kind"]), (422, &json!("invalid-option")));
+        let expected = "payload cannot be \"18446744073709551616\"; expected whole numbers of 64 bits; write a longer one as a text, in quotes";
+        assert_eq!(refused.body["detail"], expected);
+    }
+    served.end();
+}
+
+#[test]
+fn a_body_that_comes_slowly_takes_room_and_no_turn() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), |options| {
+        (options.limits.at_once, options.limits.waiting, options.limits.body) = (1, 0, 4000);
+    });
+    // All bodies together may have 4000 bytes, and this one keeps 3000 of them.
+    let mut slow = TcpStream::connect(served.address).unwrap();
+    let head = "Content-Type: application/json\r\nContent-Length: 4000";
+    let begun = " ".repeat(3000);
+    write!(slow, "POST /v1/search HTTP/1.1\r\nHost: {}\r\n{head}\r\n\r\n{begun}", served.address).unwrap();
+    let large = || served.send("POST", "/v1/search", Some(" ".repeat(2000)), &[]);
+    assert!((0..1000).any(|_| large().status == 503), "there is no room for 2000 more");
+    assert_eq!(large().headers["retry-after"], "1");
+    assert_eq!(served.found(7, 1), ["i7"], "there is room for a smaller one, and a turn");
+    drop(slow);
+    assert!((0..1000).any(|_| large().status == 422), "the room is free again");
+    served.end();
+}
+
+#[test]
+fn what_fails_inside_is_said_in_the_log_alone() {
+    const TRAIL: &str = "trail of the service";
+    let folder = tempfile::tempdir().unwrap();
+    let store = upgrade(folder.path()).shared_store();
+    let served = Served::start(folder.path(), |_| {});
+    fs_err::write(folder.path().join("new.npy"), "no matrix").unwrap();
+    let refused = served.carry_out("pairs", &json!({ "items": 100 }));
+    assert_eq!(refused["problem"]["status"], 500, "{refused}");
+    let detail =
+        format!("the service failed; its log says why, under operation {}", refused["id"].as_str().unwrap());
+    assert_eq!(refused["problem"]["detail"], detail);
+    assert_eq!(served.get("/v1/trail")[0]["problem"], detail);
+
+    let version = store.document(TRAIL).unwrap().map(|(version, _)| version);
+    store.set_document(TRAIL, version, "no list").unwrap();
+    let failed = served.ask("GET", "/v1/trail", None, &[]);
+    let detail =
+        format!("the service failed; its log says why, under request {}", failed.headers["x-request-id"]);
+    let expected =
+        json!({ "title": "Internal Server Error", "status": 500, "detail": detail, "kind": "corrupt" });
+    assert_eq!(failed.body, expected);
+    served.end();
+}
+
+#[test]
+fn no_more_streams_are_open_than_may_be() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), |options| options.limits.streams = 1);
+    let (status, stream) = served.listen();
+    assert!(status.contains("200"), "{status}");
+    let (status, _) = served.listen();
+    assert!(status.contains("503"), "{status}");
+    assert_eq!(served.ask("GET", "/v1/events", None, &[]).headers["retry-after"], "1");
+    drop(stream);
+    assert!((0..1000).any(|_| served.listen().0.contains("200")), "its place is free again");
+    served.end();
+}
+
+#[test]
+fn an_address_with_many_wrong_tokens_waits_and_its_right_ones_are_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let tokens = folder.path().join("tokens.toml");
+    let token = "[[token]]\nname = \"ops\"\nrole = \"operate\"\ntoken = \"0123456789abcdef\"\n";
+    fs_err::write(&tokens, token).unwrap();
+    let served = Served::start(folder.path(), |options| {
+        options.tokens = Some(tokens);
+        options.limits.wrong_tokens = 3;
+    });
+    let me = |name: &str, value: &str| served.ask("GET", "/v1/me", None, &[(name, value)]);
+    let sign_in = |token: &str| served.ask("POST", "/session", Some(&json!({ "token": token })), &[]);
+    let wrong = || {
+        [
+            me("authorization", "Bearer 0123456789abcdeg"),
+            me("cookie", "rehang_session=0.99999999999.00"),
+            sign_in("0123456789abcdeg"),
+        ]
+    };
+    assert_eq!(wrong().map(|refused| refused.status), [401; 3]);
+    for refused in wrong() {
+        assert_eq!(refused.status, 429, "{}", refused.text);
+        let seconds: u64 = refused.headers["retry-after"].parse().unwrap();
+        assert!((1..=61).contains(&seconds), "{seconds}");
+    }
+    assert_eq!(served.ask("GET", "/v1/me", None, &[]).status, 401, "no token is none that is wrong");
+    assert_eq!(me("authorization", "Bearer 0123456789abcdef").status, 200);
+    assert_eq!(sign_in("0123456789abcdef").status, 204);
+    assert_eq!(sign_in(&"a".repeat(5000)).status, 413, "a token is no longer than that");
+    served.end();
+}
+
+/// Document of the routes, which answers are held against.
+struct Document(Value);
+
+impl Document {
+    /// Follows a reference to what it names.
+    fn resolved<'a>(&'a self, part: &'a Value) -> &'a Value {
+        let Some(reference) = part["$ref"].as_str() else { return part };
+        let named = self.0.pointer(reference.trim_start_matches('#'));
+        named.unwrap_or_else(|| panic!("{reference} names nothing"))
+    }
+
+    /// Checks that every reference in a part names something.
+    fn expect_references(&self, part: &Value) {
+        self.resolved(part);
+        match part {
+            Value::Array(all) => all.iter().for_each(|inner| self.expect_references(inner)),
+            Value::Object(fields) => fields.values().for_each(|inner| self.expect_references(inner)),
+            _ => {}
+        }
+    }
+
+    /// Checks that JSON has all fields that its schema requires.
+    fn expect_fields(&self, schema: &Value, json: &Value) {
+        let schema = self.resolved(schema);
+        for name in schema["required"].as_array().into_iter().flatten() {
+            assert!(json.get(name.as_str().unwrap()).is_some(), "{name} is not in {json}");
+        }
+        for (name, schema) in schema["properties"].as_object().into_iter().flatten() {
+            if let Some(inner) = json.get(name) {
+                self.expect_fields(schema, inner);
+            }
+        }
+        for inner in json.as_array().into_iter().flatten() {
+            self.expect_fields(&schema["items"], inner);
+        }
+    }
+
+    /// Checks that an answer has the status, the kind of content, the fields and the headers that are
+    /// described.
+    fn expect_answer(&self, method: &str, path: &str, answered: &Answered) {
+        let status = answered.status.to_string();
+        let is_problem = answered.status >= 400;
+        let described = if is_problem { "default" } else { status.as_str() };
+        let responses = &self.0["paths"][path][method.to_lowercase()]["responses"];
+        let response = self.resolved(&responses[described]);
+        assert!(response.is_object(), "{method} {path}: {status} {}", answered.text);
+        let content = response["content"].as_object().and_then(|contents| contents.iter().next());
+        let kind = answered.headers.get("content-type").map(|kind| kind.split(';').next().unwrap());
+        assert_eq!(content.map(|(kind, _)| kind.as_str()), kind, "{method} {path}: {status}");
+        if let Some((_, content)) = content {
+            self.expect_fields(&content["schema"], &answered.body);
+        }
+        let headers = response["headers"].as_object().filter(|_| !is_problem);
+        for (name, _) in headers.into_iter().flatten() {
+            assert!(answered.headers.contains_key(&name.to_lowercase()), "{method} {path}: {name}");
+        }
+    }
+}
+
+#[test]
+fn the_document_describes_every_route_and_what_it_gives() {
+    const IDS: &str = "delete_session delete_v1_items_id get get_healthz get_metrics get_openapi_json \
+        get_page_css get_page_js get_readyz get_v1_curve_svg get_v1_doctor get_v1_events get_v1_failures \
+        get_v1_items_id get_v1_items_id_picture get_v1_me get_v1_operations get_v1_operations_id \
+        get_v1_plan get_v1_status get_v1_trail post_session post_v1_operations_id_cancel post_v1_search \
+        post_v1_upgrade_bridge post_v1_upgrade_finish post_v1_upgrade_fit post_v1_upgrade_pairs \
+        post_v1_upgrade_pause \
+        post_v1_upgrade_refit post_v1_upgrade_report post_v1_upgrade_resume post_v1_upgrade_rollback \
+        post_v1_upgrade_run post_v1_upgrade_start post_v1_upgrade_stop post_v1_upgrade_switch \
+        put_v1_items_id";
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), |_| {});
+    let document = Document(served.get("/openapi.json"));
+    document.expect_references(&document.0);
+    let mut ids = Vec::new();
+    for (path, methods) in document.0["paths"].as_object().unwrap() {
+        for (method, route) in methods.as_object().unwrap() {
+            ids.push(route["operationId"].as_str().unwrap());
+            let parameters = route["parameters"].as_array().unwrap();
+            let has_id = parameters.iter().any(|parameter| parameter["in"] == "path");
+            assert_eq!(has_id, path.contains("{id}"), "{method} {path}");
+            // Whoever takes a body refuses this one.
+            let strange = json!({ "no such field": 1 });
+            let is_taken = (method == "post" || method == "put") && {
+                let path = path.replace("{id}", "nothing");
+                served.ask(&method.to_uppercase(), &path, Some(&strange), &[]).body["kind"] == "wrong-body"
+            };
+            assert_eq!(route["requestBody"].is_object(), is_taken, "{method} {path}");
+        }
+    }
+    ids.sort_unstable();
+    assert_eq!(ids.join(" "), IDS, "programs call routes by these names");
+
+    let ask = |method: &str, path: &str, id: &str, body: Option<&Value>, headers: &[(&str, &str)]| {
+        let answered = served.ask(method, &path.replace("{id}", id), body, headers);
+        document.expect_answer(method, path, &answered);
+        answered
+    };
+    let begun = ask("POST", "/v1/upgrade/pairs", "", Some(&json!({ "items": 100 })), &[]);
+    assert_eq!(served.ended(&begun.headers["location"])["state"], "done");
+    let operation = begun.body["id"].as_str().unwrap();
+    for (path, id) in [
+        ("/", ""),
+        ("/page.js", ""),
+        ("/page.css", ""),
+        ("/healthz", ""),
+        ("/readyz", ""),
+        ("/openapi.json", ""),
+        ("/metrics", ""),
+        ("/v1/me", ""),
+        ("/v1/status", ""),
+        ("/v1/failures", ""),
+        ("/v1/trail", ""),
+        ("/v1/operations", ""),
+        ("/v1/operations/{id}", operation),
+        ("/v1/items/{id}", "i7"),
+    ] {
+        assert_eq!(ask("GET", path, id, None, &[]).status, 200, "{path}");
+    }
+    let body = json!({ "vectors": { "old": [vector(7, OLD)] }, "k": 3 });
+    assert_eq!(ask("POST", "/v1/search", "", Some(&body), &[]).status, 200);
+    let body = json!({ "source": "7", "vectors": { "old": vector(7, OLD) } });
+    let put = ask("PUT", "/v1/items/{id}", "a", Some(&body), &[]);
+    assert_eq!(put.status, 200, "{}", put.text);
+    let known = [("if-none-match", put.headers["etag"].as_str())];
+    assert_eq!(ask("GET", "/v1/items/{id}", "a", None, &known).status, 304);
+    assert_eq!(ask("PUT", "/v1/items/{id}", "a", Some(&body), &known).status, 412);
+    assert_eq!(ask("DELETE", "/v1/items/{id}", "a", None, &[]).status, 204);
+    assert_eq!(ask("DELETE", "/v1/items/{id}", "a", None, &[]).status, 404);
+    assert_eq!(ask("DELETE", "/session", "", None, &[]).status, 204);
+    // These are answered, or are a problem before there is a map.
+    for path in ["/v1/plan", "/v1/curve.svg", "/v1/doctor"] {
+        ask("GET", path, "", None, &[]);
+    }
+    for path in ["/v1/upgrade/pause", "/v1/upgrade/stop", "/v1/upgrade/resume", "/v1/operations/{id}/cancel"]
+    {
+        ask("POST", path, operation, None, &[]);
+    }
     served.end();
 }

@@ -89,7 +89,7 @@ pub use serve::query::{Query, QueryEncoders};
 pub use serve::search::{Search, SearchQueries, Searched, search};
 pub use setup::{UpgradeSetup, expect_same};
 pub use status::{Left, Status, left, status};
-pub use upgrade::{Bridged, Outlook, PairsFiles, Requested, Resumed, Run, Upgrade};
+pub use upgrade::{Bridged, Outlook, PairsFiles, Requested, Resumed, Run, Upgrade, worker_name};
 pub use verbs::{
     FinishedUpgrade, Plan, RolledBack, Started, Switched, begin_sampling, finish, plan, request, rollback,
     set_bridge, start, switch,

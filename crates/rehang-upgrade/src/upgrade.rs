@@ -1017,10 +1017,10 @@ impl Drawing<'_> {
     }
 }
 
-/// Makes the name that a run works under: its machine and its process's number there, for people, and a
-/// random part. Containers of one host name are each at work as process 1; a run that shared its name with
-/// another would give back what the other has in hand.
-fn worker_name() -> String {
+/// Makes the name that a run, or a service, works under: its machine and its process's number there, for
+/// people, and a random part. Containers of one host name are each at work as process 1; a run that shared
+/// its name with another would give back what the other has in hand.
+pub fn worker_name() -> String {
     #[cfg(unix)]
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     #[cfg(not(unix))]

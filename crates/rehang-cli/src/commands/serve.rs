@@ -17,6 +17,8 @@ pub fn run(arguments: &ServeArguments, json: bool) -> Result<Exit> {
         at_once: arguments.at_once,
         waiting: arguments.waiting,
         rate: arguments.rate,
+        streams: arguments.streams,
+        wrong_tokens: arguments.wrong_tokens,
     };
     let options = ServeOptions {
         hosts: arguments.hosts.clone(),

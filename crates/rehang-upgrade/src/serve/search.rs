@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rehang_core::check::expect_width;
 use rehang_core::{Bridge, Error, Matrix, Provenance, Result};
 use rehang_files::VectorSource;
-use rehang_store::{Filter, Found, Store, expect_space};
+use rehang_store::{Filter, Found, Ledger, Store, expect_space};
 use serde::{Serialize, Serializer};
 
 use crate::serve::gallery::{Gallery, SearchAnswer};
@@ -66,8 +66,37 @@ pub struct Searched {
     /// Sources of the items that were found, by id, where the queries were sources.
     pub sources: BTreeMap<String, String>,
     /// Spaces that were compared vector by vector, since their search index is not
-    /// [ready](rehang_store::Index::is_ready). The answer is exact, and slow where the gallery is large.
+    /// [ready](rehang_store::Index::is_ready). The answer is exact, and slow where the gallery is large. Only
+    /// [`search`] looks for them.
     pub without_index: Vec<String>,
+}
+
+impl Searched {
+    /// Makes the result of an answer, and of the old model's beside it, as [`Gallery::search_source`] gives
+    /// both. `has_sources` says whether the sources of the items are read. Spaces without an index are not
+    /// looked for, since that may count their vectors.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub fn new(
+        store: &dyn Ledger,
+        k: usize,
+        (answer, before): (SearchAnswer, Option<SearchAnswer>),
+        has_sources: bool,
+    ) -> Result<Self> {
+        let mut sources = BTreeMap::new();
+        if has_sources {
+            let answers = std::iter::once(&answer).chain(&before);
+            let hits = answers.flat_map(|answer| answer.found.iter().flatten());
+            let ids: BTreeSet<&str> = hits.map(|hit| hit.id.as_str()).collect();
+            let items = store.get(&ids.into_iter().collect::<Vec<_>>())?.into_iter().flatten();
+            sources.extend(items.filter_map(|item| Some((item.id, item.source?))));
+        }
+        // The space that serves comes last in an answer.
+        let space = answer.spaces.last().cloned().unwrap_or_default();
+        Ok(Self { space, k, answer, before, sources, without_index: Vec::new() })
+    }
 }
 
 impl Serialize for Searched {
@@ -131,12 +160,12 @@ pub fn search(store: &Arc<dyn Store>, search: &Search, encoders: &QueryEncoders<
     expect_serving(&state.serving, search.space.as_deref())?;
     let gallery = Gallery::new(Arc::clone(store));
     let Search { k, filter, .. } = search;
-    let (answer, before, has_sources) = match &search.queries {
+    let (answers, has_sources) = match &search.queries {
         SearchQueries::Vectors { vectors, old_vectors } => {
             let bridge = gallery.bridge_of(&state)?;
             let queries = read_queries(&**store, &state, vectors, old_vectors.as_ref(), bridge.as_deref())?;
             let by_space: Vec<_> = queries.iter().map(|(space, rows)| (*space, rows)).collect();
-            (gallery.search(&by_space, *k, filter)?, None, false)
+            ((gallery.search(&by_space, *k, filter)?, None), false)
         }
         SearchQueries::ByModel(named) => {
             let read = |(name, rows): &(String, VectorSource)| {
@@ -146,33 +175,22 @@ pub fn search(store: &Arc<dyn Store>, search: &Search, encoders: &QueryEncoders<
             };
             let queries = named.iter().map(read).collect::<Result<Vec<_>>>()?;
             let by_space: Vec<_> = queries.iter().map(|(name, rows)| (name.as_str(), rows)).collect();
-            (gallery.search(&by_space, *k, filter)?, None, false)
+            ((gallery.search(&by_space, *k, filter)?, None), false)
         }
         SearchQueries::Sources { queries, before } => {
-            let (answer, before) =
-                gallery.search_source_from(state, queries, encoders, *k, filter, *before)?;
-            (answer, before, true)
+            (gallery.search_source_from(state, queries, encoders, *k, filter, *before)?, true)
         }
     };
-    // A switch may have overtaken the search, and then another space has answered. The one that serves comes
-    // last in an answer.
-    let space = answer.spaces.last().cloned().unwrap_or_default();
-    expect_serving(&space, search.space.as_deref())?;
-    let answers = || std::iter::once(&answer).chain(&before);
-    let mut without_index = Vec::new();
-    for space in answers().flat_map(|answer| &answer.spaces) {
-        if !without_index.contains(space) && !store.is_ready(space)? {
-            without_index.push(space.clone());
+    let mut searched = Searched::new(&**store, *k, answers, has_sources)?;
+    // A switch may have overtaken the search, and then another space has answered.
+    expect_serving(&searched.space, search.space.as_deref())?;
+    let answers = std::iter::once(&searched.answer).chain(&searched.before);
+    for space in answers.flat_map(|answer| &answer.spaces) {
+        if !searched.without_index.contains(space) && !store.is_ready(space)? {
+            searched.without_index.push(space.clone());
         }
     }
-    let mut sources = BTreeMap::new();
-    if has_sources {
-        let hits = answers().flat_map(|answer| answer.found.iter().flatten());
-        let ids: BTreeSet<&str> = hits.map(|hit| hit.id.as_str()).collect();
-        let items = store.get(&ids.into_iter().collect::<Vec<_>>())?.into_iter().flatten();
-        sources.extend(items.filter_map(|item| Some((item.id, item.source?))));
-    }
-    Ok(Searched { space, k: *k, answer, before, sources, without_index })
+    Ok(searched)
 }
 
 /// Fails where another space serves than the one that is wanted.
