@@ -248,6 +248,11 @@ arguments! {
         out: PathBuf = [long, value_name = "DIR", default_value = "rehang-demo"],
         /// Seed of everything random.
         seed: u64 = [long, default_value_t = 0],
+        /// Show the upgrade on a dashboard at this address of the machine, and keep it there until Ctrl-C.
+        /// Without an address it is 127.0.0.1:7878.
+        #[cfg(feature = "serve")]
+        serve: Option<std::net::SocketAddr> =
+            [long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = "127.0.0.1:7878"],
     }
 }
 

@@ -11,7 +11,7 @@ use rehang_core::curve::Relevance;
 use rehang_core::order::Policy;
 use rehang_core::report::Report;
 use rehang_core::{Adapter, Distance, Head, HeadKind, Pairs, Progress, Result, Vectors};
-use rehang_demo::Live;
+use rehang_demo::{Live, LiveOptions};
 use rehang_evaluate::study::{StudyAdapter, StudyInput, StudyOptions, study};
 use rehang_files::{AtomicFile, VectorSource};
 use rehang_fit::{FitParameters, NetworkOptions, fit_adapter};
@@ -51,7 +51,13 @@ pub fn whole_upgrade(folder: &Path) -> Result<(Report, Live)> {
     AtomicFile::write(folder.join("report.html"), rehang_report::html(&report))?;
 
     // A gallery is filled, switched and backfilled while threads search and write.
-    let live = rehang_demo::live(folder, &adapter, &|_| {}, &Progress::default())?;
+    let live = rehang_demo::live(
+        folder,
+        &adapter,
+        &LiveOptions::default(),
+        &|_| Ok(()),
+        &Progress::default(),
+    )?;
     Ok((report, live))
 }
 

@@ -13,7 +13,7 @@ use std::path::Path;
 use rehang_core::{Error, Result};
 use rehang_files::AtomicFile;
 
-pub use live::{Live, Load, Stages, Writes, live};
+pub use live::{Live, LiveOptions, Load, Stages, Writes, live, write_images};
 
 /// Items that the live backfill embeds per second: fast enough for a demo, slow enough to be watched.
 pub const RATE: f64 = 250.0;
@@ -27,7 +27,7 @@ pub enum DemoStep {
     Start,
     /// Searches move to the new space.
     Switch,
-    /// Images are embedded again at [`RATE`], while threads search and write.
+    /// Images are embedded again, while threads search and write.
     Run,
 }
 

@@ -144,24 +144,57 @@ pub struct Writes {
     pub deleted: usize,
 }
 
-/// Upgrades the gallery of a folder that holds the demo's files and the adapter `adapter.safetensors`, live.
-/// Images are embedded again while one thread searches and another writes. At the end every vector of the
-/// upgraded gallery is compared with what the new encoder says of its image. Files of an earlier demo in the
-/// folder are replaced.
+/// Options of [`live`](crate::live()).
+///
+/// | Name | Default | Purpose |
+/// |---|---|---|
+/// | `rate` | [`RATE`] | items that the backfill embeds per second |
+/// | `report` | none | report of the adapter, seen from the folder, which is the forecast of the upgrade |
+#[derive(Debug, Clone, PartialEq)]
+pub struct LiveOptions {
+    /// Items that the backfill embeds per second.
+    pub rate: f64,
+    /// Report of the adapter, seen from the folder.
+    pub report: Option<String>,
+}
+
+impl Default for LiveOptions {
+    fn default() -> Self {
+        Self { rate: RATE, report: None }
+    }
+}
+
+/// Writes the images of the demo as files into `images`, in the folder that it was [unpacked](crate::unpack)
+/// into.
 ///
 /// # Errors
 ///
-/// Corrupt where the gallery is not what it has to be at the end; the errors of an upgrade's verbs.
+/// I/O errors; corrupt where a file of the folder is not the demo's.
+pub fn write_images(folder: &Path) -> Result<()> {
+    Images::read(folder)?.write(&folder.join("images"))
+}
+
+/// Upgrades the gallery of a folder that holds the demo's files and the adapter `adapter.safetensors`, live.
+/// Images are embedded again while one thread searches and another writes. At the end every vector of the
+/// upgraded gallery is compared with what the new encoder says of its image. Files of an earlier demo in the
+/// folder are replaced. `steps` is told each step before it is taken; the gallery is there from
+/// [`DemoStep::Start`] on.
+///
+/// # Errors
+///
+/// Corrupt where the gallery is not what it has to be at the end; the errors of an upgrade's verbs, and those
+/// of `steps`.
 pub fn live(
     folder: &Path,
     adapter: &Adapter,
-    steps: &dyn Fn(&DemoStep),
+    options: &LiveOptions,
+    steps: &dyn Fn(&DemoStep) -> Result<()>,
     progress: &Progress,
 ) -> Result<Live> {
     let images = Images::read(folder)?;
     images.write(&folder.join("images"))?;
     let config_path = folder.join("rehang.toml");
-    AtomicFile::write(&config_path, configuration(adapter))?;
+    AtomicFile::write(&config_path, configuration(adapter, options.report.as_deref()))?;
     let database = folder.join("gallery.db");
     for suffix in ["", "-wal", "-shm"] {
         // A demo begins anew.
@@ -169,7 +202,7 @@ pub fn live(
     }
     let old_encoder = rehang_encode::open(&encoder_config("old_encoder.onnx")?, &adapter.old, folder)?;
 
-    steps(&DemoStep::Import);
+    steps(&DemoStep::Import)?;
     let new = Location::file(&database).make()?;
     new.store().create_space(&adapter.old, Provenance::Old)?;
     let sources: Vec<String> = images.gallery.iter().map(|&row| Images::name(row)).collect();
@@ -209,15 +242,15 @@ pub fn live(
     };
     let before = quality("before the switch")?;
 
-    steps(&DemoStep::Start);
+    steps(&DemoStep::Start)?;
     upgrade.start(&Progress::default())?;
-    steps(&DemoStep::Switch);
+    steps(&DemoStep::Switch)?;
     upgrade.switch(Some(Serving::Mixed), false)?;
     let at_switch = quality("at the switch")?;
     let space_queries = (adapter.new.name.as_str(), &new_queries);
     let idle = search_idle(&gallery, space_queries)?;
 
-    steps(&DemoStep::Run);
+    steps(&DemoStep::Run)?;
     let application = Application {
         adapter,
         images: &images,
@@ -225,7 +258,7 @@ pub fn live(
         deleted: Mutex::default(),
     };
     let (summary, searches, writes) =
-        upgrade_live(&upgrade, &application, new_encoder.as_ref(), space_queries, progress)?;
+        upgrade_live(&upgrade, &application, new_encoder.as_ref(), space_queries, options.rate, progress)?;
     let deleted = application.deleted.into_inner().unwrap_or_else(PoisonError::into_inner);
     verify(store, adapter, new_encoder.as_ref(), &deleted)?;
     let after = quality("after the backfill")?;
@@ -261,10 +294,11 @@ fn upgrade_live(
     application: &Application<'_>,
     encoder: &dyn Encoder,
     space_queries: ModelQueries<'_>,
+    rate: f64,
     progress: &Progress,
 ) -> Result<(Summary, Searches, Written)> {
     let over = AtomicBool::new(false);
-    let options = RunOptions { batch: Some(32), rate: Some(RATE), ..RunOptions::default() };
+    let options = RunOptions { batch: Some(32), rate: Some(rate), ..RunOptions::default() };
     let run = |progress: &Progress| upgrade.run(&options, Some(encoder), progress);
     let (searched, filled) = (upgrade.gallery(), upgrade.gallery());
     let (summary, searches, writes) = thread::scope(|scope| {
@@ -461,18 +495,22 @@ fn encoder_text(model: &str) -> String {
     )
 }
 
-fn configuration(adapter: &Adapter) -> String {
+/// Configuration of the upgrade. People who compare the models on a dashboard ask the old one, too.
+fn configuration(adapter: &Adapter, report: Option<&str>) -> String {
     let space = |space: &rehang_core::Space| {
         format!(
             "name = \"{}\"\ndimension = {}\ndistance = \"{}\"\n",
             space.name, space.dimension, space.distance
         )
     };
+    let forecast = report.map(|report| format!("\n[forecast]\nfile = \"{report}\"\n"));
     format!(
-        "[gallery]\npath = \"gallery.db\"\n\n[old]\n{}\n[new]\n{}\n[adapter]\nfile = \"adapter.safetensors\"\n\n[order]\npolicy = \
-         \"coverage\"\n\n[encoder]\n{}\n[run]\nbatch = 32\n",
+        "[gallery]\npath = \"gallery.db\"\n\n[old]\n{}\n[old.encoder]\n{}\n[new]\n{}\n[adapter]\nfile = \"adapter.safetensors\"\n\n\
+             [order]\npolicy = \"coverage\"\n\n[encoder]\n{}\n[run]\nbatch = 32\n{}",
         space(&adapter.old),
+        encoder_text("old_encoder.onnx"),
         space(&adapter.new),
-        encoder_text("new_encoder.onnx")
+        encoder_text("new_encoder.onnx"),
+        forecast.unwrap_or_default()
     )
 }

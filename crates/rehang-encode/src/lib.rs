@@ -34,9 +34,11 @@ mod meter;
 #[cfg(feature = "onnx")]
 mod onnx;
 mod open;
+mod picture;
 mod reading;
 mod resized;
 mod rider;
+mod source;
 mod table;
 mod watched;
 
@@ -48,6 +50,7 @@ pub use contract::{Answer, Encoder, Input, ItemFailure, Reads, Spent, peculiar};
 pub use function::Function;
 pub use lengths::Lengths;
 pub use open::open;
+pub use picture::PictureFile;
 pub use reading::Cut;
 pub use resized::Resized;
 pub use watched::Watched;

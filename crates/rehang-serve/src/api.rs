@@ -7,7 +7,7 @@ use std::sync::Arc;
 use axum::Extension;
 use axum::Json;
 use axum::extract::{FromRequest, Path, Query as Parameters, Request, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::sse::{self, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::{Stream, StreamExt};
@@ -130,7 +130,10 @@ pub struct SearchBody {
     vectors: BTreeMap<String, Vec<Vec<f32>>>,
     /// Queries as texts, in the place of vectors; the models of the configuration embed them.
     texts: Vec<String>,
-    /// Whether the old model's answers are wanted too; for texts.
+    /// Ids of items whose pictures are the queries, in the place of vectors; the models of the configuration
+    /// embed them.
+    items: Vec<String>,
+    /// Whether the old model's answers are wanted too; for texts and items.
     before: bool,
     /// Neighbours of each query, 1 to 1,000; 10 by default.
     k: Option<usize>,
@@ -147,9 +150,12 @@ impl SearchBody {
         if !(1..=K_MAX).contains(&k) {
             return Err(Error::option("k", k, "from 1 to 1000"));
         }
-        let queries = self.vectors.values().map(Vec::len).chain([self.texts.len()]).max().unwrap_or(0);
-        if !(1..=QUERIES_MAX).contains(&queries) || self.vectors.is_empty() == self.texts.is_empty() {
-            let expected = "from 1 to 1000 `vectors` by space, or as many `texts`, and not both";
+        let others = [self.texts.len(), self.items.len()];
+        let queries = self.vectors.values().map(Vec::len).chain(others).max().unwrap_or(0);
+        let is_left_out = [self.vectors.is_empty(), self.texts.is_empty(), self.items.is_empty()];
+        let kinds = is_left_out.into_iter().filter(|is_empty| !is_empty).count();
+        if !(1..=QUERIES_MAX).contains(&queries) || kinds != 1 {
+            let expected = "from 1 to 1000 `vectors` by space, `texts` or `items`, of one kind alone";
             return Err(Error::option("queries", queries, expected));
         }
         if k * queries > ANSWERS_MAX {
@@ -179,8 +185,13 @@ pub async fn search(State(service): Shared, sent: Body) -> Answer {
                 provenances: Vec::new(),
             };
             let began = rehang_clock::now();
-            let has_sources = !body.texts.is_empty();
-            let answers = if body.texts.is_empty() {
+            let has_sources = body.vectors.is_empty();
+            let answers = if has_sources {
+                let mut queries: Vec<Query> = body.texts.into_iter().map(Query::Text).collect();
+                queries.extend(pictures(service, &body.items)?);
+                let encoders = |space: &Space| service.encoder(space);
+                service.gallery.search_source(&queries, &encoders, k, &filter, body.before)?
+            } else {
                 let matrices = body.vectors.into_iter().map(|(space, rows)| {
                     let rows = matrix(&space, rows)?;
                     Ok((space, rows))
@@ -188,10 +199,6 @@ pub async fn search(State(service): Shared, sent: Body) -> Answer {
                 let matrices = matrices.collect::<rehang_core::Result<Vec<(String, Matrix)>>>()?;
                 let by_space: Vec<_> = matrices.iter().map(|(space, rows)| (space.as_str(), rows)).collect();
                 (service.gallery.search(&by_space, k, &filter)?, None)
-            } else {
-                let queries: Vec<Query> = body.texts.into_iter().map(Query::Text).collect();
-                let encoders = |space: &Space| service.encoder(space);
-                service.gallery.search_source(&queries, &encoders, k, &filter, body.before)?
             };
             let answer = &answers.0;
             service.metrics.searched(service.stage(answer), answer.found.len(), began.elapsed());
@@ -203,6 +210,17 @@ pub async fn search(State(service): Shared, sent: Body) -> Answer {
         service.metrics.search_failed();
     }
     answer.map(Json)
+}
+
+/// Makes queries of the pictures of items.
+fn pictures(service: &Service, ids: &[String]) -> rehang_core::Result<Vec<Query>> {
+    let items = service.upgrade.store().get(&ids.iter().map(String::as_str).collect::<Vec<_>>())?;
+    let query = |(id, item): (&String, Option<Item>)| {
+        let picture = item.and_then(|item| service.upgrade.configuration().picture(&item.source?));
+        let query = picture.map(|picture| Query::Image(picture.path));
+        query.ok_or_else(|| Error::option("items", id, "an item that has a picture"))
+    };
+    ids.iter().zip(items).map(query).collect()
 }
 
 /// Makes a matrix of the rows that a body has for a space.
@@ -288,6 +306,24 @@ pub async fn get_item(
     let Item { id, source, label, payload, revision, .. } = item;
     let shown = value(&ShownItem { id, source, label, payload, revision })?;
     Ok(([(header::ETAG, tag)], Json(shown)).into_response())
+}
+
+/// Sends the picture that an item's source names. Browsers show it on the service's own pages alone, and take
+/// it for nothing else.
+pub async fn picture(State(service): Shared, Path(id): Path<String>) -> Answer<Response> {
+    let read = service.blocking(move |service| {
+        let item = service.upgrade.store().get(&[&id])?.into_iter().next().flatten();
+        Ok(item.and_then(|item| service.upgrade.configuration().picture(&item.source?)))
+    });
+    let none = "the item has no picture: a PNG, JPEG, GIF or WebP file of at most 16 MiB, in the folder that sources are seen from";
+    let picture = read.await?.ok_or_else(|| ProblemDetails::not_found(none))?;
+    let headers = [
+        (header::CONTENT_TYPE, picture.media_type),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::CONTENT_SECURITY_POLICY, "default-src 'none'; sandbox"),
+        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+    ];
+    Ok((headers, picture.bytes).into_response())
 }
 
 pub async fn delete_item(State(service): Shared, Path(id): Path<String>) -> Answer<StatusCode> {

@@ -264,6 +264,13 @@ pub fn routes() -> Vec<Route> {
             .gives::<ShownItem>()
             .sends(ETAG)
             .or_unchanged("The item is as it was"),
+        route(
+            ("GET", "/v1/items/{id}/picture"),
+            TokenRole::Read,
+            "The picture that an item's source names",
+            get(api::picture),
+        )
+        .gives_as("image/*", |_| json_schema!({ "description": "A PNG, JPEG, GIF or WebP file" })),
         route(("PUT", "/v1/items/{id}"), TokenRole::Write, "Write an item", put(api::put_item))
             .reads(&[("If-Match", NO_PRECONDITION), ("If-None-Match", NO_PRECONDITION)])
             .takes::<ItemBody>()

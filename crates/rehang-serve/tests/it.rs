@@ -657,9 +657,10 @@ impl Document {
 fn the_document_describes_every_route_and_what_it_gives() {
     const IDS: &str = "delete_session delete_v1_items_id get get_healthz get_metrics get_openapi_json \
         get_page_css get_page_js get_readyz get_v1_curve_svg get_v1_doctor get_v1_events get_v1_failures \
-        get_v1_items_id get_v1_me get_v1_operations get_v1_operations_id get_v1_plan get_v1_status \
-        get_v1_trail post_session post_v1_operations_id_cancel post_v1_search post_v1_upgrade_bridge \
-        post_v1_upgrade_finish post_v1_upgrade_fit post_v1_upgrade_pairs post_v1_upgrade_pause \
+        get_v1_items_id get_v1_items_id_picture get_v1_me get_v1_operations get_v1_operations_id \
+        get_v1_plan get_v1_status get_v1_trail post_session post_v1_operations_id_cancel post_v1_search \
+        post_v1_upgrade_bridge post_v1_upgrade_finish post_v1_upgrade_fit post_v1_upgrade_pairs \
+        post_v1_upgrade_pause \
         post_v1_upgrade_refit post_v1_upgrade_report post_v1_upgrade_resume post_v1_upgrade_rollback \
         post_v1_upgrade_run post_v1_upgrade_start post_v1_upgrade_stop post_v1_upgrade_switch \
         put_v1_items_id";

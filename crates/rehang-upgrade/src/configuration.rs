@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rehang_core::finding::Finding;
 use rehang_core::order::Policy;
 use rehang_core::{Adapter, Distance, Error, Head, HeadKind, Remedy, Result, Space};
-use rehang_encode::{Encoder, EncoderConfig, HttpConfig, Lengths, Resized};
+use rehang_encode::{Encoder, EncoderConfig, HttpConfig, Lengths, PictureFile, Resized};
 use rehang_files::{VectorSource, folder_of};
 use rehang_store::{Examined, Ledger, Store, find_space};
 use serde::Deserialize;
@@ -610,6 +610,13 @@ impl Configuration {
         let config = self.encoder_of(&space.name, &format!("a query of {:?}", space.name))?;
         let config = config.for_queries().map_err(|error| self.of_model(&space.name, error))?;
         self.open(&config, space).map(Arc::from)
+    }
+
+    /// Reads the picture that the source of an item names, as [`EncoderConfig::picture`] does for the encoder
+    /// of the new model, or else for that of the old one.
+    pub fn picture(&self, source: &str) -> Option<PictureFile> {
+        let mut encoders = [&self.encoder, &self.old_encoder].into_iter().flatten();
+        encoders.find_map(|config| config.picture(source, folder_of(&self.path)))
     }
 
     /// Fails where the configuration names no encoder for what is to be embedded. `items` asks for the new

@@ -4,18 +4,35 @@
 //! goes through the same verbs that a user would call, and these calls are printed. At last the gallery is
 //! upgraded live.
 
+#[cfg(feature = "serve")]
+mod dashboard;
+
 use clap::Args;
 use rehang_core::report::percent_rounded_up;
 use rehang_core::{Error, Result, Verdict};
-use rehang_demo::{DemoStep, Live, RATE, unpack};
+use rehang_demo::{DemoStep, Live, LiveOptions, unpack};
 use serde_json::json;
 
 use super::{Exit, fit, one_decimal, report, say};
 use crate::arguments::DemoArguments;
 use crate::bar::with_bar;
 
-/// Runs the demo.
+/// Runs the demo, beside a dashboard where one is asked for.
 pub fn run(arguments: &DemoArguments, json: bool) -> Result<Exit> {
+    #[cfg(feature = "serve")]
+    if let Some(listen) = arguments.serve {
+        return dashboard::run(arguments, listen, json);
+    }
+    upgrade(arguments, &LiveOptions::default(), &|_| Ok(()), json)
+}
+
+/// Upgrades the demo's gallery; `steps` is told each step of the live part before it is taken.
+fn upgrade(
+    arguments: &DemoArguments,
+    options: &LiveOptions,
+    steps: &dyn Fn(&DemoStep) -> Result<()>,
+    json: bool,
+) -> Result<Exit> {
     let folder = &arguments.out;
     unpack(folder)?;
     let path = |name: &str| folder.join(name).display().to_string();
@@ -61,9 +78,12 @@ pub fn run(arguments: &DemoArguments, json: bool) -> Result<Exit> {
     };
     let line = &curve.metrics[&id];
     let today = demo_report.do_nothing.get(&id).copied().unwrap_or(f64::NAN);
-    let live = with_bar(|progress| {
-        rehang_demo::live(folder, &fitted.adapter, &|next| step(json, &command(next)), progress)
-    })?;
+    let told = |next: &DemoStep| -> Result<()> {
+        steps(next)?;
+        step(json, &command(next, options.rate));
+        Ok(())
+    };
+    let live = with_bar(|progress| rehang_demo::live(folder, &fitted.adapter, options, &told, progress))?;
     let value = json!({
         "live": live,
         "report": output,
@@ -98,14 +118,14 @@ pub fn run(arguments: &DemoArguments, json: bool) -> Result<Exit> {
     Exit::done_if(live.first_failure.is_none()).print(json, &value, &text)
 }
 
-/// Gives the command that a user would type for a step of the live upgrade.
-fn command(step: &DemoStep) -> String {
+/// Gives the command that a user would type for a step of the live upgrade, at a rate of items a second.
+fn command(step: &DemoStep, rate: f64) -> String {
     match step {
         DemoStep::Import => "rehang gallery import --gallery gallery.db --space digits-old …".into(),
         DemoStep::Start => "rehang upgrade start --config rehang.toml".into(),
         DemoStep::Switch => "rehang upgrade switch --config rehang.toml".into(),
         DemoStep::Run => format!(
-            "rehang upgrade run --config rehang.toml --rate {RATE}/s      # while people search and write"
+            "rehang upgrade run --config rehang.toml --rate {rate}/s      # while people search and write"
         ),
     }
 }

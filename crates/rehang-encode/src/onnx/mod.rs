@@ -3,7 +3,6 @@
 mod image;
 mod model;
 mod pooling;
-mod source;
 mod tags;
 #[cfg(test)]
 mod tests;
@@ -27,8 +26,8 @@ use crate::config::{ImageInput, OnnxConfig, OnnxInput, Pooling, VectorInput};
 use crate::contract::{Answer, Encoder, Input, ItemFailure, Reads, Spent};
 use crate::fingerprint::Fingerprint;
 use crate::meter::Meter;
+use crate::source::Sources;
 use model::{fixed, inputs, only_input, positions, shown};
-use source::Sources;
 use tags::Tags;
 #[cfg(feature = "tokenizers")]
 pub(crate) use text::Reader;

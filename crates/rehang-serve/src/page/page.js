@@ -5,8 +5,14 @@ const POLL_MS = 5000;
 const RATE_OVER_MS = 60_000;
 const MAPPED = ["pairs", "fit", "report", "start", "switch", "run", "finish"];
 const PLAIN = ["start", "run", "switch", "finish"];
+// Items of each list that is compared.
+const LISTED = 5;
+// Source that names a file of a picture, and no address of another machine.
+const PICTURE = /^(file:\/\/|(?!\w+:\/\/))[^\n]+\.(png|jpe?g|webp|gif)$/i;
 
-const state = { me: null, status: null, operations: null, source: null, live: false, samples: [], trial: [] };
+const state = {
+  me: null, status: null, operations: null, source: null, live: false, samples: [], trial: [], unpictured: new Set(),
+};
 
 const byId = (id) => document.getElementById(id);
 const write = (id, text) => { if (byId(id).textContent !== text) byId(id).textContent = text; };
@@ -16,6 +22,7 @@ const time = (ms) => new Date(ms).toLocaleString("en-GB", { dateStyle: "medium",
 const words = (name) => name.replaceAll("-", " ");
 const left = ({ counts }) => Math.max(0, counts.items - counts.native - counts.without_source - counts.failed);
 const isNewServing = () => state.status?.serves_new === true;
+const isRunning = (operation) => operation?.state === "running";
 const lastOf = (verb) => state.operations.find((operation) => operation.verb === verb);
 const mayOperate = () => state.me?.role === "operate";
 const verbOf = (verb) => byId(`verb-${verb}`);
@@ -130,8 +137,11 @@ function listen() {
   state.source.addEventListener("status", ({ data }) => takeStatus(JSON.parse(data)));
   state.source.addEventListener("operation", ({ data }) => {
     const operation = JSON.parse(data);
+    const known = state.operations.find(({ id }) => id === operation.id);
+    // How far it was may be told after its end.
+    if (known && !isRunning(known) && isRunning(operation)) return;
     takeOperations([operation, ...state.operations.filter(({ id }) => id !== operation.id)]);
-    if (operation.state === "running") draw();
+    if (isRunning(operation)) draw();
     else poll().catch(showPassing);
   });
 }
@@ -145,10 +155,11 @@ async function poll() {
   if (state.isPassing) hideProblem();
 }
 
-// Asks again where no events come. Where they come, the rate falls while none does.
+// Asks again where no events come, and while an operation runs, whose end may have been missed. Otherwise the rate
+// falls while no event comes.
 async function tick() {
   if (!state.me) return byId("sign-in").hidden && begin();
-  if (state.live && state.status) return takeStatus(state.status);
+  if (state.live && state.status && !state.operations.some(isRunning)) return takeStatus(state.status);
   await poll();
   return (state.source?.readyState ?? EventSource.CLOSED) === EventSource.CLOSED && listen();
 }
@@ -233,7 +244,7 @@ function isOffered(verb) {
   else if (phase === "finished" && lastOf("finish")?.state === "interrupted") phase = "finishing";
   const isTime = phases.split(" ").includes(phase) || state.status?.next?.step === verb;
   const isAsked = !request || request.split(" ").includes(state.status?.request);
-  return isTime && isAsked && lastOf(verb)?.state !== "running";
+  return isTime && isAsked && !isRunning(lastOf(verb));
 }
 
 function drawSteps(status) {
@@ -328,13 +339,13 @@ function drawFailures({ counts: { failed } }) {
 
 function drawOperations() {
   rows("operations", state.operations.slice(0, 20).map(({ id, verb, problem, done, total, stage, ...operation }) => {
-    const isRunning = operation.state === "running";
+    const runs = isRunning(operation);
     const counted = total > 0 ? `${count(done)} of ${count(total)}` : done > 0 && count(done);
     const how = node("div", {}, operation.state,
-      isRunning && total > 0 && node("progress", { max: total, value: done, "aria-label": `Progress of ${verb}` }),
+      runs && total > 0 && node("progress", { max: total, value: done, "aria-label": `Progress of ${verb}` }),
       node("small", {}, [stage, counted].filter(Boolean).join(": ")),
       problem && node("small", {}, problemText(problem)));
-    const cancel = isRunning && mayOperate() &&
+    const cancel = runs && mayOperate() &&
       node("button", { type: "button", "data-cancel": id, "aria-label": `Cancel ${verb}` }, "Cancel");
     return [verb, how, cancel, time(operation.began_ms), operation.asked_by];
   }), [], "Nothing was asked of this service yet.");
@@ -380,7 +391,7 @@ function carryOut() {
   const body = {};
   for (const { name, type, value, checked, dataset } of byId("dialog-body").querySelectorAll("[name]")) {
     if (type === "checkbox" && checked) body[name] = true;
-    else if (type === "number" && value !== "") body[name] = Number(value) / (dataset.divide ?? 1);
+    else if (type === "number" && value !== "") body[name] = dataset.unit ? value + dataset.unit : Number(value);
     else if (type === "select-one" && value !== "") body[name] = value;
   }
   change(`/v1/upgrade/${state.asked.verb}`, body, state.asked.key);
@@ -389,20 +400,30 @@ function carryOut() {
 async function compare(event) {
   event.preventDefault();
   const box = byId("queries");
-  const texts = box.value.split("\n").map((line) => line.trim()).filter(Boolean);
-  box.setCustomValidity(texts.length > 10 ? "Ten queries at most." : texts.length ? "" : "Give a query.");
+  const lines = box.value.split("\n").map((line) => line.trim()).filter(Boolean);
+  box.setCustomValidity(lines.length > 10 ? "Ten queries at most." : lines.length ? "" : "Give a query.");
   if (!box.reportValidity()) return;
-  const { results, before } = await ask("/v1/search", "POST", { texts, before: true, k: 5 });
+  const isByItem = byId("by-item").checked;
+  const queries = { [isByItem ? "items" : "texts"]: lines };
+  const { results, before } = await ask("/v1/search", "POST", { ...queries, before: true, k: LISTED + isByItem });
   if (!before) throw { title: "Nothing to compare", detail: "The service gave no answer of the old model." };
   const ids = (items) => items.map(({ id }) => id).join("\n");
-  state.trial = texts.map((query, at) => {
-    const lists = [{ model: "new", items: results[at] }, { model: "old", items: before[at] }];
-    const isSame = ids(results[at]) === ids(before[at]);
-    return { query, isSame, choice: isSame ? "equal" : null, lists: Math.random() < 0.5 ? lists : lists.reverse() };
+  state.trial = lines.map((query, at) => {
+    // An item that asks finds itself.
+    const shown = (items) => items.filter(({ id }) => !isByItem || id !== query).slice(0, LISTED);
+    const [newItems, oldItems] = [shown(results[at]), shown(before[at])];
+    const lists = [{ model: "new", items: newItems }, { model: "old", items: oldItems }];
+    const isSame = ids(newItems) === ids(oldItems);
+    const sides = Math.random() < 0.5 ? lists : lists.reverse();
+    return { query, isByItem, isSame, choice: isSame ? "equal" : null, lists: sides };
   });
   drawTrial();
   byId("judged").focus();
 }
+
+const hasPicture = ({ id, source }) => PICTURE.test(source) && !state.unpictured.has(id);
+// What a picture shows is said by the name beside it.
+const picture = (id) => node("img", { src: `/v1/items/${encodeURIComponent(id)}/picture`, alt: "", "data-id": id });
 
 // Draws the lists to judge. Which model gave which is neither shown nor in the page before all are judged.
 function drawTrial() {
@@ -411,15 +432,17 @@ function drawTrial() {
   write("judged", waiting
     ? `${waiting} of ${state.trial.length} queries wait for your judgement.`
     : `New model better: ${better("new")}. Old model better: ${better("old")}. Equal: ${better("equal")}.`);
-  fill(byId("trial"), state.trial.map(({ query, isSame, lists, choice: chosen }, at) => {
+  fill(byId("trial"), state.trial.map(({ query, isByItem, isSame, lists, choice: chosen }, at) => {
     const button = (choice, text, more) => node("button", {
       type: "button", disabled: !waiting, "aria-pressed": `${chosen === choice}`, "data-query": at, "data-choice": choice,
     }, text, node("span", { class: "unseen" }, more));
     const sides = lists.map(({ model, items }, side) => node("section", {},
       node("h4", {}, waiting ? "AB"[side] : `${"AB"[side]}: ${model} model`),
-      node("ol", {}, ...items.map(({ id, source }) => node("li", {}, (source || id).slice(0, 300)))),
+      node("ol", {}, ...items.map((item) =>
+        node("li", {}, hasPicture(item) && picture(item.id), (item.source || item.id).slice(0, 300)))),
       !isSame && button(String(side), "This list is better", ` (${"AB"[side]}, ${query})`)));
-    return node("article", {}, node("h3", {}, query), node("div", { class: "sides" }, ...sides),
+    const title = node("h3", {}, isByItem && picture(query), query);
+    return node("article", {}, title, node("div", { class: "sides" }, ...sides),
       isSame ? "Both lists are the same, which counts as equal." : button("equal", "Equal", ` (${query})`));
   }));
 }
@@ -439,6 +462,11 @@ byId("dialog").addEventListener("close", carryOut);
 byId("problem-close").addEventListener("click", hideProblem);
 byId("queries").addEventListener("input", () => byId("queries").setCustomValidity(""));
 byId("compare").addEventListener("submit", (event) => compare(event).catch(showProblem));
+// The errors of images stay with them, unless they are caught on the way.
+byId("trial").addEventListener("error", ({ target: { dataset } }) => {
+  state.unpictured.add(dataset.id);
+  drawTrial();
+}, true);
 byId("curve-image").addEventListener("load", () => { byId("curve").hidden = false; });
 byId("curve-image").addEventListener("error", () => { byId("curve").hidden = true; });
 byId("sign-in-form").addEventListener("submit", signIn);

@@ -12,7 +12,7 @@ use crate::contract::ItemFailure;
 const FILE_BYTES_MAX: u64 = 1 << 28;
 
 /// Reader of the files that sources name.
-pub(super) struct Sources {
+pub(crate) struct Sources {
     root: PathBuf,
     /// Folder that files have to lie in, links resolved; `None` where they may lie anywhere.
     inside: Option<PathBuf>,
@@ -20,7 +20,7 @@ pub(super) struct Sources {
 
 impl Sources {
     /// Makes a reader of files below a folder; with `outside_root`, files that lie elsewhere are read too.
-    pub(super) fn new(root: PathBuf, outside_root: bool) -> Result<Self> {
+    pub(crate) fn new(root: PathBuf, outside_root: bool) -> Result<Self> {
         match fs_err::metadata(&root) {
             Ok(metadata) if metadata.is_dir() => {}
             Ok(_) => return Err(Error::option("root", root.display(), "a folder")),
@@ -31,7 +31,16 @@ impl Sources {
     }
 
     /// Reads the file that a source names, and gives its path and bytes.
-    pub(super) fn read(&self, source: &str) -> Result<(PathBuf, Vec<u8>), ItemFailure> {
+    pub(crate) fn read(&self, source: &str) -> Result<(PathBuf, Vec<u8>), ItemFailure> {
+        self.read_at_most(source, FILE_BYTES_MAX)
+    }
+
+    /// Reads the file that a source names, where it has no more bytes than `bytes_max`.
+    pub(crate) fn read_at_most(
+        &self,
+        source: &str,
+        bytes_max: u64,
+    ) -> Result<(PathBuf, Vec<u8>), ItemFailure> {
         let path = self.path(source)?;
         let failed = |error: &std::io::Error| self.failure(&path, error);
         // The links in a path are resolved first, so that none leads out of the folder.
@@ -50,10 +59,10 @@ impl Sources {
         let mut bytes = Vec::new();
         // The size that the system gives may be wrong, as it is for files that a device or the kernel writes.
         let file = fs_err::File::open(&real_path).map_err(|error| failed(&error))?;
-        file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|error| failed(&error))?;
-        if bytes.len() as u64 > FILE_BYTES_MAX {
+        file.take(bytes_max + 1).read_to_end(&mut bytes).map_err(|error| failed(&error))?;
+        if bytes.len() as u64 > bytes_max {
             return Err(ItemFailure::Permanent(format!(
-                "{} has more than the {FILE_BYTES_MAX} bytes that are read of a file",
+                "{} has more than the {bytes_max} bytes that are read of a file",
                 path.display()
             )));
         }
@@ -61,7 +70,7 @@ impl Sources {
     }
 
     /// Reads the vector that a source is, or that the `.npy` file it names holds.
-    pub(super) fn vector(&self, source: &str, width: Option<usize>) -> Result<Vec<f32>, ItemFailure> {
+    pub(crate) fn vector(&self, source: &str, width: Option<usize>) -> Result<Vec<f32>, ItemFailure> {
         let vector: Vec<f32> = if source.trim_start().starts_with('[') {
             serde_json::from_str(source).map_err(|error| {
                 ItemFailure::Permanent(format!("the source is no JSON array of numbers: {error}"))
