@@ -57,7 +57,7 @@ pub(crate) struct OwnEvidence {
 }
 
 /// Fits one method on pairs. The second argument is the group (class or cluster) of every pair.
-pub(crate) type FitFunction<'a> = Box<dyn Fn(&Pairs, &[i64], &Progress) -> Result<FittedMap> + 'a>;
+pub(crate) type FitFunction<'a> = Box<dyn Fn(&Pairs, &[i64], &Progress) -> Result<FittedMap> + Sync + 'a>;
 
 /// A method that can be compared with others.
 pub(crate) struct Candidate<'a> {

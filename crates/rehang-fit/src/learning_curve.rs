@@ -1,5 +1,6 @@
 //! Measures how many pairs are enough: what a map gains as its pairs double, on the pairs that are there.
 
+use rayon::prelude::*;
 use rehang_core::{Pairs, Progress, Result};
 use serde::{Deserialize, Serialize};
 
@@ -72,36 +73,52 @@ pub fn learning_curve(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<O
     let maps: Vec<_> = candidates.iter().filter(|candidate| MAPS.contains(&candidate.method)).collect();
     let criterion = Criterion::by_agreement(None);
     let repeats = (MEASURED * PARTS).div_ceil(pairs.len()).clamp(REPEATS.0, REPEATS.1);
-    // One value a repeat, by size, then by map and geometry.
     let kinds = GeometryKind::options(pairs.new_vectors().space());
-    let mut measured = vec![vec![Vec::with_capacity(repeats); maps.len() * kinds.len()]; SIZES.len()];
-    let mut is_fitted = vec![true; maps.len()];
     progress.begin("measuring what pairs are worth", "maps", (repeats * maps.len() * SIZES.len()) as u64);
-    for repeat in 0..repeats as u64 {
+    // Values by size, then by map and geometry; none for a map that is not fitted.
+    let values = |repeat: u64, is_fitted: &[bool]| -> Result<Vec<Vec<Option<f64>>>> {
         let seed = seed ^ (repeat << 32);
         let (left_out, remaining_rows) = parted(&folds(pairs.len(), PARTS, seed), 0);
         let (left_out, remaining_pairs) = (pairs.select(&left_out), pairs.select(&remaining_rows));
         let native = left_out.new_vectors();
-        for (measured, divisor) in measured.iter_mut().zip(SIZES) {
+        let of_size = |divisor: usize| {
             let part = remaining_pairs.select(&parted(&folds(remaining_pairs.len(), divisor, seed), 0).0);
-            for (map, (measured, candidate)) in measured.chunks_mut(kinds.len()).zip(&maps).enumerate() {
-                if !is_fitted[map] {
-                    progress.advance(1);
-                    continue;
-                }
+            let mut values = Vec::with_capacity(maps.len() * kinds.len());
+            for (candidate, is_fitted) in maps.iter().zip(is_fitted) {
                 progress.check()?;
-                // A pair's group only says what is left out together with it, and nothing here looks at that.
-                let map = (candidate.fit)(&part, &vec![-1; part.len()], &Progress::default())?.map;
-                let raw = map.outputs(left_out.old().matrix(), None)?;
-                for (measured, &kind) in measured.iter_mut().zip(kinds) {
-                    let outputs = geometry::fit(kind, &raw, part.new_vectors()).conformed(raw.clone());
-                    measured.push(criterion.upgrade(native, outputs, seed)?.start);
+                if *is_fitted {
+                    // A pair's group only says what is left out together with it, and nothing here looks at
+                    // that.
+                    let map = (candidate.fit)(&part, &vec![-1; part.len()], &Progress::default())?.map;
+                    let raw = map.outputs(left_out.old().matrix(), None)?;
+                    for &kind in kinds {
+                        let outputs = geometry::fit(kind, &raw, part.new_vectors()).conformed(raw.clone());
+                        values.push(Some(criterion.upgrade(native, outputs, seed)?.start));
+                    }
+                } else {
+                    values.extend(kinds.iter().map(|_| None));
                 }
                 progress.advance(1);
             }
-        }
-        if repeat == 0 {
-            is_fitted = near_the_best(&measured, kinds.len());
+            Ok(values)
+        };
+        SIZES.into_iter().map(of_size).collect()
+    };
+    let first = values(0, &vec![true; maps.len()])?;
+    let mut measured: Vec<Vec<Vec<f64>>> = first
+        .iter()
+        .map(|of_maps| of_maps.iter().map(|value| value.iter().copied().collect()).collect())
+        .collect();
+    let is_fitted = near_the_best(&measured, kinds.len());
+    let others: Vec<_> = (1..repeats as u64)
+        .into_par_iter()
+        .map(|repeat| values(repeat, &is_fitted))
+        .collect::<Result<_>>()?;
+    for repeat in others {
+        for (measured, values) in measured.iter_mut().zip(repeat) {
+            for (measured, value) in measured.iter_mut().zip(values) {
+                measured.extend(value);
+            }
         }
     }
     let best: Vec<&[f64]> = measured.iter().map(|of_maps| best(of_maps, repeats)).collect();
