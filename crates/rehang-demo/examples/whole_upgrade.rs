@@ -51,13 +51,8 @@ pub fn whole_upgrade(folder: &Path) -> Result<(Report, Live)> {
     AtomicFile::write(folder.join("report.html"), rehang_report::html(&report))?;
 
     // A gallery is filled, switched and backfilled while threads search and write.
-    let live = rehang_demo::live(
-        folder,
-        &adapter,
-        &LiveOptions::default(),
-        &|_| Ok(()),
-        &Progress::default(),
-    )?;
+    let live =
+        rehang_demo::live(folder, &adapter, &LiveOptions::default(), &|_| Ok(()), &Progress::default())?;
     Ok((report, live))
 }
 

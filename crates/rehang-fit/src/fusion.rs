@@ -124,13 +124,12 @@ impl Task<'_> {
         if candidate.slow || others.is_some() {
             splits.truncate(few);
         }
-        let outputs = match without.filter(|_| others.is_none()) {
-            Some(without) => self.made_without(without, &splits)?,
-            None => {
-                let mut made = made.into_iter().filter(|_| self.is_compared_by_both());
-                let of_split = |split| made.next().map_or_else(|| self.made_by_map(candidate, split), Ok);
-                splits.iter().map(of_split).collect::<Result<_>>()?
-            }
+        let outputs = if let Some(without) = without.filter(|_| others.is_none()) {
+            self.made_without(without, &splits)?
+        } else {
+            let mut made = made.into_iter().filter(|_| self.is_compared_by_both());
+            let of_split = |split| made.next().map_or_else(|| self.made_by_map(candidate, split), Ok);
+            splits.iter().map(of_split).collect::<Result<_>>()?
         };
         let criteria: Vec<Vec<Option<Criterion<'_>>>> = splits
             .iter()

@@ -35,7 +35,7 @@ fn upgrade(folder: &Path) -> Upgrade {
     let [labels, roles] =
         ["label.npy", "role.npy"].map(|name| rehang_files::read_labels(&source(name)).unwrap());
     let space = Space::new("digits-old", old.columns(), Distance::L2, false);
-    let store = SqliteStore::create(&folder.join("gallery.db")).unwrap();
+    let store = SqliteStore::create(folder.join("gallery.db")).unwrap();
     store.create_space(&space, Provenance::Old).unwrap();
     let write = |row: usize| {
         let vector = NewVector::from_model("digits-old", old.row(row).to_vec(), Provenance::Old);
@@ -521,7 +521,7 @@ fn pictures_of_items_are_shown_and_asked_by() {
     // Files beside the images are no item's pictures, whatever somebody writes as a source.
     fs_err::copy(folder.join("images/digit-0000.png"), folder.join("beside.png")).unwrap();
     for source in ["../beside.png", "../rehang.toml", "gone.png", "file:///etc/passwd"] {
-        let item = json!({ "source": source, "vectors": { "digits-old": [1.0; 8] } });
+        let item = json!({ "source": source, "vectors": { "digits-old": vec![1.0; 8] } });
         assert_eq!(served.ask("PUT", "/v1/items/digit-0000", Some(&item)).status, 200);
         assert_eq!(served.ask("GET", path, None).status, 404, "{source}");
         assert_eq!(search(json!(["digit-0000"])).status, 422, "{source}");

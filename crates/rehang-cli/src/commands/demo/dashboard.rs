@@ -55,7 +55,10 @@ impl Dashboard {
         let (upgrade, stop) = (Upgrade::open(config)?, stop.clone());
         let (tells, told) = mpsc::channel();
         let thread = std::thread::spawn(move || {
-            let listening = |address: SocketAddr| drop(tells.send(address));
+            // Whoever waits for the address is there until it comes.
+            let listening = |address: SocketAddr| {
+                let _is_heard = tells.send(address);
+            };
             serve(upgrade, &ServeOptions::new(listen), &stop, listening)
         });
         let Ok(address) = told.recv() else {
