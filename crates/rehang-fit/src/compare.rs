@@ -304,22 +304,24 @@ impl Task<'_> {
                 let lead = |rows: &[Measured]| {
                     rows.iter().filter_map(|row| row.areas.first()).copied().fold(f64::NEG_INFINITY, f64::max)
                 };
-                let mut made = vec![first_outputs];
+                let mut outputs_by_split = vec![first_outputs];
                 if !candidate.slow || lead(&rows) > lead(&measured) {
                     let mut later_outputs = later_outputs.into_iter();
                     for split in &splits[1..] {
                         progress.check()?;
                         let outputs = later_outputs.next();
-                        made.push(outputs.map_or_else(|| task.made_by_map(candidate, split), Ok)?);
+                        outputs_by_split
+                            .push(outputs.map_or_else(|| task.made_by_map(candidate, split), Ok)?);
                     }
-                    let later = made[1..].par_iter().zip(&splits[1..]);
+                    let later = outputs_by_split[1..].par_iter().zip(&splits[1..]);
                     let serve = |(outputs, split)| serve(outputs, self.pairs, split, parameters);
                     served.extend(later.map(serve).collect::<Result<Vec<_>>>()?);
                     rows = self::rows(&served, candidate.method, seconds)?;
                 }
                 if may_be_kept && !candidate.leaves_out {
-                    let made = made.into_iter().map(|made| made.for_fusion(parameters)).collect();
-                    compared.made.insert(candidate.method, made);
+                    let for_fusion = |outputs: Made| outputs.for_fusion(parameters);
+                    let outputs_by_split = outputs_by_split.into_iter().map(for_fusion).collect();
+                    compared.made.insert(candidate.method, outputs_by_split);
                 }
                 Ok(rows)
             });

@@ -127,8 +127,8 @@ impl Task<'_> {
         let outputs = if let Some(without) = without.filter(|_| others.is_none()) {
             self.made_without(without, &splits)?
         } else {
-            let mut made = made.into_iter().filter(|_| self.is_compared_by_both());
-            let of_split = |split| made.next().map_or_else(|| self.made_by_map(candidate, split), Ok);
+            let mut compared = made.into_iter().filter(|_| self.is_compared_by_both());
+            let of_split = |split| compared.next().map_or_else(|| self.made_by_map(candidate, split), Ok);
             splits.iter().map(of_split).collect::<Result<_>>()?
         };
         let criteria: Vec<Vec<Option<Criterion<'_>>>> = splits

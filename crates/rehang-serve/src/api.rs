@@ -285,7 +285,7 @@ pub struct ShownItem {
     source: Option<String>,
     /// Class, tag or group; null where it has none.
     label: Option<String>,
-    /// Whatever is kept beside the item.
+    /// Fields that are kept beside the item.
     payload: Value,
     /// Number that changes with the content, as in the `ETag`.
     revision: Revision,
@@ -490,7 +490,7 @@ async fn request(
     outcome.await.map(Json)
 }
 
-/// Who asks, and of which gallery.
+/// Name and role of the caller, and the gallery that is asked.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Me {
     #[serde(flatten)]

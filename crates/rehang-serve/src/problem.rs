@@ -134,7 +134,7 @@ impl Wording for OfService {
 
 impl From<Error> for ProblemDetails {
     fn from(mut error: Error) -> Self {
-        let whole = error.worded(&OfService);
+        let cause = error.worded(&OfService);
         let remedy = error.take_remedy().map(|remedy| remedy.worded(&OfService));
         let status = match error.kind() {
             ErrorKind::NotFound { .. } => StatusCode::NOT_FOUND,
@@ -147,10 +147,10 @@ impl From<Error> for ProblemDetails {
             _ => StatusCode::UNPROCESSABLE_ENTITY,
         };
         let kind = kebab(&format!("{:?}", error.kind()));
-        // Such an error may quote a statement, a path or an answer of the store or of the encoder.
+        // Errors from inside may quote a statement, a path or an answer of the store or of the encoder.
         let is_internal = status == StatusCode::INTERNAL_SERVER_ERROR;
         let (detail, cause) = if is_internal {
-            ("the service failed; its log says why".to_owned(), Some(whole.into()))
+            ("the service failed; its log says why".to_owned(), Some(cause.into()))
         } else {
             (error.worded(&OfService), None)
         };

@@ -427,7 +427,7 @@ fn admitted(
 pub fn openapi() -> Value {
     let mut settings = SchemaSettings::draft2020_12();
     settings.definitions_path = "/components/schemas".into();
-    // What is read may leave fields out that are always written.
+    // Requests may leave fields out that are always written.
     let mut requests = settings.clone().for_deserialize().into_generator();
     let mut answers = settings.for_serialize().into_generator();
     let mut paths = Map::new();

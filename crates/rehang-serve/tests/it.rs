@@ -724,7 +724,7 @@ fn the_document_describes_every_route_and_what_it_gives() {
     assert_eq!(ask("DELETE", "/v1/items/{id}", "a", None, &[]).status, 204);
     assert_eq!(ask("DELETE", "/v1/items/{id}", "a", None, &[]).status, 404);
     assert_eq!(ask("DELETE", "/session", "", None, &[]).status, 204);
-    // These are answered, or are a problem before there is a map.
+    // Answers of these routes may be a problem before there is a map.
     for path in ["/v1/plan", "/v1/curve.svg", "/v1/doctor"] {
         ask("GET", path, "", None, &[]);
     }
