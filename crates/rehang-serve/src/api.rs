@@ -96,6 +96,10 @@ impl Body {
     ///
     /// 422 for what is no JSON, or JSON of another shape.
     fn read<T: for<'a> Deserialize<'a>>(&self) -> Result<T, ProblemDetails> {
+        // A list would be taken for fields in their order.
+        if self.text.trim_ascii_start().first() == Some(&b'[') {
+            return Err(wrong_body("the body is a list; send an object".into()));
+        }
         let read = Json::<T>::from_bytes(&self.text);
         read.map(|Json(body)| body).map_err(|rejection| wrong_body(rejection.body_text()))
     }

@@ -372,6 +372,7 @@ fn what_is_wrong_with_a_request_is_said_as_a_problem() {
     assert_eq!(search(json!({ "vectors": { "old": [[1.0], []] } })), "422 invalid-option");
     assert_eq!(search(json!({ "texts": ["a"], "k": 0 })), "422 invalid-option");
     assert_eq!(search(json!({ "vektors": {} })), "422 wrong-body");
+    assert_eq!(search(json!([{}, ["a"]])), "422 wrong-body");
     assert_eq!(search(json!({ "texts": ["a".repeat(5000)] })), "413 too-large");
     let ask =
         |method: &str, path: &str, headers: &[(&str, &str)]| of(served.ask(method, path, None, headers));

@@ -257,7 +257,8 @@ impl Filler {
             .collect())
     }
 
-    /// Gives the items that cover the gallery their places at the front, where the order is `coverage`.
+    /// Gives the items that cover the gallery their places at the front, where the order arranges a sample
+    /// (`coverage`), and all items theirs where it goes by distances to means (`class-mean`).
     ///
     /// # Errors
     ///
