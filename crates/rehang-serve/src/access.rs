@@ -164,7 +164,7 @@ impl Access {
         let host = text(header::HOST).unwrap_or_default();
         if !authority(host).is_some_and(|name| self.own.contains(&name) || self.named.contains(&name)) {
             let refused =
-                format!("this service is not called {host:?}; `hosts` lists what it is called besides");
+                format!("this service is not called {host:?}; `--host` says what it is called besides");
             return Err(ProblemDetails::forbidden(refused));
         }
         // A page of another port of this machine is another site; a proxy's name may come with any port.

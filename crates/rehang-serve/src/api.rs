@@ -78,11 +78,11 @@ impl FromRequest<Arc<Service>> for Body {
             }
             text.extend_from_slice(&chunk);
         }
-        // A verb without options needs no body; a client may send an empty one in chunks.
-        if !is_typed {
-            if !text.is_empty() {
-                return Err(not_json("the body has no Content-Type; send application/json"));
-            }
+        if !is_typed && !text.is_empty() {
+            return Err(not_json("the body has no Content-Type; send application/json"));
+        }
+        // A verb without options needs no body; a client may send an empty one, typed or in chunks.
+        if text.is_empty() {
             text = b"{}".to_vec();
         }
         Ok(Self { text, _room: room })

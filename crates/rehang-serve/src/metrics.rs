@@ -206,8 +206,9 @@ impl Metrics {
         let is_wanted = matches!(status.phase, Phase::Filled | Phase::Finished)
             && status.request == Request::Run
             && counts.to_embed() > 0;
+        // Nobody has counted while the old space serves, and that is not 0.
+        self.set("rehang_items_not_found", status.not_found.map_or(f64::NAN, |count| count as f64));
         for (name, value) in [
-            ("rehang_items_not_found", status.not_found.unwrap_or(0) as f64),
             ("rehang_not_found_seconds", waited),
             ("rehang_native_fraction", status.fraction),
             ("rehang_backfill_items_per_second", rate),

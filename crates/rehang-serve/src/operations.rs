@@ -217,16 +217,20 @@ impl VerbOperation {
 /// Entry of the trail: a change of the upgrade that somebody asked for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Trailed {
-    /// Time when it ended, in milliseconds since 1970.
+    /// Time when it began, in milliseconds since 1970.
     pub at_ms: u64,
     /// Name of the token that asked.
     pub who: String,
     /// Verb, with its options.
     pub what: String,
+    /// Operation that carries it out, for a verb that takes a while.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operation: Option<String>,
     /// Upgrade before: its phase, and the space that served.
     pub before: String,
-    /// Upgrade after.
-    pub after: String,
+    /// Upgrade after; none while it is under way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<String>,
     /// Reason why it was refused or failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
@@ -382,7 +386,8 @@ impl Operations {
     }
 
     fn carry_out(&self, operation: &VerbOperation, progress: &Progress) {
-        let before = self.stands();
+        let what = format!("{} {}", operation.verb.name(), json!(operation.options));
+        let began = self.trail_begins(operation, &what);
         let verb = || carry_out(&self.upgrade, operation, self.native(), progress);
         let defect = |_| Err(ProblemDetails::defect("the verb", "a panic, which its thread has reported"));
         let outcome = catch_unwind(AssertUnwindSafe(verb)).map_or_else(defect, Ok);
@@ -396,22 +401,24 @@ impl Operations {
         let id = &operation.id;
         let problem_details = problem_details.map(|problem| problem.logged(&format!("operation {id}")));
         let problem = problem_details.as_ref().map(|problem| problem.detail.clone());
-        let what = format!("{} {}", operation.verb.name(), json!(operation.options));
-        if let Some(problem) = &problem {
-            tracing::warn!(operation = id, who = operation.asked_by, what, problem, "refused");
-        } else {
-            tracing::info!(operation = id, who = operation.asked_by, what, "done");
+        let who = &operation.asked_by;
+        // Whoever comes next goes on with what a stopping service leaves.
+        let is_left = is_cancelled && self.is_leaving.load(Ordering::SeqCst) && !self.is_cancelled(id);
+        match &problem {
+            Some(problem) => tracing::warn!(operation = id, who, what, problem, "refused"),
+            None if is_left => tracing::info!(operation = id, who, what, "left to the next service"),
+            None if is_cancelled => tracing::info!(operation = id, who, what, "cancelled"),
+            None => tracing::info!(operation = id, who, what, "done"),
         }
         // The trail first: whoever sees that an operation has ended finds it there.
-        let trailed = self.note(&operation.asked_by, what, before, problem);
+        let trailed = if is_left { Ok(()) } else { self.trail_ends(id, problem) };
         let mut told = None;
         let ended = update(self.store(), OPERATIONS, keep_running, |all: &mut Vec<VerbOperation>| {
             let Some(own) = all.iter_mut().find(|other| other.id == *id && other.server == self.server)
             else {
                 return false;
             };
-            // Whoever comes next goes on with what a stopping service leaves.
-            if is_cancelled && !own.cancelled && self.is_leaving.load(Ordering::SeqCst) {
+            if is_left {
                 own.heard_ms = 0;
                 return true;
             }
@@ -423,25 +430,63 @@ impl Operations {
         });
         let tell = |told: VerbOperation| self.events.send("operation", &told);
         let ended = ended.and_then(|_| told.map_or(Ok(()), tell));
-        for error in [trailed, ended].into_iter().filter_map(Result::err) {
+        for error in [began, trailed, ended].into_iter().filter_map(Result::err) {
             tracing::error!(operation = id, %error, "what became of it is not recorded");
         }
     }
 
-    /// Writes an entry of the trail; `before` is what [`Operations::stands`] gave.
-    pub fn note(&self, who: &str, what: String, before: String, problem: Option<String>) -> Result<()> {
-        let (at_ms, after) = (rehang_clock::unix_ms(), self.stands());
-        let entry = Trailed { at_ms, who: who.to_owned(), what, before, after, problem };
-        let noted = update(
-            self.store(),
-            TRAIL,
-            |all| all.truncate(TRAIL_MAX),
-            |all: &mut Vec<Trailed>| {
+    fn is_cancelled(&self, id: &str) -> bool {
+        self.find(id).is_ok_and(|operation| operation.is_some_and(|operation| operation.cancelled))
+    }
+
+    /// Writes an operation into the trail when it begins; one that another service began stands there.
+    fn trail_begins(&self, operation: &VerbOperation, what: &str) -> Result<()> {
+        let entry = Trailed {
+            at_ms: operation.began_ms,
+            who: operation.asked_by.clone(),
+            what: what.to_owned(),
+            operation: Some(operation.id.clone()),
+            before: self.stands(),
+            after: None,
+            problem: None,
+        };
+        self.change_trail(|all| {
+            let is_new = all.iter().all(|other| other.operation != entry.operation);
+            if is_new {
                 all.insert(0, entry.clone());
-                true
-            },
-        );
-        noted.map(drop)
+            }
+            is_new
+        })
+    }
+
+    fn trail_ends(&self, id: &str, problem: Option<String>) -> Result<()> {
+        let after = self.stands();
+        self.change_trail(|all| {
+            let own = all.iter_mut().find(|entry| entry.operation.as_deref() == Some(id));
+            own.map(|own| (own.after, own.problem) = (Some(after.clone()), problem.clone())).is_some()
+        })
+    }
+
+    fn change_trail(&self, change: impl FnMut(&mut Vec<Trailed>) -> bool) -> Result<()> {
+        update(self.store(), TRAIL, |all| all.truncate(TRAIL_MAX), change).map(drop)
+    }
+
+    /// Writes an entry of the trail for a verb that is over at once; `before` is what [`Operations::stands`]
+    /// gave.
+    pub fn note(&self, who: &str, what: String, before: String, problem: Option<String>) -> Result<()> {
+        let entry = Trailed {
+            at_ms: rehang_clock::unix_ms(),
+            who: who.to_owned(),
+            what,
+            operation: None,
+            before,
+            after: Some(self.stands()),
+            problem,
+        };
+        self.change_trail(|all| {
+            all.insert(0, entry.clone());
+            true
+        })
     }
 
     /// Says in a few words how the upgrade stands.

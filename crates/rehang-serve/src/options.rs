@@ -14,7 +14,7 @@ pub struct ServeOptions {
     pub tokens: Option<PathBuf>,
     /// Files of the certificate chain and of its key, in PEM, for TLS. They are read again when they change.
     pub certificate: Option<(PathBuf, PathBuf)>,
-    /// Whether the service follows the gallery too, as `run --follow` does.
+    /// Whether the service follows the gallery too, as `run --follow` does, from the switch on.
     pub follow: bool,
     /// Limits on requests.
     pub limits: ServeLimits,

@@ -348,9 +348,15 @@ impl Service {
         }
     }
 
-    /// Keeps the gallery caught up, as `run --follow` does.
+    /// Keeps the gallery caught up, as `run --follow` does, from the switch on: before it, nothing is embedded
+    /// that nobody asked for.
     fn follow(self: Arc<Self>) {
         while !self.is_stopping() {
+            let new = &self.upgrade.configuration().new.name;
+            if !self.upgrade.store().serving().is_ok_and(|serving| serving.as_ref() == Some(new)) {
+                self.rest(rehang_clock::now(), READ_UNWATCHED_EVERY);
+                continue;
+            }
             let options = RunOptions { follow: true, ..RunOptions::default() };
             let outcome = self.upgrade.run(&options, None, &UntilItStops(&self));
             match outcome {

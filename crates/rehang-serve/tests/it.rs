@@ -377,6 +377,7 @@ fn what_is_wrong_with_a_request_is_said_as_a_problem() {
     let ask =
         |method: &str, path: &str, headers: &[(&str, &str)]| of(served.ask(method, path, None, headers));
     assert_eq!(ask("POST", "/v1/search", &[("content-type", "text/plain")]), "415 not-json");
+    assert_eq!(ask("POST", "/v1/upgrade/pause", &[("content-type", "application/json")]), "404 not-found");
     assert_eq!(ask("GET", "/v1/nothing", &[]), "404 not-found");
     assert_eq!(ask("PUT", "/v1/status", &[]), "405 method");
     assert_eq!(ask("GET", "/v1/status", &[("host", "evil.example")]), "403 forbidden");
@@ -444,9 +445,19 @@ fn a_run_that_a_stop_leaves_goes_on_within_its_budget_and_one_that_is_cancelled_
     let asked = served.ask("POST", "/v1/upgrade/run", Some(&run), &[]);
     let location = asked.headers["location"].clone();
     until(&served, 101);
+    let runs = |served: &Served| -> Vec<Value> {
+        let trail = served.get("/v1/trail");
+        let is_run = |entry: &&Value| entry["what"].as_str().unwrap().starts_with("run ");
+        trail.as_array().unwrap().iter().filter(is_run).cloned().collect()
+    };
+    let began = runs(&served);
+    assert_eq!((began.len(), &began[0]["after"]), (1, &Value::Null), "who began it is known at once");
     served.end();
     let served = Served::start(folder.path(), |_| {});
     let operation = served.ended(&location);
+    let ended = runs(&served);
+    assert_eq!((ended.len(), &ended[0]["at_ms"]), (1, &began[0]["at_ms"]), "nobody asked twice");
+    assert_eq!(ended[0]["after"], "filled, old serves");
     assert_eq!((&operation["state"], native(&served)), (&json!("done"), 160), "{operation}");
 
     let asked = served.ask("POST", "/v1/upgrade/run", Some(&json!({ "rate": 2 })), &[]);

@@ -406,6 +406,9 @@ async function compare(event) {
   const isByItem = byId("by-item").checked;
   const queries = { [isByItem ? "items" : "texts"]: lines };
   const { results, before } = await ask("/v1/search", "POST", { ...queries, before: true, k: LISTED + isByItem });
+  if (!isNewServing()) {
+    throw { title: "Nothing to compare", detail: "Searches go to the old model: both lists would be its own. Compare after a switch." };
+  }
   if (!before) throw { title: "Nothing to compare", detail: "The service gave no answer of the old model." };
   const ids = (items) => items.map(({ id }) => id).join("\n");
   state.trial = lines.map((query, at) => {
