@@ -183,8 +183,8 @@ arguments! {
         certificate: Option<PathBuf> = [long, value_name = "FILE", requires = "key"],
         /// Key of the certificate, in PEM.
         key: Option<PathBuf> = [long, value_name = "FILE", requires = "certificate"],
-        /// From the switch on, find what comes with an old vector alone, and re-embed everything as [run]
-        /// allows: as `rehang upgrade run --follow` does.
+        /// Do from the switch on what `rehang upgrade run --follow` does: find what comes with an old vector
+        /// alone, and re-embed everything as [run] allows.
         follow: bool = [long],
         /// Bytes of a request's body, at most.
         body_max: usize = [long, value_name = "BYTES", default_value_t = rehang_serve::ServeLimits::default().body],

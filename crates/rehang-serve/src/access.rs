@@ -258,7 +258,14 @@ fn read_tokens(path: &Path) -> Result<Vec<Token>> {
 fn told(text: &str, error: &toml::de::Error) -> String {
     let before = error.span().and_then(|span| text.get(..span.start));
     let line = before.map_or(1, |before| 1 + before.matches('\n').count());
-    format!("line {line}: {}", error.message())
+    // A message that quotes a value may quote a token.
+    let is_quoting = error.message().contains("invalid type") || error.message().contains("unknown variant");
+    let fault = if is_quoting {
+        "a token has a name, a role (read, write or operate) and a token, each a text"
+    } else {
+        error.message()
+    };
+    format!("line {line}: {fault}")
 }
 
 /// Signs a text with a token.
@@ -371,6 +378,13 @@ mod tests {
         assert!(said("token = []").contains("no [[token]]"));
         let open_quote = said("[[token]]\nname = \"a\"\ntoken = \"secretsecretsecret\n");
         assert!(open_quote.contains("line 3") && !open_quote.contains("secret"), "{open_quote}");
+        for quoting in ["role = \"secretsecretsecret\"", "role = \"read\"\ntoken = 1234567890123456"] {
+            let fault = said(&format!("[[token]]\nname = \"a\"\n{quoting}\n"));
+            assert!(
+                !fault.contains("secret") && !fault.contains("123456") && fault.contains("line"),
+                "{fault}"
+            );
+        }
         let short = said("[[token]]\nname = \"a\"\nrole = \"read\"\ntoken = \"short\"");
         assert!(short.contains("fewer than 16") && !short.contains("short\""), "{short}");
         assert!(said(&TOKENS.replace("fedcba9876543210", "0123456789abcdef")).contains("twice"));

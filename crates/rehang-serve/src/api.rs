@@ -194,7 +194,8 @@ pub async fn search(State(service): Shared, sent: Body) -> Answer {
                 let mut queries: Vec<Query> = body.texts.into_iter().map(Query::Text).collect();
                 queries.extend(pictures(service, &body.items)?);
                 let encoders = |space: &Space| service.encoder(space);
-                service.gallery.search_source(&queries, &encoders, k, &filter, body.before)?
+                let answers = service.gallery.search_source(&queries, &encoders, k, &filter, body.before);
+                answers.inspect_err(|error| service.let_go_of_encoders(error))?
             } else {
                 let matrices = body.vectors.into_iter().map(|(space, rows)| {
                     let rows = matrix(&space, rows)?;
@@ -258,10 +259,7 @@ pub async fn put_item(
     headers: HeaderMap,
     sent: Body,
 ) -> Answer<Response> {
-    if headers.contains_key(header::IF_MATCH) || headers.contains_key(header::IF_NONE_MATCH) {
-        let detail = "a write takes no preconditions: the last one counts";
-        return Err(ProblemDetails::new(StatusCode::PRECONDITION_FAILED, "precondition", detail));
-    }
+    expect_no_precondition(&headers)?;
     let put = service
         .in_turn(move |service| {
             let ItemBody { source, label, payload, vectors } = sent.read()?;
@@ -330,12 +328,26 @@ pub async fn picture(State(service): Shared, Path(id): Path<String>) -> Answer<R
     Ok((headers, picture.bytes).into_response())
 }
 
-pub async fn delete_item(State(service): Shared, Path(id): Path<String>) -> Answer<StatusCode> {
+pub async fn delete_item(
+    State(service): Shared,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+) -> Answer<StatusCode> {
+    expect_no_precondition(&headers)?;
     let deleted = service.blocking(move |service| service.gallery.delete(&[&id])).await?;
     if deleted == 0 {
         return Err(ProblemDetails::not_found("the gallery has no such item"));
     }
     Ok(StatusCode::NO_CONTENT)
+}
+
+fn expect_no_precondition(headers: &HeaderMap) -> Result<(), ProblemDetails> {
+    let conditions = [header::IF_MATCH, header::IF_NONE_MATCH, header::IF_UNMODIFIED_SINCE];
+    if conditions.iter().any(|name| headers.contains_key(name)) {
+        let detail = "a write takes no preconditions: the last one counts";
+        return Err(ProblemDetails::new(StatusCode::PRECONDITION_FAILED, "precondition", detail));
+    }
+    Ok(())
 }
 
 fn etag(revision: &Value) -> String {

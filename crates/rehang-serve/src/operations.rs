@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use rehang_core::{Error, Progress, ProgressSnapshot, Result};
 use rehang_fit::Method;
@@ -25,6 +26,8 @@ const OPERATIONS_MAX: usize = 50;
 const TRAIL_MAX: usize = 1000;
 /// Number of operations that one service carries out at the same time.
 const AT_ONCE_MAX: usize = 8;
+/// Time between two tries to record the end of an operation.
+const RECORD_EVERY: Duration = Duration::from_secs(2);
 /// Time after which an operation whose service was not heard of is taken up by another one.
 const HEARD_WITHIN_MS: u64 = 30_000;
 
@@ -402,8 +405,12 @@ impl Operations {
         let problem_details = problem_details.map(|problem| problem.logged(&format!("operation {id}")));
         let problem = problem_details.as_ref().map(|problem| problem.detail.clone());
         let who = &operation.asked_by;
+        let recorded = self.find(id).ok().flatten();
+        let is_anothers = recorded.as_ref().is_some_and(|recorded| recorded.server != self.server);
         // Whoever comes next goes on with what a stopping service leaves.
-        let is_left = is_cancelled && self.is_leaving.load(Ordering::SeqCst) && !self.is_cancelled(id);
+        let is_asked_to_end = recorded.is_some_and(|recorded| recorded.cancelled);
+        let is_left =
+            is_cancelled && (is_anothers || (self.is_leaving.load(Ordering::SeqCst) && !is_asked_to_end));
         match &problem {
             Some(problem) => tracing::warn!(operation = id, who, what, problem, "refused"),
             None if is_left => tracing::info!(operation = id, who, what, "left to the next service"),
@@ -411,32 +418,41 @@ impl Operations {
             None => tracing::info!(operation = id, who, what, "done"),
         }
         // The trail first: whoever sees that an operation has ended finds it there.
-        let trailed = if is_left { Ok(()) } else { self.trail_ends(id, problem) };
+        let trailed = match problem.as_deref() {
+            _ if is_left => Ok(()),
+            None if is_cancelled => self.trail_ends(id, Some("cancelled")),
+            problem => self.trail_ends(id, problem),
+        };
         let mut told = None;
-        let ended = update(self.store(), OPERATIONS, keep_running, |all: &mut Vec<VerbOperation>| {
-            let Some(own) = all.iter_mut().find(|other| other.id == *id && other.server == self.server)
-            else {
-                return false;
-            };
-            if is_left {
-                own.heard_ms = 0;
-                return true;
-            }
-            own.ended_ms = Some(rehang_clock::unix_ms());
-            own.is_at(&progress.snapshot());
-            (own.state, own.result, own.problem) = (state, result.clone(), problem_details.clone());
-            told = Some(own.clone());
-            true
-        });
+        let mut record = || {
+            update(self.store(), OPERATIONS, keep_running, |all: &mut Vec<VerbOperation>| {
+                let is_own = |other: &&mut VerbOperation| other.id == *id && other.server == self.server;
+                let Some(own) = all.iter_mut().find(is_own) else { return false };
+                if is_left {
+                    own.heard_ms = 0;
+                    return true;
+                }
+                own.ended_ms = Some(rehang_clock::unix_ms());
+                own.is_at(&progress.snapshot());
+                (own.state, own.result, own.problem) = (state, result.clone(), problem_details.clone());
+                told = Some(own.clone());
+                true
+            })
+        };
+        // An end that cannot be written now is written later: without it, the verb would be carried out again.
+        let mut ended = record();
+        while let Err(error) = &ended
+            && !self.is_leaving.load(Ordering::SeqCst)
+        {
+            tracing::error!(operation = id, %error, "its end cannot be recorded yet");
+            rehang_clock::wait(RECORD_EVERY);
+            ended = record();
+        }
         let tell = |told: VerbOperation| self.events.send("operation", &told);
         let ended = ended.and_then(|_| told.map_or(Ok(()), tell));
         for error in [began, trailed, ended].into_iter().filter_map(Result::err) {
             tracing::error!(operation = id, %error, "what became of it is not recorded");
         }
-    }
-
-    fn is_cancelled(&self, id: &str) -> bool {
-        self.find(id).is_ok_and(|operation| operation.is_some_and(|operation| operation.cancelled))
     }
 
     /// Writes an operation into the trail when it begins; one that another service began stands there.
@@ -459,11 +475,14 @@ impl Operations {
         })
     }
 
-    fn trail_ends(&self, id: &str, problem: Option<String>) -> Result<()> {
+    fn trail_ends(&self, id: &str, problem: Option<&str>) -> Result<()> {
         let after = self.stands();
         self.change_trail(|all| {
-            let own = all.iter_mut().find(|entry| entry.operation.as_deref() == Some(id));
-            own.map(|own| (own.after, own.problem) = (Some(after.clone()), problem.clone())).is_some()
+            let entry = all.iter_mut().find(|entry| entry.operation.as_deref() == Some(id));
+            let ends = |entry: &mut Trailed| {
+                (entry.after, entry.problem) = (Some(after.clone()), problem.map(str::to_owned));
+            };
+            entry.map(ends).is_some()
         })
     }
 
@@ -545,7 +564,12 @@ impl Operations {
             tracing::info!(operation = operation.id, "goes on here, since its service is gone");
             self.spawn(operation);
         }
-        changed.iter().try_for_each(|operation| self.events.send("operation", operation))?;
+        for operation in &changed {
+            if operation.state == OperationState::Interrupted {
+                self.trail_ends(&operation.id, Some("its service is gone"))?;
+            }
+            self.events.send("operation", operation)?;
+        }
         Ok(all)
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
-use axum::middleware::{Next, from_fn_with_state};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, delete, get, post, put};
 use axum::{Extension, Json, Router};
@@ -345,7 +345,23 @@ pub fn router(service: &Arc<Service>) -> Router {
                 "the route has other methods; /openapi.json lists all",
             )
         })
+        .layer(from_fn(close_after_refusal))
         .with_state(Arc::clone(service))
+}
+
+/// Says that the connection ends with the answer where a request is refused before its body was read: it ends
+/// then, and a client that sent its next request there would get no answer.
+async fn close_after_refusal(request: Request, next: Next) -> Response {
+    let headers = request.headers();
+    let is_empty = headers.get(header::CONTENT_LENGTH).is_none_or(|length| length == "0");
+    let has_body = !is_empty || headers.contains_key(header::TRANSFER_ENCODING);
+    let mut response = next.run(request).await;
+    let status = response.status();
+    let is_read = status == StatusCode::UNPROCESSABLE_ENTITY || status == StatusCode::CONFLICT;
+    if has_body && !is_read && (status.is_client_error() || status.is_server_error()) {
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
 }
 
 /// Header with the name of a request, which the log has too.

@@ -217,6 +217,14 @@ impl Service {
         Ok(encoder)
     }
 
+    /// Lets go of the encoders of queries after a refusal that ends a run: a key, an account or another model.
+    /// They are opened anew when they are needed, since a service lives on when that is mended.
+    pub fn let_go_of_encoders(&self, error: &Error) {
+        if error.is_unauthorised() || error.is_conflict() || error.is_budget_spent() {
+            self.encoders.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        }
+    }
+
     /// Says what an answer was found in.
     pub fn stage(&self, answer: &SearchAnswer) -> Stage {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);

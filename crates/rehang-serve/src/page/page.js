@@ -89,7 +89,8 @@ async function ask(path, method = "GET", body = undefined, key = null) {
 
 // Shows a problem of the API. One that is passing goes away by itself, once the service answers again.
 function showProblem(problem, isPassing = false) {
-  if (problem.status === 401) return showSignIn();
+  // Many wrong tokens came from here; a right one is taken all the same.
+  if (problem.status === 401 || (problem.status === 429 && !state.me)) return showSignIn();
   state.isPassing = isPassing;
   const parts = [problem.title ?? "Problem", problem.detail ?? problem.message ?? "", problem.remedy ?? ""];
   ["title", "detail", "remedy"].forEach((part, at) => write(`problem-${part}`, parts[at]));
