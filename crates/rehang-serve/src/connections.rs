@@ -3,8 +3,9 @@
 
 use std::future::Future;
 use std::net::IpAddr;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
@@ -16,9 +17,10 @@ use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
+use tokio::time::Sleep;
 
 use crate::tls::Certificate;
 
@@ -88,7 +90,62 @@ impl Connections {
     }
 }
 
-/// Answers the requests of a connection.
+/// Stream that ends with an error where the other end takes nothing for a while: an answer that nobody reads
+/// would hold its connection and its memory for ever.
+struct Taken<S> {
+    stream: S,
+    within: Duration,
+    /// Time when the write that waits has waited for long enough.
+    ends: Option<Pin<Box<Sleep>>>,
+}
+
+impl<S> Taken<S> {
+    fn watched<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        written: Poll<std::io::Result<T>>,
+    ) -> Poll<std::io::Result<T>> {
+        if written.is_ready() {
+            self.ends = None;
+            return written;
+        }
+        let ends = self.ends.get_or_insert_with(|| Box::pin(tokio::time::sleep(self.within)));
+        ends.as_mut().poll(context).map(|()| Err(std::io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Taken<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Taken<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.watched(context, written)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        let flushed = Pin::new(&mut self.stream).poll_flush(context);
+        self.watched(context, flushed)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        let shut = Pin::new(&mut self.stream).poll_shutdown(context);
+        self.watched(context, shut)
+    }
+}
+
+/// Answers the requests of a connection. The head of a request, and each part of an answer, may take `head`.
 async fn answer(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     peer: Peer,
@@ -104,7 +161,7 @@ async fn answer(
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(head)
-        .serve_connection(TokioIo::new(stream), with_peer);
+        .serve_connection(TokioIo::new(Taken { stream, within: head, ends: None }), with_peer);
     // An error is of the other end, which hears of it.
     drop(watcher.watch(connection).await);
 }

@@ -548,6 +548,19 @@ fn a_body_that_comes_slowly_takes_room_and_no_turn() {
 }
 
 #[test]
+fn answers_that_nobody_takes_are_not_held_for_ever() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), |options| options.limits.seconds = 1);
+    let mut idle = TcpStream::connect(served.address).unwrap();
+    let asked = format!("GET /page.js HTTP/1.1\r\nHost: {}\r\n\r\n", served.address);
+    // It asks until its answers fill all buffers, and then until the service ends the connection.
+    let is_ended = (0..1_000_000).any(|_| idle.write_all(asked.as_bytes()).is_err());
+    assert!(is_ended);
+    assert_eq!(served.found(7, 1), ["i7"]);
+    served.end();
+}
+
+#[test]
 fn what_fails_inside_is_said_in_the_log_alone() {
     const TRAIL: &str = "trail of the service";
     let folder = tempfile::tempdir().unwrap();
