@@ -532,7 +532,7 @@ fn a_body_that_comes_slowly_takes_room_and_no_turn() {
     let head = "Content-Type: application/json\r\nContent-Length: 4000";
     let begun = " ".repeat(3000);
     let large = || served.send("POST", "/v1/search", Some(" ".repeat(2000)), &[]);
-    // It finds no room itself where a large one has it at that moment.
+    // The slow body finds no room itself where a large one has it at that moment.
     let slow = (0..100).find_map(|_| {
         let mut slow = TcpStream::connect(served.address).unwrap();
         write!(slow, "POST /v1/search HTTP/1.1\r\nHost: {}\r\n{head}\r\n\r\n{begun}", served.address)
@@ -553,7 +553,7 @@ fn answers_that_nobody_takes_are_not_held_for_ever() {
     let served = Served::start(folder.path(), |options| options.limits.seconds = 1);
     let mut idle = TcpStream::connect(served.address).unwrap();
     let asked = format!("GET /page.js HTTP/1.1\r\nHost: {}\r\n\r\n", served.address);
-    // It asks until its answers fill all buffers, and then until the service ends the connection.
+    // The client asks until answers fill all buffers, and then until the service ends the connection.
     let is_ended = (0..1_000_000).any(|_| idle.write_all(asked.as_bytes()).is_err());
     assert!(is_ended);
     assert_eq!(served.found(7, 1), ["i7"]);
