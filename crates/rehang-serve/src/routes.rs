@@ -206,8 +206,13 @@ fn of_library(name: &str, fields: &[&str]) -> Schema {
 /// Headers of an item, and of a session.
 const ETAG: Headers = &[("ETag", "The revision of the item, in quotation marks")];
 const SET_COOKIE: Headers = &[("Set-Cookie", "The session, or its end")];
-/// Meaning of a header that a write refuses.
+/// Meaning of a header that a write refuses, and all such headers.
 const NO_PRECONDITION: &str = "A write takes no precondition: with this header it is answered with 412";
+const NO_PRECONDITIONS: Headers = &[
+    ("If-Match", NO_PRECONDITION),
+    ("If-None-Match", NO_PRECONDITION),
+    ("If-Unmodified-Since", NO_PRECONDITION),
+];
 
 /// Lists all routes.
 pub fn routes() -> Vec<Route> {
@@ -272,11 +277,12 @@ pub fn routes() -> Vec<Route> {
         )
         .gives_as("image/*", |_| json_schema!({ "description": "A PNG, JPEG, GIF or WebP file" })),
         route(("PUT", "/v1/items/{id}"), TokenRole::Write, "Write an item", put(api::put_item))
-            .reads(&[("If-Match", NO_PRECONDITION), ("If-None-Match", NO_PRECONDITION)])
+            .reads(NO_PRECONDITIONS)
             .takes::<ItemBody>()
             .gives_json(|_| of_library("rehang_upgrade::PutItem", &["id", "revision", "removed_from"]))
             .sends(ETAG),
-        route(("DELETE", "/v1/items/{id}"), TokenRole::Write, "Delete an item", delete(api::delete_item)),
+        route(("DELETE", "/v1/items/{id}"), TokenRole::Write, "Delete an item", delete(api::delete_item))
+            .reads(NO_PRECONDITIONS),
         route(
             ("GET", "/v1/operations"),
             TokenRole::Read,

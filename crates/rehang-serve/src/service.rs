@@ -144,7 +144,7 @@ impl Service {
     ///
     /// # Errors
     ///
-    /// Those of [`Self::blocking`].
+    /// Busy and defects, as [`Self::blocking`] has them; the problem of the work.
     pub async fn in_turn<T: Send + 'static>(
         self: &Arc<Self>,
         work: impl FnOnce(&Self) -> Result<T, ProblemDetails> + Send + 'static,
