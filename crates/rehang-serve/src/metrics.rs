@@ -206,7 +206,7 @@ impl Metrics {
         let is_wanted = matches!(status.phase, Phase::Filled | Phase::Finished)
             && status.request == Request::Run
             && counts.to_embed() > 0;
-        // Nobody has counted while the old space serves, and that is not 0.
+        // The status counts such items only while the new space serves; without a count it is not 0.
         self.set("rehang_items_not_found", status.not_found.map_or(f64::NAN, |count| count as f64));
         for (name, value) in [
             ("rehang_not_found_seconds", waited),

@@ -2,7 +2,7 @@
 //! of it.
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use axum::extract::{Request, State};
@@ -223,7 +223,7 @@ pub fn routes() -> Vec<Route> {
         route(("GET", "/page.css"), None, "Its looks", get(async || page::style())).gives_text("text/css"),
         route(("GET", "/healthz"), None, "Whether the process is alive", get(api::alive)).gives::<Alive>(),
         route(("GET", "/readyz"), None, "Whether the gallery answers", get(api::ready)).gives::<Alive>(),
-        route(("GET", "/openapi.json"), None, "This document", get(async || Json(openapi())))
+        route(("GET", "/openapi.json"), None, "This document", get(async || Json(&*DOCUMENT)))
             .gives::<Map<String, Value>>(),
         route(("POST", "/session"), None, "Sign in, by a cookie", post(api::sign_in))
             .needs::<SignIn>()
@@ -445,8 +445,11 @@ fn admitted(
     Ok(Some(caller))
 }
 
+/// OpenAPI document, which is made when it is first asked for: everybody may ask.
+static DOCUMENT: LazyLock<Value> = LazyLock::new(openapi);
+
 /// Makes the OpenAPI document of all routes.
-pub fn openapi() -> Value {
+fn openapi() -> Value {
     let mut settings = SchemaSettings::draft2020_12();
     settings.definitions_path = "/components/schemas".into();
     // Requests may leave fields out that are always written.

@@ -55,7 +55,7 @@ impl Dashboard {
         let (upgrade, stop) = (Upgrade::open(config)?, stop.clone());
         let (tells, told) = mpsc::channel();
         let thread = std::thread::spawn(move || {
-            // Whoever waits for the address is there until it comes.
+            // `open` waits for the address until it comes, so the channel is never closed before.
             let listening = |address: SocketAddr| {
                 let _is_heard = tells.send(address);
             };
