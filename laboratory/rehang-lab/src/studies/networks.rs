@@ -35,7 +35,6 @@ struct Row {
     method: String,
     start: f64,
     area: f64,
-    seconds: f64,
 }
 
 /// Measures what is missing of the sets and writes the table.
@@ -65,18 +64,12 @@ fn measure(set: &str, all: &Pairs, grounds: &[Ground], rows: &mut Vec<Row>) -> R
             if rows.iter().any(|row| row.set == set && row.pairs == count && row.method == method.name()) {
                 continue;
             }
-            #[allow(clippy::disallowed_methods, reason = "the seconds of a fit are part of the results")]
-            let started = std::time::Instant::now();
             let parameters = FitParameters { method, compare: false, ..FitParameters::default() };
             let fitted =
                 fit_adapter(&pairs, None, &parameters, &NetworkOptions::default(), &Progress::default())?;
-            let seconds = started.elapsed().as_secs_f64();
             for ground in grounds {
                 let (start, area) = served(&fitted.adapter, ground)?;
-                eprintln!(
-                    "{set}, {}, {count} pairs, {method}: {start:.2} {area:.2}, {seconds:.0} s",
-                    ground.name
-                );
+                eprintln!("{set}, {}, {count} pairs, {method}: {start:.2} {area:.2}", ground.name);
                 rows.push(Row {
                     set: set.into(),
                     part: ground.name.clone(),
@@ -84,7 +77,6 @@ fn measure(set: &str, all: &Pairs, grounds: &[Ground], rows: &mut Vec<Row>) -> R
                     method: method.name().into(),
                     start,
                     area,
-                    seconds,
                 });
             }
             records::write(RECORD, &records::lines(rows)?)?;
@@ -95,7 +87,7 @@ fn measure(set: &str, all: &Pairs, grounds: &[Ground], rows: &mut Vec<Row>) -> R
 
 fn table(rows: &[Row]) -> String {
     let mut text = String::from(
-        "# Kernel ridge against a residual network, by the number of pairs\n\nMade by `cargo lab study networks`. mAP by label in percent, at the switch and over the whole backfill (area); seconds of the fit\nwith its σ².\n\n| set | part | pairs | kernel ridge: start | area | s | residual-mlp: start | area | s | network − ridge, area |\n|---|---|--:|--:|--:|--:|--:|--:|--:|--:|\n",
+        "# Kernel ridge against a residual network, by the number of pairs\n\nMade by `cargo lab study networks`. mAP by label in percent, at the switch and over the whole backfill (area).\n\n| set | part | pairs | kernel ridge: start | area | residual-mlp: start | area | network − ridge, area |\n|---|---|--:|--:|--:|--:|--:|--:|\n",
     );
     for ridge in rows.iter().filter(|row| row.method == METHODS[0].name()) {
         let Some(network) = rows.iter().find(|row| {
@@ -106,16 +98,14 @@ fn table(rows: &[Row]) -> String {
         };
         let _ = writeln!(
             text,
-            "| {} | {} | {} | {:.1} | {:.1} | {:.0} | {:.1} | {:.1} | {:.0} | {:+.2} |",
+            "| {} | {} | {} | {:.1} | {:.1} | {:.1} | {:.1} | {:+.2} |",
             ridge.set,
             ridge.part,
             ridge.pairs,
             ridge.start,
             ridge.area,
-            ridge.seconds,
             network.start,
             network.area,
-            network.seconds,
             network.area - ridge.area
         );
     }
