@@ -29,6 +29,7 @@
 mod auto;
 mod auto_options;
 mod configuration;
+mod contents;
 mod doctor;
 mod kept;
 mod learn;
@@ -47,10 +48,13 @@ mod way;
 pub use auto::{Halt, Next, Step, StepResult, StepsLeft};
 pub use auto_options::{AutoOptions, SwitchIf, Way};
 pub use configuration::{Configuration, Planned};
+pub use contents::{
+    Compacted, Contents, Deleted, DroppedSpace, Put, PutItem, SpaceContents, compact, contents, delete,
+    drop_space, put,
+};
 pub use doctor::{Examination, SpaceIndex, examine};
 pub use learn::asked::ClicksKept;
 pub use learn::forecast::{Forecast, OtherMetric, expect_worthwhile};
-pub use learn::health::{SigmaHealth, sigma_health};
 pub use learn::identify::{IdentifiedSpace, IdentifyOptions};
 pub use learn::models::{
     CheaperBy, GroupScore, JudgedBy, ModelChoice, ModelCompared, ModelMeasured, ModelsCompared, ModelsInput,
@@ -64,6 +68,7 @@ pub use live::estimate::{Basis, CostEstimate, Probed, estimate};
 pub use live::faults::Place;
 pub use live::fill::Filler;
 pub use live::first::{PutFirst, put_first, read_returned};
+pub use live::health::{SigmaHealth, sigma_health};
 pub use live::identity::put_back;
 pub use live::leftovers::Leftovers;
 pub use live::limits::{Limits, RunOptions, parse_rate};
@@ -73,10 +78,7 @@ pub use live::turn::{Follower, follower};
 pub use live::until::{Unit, Until, parse_until};
 pub use observe::{Observation, Observer, RefitStage, RefitUnderWay, Unobserved};
 pub use places::collection::{CollectionLocation, QDRANT_URL_ENV};
-pub use places::contents::{
-    Compacted, Contents, Deleted, DroppedSpace, Put, PutItem, SpaceContents, compact, contents, delete,
-    drop_space, put,
-};
+pub use places::index::{Indexed, index};
 pub use places::init::{Init, Initialised, init};
 pub use places::location::{Adopted, Location, NewGallery, UpgradeLock};
 pub use places::table::{TableLocation, URL_ENV};
@@ -84,7 +86,6 @@ pub use places::transfer::{Export, ExportedSpace, Import, Imported, export, impo
 pub use record::{BridgeInUse, OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
 pub use rehang_clock::{Clock, SystemClock};
 pub use serve::gallery::{Gallery, QueriesBySpace, SearchAnswer};
-pub use serve::index::{Indexed, index};
 pub use serve::query::{Query, QueryEncoders};
 pub use serve::search::{Search, SearchQueries, Searched, search};
 pub use setup::{UpgradeSetup, expect_same};

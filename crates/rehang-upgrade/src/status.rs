@@ -6,9 +6,9 @@ use rehang_encode::Spent;
 use rehang_store::{AtWork, Counts, Failure, ItemKey, Ledger, Scan, Select, find_space};
 use serde::{Deserialize, Serialize};
 
-use crate::learn::health::{SigmaHealth, health_of};
 use crate::learn::refit::{Refit, findings, refits};
 use crate::live::backfill::Request;
+use crate::live::health::{SigmaHealth, health_of};
 use crate::live::identity::unvouched;
 use crate::live::spending::spent_by_all;
 use crate::live::turn::{Follower, follower};

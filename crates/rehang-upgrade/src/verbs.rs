@@ -13,8 +13,8 @@ use crate::live::faults::Place;
 use crate::live::fill::{Filler, PAGE_ITEMS_MAX};
 use crate::live::leftovers::Leftovers;
 use crate::observe::{Observation, Observer};
+use crate::places::index::{prepare_index, recall};
 use crate::record::{BridgeInUse, OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
-use crate::serve::index::{prepare_index, recall};
 use crate::setup::{
     UpgradeSetup, as_sentences, continues_upgrade, expect_adapter, expect_between, expect_no_other,
     expect_spaces, expect_upgrade, finished_error, has_same_plan, is_filled, is_ongoing, may_hold_others,

@@ -1,4 +1,4 @@
-//! Circles of imports inside a crate: files that cannot be read, moved or tested without each other.
+//! Imports inside a crate, and their circles: files that cannot be read, moved or tested without each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,6 +18,18 @@ pub struct Tie {
     pub to: String,
 }
 
+impl Tie {
+    fn new(files: &[&Source], (&(from, to), path): (&(usize, usize), &Path)) -> Self {
+        let name = |file: usize| files[file].path.clone();
+        Self { from: name(from), line: path.line, path: path.segments.join("::"), to: name(to) }
+    }
+}
+
+/// Finds every import of a file of one crate by another.
+pub fn find_ties(files: &[&Source]) -> Vec<Tie> {
+    Crate::read(files).ties().iter().map(|between| Tie::new(files, between)).collect()
+}
+
 /// Finds the circles of more than three files of one crate, each as the imports among its files.
 pub fn find_circles(files: &[&Source]) -> Vec<Vec<Tie>> {
     let inside = Crate::read(files);
@@ -29,15 +41,8 @@ pub fn find_circles(files: &[&Source]) -> Vec<Vec<Tie>> {
             reached[file].iter().copied().filter(|other| reached[*other].contains(&file)).collect();
         // Each circle once, at its first file.
         if circle.len() > LARGEST && circle.first() == Some(&file) {
-            let name = |file: usize| files[file].path.clone();
             let within = ties.iter().filter(|((from, to), _)| circle.contains(from) && circle.contains(to));
-            let tie = |(&(from, to), &Path { ref segments, line }): (&(usize, usize), &Path)| Tie {
-                from: name(from),
-                line,
-                path: segments.join("::"),
-                to: name(to),
-            };
-            circles.push(within.map(tie).collect());
+            circles.push(within.map(|between| Tie::new(files, between)).collect());
         }
     }
     circles

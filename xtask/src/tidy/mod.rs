@@ -7,6 +7,7 @@
 //! | nothing outside of `laboratory` uses what lies in it, but for `xtask`, which fuzzes its readers | who upgrades a gallery builds, reads and trusts none of it |
 //! | heavy dependencies stay in the crates that are about them | a program that fits adapters builds no database |
 //! | clocks are read and threads sleep behind the doors only | results never depend on the time, and tests need not wait |
+//! | a folder of a crate imports those before it in [`rules::FOLDERS`] only | a folder is read and changed without those that stand on it |
 //! | no circle of imports has more than three files ([`rules::CIRCLES`]) | each file is read, moved and tested without the others |
 //! | the name of a public type is defined once ([`rules::NAMES`]) | one word for one thing |
 //! | libraries print nothing and know no word of the command line | other faces (Python, a service) have words of their own |
@@ -32,7 +33,7 @@ use rehang_core::{Error, Result};
 use serde_json::Value;
 
 use circles::Tie;
-use rules::{ARROWS, CIRCLES, DOORS, FACES, HEAVY, NAMES, SAID, SPEAKERS};
+use rules::{ARROWS, CIRCLES, DOORS, FACES, FOLDERS, HEAVY, NAMES, SAID, SPEAKERS};
 pub use source::root;
 use source::{Source, is_word};
 
@@ -75,6 +76,7 @@ fn faults(root: &Path) -> Result<Vec<Fault>> {
     faults.extend(stale(&sources));
     faults.extend(laboratory(&packages, &sources));
     faults.extend(imports(&sources, CIRCLES));
+    faults.extend(folders(&sources, FOLDERS));
     faults.extend(names(&sources, NAMES));
     faults.extend(features(root, &packages)?);
     faults.extend(built_twice(root)?);
@@ -434,6 +436,35 @@ fn imports(sources: &[Source], allowed: &[(&str, usize)]) -> Vec<Fault> {
     faults
 }
 
+/// Imports of a folder by one that stands before it in the order of its crate.
+fn folders(sources: &[Source], orders: &[(&str, &[&str])]) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    for (name, order) in orders {
+        let files: Vec<&Source> =
+            sources.iter().filter(|source| is_product(source) && source.crate_name() == *name).collect();
+        let place = |path: &str| {
+            let (folder, _) = path.split_once("/src/")?.1.split_once('/')?;
+            order.iter().position(|listed| *listed == folder)
+        };
+        for Tie { from, line, path, to } in circles::find_ties(&files) {
+            if let (Some(user), Some(used)) = (place(&from), place(&to))
+                && user < used
+            {
+                let (user, used) = (order[user], order[used]);
+                let what = format!("{user} must not import {path} of {used}: {used} stands on it (FOLDERS)");
+                faults.push(Fault { path: from, line, what });
+            }
+        }
+        let is_there =
+            |folder: &str| files.iter().any(|file| file.path.contains(&format!("/src/{folder}/")));
+        for folder in order.iter().filter(|folder| !is_there(folder)) {
+            let what = format!("{name} has no folder {folder}: write what it is called now (FOLDERS)");
+            faults.push(Fault { path: RULES.into(), line: 1, what });
+        }
+    }
+    faults
+}
+
 /// Names of public types that are defined more than once and not among `allowed`.
 fn names(sources: &[Source], allowed: &[(&str, &str)]) -> Vec<Fault> {
     let mut defined: BTreeMap<String, Vec<(&str, usize)>> = BTreeMap::new();
@@ -751,6 +782,27 @@ mod tests {
         assert!(said(&[("rehang-core", 3)])[0].starts_with("4 files"));
         assert!(said(&[("rehang-core", 5)])[0].contains("only 4 files"));
         assert!(said(&[("rehang-core", 4), ("rehang-gone", 4)])[0].contains("rehang-gone is not needed"));
+    }
+
+    #[test]
+    fn an_import_of_a_folder_that_stands_above_is_found() {
+        let sources = [
+            Source::new("crates/rehang-core/src/lib.rs", "mod beside;\nmod high;\nmod low;"),
+            Source::new("crates/rehang-core/src/low/mod.rs", "use crate::beside::it;\npub fn low() {}"),
+            Source::new(
+                "crates/rehang-core/src/low/part.rs",
+                "fn a() {\n    crate::high::high();\n}\n#[cfg(test)]\nmod tests { use crate::high::high; }",
+            ),
+            Source::new("crates/rehang-core/src/high/mod.rs", "use crate::low::low;\npub fn high() {}"),
+            Source::new("crates/rehang-core/src/beside.rs", "use crate::high::high;\npub fn it() {}"),
+        ];
+        let said = |order: &[&str]| -> Vec<(String, usize)> {
+            let faults = folders(&sources, &[("rehang-core", order)]);
+            faults.into_iter().map(|fault| (fault.path, fault.line)).collect()
+        };
+        assert_eq!(said(&["low", "high"]), [("crates/rehang-core/src/low/part.rs".to_string(), 2)]);
+        assert_eq!(said(&["high", "low"]), [("crates/rehang-core/src/high/mod.rs".to_string(), 1)]);
+        assert_eq!(said(&["low", "gone"]), [(RULES.to_string(), 1)]);
     }
 
     #[test]

@@ -6,7 +6,6 @@ pub(crate) mod bridge;
 pub(crate) mod drift;
 pub(crate) mod fit;
 pub(crate) mod forecast;
-pub(crate) mod health;
 pub(crate) mod identify;
 pub(crate) mod models;
 pub(crate) mod outgrown;

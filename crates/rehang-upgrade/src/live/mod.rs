@@ -8,6 +8,7 @@ pub(crate) mod estimate;
 pub(crate) mod faults;
 pub(crate) mod fill;
 pub(crate) mod first;
+pub(crate) mod health;
 pub(crate) mod held;
 pub(crate) mod identity;
 pub(crate) mod leftovers;

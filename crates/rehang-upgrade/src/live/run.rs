@@ -21,12 +21,12 @@ use rehang_store::{
 };
 use serde::Serialize;
 
-use crate::learn::health::{SigmaHealth, health_of};
 use crate::live::backfill::{Action, Attempt, Backfill, Ending, Event, Request, Tally};
 use crate::live::equal::{Copied, Embedded, Sources, split_by_source};
 use crate::live::estimate::keep_rate;
 use crate::live::faults::Place;
 use crate::live::fill::written_of;
+use crate::live::health::{SigmaHealth, health_of};
 use crate::live::held::HeldDocuments;
 use crate::live::identity::{expect_same_on_account, remember_unvouched};
 use crate::live::manners;
@@ -35,8 +35,8 @@ use crate::live::spending;
 use crate::live::turn::Turn;
 use crate::live::until::{Until, reaches};
 use crate::observe::{Observation, Observer};
+use crate::places::index::prepare_index;
 use crate::record::{Phase, Recorded, UpgradeRecord};
-use crate::serve::index::prepare_index;
 
 pub(crate) use counting::Counted;
 pub use setup::{BackfillScope, BackfillSetup};

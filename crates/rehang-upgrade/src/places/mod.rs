@@ -1,8 +1,8 @@
-//! Places of a gallery, and the way in and out: files, tables and collections, import and export, and a first
-//! configuration.
+//! Places of a gallery, and the way in and out: files, tables and collections, their search indexes, import
+//! and export, and a first configuration.
 
 pub(crate) mod collection;
-pub(crate) mod contents;
+pub(crate) mod index;
 pub(crate) mod init;
 pub(crate) mod location;
 #[cfg(feature = "postgres")]

@@ -17,7 +17,6 @@ use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::observe::{Observation, Observer, expect_going};
-use crate::places::contents::expect_id;
 use crate::places::location::Location;
 
 /// Items that one transaction of an import writes.
@@ -122,6 +121,15 @@ impl Text {
             Self::Number(number) => number.to_string(),
         }
     }
+}
+
+/// Refuses an id that is empty or has control characters: ids go into files line by line.
+pub(crate) fn expect_id(id: &str) -> Result<()> {
+    if id.is_empty() || id.chars().any(char::is_control) {
+        let expected = "at least one character, and no line breaks or control characters";
+        return Err(Error::option("id", id, expected));
+    }
+    Ok(())
 }
 
 /// Hashes every id of an items file, in the order of its lines, and checks each line: so nothing is written

@@ -9,8 +9,8 @@ use rehang_store::{Ledger, Store};
 use super::setup::BackfillSetup;
 use crate::live::backfill::{Backfill, Ending};
 use crate::observe::{Observation, Observer};
+use crate::places::index::prepare_index;
 use crate::record::Recorded;
-use crate::serve::index::prepare_index;
 
 /// Rests of a follower, which the observer is told of, and what was settled in them.
 pub(super) struct Settling {

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::learn::fit;
 use crate::places::location::Location;
+use crate::places::transfer::expect_id;
 use crate::record::{Phase, Recorded};
 use crate::serve::gallery::Gallery;
 
@@ -71,15 +72,6 @@ pub fn put(store: &dyn Store, gallery: &Gallery, item: &Put) -> Result<PutItem> 
     let spaces_now = spaces()?;
     let removed_from = spaces_before.into_iter().filter(|space| !spaces_now.contains(space)).collect();
     Ok(PutItem { id: item.id.clone(), revision, removed_from })
-}
-
-/// Refuses an id that is empty or has control characters: ids go into files line by line.
-pub(crate) fn expect_id(id: &str) -> Result<()> {
-    if id.is_empty() || id.chars().any(char::is_control) {
-        let expected = "at least one character, and no line breaks or control characters";
-        return Err(Error::option("id", id, expected));
-    }
-    Ok(())
 }
 
 /// Lists the spaces in which an item has a vector.
