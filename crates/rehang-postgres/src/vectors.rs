@@ -309,7 +309,7 @@ pub(crate) fn write(
     });
     match written {
         Ok(()) => Ok(outcomes.into_iter().map(|outcome| outcome.unwrap_or(WriteOutcome::Changed)).collect()),
-        // Vectors are paid for, so they wait. The cause of the refusal may be mended meanwhile: a right
+        // Unwritten vectors wait. The cause of the refusal may be mended meanwhile: a right
         // that was taken, a disk.
         Err(error) if !error.is_retryable() && (is_refused || error.is_unauthorised()) => {
             let detail = format!("vectors wait to be written: {error}");

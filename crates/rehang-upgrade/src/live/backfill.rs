@@ -8,7 +8,7 @@
 //!            Look ──▶ Looked          how many items are native, is a pause or a stop asked for
 //!           Claim ──▶ Claimed         the next items, worst first, leased to this worker
 //! ready ──▶ Encode ──▶ Encoded        one batch a worker
-//!                      Held           the encoder is not compared with itself yet; Vouch asks for that
+//!                      Unvouched      the encoder is not compared with itself yet; Vouch asks for that
 //!            Write ──▶ Written        conditional, one transaction a batch; what is not taken is written again
 //! ```
 //!
@@ -132,8 +132,8 @@ impl Backfill {
                 self.record_failures(vec![attempt], actions);
             }
             Event::Encoded { batch, failures } => self.take_in_answers(now_ms, batch, failures, actions),
-            Event::Held { batch } => {
-                self.batches.hold(batch);
+            Event::Unvouched { batch } => {
+                self.batches.keep_unvouched(batch);
                 self.looks.count_batch();
             }
             Event::Returned { batch } => {
@@ -146,7 +146,7 @@ impl Backfill {
                 self.claims.last_was_empty = false;
             }
             Event::Written { batch, outcomes } => self.take_in_outcomes(batch, outcomes, actions),
-            Event::NotTaken { batch, keys } => self.take_in_untaken(now_ms, batch, keys, actions),
+            Event::Untaken { batch, keys } => self.take_in_untaken(now_ms, batch, keys, actions),
         }
     }
 
@@ -383,11 +383,11 @@ impl Backfill {
     /// Lets the encoder be compared with itself where batches wait for that, which count as being at the
     /// encoder again. Gives whether any did.
     fn vouch(&mut self, actions: &mut Vec<Action>) -> bool {
-        let holds_any = self.batches.ask_to_vouch();
-        if holds_any {
+        let has_any = self.batches.ask_to_vouch();
+        if has_any {
             actions.push(Action::Vouch);
         }
-        holds_any
+        has_any
     }
 
     /// Whether nobody has to answer: neither the store nor the encoder.
@@ -615,7 +615,7 @@ mod tests {
                             let encoded = Event::Encoded { batch, failures };
                             if self.unvouched.len() < self.holds {
                                 self.unvouched.push(encoded);
-                                at_encoder.push(Event::Held { batch });
+                                at_encoder.push(Event::Unvouched { batch });
                             } else {
                                 at_encoder.extend(self.unvouched.drain(..).chain([encoded]));
                             }
@@ -637,10 +637,10 @@ mod tests {
                                 *left = left.saturating_sub(u32::from(*left != u32::MAX));
                                 is_untaken
                             };
-                            let (not_taken, keys): (Vec<ItemKey>, Vec<ItemKey>) =
+                            let (untaken, keys): (Vec<ItemKey>, Vec<ItemKey>) =
                                 keys.into_iter().partition(|key| is_untaken(key));
-                            if !not_taken.is_empty() {
-                                events.push_back(Event::NotTaken { batch, keys: not_taken });
+                            if !untaken.is_empty() {
+                                events.push_back(Event::Untaken { batch, keys: untaken });
                             }
                             self.queue.retain(|key| !keys.contains(key));
                             self.native.extend(&keys);
@@ -676,10 +676,10 @@ mod tests {
         Event::Claimed { keys, held_by_others: 0, alone: false, late: false }
     }
 
-    /// Held vectors are written whatever ends a run, once the encoder vouches for them, and
+    /// Unvouched vectors are written whatever ends a run, once the encoder vouches for them, and
     /// nothing waits for ever.
     #[test]
-    fn what_is_held_is_written_when_the_encoder_vouches_for_it() {
+    fn what_is_unvouched_is_written_when_the_encoder_vouches_for_it() {
         for (holds, workers) in [(1, 1), (3, 1), (3, 2), (100, 1), (100, 3)] {
             let all = Limits { batch: 3, workers, rest_ms: 100, ..Limits::default() };
             for (limits, native, ending) in [
@@ -691,7 +691,7 @@ mod tests {
                 let mut world = World { holds, ..World::with_items(20) };
                 world.flaky = [(ItemKey::from(4), 1), (ItemKey::from(6), u32::MAX)].into();
                 let (state, ended) = world.run(limits);
-                assert_eq!((ended, state.tally.native), (ending, native), "{holds} held, {limits:?}");
+                assert_eq!((ended, state.tally.native), (ending, native), "{holds} unvouched, {limits:?}");
                 assert!(world.unvouched.is_empty() && world.vouched <= 8, "{} times", world.vouched);
             }
             let mut world = World { holds, request: Request::Pause, ..World::with_items(20) };

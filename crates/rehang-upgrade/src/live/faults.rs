@@ -51,10 +51,10 @@ places! {
     AfterSwitch,
     /// A batch of the backfill was claimed.
     BackfillClaimed,
-    /// A batch came back from the encoder: paid for, not yet written.
+    /// A batch came back from the encoder: unwritten.
     BackfillEncoded,
-    /// A batch came back that waits until the encoder is compared with itself; it lies in a document.
-    BackfillHeld,
+    /// A batch came back unvouched; it lies in a document.
+    BackfillUnvouched,
     /// A batch was written.
     BackfillWritten,
     /// Failures were recorded.

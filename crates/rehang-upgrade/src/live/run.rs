@@ -27,13 +27,13 @@ use crate::live::estimate::keep_rate;
 use crate::live::faults::Place;
 use crate::live::fill::written_of;
 use crate::live::health::{SigmaHealth, health_of};
-use crate::live::held::HeldDocuments;
 use crate::live::identity::{expect_same_on_account, remember_unvouched};
 use crate::live::manners;
 use crate::live::sample;
 use crate::live::spending;
 use crate::live::turn::Turn;
 use crate::live::until::{Until, reaches};
+use crate::live::unvouched::UnvouchedDocuments;
 use crate::observe::{Observation, Observer};
 use crate::places::index::prepare_index;
 use crate::record::{Phase, Recorded, UpgradeRecord};
@@ -156,7 +156,7 @@ pub(crate) fn backfill_beside(
     let began = store.newest_revision()?;
     // Items that an earlier process of this name still held are free: it ended without a word.
     store.renew(space, worker, Duration::ZERO)?;
-    let documents = HeldDocuments::open(store, space, record.new.dimension)?;
+    let documents = UnvouchedDocuments::open(store, space, record.new.dimension)?;
     let patience = Patience { clock, observer, is_endless: limits.follow };
     thread::scope(|scope| {
         let mut run = Run {
@@ -258,8 +258,8 @@ struct Run<'a> {
     /// Items that got the vector of another item so far.
     copied: u64,
     unwritten: Unwritten,
-    /// Documents where the vectors of held batches lie meanwhile, beside those of other workers.
-    documents: HeldDocuments<'a>,
+    /// Documents where unvouched vectors lie meanwhile, beside those of other workers.
+    documents: UnvouchedDocuments<'a>,
     /// Spending of the encoder when the store was told last.
     reported: Spent,
     /// Text of what encoders have learnt of their service, as the store holds it.
@@ -355,7 +355,7 @@ impl Run<'_> {
         match answer {
             Ok(answer) => Ok(Some(answer)),
             Err(error)
-                if (self.workers.are_busy() || self.unwritten.holds_any())
+                if (self.workers.are_busy() || self.unwritten.has_unvouched())
                     && !(error.is_conflict() || error.is_cancelled()) =>
             {
                 self.fatal.get_or_insert(error);
@@ -545,8 +545,8 @@ impl Run<'_> {
                 return Some(self.sort_answers(batch, sent, Vec::new(), copies, receipt));
             }
         }
-        let held_vectors = sent.iter().map(|record| self.documents.find(record)).collect();
-        self.workers.give(Job::Encode(SentBatch { batch, sent, copies, held_vectors }));
+        let unvouched_vectors = sent.iter().map(|record| self.documents.find(record)).collect();
+        self.workers.give(Job::Encode(SentBatch { batch, sent, copies, unvouched_vectors }));
         None
     }
 
@@ -595,8 +595,8 @@ impl Run<'_> {
             return Ok(self.fail(batch, Error::conflict("the encoder tried no item", failure)));
         }
         let event = self.sort_answers(batch, sent, answers, copies, receipt);
-        if matches!(event, Event::Held { .. }) {
-            self.observer.reach(Place::BackfillHeld)?;
+        if matches!(event, Event::Unvouched { .. }) {
+            self.observer.reach(Place::BackfillUnvouched)?;
         }
         Ok(event)
     }
@@ -640,45 +640,45 @@ impl Run<'_> {
         }
         // A batch that the store does not take into a document is lost with a death, like one in hand.
         drop(self.documents.keep(batch, &vectors));
-        self.unwritten.hold(batch, vectors, receipt, failures);
-        Event::Held { batch }
+        self.unwritten.keep_unvouched(batch, vectors, receipt, failures);
+        Event::Unvouched { batch }
     }
 
-    /// Asks the encoder to vouch for what is held.
+    /// Asks the encoder to vouch for what is unvouched.
     fn ask_to_vouch(&mut self) {
         // All batches may be vouched for by now, and events that say so be on their way.
-        if self.unwritten.holds_any() {
+        if self.unwritten.has_unvouched() {
             self.unwritten.note_question();
             self.workers.give(Job::Vouch);
         }
     }
 
-    /// Decides on held batches after the encoder was asked to vouch for some, and returns their events.
+    /// Decides on unvouched batches after the encoder was asked to vouch for some, and returns their events.
     fn take_comparison(&mut self, answer: Result<()>) -> Result<Vec<Event>> {
         // An encoder that cannot be asked says nothing against itself.
         let is_silent = |error: &Error| {
             error.is_retryable() || error.is_budget_spent() || error.is_unauthorised() || error.is_cancelled()
         };
         match answer {
-            Err(error) if !is_silent(&error) => return Ok(self.throw_held_away(&error)),
+            Err(error) if !is_silent(&error) => return Ok(self.throw_unvouched_away(&error)),
             Err(error) => self.keep_uncompared(error)?,
             Ok(()) => {}
         }
         Ok(self.unwritten.release_asked())
     }
 
-    /// Throws all held batches away, since the encoder has become another one, and returns their events.
-    fn throw_held_away(&mut self, error: &Error) -> Vec<Event> {
+    /// Throws all unvouched batches away, since the encoder has become another one, and returns their events.
+    fn throw_unvouched_away(&mut self, error: &Error) -> Vec<Event> {
         let mut events = Vec::new();
-        for batch in self.unwritten.throw_held_away() {
+        for batch in self.unwritten.throw_unvouched_away() {
             self.documents.let_go(batch);
             events.push(self.fail(batch, error.clone()));
         }
         events
     }
 
-    /// Lets the next run compare vectors that the encoder could not be asked about: they are paid for, and
-    /// nothing speaks against them.
+    /// Lets unvouched vectors be written that the encoder could not be asked about, since nothing speaks
+    /// against them: the next run compares them first.
     fn keep_uncompared(&mut self, error: Error) -> Result<()> {
         let ids = self.unwritten.count_uncompared();
         self.patience.ask(|| remember_unvouched(self.setup.store, self.space, &ids))?;
@@ -720,7 +720,7 @@ impl Run<'_> {
         self.observer.reach(Place::BackfillWritten)?;
         let untaken = self.untaken(&records, &outcomes)?;
         if !untaken.is_empty() {
-            events.push_back(Event::NotTaken { batch, keys: untaken.iter().copied().collect() });
+            events.push_back(Event::Untaken { batch, keys: untaken.iter().copied().collect() });
         }
         let mut units = 0;
         let mut outcomes_by_key = Vec::with_capacity(outcomes.len());

@@ -270,9 +270,9 @@ fn a_death_before_the_comparison_costs_a_batch_and_leaves_nothing_wrong() {
     const BATCH: usize = 16;
     for (place, turns_after) in [
         (Place::BackfillEncoded, MANY),
-        (Place::BackfillHeld, MANY),
+        (Place::BackfillUnvouched, MANY),
         (Place::BackfillEncoded, 200),
-        (Place::BackfillHeld, 200),
+        (Place::BackfillUnvouched, 200),
     ] {
         for visit in [1, 5, 9, 10, 17, 18, 22, 24] {
             let (store, world) = started(MANY);

@@ -13,7 +13,7 @@ pub(super) struct Batches {
     /// Batches at the encoder.
     pub encoding: BTreeMap<u64, Vec<ItemKey>>,
     /// Batches whose vectors the encoder does not vouch for yet, and was not asked to.
-    held: BTreeMap<u64, Vec<ItemKey>>,
+    unvouched: BTreeMap<u64, Vec<ItemKey>>,
     /// Batches whose vectors are being written.
     writing: BTreeMap<u64, Vec<ItemKey>>,
 }
@@ -38,22 +38,22 @@ impl Batches {
         self.next - 1
     }
 
-    /// Holds a batch that came back until the encoder vouches for its vectors.
-    pub fn hold(&mut self, batch: u64) {
-        self.held.extend(self.encoding.remove_entry(&batch));
+    /// Keeps a batch that came back until the encoder vouches for its vectors.
+    pub fn keep_unvouched(&mut self, batch: u64) {
+        self.unvouched.extend(self.encoding.remove_entry(&batch));
     }
 
-    /// Takes the held batches to be at the encoder, which is asked to vouch for them; returns whether there
-    /// are any.
+    /// Takes the unvouched batches to be at the encoder, which is asked to vouch for them; returns whether
+    /// there are any.
     pub fn ask_to_vouch(&mut self) -> bool {
-        let holds_any = !self.held.is_empty();
-        self.encoding.append(&mut self.held);
-        holds_any
+        let has_any = !self.unvouched.is_empty();
+        self.encoding.append(&mut self.unvouched);
+        has_any
     }
 
-    /// Removes a batch that is at the encoder or held, and returns its items.
+    /// Removes a batch that is at the encoder or unvouched, and returns its items.
     pub fn remove(&mut self, batch: u64) -> Option<Vec<ItemKey>> {
-        self.encoding.remove(&batch).or_else(|| self.held.remove(&batch))
+        self.encoding.remove(&batch).or_else(|| self.unvouched.remove(&batch))
     }
 
     /// Notes items of a batch whose vectors are being written.
@@ -75,7 +75,7 @@ impl Batches {
 
     /// Whether no batch is in hand.
     pub fn is_empty(&self) -> bool {
-        self.none_is_under_way() && self.held.is_empty()
+        self.none_is_under_way() && self.unvouched.is_empty()
     }
 
     /// Whether no batch is at the encoder or being written.
@@ -85,6 +85,7 @@ impl Batches {
 
     /// Items of all batches.
     pub fn keys(&self) -> impl Iterator<Item = ItemKey> + '_ {
-        self.encoding.values().chain(self.held.values()).chain(self.writing.values()).flatten().copied()
+        let batches = self.encoding.values().chain(self.unvouched.values()).chain(self.writing.values());
+        batches.flatten().copied()
     }
 }

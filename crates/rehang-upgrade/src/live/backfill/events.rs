@@ -120,7 +120,7 @@ pub enum Event {
     /// A batch came back with vectors that the encoder does not
     /// [vouch for](rehang_encode::Encoder::is_vouched_for) yet. An [`Event::Encoded`], [`Event::Returned`] or
     /// [`Event::Declined`] of the same batch follows.
-    Held {
+    Unvouched {
         /// The batch.
         batch: u64,
     },
@@ -148,7 +148,7 @@ pub enum Event {
     /// The store has not taken vectors of a batch though their items are what they were, as where another
     /// transaction keeps them or a trigger has the write ignored. Comes before the batch's
     /// [`Event::Written`], which leaves these items out.
-    NotTaken {
+    Untaken {
         /// The batch.
         batch: u64,
         /// Keys of the items whose vectors were not taken.
@@ -184,7 +184,7 @@ pub enum Action {
         /// Keys of the batch's items.
         keys: Vec<ItemKey>,
     },
-    /// Let the encoder be compared with itself; answer for every held batch with [`Event::Encoded`] or
+    /// Let the encoder be compared with itself; answer for every unvouched batch with [`Event::Encoded`] or
     /// [`Event::Returned`].
     Vouch,
     /// Write the vectors of a batch; answer with [`Event::Written`].

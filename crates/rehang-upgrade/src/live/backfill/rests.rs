@@ -109,7 +109,8 @@ impl FailedItems {
     }
 }
 
-/// Items whose vectors are paid for and were not taken by the store. The loop has the vectors.
+/// Items whose vectors are untaken: the store has not taken them though the items are what they were. The
+/// loop has the vectors.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct UntakenItems(BTreeMap<ItemKey, UntakenItem>);
 

@@ -1,4 +1,4 @@
-//! Patience with a store that is not available for a while: vectors that are paid for wait for it.
+//! Patience with a store that is not available for a while: unwritten vectors wait for it.
 
 use std::time::Duration;
 
@@ -9,8 +9,7 @@ use crate::observe::Observer;
 
 /// Longest wait for anything: after it, the loop looks whether it was asked to end.
 pub(super) const WAIT_MAX: Duration = Duration::from_millis(100);
-/// Time for which a store that is not available is asked again: vectors that are paid for wait for it
-/// meanwhile.
+/// Time for which a store that is not available is asked again: unwritten vectors wait for it meanwhile.
 const STORE_PATIENCE_MS: u64 = 600_000;
 /// Rest before a store that was not available is asked again. A follower, which asks for ever, rests twice as
 /// long each time, up to `STORE_RESTS_MAX`.
@@ -28,7 +27,7 @@ pub(super) struct Patience<'a> {
 
 impl Patience<'_> {
     /// Asks the store, again and again where it is not available: a transaction of another process that takes
-    /// ten seconds must not cost vectors that are paid for.
+    /// ten seconds must not cost unwritten vectors.
     pub fn ask<T>(self, mut ask: impl FnMut() -> Result<T>) -> Result<T> {
         let Self { clock, observer, is_endless } = self;
         let began_ms = clock.now_ms();

@@ -1,5 +1,5 @@
-//! Vectors that are paid for and not in the gallery yet: they wait to be written, for the encoder to vouch
-//! for them, or for the store to take them.
+//! Unwritten vectors: a run has them, and the gallery has not yet. They wait to be written, for the encoder
+//! to vouch for them, or for the store to take them.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -17,7 +17,7 @@ pub(super) type Embedding = (Record, Vec<f32>);
 struct Batch {
     vectors: Vec<Embedding>,
     /// Receipt and failed attempts, as long as the encoder does not vouch for the vectors.
-    held: Option<(u64, Vec<Attempt>)>,
+    unvouched: Option<(u64, Vec<Attempt>)>,
 }
 
 /// Vectors of a run that are not written yet. [`Backfill`](crate::Backfill) knows their keys, and says when
@@ -25,9 +25,9 @@ struct Batch {
 #[derive(Default)]
 pub(super) struct Unwritten {
     batches: BTreeMap<u64, Batch>,
-    /// Vectors that the store has not taken, by item.
+    /// Vectors that the store has not taken though their items are what they were, by item.
     untaken: BTreeMap<ItemKey, Embedding>,
-    /// Held batches that the encoder was asked to vouch for.
+    /// Unvouched batches that the encoder was asked to vouch for.
     asked_batches: Vec<u64>,
     /// Vectors that were thrown away, since the encoder has become another one.
     thrown_away: usize,
@@ -39,43 +39,49 @@ impl Unwritten {
     /// Keeps the vectors of a batch until they are written.
     pub fn keep(&mut self, batch: u64, vectors: Vec<Embedding>) {
         if !vectors.is_empty() {
-            self.batches.insert(batch, Batch { vectors, held: None });
+            self.batches.insert(batch, Batch { vectors, unvouched: None });
         }
     }
 
     /// Keeps the vectors of a batch that the encoder does not vouch for yet, with the receipt for them and
     /// the batch's items without a vector.
-    pub fn hold(&mut self, batch: u64, vectors: Vec<Embedding>, receipt: u64, failures: Vec<Attempt>) {
-        self.batches.insert(batch, Batch { vectors, held: Some((receipt, failures)) });
+    pub fn keep_unvouched(
+        &mut self,
+        batch: u64,
+        vectors: Vec<Embedding>,
+        receipt: u64,
+        failures: Vec<Attempt>,
+    ) {
+        self.batches.insert(batch, Batch { vectors, unvouched: Some((receipt, failures)) });
     }
 
-    /// Whether any batch is held until the encoder vouches for it.
-    pub fn holds_any(&self) -> bool {
-        self.batches.values().any(|batch| batch.held.is_some())
+    /// Whether the encoder has yet to vouch for any batch.
+    pub fn has_unvouched(&self) -> bool {
+        self.batches.values().any(|batch| batch.unvouched.is_some())
     }
 
-    /// Releases the held batches that the encoder vouches for by now, and returns their events.
+    /// Releases the batches that the encoder vouches for by now, and returns their events.
     pub fn release_vouched(&mut self, encoder: &dyn Encoder) -> Vec<Event> {
         let mut events = Vec::new();
-        for (&batch, Batch { held, .. }) in &mut self.batches {
-            let vouched = held.take_if(|(receipt, _)| encoder.is_vouched_for(*receipt));
+        for (&batch, Batch { unvouched, .. }) in &mut self.batches {
+            let vouched = unvouched.take_if(|(receipt, _)| encoder.is_vouched_for(*receipt));
             events.extend(vouched.map(|(_, failures)| Event::Encoded { batch, failures }));
         }
         events
     }
 
-    /// Notes that the encoder is asked to vouch for the batches that are held at this moment.
+    /// Notes that the encoder is asked to vouch for the batches that are unvouched at this moment.
     pub fn note_question(&mut self) {
-        let held_batches = self.batches.iter().filter(|(_, batch)| batch.held.is_some());
-        self.asked_batches = held_batches.map(|(batch, _)| *batch).collect();
+        let unvouched_batches = self.batches.iter().filter(|(_, batch)| batch.unvouched.is_some());
+        self.asked_batches = unvouched_batches.map(|(batch, _)| *batch).collect();
     }
 
     /// Releases the batches that the encoder was asked to vouch for, and returns the events of those that
-    /// were still held.
+    /// were still unvouched.
     pub fn release_asked(&mut self) -> Vec<Event> {
         let asked_batches = mem::take(&mut self.asked_batches);
         let release = |batch: u64| {
-            let (_, failures) = self.batches.get_mut(&batch)?.held.take()?;
+            let (_, failures) = self.batches.get_mut(&batch)?.unvouched.take()?;
             Some(Event::Encoded { batch, failures })
         };
         asked_batches.into_iter().filter_map(release).collect()
@@ -91,11 +97,11 @@ impl Unwritten {
         ids
     }
 
-    /// Throws all held batches away, and returns their numbers.
-    pub fn throw_held_away(&mut self) -> Vec<u64> {
+    /// Throws all unvouched batches away, and returns their numbers.
+    pub fn throw_unvouched_away(&mut self) -> Vec<u64> {
         self.asked_batches.clear();
         let mut numbers = Vec::new();
-        for (number, batch) in self.batches.extract_if(.., |_, batch| batch.held.is_some()) {
+        for (number, batch) in self.batches.extract_if(.., |_, batch| batch.unvouched.is_some()) {
             self.thrown_away += batch.vectors.len();
             numbers.push(number);
         }

@@ -12,7 +12,7 @@ use rehang_store::Record;
 
 use super::setup::BackfillSetup;
 use crate::live::equal::Copied;
-use crate::live::held::{Answers, Found, encode_rest};
+use crate::live::unvouched::{Answers, Found, encode_rest};
 
 /// Question of the loop to a worker, which asks the encoder.
 pub(super) enum Job {
@@ -29,8 +29,8 @@ pub(super) struct SentBatch {
     pub sent: Vec<Record>,
     /// Items that get the vector of another one.
     pub copies: Vec<(Record, Copied)>,
-    /// Vectors of the sent items that lie in documents, in the order of the items.
-    pub held_vectors: Vec<Option<Found>>,
+    /// Unvouched vectors of the sent items that lie in documents, in the order of the items.
+    pub unvouched_vectors: Vec<Option<Found>>,
 }
 
 /// Answer of the encoder.
@@ -146,8 +146,8 @@ fn work(encoder: &dyn Encoder, to_do: &Mutex<Receiver<Job>>, done: &Sender<Done>
 
 /// Asks the encoder for the vectors of a batch.
 fn encode(encoder: &dyn Encoder, batch: SentBatch) -> EncodedBatch {
-    let SentBatch { batch, sent, copies, held_vectors } = batch;
-    let answer = encode_rest(encoder, &inputs_of(&sent), held_vectors);
+    let SentBatch { batch, sent, copies, unvouched_vectors } = batch;
+    let answer = encode_rest(encoder, &inputs_of(&sent), unvouched_vectors);
     EncodedBatch { batch, sent, copies, answer, receipt: encoder.receipt() }
 }
 

@@ -1,7 +1,7 @@
-//! Vectors that are paid for and wait until their encoder is compared with itself: a death
-//! costs none of them.
+//! Unvouched vectors: their encoder was not compared with itself since it gave them, and a death costs none
+//! of them.
 //!
-//! Meanwhile the vectors lie in documents of the gallery, a batch in each, where no search looks. The run
+//! Until it is, the vectors lie in documents of the gallery, a batch in each, where no search looks. The run
 //! that has an item in hand next takes its vector from there, once the encoder gives some texts of that
 //! batch the vectors that lie there. Documents are used again and again: there are as many as batches
 //! waited at one moment.
@@ -77,7 +77,7 @@ pub(crate) struct Found {
 }
 
 /// Documents of a space as one run uses them.
-pub(crate) struct HeldDocuments<'a> {
+pub(crate) struct UnvouchedDocuments<'a> {
     store: &'a dyn Ledger,
     space: &'a str,
     dimension: usize,
@@ -90,7 +90,7 @@ pub(crate) struct HeldDocuments<'a> {
     next: usize,
 }
 
-impl<'a> HeldDocuments<'a> {
+impl<'a> UnvouchedDocuments<'a> {
     /// Opens the documents of a space, and reads what lies in them.
     ///
     /// # Errors
@@ -189,9 +189,9 @@ impl<'a> HeldDocuments<'a> {
     pub(crate) fn find(&self, record: &Record) -> Option<Found> {
         self.other_batches.iter().find_map(|(document, batch)| {
             let (revision, vector) = batch.vectors.get(&record.item.key)?;
-            let held_vector =
+            let unvouched_vector =
                 || Found { document: *document, vector: vector.clone(), is_compared: batch.is_compared };
-            (*revision == record.item.source_revision).then(held_vector)
+            (*revision == record.item.source_revision).then(unvouched_vector)
         })
     }
 
@@ -239,13 +239,13 @@ pub(crate) type Answers = (Vec<Result<Vec<f32>, ItemFailure>>, Vec<usize>);
 pub(crate) fn encode_rest(
     encoder: &dyn Encoder,
     inputs: &[Input<'_>],
-    held_vectors: Vec<Option<Found>>,
+    unvouched_vectors: Vec<Option<Found>>,
 ) -> Result<Answers> {
     let mut uncompared: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     let mut uncompared_vectors: BTreeMap<usize, Vec<f32>> = BTreeMap::new();
     let mut answers = BTreeMap::new();
-    for (place, held_vector) in held_vectors.into_iter().enumerate() {
-        match held_vector {
+    for (place, unvouched_vector) in unvouched_vectors.into_iter().enumerate() {
+        match unvouched_vector {
             Some(Found { vector, is_compared: true, .. }) => drop(answers.insert(place, Ok(vector))),
             Some(Found { document, vector, .. }) => {
                 uncompared.entry(document).or_default().push(place);
