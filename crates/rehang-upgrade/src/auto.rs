@@ -460,7 +460,7 @@ impl Upgrade {
     /// As [`Configuration::planned`](crate::Configuration::planned) and
     /// [`Configuration::forecast`](crate::Configuration::forecast).
     fn passes_at(&self, options: &AutoOptions) -> Result<Option<f64>> {
-        let planned = self.configuration().under_way(self.store())?;
+        let planned = self.configuration().planned_ongoing(self.store())?;
         let forecast = self.configuration().forecast(self.store(), &planned)?;
         Ok(forecast.and_then(|forecast| options.switch_if.passes_at(&forecast)))
     }

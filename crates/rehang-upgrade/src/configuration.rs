@@ -461,14 +461,13 @@ impl Configuration {
         self.planned_by(store, adapter)
     }
 
-    /// Plans the upgrade that is under way: by the adapter of its record, whatever was fitted since. Where
-    /// none is under way by a map, or the file names an adapter, it is planned
-    /// [anew](Configuration::planned).
+    /// Plans the upgrade that is going on: by the adapter of its record, whatever was fitted since. Where
+    /// none goes on by a map, or the file names an adapter, it is planned [anew](Configuration::planned).
     ///
     /// # Errors
     ///
     /// As [`Configuration::planned`].
-    pub fn under_way(&self, store: &dyn Ledger) -> Result<Planned> {
+    pub fn planned_ongoing(&self, store: &dyn Ledger) -> Result<Planned> {
         let record = UpgradeRecord::read(store)?;
         let has_map = |record: &&UpgradeRecord| {
             record.is_between(&self.old.name, &self.new.name) && !record.adapter.is_empty()
@@ -761,7 +760,7 @@ impl Configuration {
         }
         match Recorded::read(store)? {
             Some(recorded) if recorded.record.is_live() => {
-                expect_same(store, &self.under_way(store)?.setup())
+                expect_same(store, &self.planned_ongoing(store)?.setup())
             }
             _ => Ok(()),
         }

@@ -357,7 +357,7 @@ fn examine_configuration(
         );
         note(FindingCode::Configuration, text).next(Remedy::DrawPairs)
     };
-    let checked = configuration.under_way(store).and_then(|planned| {
+    let checked = configuration.planned_ongoing(store).and_then(|planned| {
         let setup = planned.setup();
         match (record, expect_same(store, &setup)) {
             // The old space of a finished upgrade is gone, so nothing could be planned with it any more.

@@ -10,9 +10,9 @@ use crate::learn::refit::{Refit, findings, refits};
 use crate::live::backfill::Request;
 use crate::live::health::{SigmaHealth, health_of};
 use crate::live::identity::unvouched;
+use crate::live::refit_turn::refit_at_work;
 use crate::live::spending::spent_by_all;
 use crate::live::turn::{Follower, follower};
-use crate::live::under_way::under_way;
 use crate::live::until::native_share;
 use crate::observe::RefitUnderWay;
 use crate::record::{BridgeInUse, OrderSettings, Phase, Recorded, Serving};
@@ -138,7 +138,7 @@ pub fn status(store: &dyn Ledger, failures: usize) -> Result<Status> {
         sigma: if has_new { health_of(store, new)? } else { None },
         findings: findings(&refits, &record, &counts),
         refits,
-        refitting: under_way(store, new)?,
+        refitting: refit_at_work(store, new)?,
         failures: if has_new { store.failures(new, None, failures)? } else { Vec::new() },
         at_work: if has_new { store.at_work(new)? } else { Vec::new() },
         follower: follower(store)?,

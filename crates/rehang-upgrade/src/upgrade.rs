@@ -36,10 +36,10 @@ use crate::live::identity::{expect_same_on_account, put_back};
 use crate::live::leftovers::Leftovers;
 use crate::live::limits::{Limits, RunOptions};
 use crate::live::manners;
+use crate::live::refit_turn::make_way;
 use crate::live::run::{BackfillScope, BackfillSetup, Summary, backfill_beside, backfill_compared};
 use crate::live::sample;
 use crate::live::spending;
-use crate::live::under_way::make_way;
 use crate::live::until::Until;
 use crate::live::watch::{CancellableObserver, watched_upgrade};
 use crate::observe::{Observer, Unobserved};
@@ -121,8 +121,8 @@ impl Upgrade {
         self.configuration.planned(self.store())
     }
 
-    fn under_way(&self) -> Result<Planned> {
-        self.configuration.under_way(self.store())
+    fn planned_ongoing(&self) -> Result<Planned> {
+        self.configuration.planned_ongoing(self.store())
     }
 
     fn planned_plain(&self) -> Result<Planned> {
@@ -623,7 +623,7 @@ impl Upgrade {
     /// As [`switch`](verbs::switch), [`expect_worthwhile`] and [`Configuration::forecast`].
     pub fn switch(&self, serving: Option<Serving>, anyway: bool) -> Result<(Switched, Vec<Finding>)> {
         let mut findings = Vec::new();
-        let planned = self.under_way()?;
+        let planned = self.planned_ongoing()?;
         let new = &planned.new.name;
         // The switch below refuses any other phase, for a better reason.
         let record = UpgradeRecord::read(self.store())?;
@@ -688,7 +688,7 @@ impl Upgrade {
         let record = Recorded::expect(self.store())?.record;
         expect_between(self.store(), &record, &self.configuration.old, &self.configuration.new)?;
         // After the finish nothing is adapted, so a caller that has no adapter file any more can run too.
-        let planned = if record.phase == Phase::Finished { None } else { Some(self.under_way()?) };
+        let planned = if record.phase == Phase::Finished { None } else { Some(self.planned_ongoing()?) };
         if let Some(planned) = &planned {
             expect_same(self.store(), &planned.setup())?;
         }
@@ -702,7 +702,7 @@ impl Upgrade {
         let mut limits = self.configuration.limits_of(options, encoder)?;
         let asked_until = limits.until;
         if matches!(limits.until, Until::Enough | Until::Worth { .. }) {
-            let planned = self.under_way()?;
+            let planned = self.planned_ongoing()?;
             let forecast = self.configuration.forecast(self.store(), &planned)?;
             limits.until = share_of(limits.until, forecast.as_ref(), || self.cost_of_all(&record, &planned))?;
         }
@@ -775,7 +775,7 @@ impl Upgrade {
     ///
     /// As [`Configuration::planned`] and [`Configuration::forecast`].
     pub fn forecast(&self) -> Result<Option<Forecast>> {
-        self.configuration.forecast(self.store(), &self.under_way()?)
+        self.configuration.forecast(self.store(), &self.planned_ongoing()?)
     }
 
     /// Reads how the upgrade stands, as [`status`](status::status) does.
@@ -860,7 +860,7 @@ impl Upgrade {
     /// As [`request`](verbs::request) and [`put_back`].
     pub fn resume(&self, retry_failed: bool, re_embed: bool, observer: &dyn Observer) -> Result<Resumed> {
         let put_back =
-            if re_embed { put_back(self.store(), &self.under_way()?.setup(), observer)? } else { 0 };
+            if re_embed { put_back(self.store(), &self.planned_ongoing()?.setup(), observer)? } else { 0 };
         let requested = self.request(Request::Run)?;
         let new = &self.configuration.new.name;
         let retried = if retry_failed { self.store.clear_failures(new)? } else { 0 };
@@ -879,7 +879,7 @@ impl Upgrade {
             self.remove_bridge()?;
             return verbs::rolled_back_result(self.store(), self.configuration.old.name.clone());
         }
-        verbs::rollback(self.store(), &self.under_way()?.setup(), &Unobserved)
+        verbs::rollback(self.store(), &self.planned_ongoing()?.setup(), &Unobserved)
     }
 
     /// Returns what a person should know before a [finish](Upgrade::finish), by how the upgrade stands at
@@ -904,7 +904,7 @@ impl Upgrade {
     /// As [`finish`](verbs::finish); a conflict where another process is at work.
     pub fn finish(&self, anyway: bool, observer: &dyn Observer) -> Result<FinishedUpgrade> {
         let _lock = self.lock()?;
-        verbs::finish(self.store(), &self.under_way()?.setup(), anyway, observer)
+        verbs::finish(self.store(), &self.planned_ongoing()?.setup(), anyway, observer)
     }
 }
 

@@ -15,8 +15,8 @@ use crate::learn::refit::{Refit, compare, decide, decided_not_recorded, due, kee
 use crate::learn::{fit, report};
 use crate::live::backfill::Ending;
 use crate::live::faults::Place;
+use crate::live::refit_turn::RefitTurn;
 use crate::live::run::{Counted, Summary};
-use crate::live::under_way::UnderWay;
 use crate::live::watch::{CancellableObserver, watched};
 use crate::observe::{Observation, Observer, RefitStage, expect_going};
 use crate::places::location::Location;
@@ -192,10 +192,10 @@ impl<'a> Refitting<'a> {
         let Some((record, refits)) = self.filled()? else { return Ok(None) };
         // The lock of a collection keeps nobody out.
         let is_alone = !matches!(self.upgrade.configuration().gallery, Location::Collection(_));
-        let under_way = UnderWay::new(self.upgrade.store(), self.observer, &record, is_alone)?;
-        watched(self, self.progress, &|| under_way.look(), |progress| {
+        let turn = RefitTurn::new(self.upgrade.store(), self.observer, &record, is_alone)?;
+        watched(self, self.progress, &|| turn.look(), |progress| {
             let observer = CancellableObserver { observer: self, progress };
-            Answering { refitting: self, under_way: &under_way, observer }.answer((&record, &refits), ask)
+            Answering { refitting: self, turn: &turn, observer }.answer((&record, &refits), ask)
         })
     }
 
@@ -211,7 +211,7 @@ impl<'a> Refitting<'a> {
 /// Answer that is being worked out.
 struct Answering<'a> {
     refitting: &'a Refitting<'a>,
-    under_way: &'a UnderWay<'a>,
+    turn: &'a RefitTurn<'a>,
     observer: CancellableObserver<'a>,
 }
 
@@ -241,7 +241,7 @@ impl Answering<'_> {
             keep(store, spaces, pairs, store.counts(&spaces.1.name)?.native)?;
             return Ok(None);
         };
-        let planned = configuration.under_way(store)?;
+        let planned = configuration.planned_ongoing(store)?;
         let Some(mapped) = &planned.adapter else { return Ok(None) };
         if rehang_files::adapter_file::fingerprint(mapped)? != record.adapter {
             return Ok(None);
@@ -249,7 +249,7 @@ impl Answering<'_> {
         // Old vectors that are taken as they are have no method that could be fitted again.
         let Ok(method) = mapped.training.method.parse::<Method>() else { return Ok(None) };
         let counts = store.counts(&spaces.1.name)?;
-        self.under_way.begin(RefitStage::Fitting)?;
+        self.turn.begin(RefitStage::Fitting)?;
         let brought = refits.iter().rev().find(|refit| refit.taken && refit.after == record.adapter);
         let expected = match brought {
             Some(refit) => Some(refit.gain.error_after()),
@@ -259,7 +259,7 @@ impl Answering<'_> {
         let fitted = fit::fit_again(store, spaces, method, &self.observer, progress)?;
         let Some((fitted, pairs)) = fitted else { return Ok(None) };
         let adapter = &fitted.adapter;
-        self.under_way.begin(RefitStage::Measuring)?;
+        self.turn.begin(RefitStage::Measuring)?;
         let compared = compare((mapped, adapter), &kept_pairs, progress)?;
         let Some((gain, [sigma_before, sigma_after])) = compared else { return Ok(None) };
         let answer = Refit {
@@ -289,8 +289,8 @@ impl Answering<'_> {
     /// stays in the gallery.
     fn take(&self, decided: &Refit, record: &UpgradeRecord) -> Result<()> {
         let (store, configuration) = (self.refitting.upgrade.store(), self.refitting.upgrade.configuration());
-        self.under_way.begin(RefitStage::Adapting)?;
-        self.under_way.takes(&decided.after);
+        self.turn.begin(RefitStage::Adapting)?;
+        self.turn.takes(&decided.after);
         let missing = || {
             Error::conflict(
                 format!("the map {} that was taken up is missing", decided.after),
@@ -315,7 +315,7 @@ impl Answering<'_> {
             return Ok(());
         }
         let Some(adapter) = kept::adapter(store, map)? else { return Ok(()) };
-        self.under_way.begin(RefitStage::Forecasting)?;
+        self.turn.begin(RefitStage::Forecasting)?;
         let spaces = (&configuration.old, &configuration.new);
         match report::measure(store, spaces, adapter, self.observer.progress) {
             // A conflict says that too few pairs are held out for a report.

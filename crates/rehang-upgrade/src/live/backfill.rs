@@ -392,7 +392,7 @@ impl Backfill {
 
     /// Whether nobody has to answer: neither the store nor the encoder.
     fn awaits_nothing(&self) -> bool {
-        !self.claims.is_claiming && !self.looks.is_looking && self.batches.none_is_under_way()
+        !self.claims.is_claiming && !self.looks.is_looking && self.batches.none_is_awaited()
     }
 
     /// Whether the store takes so little that no vector is paid for which it would not take either.

@@ -75,11 +75,11 @@ impl Batches {
 
     /// Whether no batch is in hand.
     pub fn is_empty(&self) -> bool {
-        self.none_is_under_way() && self.unvouched.is_empty()
+        self.none_is_awaited() && self.unvouched.is_empty()
     }
 
     /// Whether no batch is at the encoder or being written.
-    pub fn none_is_under_way(&self) -> bool {
+    pub fn none_is_awaited(&self) -> bool {
         self.encoding.is_empty() && self.writing.is_empty()
     }
 

@@ -1,4 +1,4 @@
-//! Refit that is under way: what other processes see of it, and how they end it.
+//! Turn of a refit: what other processes see of it, and how they end it.
 //!
 //! A small document says since when a refit computes and at which stage, and is written anew every second. It
 //! may be lost. Another process that writes the document takes the refit's turn away, and the refit ends; so
@@ -17,7 +17,7 @@ use crate::record::{Phase, Recorded, UpgradeRecord};
 /// Milliseconds after which a refit that was not heard of again is over, or its process is dead.
 const HEARD_WITHIN_MS: u64 = 15_000;
 
-/// Document about a refit that is under way.
+/// Document about a refit that computes.
 #[derive(Debug, Serialize, Deserialize)]
 struct Heard {
     since_ms: u64,
@@ -45,7 +45,7 @@ fn heard(store: &dyn Ledger, new: &str) -> Result<(Option<u64>, Option<Heard>)> 
 }
 
 /// Returns the refit that computes at this moment, in whichever process; `None` where there is none.
-pub(crate) fn under_way(store: &dyn Ledger, new: &str) -> Result<Option<RefitUnderWay>> {
+pub(crate) fn refit_at_work(store: &dyn Ledger, new: &str) -> Result<Option<RefitUnderWay>> {
     let (_, heard) = heard(store, new)?;
     Ok(heard.map(|heard| RefitUnderWay {
         stage: heard.stage,
@@ -53,7 +53,7 @@ pub(crate) fn under_way(store: &dyn Ledger, new: &str) -> Result<Option<RefitUnd
     }))
 }
 
-/// Asks the refit that is under way to end, and returns whether there is one.
+/// Asks the refit that computes at this moment to end, and returns whether there is one.
 pub(crate) fn make_way(store: &dyn Ledger, new: &str) -> Result<bool> {
     let (version, heard) = heard(store, new)?;
     if heard.is_none() {
@@ -66,8 +66,8 @@ pub(crate) fn make_way(store: &dyn Ledger, new: &str) -> Result<bool> {
     }
 }
 
-/// Refit that this process is at.
-pub(crate) struct UnderWay<'a> {
+/// Turn of the refit that this process is at.
+pub(crate) struct RefitTurn<'a> {
     store: &'a dyn Ledger,
     observer: &'a dyn Observer,
     record: &'a UpgradeRecord,
@@ -84,7 +84,7 @@ struct State {
     version: Option<u64>,
 }
 
-impl<'a> UnderWay<'a> {
+impl<'a> RefitTurn<'a> {
     /// Prepares a refit of the map in a record; other processes do not see it before its first stage.
     ///
     /// # Errors
@@ -174,7 +174,7 @@ impl<'a> UnderWay<'a> {
     }
 }
 
-impl Drop for UnderWay<'_> {
+impl Drop for RefitTurn<'_> {
     fn drop(&mut self) {
         let state = self.state();
         // Where this fails, the refit is still shown for some seconds.
@@ -202,22 +202,22 @@ mod tests {
         begin_sampling(&store, &old, &new, OrderSettings::default(), &Unobserved).unwrap();
         let mut recorded = Recorded::expect(&store).unwrap();
         recorded.change(&store, |record| record.phase = Phase::Filled).unwrap();
-        let begin = |is_alone| UnderWay::new(&store, &Unobserved, &recorded.record, is_alone);
+        let begin = |is_alone| RefitTurn::new(&store, &Unobserved, &recorded.record, is_alone);
         let refit = begin(false).unwrap();
-        assert_eq!(under_way(&store, "new").unwrap(), None);
+        assert_eq!(refit_at_work(&store, "new").unwrap(), None);
         refit.begin(RefitStage::Measuring).unwrap();
-        assert_eq!(under_way(&store, "new").unwrap().unwrap().to_string(), "2 of 4 (measuring), 0 s");
+        assert_eq!(refit_at_work(&store, "new").unwrap().unwrap().to_string(), "2 of 4 (measuring), 0 s");
         // Where no lock says who is alive, the document does.
         assert!(begin(false).is_err() && begin(true).is_ok());
         drop(refit);
-        assert_eq!(under_way(&store, "new").unwrap(), None);
+        assert_eq!(refit_at_work(&store, "new").unwrap(), None);
         // A process that died said nothing at its end.
         let now = rehang_clock::unix_ms();
         let (version, _) = store.document("refit under way of new").unwrap().unwrap();
         let heard = Heard { since_ms: now - 60_000, at_ms: now - 20_000, stage: RefitStage::Fitting };
         let text = serde_json::to_string(&heard).unwrap();
         store.set_document("refit under way of new", Some(version), &text).unwrap();
-        assert_eq!(under_way(&store, "new").unwrap(), None);
+        assert_eq!(refit_at_work(&store, "new").unwrap(), None);
         assert!(!make_way(&store, "new").unwrap() && begin(false).is_ok());
     }
 }
