@@ -40,7 +40,7 @@ fn page(
     let n = space.number;
     let of_space = |selected: String| (format!("state_{n}"), "s.item", selected);
     let (table, key, selected) = match scan.select {
-        Select::WorstFirst => return queue(connection, n, &condition("s.item"), scan.limit),
+        Select::Queued => return queue(connection, n, &condition("s.item"), scan.limit),
         Select::All => (format!("item_{}", handle.number), "s.key", "true".to_owned()),
         Select::Provenance(provenance) => of_space(format!("s.provenance = '{}'", provenance.name())),
         Select::Lacking => of_space("s.provenance = 'lacking'".to_owned()),

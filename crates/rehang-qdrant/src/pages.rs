@@ -44,14 +44,14 @@ pub(crate) fn scan(handle: &Handle, scan: &Scan) -> Result<Vec<Record>> {
     tag_all(handle)?;
     let with = with_for_record(handle, space, vectors_of);
     // A queue needs the items' sources, so its records are never bare.
-    let is_bare = !scan.contents && scan.select != Select::WorstFirst;
+    let is_bare = !scan.contents && scan.select != Select::Queued;
     let with = if is_bare { With { payload: json!([REVISION, TAG]), ..with } } else { with };
     let filter = match scan.select {
         Select::All => all_of([none_of([is_empty(REVISION)])]),
         Select::Provenance(provenance) => space.made_by(&[provenance]),
         Select::Lacking => json!({"must_not": [is_empty(REVISION), space.present()]}),
         Select::WithoutSource => all_of([has_source(false), space.waiting()]),
-        Select::WorstFirst => {
+        Select::Queued => {
             let mut records = Vec::new();
             walk_queue(handle, space, &with, scan.limit, &[], &mut |points| {
                 let queued = points.iter().filter_map(|point| record(handle, point, space, vectors_of));

@@ -86,13 +86,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let pages = (rows / 100 / PAGE as u64).clamp(1, PAGES_MAX) as usize;
     let worst = worst(rows, PAGE * pages);
     let first = measured("first page of the queue", 1, || {
-        store.scan(&Scan::new("new", Select::WorstFirst, PAGE).with_vectors_of("old"))
+        store.scan(&Scan::new("new", Select::Queued, PAGE).with_vectors_of("old"))
     })?;
     assert!(first.iter().map(|record| record.item.key.bits() as u64).eq(worst.iter().copied().take(PAGE)));
     let mut seen = Vec::with_capacity(worst.len());
     measured("pages of the queue, made native", worst.len() as u64, || {
         for _ in 0..pages {
-            let page = store.scan(&Scan::new("new", Select::WorstFirst, PAGE))?;
+            let page = store.scan(&Scan::new("new", Select::Queued, PAGE))?;
             seen.extend(page.iter().map(|record| record.item.key.bits() as u64));
             let writes: Vec<VectorWrite> = page
                 .iter()

@@ -95,7 +95,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let tenth = n / 10;
     timed("the worst first, made native in batches of 1000", tenth, || -> rehang_core::Result<()> {
         for _ in 0..tenth.div_ceil(1000) {
-            let page = store.scan(&Scan::new("new", Select::WorstFirst, 1000))?;
+            let page = store.scan(&Scan::new("new", Select::Queued, 1000))?;
             let writes: Vec<VectorWrite> = page
                 .iter()
                 .map(|record| write(record.item.key.bits() as usize - 1, Provenance::Native))
@@ -105,7 +105,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         Ok(())
     })?;
-    timed("one page of 100, worst first", 1, || store.scan(&Scan::new("new", Select::WorstFirst, 100)))?;
+    timed("one page of 100, worst first", 1, || store.scan(&Scan::new("new", Select::Queued, 100)))?;
     timed("counts", 1, || store.counts("new"))?;
 
     timed("build and save the graph", n, || store.rebuild("old"))?;

@@ -55,7 +55,7 @@ pub(crate) fn scan(database: &Database, scan: &Scan) -> Result<Vec<Record>> {
                     &BTreeSet::new(),
                 )?;
             }
-            Select::WorstFirst => page.queue(&BTreeSet::new())?,
+            Select::Queued => page.queue(&BTreeSet::new())?,
         }
         page.finish()
     })

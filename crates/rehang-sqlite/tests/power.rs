@@ -220,7 +220,7 @@ impl History {
     }
 
     fn make_native(&mut self, count: usize) {
-        let next = self.store().scan(&Scan::new("new", Select::WorstFirst, count)).unwrap();
+        let next = self.store().scan(&Scan::new("new", Select::Queued, count)).unwrap();
         let writes = self.writes(&next, Provenance::Native);
         self.call(format!("make {} native", writes.len()), Kind::Durable, |history| {
             history.store().write_vectors("new", None, &writes).unwrap();
@@ -272,7 +272,7 @@ impl History {
     fn fail_or_forget(&mut self, count: usize) {
         if self.random.random() {
             let failures: Vec<_> = self
-                .some(Select::WorstFirst, count)
+                .some(Select::Queued, count)
                 .into_iter()
                 .map(|record| (record.item.key, record.item.revision, "no such file".to_owned()))
                 .collect();

@@ -304,7 +304,7 @@ fn what_a_source_paid_for_stays_with_it(store: &dyn Store) {
     assert_eq!(of(NEW, b), None, "an adapted vector was made of the old one before");
     let counts = store.counts(NEW).unwrap();
     assert_eq!((counts.native, counts.adapted, counts.lacking), (1, 0, 1));
-    let queue = store.scan(&Scan::new(NEW, Select::WorstFirst, 9)).unwrap();
+    let queue = store.scan(&Scan::new(NEW, Select::Queued, 9)).unwrap();
     assert_eq!(
         queue.iter().map(|record| record.item.id.as_str()).collect::<Vec<_>>(),
         ["b"],
@@ -379,7 +379,7 @@ fn what_comes_back_has_what_was_paid_for(store: &dyn Store) {
     assert_eq!(hits, [(a.key, Provenance::Native)], "and searches find it at once");
     let late = write_to(store, NEW, &[native(before[0].key, before[0].revision, [9.0, 9.0])]);
     assert_eq!(late, Ok(vec![WriteOutcome::Deleted]), "what was on its way to the item of before is not its");
-    let queue = store.scan(&Scan::new(NEW, Select::WorstFirst, 9)).unwrap();
+    let queue = store.scan(&Scan::new(NEW, Select::Queued, 9)).unwrap();
     assert!(queue.iter().all(|record| record.item.id != "a") && queue.len() == 3, "nobody pays for it again");
 
     // The last vector that was paid for counts, and one that a write brings counts more.
@@ -674,7 +674,7 @@ fn what_has_no_direction_is_near_to_nothing(store: &dyn Store) {
     assert!(matches!(error.kind(), ErrorKind::NoDirection { .. }), "{error}");
     assert_eq!(store.counts(new).unwrap(), Counts { items: 3, lacking: 3, ..Counts::default() });
     assert_eq!(write_to(store, new, &good), Ok(vec![WriteOutcome::Written; 2]));
-    let queue = store.scan(&Scan::new(new, Select::WorstFirst, 9)).unwrap();
+    let queue = store.scan(&Scan::new(new, Select::Queued, 9)).unwrap();
     let queue: Vec<&str> = queue.iter().map(|record| record.item.id.as_str()).collect();
     assert_eq!(queue, ["zero", "near", "far"], "what nothing could be made of is the next to be embedded");
     assert_eq!(write_to(store, new, &[native(zero, zero1, [0.6, 0.8])]), Ok(vec![WriteOutcome::Written]));
@@ -785,7 +785,7 @@ fn the_worst_come_first(store: &dyn Store) {
     let ids = |scan: Scan| -> Vec<String> {
         store.scan(&scan).unwrap().into_iter().map(|record| record.item.id).collect()
     };
-    let worst = |limit: usize| ids(Scan::new(NEW, Select::WorstFirst, limit));
+    let worst = |limit: usize| ids(Scan::new(NEW, Select::Queued, limit));
     assert_eq!(
         worst(9),
         [
@@ -799,7 +799,7 @@ fn the_worst_come_first(store: &dyn Store) {
     );
     let all = worst(9);
     assert_eq!((worst(3), worst(1)), (all[..3].to_vec(), all[..1].to_vec()), "a page is its beginning");
-    let after = ids(Scan::new(NEW, Select::WorstFirst, 3).after(Some(b)));
+    let after = ids(Scan::new(NEW, Select::Queued, 3).after(Some(b)));
     assert_eq!(after, all[..3], "after is not used");
     let place = Priority::ordinary;
     let ignored = [(c, c1 + 1000, place(99.0)), (NOBODY, 1, place(1.0))];
@@ -844,7 +844,7 @@ fn natives_are_forgotten_where_they_can_be_made_again(store: &dyn Store) {
     assert_eq!(made_by, [None, None, Some(Provenance::Native), Some(Provenance::Adapted)]);
     let counts = store.counts(NEW).unwrap();
     assert_eq!((counts.native, counts.adapted, counts.lacking), (1, 1, 2));
-    let queue = store.scan(&Scan::new(NEW, Select::WorstFirst, 9)).unwrap();
+    let queue = store.scan(&Scan::new(NEW, Select::Queued, 9)).unwrap();
     let queue: BTreeSet<ItemKey> = queue.iter().take(2).map(|record| record.item.key).collect();
     assert_eq!(queue, BTreeSet::from([a, b]), "what lacks a vector is next");
     let query = Matrix::new(2, vec![1.0, 0.0]).unwrap();
@@ -888,7 +888,7 @@ fn failures_are_set_aside(store: &dyn Store) {
     assert_eq!(store.failures(OLD, None, 9), Ok(vec![]), "failures belong to a space");
     assert_eq!(store.counts(NEW).unwrap().failed, 2);
     let worst = || -> Vec<String> {
-        let records = store.scan(&Scan::new(NEW, Select::WorstFirst, 9)).unwrap();
+        let records = store.scan(&Scan::new(NEW, Select::Queued, 9)).unwrap();
         records.into_iter().map(|record| record.item.id).collect()
     };
     assert_eq!(worst(), ["c"], "what failed is left out");
@@ -1334,7 +1334,7 @@ fn an_item_is_leased_to_one_worker(store: &dyn Store, other: &dyn Store, pass: &
     // The dead worker was but slow. Items that it held are not given back twice, and those that another one
     // holds now are not its to give back.
     let keys: Vec<ItemKey> = other
-        .scan(&Scan::new(NEW, Select::WorstFirst, 9))
+        .scan(&Scan::new(NEW, Select::Queued, 9))
         .unwrap()
         .into_iter()
         .map(|record| record.item.key)
@@ -1491,7 +1491,7 @@ fn a_plan_fences_every_handle(store: &dyn Store, other: &dyn Store, _: &dyn Fn(D
         let worker = scope.spawn(|| {
             while !are_planned.load(Ordering::Relaxed) {
                 let claimed = store.claim(NEW, Queue::All, "worker", 50, LEASE).unwrap().records;
-                let queued = store.scan(&Scan::new(NEW, Select::WorstFirst, 50)).unwrap();
+                let queued = store.scan(&Scan::new(NEW, Select::Queued, 50)).unwrap();
                 for records in [claimed, queued] {
                     let keys: BTreeSet<ItemKey> = records.iter().map(|record| record.item.key).collect();
                     assert_eq!(keys.len(), records.len(), "an item twice");

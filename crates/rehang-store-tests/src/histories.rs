@@ -388,7 +388,7 @@ pub fn seen_with(store: &dyn Store, rounded: fn(f32) -> f32) -> String {
             let rank = ranks[&failure.revision];
             lines.push(format!("{} {} {} {rank}", place(failure.key), failure.id, failure.reason));
         }
-        let mut selects = vec![Select::All, Select::Lacking, Select::WorstFirst, Select::WithoutSource];
+        let mut selects = vec![Select::All, Select::Lacking, Select::Queued, Select::WithoutSource];
         selects.extend(Provenance::ALL.map(Select::Provenance));
         for select in selects {
             for (limit, after) in [(100, None), (2, keys.get(1).copied())] {

@@ -347,7 +347,7 @@ impl Ledger for MemoryStore {
                     && item.source.is_none()
                     && (!space.vectors.contains_key(&item.key) || is(&item.key, Provenance::Adapted))
             }),
-            Select::WorstFirst => items = state.queue(space),
+            Select::Queued => items = state.queue(space),
         }
         items.truncate(scan.limit);
         let mut records: Vec<Record> =

@@ -365,7 +365,7 @@ pub enum Select {
     /// Items without a vector in the space come first (by key), then adapted ones, the largest [`Priority`]
     /// first (ties by key). Items with a recorded failure and items without a source are left out; leased
     /// ones are not. `after` is not used: what was done is no longer selected.
-    WorstFirst,
+    Queued,
 }
 
 /// Request for one page of items.
@@ -442,7 +442,7 @@ pub struct Record {
 /// Part of the queue of a backfill that a claim hands out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Queue {
-    /// The whole queue, in its order ([`Select::WorstFirst`]).
+    /// The whole queue, in its order ([`Select::Queued`]).
     #[default]
     All,
     /// The items of a random sample ([`Among::Embeddable`]) that still wait, in the order of its shuffle. The

@@ -450,7 +450,7 @@ fn a_walk_passes_what_went_with_a_partition() {
         }
         place.store.forget_natives("new", Epoch::FIRST, 100).unwrap();
         let queue = |place: &Place, limit: usize| -> Vec<String> {
-            let records = place.store.scan(&Scan::new("new", Select::WorstFirst, limit)).unwrap();
+            let records = place.store.scan(&Scan::new("new", Select::Queued, limit)).unwrap();
             records.into_iter().map(|record| record.item.id).collect()
         };
         let whole = queue(&place, 100);

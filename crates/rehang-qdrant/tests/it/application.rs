@@ -95,7 +95,7 @@ fn a_collection_becomes_a_gallery_and_is_given_back_as_it_was() {
 
     let counts = store.counts("old").unwrap();
     assert_eq!((counts.items, counts.old, counts.lacking), (5, 5, 0), "what was there is old");
-    let records = store.scan(&Scan::new(NEW, Select::WorstFirst, 9).with_vectors_of("old")).unwrap();
+    let records = store.scan(&Scan::new(NEW, Select::Queued, 9).with_vectors_of("old")).unwrap();
     assert_eq!(records.len(), 5);
     let third = &records[2];
     assert_eq!((third.item.id.as_str(), third.item.source.as_deref()), ("3", Some("text 3")));
@@ -616,7 +616,7 @@ fn an_application_loses_nothing_while_vectors_are_written() {
             let store = store.clone();
             scope.spawn(move || {
                 for round in 0..15 {
-                    let records = store.scan(&Scan::new(NEW, Select::WorstFirst, 25)).unwrap();
+                    let records = store.scan(&Scan::new(NEW, Select::Queued, 25)).unwrap();
                     let made_by = if round % 2 == 0 { Provenance::Adapted } else { Provenance::Native };
                     let writes: Vec<VectorWrite> = records
                         .iter()
@@ -640,7 +640,7 @@ fn an_application_loses_nothing_while_vectors_are_written() {
     });
     assert!(version.load(Ordering::SeqCst) > 3);
     loop {
-        let records = store.scan(&Scan::new(NEW, Select::WorstFirst, 99)).unwrap();
+        let records = store.scan(&Scan::new(NEW, Select::Queued, 99)).unwrap();
         if records.is_empty() {
             break;
         }

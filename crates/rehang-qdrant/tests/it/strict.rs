@@ -102,7 +102,7 @@ fn upgrade(store: &QdrantStore) {
     );
     store.put(&[put]).unwrap();
     store.clear_failures(NEW).unwrap();
-    let left = store.scan(&Scan::new(NEW, Select::WorstFirst, 99)).unwrap();
+    let left = store.scan(&Scan::new(NEW, Select::Queued, 99)).unwrap();
     let left: Vec<VectorWrite> = left.iter().map(|record| native(&record.item)).collect();
     assert!(
         store
@@ -387,7 +387,7 @@ fn a_hybrid_query_is_right_at_every_stage() {
     let found = new();
     assert!((found[&12] - 1.0 / constant).abs() < 1e-4, "first by its words: {found:?}");
     assert_eq!(found.len(), 13);
-    let queue = store.scan(&Scan::new(NEW, Select::WorstFirst, 99)).unwrap();
+    let queue = store.scan(&Scan::new(NEW, Select::Queued, 99)).unwrap();
     let left: Vec<&Item> = queue.iter().map(|record| &record.item).filter(|item| item.id != "99").collect();
     assert_eq!(left.len(), 7);
     natives(&left);

@@ -30,7 +30,7 @@ fn a_gallery_of_format_5_is_read_and_written() {
     assert_eq!(store.count_without_source().unwrap(), 1);
 
     // The queue: what lacks a vector first, then the bands in their order.
-    let queue = store.scan(&Scan::new("new-model", Select::WorstFirst, 99)).unwrap();
+    let queue = store.scan(&Scan::new("new-model", Select::Queued, 99)).unwrap();
     let lacking: Vec<&str> = queue[..2].iter().map(|record| record.item.id.as_str()).collect();
     assert_eq!(lacking, ["item-0001", "item-0060"]);
     let places: Vec<_> = queue.iter().filter_map(|record| record.state.as_ref()?.priority).collect();

@@ -113,7 +113,7 @@ fn a_changed_source_removes_what_was_made_from_it() {
     assert!(gallery.revision("a") > before);
     assert_eq!((gallery.vector("old", "a"), gallery.vector("new", "a")), (None, None));
     assert!(gallery.nearest("new", [0.0, 0.0]).is_empty(), "searches see it at once");
-    let worst = gallery.store.scan(&Scan::new("new", Select::WorstFirst, 9)).unwrap();
+    let worst = gallery.store.scan(&Scan::new("new", Select::Queued, 9)).unwrap();
     assert_eq!(worst.len(), 1, "the backfill takes it up");
 
     gallery.insert("vector_1", "a", [1.0, 1.0]);
@@ -123,7 +123,7 @@ fn a_changed_source_removes_what_was_made_from_it() {
     assert_eq!(gallery.vector("old", "a"), None);
     gallery.run("UPDATE item SET source = NULL WHERE id = 'a'").unwrap();
     assert_eq!(gallery.store.counts("new").unwrap().without_source, 1);
-    assert!(gallery.store.scan(&Scan::new("new", Select::WorstFirst, 9)).unwrap().is_empty());
+    assert!(gallery.store.scan(&Scan::new("new", Select::Queued, 9)).unwrap().is_empty());
 }
 
 #[test]
@@ -357,7 +357,7 @@ fn an_adapted_vector_clears_no_failure_where_triggers_fire() {
         SELECT key, 'adapted', zeroblob(8) FROM item WHERE id = 'b'";
     gallery.run(plainly).unwrap();
     assert_eq!(listed(), 2);
-    assert!(gallery.store.scan(&Scan::new("new", Select::WorstFirst, 9)).unwrap().is_empty());
+    assert!(gallery.store.scan(&Scan::new("new", Select::Queued, 9)).unwrap().is_empty());
     assert_eq!(write(VectorWrite::native(&items[0], vec![0.0, 1.0])), [WriteOutcome::Written]);
     assert_eq!((listed(), gallery.store.check().unwrap()), (1, vec![]));
 }

@@ -447,7 +447,7 @@ impl Run<'_> {
             return Ok(true);
         }
         // Items without a vector come first.
-        let beginning = Scan::new(self.space, Select::WorstFirst, 1).without_contents();
+        let beginning = Scan::new(self.space, Select::Queued, 1).without_contents();
         let next = self.setup.store.scan(&beginning)?;
         self.turn.note_lacking(next.first().is_some_and(|first| first.state.is_none()));
         Ok(!next.is_empty())
@@ -525,7 +525,7 @@ impl Run<'_> {
         if limits.follow || scope.is_sample() || claimed.is_empty() || !claimed.iter().all(is_late) {
             return Ok(false);
         }
-        let queue = Scan::new(self.space, Select::WorstFirst, QUEUE_PAGE).without_contents();
+        let queue = Scan::new(self.space, Select::Queued, QUEUE_PAGE).without_contents();
         let waiting = self.patience.ask(|| store.scan(&queue))?;
         Ok(waiting.len() < QUEUE_PAGE && waiting.iter().all(is_late))
     }

@@ -67,7 +67,7 @@ fn a_vector_without_a_direction_is_not_adapted_and_its_item_comes_first() {
     assert_eq!((counts.adapted, counts.lacking), (57, 3), "no adapted vector is made of nothing");
     gallery(&store).put(&[without(99)]).unwrap();
     assert_eq!(store.counts(&world.new.name).unwrap().lacking, 4, "nor by who writes through the gallery");
-    let queue = store.scan(&Scan::new(&world.new.name, Select::WorstFirst, 4)).unwrap();
+    let queue = store.scan(&Scan::new(&world.new.name, Select::Queued, 4)).unwrap();
     let first: Vec<String> = queue.into_iter().map(|record| record.item.id).collect();
     assert_eq!(first, [id(0), id(1), id(2), id(99)], "they are the next ones");
     let encoder = TestEncoder { space: Some(world.new.clone()), ..TestEncoder::new() };

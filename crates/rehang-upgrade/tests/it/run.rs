@@ -603,7 +603,7 @@ fn what_is_written_during_a_start_that_dies_goes_to_the_front() {
         start(&store, &world.setup(), &Unobserved).unwrap();
         assert_eq!(next_source(&store, &world), "source 150 version 1", "{place:?}");
         // Nobody else is at the front: items that were in the gallery before come in the order.
-        let records = store.scan(&Scan::new("new-model", Select::WorstFirst, ITEMS)).unwrap();
+        let records = store.scan(&Scan::new("new-model", Select::Queued, ITEMS)).unwrap();
         let front = records.iter().filter(|record| {
             record.state.as_ref().unwrap().priority.is_some_and(|place| place.band == QueueBand::NewOrChanged)
         });

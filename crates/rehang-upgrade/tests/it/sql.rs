@@ -188,7 +188,7 @@ impl Place {
     }
 
     fn backfill(&self, space: &str, items: usize) {
-        let records = self.store.scan(&Scan::new(space, Select::WorstFirst, items)).unwrap();
+        let records = self.store.scan(&Scan::new(space, Select::Queued, items)).unwrap();
         let writes: Vec<VectorWrite> = records
             .iter()
             .map(|record| {

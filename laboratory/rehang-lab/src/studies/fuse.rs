@@ -141,7 +141,7 @@ fn backfill(store: &MemoryStore, space: &str, part: &Part, items: usize) -> Resu
     if items == 0 {
         return Ok(0);
     }
-    let records = store.scan(&Scan::new(space, Select::WorstFirst, items))?;
+    let records = store.scan(&Scan::new(space, Select::Queued, items))?;
     let writes: Vec<VectorWrite> = records
         .iter()
         .map(|Record { item, .. }| {
