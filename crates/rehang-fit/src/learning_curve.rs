@@ -104,22 +104,15 @@ pub fn learning_curve(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<O
         };
         SIZES.into_iter().map(of_size).collect()
     };
-    let first = values(0, &vec![true; maps.len()])?;
-    let mut measured: Vec<Vec<Vec<f64>>> = first
-        .iter()
-        .map(|of_maps| of_maps.iter().map(|value| value.iter().copied().collect()).collect())
-        .collect();
+    let mut measured: Vec<Vec<Vec<f64>>> = vec![vec![Vec::new(); maps.len() * kinds.len()]; SIZES.len()];
+    add(&mut measured, values(0, &vec![true; maps.len()])?);
     let is_fitted = near_the_best(&measured, kinds.len());
     let others: Vec<_> = (1..repeats as u64)
         .into_par_iter()
         .map(|repeat| values(repeat, &is_fitted))
         .collect::<Result<_>>()?;
     for repeat in others {
-        for (measured, values) in measured.iter_mut().zip(repeat) {
-            for (measured, value) in measured.iter_mut().zip(values) {
-                measured.extend(value);
-            }
-        }
+        add(&mut measured, repeat);
     }
     let best: Vec<&[f64]> = measured.iter().map(|of_maps| best(of_maps, repeats)).collect();
     let gains: Vec<f64> = best[1].iter().zip(best[0]).map(|(all, half)| all - half).collect();
@@ -138,6 +131,15 @@ pub fn learning_curve(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<O
 
 /// Divisors of the pairs that are not left out, one for each size that is fitted on: half and all.
 const SIZES: [usize; 2] = [2, 1];
+
+/// Adds the values of a repeat to those by size, then by map and geometry.
+fn add(measured: &mut [Vec<Vec<f64>>], repeat: Vec<Vec<Option<f64>>>) {
+    for (measured, values) in measured.iter_mut().zip(repeat) {
+        for (measured, value) in measured.iter_mut().zip(values) {
+            measured.extend(value);
+        }
+    }
+}
 
 /// Returns which maps are no more than [`BEHIND`] behind the best one at one size at least. `measured` holds
 /// for each size the values by map and `kinds` geometries.
