@@ -78,7 +78,7 @@ pub(crate) fn get(handle: &Handle, ids: &[&str]) -> Result<Vec<Option<Item>>> {
         columns(handle, true),
         tables(handle)
     );
-    handle.database.run(Mode::Read, |connection| {
+    handle.database.run(Mode::ReadAtOnce, |connection| {
         let mut items = vec![None; ids.len()];
         for row in connection.query(&sql, &[&ids])? {
             let at: i64 = row.try_get("at")?;

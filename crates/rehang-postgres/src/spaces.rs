@@ -96,7 +96,7 @@ fn find_locked(connection: &mut Connection, handle: &Handle, name: &str, lock: &
 }
 
 pub(crate) fn records(handle: &Handle) -> Result<Vec<SpaceRecord>> {
-    handle.database.run(Mode::Read, |connection| {
+    handle.database.run(Mode::ReadAtOnce, |connection| {
         let spaces = all(connection, handle.number)?;
         Ok(spaces.into_iter().filter(|space| space.is_listed).map(|space| space.record).collect())
     })

@@ -189,11 +189,22 @@ pub fn no_such_space<'a>(name: &str, store: &str, names: impl Iterator<Item = &'
 ///
 /// Not found where there is none, naming those there are; those of [`Ledger::spaces`].
 pub fn expect_space(ledger: &dyn Ledger, name: &str) -> Result<SpaceRecord> {
-    let spaces = ledger.spaces()?;
-    if let Some(record) = spaces.iter().find(|record| record.space.name == name) {
-        return Ok(record.clone());
-    }
-    Err(no_such_space(name, &ledger.name(), spaces.iter().map(|record| record.space.name.as_str())))
+    expect_listed(ledger, &ledger.spaces()?, name).cloned()
+}
+
+/// Looks up a space by name among those of a gallery as they were read.
+///
+/// # Errors
+///
+/// Not found where there is none, naming those there are.
+pub fn expect_listed<'a>(
+    ledger: &dyn Ledger,
+    spaces: &'a [SpaceRecord],
+    name: &str,
+) -> Result<&'a SpaceRecord> {
+    spaces.iter().find(|record| record.space.name == name).ok_or_else(|| {
+        no_such_space(name, &ledger.name(), spaces.iter().map(|record| record.space.name.as_str()))
+    })
 }
 
 /// Checks that a space still is in epoch `from`, so that no other process has begun the next one.

@@ -14,11 +14,11 @@ use std::time::Duration;
 
 use postgres::Client;
 use postgres::config::Host;
-use rehang_core::{Distance, ErrorKind, Matrix, Provenance, Space};
+use rehang_core::{Distance, ErrorKind, Fusion, Matrix, Provenance, Space};
 use rehang_postgres::PostgresStore;
 use rehang_store::{
-    Epoch, Filter, Index, ItemKey, Ledger, Priority, QueueBand, Revision, Scan, Select, VectorWrite,
-    WriteOutcome,
+    Epoch, Filter, FusedSpaces, Index, ItemKey, Ledger, Priority, QueueBand, Revision, Scan, Select,
+    VectorWrite, WriteOutcome,
 };
 
 use crate::notes::options;
@@ -330,6 +330,9 @@ fn a_search_is_one_round_trip() {
         line.round_trips(|| store.serving_and_document("upgrade").unwrap().0),
         (Some("old".into()), 1)
     );
+    // A search by texts reads the spaces as well, and the items that it found.
+    assert_eq!(line.round_trips(|| store.spaces().unwrap().len()), (2, 1));
+    assert_eq!(line.round_trips(|| store.get(&["1", "9"]).unwrap().iter().flatten().count()), (1, 1));
     // Rows that others write are found at once, and a space of another kind is seen to be one.
     table.store.delete(&["1"]).unwrap();
     assert_eq!(search(3), (Ok(vec![ROWS - 1; 2]), 1));
@@ -342,6 +345,38 @@ fn a_search_is_one_round_trip() {
     table.store.drop_space("new").unwrap();
     table.store.create_space(&Space::new("new", 4, Distance::Dot, false), Provenance::Native).unwrap();
     assert_eq!(search(4).0, Ok(vec![0; 2]), "it is another one, and empty");
+}
+
+/// A fused search asks the server's own function for up to sixteen queries at once. Where what is asked does
+/// not leave in one piece, the server may answer the first piece before the next one comes.
+#[test]
+fn a_fused_search_is_one_round_trip() {
+    let Some(server) = server::server() else { return };
+    let table = Table::new(server);
+    table.store.write_vectors("new", None, &writes(&table.store, Provenance::Native)).unwrap();
+    let line = Line::to(&table.address);
+    let store = PostgresStore::open(&line.address, &options(), Some("old")).unwrap();
+    let (old, new) = (Space::new("old", 2, Distance::L2, false), Space::new("new", 3, Distance::L2, false));
+    let two = vec![0.0, 1.0];
+    let (weight, handicap, spreads) = (0.5, 0.0, [1.0; 2]);
+    let fusion = Fusion { weight, handicap, spreads, old: two.clone(), adapted: two.clone(), both: two };
+    let spaces = FusedSpaces { old: &old, new: &new, old_handicap: 0.0, fusion: &fusion };
+    let search = |queries: usize, filter: &Filter| {
+        let of_width = |width: usize| Matrix::new(width, vec![1.0; width * queries]).unwrap();
+        let (by_old, by_new) = (of_width(2), of_width(3));
+        let (found, trips) =
+            line.round_trips(|| store.search_fused(&spaces, (&by_old, &by_new), 9, filter).unwrap());
+        (found.map(|found| found.iter().map(Vec::len).collect::<Vec<_>>()), trips)
+    };
+    let everything = Filter::default();
+    for queries in [1, 2] {
+        assert_eq!(search(queries, &everything), (Some(vec![ROWS; queries]), 1));
+    }
+    let (found, trips) = search(16, &everything);
+    assert!(found == Some(vec![ROWS; 16]) && trips <= 3, "{found:?}, {trips}");
+    // The function knows no filter: the caller searches both spaces instead.
+    let natives = Filter { provenances: vec![Provenance::Native], ..Filter::default() };
+    assert_eq!(search(1, &natives), (None, 0));
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rehang_core::check::expect_count;
 use rehang_core::{Bridge, Error, Matrix, Provenance, Result, Space};
+use rehang_store::check::expect_listed;
 use rehang_store::{Filter, Found, ItemWrite, NewVector, Revision, Store, expect_space, find_space};
 use serde::Serialize;
 
@@ -181,16 +182,17 @@ impl Gallery {
             None
         };
         loop {
-            for name in self.asked(&state)? {
-                if embedded.iter().any(|(space, _)| *space == name) {
-                    continue;
-                }
-                let space = expect_space(&*self.store, &name)?.space;
+            let mut names = self.asked(&state)?;
+            names.retain(|name| embedded.iter().all(|(space, _)| space != name));
+            // Spaces are read once for all models.
+            let spaces = if names.is_empty() { Vec::new() } else { self.store.spaces()? };
+            for name in names {
+                let space = &expect_listed(&*self.store, &spaces, &name)?.space;
                 let rows = if state.spared() == Some(&*name) {
-                    let Ok(encoder) = encoders(&space) else { continue };
-                    embed(queries, &space, &|_: &Space| Ok(Arc::clone(&encoder)), &Unobserved)?
+                    let Ok(encoder) = encoders(space) else { continue };
+                    embed(queries, space, &|_: &Space| Ok(Arc::clone(&encoder)), &Unobserved)?
                 } else {
-                    embed(queries, &space, encoders, &Unobserved)?
+                    embed(queries, space, encoders, &Unobserved)?
                 };
                 embedded.push((name, rows));
             }

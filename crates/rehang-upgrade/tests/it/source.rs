@@ -9,10 +9,11 @@ use rehang_encode::{Encoder, Input, ItemFailure, Reads, Spent};
 use rehang_store::{Filter, Index, Store};
 use rehang_store_tests::MemoryStore;
 use rehang_upgrade::{
-    Limits, Query, QueryEncoders, Search, SearchAnswer, SearchQueries, Serving, Unobserved, finish, rollback,
-    search, start, switch,
+    Limits, Query, QueryEncoders, Search, SearchAnswer, SearchQueries, Searched, Serving, Unobserved, finish,
+    rollback, search, start, switch,
 };
 
+use crate::common::hooked::Hooked;
 use crate::common::{D_NEW, D_OLD, TestEncoder, World, fill, gallery, id, new_model, number, old_model};
 
 /// Encoder whose model is a function of the source.
@@ -214,6 +215,35 @@ fn a_switch_while_queries_are_embedded_only_takes_the_other_model_too() {
     let (answer, _) = gallery(&store).search_source(&texts(), &open, 5, &Filter::default(), false).unwrap();
     assert_eq!(answer.spaces, ["new-model"]);
     assert_eq!(models.asked(), ["old-model", "new-model"]);
+}
+
+/// Where searches go is read before the queries are embedded and again after, and after a fused search once
+/// more; everything else is read once.
+#[test]
+fn a_search_by_texts_reads_nothing_twice() {
+    let (store, world) = begun();
+    let calls = Arc::<Mutex<Vec<String>>>::default();
+    let heard = Arc::clone(&calls);
+    let hooked = Hooked::new(&store, move |_, call| {
+        heard.lock().unwrap().push(call.to_owned());
+        Ok(())
+    });
+    let (gallery, models) = (gallery(&hooked), Models::default());
+    let open = |space: &Space| Ok(models.open(space));
+    let calls_of_search = || {
+        let answers = gallery.search_source(&texts(), &open, 5, &Filter::default(), false).unwrap();
+        Searched::new(&hooked, 5, answers, true).unwrap();
+        std::mem::take(&mut *calls.lock().unwrap())
+    };
+    assert_eq!(
+        calls_of_search(),
+        ["serving_and_document", "spaces", "serving_and_document", "search", "get"]
+    );
+    switch(&store, &world.setup(), Serving::Fused, &Unobserved).unwrap();
+    let fused_calls = calls_of_search();
+    let times = |name: &str| fused_calls.iter().filter(|call| *call == name).count();
+    assert_eq!((times("serving_and_document"), times("spaces"), times("get")), (3, 1, 1));
+    assert_eq!(models.asked(), ["old-model", "old-model", "new-model"]);
 }
 
 #[test]
