@@ -28,10 +28,6 @@ impl Lengths {
     /// # Errors
     ///
     /// A tokeniser that cannot be read.
-    #[cfg_attr(
-        not(feature = "tokenizers"),
-        expect(clippy::unnecessary_wraps, reason = "without tokenisers nothing is read")
-    )]
     pub fn open(config: &EncoderConfig, base: &Path) -> Result<Option<Self>> {
         #[cfg(feature = "tokenizers")]
         if let EncoderConfig::Onnx(config) = config

@@ -51,7 +51,7 @@ places! {
     AfterSwitch,
     /// A batch of the backfill was claimed.
     BackfillClaimed,
-    /// A batch came back from the encoder: unwritten.
+    /// A batch came back from the encoder, and is unwritten.
     BackfillEncoded,
     /// A batch came back unvouched; it lies in a document.
     BackfillUnvouched,

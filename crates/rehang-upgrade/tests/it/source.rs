@@ -217,8 +217,8 @@ fn a_switch_while_queries_are_embedded_only_takes_the_other_model_too() {
     assert_eq!(models.asked(), ["old-model", "new-model"]);
 }
 
-/// Where searches go is read before the queries are embedded and again after, and after a fused search once
-/// more; everything else is read once.
+/// A search by texts reads where searches go before its queries are embedded and after, and after a fused
+/// search once more. It reads everything else once.
 #[test]
 fn a_search_by_texts_reads_nothing_twice() {
     let (store, world) = begun();
