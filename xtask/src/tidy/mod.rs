@@ -455,8 +455,7 @@ fn folders(sources: &[Source], orders: &[(&str, &[&str])]) -> Vec<Fault> {
                 faults.push(Fault { path: from, line, what });
             }
         }
-        let is_there =
-            |folder: &str| files.iter().any(|file| file.path.contains(&format!("/src/{folder}/")));
+        let is_there = |folder: &str| files.iter().any(|file| file.path.contains(&format!("/src/{folder}/")));
         for folder in order.iter().filter(|folder| !is_there(folder)) {
             let what = format!("{name} has no folder {folder}: write what it is called now (FOLDERS)");
             faults.push(Fault { path: RULES.into(), line: 1, what });

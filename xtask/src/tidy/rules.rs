@@ -160,8 +160,8 @@ pub const HEAVY: &[(&str, &[&str])] = &[
     ("ctrlc", &["rehang-cli"]),
 ];
 
-/// Folders of a crate in the order of their imports: each may import those before it. Files beside the folders
-/// stand outside of the order.
+/// Folders of a crate in the order of their imports: each may import those before it. Files beside the
+/// folders stand outside of the order.
 pub const FOLDERS: &[(&str, &[&str])] = &[("rehang-upgrade", &["places", "live", "serve", "learn"])];
 
 /// Crates that still have circles of imports among more than three files, and how many files stand in them.
