@@ -104,8 +104,10 @@ const PYTHON: &[&str] = &[
     "rehang-cli",
 ];
 
-/// Verbs of the other command line are there as well, and studies use the store in memory.
+/// Verbs of the other command line are there as well; studies use the store in memory, and go the road of an
+/// application.
 const LAB: &[&str] = &[
+    "rehang",
     "rehang-core",
     "rehang-files",
     "rehang-fit",
@@ -147,7 +149,8 @@ pub const HEAVY: &[(&str, &[&str])] = &[
     ("tokenizers", &["rehang-encode"]),
     ("image", &["rehang-encode", "rehang-train", "rehang-demo"]),
     ("ureq", &["rehang-connect", "rehang-encode", "rehang-qdrant"]),
-    ("postgres", &["rehang-postgres"]),
+    // A study is an application of a table.
+    ("postgres", &["rehang-postgres", "rehang-lab"]),
     ("tokio", &["rehang-postgres", "rehang-objects", "rehang-serve"]),
     ("rustls", &["rehang-connect", "rehang-postgres", "rehang-objects", "rehang-serve"]),
     ("axum", &["rehang-serve"]),

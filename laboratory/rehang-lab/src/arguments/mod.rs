@@ -91,6 +91,9 @@ pub enum StudyName {
     Identify,
     /// `[FOLDER] [SET…]`: what more pairs are expected to bring against what they brought.
     Learning,
+    /// `[SPLITS [FOLDER [SET…]]]`: what bridges and switches bring in galleries that the product itself has
+    /// upgraded, asked through the library and in SQL.
+    Live,
     /// `[FOLDER [SET…]]`: from how many pairs on a residual network serves better than kernel ridge.
     Networks,
     /// `[SPLITS [FOLDER [SET…]]]`: whether the order that held-out pairs choose is right.

@@ -161,17 +161,19 @@ fn quality(store: &MemoryStore, adapter: &rehang_core::Adapter, part: &Part) -> 
     let queries = [(adapter.old.name.as_str(), old), (adapter.new.name.as_str(), new)];
     let found = gallery.search(&queries, DEPTH + 1, &Filter::default())?.found;
     let of_query = |(&row, hits): (&usize, &Vec<Found>)| {
-        let own = row.to_string();
-        let right: Vec<bool> = hits
-            .iter()
-            .filter(|hit| hit.id != own)
-            .take(DEPTH)
-            .map(|hit| hit.id.parse::<usize>().is_ok_and(|item| part.labels[item] == part.labels[row]))
-            .collect();
+        let right = right_hits(hits, row, &part.labels);
         let first = f64::from(u8::from(right.first() == Some(&true)));
-        [100.0 * first, 10.0 * right.iter().filter(|right| **right).count() as f64]
+        [100.0 * first, 10.0 * right.iter().take(DEPTH).filter(|right| **right).count() as f64]
     };
     Ok(rows.iter().zip(&found).map(of_query).collect())
+}
+
+/// Tells of each hit, nearest first, whether it has the label of the item that asks, which leaves itself out.
+/// Items are called by their rows.
+pub fn right_hits(hits: &[Found], row: usize, labels: &[i64]) -> Vec<bool> {
+    let name = row.to_string();
+    let is_right = |hit: &Found| hit.id.parse::<usize>().is_ok_and(|item| labels[item] == labels[row]);
+    hits.iter().filter(|hit| hit.id != name).map(is_right).collect()
 }
 
 fn mean(values: impl Iterator<Item = f64>) -> f64 {

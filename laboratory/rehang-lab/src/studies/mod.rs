@@ -10,6 +10,7 @@ mod forecast;
 mod fuse;
 mod identify;
 mod learning;
+mod live;
 mod networks;
 mod orders;
 mod papers;
@@ -36,6 +37,7 @@ pub fn run(study: StudyName, rest: &[&str]) -> Result<()> {
         StudyName::Fuse => fuse::run(rest),
         StudyName::Identify => identify::run(rest),
         StudyName::Learning => learning::run(rest),
+        StudyName::Live => live::run(rest),
         StudyName::Networks => networks::run(rest),
         StudyName::Orders => orders::run(rest),
         StudyName::Papers => papers::run(rest),

@@ -29,6 +29,15 @@ pub fn write(path: &str, text: &str) -> Result<()> {
     AtomicFile::write(path, text)
 }
 
+/// Writes a text below a line of a page. What stands above the line stays, and what stood below it goes.
+pub fn write_below(page: &str, line: &str, text: &str) -> Result<()> {
+    let before = fs_err::read_to_string(page).map_err(|error| Error::io("read", page, &error))?;
+    let (above, _) = before
+        .split_once(line)
+        .ok_or_else(|| Error::corrupt(page, "the line that the table stands below is not there"))?;
+    write(page, &format!("{above}{line}\n{text}"))
+}
+
 /// Makes the folder that a file lies in.
 pub fn create_folder_of(path: &str) -> Result<()> {
     let Some(folder) = Path::new(path).parent() else { return Ok(()) };

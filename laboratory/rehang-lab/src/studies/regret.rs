@@ -106,11 +106,7 @@ pub fn run(arguments: &[&str]) -> Result<()> {
         measure(set, &study, &mut rows)?;
     }
     let text = table(&rows);
-    let page = fs_err::read_to_string(PAGE).map_err(|error| Error::io("read", PAGE, &error))?;
-    let (above, _) = page
-        .split_once(MARK)
-        .ok_or_else(|| Error::corrupt(PAGE, "the line that the table stands below is not there"))?;
-    records::write(PAGE, &format!("{above}{MARK}\n{text}"))?;
+    records::write_below(PAGE, MARK, &text)?;
     println!("{text}");
     Ok(())
 }

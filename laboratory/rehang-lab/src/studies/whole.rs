@@ -33,7 +33,7 @@ const MIXED: usize = 6;
 
 /// Gains of one way of serving over doing nothing in one gallery by one split: mAP and top-1, each with half of
 /// its 95 % interval.
-type Gains = [(f64, f64); 2];
+pub type Gains = [(f64, f64); 2];
 
 /// Prints the table, and what it says in all.
 pub fn run(arguments: &[&str]) -> Result<()> {
@@ -49,51 +49,74 @@ pub fn run(arguments: &[&str]) -> Result<()> {
             let of_splits: Vec<Measured> =
                 (0..splits).map(|split| measure(&ground, split)).collect::<Result<_>>()?;
             let chosen: Vec<&str> = of_splits.iter().map(|of| of.chosen.as_str()).collect();
-            let today = [0, 1].map(|metric| {
-                let values: Vec<f64> = of_splits.iter().map(|of| of.today[metric]).collect();
-                format!("{:.1}", mean(&values))
-            });
-            let cell = |served: usize| {
-                let of_metric = |metric: usize| {
-                    let part = |part: fn(&(f64, f64)) -> f64| {
-                        mean(&of_splits.iter().map(|of| part(&of.gains[served][metric])).collect::<Vec<_>>())
-                    };
-                    format!("{:+.1} ± {:.1}", part(|gain| gain.0), part(|gain| gain.1))
-                };
-                format!("{}, {}", of_metric(0), of_metric(1))
-            };
-            let cells: Vec<String> = (0..SERVED.len()).map(cell).collect();
-            let name = format!("{set} {}", ground.name);
-            println!("| {name} | {} | {} | {} |", chosen.join("<br>"), today.join(", "), cells.join(" | "));
+            let today: Vec<[f64; 2]> = of_splits.iter().map(|of| of.today).collect();
+            let gains: Vec<&[Gains]> = of_splits.iter().map(|of| of.gains.as_slice()).collect();
+            println!("{}", line(&format!("{set} {}", ground.name), &chosen.join("<br>"), &today, &gains));
             all.extend(of_splits.into_iter().map(|of| of.gains));
         }
     }
-    print_summary(&all);
+    print!("\n{}", summary(&SERVED, MIXED, &all));
     Ok(())
 }
 
-fn print_summary(all: &[[Gains; SERVED.len()]]) {
-    println!(
-        "\n| | mAP: mean | worst | up | hurt | below the better of mixed and nothing | top-1: mean | worst | up | hurt | below |"
+/// Makes the line of a gallery: what was chosen, and means over its splits of what doing nothing finds and of
+/// what each way of serving gains, mAP before top-1.
+pub fn line(name: &str, chosen: &str, today: &[[f64; 2]], gains: &[&[Gains]]) -> String {
+    let today = [0, 1].map(|metric| {
+        let values: Vec<f64> = today.iter().map(|of| of[metric]).collect();
+        format!("{:.1}", mean(&values))
+    });
+    let cell = |served: usize| {
+        let of_metric = |metric: usize| {
+            let part = |part: fn(&(f64, f64)) -> f64| {
+                mean(&gains.iter().map(|of| part(&of[served][metric])).collect::<Vec<_>>())
+            };
+            format!("{:+.1} ± {:.1}", part(|gain| gain.0), part(|gain| gain.1))
+        };
+        format!("{}, {}", of_metric(0), of_metric(1))
+    };
+    let ways = gains.first().copied().unwrap_or_default().len();
+    let cells: Vec<String> = (0..ways).map(cell).collect();
+    format!("| {name} | {chosen} | {} | {} |", today.join(", "), cells.join(" | "))
+}
+
+/// Whether a way of serving is by more than one standard error below the better of mixed searches and doing
+/// nothing. `gains` has those of every way.
+pub fn is_behind(gains: &[Gains], served: usize, mixed: usize, metric: usize) -> bool {
+    let (gain, half) = gains[served][metric];
+    // Half of an interval is two standard errors.
+    gain + half / 1.96 < gains[mixed][metric].0.max(0.0)
+}
+
+/// Makes the table of what ways of serving gain in all. `all` has the gains of every way, for each gallery and
+/// split; `mixed` is the place of mixed searches among the ways.
+pub fn summary<R: AsRef<[Gains]>>(names: &[&str], mixed: usize, all: &[R]) -> String {
+    let mut text = format!(
+        "| | mAP: mean | worst | up | hurt | below the better of mixed and nothing | top-1: mean | worst | up | hurt | below |\n|---|{}\n",
+        "--:|".repeat(10)
     );
-    println!("|---|{}", "--:|".repeat(10));
-    for (served, name) in SERVED.iter().enumerate() {
+    let all: Vec<&[Gains]> = all.iter().map(AsRef::as_ref).collect();
+    for (served, name) in names.iter().enumerate() {
         let of_metric = |metric: usize| {
             let gains: Vec<(f64, f64)> = all.iter().map(|gains| gains[served][metric]).collect();
             let worst = gains.iter().map(|gain| gain.0).fold(f64::INFINITY, f64::min);
             let up = gains.iter().filter(|(gain, half)| gain > half).count();
             let hurt = gains.iter().filter(|(gain, half)| *gain < -half).count();
-            // Half of an interval is two standard errors.
-            let is_below = |gains: &&[Gains; SERVED.len()]| {
-                let (gain, half) = gains[served][metric];
-                gain + half / 1.96 < gains[MIXED][metric].0.max(0.0)
-            };
-            let below = all.iter().filter(is_below).count();
+            let below = all.iter().filter(|gains| is_behind(gains, served, mixed, metric)).count();
             let average = mean(&gains.iter().map(|gain| gain.0).collect::<Vec<_>>());
             format!("{average:+.2} | {worst:+.1} | {up} of {} | {hurt} | {below}", gains.len())
         };
-        println!("| {name} | {} | {} |", of_metric(0), of_metric(1));
+        text += &format!("| {name} | {} | {} |\n", of_metric(0), of_metric(1));
     }
+    text
+}
+
+/// Deals the items of a gallery out for a split: their order, and how many of them are pairs.
+pub fn deal(items: usize, split: u64) -> (Vec<usize>, usize) {
+    let place = folds(items, items, split);
+    let mut order: Vec<usize> = (0..items).collect();
+    order.sort_by_key(|&item| place[item]);
+    (order, PAIRS.min((PART * items as f64) as usize))
 }
 
 /// Results of one gallery by one split.
@@ -106,11 +129,7 @@ struct Measured {
 
 fn measure(ground: &Ground, split: u64) -> Result<Measured> {
     let quiet = Progress::default();
-    let items = ground.old.len();
-    let count = PAIRS.min((PART * items as f64) as usize);
-    let place = folds(items, items, split);
-    let mut order: Vec<usize> = (0..items).collect();
-    order.sort_by_key(|&item| place[item]);
+    let (order, count) = deal(ground.old.len(), split);
     let labels = |rows: &[usize]| rows.iter().map(|&row| ground.labels[row]).collect::<Vec<i64>>();
     let (of_pairs, rest) = order.split_at(count);
     let (old, new) = (cosine(&ground.old)?, cosine(&ground.new)?);
