@@ -594,7 +594,7 @@ const EVENTS_LOOK: std::time::Duration = std::time::Duration::from_millis(500);
 
 pub async fn metrics(State(service): Shared) -> Answer<Response> {
     let text = service.metrics.text().map_err(|error| Error::corrupt("the metrics", error))?;
-    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    let kind = "text/plain; version=0.0.4; charset=utf-8";
     Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
 }
 

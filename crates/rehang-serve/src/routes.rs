@@ -230,7 +230,7 @@ pub fn routes() -> Vec<Route> {
             .sends(SET_COOKIE),
         route(("DELETE", "/session"), None, "Sign out", delete(api::sign_out)).sends(SET_COOKIE),
         route(("GET", "/metrics"), TokenRole::Read, "Metrics for Prometheus", get(api::metrics))
-            .gives_text("application/openmetrics-text"),
+            .gives_text("text/plain"),
         route(("GET", "/v1/me"), TokenRole::Read, "Who asks", get(api::me)).gives::<Me>(),
         route(("GET", "/v1/status"), TokenRole::Read, "How the upgrade stands", get(api::status))
             .gives::<ShownStatus<'static>>(),
