@@ -146,8 +146,8 @@ impl Metrics {
         }
     }
 
-    /// Writes all metrics in version 0.0.4 of Prometheus' text format, which every Prometheus takes. The library
-    /// writes that of OpenMetrics, where the family of a counter is named without its `_total`.
+    /// Writes all metrics in version 0.0.4 of Prometheus' text format, which every Prometheus takes. The
+    /// library writes that of OpenMetrics, where the family of a counter is named without its `_total`.
     pub fn text(&self) -> Result<String, fmt::Error> {
         let mut text = String::new();
         encode_registry(&mut text, &self.registry)?;
@@ -275,8 +275,7 @@ mod tests {
                 assert_eq!(family.ends_with("_total"), kind == "counter", "{line}");
             } else {
                 let name = line.split(['{', ' ']).next().unwrap();
-                let parts: &[&str] =
-                    if kind == "histogram" { &["_bucket", "_count", "_sum"] } else { &[""] };
+                let parts: &[&str] = if kind == "histogram" { &["_bucket", "_count", "_sum"] } else { &[""] };
                 assert!(name.strip_prefix(family).is_some_and(|part| parts.contains(&part)), "{line}");
             }
         }

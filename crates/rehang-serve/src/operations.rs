@@ -553,9 +553,8 @@ impl Operations {
                     operation.heard_ms = now_ms;
                     to_carry_out.push(operation.clone());
                 } else if looks_over(operation) {
-                    let is_cancelled = operation.cancelled;
-                    operation.state =
-                        if is_cancelled { OperationState::Cancelled } else { OperationState::Interrupted };
+                    let (cancelled, interrupted) = (OperationState::Cancelled, OperationState::Interrupted);
+                    operation.state = if operation.cancelled { cancelled } else { interrupted };
                     operation.ended_ms = Some(now_ms);
                 } else {
                     continue;

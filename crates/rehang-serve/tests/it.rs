@@ -234,7 +234,10 @@ fn a_whole_upgrade_by_requests_alone() {
 /// item is its number after a `letter`.
 fn whole_upgrade(open: &dyn Fn() -> Upgrade, letter: &str) {
     let (served, seventh) = (Served::of(open(), |_| {}), format!("{letter}7"));
-    assert_eq!(served.ask("GET", "/v1/status", None, &[]).status, 404, "there is no upgrade");
+    let none = served.ask("GET", "/v1/status", None, &[]);
+    assert_eq!(none.status, 404, "there is no upgrade");
+    let begins = "`POST /v1/upgrade/start` begins one, after `POST /v1/upgrade/pairs`";
+    assert!(none.body["remedy"].as_str().unwrap().starts_with(begins), "{}", none.text);
     assert_eq!(served.found(7, 1), [&*seventh]);
     let refused = served.carry_out("switch", &json!({}));
     assert_eq!((&refused["state"], &refused["problem"]["status"]), (&json!("refused"), &json!(422)));
@@ -262,6 +265,7 @@ fn whole_upgrade(open: &dyn Fn() -> Upgrade, letter: &str) {
 
     let paused = served.ask("POST", "/v1/upgrade/pause", None, &[]);
     assert_eq!((paused.status, &paused.body["request"]), (200, &json!("pause")));
+    assert_eq!(served.get("/v1/status")["next"], json!({ "step": "resume" }));
     assert_eq!(served.ask("POST", "/v1/upgrade/resume", None, &[]).status, 200);
     let run = served.carry_out("run", &json!({}));
     assert_eq!(run["state"], "done", "{run}");
@@ -388,6 +392,14 @@ fn what_is_wrong_with_a_request_is_said_as_a_problem() {
     assert_eq!(ask("POST", "/v1/search", &[("content-type", "text/plain")]), "415 not-json");
     assert_eq!(ask("POST", "/v1/upgrade/pause", &[("content-type", "application/json")]), "404 not-found");
     assert_eq!(ask("GET", "/v1/nothing", &[]), "404 not-found");
+    for (path, said) in [
+        ("/v1/nothing", "there is no path \"/v1/nothing\"; GET /openapi.json lists all"),
+        ("/v1/items/a%20b", "the gallery has no item \"a b\""),
+        ("/v1/operations/7", "there is no operation \"7\"; /v1/operations lists what is kept"),
+    ] {
+        let missing = served.ask("GET", path, None, &[]);
+        assert_eq!((missing.status, &missing.body["detail"]), (404, &json!(said)));
+    }
     assert_eq!(ask("PUT", "/v1/status", &[]), "405 method");
     assert_eq!(ask("GET", "/v1/status", &[("host", "evil.example")]), "403 forbidden");
     assert_eq!(ask("GET", "/v1/status", &[("origin", "https://evil.example")]), "403 forbidden");
