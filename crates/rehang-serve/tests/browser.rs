@@ -475,14 +475,14 @@ fn a_person_clicks_through_a_whole_upgrade() {
         page.enter("#until", "75");
     });
     page.until(&format!("JSON.stringify({NEWEST}) === '[\"run\",\"running\"]'"));
-    let works = "document.getElementById('numbers').textContent.includes('nobody works')";
-    page.until(&format!("!{works}"));
+    let nobody_works = "document.getElementById('numbers').textContent.includes('nobody works')";
+    page.until(&format!("!{nobody_works}"));
     page.look("running", axe);
     page.agree("pause", |_| {});
     page.until("document.getElementById('numbers').textContent.includes('paused')");
     let ending = page.ending(before + 1)[1].as_str().unwrap().to_owned();
     assert!(ending.starts_with("paused after ") && ending.contains(" item"), "{ending}");
-    page.until(works);
+    page.until(nobody_works);
     page.expect_as(&served);
     assert!(served.status()["counts"]["native"].as_u64().unwrap() < ITEMS * 3 / 4);
     page.until("document.getElementById('next').textContent.startsWith('Next: resume.')");
