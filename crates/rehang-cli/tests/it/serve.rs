@@ -1,5 +1,5 @@
-//! `rehang serve` as a service manager ends it: the signal comes while a request and a batch of a run are at the
-//! encoder.
+//! `rehang serve` as a service manager ends it: the signal comes while a request, and a batch of a run, are at
+//! the encoder.
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpStream;
