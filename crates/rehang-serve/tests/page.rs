@@ -1,5 +1,6 @@
 //! `docs/service.md` is run as it stands: its examples ask a service in the middle of an upgrade, its tokens
 //! are taken, its metrics are those of the service, and its runbook has every alert.
+#![allow(clippy::print_stderr, reason = "tests say what they skip")]
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
@@ -227,8 +228,8 @@ fn every_metric_stands_on_the_page_and_those_of_alerts_and_dashboard_are_there()
     served.end();
 }
 
-/// Has Prometheus' own tool look at names, units and help of metrics; where it is not installed, a line says
-/// so.
+/// Runs Prometheus' own tool over the text of metrics, which looks at names, units and help. Where it is not
+/// installed, a line says so.
 fn expect_names_of_prometheus(text: &str) {
     let mut command = Command::new("promtool");
     command.args(["check", "metrics"]);
