@@ -590,11 +590,11 @@ mod tests {
         let error = Error::option("old_ids", "x", "a file").context("reading").advise(Remedy::BeginUpgrade);
         assert_eq!(
             error.worded(&Flags),
-            "reading: --old-ids cannot be \"x\"; expected a file; rehang Start begins one"
+            "reading: --old-ids cannot be \"x\"; expected a file; rehang Start begins one, after rehang Pairs and rehang Fit where it has no map yet"
         );
         assert_eq!(
             error.to_string(),
-            "reading: old_ids cannot be \"x\"; expected a file; `Start` begins one"
+            "reading: old_ids cannot be \"x\"; expected a file; `Start` begins one, after `Pairs` and `Fit` where it has no map yet"
         );
         assert_eq!(
             Error::missing("labels", "entropy").worded(&Flags),

@@ -117,7 +117,10 @@ impl Remedy {
             Self::RenewFunctions => {
                 format!("{} makes them anew, and changes nothing else", verb(Verb::Adopt))
             }
-            Self::BeginUpgrade => format!("{} begins one", start()),
+            Self::BeginUpgrade => {
+                let (pairs, fit) = (verb(Verb::Pairs), verb(Verb::Fit));
+                format!("{} begins one, after {pairs} and {fit} where it has no map yet", start())
+            }
             Self::ContinueFilling => format!("{call} {}, which goes on where it was", start()),
             Self::PlanAnew => format!(
                 "{call} {} with it to re-plan (native vectors are kept), or name the adapter it was started with",

@@ -298,9 +298,12 @@ pub async fn get_item(
     Path(id): Path<String>,
     headers: HeaderMap,
 ) -> Answer<Response> {
-    let item =
-        service.blocking(move |service| Ok(service.upgrade.store().get(&[&id])?.into_iter().next())).await?;
-    let item = item.flatten().ok_or_else(|| ProblemDetails::not_found("the gallery has no such item"))?;
+    let item = service
+        .in_turn(move |service| {
+            let item = service.upgrade.store().get(&[&id])?.into_iter().next().flatten();
+            item.ok_or_else(|| no_item(&id))
+        })
+        .await?;
     let tag = etag(&json!(item.revision));
     if headers.get(header::IF_NONE_MATCH).is_some_and(|known| *known == tag) {
         return Ok((StatusCode::NOT_MODIFIED, [(header::ETAG, tag)]).into_response());
@@ -334,11 +337,15 @@ pub async fn delete_item(
     headers: HeaderMap,
 ) -> Answer<StatusCode> {
     expect_no_precondition(&headers)?;
-    let deleted = service.blocking(move |service| service.gallery.delete(&[&id])).await?;
-    if deleted == 0 {
-        return Err(ProblemDetails::not_found("the gallery has no such item"));
-    }
-    Ok(StatusCode::NO_CONTENT)
+    let delete = service.in_turn(move |service| match service.gallery.delete(&[&id])? {
+        0 => Err(no_item(&id)),
+        _ => Ok(StatusCode::NO_CONTENT),
+    });
+    delete.await
+}
+
+fn no_item(id: &str) -> ProblemDetails {
+    ProblemDetails::not_found(format!("the gallery has no item {id:?}"))
 }
 
 fn expect_no_precondition(headers: &HeaderMap) -> Result<(), ProblemDetails> {
@@ -418,9 +425,15 @@ pub async fn operations(State(service): Shared) -> Answer {
 }
 
 pub async fn operation(State(service): Shared, Path(id): Path<String>) -> Answer {
-    let operation = service.blocking(move |service| service.operations.find(&id)).await?;
-    let operation = operation.ok_or_else(|| ProblemDetails::not_found("there is no such operation"))?;
-    Ok(Json(value(&operation)?))
+    let operation = service.in_turn(move |service| {
+        let operation = service.operations.find(&id)?;
+        operation.ok_or_else(|| no_operation(&id))
+    });
+    Ok(Json(value(&operation.await?)?))
+}
+
+fn no_operation(id: &str) -> ProblemDetails {
+    ProblemDetails::not_found(format!("there is no operation {id:?}; /v1/operations lists what is kept"))
 }
 
 /// Operation that was asked to stop.
@@ -433,12 +446,12 @@ pub struct CancelAsked {
 }
 
 pub async fn cancel(State(service): Shared, Path(id): Path<String>) -> Answer {
-    let cancelling = service.blocking(move |service| {
+    let cancelling = service.in_turn(move |service| {
         let is_asked = service.operations.cancel(&id)?;
-        Ok((is_asked, service.operations.find(&id)?))
+        let operation = service.operations.find(&id)?;
+        Ok((is_asked, operation.ok_or_else(|| no_operation(&id))?))
     });
     let (is_asked, operation) = cancelling.await?;
-    let operation = operation.ok_or_else(|| ProblemDetails::not_found("there is no such operation"))?;
     if !is_asked {
         return Err(Error::conflict(format!("operation {}", operation.id), "it has ended").into());
     }
@@ -594,7 +607,7 @@ const EVENTS_LOOK: std::time::Duration = std::time::Duration::from_millis(500);
 
 pub async fn metrics(State(service): Shared) -> Answer<Response> {
     let text = service.metrics.text().map_err(|error| Error::corrupt("the metrics", error))?;
-    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    let kind = "text/plain; version=0.0.4; charset=utf-8";
     Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::text::encode_registry;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -109,7 +109,7 @@ impl Metrics {
         let (written, deleted, write_seconds) = (Counter::default(), Counter::default(), histogram());
         let (requests, items, phase) = (Family::default(), Family::default(), Family::default());
         let operations = Family::default();
-        // The library ends the names of counters in `_total`, and help in a full stop.
+        // The library ends the names of counted values in `_total`, and help in a full stop.
         registry.register("rehang_searches", "Queries that were answered", Family::clone(&searches));
         registry.register("rehang_search_failures", "Searches that failed", Counter::clone(&search_failures));
         registry.register("rehang_search_seconds", "Time that searches took", search_seconds.clone());
@@ -146,9 +146,18 @@ impl Metrics {
         }
     }
 
+    /// Writes all metrics in version 0.0.4 of Prometheus' text format, which every Prometheus takes. The
+    /// library writes that of OpenMetrics, where the family of a counter is named without its `_total`.
     pub fn text(&self) -> Result<String, fmt::Error> {
         let mut text = String::new();
-        encode(&mut text, &self.registry)?;
+        encode_registry(&mut text, &self.registry)?;
+        let counter = |line: &str| Some(line.strip_prefix("# TYPE ")?.strip_suffix(" counter")?.to_owned());
+        let counters: Vec<String> = text.lines().filter_map(counter).collect();
+        for name in counters {
+            for comment in ["# HELP", "# TYPE"] {
+                text = text.replace(&format!("{comment} {name} "), &format!("{comment} {name}_total "));
+            }
+        }
         Ok(text)
     }
 
@@ -239,6 +248,36 @@ impl Observer for Metrics {
             Observation::Written { items } => drop(self.written.inc_by(*items as u64)),
             Observation::Deleted { items } => drop(self.deleted.inc_by(*items as u64)),
             _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_value_stands_under_the_help_and_the_type_of_its_family() {
+        let metrics = Metrics::new();
+        metrics.searched(Stage::Mixed, 3, Duration::from_millis(2));
+        metrics.wrote(Duration::from_millis(1));
+        metrics.answered("/v1/search", 200);
+        metrics.operations(&[("done", 1)]);
+        let text = metrics.text().unwrap();
+        assert!(text.contains("\nrehang_searches_total{stage=\"mixed\"} 3\n"), "{text}");
+        let (mut helped, mut family, mut kind) = ("", "", "");
+        for line in text.lines() {
+            if let Some(help) = line.strip_prefix("# HELP ") {
+                helped = help.split_once(' ').unwrap().0;
+            } else if let Some(typed) = line.strip_prefix("# TYPE ") {
+                (family, kind) = typed.split_once(' ').unwrap();
+                assert_eq!(family, helped);
+                assert_eq!(family.ends_with("_total"), kind == "counter", "{line}");
+            } else {
+                let name = line.split(['{', ' ']).next().unwrap();
+                let parts: &[&str] = if kind == "histogram" { &["_bucket", "_count", "_sum"] } else { &[""] };
+                assert!(name.strip_prefix(family).is_some_and(|part| parts.contains(&part)), "{line}");
+            }
         }
     }
 }

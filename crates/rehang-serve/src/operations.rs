@@ -151,7 +151,9 @@ rehang_core::named! {
         Done = "done",
         /// Refused or failed; `problem` says why.
         Refused = "refused",
-        /// Ended by a person, or by the death of its service in a verb that does not go on by itself.
+        /// Ended by a person, who asked it to stop.
+        Cancelled = "cancelled",
+        /// Ended by the death of its service, in a verb that does not go on by itself.
         Interrupted = "interrupted",
     }
 }
@@ -234,7 +236,7 @@ pub struct Trailed {
     /// Upgrade after; none while it is under way.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<String>,
-    /// Reason why it was refused or failed.
+    /// Reason why it was refused or failed, or that it was cancelled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
@@ -397,7 +399,7 @@ impl Operations {
         let is_cancelled = matches!(&outcome, Ok(Err(error)) if error.is_cancelled());
         let (state, result, problem_details) = match outcome {
             Ok(Ok(result)) => (OperationState::Done, Some(result), None),
-            Ok(Err(error)) if error.is_cancelled() => (OperationState::Interrupted, None, None),
+            Ok(Err(error)) if error.is_cancelled() => (OperationState::Cancelled, None, None),
             Ok(Err(error)) => (OperationState::Refused, None, Some(ProblemDetails::from(error))),
             Err(defect) => (OperationState::Refused, None, Some(defect)),
         };
@@ -551,7 +553,8 @@ impl Operations {
                     operation.heard_ms = now_ms;
                     to_carry_out.push(operation.clone());
                 } else if looks_over(operation) {
-                    operation.state = OperationState::Interrupted;
+                    let (cancelled, interrupted) = (OperationState::Cancelled, OperationState::Interrupted);
+                    operation.state = if operation.cancelled { cancelled } else { interrupted };
                     operation.ended_ms = Some(now_ms);
                 } else {
                     continue;
@@ -565,8 +568,13 @@ impl Operations {
             self.spawn(operation);
         }
         for operation in &changed {
-            if operation.state == OperationState::Interrupted {
-                self.trail_ends(&operation.id, Some("its service is gone"))?;
+            let why = match operation.state {
+                OperationState::Cancelled => Some("cancelled"),
+                OperationState::Interrupted => Some("its service is gone"),
+                OperationState::Running | OperationState::Done | OperationState::Refused => None,
+            };
+            if why.is_some() {
+                self.trail_ends(&operation.id, why)?;
             }
             self.events.send("operation", operation)?;
         }

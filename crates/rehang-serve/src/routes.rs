@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, delete, get, post, put};
@@ -230,7 +230,7 @@ pub fn routes() -> Vec<Route> {
             .sends(SET_COOKIE),
         route(("DELETE", "/session"), None, "Sign out", delete(api::sign_out)).sends(SET_COOKIE),
         route(("GET", "/metrics"), TokenRole::Read, "Metrics for Prometheus", get(api::metrics))
-            .gives_text("application/openmetrics-text"),
+            .gives_text("text/plain"),
         route(("GET", "/v1/me"), TokenRole::Read, "Who asks", get(api::me)).gives::<Me>(),
         route(("GET", "/v1/status"), TokenRole::Read, "How the upgrade stands", get(api::status))
             .gives::<ShownStatus<'static>>(),
@@ -341,7 +341,10 @@ pub fn router(service: &Arc<Service>) -> Router {
         let guarded = from_fn_with_state((Arc::clone(service), role, path.clone()), guard);
         router = router.route(&path, handler.layer(guarded));
     }
-    let nowhere = async || ProblemDetails::not_found("there is no such route; /openapi.json lists all");
+    let nowhere = async |uri: Uri| {
+        let path = uri.path();
+        ProblemDetails::not_found(format!("there is no path {path:?}; GET /openapi.json lists all"))
+    };
     router
         .fallback(nowhere)
         .method_not_allowed_fallback(async || {

@@ -331,10 +331,16 @@ impl Browser {
 
     /// Waits until so many operations are listed and the newest has ended, which has to be the verb and done.
     fn ended(&mut self, verb: &str, operations: u64) {
+        let ending = self.ending(operations);
+        let problem = self.text("problem");
+        assert_eq!(ending, json!([verb, "done"]), "{problem}");
+    }
+
+    /// Waits until so many operations are listed and the newest has ended; gives its verb and its state.
+    fn ending(&mut self, operations: u64) -> Value {
         let rows = "document.querySelectorAll('#operations tbody tr').length";
         self.until(&format!("{rows} === {operations} && {NEWEST}[1] !== 'running'"));
-        let problem = self.text("problem");
-        assert_eq!(self.evaluate(NEWEST), json!([verb, "done"]), "{problem}");
+        self.evaluate(NEWEST)
     }
 
     /// Compares what the page says with what the service says, until both are the same.
@@ -447,6 +453,11 @@ fn a_person_clicks_through_a_whole_upgrade() {
     let are_there = format!("{pictures}.every((picture) => picture.naturalWidth === 8)");
     // Each query, and five items of each list.
     page.until(&format!("{pictures}.length === 22 && {are_there}"));
+    let ids = "[...document.querySelectorAll('#trial .id')]";
+    let is_selected_whole = "getComputedStyle(document.querySelector('#trial li .id')).userSelect === 'all'";
+    assert_eq!(page.evaluate(is_selected_whole), true);
+    assert_eq!(page.evaluate(&format!("{ids}.every((id) => id.textContent.startsWith('digit-'))")), true);
+    assert_eq!(page.evaluate(&format!("{ids}.length")), 22, "each query, and each answer");
     page.look("judging", axe);
     for query in [0, 1] {
         let button = format!("#trial [data-query='{query}']");
@@ -464,14 +475,28 @@ fn a_person_clicks_through_a_whole_upgrade() {
         page.enter("#until", "75");
     });
     page.until(&format!("JSON.stringify({NEWEST}) === '[\"run\",\"running\"]'"));
+    let nobody_works = "document.getElementById('numbers').textContent.includes('nobody works')";
+    page.until(&format!("!{nobody_works}"));
     page.look("running", axe);
     page.agree("pause", |_| {});
     page.until("document.getElementById('numbers').textContent.includes('paused')");
-    page.ended("run", before + 1);
+    let ending = page.ending(before + 1)[1].as_str().unwrap().to_owned();
+    assert!(ending.starts_with("paused after ") && ending.contains(" item"), "{ending}");
+    page.until(nobody_works);
     page.expect_as(&served);
     assert!(served.status()["counts"]["native"].as_u64().unwrap() < ITEMS * 3 / 4);
+    page.until("document.getElementById('next').textContent.startsWith('Next: resume.')");
+    page.until("document.querySelector('#steps [aria-current] strong').textContent === 'Run'");
+    assert_eq!(page.evaluate("document.querySelector('#steps [data-verb=run]').disabled"), true);
     page.agree("resume", |_| {});
     page.until("document.getElementById('numbers').textContent.includes('runs are allowed')");
+    page.until("document.querySelector('#steps [data-verb=run]').matches(':enabled')");
+    let cancelled = page.operations() + 1;
+    page.agree("run", |page| page.enter("#rate", "1"));
+    page.until("document.querySelector('#operations [data-cancel]')");
+    // A second click would be refused, since the first one has ended the operation.
+    page.evaluate("document.querySelector('#operations [data-cancel]').click()");
+    assert_eq!(page.ending(cancelled), json!(["run", "cancelled"]));
     page.carry_out("run", |page| page.enter("#until", "75"));
     page.expect_as(&served);
     let native = served.status()["counts"]["native"].as_u64().unwrap();

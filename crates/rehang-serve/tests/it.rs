@@ -234,7 +234,10 @@ fn a_whole_upgrade_by_requests_alone() {
 /// item is its number after a `letter`.
 fn whole_upgrade(open: &dyn Fn() -> Upgrade, letter: &str) {
     let (served, seventh) = (Served::of(open(), |_| {}), format!("{letter}7"));
-    assert_eq!(served.ask("GET", "/v1/status", None, &[]).status, 404, "there is no upgrade");
+    let none = served.ask("GET", "/v1/status", None, &[]);
+    assert_eq!(none.status, 404, "there is no upgrade");
+    let begins = "`POST /v1/upgrade/start` begins one, after `POST /v1/upgrade/pairs`";
+    assert!(none.body["remedy"].as_str().unwrap().starts_with(begins), "{}", none.text);
     assert_eq!(served.found(7, 1), [&*seventh]);
     let refused = served.carry_out("switch", &json!({}));
     assert_eq!((&refused["state"], &refused["problem"]["status"]), (&json!("refused"), &json!(422)));
@@ -262,11 +265,14 @@ fn whole_upgrade(open: &dyn Fn() -> Upgrade, letter: &str) {
 
     let paused = served.ask("POST", "/v1/upgrade/pause", None, &[]);
     assert_eq!((paused.status, &paused.body["request"]), (200, &json!("pause")));
+    assert_eq!(served.get("/v1/status")["next"], json!({ "step": "resume" }));
     assert_eq!(served.ask("POST", "/v1/upgrade/resume", None, &[]).status, 200);
     let run = served.carry_out("run", &json!({}));
     assert_eq!(run["state"], "done", "{run}");
     assert_eq!(served.get("/v1/status")["counts"]["native"], ITEMS);
-    let metrics = served.ask("GET", "/metrics", None, &[]).text;
+    let metrics = served.ask("GET", "/metrics", None, &[]);
+    assert_eq!(metrics.headers["content-type"], "text/plain; version=0.0.4; charset=utf-8");
+    let metrics = metrics.text;
     let searched = "rehang_searches_total{stage=\"old\"} 1";
     let asked = "rehang_requests_total{route=\"/v1/search\",status=\"200\"} 2";
     assert!(metrics.contains(searched) && metrics.contains(asked), "{metrics}");
@@ -386,6 +392,14 @@ fn what_is_wrong_with_a_request_is_said_as_a_problem() {
     assert_eq!(ask("POST", "/v1/search", &[("content-type", "text/plain")]), "415 not-json");
     assert_eq!(ask("POST", "/v1/upgrade/pause", &[("content-type", "application/json")]), "404 not-found");
     assert_eq!(ask("GET", "/v1/nothing", &[]), "404 not-found");
+    for (path, said) in [
+        ("/v1/nothing", "there is no path \"/v1/nothing\"; GET /openapi.json lists all"),
+        ("/v1/items/a%20b", "the gallery has no item \"a b\""),
+        ("/v1/operations/7", "there is no operation \"7\"; /v1/operations lists what is kept"),
+    ] {
+        let missing = served.ask("GET", path, None, &[]);
+        assert_eq!((missing.status, &missing.body["detail"]), (404, &json!(said)));
+    }
     assert_eq!(ask("PUT", "/v1/status", &[]), "405 method");
     assert_eq!(ask("GET", "/v1/status", &[("host", "evil.example")]), "403 forbidden");
     assert_eq!(ask("GET", "/v1/status", &[("origin", "https://evil.example")]), "403 forbidden");
@@ -416,20 +430,23 @@ fn the_same_key_is_the_same_operation() {
 fn what_a_service_leaves_another_one_goes_on_with() {
     let folder = tempfile::tempdir().unwrap();
     let store = upgrade(folder.path()).shared_store();
-    // Two operations of a service that died long ago, in the middle.
+    // Three operations of a service that died long ago, in the middle.
     let left = |id: &str, verb: &str| {
         json!({
             "id": id, "verb": verb, "options": {}, "asked_by": "anybody", "server": "gone", "began_ms": 1,
             "heard_ms": 2, "state": "running",
         })
     };
-    let text = json!([left("a", "pairs"), left("b", "switch")]).to_string();
+    let mut cancelled = left("c", "fit");
+    cancelled["cancelled"] = json!(true);
+    let text = json!([left("a", "pairs"), left("b", "switch"), cancelled]).to_string();
     store.set_document("operations of the service", None, &text).unwrap();
     let served = Served::start(folder.path(), |_| {});
     let pairs = served.ended("/v1/operations/a");
     assert_eq!((&pairs["state"], pairs["server"] == "gone"), (&json!("done"), false), "{pairs}");
     let switch = served.ended("/v1/operations/b");
     assert_eq!(switch["state"], "interrupted", "nobody switches without being asked again: {switch}");
+    assert_eq!(served.ended("/v1/operations/c")["state"], "cancelled", "somebody asked it to stop");
     served.end();
 }
 
@@ -475,9 +492,16 @@ fn a_run_that_a_stop_leaves_goes_on_within_its_budget_and_one_that_is_cancelled_
         assert_eq!(served.carry_out("bridge", &json!({ "off": true }))["state"], "done");
     }
     assert_eq!(served.ask("POST", &format!("{location}/cancel"), None, &[]).status, 200);
-    assert_eq!(served.ended(&location)["state"], "interrupted");
+    assert_eq!(served.ended(&location)["state"], "cancelled");
+    assert_eq!(runs(&served)[0]["problem"], "cancelled");
     assert!(native(&served) < ITEMS as u64);
     assert_eq!(served.ask("POST", &format!("{location}/cancel"), None, &[]).status, 409);
+    served.end();
+    let served = Served::start(folder.path(), |_| {});
+    assert_eq!(served.get(&location)["state"], "cancelled", "the next service says so too");
+    let document = served.get("/openapi.json");
+    let states = document["components"]["schemas"]["OperationState"].to_string();
+    assert!(states.contains("\"cancelled\""), "{states}");
     served.end();
 }
 

@@ -1,10 +1,12 @@
 //! `docs/service.md` is run as it stands: its examples ask a service in the middle of an upgrade, its tokens
 //! are taken, its metrics are those of the service, and its runbook has every alert.
+#![allow(clippy::print_stderr, reason = "tests say what they skip")]
 
 use std::collections::BTreeSet;
+use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -203,8 +205,7 @@ fn every_metric_stands_on_the_page_and_those_of_alerts_and_dashboard_are_there()
     let of_service = || -> BTreeSet<String> {
         let text = served.get("/metrics", WRITES);
         let kinds = behind(&text, "# TYPE ").into_iter().filter_map(|metric| metric.split_once(' '));
-        let ending = |kind: &str| if kind == "counter" { "_total" } else { "" };
-        kinds.map(|(name, kind)| format!("{name}{}", ending(kind))).collect()
+        kinds.map(|(name, _)| name.to_owned()).collect()
     };
     let mut all = of_service();
     // The gallery is read beside the requests.
@@ -223,7 +224,24 @@ fn every_metric_stands_on_the_page_and_those_of_alerts_and_dashboard_are_there()
             assert!(of_page.contains(name.trim_end_matches("_bucket")), "{file}: {name}");
         }
     }
+    expect_names_of_prometheus(&served.get("/metrics", WRITES));
     served.end();
+}
+
+/// Runs Prometheus' own tool over the text of metrics, which looks at names, units and help. Where it is not
+/// installed, a line says so.
+fn expect_names_of_prometheus(text: &str) {
+    let mut command = Command::new("promtool");
+    command.args(["check", "metrics"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let Ok(mut tool) = command.spawn() else {
+        eprintln!("skipped: nobody looks at the names of metrics: install promtool, of Prometheus");
+        return;
+    };
+    tool.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    let output = tool.wait_with_output().unwrap();
+    let faults = [&output.stdout, &output.stderr].map(|said| String::from_utf8_lossy(said).into_owned());
+    assert!(output.status.success() && faults.concat().is_empty(), "{}", faults.concat());
 }
 
 #[test]

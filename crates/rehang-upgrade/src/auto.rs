@@ -20,7 +20,7 @@ use crate::learn::fit;
 use crate::learn::forecast::{Forecast, share_of};
 use crate::learn::pairs::{Enough, PairsDrawn, PairsOptions};
 use crate::learn::report::{Asking, UpgradeReport};
-use crate::live::backfill::Ending;
+use crate::live::backfill::{Ending, Request};
 use crate::live::limits::RunOptions;
 use crate::live::sample;
 use crate::live::until::{Until, reaches};
@@ -54,10 +54,13 @@ pub enum Step {
     Switch,
     /// Re-embed after the switch: [`Upgrade::run`].
     Run,
+    /// Let backfills go on that a person has paused or stopped: [`Upgrade::resume`]. It comes before
+    /// the step that would embed next, and only a person takes it.
+    Resume,
 }
 
 impl Step {
-    /// Every step, in the order in which they are taken.
+    /// Every step of the way, in the order in which they are taken.
     pub const ALL: [Self; 8] = [
         Self::Pairs,
         Self::Fit,
@@ -191,6 +194,7 @@ impl StepResult<'_> {
 impl Upgrade {
     /// Finds the next step of this upgrade, under `options`. `drawn` says that the pairs were drawn
     /// as asked: the gallery does not record how many were wanted, and drawing them again costs nothing.
+    /// Where a pause or a stop holds a step that embeds, [`Step::Resume`] is next.
     ///
     /// # Errors
     ///
@@ -198,13 +202,34 @@ impl Upgrade {
     /// [`Configuration::planned`](crate::Configuration::planned) and
     /// [`Configuration::forecast`](crate::Configuration::forecast); those of the store.
     pub fn next(&self, options: &AutoOptions, drawn: bool) -> Result<Next> {
+        // No step is taken here, so the record is read once for all that follows.
+        let recorded = UpgradeRecord::read(self.store())?;
+        let next = self.next_unless_held(recorded.as_ref(), options, drawn)?;
+        Ok(if self.is_held(recorded.as_ref(), next) { Next::Step(Step::Resume) } else { next })
+    }
+
+    /// Whether a pause or a stop keeps a step from being taken.
+    fn is_held(&self, recorded: Option<&UpgradeRecord>, next: Next) -> bool {
+        let embeds = matches!(next, Next::Step(Step::Pairs | Step::Backfill | Step::Run));
+        embeds && self.concerned(recorded).is_some_and(|record| record.request != Request::Run)
+    }
+
+    /// Returns the record of an upgrade, where it is this one or keeps this one from beginning.
+    fn concerned<'a>(&self, recorded: Option<&'a UpgradeRecord>) -> Option<&'a UpgradeRecord> {
+        let (old, new) = (&self.configuration().old.name, &self.configuration().new.name);
+        recorded.filter(|record| record.is_live() || record.is_between(old, new))
+    }
+
+    /// Finds the next step as [`Upgrade::next`], whether or not backfills are paused or stopped.
+    fn next_unless_held(
+        &self,
+        recorded: Option<&UpgradeRecord>,
+        options: &AutoOptions,
+        drawn: bool,
+    ) -> Result<Next> {
         let (store, configuration) = (self.store(), self.configuration());
         let (old, new) = (&configuration.old, &configuration.new);
-        // No step is taken here, so the record is read once for all that follows.
-        let recorded = UpgradeRecord::read(store)?;
-        let concerns_us =
-            |record: &&UpgradeRecord| record.is_live() || record.is_between(&old.name, &new.name);
-        let record = recorded.as_ref().filter(concerns_us);
+        let record = self.concerned(recorded);
         if let Some(record) = record {
             expect_between(store, record, old, new)?;
         }
@@ -214,18 +239,18 @@ impl Upgrade {
             Some(Phase::RolledBack | Phase::Abandoned) => return Ok(Next::Halt(Halt::RolledBack)),
             _ => {}
         }
-        if self.way(recorded.as_ref(), options)? == Way::Plain {
+        if self.way(recorded, options)? == Way::Plain {
             return self.next_plain(record);
         }
         let is_known =
-            configuration.names_adapter() || fit::fitted_from(store, recorded.as_ref(), &new.name)?.is_some();
+            configuration.names_adapter() || fit::fitted_from(store, recorded, &new.name)?.is_some();
         // The record of a plain upgrade names no adapter, like that of an upgrade that only
         // has its pairs so far.
         let is_before_start = record.is_none_or(|record| record.adapter.is_empty());
         if !is_known && is_before_start {
             return Ok(Next::Step(if drawn { Step::Fit } else { Step::Pairs }));
         }
-        let planned = configuration.planned_from(store, recorded.as_ref())?;
+        let planned = configuration.planned_from(store, recorded)?;
         let forecast = configuration.forecast(store, &planned)?;
         if is_before_start {
             let is_fitted = !configuration.names_adapter();
@@ -388,7 +413,8 @@ impl Upgrade {
         let ways = self.ways(options, files)?;
         let (way, may_be_plain) = (ways.way, ways.needs_probe());
         let options = &AutoOptions { way: Some(way), ..*options };
-        let next = again.map_or_else(|| self.next(options, false), Ok)?;
+        let recorded = UpgradeRecord::read(self.store())?;
+        let next = again.map_or_else(|| self.next_unless_held(recorded.as_ref(), options, false), Ok)?;
         let Next::Step(first) = next else {
             let (steps, switch_from, may_backfill_first) = (Vec::new(), None, false);
             return Ok(StepsLeft { next, way, may_be_plain, steps, switch_from, may_backfill_first });
@@ -404,7 +430,9 @@ impl Upgrade {
             Step::Backfill => switch_from.is_some(),
             _ => true,
         };
-        let steps = Step::ALL.into_iter().filter(is_left).collect();
+        let resume = self.is_held(recorded.as_ref(), next).then_some(Step::Resume);
+        let next = resume.map_or(next, Next::Step);
+        let steps = resume.into_iter().chain(Step::ALL.into_iter().filter(is_left)).collect();
         let may_backfill_first = first <= Step::Start && !options.fused && !is_plain;
         Ok(StepsLeft { next, way, may_be_plain, steps, switch_from, may_backfill_first })
     }
@@ -541,7 +569,11 @@ impl Walk<'_> {
     fn next_step(&mut self) -> Result<Next> {
         let next = match self.to_repeat.take() {
             Some(step) => Next::Step(step),
-            None => self.upgrade.next(&self.options, self.drawn)?,
+            None => {
+                // A verb that a pause holds is refused by itself, and says how it goes on.
+                let recorded = UpgradeRecord::read(self.upgrade.store())?;
+                self.upgrade.next_unless_held(recorded.as_ref(), &self.options, self.drawn)?
+            }
         };
         // Items that came during the backfill do not keep the switch waiting: a run embeds them after it.
         let is_backfilled = self.backfilled == Some(Ending::ReachedFraction)
@@ -583,6 +615,8 @@ impl Walk<'_> {
             }
             Step::Switch => return self.switch(),
             Step::Backfill | Step::Run => return self.embed(step),
+            // Only a person lets backfills go on.
+            Step::Resume => return Ok(Some(Halt::Ended { ending: Ending::Paused })),
         }
         Ok(None)
     }

@@ -155,7 +155,7 @@ fn halt_text(halt: Halt, upgrade: &Upgrade) -> Result<(String, bool)> {
             };
             let unfound = if status.plain { status.without_vector } else { 0 };
             let next = upgrade.next(&AutoOptions { way: Some(Way::Plain), ..AutoOptions::default() }, false)?;
-            let came = unfound > 0 && matches!(next, Next::Step(Step::Backfill | Step::Run));
+            let came = unfound > 0 && matches!(next, Next::Step(Step::Backfill | Step::Run | Step::Resume));
             if came {
                 text += &format!(
                     "{unfound} items came meanwhile: no search finds them until `rehang upgrade run` embeds them, or `rehang upgrade run \
@@ -301,6 +301,7 @@ fn dry_run(
             Step::Switch if options.fused => vec!["switch", "--fused"],
             Step::Switch => vec!["switch"],
             Step::Run => [vec!["run"], until.clone(), run.clone()].concat(),
+            Step::Resume => vec!["resume"],
         };
         commands.push(command(&words));
     }

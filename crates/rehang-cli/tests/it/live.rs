@@ -114,7 +114,17 @@ fn a_whole_upgrade_by_its_verbs() {
     let (paused, _, error) = code(&place, &upgrade("run", &[]));
     assert_eq!(paused, 2);
     assert!(error.contains("resume"), "{error}");
+    let (_, out, _) = code(&place, &upgrade("status", &["--json"]));
+    let status: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(status["next"], serde_json::json!({ "step": "resume" }));
+    let (_, out, _) = code(&place, &upgrade("status", &[]));
+    assert!(out.contains("next: resume\n"), "{out}");
+    let listed = place.json(&["upgrade", "auto", "--dry-run", "--config", "rehang.toml"]);
+    let commands = ["resume", "run"].map(|verb| format!("rehang upgrade {verb} --config rehang.toml"));
+    assert_eq!((&listed["next"], &listed["commands"]), (&"resume".into(), &serde_json::json!(commands)));
     place.json(&upgrade("resume", &[]));
+    let (_, out, _) = code(&place, &upgrade("status", &[]));
+    assert!(out.contains("[run]"), "{out}");
 
     // An application changes, adds and deletes.
     let id = ["gallery", "put", "--gallery", "G.db", "--config", "rehang.toml", "--id"];

@@ -32,5 +32,7 @@ mod pages;
 mod postgres;
 mod qdrant;
 mod search;
+#[cfg(all(unix, feature = "serve"))]
+mod serve;
 mod surface;
 mod texts;

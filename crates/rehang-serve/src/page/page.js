@@ -3,6 +3,8 @@
 
 const POLL_MS = 5000;
 const RATE_OVER_MS = 60_000;
+// Time after which an item that became native says no more that somebody works.
+const WORKS_FOR_MS = 10_000;
 const MAPPED = ["pairs", "fit", "report", "start", "switch", "run", "finish"];
 const PLAIN = ["start", "run", "switch", "finish"];
 // Items of each list that is compared.
@@ -11,7 +13,13 @@ const LISTED = 5;
 const PICTURE = /^(file:\/\/|(?!\w+:\/\/))[^\n]+\.(png|jpe?g|webp|gif)$/i;
 
 const state = {
-  me: null, status: null, operations: null, source: null, live: false, samples: [], trial: [], unpictured: new Set(),
+  me: null, status: null, operations: null, source: null, live: false, samples: [], grewAt: -Infinity, trial: [],
+  unpictured: new Set(),
+};
+// How a backfill ended, by the word of its result, where that says more than that it is done.
+const ENDINGS = {
+  paused: "paused", stopped: "stopped", interrupted: "interrupted", "rolled-back": "rolled back",
+  "spent-budget": "budget used", "encoder-budget-spent": "budget of the encoder spent",
 };
 
 const byId = (id) => document.getElementById(id);
@@ -47,6 +55,9 @@ function node(tag, attributes = {}, ...children) {
   made.append(...children.filter(Boolean));
   return made;
 }
+
+// Id of an item, which a click selects whole: it can be asked for, on this page and elsewhere.
+const idNode = (id) => node("code", { class: "id" }, id);
 
 // Gives an element these children. What is equal stays as it is, so that no click and no focus is lost.
 function fill(parent, children) {
@@ -172,6 +183,7 @@ function takeStatus(status) {
   const now = performance.now();
   state.samples = state.samples.filter(({ at }) => status && now - at < RATE_OVER_MS);
   if (status) state.samples.push({ at: now, native: status.counts.native });
+  if (before && status && status.counts.native > before.counts.native) state.grewAt = now;
   draw();
 }
 
@@ -191,6 +203,19 @@ function rate() {
   const [first, last] = [state.samples[0], state.samples.at(-1)];
   const seconds = (last?.at - first?.at) / 1000;
   return seconds > 1.5 ? Math.max(0, last.native - first.native) / seconds : null;
+}
+
+// Whether somebody embeds: items are leased, or some became native a moment ago and no pause came since.
+function isWorked({ at_work: workers, request }) {
+  return workers.length > 0 || (request === "run" && performance.now() - state.grewAt < WORKS_FOR_MS);
+}
+
+// Says how an operation stands or ended.
+function stateText({ state: how, result }) {
+  const ending = ENDINGS[result?.ending ?? result?.enough?.ended];
+  if (how !== "done" || !ending) return how;
+  const items = result.done?.native ?? result.steps.reduce((sum, { embedded }) => sum + embedded, 0);
+  return `${ending} after ${count(items)} ${items === 1 ? "item" : "items"}`;
 }
 
 function draw() {
@@ -224,11 +249,12 @@ function drawVerdict(status) {
   write("verdict", status.verdict ?? "");
   const findings = [...warnings, ...(forecast?.warnings ?? [])];
   fill(byId("findings"), findings.map((text) => node("p", { class: "warning" }, text)));
-  const speed = rate();
+  const [speed, waiting, works] = [rate(), left(status), isWorked(status)];
   const numbers = [
     ["Native", percent(status.fraction), `${count(counts.native)} of ${count(counts.items)} items`],
     ["Rate", speed === null ? "–" : `${speed.toFixed(1)}/s`, "over the last minute"],
-    ["Time left", speed ? duration(left(status) / speed) : "–", `${count(left(status))} items to embed`],
+    ["Time left", works && speed ? duration(waiting / speed) : "–",
+      `${waiting && !works ? "nobody works, " : ""}${count(waiting)} items to embed`],
     ["Spent", spent.money.toFixed(4), `${count(spent.tokens)} tokens, all runs`],
     ["Phase", words(status.phase), { run: "runs are allowed", pause: "paused", stop: "stopped" }[status.request]],
   ];
@@ -242,9 +268,9 @@ function isOffered(verb) {
   let phase = state.status?.phase ?? "none";
   if (isNewServing() && phase === "filled") phase = "switched";
   else if (isNewServing() && ["rolled-back", "abandoned"].includes(phase)) phase = "rolling-back";
-  else if (phase === "finished" && lastOf("finish")?.state === "interrupted") phase = "finishing";
+  else if (phase === "finished" && ["interrupted", "cancelled"].includes(lastOf("finish")?.state)) phase = "finishing";
   const isTime = phases.split(" ").includes(phase) || state.status?.next?.step === verb;
-  const isAsked = !request || request.split(" ").includes(state.status?.request);
+  const isAsked = !request || request.split(" ").includes(state.status?.request ?? "run");
   return isTime && isAsked && !isRunning(lastOf(verb));
 }
 
@@ -254,7 +280,10 @@ function drawSteps(status) {
   const next = step === "backfill" && status.plain ? "run" : step ?? halt?.why;
   const sentence = next && byId("nexts").content.querySelector(`[data-next="${CSS.escape(next)}"]`);
   write("next", sentence?.textContent ?? "");
-  const place = status?.phase === "finished" && halt ? steps.length : steps.indexOf(sentence?.dataset.at);
+  // A pause holds the step that embeds next.
+  const held = status?.phase === "sampling" ? "pairs" : isNewServing() || status?.plain ? "run" : "switch";
+  const at = step === "resume" ? held : sentence?.dataset.at;
+  const place = status?.phase === "finished" && halt ? steps.length : steps.indexOf(at);
   const button = (verb) => mayOperate() && node("button",
     { type: "button", "data-verb": verb, disabled: !isOffered(verb) }, `${verbOf(verb).dataset.name}…`);
   fill(byId("steps"), steps.map((verb, index) => {
@@ -262,7 +291,7 @@ function drawSteps(status) {
     const last = lastOf(verb);
     const isDone = index < place || (!status && last?.state === "done");
     const title = node("strong", {}, name, isDone && node("span", { class: "unseen" }, " (done)"));
-    const said = last && node("small", {}, `${last.state} ${time(last.ended_ms ?? last.began_ms)}`);
+    const said = last && node("small", {}, `${stateText(last)}, ${time(last.ended_ms ?? last.began_ms)}`);
     return node("li", { class: isDone && "done", "aria-current": index === place && "step" },
       node("div", {}, title, node("small", {}, brief), said), (!isDone || isOffered(verb)) && button(verb));
   }));
@@ -331,7 +360,7 @@ function drawFailures({ counts: { failed } }) {
   (failed ? ask("/v1/failures?limit=100") : Promise.resolve([])).then((failures) => {
     const reasons = Object.entries(Object.groupBy(failures, ({ reason }) => reason));
     const cells = reasons.sort(([, a], [, b]) => b.length - a.length).map(([reason, items]) =>
-      [reason, count(items.length), items.slice(0, 3).map(({ id }) => id).join(", ")]);
+      [reason, count(items.length), node("div", {}, ...items.slice(0, 3).flatMap(({ id }) => [idNode(id), " "]))]);
     rows("failures", cells, [1], "No item failed.");
     const some = failed > failures.length ? `The first ${failures.length} of ${count(failed)} failed` : "Failed";
     write("failures-caption", `${some} items by reason`);
@@ -339,10 +368,11 @@ function drawFailures({ counts: { failed } }) {
 }
 
 function drawOperations() {
-  rows("operations", state.operations.slice(0, 20).map(({ id, verb, problem, done, total, stage, ...operation }) => {
+  rows("operations", state.operations.slice(0, 20).map((operation) => {
+    const { id, verb, problem, done, total, stage } = operation;
     const runs = isRunning(operation);
     const counted = total > 0 ? `${count(done)} of ${count(total)}` : done > 0 && count(done);
-    const how = node("div", {}, operation.state,
+    const how = node("div", {}, stateText(operation),
       runs && total > 0 && node("progress", { max: total, value: done, "aria-label": `Progress of ${verb}` }),
       node("small", {}, [stage, counted].filter(Boolean).join(": ")),
       problem && node("small", {}, problemText(problem)));
@@ -443,9 +473,9 @@ function drawTrial() {
     const sides = lists.map(({ model, items }, side) => node("section", {},
       node("h4", {}, waiting ? "AB"[side] : `${"AB"[side]}: ${model} model`),
       node("ol", {}, ...items.map((item) =>
-        node("li", {}, hasPicture(item) && picture(item.id), (item.source || item.id).slice(0, 300)))),
+        node("li", {}, hasPicture(item) && picture(item.id), item.source?.slice(0, 300), " ", idNode(item.id)))),
       !isSame && button(String(side), "This list is better", ` (${"AB"[side]}, ${query})`)));
-    const title = node("h3", {}, isByItem && picture(query), query);
+    const title = node("h3", {}, isByItem && picture(query), isByItem ? idNode(query) : query);
     return node("article", {}, title, node("div", { class: "sides" }, ...sides),
       isSame ? "Both lists are the same, which counts as equal." : button("equal", "Equal", ` (${query})`));
   }));

@@ -202,6 +202,7 @@ fn status_text(stands: &Stands<'_>, rate: Option<f64>) -> String {
         Some(Next::Step(Step::Run)) if status.phase == Phase::Finished => {
             "  next: run, which embeds what the finish has left and what came since\n".into()
         }
+        Some(Next::Step(Step::Resume)) => "  next: resume\n".into(),
         next => way_text(next, status.plain),
     };
     if let Some(weight) = status.fusion_weight {
