@@ -212,7 +212,7 @@ impl Access {
         let place = self.tokens.iter().position(|other| other.name == token.name).unwrap_or(0);
         let session = format!("{place}.{ends}");
         let tag = signed(&token.secret, &session);
-        Ok((&token.name, format!("{session}.{tag}")))
+        Ok((token.name.as_str(), format!("{session}.{tag}")))
     }
 
     /// Ends the session of a request's cookie, whoever has it still.
