@@ -27,10 +27,10 @@ use crate::events::{PushedEvent, value};
 use crate::operations::{LongVerb, VerbOptions};
 use crate::page;
 use crate::problem::ProblemDetails;
-use crate::service::{Asked, Service};
+use crate::service::{AskedService, Service};
 use crate::turns::Held;
 
-type Shared = Extension<Asked>;
+type Shared = Extension<AskedService>;
 type Answer<T = Json<Value>> = Result<T, ProblemDetails>;
 
 /// Largest number of neighbours, of queries, and of queries to embed, that one search asks for.
@@ -70,7 +70,7 @@ impl<S: Send + Sync> FromRequest<S> for Body {
         if kind.is_some_and(|kind| !is_json(kind)) {
             return Err(not_json("the body has another Content-Type; send application/json"));
         }
-        let service = request.extensions().get::<Asked>().cloned();
+        let service = request.extensions().get::<AskedService>().cloned();
         let service = service.ok_or_else(|| ProblemDetails::defect("the request", "a route without turns"))?;
         let is_known = request.extensions().get::<Caller>().is_some();
         let bytes_max = if is_known { service.limits.body } else { TOKEN_BYTES_MAX };
@@ -512,7 +512,7 @@ pub async fn cancel(Extension(service): Shared, Path(id): Path<String>) -> Answe
 
 /// Asks for a verb that takes a while.
 pub async fn begin(
-    service: Asked,
+    service: AskedService,
     caller: Caller,
     verb: LongVerb,
     headers: HeaderMap,

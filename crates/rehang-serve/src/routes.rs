@@ -20,7 +20,7 @@ use crate::connections::Peer;
 use crate::operations::{LongVerb, Trailed, VerbOperation, VerbOptions};
 use crate::page;
 use crate::problem::ProblemDetails;
-use crate::service::{Asked, Service, ShownStatus};
+use crate::service::{AskedService, Service, ShownStatus};
 use crate::wrong_tokens::network;
 
 type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
@@ -308,7 +308,7 @@ pub fn routes() -> Vec<Route> {
     ];
     for verb in LongVerb::ALL {
         let begin =
-            async move |Extension(service): Extension<Asked>,
+            async move |Extension(service): Extension<AskedService>,
                         Extension(caller): Extension<Caller>,
                         headers: HeaderMap,
                         body: Body| { api::begin(service, caller, verb, headers, body).await };
@@ -401,7 +401,7 @@ async fn guard(
         Ok(caller) => {
             let who = caller.as_ref().map(|caller| caller.name.clone()).unwrap_or_default();
             let sharer = if caller.is_some() { who.clone() } else { network(address).to_string() };
-            request.extensions_mut().insert(Asked::new(&service, role, sharer));
+            request.extensions_mut().insert(AskedService::new(&service, role, sharer));
             if let Some(caller) = caller {
                 request.extensions_mut().insert(caller);
             }

@@ -94,7 +94,7 @@ pub struct Service {
 
 /// Service as one request asks it: turns and room are taken in the name of who asks.
 #[derive(Clone)]
-pub struct Asked {
+pub struct AskedService {
     service: Arc<Service>,
     /// Role that the route needs; `None` for a route of everybody.
     role: Option<TokenRole>,
@@ -102,7 +102,7 @@ pub struct Asked {
     who: String,
 }
 
-impl Deref for Asked {
+impl Deref for AskedService {
     type Target = Service;
 
     fn deref(&self) -> &Service {
@@ -110,7 +110,7 @@ impl Deref for Asked {
     }
 }
 
-impl Asked {
+impl AskedService {
     pub fn new(service: &Arc<Service>, role: Option<TokenRole>, who: String) -> Self {
         Self { service: Arc::clone(service), role, who }
     }
@@ -434,7 +434,7 @@ mod tests {
         let mut options = ServeOptions::new("127.0.0.1:0".parse().unwrap());
         (options.limits.at_once, options.limits.waiting) = (1, 0);
         let service = Service::new(Upgrade::new(configuration).unwrap(), &options).unwrap();
-        let asked = Asked::new(&service, Some(TokenRole::Read), "somebody".into());
+        let asked = AskedService::new(&service, Some(TokenRole::Read), "somebody".into());
         let ask = async || {
             let request = Request::builder().header(header::CONTENT_TYPE, "application/json");
             let request = request.extension(asked.clone()).body(Content::from("no JSON")).unwrap();
