@@ -188,9 +188,9 @@ arguments! {
         follow: bool = [long],
         /// Bytes of a request's body, at most.
         body_max: usize = [long, value_name = "BYTES", default_value_t = rehang_serve::ServeLimits::default().body],
-        /// Seconds that a request may take.
+        /// Seconds that a body, its turn and its work may take, each.
         seconds: u64 = [long, value_name = "N", default_value_t = rehang_serve::ServeLimits::default().seconds],
-        /// Requests that ask the gallery at the same time.
+        /// Requests that read the gallery at the same time, and as many that change it.
         at_once: usize = [long, value_name = "N", default_value_t = rehang_serve::ServeLimits::default().at_once],
         /// Requests that wait for their turn; more are turned away.
         waiting: usize = [long, value_name = "N", default_value_t = rehang_serve::ServeLimits::default().waiting],

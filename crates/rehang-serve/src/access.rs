@@ -1,8 +1,10 @@
 //! Access to the service: tokens with roles, sessions of the dashboard, and where a browser's request may come
 //! from.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, Method, header};
@@ -65,6 +67,15 @@ pub struct Caller {
     pub csrf: String,
 }
 
+/// Session of a token. Those that begin in one second are one, so there are only so many.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Session {
+    /// Time when it ends, in seconds since 1970.
+    ends: u64,
+    /// Place of its token among all tokens.
+    place: usize,
+}
+
 /// Tokens that are taken, and names that the service is called by.
 pub struct Access {
     tokens: Vec<Token>,
@@ -75,6 +86,8 @@ pub struct Access {
     /// Key that tokens are compared under, so that a comparison takes as long whatever differs.
     key: hmac::Key,
     wrong_tokens: WrongTokens,
+    /// Sessions that were signed out before their end.
+    signed_out: Mutex<BTreeSet<Session>>,
 }
 
 impl Access {
@@ -111,7 +124,13 @@ impl Access {
         let random = ring::rand::SystemRandom::new();
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &random)
             .map_err(|_| Error::corrupt("the system's source of random numbers", "it gives none"))?;
-        Ok(Self { tokens, own: own_names, named, key, wrong_tokens: WrongTokens::new(wrong_tokens) })
+        let wrong_tokens = WrongTokens::new(wrong_tokens);
+        Ok(Self { tokens, own: own_names, named, key, wrong_tokens, signed_out: Mutex::default() })
+    }
+
+    /// Whether there are several tokens.
+    pub fn has_several(&self) -> bool {
+        self.tokens.len() > 1
     }
 
     /// Finds who asks. A request of another site's page is refused, and so is one by cookie that changes
@@ -138,8 +157,9 @@ impl Access {
         }
         let cookie = cookie(headers).ok_or_else(ProblemDetails::unauthorised)?;
         // A session is signed with its token, so a wrong one may be a guess at it.
-        let (token, lasts) = self.of_session(cookie).ok_or_else(|| self.refusal(address))?;
-        if !lasts {
+        let (session, token) = self.session(cookie).ok_or_else(|| self.refusal(address))?;
+        let is_signed_out = self.signed_out.lock().unwrap_or_else(PoisonError::into_inner).contains(&session);
+        if session.ends <= now() || is_signed_out {
             return Err(ProblemDetails::unauthorised());
         }
         let csrf = signed(&token.secret, &format!("csrf {cookie}"));
@@ -181,18 +201,27 @@ impl Access {
         Ok(())
     }
 
-    /// Begins a session for a token; gives the cookie's value.
+    /// Begins a session for a token; gives the token's name and the cookie's value.
     ///
     /// # Errors
     ///
     /// 401 for a token that is not taken; 429 where the address has had too many of them.
-    pub fn sign_in(&self, token: &str, address: IpAddr) -> Result<String, ProblemDetails> {
+    pub fn sign_in(&self, token: &str, address: IpAddr) -> Result<(&str, String), ProblemDetails> {
         let token = self.token(token).ok_or_else(|| self.refusal(address))?;
-        let ends = rehang_clock::unix_ms() / 1000 + SESSION_SECONDS;
+        let ends = now() + SESSION_SECONDS;
         let place = self.tokens.iter().position(|other| other.name == token.name).unwrap_or(0);
         let session = format!("{place}.{ends}");
         let tag = signed(&token.secret, &session);
-        Ok(format!("{session}.{tag}"))
+        Ok((token.name.as_str(), format!("{session}.{tag}")))
+    }
+
+    /// Ends the session of a request's cookie, whoever has it still.
+    pub fn sign_out(&self, headers: &HeaderMap) {
+        let Some((session, _)) = cookie(headers).and_then(|cookie| self.session(cookie)) else { return };
+        let mut signed_out = self.signed_out.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = now();
+        signed_out.retain(|session| session.ends > now);
+        signed_out.insert(session);
     }
 
     /// Counts a wrong token; gives the problem that answers it.
@@ -200,13 +229,13 @@ impl Access {
         self.wrong_tokens.refusal(address, rehang_clock::now())
     }
 
-    /// Finds the token of a session, and whether the session lasts still.
-    fn of_session(&self, cookie: &str) -> Option<(&Token, bool)> {
-        let (session, tag) = cookie.rsplit_once('.')?;
-        let (place, ends) = session.split_once('.')?;
-        let token = self.tokens.get(place.parse::<usize>().ok()?)?;
-        let lasts = ends.parse::<u64>().ok()? > rehang_clock::unix_ms() / 1000;
-        self.is_equal(tag, &signed(&token.secret, session)).then_some((token, lasts))
+    /// Finds the session that a cookie is signed for, and its token.
+    fn session(&self, cookie: &str) -> Option<(Session, &Token)> {
+        let (text, tag) = cookie.rsplit_once('.')?;
+        let (place, ends) = text.split_once('.')?;
+        let session = Session { ends: ends.parse().ok()?, place: place.parse().ok()? };
+        let token = self.tokens.get(session.place)?;
+        self.is_equal(tag, &signed(&token.secret, text)).then_some((session, token))
     }
 
     /// Finds a token; every one is compared, so that the time tells nothing.
@@ -266,6 +295,11 @@ fn told(text: &str, error: &toml::de::Error) -> String {
         error.message()
     };
     format!("line {line}: {fault}")
+}
+
+/// Time of day, in seconds since 1970.
+fn now() -> u64 {
+    rehang_clock::unix_ms() / 1000
 }
 
 /// Signs a text with a token.
@@ -331,7 +365,8 @@ mod tests {
     #[test]
     fn a_session_reads_by_its_cookie_and_changes_with_its_header_alone() {
         let access = access(TOKENS).unwrap();
-        let value = access.sign_in("fedcba9876543210", HERE).unwrap();
+        let (name, value) = access.sign_in("fedcba9876543210", HERE).unwrap();
+        assert_eq!(name, "ops");
         let cookie = format!("other=1; {COOKIE}={value}");
         let ask = |method: &Method, csrf: &str| {
             access.caller(method, &headers(&[("cookie", &cookie), (CSRF, csrf)]), HERE)
@@ -350,6 +385,21 @@ mod tests {
             );
         }
         assert!(access.sign_in("fedcba987654321", HERE).is_err());
+        access.sign_out(&headers(&[("cookie", &cookie)]));
+        assert_eq!(ask(&Method::GET, "").unwrap_err().status, 401, "whoever kept the cookie is out");
+    }
+
+    #[test]
+    fn a_session_ends_by_itself() {
+        let access = access(TOKENS).unwrap();
+        let status = |ends: u64| {
+            let session = format!("1.{ends}");
+            let tag = signed("fedcba9876543210", &session);
+            let cookie = format!("{COOKIE}={session}.{tag}");
+            let caller = access.caller(&Method::GET, &headers(&[("cookie", &cookie)]), HERE);
+            caller.map_or_else(|problem| problem.status, |_| 200)
+        };
+        assert_eq!([now() + 60, now()].map(status), [200, 401]);
     }
 
     #[test]

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Extension;
 use axum::Json;
-use axum::extract::{FromRequest, Path, Query as Parameters, Request, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::extract::{FromRequest, Path, Query as Parameters, Request};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::response::sse::{self, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::{Stream, StreamExt};
@@ -15,9 +15,10 @@ use rehang_core::{Error, Matrix, Space};
 use rehang_store::{Filter, Item, Revision, find_space, rounded_number};
 use rehang_upgrade::{Put, Query, Request as RunRequest, Searched};
 use schemars::JsonSchema;
+use serde::de::{DeserializeOwned, Deserializer, Error as _};
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::access::{COOKIE, Caller, SESSION_SECONDS};
@@ -26,20 +27,27 @@ use crate::events::{PushedEvent, value};
 use crate::operations::{LongVerb, VerbOptions};
 use crate::page;
 use crate::problem::ProblemDetails;
-use crate::service::Service;
+use crate::service::{AskedService, Service};
+use crate::turns::Held;
 
-type Shared = State<Arc<Service>>;
+type Shared = Extension<AskedService>;
 type Answer<T = Json<Value>> = Result<T, ProblemDetails>;
 
-/// Largest number of neighbours, and of queries, that one search asks for.
+/// Largest number of neighbours, of queries, and of queries to embed, that one search asks for.
 const K_MAX: usize = 1000;
-const QUERIES_MAX: usize = 1000;
+const QUERIES_MAX: usize = 256;
+const SOURCES_MAX: usize = 32;
 /// Largest number of answers to all queries together, so that one request holds no gigabyte.
 const ANSWERS_MAX: usize = 100_000;
 /// Largest number of labels, and of fields, that a filter has.
 const FILTERED_MAX: usize = 1000;
-/// Header whose value makes a repeated request the same operation.
+/// Largest payload as it is written: small values take up to a hundred times as much once they are read.
+const PAYLOAD_BYTES_MAX: usize = 64 << 10;
+/// Largest number of lists, objects and texts in a body: each takes some memory beside what stands in it.
+const PARTS_MAX: usize = 30_000;
+/// Header whose value makes a repeated request the same operation, and the longest value.
 pub const IDEMPOTENCY_KEY: &str = "Idempotency-Key";
+const KEY_BYTES_MAX: usize = 255;
 /// Largest body of who has shown no token yet, which holds one.
 const TOKEN_BYTES_MAX: usize = 4096;
 
@@ -48,13 +56,13 @@ const TOKEN_BYTES_MAX: usize = 4096;
 pub struct Body {
     text: Vec<u8>,
     /// Room that it takes among all bodies.
-    _room: OwnedSemaphorePermit,
+    _room: Held,
 }
 
-impl FromRequest<Arc<Service>> for Body {
+impl<S: Send + Sync> FromRequest<S> for Body {
     type Rejection = ProblemDetails;
 
-    async fn from_request(request: Request, service: &Arc<Service>) -> Result<Self, ProblemDetails> {
+    async fn from_request(request: Request, _: &S) -> Result<Self, ProblemDetails> {
         let not_json =
             |detail: &str| ProblemDetails::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "not-json", detail);
         let kind = request.headers().get(header::CONTENT_TYPE);
@@ -62,22 +70,34 @@ impl FromRequest<Arc<Service>> for Body {
         if kind.is_some_and(|kind| !is_json(kind)) {
             return Err(not_json("the body has another Content-Type; send application/json"));
         }
+        let service = request.extensions().get::<AskedService>().cloned();
+        let service = service.ok_or_else(|| ProblemDetails::defect("the request", "a route without turns"))?;
         let is_known = request.extensions().get::<Caller>().is_some();
         let bytes_max = if is_known { service.limits.body } else { TOKEN_BYTES_MAX };
-        let (mut text, mut room) = (Vec::new(), service.room(0)?);
-        let mut chunks = request.into_body().into_data_stream();
-        while let Some(chunk) = chunks.next().await {
-            let chunk = chunk.map_err(|error| wrong_body(error.to_string()))?;
-            if text.len() + chunk.len() > bytes_max {
-                let detail = format!("the body has more than {bytes_max} bytes");
-                return Err(ProblemDetails::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", detail));
+        let reading = async {
+            let (mut text, mut room) = (Vec::new(), service.room(0)?);
+            let mut chunks = request.into_body().into_data_stream();
+            while let Some(chunk) = chunks.next().await {
+                let chunk = chunk.map_err(|error| wrong_body(error.to_string()))?;
+                if text.len() + chunk.len() > bytes_max {
+                    let detail = format!("the body has more than {bytes_max} bytes");
+                    return Err(ProblemDetails::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", detail));
+                }
+                // Strangers take no room from the others: all that they can send is little.
+                if is_known {
+                    room.merge(service.room(chunk.len())?);
+                }
+                text.extend_from_slice(&chunk);
             }
-            // Strangers take no room from the others: all that they can send is little.
-            if is_known {
-                room.merge(service.room(chunk.len())?);
-            }
-            text.extend_from_slice(&chunk);
-        }
+            Ok::<_, ProblemDetails>((text, room))
+        };
+        let seconds = service.limits.seconds;
+        let too_slow = |_| {
+            let detail = format!("the body has not come within {seconds} seconds");
+            ProblemDetails::new(StatusCode::REQUEST_TIMEOUT, "too-slow", detail)
+        };
+        let outcome = tokio::time::timeout(Duration::from_secs(seconds), reading).await;
+        let (mut text, room) = outcome.map_err(too_slow)??;
         if !is_typed && !text.is_empty() {
             return Err(not_json("the body has no Content-Type; send application/json"));
         }
@@ -100,6 +120,10 @@ impl Body {
         if self.text.trim_ascii_start().first() == Some(&b'[') {
             return Err(wrong_body("the body is a list; send an object".into()));
         }
+        if parts(&self.text) > PARTS_MAX {
+            let detail = format!("the body has more than {PARTS_MAX} lists, objects and texts");
+            return Err(wrong_body(detail));
+        }
         let read = Json::<T>::from_bytes(&self.text);
         read.map(|Json(body)| body).map_err(|rejection| wrong_body(rejection.body_text()))
     }
@@ -118,6 +142,33 @@ fn wrong_body(detail: String) -> ProblemDetails {
     ProblemDetails::new(StatusCode::UNPROCESSABLE_ENTITY, "wrong-body", detail)
 }
 
+/// Counts the lists, objects and texts of JSON.
+fn parts(json: &[u8]) -> usize {
+    let (mut parts, mut is_text, mut is_escaped) = (0, false, false);
+    for &byte in json {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' if is_text => is_escaped = true,
+            b'"' => {
+                is_text = !is_text;
+                parts += usize::from(is_text);
+            }
+            b'[' | b'{' if !is_text => parts += 1,
+            _ => {}
+        }
+    }
+    parts
+}
+
+/// Reads a payload, where its text is not too long: whatever JSON it is, it may be in there.
+fn read_payload<'de, D: Deserializer<'de>, T: DeserializeOwned>(from: D) -> Result<T, D::Error> {
+    let text = Box::<RawValue>::deserialize(from)?;
+    if text.get().len() > PAYLOAD_BYTES_MAX {
+        return Err(D::Error::custom(format!("more than {PAYLOAD_BYTES_MAX} bytes")));
+    }
+    serde_json::from_str(text.get()).map_err(D::Error::custom)
+}
+
 /// Whether a content type is JSON, or made of it, as `application/problem+json` is.
 fn is_json(content_type: &HeaderValue) -> bool {
     let text = content_type.to_str().unwrap_or_default();
@@ -130,12 +181,12 @@ fn is_json(content_type: &HeaderValue) -> bool {
 #[serde(deny_unknown_fields, default)]
 pub struct SearchBody {
     /// Queries, embedded by every model that the application has: `{"SPACE": [[…], …]}`. Those that
-    /// the search needs are used, so the request stays right at every stage.
+    /// the search needs are used, so the request stays right at every stage. At most 256 by a model.
     vectors: BTreeMap<String, Vec<Vec<f32>>>,
-    /// Queries as texts, in the place of vectors; the models of the configuration embed them.
+    /// Queries as texts, in the place of vectors; the models of the configuration embed them. At most 32.
     texts: Vec<String>,
     /// Ids of items whose pictures are the queries, in the place of vectors; the models of the configuration
-    /// embed them.
+    /// embed them. At most 32.
     items: Vec<String>,
     /// Whether the old model's answers are wanted too; for texts and items.
     before: bool,
@@ -143,7 +194,8 @@ pub struct SearchBody {
     k: Option<usize>,
     /// Labels of which an item needs one.
     labels: Vec<String>,
-    /// Fields of the payload with the values that an item needs.
+    /// Fields of the payload with the values that an item needs; at most 64 KiB.
+    #[serde(deserialize_with = "read_payload")]
     payload: Map<String, Value>,
 }
 
@@ -154,12 +206,13 @@ impl SearchBody {
         if !(1..=K_MAX).contains(&k) {
             return Err(Error::option("k", k, "from 1 to 1000"));
         }
-        let others = [self.texts.len(), self.items.len()];
-        let queries = self.vectors.values().map(Vec::len).chain(others).max().unwrap_or(0);
+        let sources = self.texts.len().max(self.items.len());
+        let queries = self.vectors.values().map(Vec::len).max().unwrap_or(0).max(sources);
         let is_left_out = [self.vectors.is_empty(), self.texts.is_empty(), self.items.is_empty()];
         let kinds = is_left_out.into_iter().filter(|is_empty| !is_empty).count();
-        if !(1..=QUERIES_MAX).contains(&queries) || kinds != 1 {
-            let expected = "from 1 to 1000 `vectors` by space, `texts` or `items`, of one kind alone";
+        if !(1..=QUERIES_MAX).contains(&queries) || sources > SOURCES_MAX || kinds != 1 {
+            let expected =
+                "from 1 to 256 `vectors` by space, or from 1 to 32 `texts` or `items`, of one kind alone";
             return Err(Error::option("queries", queries, expected));
         }
         if k * queries > ANSWERS_MAX {
@@ -174,7 +227,7 @@ impl SearchBody {
     }
 }
 
-pub async fn search(State(service): Shared, sent: Body) -> Answer {
+pub async fn search(Extension(service): Shared, sent: Body) -> Answer {
     let answer = service
         .in_turn(move |service| {
             let body: SearchBody = sent.read()?;
@@ -247,14 +300,15 @@ pub struct ItemBody {
     source: Option<String>,
     /// Class, tag or group.
     label: Option<String>,
-    /// Anything that is kept beside the item.
+    /// Anything that is kept beside the item; at most 64 KiB.
+    #[serde(deserialize_with = "read_payload")]
     payload: Option<Value>,
     /// Vectors made from this very content, by space.
     vectors: BTreeMap<String, Vec<f32>>,
 }
 
 pub async fn put_item(
-    State(service): Shared,
+    Extension(service): Shared,
     Path(id): Path<String>,
     headers: HeaderMap,
     sent: Body,
@@ -294,7 +348,7 @@ pub struct ShownItem {
 }
 
 pub async fn get_item(
-    State(service): Shared,
+    Extension(service): Shared,
     Path(id): Path<String>,
     headers: HeaderMap,
 ) -> Answer<Response> {
@@ -305,7 +359,7 @@ pub async fn get_item(
         })
         .await?;
     let tag = etag(&json!(item.revision));
-    if headers.get(header::IF_NONE_MATCH).is_some_and(|known| *known == tag) {
+    if is_known(&headers, &tag) {
         return Ok((StatusCode::NOT_MODIFIED, [(header::ETAG, tag)]).into_response());
     }
     let Item { id, source, label, payload, revision, .. } = item;
@@ -315,7 +369,7 @@ pub async fn get_item(
 
 /// Sends the picture that an item's source names. Browsers show it on the service's own pages alone, and take
 /// it for nothing else.
-pub async fn picture(State(service): Shared, Path(id): Path<String>) -> Answer<Response> {
+pub async fn picture(Extension(service): Shared, Path(id): Path<String>) -> Answer<Response> {
     let read = service.blocking(move |service| {
         let item = service.upgrade.store().get(&[&id])?.into_iter().next().flatten();
         Ok(item.and_then(|item| service.upgrade.configuration().picture(&item.source?)))
@@ -332,7 +386,7 @@ pub async fn picture(State(service): Shared, Path(id): Path<String>) -> Answer<R
 }
 
 pub async fn delete_item(
-    State(service): Shared,
+    Extension(service): Shared,
     Path(id): Path<String>,
     headers: HeaderMap,
 ) -> Answer<StatusCode> {
@@ -357,19 +411,31 @@ fn expect_no_precondition(headers: &HeaderMap) -> Result<(), ProblemDetails> {
     Ok(())
 }
 
+/// Whether `If-None-Match` has a tag among its own, by the weak comparison of RFC 9110: `*` has every one.
+fn is_known(headers: &HeaderMap, tag: &str) -> bool {
+    let all = headers.get_all(header::IF_NONE_MATCH).into_iter();
+    let mut fields = all.filter_map(|field| field.to_str().ok());
+    let has_tag = |field: &str| {
+        // A comma within a tag parts it in two, of which neither is within quotes.
+        let mut tags = field.split(',').map(str::trim);
+        tags.any(|known| known.strip_prefix("W/").unwrap_or(known) == tag)
+    };
+    fields.any(|field| field.trim() == "*" || has_tag(field))
+}
+
 fn etag(revision: &Value) -> String {
     format!("\"{}\"", revision.to_string().trim_matches('"'))
 }
 
-pub async fn status(State(service): Shared) -> Answer {
+pub async fn status(Extension(service): Shared) -> Answer {
     service.blocking(Service::status).await.map(Json)
 }
 
-pub async fn plan(State(service): Shared) -> Answer {
+pub async fn plan(Extension(service): Shared) -> Answer {
     service.blocking(|service| value(&service.upgrade.plan(0)?)).await.map(Json)
 }
 
-pub async fn curve(State(service): Shared) -> Answer<Response> {
+pub async fn curve(Extension(service): Shared) -> Answer<Response> {
     let drawn = service
         .blocking(|service| {
             let (status, forecast) = (service.upgrade.status(0)?, service.upgrade.forecast()?);
@@ -381,7 +447,7 @@ pub async fn curve(State(service): Shared) -> Answer<Response> {
     Ok((headers, drawn).into_response())
 }
 
-pub async fn doctor(State(service): Shared) -> Answer {
+pub async fn doctor(Extension(service): Shared) -> Answer {
     service
         .blocking(|service| {
             let configuration = service.upgrade.configuration();
@@ -406,12 +472,12 @@ impl Default for Listed {
     }
 }
 
-pub async fn failures(State(service): Shared, Parameters(listed): Parameters<Listed>) -> Answer {
+pub async fn failures(Extension(service): Shared, Parameters(listed): Parameters<Listed>) -> Answer {
     let limit = listed.limit.min(1000);
     service.blocking(move |service| value(&service.upgrade.status(limit)?.failures)).await.map(Json)
 }
 
-pub async fn trail(State(service): Shared, Parameters(listed): Parameters<Listed>) -> Answer {
+pub async fn trail(Extension(service): Shared, Parameters(listed): Parameters<Listed>) -> Answer {
     let entries = service.blocking(move |service| {
         let mut all = service.operations.trail()?;
         all.truncate(listed.limit);
@@ -420,12 +486,12 @@ pub async fn trail(State(service): Shared, Parameters(listed): Parameters<Listed
     entries.await.map(Json)
 }
 
-pub async fn operations(State(service): Shared) -> Answer {
+pub async fn operations(Extension(service): Shared) -> Answer {
     service.blocking(|service| value(&service.operations.list()?)).await.map(Json)
 }
 
-pub async fn operation(State(service): Shared, Path(id): Path<String>) -> Answer {
-    let operation = service.in_turn(move |service| {
+pub async fn operation(Extension(service): Shared, Path(id): Path<String>) -> Answer {
+    let operation = service.blocking(move |service| {
         let operation = service.operations.find(&id)?;
         operation.ok_or_else(|| no_operation(&id))
     });
@@ -445,28 +511,34 @@ pub struct CancelAsked {
     asked: bool,
 }
 
-pub async fn cancel(State(service): Shared, Path(id): Path<String>) -> Answer {
+pub async fn cancel(Extension(service): Shared, Path(id): Path<String>) -> Answer {
     let cancelling = service.in_turn(move |service| {
-        let is_asked = service.operations.cancel(&id)?;
+        if service.operations.cancel(&id)? {
+            return Ok(CancelAsked { id, asked: true });
+        }
         let operation = service.operations.find(&id)?;
-        Ok((is_asked, operation.ok_or_else(|| no_operation(&id))?))
+        let operation = operation.ok_or_else(|| no_operation(&id))?;
+        Err(Error::conflict(format!("operation {}", operation.id), "it has ended").into())
     });
-    let (is_asked, operation) = cancelling.await?;
-    if !is_asked {
-        return Err(Error::conflict(format!("operation {}", operation.id), "it has ended").into());
-    }
-    Ok(Json(value(&CancelAsked { id: operation.id, asked: true })?))
+    Ok(Json(value(&cancelling.await?)?))
 }
 
 /// Asks for a verb that takes a while.
 pub async fn begin(
-    service: Arc<Service>,
+    service: AskedService,
     caller: Caller,
     verb: LongVerb,
     headers: HeaderMap,
     body: Body,
 ) -> Answer<Response> {
-    let key = headers.get(IDEMPOTENCY_KEY).map(|key| String::from_utf8_lossy(key.as_bytes()).into_owned());
+    let key = headers.get(IDEMPOTENCY_KEY).map(HeaderValue::as_bytes);
+    let is_sane =
+        |key: &[u8]| (1..=KEY_BYTES_MAX).contains(&key.len()) && key.iter().all(u8::is_ascii_graphic);
+    if key.is_some_and(|key| !is_sane(key)) {
+        let detail = format!("the Idempotency-Key has from 1 to {KEY_BYTES_MAX} visible characters of ASCII");
+        return Err(ProblemDetails::new(StatusCode::BAD_REQUEST, "wrong-request", detail));
+    }
+    let key = key.map(|key| String::from_utf8_lossy(key).into_owned());
     let operation = service
         .in_turn(move |service| {
             let options: VerbOptions = body.read()?;
@@ -491,7 +563,7 @@ pub async fn resume(state: Shared, caller: Extension<Caller>, body: Body) -> Ans
 
 /// Carries out a verb that is over in a moment, and notes it in the trail.
 async fn request(
-    State(service): Shared,
+    Extension(service): Shared,
     Extension(caller): Extension<Caller>,
     body: Body,
     request: RunRequest,
@@ -513,7 +585,10 @@ async fn request(
         let outcome = outcome.map_err(ProblemDetails::from);
         let problem = outcome.as_ref().err().map(|problem| problem.detail.clone());
         let what = format!("{name} {}", json!(options));
-        service.operations.note(&caller.name, what, before, problem)?;
+        // The verb is carried out all the same.
+        if let Err(error) = service.operations.note(&caller.name, what, before, problem) {
+            tracing::error!(verb = name, who = caller.name, %error, "what became of it is not recorded");
+        }
         outcome
     });
     outcome.await.map(Json)
@@ -528,7 +603,7 @@ pub struct Me {
     gallery: String,
 }
 
-pub async fn me(State(service): Shared, Extension(caller): Extension<Caller>) -> Answer {
+pub async fn me(Extension(service): Shared, Extension(caller): Extension<Caller>) -> Answer {
     Ok(Json(value(&Me { caller, gallery: service.upgrade.store().name() })?))
 }
 
@@ -541,23 +616,24 @@ pub struct SignIn {
 }
 
 pub async fn sign_in(
-    State(service): Shared,
+    Extension(service): Shared,
     Extension(peer): Extension<Peer>,
     headers: HeaderMap,
     body: Body,
 ) -> Answer<Response> {
     service.access.expect_own_page(&headers)?;
-    if !service.may_ask("signing in") {
-        return Err(ProblemDetails::too_many("too many try to sign in"));
-    }
     let SignIn { token } = body.read()?;
-    let value = service.access.sign_in(&token, peer.0)?;
+    let (name, value) = service.access.sign_in(&token, peer.0)?;
+    if !service.may_ask(name) {
+        return Err(ProblemDetails::too_many("the token asks too often"));
+    }
     let cookie = set_cookie(&service, &value, SESSION_SECONDS);
     Ok((StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie)]).into_response())
 }
 
-pub async fn sign_out(State(service): Shared, headers: HeaderMap) -> Answer<Response> {
+pub async fn sign_out(Extension(service): Shared, headers: HeaderMap) -> Answer<Response> {
     service.access.expect_own_page(&headers)?;
+    service.access.sign_out(&headers);
     Ok((StatusCode::NO_CONTENT, [(header::SET_COOKIE, set_cookie(&service, "", 0))]).into_response())
 }
 
@@ -566,10 +642,12 @@ fn set_cookie(service: &Service, value: &str, seconds: u64) -> String {
     format!("{COOKIE}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}")
 }
 
-/// Tells what changes as it changes; first of all how the upgrade stands. The stream keeps its place until it
-/// is dropped.
+/// Tells what changes as it changes; first of all how the upgrade stands. The stream ends with the session of
+/// who listens, and keeps its place until it is dropped.
 pub async fn events(
-    State(service): Shared,
+    Extension(service): Shared,
+    Extension(peer): Extension<Peer>,
+    headers: HeaderMap,
 ) -> Answer<Sse<impl Stream<Item = Result<sse::Event, Infallible>> + use<>>> {
     let place = service.stream()?;
     let receiver = service.events.listen();
@@ -579,10 +657,11 @@ pub async fn events(
         Err(problem) => return Err(problem),
     };
     let stream = futures_util::stream::unfold(
-        (receiver, first, service, place),
-        |(mut receiver, mut first, service, place)| async {
+        (receiver, first, service, headers, place),
+        move |(mut receiver, mut first, service, headers, place)| async move {
             loop {
-                if service.is_stopping() {
+                let is_out = service.access.caller(&Method::GET, &headers, peer.0).is_err();
+                if is_out || service.is_stopping() {
                     return None;
                 }
                 let event = match first.take() {
@@ -595,17 +674,17 @@ pub async fn events(
                     },
                 };
                 let told = sse::Event::default().event(event.name).data(&*event.data);
-                return Some((Ok(told), (receiver, first, service, place)));
+                return Some((Ok(told), (receiver, first, service, headers, place)));
             }
         },
     );
     Ok(Sse::new(stream).keep_alive(KeepAlive::default()))
 }
 
-/// Time between two looks of a stream of events at whether the service ends.
-const EVENTS_LOOK: std::time::Duration = std::time::Duration::from_millis(500);
+/// Time between two looks of a stream of events at whether it is to end.
+const EVENTS_LOOK: Duration = Duration::from_millis(500);
 
-pub async fn metrics(State(service): Shared) -> Answer<Response> {
+pub async fn metrics(Extension(service): Shared) -> Answer<Response> {
     let text = service.metrics.text().map_err(|error| Error::corrupt("the metrics", error))?;
     let kind = "text/plain; version=0.0.4; charset=utf-8";
     Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
@@ -622,7 +701,7 @@ pub async fn alive() -> Json<Alive> {
     Json(Alive { status: "ok" })
 }
 
-pub async fn ready(State(service): Shared) -> Answer<Json<Alive>> {
+pub async fn ready(Extension(service): Shared) -> Answer<Json<Alive>> {
     if service.is_stopping() {
         return Err(ProblemDetails::new(
             StatusCode::SERVICE_UNAVAILABLE,

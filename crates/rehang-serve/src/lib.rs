@@ -18,6 +18,7 @@ mod problem;
 mod routes;
 mod service;
 mod tls;
+mod turns;
 mod wrong_tokens;
 
 use std::net::SocketAddr;
@@ -104,14 +105,18 @@ async fn listen(
     let head = Duration::from_secs(options.limits.seconds);
     let connections = Connections::new(listener, certificate.clone(), app, head);
     let mut looked = rehang_clock::now();
+    let mut reading: Option<tokio::task::JoinHandle<()>> = None;
     let until_stopped = async {
         while stop.check().is_ok() {
             tokio::time::sleep(LOOK).await;
             if let Some(certificate) = &certificate
                 && looked.elapsed() >= CERTIFICATES_LOOK
+                && reading.as_ref().is_none_or(tokio::task::JoinHandle::is_finished)
             {
                 looked = rehang_clock::now();
-                certificate.read_again();
+                let certificate = Arc::clone(certificate);
+                // However long a file takes, connections are taken meanwhile.
+                reading = Some(tokio::task::spawn_blocking(move || certificate.read_again()));
             }
         }
         service.begins_to_stop();

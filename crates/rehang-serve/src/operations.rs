@@ -24,6 +24,8 @@ const TRAIL: &str = "trail of the service";
 /// Number of operations that are kept after their end, and of entries of the trail.
 const OPERATIONS_MAX: usize = 50;
 const TRAIL_MAX: usize = 1000;
+/// Largest number of bytes of an option that is a text.
+const TEXT_BYTES_MAX: usize = 100;
 /// Number of operations that one service carries out at the same time.
 const AT_ONCE_MAX: usize = 8;
 /// Time between two tries to record the end of an operation.
@@ -108,7 +110,7 @@ pub struct VerbOptions {
 }
 
 impl VerbOptions {
-    /// Fails where an option is given that the verb does not take.
+    /// Fails where an option is given that the verb does not take, and where a text is too long.
     ///
     /// # Errors
     ///
@@ -126,6 +128,12 @@ impl VerbOptions {
             _ => &[],
         };
         let options = value(self)?;
+        let all = options.as_object().into_iter().flatten();
+        let mut texts = all.filter_map(|(name, option)| Some((name, option.as_str()?)));
+        if let Some((name, text)) = texts.find(|(_, text)| text.len() > TEXT_BYTES_MAX) {
+            let length = format!("a text of {} bytes", text.len());
+            return Err(Error::option(name, length, format!("at most {TEXT_BYTES_MAX}")));
+        }
         let other =
             options.as_object().into_iter().flatten().find(|(name, _)| !taken.contains(&name.as_str()));
         match other {
@@ -274,7 +282,7 @@ impl Operations {
         Ok(read(self.store(), TRAIL)?.1)
     }
 
-    /// Begins an operation, or finds the one that was asked for with the same key.
+    /// Begins an operation, or finds the one that the same token has asked for with the same key.
     ///
     /// # Errors
     ///
@@ -309,7 +317,10 @@ impl Operations {
         };
         let (mut earlier, mut is_full) = (None, false);
         update(self.store(), OPERATIONS, keep_running, |all: &mut Vec<VerbOperation>| {
-            let has_key = |other: &&VerbOperation| other.key.is_some() && other.key == operation.key;
+            let has_key = |other: &&VerbOperation| {
+                let is_of_key = other.key.is_some() && other.key == operation.key;
+                is_of_key && other.asked_by == operation.asked_by
+            };
             earlier = all.iter().find(has_key).cloned();
             let is_own = |other: &&VerbOperation| {
                 other.state == OperationState::Running && other.server == self.server

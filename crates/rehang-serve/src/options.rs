@@ -30,10 +30,13 @@ impl ServeOptions {
 
 /// Limits on requests, so that no queue grows without end.
 ///
+/// Turns to ask the gallery, places to wait and room for bodies are there three times: for routes without a
+/// role, for those of the role `read`, and for all others. Where there are several tokens, each may have half.
+///
 /// | Name | Default | Purpose |
 /// |---|---|---|
 /// | `body` | 8 MiB | bytes of a body; more is answered with 413; bodies that wait have `at_once + waiting` times as many together, and more are answered with 503 |
-/// | `seconds` | 30 | how long a request may take; longer is answered with 503 |
+/// | `seconds` | 30 | how long a body may come (then 408), a request waits for its turn (503: nothing is done) and its work is waited for (504: it goes on) |
 /// | `at_once` | 16 | requests that ask the gallery at the same time |
 /// | `waiting` | 64 | requests that wait for one of these; more are answered with 503 |
 /// | `rate` | none | requests a second of one token; more are answered with 429 |
@@ -43,7 +46,7 @@ impl ServeOptions {
 pub struct ServeLimits {
     /// Bytes of a request's body, at most.
     pub body: usize,
-    /// Seconds that a request may take, and a connection to send its head.
+    /// Seconds that a body, a turn and the work may take each, and a connection to send its head.
     pub seconds: u64,
     /// Requests that ask the gallery at the same time.
     pub at_once: usize,

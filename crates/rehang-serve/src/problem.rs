@@ -69,7 +69,16 @@ impl ProblemDetails {
     }
 
     pub(crate) fn busy() -> Self {
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "busy", "as many requests as may wait are waiting")
+        let detail = "as many requests as may wait are waiting, and nothing was done for this one";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "busy", detail)
+    }
+
+    /// Problem of work that has begun and takes longer than a request may.
+    pub(crate) fn goes_on(seconds: u64) -> Self {
+        let detail = format!(
+            "it has begun and goes on after {seconds} seconds; the item, /v1/operations and /v1/trail tell its end"
+        );
+        Self::new(StatusCode::GATEWAY_TIMEOUT, "goes-on", detail)
     }
 
     /// Sets the seconds after which the request may come again.

@@ -3,7 +3,6 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, LazyLock};
-use std::time::Duration;
 
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
@@ -21,7 +20,8 @@ use crate::connections::Peer;
 use crate::operations::{LongVerb, Trailed, VerbOperation, VerbOptions};
 use crate::page;
 use crate::problem::ProblemDetails;
-use crate::service::{Service, ShownStatus};
+use crate::service::{AskedService, Service, ShownStatus};
+use crate::wrong_tokens::network;
 
 type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
 
@@ -48,14 +48,14 @@ pub struct Route {
     sends: Headers,
     /// Meaning of 304, where the route answers so.
     unchanged: Option<&'static str>,
-    handler: MethodRouter<Arc<Service>>,
+    handler: MethodRouter,
 }
 
 fn route(
     (method, path): (&'static str, impl Into<String>),
     role: impl Into<Option<TokenRole>>,
     summary: &'static str,
-    handler: MethodRouter<Arc<Service>>,
+    handler: MethodRouter,
 ) -> Route {
     Route {
         method,
@@ -203,9 +203,13 @@ fn of_library(name: &str, fields: &[&str]) -> Schema {
     json_schema!({ "type": "object", "description": documented, "required": fields })
 }
 
-/// Headers of an item, and of a session.
+/// Headers of an item, of a session, and of an operation.
 const ETAG: Headers = &[("ETag", "The revision of the item, in quotation marks")];
 const SET_COOKIE: Headers = &[("Set-Cookie", "The session, or its end")];
+const IDEMPOTENCY: Headers = &[(
+    api::IDEMPOTENCY_KEY,
+    "The same key of a token gives the same operation: up to 255 visible characters of ASCII",
+)];
 /// Meaning of a header that a write refuses, and all such headers.
 const NO_PRECONDITION: &str = "A write takes no precondition: with this header it is answered with 412";
 const NO_PRECONDITIONS: Headers = &[
@@ -265,7 +269,7 @@ pub fn routes() -> Vec<Route> {
             of_library("rehang_upgrade::Searched", &["space", "spaces", "bridged", "k", "results"])
         }),
         route(("GET", "/v1/items/{id}"), TokenRole::Read, "An item", get(api::get_item))
-            .reads(&[("If-None-Match", "An `ETag`: where the item has it still, the answer is 304")])
+            .reads(&[("If-None-Match", "`ETag`s, or `*`: where the item has one of them, the answer is 304")])
             .gives::<ShownItem>()
             .sends(ETAG)
             .or_unchanged("The item is as it was"),
@@ -304,14 +308,14 @@ pub fn routes() -> Vec<Route> {
     ];
     for verb in LongVerb::ALL {
         let begin =
-            async move |State(service): State<Arc<Service>>,
+            async move |Extension(service): Extension<AskedService>,
                         Extension(caller): Extension<Caller>,
                         headers: HeaderMap,
                         body: Body| { api::begin(service, caller, verb, headers, body).await };
         let path = format!("/v1/upgrade/{}", verb.name());
         let begins =
             route(("POST", path), TokenRole::Operate, "A verb, as an operation to follow", post(begin))
-                .reads(&[(api::IDEMPOTENCY_KEY, "The same key gives the same operation")])
+                .reads(IDEMPOTENCY)
                 .takes::<VerbOptions>()
                 .gives::<VerbOperation>()
                 .accepts()
@@ -354,8 +358,17 @@ pub fn router(service: &Arc<Service>) -> Router {
                 "the route has other methods; /openapi.json lists all",
             )
         })
+        .layer(from_fn(expect_one_host))
         .layer(from_fn(close_after_refusal))
-        .with_state(Arc::clone(service))
+}
+
+/// Refuses a request that names several hosts: a proxy may have looked at another one of them.
+async fn expect_one_host(request: Request, next: Next) -> Response {
+    if request.headers().get_all(header::HOST).iter().count() > 1 {
+        let detail = "the request has more than one Host";
+        return ProblemDetails::new(StatusCode::BAD_REQUEST, "wrong-request", detail).into_response();
+    }
+    next.run(request).await
 }
 
 /// Says that the connection ends with the answer where a request is refused before its body was read: it ends
@@ -385,16 +398,17 @@ async fn guard(
     let (began, method) = (rehang_clock::now(), request.method().clone());
     let number = service.next_request();
     let id = format!("{:x}-{number:x}", rehang_clock::unix_ms());
-    let (mut response, who) = match admitted(&service, role, &request) {
+    let unknown = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+    let address = request.extensions().get::<Peer>().map_or(unknown, |peer| peer.0);
+    let (mut response, who) = match admitted(&service, role, &request, address) {
         Ok(caller) => {
             let who = caller.as_ref().map(|caller| caller.name.clone()).unwrap_or_default();
+            let sharer = if caller.is_some() { who.clone() } else { network(address).to_string() };
+            request.extensions_mut().insert(AskedService::new(&service, role, sharer));
             if let Some(caller) = caller {
                 request.extensions_mut().insert(caller);
             }
-            // A body that never comes would hold its request for ever. Events have no end.
-            let limit = Duration::from_secs(2 * service.limits.seconds + 1);
-            let answered = tokio::time::timeout(limit, next.run(request)).await;
-            (answered.unwrap_or_else(|_| ProblemDetails::busy().into_response()), who)
+            (next.run(request).await, who)
         }
         Err(problem) => (problem.into_response(), String::new()),
     };
@@ -430,10 +444,9 @@ fn admitted(
     service: &Service,
     role: Option<TokenRole>,
     request: &Request,
+    address: IpAddr,
 ) -> Result<Option<Caller>, ProblemDetails> {
     let Some(role) = role else { return Ok(None) };
-    let unknown = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-    let address = request.extensions().get::<Peer>().map_or(unknown, |peer| peer.0);
     let caller = service.access.caller(request.method(), request.headers(), address)?;
     if caller.role < role {
         let roles = json!([caller.role, role]);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -16,14 +17,14 @@ use rehang_upgrade::{
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::access::Access;
+use crate::access::{Access, TokenRole};
 use crate::events::{Events, value};
 use crate::metrics::{Metrics, Stage};
 use crate::operations::{Operations, by_state};
 use crate::options::{ServeLimits, ServeOptions};
 use crate::problem::ProblemDetails;
+use crate::turns::{Held, Lane, Shares};
 
 /// Number of failed items that a status names.
 const FAILURES: usize = 100;
@@ -81,13 +82,109 @@ pub struct Service {
     last: Mutex<Option<Status>>,
     /// Requests that each token has left of this second.
     rates: Mutex<BTreeMap<String, (f64, Instant)>>,
-    at_once: Arc<Semaphore>,
-    waiting: Arc<Semaphore>,
-    /// Room for the bytes of all bodies that have come and are not read yet.
-    bodies: Arc<Semaphore>,
-    streams: Arc<Semaphore>,
+    /// Turns of routes that need no token, of those that need one that reads, and of all others: neither
+    /// strangers nor readers hold up who writes.
+    strangers: Lane,
+    readers: Lane,
+    writers: Lane,
+    streams: Shares,
     requests: AtomicU64,
     is_stopping: AtomicBool,
+}
+
+/// Service as one request asks it: turns and room are taken in the name of who asks.
+#[derive(Clone)]
+pub struct AskedService {
+    service: Arc<Service>,
+    /// Role that the route needs; `None` for a route of everybody.
+    role: Option<TokenRole>,
+    /// Name of the token, or the address of who needs none.
+    who: String,
+}
+
+impl Deref for AskedService {
+    type Target = Service;
+
+    fn deref(&self) -> &Service {
+        &self.service
+    }
+}
+
+impl AskedService {
+    pub fn new(service: &Arc<Service>, role: Option<TokenRole>, who: String) -> Self {
+        Self { service: Arc::clone(service), role, who }
+    }
+
+    fn lane(&self) -> &Lane {
+        match self.role {
+            None => &self.strangers,
+            Some(TokenRole::Read) => &self.readers,
+            Some(TokenRole::Write | TokenRole::Operate) => &self.writers,
+        }
+    }
+
+    /// Runs work that waits for the gallery on a thread, when its turn has come.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::in_turn`]; the work's own.
+    pub async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Service) -> Result<T> + Send + 'static,
+    ) -> Result<T, ProblemDetails> {
+        self.in_turn(move |service| work(service).map_err(ProblemDetails::from)).await
+    }
+
+    /// Runs work whose failure may be a problem of the request, as [`Self::blocking`] runs any.
+    ///
+    /// # Errors
+    ///
+    /// 503 where too many wait, or the turn does not come in time: nothing is done then. 504 where the work
+    /// has begun and takes too long: it goes on. Defects; the problem of the work.
+    pub async fn in_turn<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Service) -> Result<T, ProblemDetails> + Send + 'static,
+    ) -> Result<T, ProblemDetails> {
+        let lane = self.lane();
+        let place = lane.places.try_take(&self.who, 1).ok_or_else(ProblemDetails::busy)?;
+        let limit = Duration::from_secs(self.limits.seconds);
+        let turn = tokio::time::timeout(limit, lane.turns.take(&self.who)).await;
+        let turn = turn.ok().flatten().ok_or_else(ProblemDetails::busy)?;
+        let service = Arc::clone(&self.service);
+        let done = tokio::task::spawn_blocking(move || {
+            let _held = (place, turn);
+            work(&service)
+        });
+        match tokio::time::timeout(limit, done).await {
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(panic)) => Err(ProblemDetails::defect("the request", panic)),
+            Err(_) => Err(ProblemDetails::goes_on(self.limits.seconds)),
+        }
+    }
+
+    /// Takes room for some bytes of a body, which ends with what is given.
+    ///
+    /// # Errors
+    ///
+    /// 503 where there is none. Nobody waits for it: all would, where each has half of a body.
+    pub fn room(&self, bytes: usize) -> Result<Held, ProblemDetails> {
+        self.lane().bodies.try_take(&self.who, bytes).ok_or_else(|| {
+            let detail = "the bodies of requests that wait are as large together as they may be";
+            ProblemDetails::new(StatusCode::SERVICE_UNAVAILABLE, "busy", detail)
+        })
+    }
+
+    /// Takes the place of a stream of events, which ends with what is given.
+    ///
+    /// # Errors
+    ///
+    /// 503 where as many are open as may.
+    pub fn stream(&self) -> Result<Held, ProblemDetails> {
+        self.streams.try_take(&self.who, 1).ok_or_else(|| {
+            let detail = "as many streams of events as may are open; close one, or ask for the status";
+            ProblemDetails::new(StatusCode::SERVICE_UNAVAILABLE, "busy", detail)
+        })
+    }
 }
 
 impl Service {
@@ -103,8 +200,8 @@ impl Service {
         if limits.at_once == 0 {
             return Err(Error::option("at_once", 0, "1 or more"));
         }
-        let taken_in = limits.at_once.saturating_add(limits.waiting);
-        let bodies = taken_in.saturating_mul(limits.body).min(Semaphore::MAX_PERMITS);
+        // Who is alone leaves nothing to others.
+        let parts = if access.has_several() { 2 } else { 1 };
         let events = Events::new();
         Ok(Arc::new(Self {
             operations: Operations::new(Arc::clone(&upgrade), worker_name(), events.clone()),
@@ -118,77 +215,13 @@ impl Service {
             encoders: Mutex::default(),
             last: Mutex::default(),
             rates: Mutex::default(),
-            at_once: Arc::new(Semaphore::new(limits.at_once)),
-            waiting: Arc::new(Semaphore::new(taken_in.min(Semaphore::MAX_PERMITS))),
-            bodies: Arc::new(Semaphore::new(bodies)),
-            streams: Arc::new(Semaphore::new(limits.streams.min(Semaphore::MAX_PERMITS))),
+            strangers: Lane::new(&limits, 2),
+            readers: Lane::new(&limits, parts),
+            writers: Lane::new(&limits, parts),
+            streams: Shares::new(limits.streams, (limits.streams / parts).max(1)),
             requests: AtomicU64::new(0),
             is_stopping: AtomicBool::new(false),
         }))
-    }
-
-    /// Runs work that waits for the gallery on a thread, when its turn has come.
-    ///
-    /// # Errors
-    ///
-    /// 503 where too many wait, and where the work takes too long: it goes on, but nobody hears of it; the
-    /// work's own.
-    pub async fn blocking<T: Send + 'static>(
-        self: &Arc<Self>,
-        work: impl FnOnce(&Self) -> Result<T> + Send + 'static,
-    ) -> Result<T, ProblemDetails> {
-        self.in_turn(move |service| work(service).map_err(ProblemDetails::from)).await
-    }
-
-    /// Runs work whose failure may be a problem of the request, as [`Self::blocking`] runs any.
-    ///
-    /// # Errors
-    ///
-    /// Busy and defects, as [`Self::blocking`] has them; the problem of the work.
-    pub async fn in_turn<T: Send + 'static>(
-        self: &Arc<Self>,
-        work: impl FnOnce(&Self) -> Result<T, ProblemDetails> + Send + 'static,
-    ) -> Result<T, ProblemDetails> {
-        let place = Arc::clone(&self.waiting).try_acquire_owned().map_err(|_| ProblemDetails::busy())?;
-        let limit = Duration::from_secs(self.limits.seconds);
-        let too_long = |_| ProblemDetails::busy();
-        let turn = tokio::time::timeout(limit, Arc::clone(&self.at_once).acquire_owned()).await;
-        let turn = turn.map_err(too_long)?.map_err(|_| ProblemDetails::busy())?;
-        let service = Arc::clone(self);
-        let done = tokio::task::spawn_blocking(move || {
-            let _held = (place, turn);
-            work(&service)
-        });
-        match tokio::time::timeout(limit, done).await.map_err(too_long)? {
-            Ok(outcome) => outcome,
-            Err(panic) => Err(ProblemDetails::defect("the request", panic)),
-        }
-    }
-
-    /// Takes room for some bytes of a body, which ends with the permit.
-    ///
-    /// # Errors
-    ///
-    /// 503 where there is none. Nobody waits for it: all would, where each has half of a body.
-    pub fn room(&self, bytes: usize) -> Result<OwnedSemaphorePermit, ProblemDetails> {
-        let permits = u32::try_from(bytes).unwrap_or(u32::MAX);
-        let room = Arc::clone(&self.bodies).try_acquire_many_owned(permits);
-        room.map_err(|_| {
-            let detail = "the bodies of requests that wait are as large together as they may be";
-            ProblemDetails::new(StatusCode::SERVICE_UNAVAILABLE, "busy", detail)
-        })
-    }
-
-    /// Takes the place of a stream of events, which ends with the permit.
-    ///
-    /// # Errors
-    ///
-    /// 503 where as many are open as may.
-    pub fn stream(&self) -> Result<OwnedSemaphorePermit, ProblemDetails> {
-        Arc::clone(&self.streams).try_acquire_owned().map_err(|_| {
-            let detail = "as many streams of events as may are open; close one, or ask for the status";
-            ProblemDetails::new(StatusCode::SERVICE_UNAVAILABLE, "busy", detail)
-        })
     }
 
     /// Takes a request of a token into account; `false` where it has asked too often.
@@ -380,7 +413,8 @@ impl Service {
 #[cfg(test)]
 mod tests {
     use axum::body::Body as Content;
-    use axum::extract::{FromRequest, State};
+    use axum::Extension;
+    use axum::extract::FromRequest;
     use axum::http::{Request, header};
     use rehang_core::{Distance, Provenance};
     use rehang_sqlite::SqliteStore;
@@ -400,15 +434,16 @@ mod tests {
         let mut options = ServeOptions::new("127.0.0.1:0".parse().unwrap());
         (options.limits.at_once, options.limits.waiting) = (1, 0);
         let service = Service::new(Upgrade::new(configuration).unwrap(), &options).unwrap();
+        let asked = AskedService::new(&service, Some(TokenRole::Read), "somebody".into());
         let ask = async || {
             let request = Request::builder().header(header::CONTENT_TYPE, "application/json");
-            let request = request.body(Content::from("no JSON")).unwrap();
-            let body = Body::from_request(request, &service).await.unwrap();
-            search(State(Arc::clone(&service)), body).await.unwrap_err().status
+            let request = request.extension(asked.clone()).body(Content::from("no JSON")).unwrap();
+            let body = Body::from_request(request, &()).await.unwrap();
+            search(Extension(asked.clone()), body).await.unwrap_err().status
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         runtime.block_on(async {
-            let others = Arc::clone(&service.waiting).try_acquire_owned().unwrap();
+            let others = service.readers.places.try_take("others", 1).unwrap();
             assert_eq!(ask().await, 503, "nobody has looked into it");
             drop(others);
             assert_eq!(ask().await, 422);

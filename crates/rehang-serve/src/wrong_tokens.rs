@@ -58,7 +58,7 @@ fn too_many(left: Duration) -> ProblemDetails {
 }
 
 /// Returns what is counted as one address: of IPv6 the first 64 bits, since one machine may have all others.
-fn network(address: IpAddr) -> IpAddr {
+pub fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(six) => Ipv6Addr::from(u128::from(six) & (u128::MAX << 64)).into(),
         four @ IpAddr::V4(_) => four,

@@ -5,12 +5,16 @@
 mod follow;
 #[path = "it/kill.rs"]
 mod kill;
+#[path = "it/limits.rs"]
+mod limits;
 #[path = "../../rehang-postgres/tests/server/mod.rs"]
 mod postgres_server;
 #[path = "../../rehang-qdrant/tests/server/mod.rs"]
 mod qdrant_server;
 #[path = "it/stores.rs"]
 mod stores;
+#[path = "../../rehang-encode/tests/common/stub.rs"]
+mod stub;
 #[path = "it/tls.rs"]
 mod tls;
 
@@ -18,7 +22,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::ops::Deref;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -79,6 +83,21 @@ fn configured(folder: &Path, items: usize) -> Configuration {
 /// Makes a gallery where there is none yet, and opens its upgrade.
 fn upgrade(folder: &Path) -> Upgrade {
     Upgrade::new(configured(folder, ITEMS)).unwrap()
+}
+
+/// Token of a name in the file that [`tokens`] writes.
+fn token(name: &str) -> String {
+    format!("{name:-<16}")
+}
+
+/// Writes a file of tokens by their names and roles.
+fn tokens(folder: &Path, all: &[(&str, &str)]) -> PathBuf {
+    let line = |(name, role): &(&str, &str)| {
+        format!("[[token]]\nname = \"{name}\"\nrole = \"{role}\"\ntoken = \"{}\"\n", token(name))
+    };
+    let path = folder.join("tokens.toml");
+    fs_err::write(&path, all.iter().map(line).collect::<String>()).unwrap();
+    path
 }
 
 /// Longest time that a test waits for anything.
@@ -178,10 +197,12 @@ impl Client {
         Answered { status: response.status().as_u16(), headers, body, text }
     }
 
-    /// Opens a stream of events; gives its first line, and what comes after it.
-    fn listen(&self) -> (String, BufReader<TcpStream>) {
+    /// Opens a stream of events, by a request with some lines of headers more; gives its first line, and what
+    /// comes after it.
+    fn listen(&self, headers: &str) -> (String, BufReader<TcpStream>) {
         let mut stream = TcpStream::connect(self.address).unwrap();
-        write!(stream, "GET /v1/events HTTP/1.1\r\nHost: {}\r\n\r\n", self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        write!(stream, "GET /v1/events HTTP/1.1\r\nHost: {}\r\n{headers}\r\n", self.address).unwrap();
         let (mut stream, mut line) = (BufReader::new(stream), String::new());
         stream.read_line(&mut line).unwrap();
         (line, stream)
@@ -191,6 +212,19 @@ impl Client {
         let answered = self.ask("GET", path, None, &[]);
         assert_eq!(answered.status, 200, "{path}: {}", answered.text);
         answered.body
+    }
+
+    /// Sends 3000 bytes of the 4000 of a search, with some lines of headers more, until they have taken room
+    /// as `is_full` sees. They find none themselves where a large body has it at that moment.
+    fn send_half(&self, headers: &str, is_full: impl Fn() -> bool) -> TcpStream {
+        let head = format!("{headers}Content-Type: application/json\r\nContent-Length: 4000\r\n");
+        let begun = " ".repeat(3000);
+        let slow = (0..100).find_map(|_| {
+            let mut slow = TcpStream::connect(self.address).unwrap();
+            write!(slow, "POST /v1/search HTTP/1.1\r\nHost: {}\r\n{head}\r\n{begun}", self.address).unwrap();
+            (0..50).any(|_| is_full()).then_some(slow)
+        });
+        slow.expect("there is no room for more")
     }
 
     /// Asks for a verb, and waits until its operation has ended.
@@ -303,7 +337,16 @@ fn an_item_is_written_read_and_deleted() {
     assert_eq!(item.body, shown);
     let tag = &item.headers["etag"];
     assert_eq!(&put.headers["etag"], tag);
-    assert_eq!(served.ask("GET", path, None, &[("if-none-match", tag)]).status, 304);
+    let asked_with = |known: &str| served.ask("GET", path, None, &[("if-none-match", known)]).status;
+    let others = "W/\"0-0\" , \"a,*\"";
+    for known in
+        [tag.clone(), format!("W/{tag}"), format!("{others},{tag}"), format!("{others}, W/{tag}"), "*".into()]
+    {
+        assert_eq!(asked_with(&known), 304, "{known}");
+    }
+    for unknown in [others, tag.trim_matches('"'), "\"*\""] {
+        assert_eq!(asked_with(unknown), 200, "{unknown}");
+    }
     let two = served.found(3, 2);
     assert!(two.contains(&"a b/c".to_owned()) && two.contains(&"i3".to_owned()), "{two:?}");
     let filtered = json!({ "vectors": { "old": [vector(3, OLD)] }, "payload": { "n": 1 } });
@@ -319,13 +362,8 @@ fn an_item_is_written_read_and_deleted() {
 fn every_route_needs_its_role() {
     const ROLES: [&str; 3] = ["read", "write", "operate"];
     let folder = tempfile::tempdir().unwrap();
-    let tokens = folder.path().join("tokens.toml");
-    let token = |role: &str| format!("{role:-<16}");
-    let line =
-        |role| format!("[[token]]\nname = \"{role}\"\nrole = \"{role}\"\ntoken = \"{}\"\n", token(role));
-    fs_err::write(&tokens, ROLES.map(line).concat()).unwrap();
     let served = Served::start(folder.path(), |options| {
-        options.tokens = Some(tokens);
+        options.tokens = Some(tokens(folder.path(), &ROLES.map(|role| (role, role))));
         options.limits.wrong_tokens = 1000;
     });
     let listed = served.ask("GET", "/openapi.json", None, &[]).body;
@@ -509,7 +547,7 @@ fn a_run_that_a_stop_leaves_goes_on_within_its_budget_and_one_that_is_cancelled_
 fn what_changes_is_told_to_who_listens() {
     let folder = tempfile::tempdir().unwrap();
     let served = Served::start(folder.path(), |_| {});
-    let (status, stream) = served.listen();
+    let (status, stream) = served.listen("");
     assert!(status.contains("200"), "{status}");
     let mut lines = stream.lines().map(Result::unwrap);
     let operation = served.carry_out("pairs", &json!({ "items": 100 }));
@@ -553,17 +591,8 @@ fn a_body_that_comes_slowly_takes_room_and_no_turn() {
         (options.limits.at_once, options.limits.waiting, options.limits.body) = (1, 0, 4000);
     });
     // All bodies together may have 4000 bytes, and this one keeps 3000 of them.
-    let head = "Content-Type: application/json\r\nContent-Length: 4000";
-    let begun = " ".repeat(3000);
     let large = || served.send("POST", "/v1/search", Some(" ".repeat(2000)), &[]);
-    // The slow body finds no room itself where a large one has it at that moment.
-    let slow = (0..100).find_map(|_| {
-        let mut slow = TcpStream::connect(served.address).unwrap();
-        write!(slow, "POST /v1/search HTTP/1.1\r\nHost: {}\r\n{head}\r\n\r\n{begun}", served.address)
-            .unwrap();
-        (0..50).any(|_| large().status == 503).then_some(slow)
-    });
-    assert!(slow.is_some(), "there is no room for 2000 more");
+    let slow = served.send_half("", || large().status == 503);
     assert_eq!(large().headers["retry-after"], "1");
     assert_eq!(served.found(7, 1), ["i7"], "there is room for a smaller one, and a turn");
     drop(slow);
@@ -613,24 +642,21 @@ fn what_fails_inside_is_said_in_the_log_alone() {
 fn no_more_streams_are_open_than_may_be() {
     let folder = tempfile::tempdir().unwrap();
     let served = Served::start(folder.path(), |options| options.limits.streams = 1);
-    let (status, stream) = served.listen();
+    let (status, stream) = served.listen("");
     assert!(status.contains("200"), "{status}");
-    let (status, _) = served.listen();
+    let (status, _) = served.listen("");
     assert!(status.contains("503"), "{status}");
     assert_eq!(served.ask("GET", "/v1/events", None, &[]).headers["retry-after"], "1");
     drop(stream);
-    assert!((0..1000).any(|_| served.listen().0.contains("200")), "its place is free again");
+    assert!((0..1000).any(|_| served.listen("").0.contains("200")), "its place is free again");
     served.end();
 }
 
 #[test]
 fn an_address_with_many_wrong_tokens_waits_and_its_right_ones_are_taken() {
     let folder = tempfile::tempdir().unwrap();
-    let tokens = folder.path().join("tokens.toml");
-    let token = "[[token]]\nname = \"ops\"\nrole = \"operate\"\ntoken = \"0123456789abcdef\"\n";
-    fs_err::write(&tokens, token).unwrap();
     let served = Served::start(folder.path(), |options| {
-        options.tokens = Some(tokens);
+        options.tokens = Some(tokens(folder.path(), &[("ops", "operate")]));
         options.limits.wrong_tokens = 3;
     });
     let me = |name: &str, value: &str| served.ask("GET", "/v1/me", None, &[(name, value)]);
@@ -649,8 +675,8 @@ fn an_address_with_many_wrong_tokens_waits_and_its_right_ones_are_taken() {
         assert!((1..=61).contains(&seconds), "{seconds}");
     }
     assert_eq!(served.ask("GET", "/v1/me", None, &[]).status, 401, "no token is none that is wrong");
-    assert_eq!(me("authorization", "Bearer 0123456789abcdef").status, 200);
-    assert_eq!(sign_in("0123456789abcdef").status, 204);
+    assert_eq!(me("authorization", &format!("Bearer {}", token("ops"))).status, 200);
+    assert_eq!(sign_in(&token("ops")).status, 204);
     assert_eq!(sign_in(&"a".repeat(5000)).status, 413, "a token is no longer than that");
     served.end();
 }

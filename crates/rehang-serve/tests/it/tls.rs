@@ -16,7 +16,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
-use crate::{Served, upgrade, wait_for};
+use crate::{PATIENCE, Served, upgrade, wait_for};
 
 const AUTHORITY: &str = include_str!("../../../rehang-connect/tests/certificates/authority.pem");
 const FIRST: [&str; 2] = [
@@ -35,6 +35,18 @@ fn files(folder: &Path) -> [PathBuf; 2] {
     ["chain.pem", "key.pem"].map(|name| folder.join(name))
 }
 
+/// Writes the first certificate and its key, as of long ago: two writes may come within one tick of a file's
+/// time. Gives both paths.
+fn write_first(folder: &Path) -> (PathBuf, PathBuf) {
+    let [chain, key] = files(folder);
+    for (path, pem) in [&chain, &key].into_iter().zip(FIRST) {
+        fs_err::write(path, pem).unwrap();
+        let file = fs_err::OpenOptions::new().write(true).open(path).unwrap();
+        file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+    }
+    (chain, key)
+}
+
 /// Asks a service over TLS whether it is alive. Gives the first line of its answer, and its certificate.
 fn ask(address: SocketAddr) -> (String, CertificateDer<'static>) {
     let mut roots = RootCertStore::empty();
@@ -48,7 +60,9 @@ fn ask(address: SocketAddr) -> (String, CertificateDer<'static>) {
         .with_no_client_auth();
     let name = ServerName::try_from("localhost").unwrap();
     let connection = ClientConnection::new(Arc::new(config), name).unwrap();
-    let mut stream = StreamOwned::new(connection, TcpStream::connect(address).unwrap());
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut stream = StreamOwned::new(connection, stream);
     stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     let mut first = String::new();
     BufReader::new(&mut stream).read_line(&mut first).unwrap();
@@ -58,13 +72,7 @@ fn ask(address: SocketAddr) -> (String, CertificateDer<'static>) {
 #[test]
 fn it_answers_by_its_certificate_and_takes_a_renewed_one_while_it_goes_on() {
     let folder = tempfile::tempdir().unwrap();
-    let [chain, key] = files(folder.path());
-    for (path, pem) in [&chain, &key].into_iter().zip(FIRST) {
-        fs_err::write(path, pem).unwrap();
-        // Two writes may come within one tick of a file's time.
-        let file = fs_err::OpenOptions::new().write(true).open(path).unwrap();
-        file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
-    }
+    let (chain, key) = write_first(folder.path());
     let named = (chain.clone(), key.clone());
     let served = Served::start(folder.path(), |options| options.certificate = Some(named));
     let answered = ("HTTP/1.1 200 OK\r\n".to_owned(), certificate(FIRST[0]));
@@ -85,6 +93,30 @@ fn it_answers_by_its_certificate_and_takes_a_renewed_one_while_it_goes_on() {
     // Whoever asks meanwhile is answered, by the one certificate or by the other.
     wait_for("the renewed certificate", || ask(served.address).1 == renewed);
     assert_eq!(ask(served.address).1, renewed);
+    served.end();
+}
+
+#[cfg(unix)]
+#[test]
+fn connections_are_taken_while_a_certificate_takes_long_to_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let (chain, key) = write_first(folder.path());
+    let named = (chain.clone(), key.clone());
+    let served = Served::start(folder.path(), |options| options.certificate = Some(named));
+    fs_err::remove_file(&chain).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&chain).status().unwrap().success());
+    // A pipe can be opened for writing when the service reads from it, and it reads until that end is closed.
+    let mut slow = fs_err::OpenOptions::new().write(true).open(&chain).unwrap();
+    assert_eq!(ask(served.address).1, certificate(FIRST[0]));
+
+    // Who looks again finds files.
+    fs_err::remove_file(&chain).unwrap();
+    fs_err::write(&chain, RENEWED[0]).unwrap();
+    fs_err::write(&key, RENEWED[1]).unwrap();
+    slow.write_all(RENEWED[0].as_bytes()).unwrap();
+    drop(slow);
+    let renewed = certificate(RENEWED[0]);
+    wait_for("the renewed certificate", || ask(served.address).1 == renewed);
     served.end();
 }
 
