@@ -491,7 +491,7 @@ pub async fn operations(Extension(service): Shared) -> Answer {
 }
 
 pub async fn operation(Extension(service): Shared, Path(id): Path<String>) -> Answer {
-    let operation = service.blocking(move |service| {
+    let operation = service.in_turn(move |service| {
         let operation = service.operations.find(&id)?;
         operation.ok_or_else(|| no_operation(&id))
     });
