@@ -19,6 +19,7 @@ use serde_json::{Map, Value};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::access::Access;
+use crate::addresses::{Addresses, name_of};
 use crate::events::{Events, value};
 use crate::metrics::{Metrics, Stage};
 use crate::operations::{Operations, by_state};
@@ -71,6 +72,7 @@ pub struct Service {
     pub access: Access,
     pub metrics: Arc<Metrics>,
     pub operations: Arc<Operations>,
+    pub addresses: Arc<Addresses>,
     pub events: Events,
     pub limits: ServeLimits,
     /// Whether the service itself speaks TLS; a proxy may do so before it.
@@ -106,8 +108,11 @@ impl Service {
         let taken_in = limits.at_once.saturating_add(limits.waiting);
         let bodies = taken_in.saturating_mul(limits.body).min(Semaphore::MAX_PERMITS);
         let events = Events::new();
+        let addresses = Arc::new(Addresses::new(upgrade.configuration(), &upgrade.store().name()));
+        let (of_operations, known) = (Arc::clone(&upgrade), Arc::clone(&addresses));
         Ok(Arc::new(Self {
-            operations: Operations::new(Arc::clone(&upgrade), worker_name(), events.clone()),
+            operations: Operations::new(of_operations, worker_name(), events.clone(), known),
+            addresses,
             gallery,
             access,
             metrics,
@@ -249,8 +254,22 @@ impl Service {
     ///
     /// Not found where there is no upgrade.
     pub fn status(&self) -> Result<Value> {
-        let status = self.upgrade.status(FAILURES)?;
+        let status = self.read_status(FAILURES)?;
         self.shown(&status)
+    }
+
+    /// Reads the status with so many failures at most, and without addresses.
+    ///
+    /// # Errors
+    ///
+    /// Not found where there is no upgrade.
+    pub fn read_status(&self, failures: usize) -> Result<Status> {
+        let mut status = self.upgrade.status(failures)?;
+        status.gallery = name_of(&self.upgrade.configuration().gallery);
+        for failure in &mut status.failures {
+            failure.reason = self.addresses.hidden(&failure.reason, "");
+        }
+        Ok(status)
     }
 
     fn shown(&self, status: &Status) -> Result<Value> {
@@ -304,7 +323,7 @@ impl Service {
         let mut sent = Value::Null;
         while !self.is_stopping() {
             let began = rehang_clock::now();
-            let reading = match self.upgrade.status(FAILURES) {
+            let reading = match self.read_status(FAILURES) {
                 Ok(status) => Ok(Some(status)),
                 Err(error) if matches!(error.kind(), rehang_core::ErrorKind::NotFound { .. }) => Ok(None),
                 Err(error) => {
