@@ -273,7 +273,7 @@ mod tests {
         assert!(confined.read("inside.png").is_ok());
     }
 
-    /// Between the look at a path and its opening, other things may take the places of its folders and file.
+    /// Links may take the places of a file and of its folders after the look at its path.
     #[cfg(unix)]
     #[test]
     fn what_takes_the_place_of_a_file_is_not_followed() {
@@ -305,7 +305,7 @@ mod tests {
         assert!(open_real(None, &file).is_err());
     }
 
-    /// Whoever opens a pipe for reading waits for a writer, unless asked not to.
+    /// A pipe that is opened for reading waits for a writer, unless it is asked not to.
     #[cfg(target_os = "linux")]
     #[test]
     fn what_takes_the_place_of_a_file_is_not_waited_for() {

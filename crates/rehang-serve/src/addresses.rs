@@ -7,7 +7,7 @@ use rehang_upgrade::{Configuration, Location};
 pub struct Addresses {
     names: Vec<(String, &'static str)>,
     /// Name of the gallery's server without its scheme, which stands alone in some messages.
-    server: Option<(String, &'static str)>,
+    server: Option<String>,
 }
 
 impl Addresses {
@@ -18,28 +18,34 @@ impl Addresses {
         // A name that is one word, such as `g`, says no place, and is a part of other words.
         let names = names.filter(|(name, _)| name.contains(['/', '\\', '.', ':'])).collect();
         let server = gallery.split_once("://").and_then(|(_, place)| place.split([' ', ',']).next());
-        let server = server.filter(|server| !server.is_empty());
-        Self { names, server: server.map(|server| (server.to_owned(), "the database")) }
+        Self { names, server: server.filter(|server| !server.is_empty()).map(str::to_owned) }
     }
 
-    /// Replaces the addresses in a sentence, but not in the first place where it quotes a value of the
-    /// caller's own; `quoted` is empty where there is none.
+    /// Replaces the addresses in a sentence. A value that it quotes may be the caller's, so only the gallery
+    /// and the configuration are replaced there; `quoted` is empty where it quotes none.
     pub fn hidden(&self, sentence: &str, quoted: &str) -> String {
         let Some((before, after)) = sentence.split_once(quoted) else { return self.without(sentence) };
-        format!("{}{quoted}{}", self.without(before), self.without(after))
+        format!("{}{}{}", self.without(before), self.without_names(quoted), self.without(after))
+    }
+
+    /// Replaces the names of the gallery and of the configuration in a text.
+    fn without_names(&self, text: &str) -> String {
+        self.names.iter().fold(text.to_owned(), |text, (name, words)| text.replace(name, words))
     }
 
     /// Replaces all addresses in a text.
     fn without(&self, text: &str) -> String {
-        let replaced = |text: String, (name, words): &(String, &str)| text.replace(name, words);
-        let text = self.names.iter().fold(text.to_owned(), replaced);
+        let text = self.without_names(text);
         let is_between = |letter: char| letter.is_whitespace() || "\"'`()[]{}<>,;=".contains(letter);
         let shown = |word: &str| {
             let bare = word.trim_end_matches(|letter: char| is_between(letter) || ":.!?".contains(letter));
             if is_address(bare) { format!("…{}", &word[bare.len()..]) } else { word.to_owned() }
         };
         let text: String = text.split_inclusive(is_between).map(shown).collect();
-        self.server.iter().fold(text, replaced)
+        match &self.server {
+            Some(server) => text.replace(server, "the database"),
+            None => text,
+        }
     }
 }
 
@@ -103,6 +109,9 @@ mod tests {
         let sentence = "items cannot be \"https://shop/1\"; expected what https://model takes";
         let hidden = Addresses::new(&configuration, "g.db").hidden(sentence, "\"https://shop/1\"");
         assert_eq!(hidden, "items cannot be \"https://shop/1\"; expected what … takes");
+        let of_file = "config cannot be \"data/g.db\"; expected another";
+        let hidden = Addresses::new(&configuration, "data/g.db").hidden(of_file, "\"data/g.db\"");
+        assert_eq!(hidden, "config cannot be \"the gallery\"; expected another");
         assert_eq!(name_of(&Location::file("/srv/shop/g.db")), "g.db");
     }
 }

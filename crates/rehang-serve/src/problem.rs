@@ -27,8 +27,8 @@ pub struct ProblemDetails {
     /// Whole error, where it is for the log alone.
     #[serde(skip)]
     cause: Option<Box<str>>,
-    /// Value of the caller's own that the detail quotes, empty where it quotes none; only where the detail is
-    /// a sentence of the library, which may name addresses.
+    /// Value that the detail quotes and that the caller may have given, empty where it quotes none. Only a
+    /// detail that is a sentence of the library has one, since that may name addresses.
     #[serde(skip)]
     quoted: Option<Box<str>>,
     /// Seconds after which the request may come again, where they are not [`RETRY_AFTER`].
@@ -82,7 +82,7 @@ impl ProblemDetails {
 
     /// Problem of a gallery that cannot be read, for whoever watches the service without a token.
     pub(crate) fn unready(error: &Error) -> Self {
-        let detail = "the gallery cannot be read, which the service's operator can mend; its log says why";
+        let detail = "the gallery cannot be read now; the service's log says why";
         let problem = Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", detail);
         Self { cause: Some(error.worded(&OfService).into()), ..problem }
     }
@@ -177,7 +177,8 @@ impl From<Error> for ProblemDetails {
             _ => StatusCode::UNPROCESSABLE_ENTITY,
         };
         let kind = kebab(&format!("{:?}", error.kind()));
-        // These may quote a statement, a key of the configuration or an answer of the store or the encoder.
+        // Errors from inside may quote a statement, a key of the configuration, or an answer of a store or of
+        // an encoder.
         let is_for_the_log = status.is_server_error() && !error.is_cancelled();
         let problem = if is_for_the_log {
             Self { cause: Some(whole.into()), ..Self::new(status, &kind, fault(&error, status)) }

@@ -109,9 +109,9 @@ impl Service {
         let bodies = taken_in.saturating_mul(limits.body).min(Semaphore::MAX_PERMITS);
         let events = Events::new();
         let addresses = Arc::new(Addresses::new(upgrade.configuration(), &upgrade.store().name()));
-        let (of_operations, known) = (Arc::clone(&upgrade), Arc::clone(&addresses));
+        let (of_operations, hidden) = (Arc::clone(&upgrade), Arc::clone(&addresses));
         Ok(Arc::new(Self {
-            operations: Operations::new(of_operations, worker_name(), events.clone(), known),
+            operations: Operations::new(of_operations, worker_name(), events.clone(), hidden),
             addresses,
             gallery,
             access,
