@@ -6,7 +6,7 @@
 //! contexts that says what was being done. The sentence is made in `Display`: what happened, where, and what
 //! to do about it. The predicates ([`Error::is_mismatch`], [`Error::is_corrupt`], …) group kinds by what the
 //! operator does next. Where there is a next step that a face has its own words for, the error carries it as
-//! a [`Remedy`].
+//! a [`Remedy`]. Where neither the caller nor this process is at fault, it names the [`Party`] that is.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -218,12 +218,23 @@ pub enum ErrorKind {
     Cancelled,
 }
 
+/// Party outside of this process whose fault an error is. A face that serves strangers tells them so much,
+/// and keeps the sentence, which may name addresses, for its operator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Party {
+    /// An encoder: its model, program or service, or what the configuration says of it.
+    Encoder,
+    /// The database that holds the gallery.
+    Database,
+}
+
 /// An error of rehang: what happened, and the chain of what was being done.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Error {
     kind: Box<ErrorKind>,
     context: Vec<String>,
     remedy: Option<Remedy>,
+    party: Option<Party>,
 }
 
 impl Error {
@@ -249,6 +260,18 @@ impl Error {
     /// Takes the remedy off the error, for a caller that keeps it beside the sentence.
     pub fn take_remedy(&mut self) -> Option<Remedy> {
         self.remedy.take()
+    }
+
+    /// Says whose fault the error is, unless that was said before.
+    #[must_use]
+    pub fn blame(mut self, party: Party) -> Self {
+        self.party.get_or_insert(party);
+        self
+    }
+
+    /// Party whose fault the error is; `None` where nobody was blamed.
+    pub fn party(&self) -> Option<Party> {
+        self.party
     }
 
     /// Makes the whole sentence in the words of a face.
@@ -445,7 +468,7 @@ pub fn one_of(names: &[&str]) -> String {
 
 impl From<ErrorKind> for Error {
     fn from(kind: ErrorKind) -> Self {
-        Self { kind: Box::new(kind), context: Vec::new(), remedy: None }
+        Self { kind: Box::new(kind), context: Vec::new(), remedy: None, party: None }
     }
 }
 
@@ -541,6 +564,14 @@ mod tests {
     fn contexts_are_printed_from_the_outside_in() {
         let error = Error::missing("labels", "order entropy").context("ordering").context("demo");
         assert_eq!(error.to_string(), "demo: ordering: order entropy needs labels, which was not given");
+    }
+
+    #[test]
+    fn who_was_blamed_first_stays_and_the_sentence_does_not_say_it() {
+        let error = Error::conflict("a", "b");
+        let blamed = error.clone().blame(Party::Encoder).context("c").blame(Party::Database);
+        assert_eq!((error.party(), blamed.party()), (None, Some(Party::Encoder)));
+        assert_eq!(blamed.to_string(), "c: a: b");
     }
 
     /// The number is the system's, however deep it lies, and is never taken from a sentence.

@@ -37,7 +37,7 @@ pub use adapter::Adapter;
 pub use bridge::Bridge;
 pub use catch_panic::catch_panic;
 pub use clusters::{Clusters, class_means, k_means};
-pub use error::{Error, ErrorKind, Result, one_of};
+pub use error::{Error, ErrorKind, Party, Result, one_of};
 pub use finding::{Finding, FindingCode, Severity};
 pub use forked::in_parallel;
 pub use fusion::Fusion;

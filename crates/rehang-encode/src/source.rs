@@ -1,5 +1,6 @@
 //! Files that sources name.
 
+use std::fs::{File, Metadata};
 use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 
@@ -52,13 +53,17 @@ impl Sources {
                 root.display()
             )));
         }
-        let metadata = fs_err::metadata(&real_path).map_err(|error| failed(&error))?;
-        if !metadata.is_file() {
-            return Err(ItemFailure::Permanent(format!("{} is no file", path.display())));
-        }
+        let expect_file = |metadata: std::io::Result<Metadata>| match metadata {
+            Ok(metadata) if metadata.is_file() => Ok(()),
+            Ok(_) => Err(ItemFailure::Permanent(format!("{} is no file", path.display()))),
+            Err(error) => Err(failed(&error)),
+        };
+        // Devices are not even opened. Whatever has taken the file's place since is no file once it is open.
+        expect_file(fs_err::metadata(&real_path))?;
+        let file = open_real(self.inside.as_deref(), &real_path).map_err(|error| failed(&error))?;
+        expect_file(file.metadata())?;
         let mut bytes = Vec::new();
         // The size that the system gives may be wrong, as it is for files that a device or the kernel writes.
-        let file = fs_err::File::open(&real_path).map_err(|error| failed(&error))?;
         file.take(bytes_max + 1).read_to_end(&mut bytes).map_err(|error| failed(&error))?;
         if bytes.len() as u64 > bytes_max {
             return Err(ItemFailure::Permanent(format!(
@@ -137,6 +142,42 @@ impl Sources {
             _ => ItemFailure::Temporary(reason),
         }
     }
+}
+
+/// Opens a file by its path without links. A link that has come into the path below `root` since it was
+/// resolved is an error, and a pipe that has taken the file's place is open at once.
+#[cfg(unix)]
+fn open_real(root: Option<&Path>, real_path: &Path) -> std::io::Result<File> {
+    use std::ffi::OsStr;
+
+    use rustix::fs::{CWD, Mode, OFlags, openat};
+
+    // A folder may let those through who may not list it.
+    #[cfg(target_os = "linux")]
+    let passed = OFlags::PATH;
+    #[cfg(not(target_os = "linux"))]
+    let passed = OFlags::RDONLY;
+    let never_follow = OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let folder = passed | OFlags::DIRECTORY | never_follow;
+    let file = OFlags::NONBLOCK | OFlags::NOCTTY | never_follow;
+    let Some(root) = root else { return Ok(openat(CWD, real_path, file, Mode::empty())?.into()) };
+    let below = real_path.strip_prefix(root).map_err(std::io::Error::other)?;
+    let mut place = openat(CWD, root, folder, Mode::empty())?;
+    for name in below.parent().into_iter().flatten() {
+        place = openat(&place, name, folder, Mode::empty())?;
+    }
+    Ok(openat(&place, below.file_name().unwrap_or(OsStr::new(".")), file, Mode::empty())?.into())
+}
+
+/// Opens a file by its path without links. A link that has come into the path by the time it is open is an
+/// error.
+#[cfg(not(unix))]
+fn open_real(_: Option<&Path>, real_path: &Path) -> std::io::Result<File> {
+    let file = fs_err::File::open(real_path)?.into_file();
+    if fs_err::canonicalize(real_path)? != real_path {
+        return Err(std::io::Error::other("a link has come into its path"));
+    }
+    Ok(file)
 }
 
 fn percent_decoded(text: &str) -> Option<String> {
@@ -230,6 +271,60 @@ mod tests {
         assert!(confined.read("in.png").is_ok() && confined.read("../root/in.png").is_ok());
         #[cfg(unix)]
         assert!(confined.read("inside.png").is_ok());
+    }
+
+    /// Links may take the places of a file and of its folders after the look at its path.
+    #[cfg(unix)]
+    #[test]
+    fn what_takes_the_place_of_a_file_is_not_followed() {
+        use std::os::unix::fs::symlink;
+
+        let folder = tempfile::tempdir().unwrap();
+        let place = fs_err::canonicalize(folder.path()).unwrap();
+        let root = place.join("root");
+        for name in ["root/in", "other"] {
+            fs_err::create_dir_all(place.join(name)).unwrap();
+        }
+        for name in ["root/a.png", "root/in/a.png", "other/a.png"] {
+            fs_err::write(place.join(name), name).unwrap();
+        }
+        let (file, deep) = (root.join("a.png"), root.join("in/a.png"));
+        for path in [&file, &deep] {
+            let mut text = String::new();
+            open_real(Some(&root), path).unwrap().read_to_string(&mut text).unwrap();
+            assert_eq!(place.join(text), *path);
+            assert!(open_real(None, path).is_ok());
+        }
+        fs_err::remove_file(&file).unwrap();
+        symlink(place.join("other/a.png"), &file).unwrap();
+        fs_err::rename(root.join("in"), place.join("was in")).unwrap();
+        symlink(place.join("other"), root.join("in")).unwrap();
+        for path in [&file, &deep, &place.join("other/a.png")] {
+            assert!(open_real(Some(&root), path).is_err(), "{}", path.display());
+        }
+        assert!(open_real(None, &file).is_err());
+    }
+
+    /// A pipe that is opened for reading waits for a writer, unless it is asked not to.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn what_takes_the_place_of_a_file_is_not_waited_for() {
+        use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+        let folder = tempfile::tempdir().unwrap();
+        let root = fs_err::canonicalize(folder.path()).unwrap();
+        let pipe = root.join("a.png");
+        mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        for inside in [Some(root.as_path()), None] {
+            assert!(!open_real(inside, &pipe).unwrap().metadata().unwrap().is_file());
+        }
+        for outside_root in [false, true] {
+            let failure = Sources::new(root.clone(), outside_root).unwrap().read("a.png").unwrap_err();
+            assert!(
+                matches!(&failure, ItemFailure::Permanent(why) if why.contains("no file")),
+                "{failure:?}"
+            );
+        }
     }
 
     /// The kernel says of this file that it is empty, and writes without end.

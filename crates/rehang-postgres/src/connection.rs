@@ -8,7 +8,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use rehang_connect::{certificate_error, untrusted};
-use rehang_core::{Error, ErrorKind, Remedy, Result};
+use rehang_core::{Error, ErrorKind, Party, Remedy, Result};
 use tokio_postgres::error::SqlState;
 
 use crate::address::{Address, ROOT_CERTIFICATES};
@@ -245,8 +245,13 @@ impl Database {
         }
     }
 
-    /// Turns an error of the server into one in the words of this library.
+    /// Turns an error of the server into one in the words of this library, which blames the server.
     pub(crate) fn refused(&self, error: &tokio_postgres::Error) -> Error {
+        self.meaning(error).blame(Party::Database)
+    }
+
+    /// Turns an error of the server into one in the words of this library.
+    fn meaning(&self, error: &tokio_postgres::Error) -> Error {
         let service = format!("PostgreSQL at {}", self.name);
         let Some(report) = error.as_db_error() else {
             let detail = chain(error);
@@ -319,7 +324,8 @@ impl Database {
             StepError::Server(error) => self.refused(&error),
             StepError::Busy => {
                 let detail = "other transactions are in the way".into();
-                ErrorKind::Unavailable { service: self.name.clone(), detail }.into()
+                let busy = ErrorKind::Unavailable { service: self.name.clone(), detail };
+                Error::from(busy).blame(Party::Database)
             }
         }
     }

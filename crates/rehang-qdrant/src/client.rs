@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use rehang_connect::{Connection, OwnRoots, environment};
-use rehang_core::{Error, ErrorKind, Result};
+use rehang_core::{Error, ErrorKind, Party, Result};
 use serde::Serialize;
 use serde_json::{Value, json};
 use ureq::Agent;
@@ -88,6 +88,11 @@ impl Client {
         path: &str,
         body: &impl Serialize,
     ) -> Result<Value> {
+        self.insist(patience, method, path, body).map_err(|error| error.blame(Party::Database))
+    }
+
+    /// Sends a request as [`Client::answer_within`] does, and blames nobody.
+    fn insist(&self, patience: Duration, method: &str, path: &str, body: &impl Serialize) -> Result<Value> {
         let body = serde_json::to_vec(body).map_err(|error| Error::corrupt("a request", error))?;
         if body.len() > self.request_max {
             let expected = format!("{} or more: one that cannot be split has that many bytes", body.len());

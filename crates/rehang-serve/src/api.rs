@@ -11,7 +11,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header}
 use axum::response::sse::{self, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::{Stream, StreamExt};
-use rehang_core::{Error, Matrix, Space};
+use rehang_core::{Error, ErrorKind, Matrix, Space};
 use rehang_store::{Filter, Item, Revision, find_space, rounded_number};
 use rehang_upgrade::{Put, Query, Request as RunRequest, Searched};
 use schemars::JsonSchema;
@@ -22,6 +22,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::access::{COOKIE, Caller, SESSION_SECONDS};
+use crate::addresses::name_of;
 use crate::connections::Peer;
 use crate::events::{PushedEvent, value};
 use crate::operations::{LongVerb, VerbOptions};
@@ -248,7 +249,9 @@ pub async fn search(Extension(service): Shared, sent: Body) -> Answer {
                 queries.extend(pictures(service, &body.items)?);
                 let encoders = |space: &Space| service.encoder(space);
                 let answers = service.gallery.search_source(&queries, &encoders, k, &filter, body.before);
-                answers.inspect_err(|error| service.let_go_of_encoders(error))?
+                answers
+                    .inspect_err(|error| service.let_go_of_encoders(error))
+                    .map_err(|error| naming_item(error, &body.items, &queries))?
             } else {
                 let matrices = body.vectors.into_iter().map(|(space, rows)| {
                     let rows = matrix(&space, rows)?;
@@ -279,6 +282,19 @@ fn pictures(service: &Service, ids: &[String]) -> rehang_core::Result<Vec<Query>
         query.ok_or_else(|| Error::option("items", id, "an item that has a picture"))
     };
     ids.iter().zip(items).map(query).collect()
+}
+
+/// Names an item in the place of its picture, where an encoder refuses that. `queries` are the pictures of
+/// the items with these `ids`, in order.
+fn naming_item(error: Error, ids: &[String], queries: &[Query]) -> Error {
+    let ErrorKind::InvalidOption { option, value, expected } = error.kind() else { return error };
+    let is_its_picture = |(_, query): &(&String, &Query)| {
+        option == "images" && matches!(query, Query::Image(path) if path.display().to_string() == *value)
+    };
+    match ids.iter().zip(queries).find(is_its_picture) {
+        Some((id, _)) => Error::option("items", id, expected),
+        None => error,
+    }
 }
 
 /// Makes a matrix of the rows that a body has for a space.
@@ -474,7 +490,7 @@ impl Default for Listed {
 
 pub async fn failures(Extension(service): Shared, Parameters(listed): Parameters<Listed>) -> Answer {
     let limit = listed.limit.min(1000);
-    service.blocking(move |service| value(&service.upgrade.status(limit)?.failures)).await.map(Json)
+    service.blocking(move |service| value(&service.read_status(limit)?.failures)).await.map(Json)
 }
 
 pub async fn trail(Extension(service): Shared, Parameters(listed): Parameters<Listed>) -> Answer {
@@ -583,7 +599,8 @@ async fn request(
             _ => service.upgrade.request(request).and_then(|requested| value(&requested)),
         };
         let outcome = outcome.map_err(ProblemDetails::from);
-        let problem = outcome.as_ref().err().map(|problem| problem.detail.clone());
+        let told = |problem: &ProblemDetails| problem.clone().without_addresses(&service.addresses).detail;
+        let problem = outcome.as_ref().err().map(told);
         let what = format!("{name} {}", json!(options));
         // The verb is carried out all the same.
         if let Err(error) = service.operations.note(&caller.name, what, before, problem) {
@@ -599,12 +616,13 @@ async fn request(
 pub struct Me {
     #[serde(flatten)]
     caller: Caller,
-    /// Name of the gallery.
+    /// Name of the gallery, without its place.
     gallery: String,
 }
 
 pub async fn me(Extension(service): Shared, Extension(caller): Extension<Caller>) -> Answer {
-    Ok(Json(value(&Me { caller, gallery: service.upgrade.store().name() })?))
+    let gallery = name_of(&service.upgrade.configuration().gallery);
+    Ok(Json(value(&Me { caller, gallery })?))
 }
 
 /// Token that a session of the dashboard begins with.
@@ -710,9 +728,10 @@ pub async fn ready(Extension(service): Shared) -> Answer<Json<Alive>> {
         ));
     }
     service
-        .blocking(|service| {
+        .in_turn(|service| {
             let name = &service.upgrade.configuration().old.name;
-            find_space(service.upgrade.store(), name).map(drop)
+            let read = find_space(service.upgrade.store(), name).map(drop);
+            read.map_err(|error| ProblemDetails::unready(&error))
         })
         .await?;
     Ok(alive().await)

@@ -7,6 +7,7 @@
 //! the same, and each goes on with what a dead one has begun.
 
 mod access;
+mod addresses;
 mod api;
 mod connections;
 mod events;

@@ -15,6 +15,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::addresses::Addresses;
 use crate::events::{Events, value};
 use crate::problem::ProblemDetails;
 
@@ -256,12 +257,18 @@ pub struct Operations {
     at_work: Mutex<BTreeMap<String, Progress>>,
     is_leaving: AtomicBool,
     events: Events,
+    addresses: Arc<Addresses>,
 }
 
 impl Operations {
-    pub fn new(upgrade: Arc<Upgrade>, server: String, events: Events) -> Arc<Self> {
+    pub fn new(
+        upgrade: Arc<Upgrade>,
+        server: String,
+        events: Events,
+        addresses: Arc<Addresses>,
+    ) -> Arc<Self> {
         let (at_work, is_leaving) = (Mutex::default(), AtomicBool::new(false));
-        Arc::new(Self { upgrade, server, at_work, is_leaving, events })
+        Arc::new(Self { upgrade, server, at_work, is_leaving, events, addresses })
     }
 
     fn store(&self) -> &dyn Store {
@@ -415,7 +422,8 @@ impl Operations {
             Err(defect) => (OperationState::Refused, None, Some(defect)),
         };
         let id = &operation.id;
-        let problem_details = problem_details.map(|problem| problem.logged(&format!("operation {id}")));
+        let logged = |problem: ProblemDetails| problem.logged(&format!("operation {id}"), &self.addresses);
+        let problem_details = problem_details.map(logged);
         let problem = problem_details.as_ref().map(|problem| problem.detail.clone());
         let who = &operation.asked_by;
         let recorded = self.find(id).ok().flatten();

@@ -3,9 +3,11 @@
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use rehang_core::{Error, ErrorKind, Verb, Wording};
+use rehang_core::{Error, ErrorKind, Party, Verb, Wording};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use crate::addresses::Addresses;
 
 /// Reason why a request failed, and what to do about it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -14,7 +16,8 @@ pub struct ProblemDetails {
     pub title: String,
     /// HTTP status.
     pub status: u16,
-    /// Sentence about what happened and where.
+    /// Sentence about what happened and where. Where the service, its encoder or its database is at fault, it
+    /// says which, and names the request or the operation under which the log has the whole error.
     pub detail: String,
     /// Kind of the error, as a word.
     pub kind: String,
@@ -24,6 +27,10 @@ pub struct ProblemDetails {
     /// Whole error, where it is for the log alone.
     #[serde(skip)]
     cause: Option<Box<str>>,
+    /// Value that the detail quotes and that the caller may have given, empty where it quotes none. Only a
+    /// detail that is a sentence of the library has one, since that may name addresses.
+    #[serde(skip)]
+    quoted: Option<Box<str>>,
     /// Seconds after which the request may come again, where they are not [`RETRY_AFTER`].
     #[serde(skip)]
     retry_after: Option<u16>,
@@ -41,6 +48,7 @@ impl ProblemDetails {
             kind: kind.into(),
             remedy: None,
             cause: None,
+            quoted: None,
             retry_after: None,
         }
     }
@@ -81,18 +89,39 @@ impl ProblemDetails {
         Self::new(StatusCode::GATEWAY_TIMEOUT, "goes-on", detail)
     }
 
+    /// Problem of a gallery that cannot be read, for whoever watches the service without a token.
+    pub(crate) fn unready(error: &Error) -> Self {
+        let detail = "the gallery cannot be read now; the service's log says why";
+        let problem = Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", detail);
+        Self { cause: Some(error.worded(&OfService).into()), ..problem }
+    }
+
     /// Sets the seconds after which the request may come again.
     pub(crate) fn retry_after(self, seconds: u16) -> Self {
         Self { retry_after: Some(seconds), ..self }
     }
 
-    /// Writes an error that is for the log alone into the log, and says under which name it stands there.
-    pub(crate) fn logged(mut self, name: &str) -> Self {
-        if let Some(cause) = self.cause.take() {
-            tracing::error!(cause = &*cause, "{name} failed");
-            self.detail = format!("{}, under {name}", self.detail);
+    /// Takes addresses out of the detail, which are for the log alone.
+    pub(crate) fn without_addresses(mut self, addresses: &Addresses) -> Self {
+        if let Some(quoted) = self.quoted.take() {
+            self.detail = addresses.hidden(&self.detail, &quoted);
         }
         self
+    }
+
+    /// Writes what is for the log alone into the log, and takes it out of the answer. Where that is the whole
+    /// error, the answer says under which name it stands there.
+    pub(crate) fn logged(self, name: &str, addresses: &Addresses) -> Self {
+        let whole = self.detail.clone();
+        let mut problem = self.without_addresses(addresses);
+        if problem.detail != whole {
+            tracing::info!(whole = &*whole, "{name} is answered without addresses");
+        }
+        if let Some(cause) = problem.cause.take() {
+            tracing::error!(cause = &*cause, "{name} failed");
+            problem.detail = format!("{}, under {name}", problem.detail);
+        }
+        problem
     }
 }
 
@@ -143,28 +172,54 @@ impl Wording for OfService {
 
 impl From<Error> for ProblemDetails {
     fn from(mut error: Error) -> Self {
-        let cause = error.worded(&OfService);
+        let whole = error.worded(&OfService);
         let remedy = error.take_remedy().map(|remedy| remedy.worded(&OfService));
         let status = match error.kind() {
-            ErrorKind::NotFound { .. } => StatusCode::NOT_FOUND,
             ErrorKind::Unavailable { .. } | ErrorKind::Cancelled => StatusCode::SERVICE_UNAVAILABLE,
             ErrorKind::Corrupt { .. } | ErrorKind::Io { .. } | ErrorKind::Diverged { .. } => {
                 StatusCode::INTERNAL_SERVER_ERROR
             }
-            _ if error.is_unauthorised() => StatusCode::BAD_GATEWAY,
-            _ if error.is_conflict() || error.is_budget_spent() => StatusCode::CONFLICT,
+            ErrorKind::BudgetSpent { .. } => StatusCode::CONFLICT,
+            _ if error.is_unauthorised() || error.party().is_some() => StatusCode::BAD_GATEWAY,
+            ErrorKind::NotFound { .. } => StatusCode::NOT_FOUND,
+            _ if error.is_conflict() => StatusCode::CONFLICT,
             _ => StatusCode::UNPROCESSABLE_ENTITY,
         };
         let kind = kebab(&format!("{:?}", error.kind()));
-        // Errors from inside may quote a statement, a path or an answer of the store or of the encoder.
-        let is_internal = status == StatusCode::INTERNAL_SERVER_ERROR;
-        let (detail, cause) = if is_internal {
-            ("the service failed; its log says why".to_owned(), Some(cause.into()))
+        // Errors from inside may quote a statement, a key of the configuration, or an answer of a store or of
+        // an encoder.
+        let is_for_the_log = status.is_server_error() && !error.is_cancelled();
+        let problem = if is_for_the_log {
+            Self { cause: Some(whole.into()), ..Self::new(status, &kind, fault(&error, status)) }
         } else {
-            (error.worded(&OfService), None)
+            let quoted = match error.kind() {
+                ErrorKind::InvalidOption { value, .. } => format!("{value:?}"),
+                _ => String::new(),
+            };
+            let sentence = error.worded(&OfService);
+            Self { quoted: Some(quoted.into()), ..Self::new(status, &kind, sentence) }
         };
-        Self { remedy, cause, ..Self::new(status, &kind, detail) }
+        Self { remedy, ..problem }
     }
+}
+
+/// Says whose fault an error is that is not the caller's, and who can do something about it.
+fn fault(error: &Error, status: StatusCode) -> String {
+    let (who, whose) = match error.party() {
+        Some(Party::Encoder) => ("the encoder", "the service's"),
+        Some(Party::Database) => ("the gallery's database", "the service's"),
+        None if status == StatusCode::INTERNAL_SERVER_ERROR => ("the service", "its"),
+        None => ("what the service needs", "the service's"),
+    };
+    let what = match error.kind() {
+        ErrorKind::Unavailable { .. } => "does not answer now, so ask again later",
+        ErrorKind::Unauthorised { .. } => {
+            "refused the service's credentials, which the service's operator can set right"
+        }
+        _ if error.party().is_some() => "failed, which the service's operator can mend",
+        _ => "failed",
+    };
+    format!("{who} {what}; {whose} log says why")
 }
 
 /// Writes the name at the start of a value's debug form in lower case, with a dash before each capital.
@@ -186,7 +241,7 @@ impl IntoResponse for ProblemDetails {
         let waits = matches!(status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS);
         let retry_after = self.retry_after.unwrap_or(RETRY_AFTER);
         // Who knows the request's id takes it from there, for the log.
-        let unlogged = self.cause.is_some().then(|| self.clone());
+        let unlogged = (self.cause.is_some() || self.quoted.is_some()).then(|| self.clone());
         let mut response = (status, Json(self)).into_response();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
@@ -208,7 +263,8 @@ mod tests {
     use std::io;
     use std::sync::{Arc, Mutex};
 
-    use rehang_core::Remedy;
+    use rehang_core::{Distance, Remedy, Space};
+    use rehang_upgrade::{Configuration, Location};
 
     use super::*;
 
@@ -227,21 +283,115 @@ mod tests {
         }
     }
 
-    #[test]
-    fn an_error_of_the_store_is_for_the_log_alone() {
+    /// Gives the problem of an error as a caller gets it, and what the log says of it.
+    fn logged(problem: ProblemDetails) -> (ProblemDetails, String) {
+        let space = |name: &str| Space::new(name, 2, Distance::Cosine, false);
+        let configuration =
+            Configuration::new(Location::file("data/g.db"), space("old"), space("new")).unwrap();
+        let addresses = Addresses::new(&configuration, "data/g.db");
         let log = KeptLog::default();
         let writer = log.clone();
         let subscriber =
             tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
-        let error = Error::corrupt("PostgreSQL at db", "syntax error at \"FROM\" (42601)");
         let problem =
-            tracing::subscriber::with_default(subscriber, || ProblemDetails::from(error).logged("request 7"));
+            tracing::subscriber::with_default(subscriber, || problem.logged("request 7", &addresses));
+        let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        (problem, text)
+    }
+
+    #[test]
+    fn an_error_of_the_store_is_for_the_log_alone() {
+        let error = Error::corrupt("PostgreSQL at db", "syntax error at \"FROM\" (42601)");
+        let (problem, text) = logged(error.into());
         assert_eq!((problem.status, problem.kind.as_str()), (500, "corrupt"));
         assert_eq!(problem.detail, "the service failed; its log says why, under request 7");
-        let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
         assert!(text.contains("request 7 failed") && text.contains("42601"), "{text}");
         let shown = serde_json::to_string(&ProblemDetails::from(Error::corrupt("a", "SELECT"))).unwrap();
         assert!(!shown.contains("SELECT"), "{shown}");
+    }
+
+    #[test]
+    fn a_fault_of_an_encoder_or_a_database_says_whose_it_is_and_no_address() {
+        let service = || "m at https://gpu.lan/v1".to_owned();
+        let down = || ErrorKind::Unavailable { service: service(), detail: "no route".into() };
+        let refused = ErrorKind::Unauthorised { service: service(), detail: "status 401".into() };
+        for (error, status, kind, said) in [
+            (
+                Error::from(down()).blame(Party::Encoder),
+                503,
+                "unavailable",
+                "the encoder does not answer now, so ask again later; the service's log says why",
+            ),
+            (
+                Error::from(down()),
+                503,
+                "unavailable",
+                "what the service needs does not answer now, so ask again later; the service's log says why",
+            ),
+            (
+                Error::from(refused).blame(Party::Encoder),
+                502,
+                "unauthorised",
+                "the encoder refused the service's credentials, which the service's operator can set right; \
+                 the service's log says why",
+            ),
+            (
+                Error::not_found("embedding endpoint", "m", "https://gpu.lan/v1").blame(Party::Encoder),
+                502,
+                "not-found",
+                "the encoder failed, which the service's operator can mend; the service's log says why",
+            ),
+            (
+                Error::option("root", "/srv/gpu.lan", "a folder").blame(Party::Encoder),
+                502,
+                "invalid-option",
+                "the encoder failed, which the service's operator can mend; the service's log says why",
+            ),
+            (
+                Error::conflict("PostgreSQL at gpu.lan/shop", "a column is gone").blame(Party::Database),
+                502,
+                "conflict",
+                "the gallery's database failed, which the service's operator can mend; the service's log \
+                 says why",
+            ),
+        ] {
+            let whole = error.to_string();
+            let (problem, text) = logged(error.into());
+            assert_eq!((problem.status, problem.kind.as_str()), (status, kind), "{whole}");
+            assert_eq!(problem.detail, format!("{said}, under request 7"));
+            assert!(text.contains("request 7 failed") && text.contains("gpu.lan"), "{text}");
+        }
+        let (problem, text) = logged(ProblemDetails::unready(&down().into()));
+        assert!(problem.status == 503 && !problem.detail.contains("gpu.lan"), "{problem:?}");
+        assert!(problem.detail.ends_with(", under request 7") && text.contains("gpu.lan"), "{text}");
+    }
+
+    #[test]
+    fn what_is_the_callers_is_said_in_words_without_addresses() {
+        let spent = Error::budget_spent("the budget of the encoder", "budget_items has no room");
+        for (error, status, said) in [
+            (
+                Error::wrong_phase("the upgrade of data/g.db", "filling"),
+                409,
+                "the upgrade of the gallery is filling",
+            ),
+            (
+                Error::not_found("upgrade", "started", "data/g.db"),
+                404,
+                "there is no upgrade \"started\" in the gallery",
+            ),
+            (
+                Error::option("items", "/shop/1", "one that its encoder takes: /srv/1.png is no picture"),
+                422,
+                "items cannot be \"/shop/1\"; expected one that its encoder takes: … is no picture",
+            ),
+            (spent.blame(Party::Encoder), 409, "the budget of the encoder: budget_items has no room"),
+        ] {
+            let whole = error.to_string();
+            let (problem, text) = logged(error.into());
+            assert_eq!((problem.status, problem.detail.as_str()), (status, said));
+            assert_eq!(text.contains("answered without addresses"), whole != said, "{text}");
+        }
     }
 
     #[test]

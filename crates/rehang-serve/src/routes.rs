@@ -413,7 +413,7 @@ async fn guard(
         Err(problem) => (problem.into_response(), String::new()),
     };
     if let Some(problem) = response.extensions_mut().remove::<ProblemDetails>() {
-        response = problem.logged(&format!("request {id}")).into_response();
+        response = problem.logged(&format!("request {id}"), &service.addresses).into_response();
     }
     let kind = response.headers().get(header::CONTENT_TYPE);
     if response.status().is_client_error()
@@ -478,7 +478,9 @@ fn openapi() -> Value {
         of_path[route.method.to_lowercase()] = described;
     }
     let problem = json!({
-        "description": "What went wrong",
+        "description": "What went wrong: 4xx is the caller's to change, 502 a fault of the encoder or of the \
+            gallery's database, 503 what does not answer now, and 500 any other fault. No address is named; \
+            the service's log has the whole error, under the name that `detail` ends with",
         "headers": { "Retry-After": header_of("Seconds to wait before asking again, with 429 and 503") },
         "content": { "application/problem+json": { "schema": answers.subschema_for::<ProblemDetails>() } },
     });

@@ -19,6 +19,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::access::{Access, TokenRole};
+use crate::addresses::{Addresses, name_of};
 use crate::events::{Events, value};
 use crate::metrics::{Metrics, Stage};
 use crate::operations::{Operations, by_state};
@@ -72,6 +73,7 @@ pub struct Service {
     pub access: Access,
     pub metrics: Arc<Metrics>,
     pub operations: Arc<Operations>,
+    pub addresses: Arc<Addresses>,
     pub events: Events,
     pub limits: ServeLimits,
     /// Whether the service itself speaks TLS; a proxy may do so before it.
@@ -203,8 +205,11 @@ impl Service {
         // Who is alone leaves nothing to others.
         let parts = if access.has_several() { 2 } else { 1 };
         let events = Events::new();
+        let addresses = Arc::new(Addresses::new(upgrade.configuration(), &upgrade.store().name()));
+        let (of_operations, hidden) = (Arc::clone(&upgrade), Arc::clone(&addresses));
         Ok(Arc::new(Self {
-            operations: Operations::new(Arc::clone(&upgrade), worker_name(), events.clone()),
+            operations: Operations::new(of_operations, worker_name(), events.clone(), hidden),
+            addresses,
             gallery,
             access,
             metrics,
@@ -282,8 +287,22 @@ impl Service {
     ///
     /// Not found where there is no upgrade.
     pub fn status(&self) -> Result<Value> {
-        let status = self.upgrade.status(FAILURES)?;
+        let status = self.read_status(FAILURES)?;
         self.shown(&status)
+    }
+
+    /// Reads the status with so many failures at most, and without addresses.
+    ///
+    /// # Errors
+    ///
+    /// Not found where there is no upgrade.
+    pub fn read_status(&self, failures: usize) -> Result<Status> {
+        let mut status = self.upgrade.status(failures)?;
+        status.gallery = name_of(&self.upgrade.configuration().gallery);
+        for failure in &mut status.failures {
+            failure.reason = self.addresses.hidden(&failure.reason, "");
+        }
+        Ok(status)
     }
 
     fn shown(&self, status: &Status) -> Result<Value> {
@@ -337,7 +356,7 @@ impl Service {
         let mut sent = Value::Null;
         while !self.is_stopping() {
             let began = rehang_clock::now();
-            let reading = match self.upgrade.status(FAILURES) {
+            let reading = match self.read_status(FAILURES) {
                 Ok(status) => Ok(Some(status)),
                 Err(error) if matches!(error.kind(), rehang_core::ErrorKind::NotFound { .. }) => Ok(None),
                 Err(error) => {

@@ -543,6 +543,12 @@ fn pictures_of_items_are_shown_and_asked_by() {
     let nearest = [0_usize, 1].map(|query| answer["results"][query][0]["id"].clone());
     assert_eq!(nearest, ["digit-0000", "digit-0005"], "{answer}");
     assert_eq!(search(json!(["gone"])).status, 422);
+    // A file may begin as a picture does, and be none.
+    fs_err::write(folder.join("images/digit-0005.png"), b"\x89PNG\r\n\x1a\nand no more").unwrap();
+    let damaged = search(json!(["digit-0000", "digit-0005"]));
+    let text = String::from_utf8(damaged.bytes).unwrap();
+    let names = "items cannot be \\\"digit-0005\\\"; expected one that its encoder takes: … is no image";
+    assert!(damaged.status == 422 && text.contains(names), "{text}");
     // Files beside the images are no item's pictures, whatever somebody writes as a source.
     fs_err::copy(folder.join("images/digit-0000.png"), folder.join("beside.png")).unwrap();
     for source in ["../beside.png", "../rehang.toml", "gone.png", "file:///etc/passwd"] {

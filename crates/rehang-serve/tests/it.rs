@@ -1,6 +1,8 @@
 //! Tests of the service over real connections: a whole upgrade by requests alone, roles, faults of requests,
 //! operations whose service has gone, and what the document of the routes says.
 
+#[path = "it/faults.rs"]
+mod faults;
 #[path = "it/follow.rs"]
 mod follow;
 #[path = "it/kill.rs"]
@@ -352,6 +354,14 @@ fn an_item_is_written_read_and_deleted() {
     let filtered = json!({ "vectors": { "old": [vector(3, OLD)] }, "payload": { "n": 1 } });
     let hits = served.ask("POST", "/v1/search", Some(&filtered), &[]).body;
     assert_eq!(hits["results"][0].as_array().unwrap().len(), 1);
+    // No store compares and writes in one step, so a condition is refused rather than half kept.
+    for condition in [("if-match", tag.as_str()), ("if-none-match", "*"), ("if-match", "*")] {
+        for (method, body) in [("PUT", Some(&body)), ("DELETE", None)] {
+            let refused = served.ask(method, path, body, &[condition]);
+            assert_eq!((refused.status, &refused.body["kind"]), (412, &json!("precondition")), "{method}");
+        }
+    }
+    assert_eq!(served.ask("GET", path, None, &[]).body, shown, "nothing of it was written");
     assert_eq!(served.ask("DELETE", path, None, &[]).status, 204);
     assert_eq!(served.ask("DELETE", path, None, &[]).status, 404);
     assert_eq!(served.ask("GET", path, None, &[]).status, 404);
@@ -622,8 +632,10 @@ fn what_fails_inside_is_said_in_the_log_alone() {
     fs_err::write(folder.path().join("new.npy"), "no matrix").unwrap();
     let refused = served.carry_out("pairs", &json!({ "items": 100 }));
     assert_eq!(refused["problem"]["status"], 500, "{refused}");
-    let detail =
-        format!("the service failed; its log says why, under operation {}", refused["id"].as_str().unwrap());
+    let detail = format!(
+        "the encoder failed, which the service's operator can mend; the service's log says why, under operation {}",
+        refused["id"].as_str().unwrap()
+    );
     assert_eq!(refused["problem"]["detail"], detail);
     assert_eq!(served.get("/v1/trail")[0]["problem"], detail);
 

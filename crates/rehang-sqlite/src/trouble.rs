@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use rehang_core::{Error, ErrorKind, Result};
+use rehang_core::{Error, ErrorKind, Party, Result};
 use rusqlite::ErrorCode;
 
 /// Longest time that a call waits for another process that is writing.
@@ -48,10 +48,14 @@ fn extended_code(error: &rusqlite::Error) -> i32 {
 
 /// Says what SQLite's error means: what happened, where, and what to do.
 pub(crate) fn explain(path: &Path, trouble: Trouble) -> Error {
-    let error = match trouble {
-        Trouble::Ours(error) => return error,
-        Trouble::Sql(error) => error,
-    };
+    match trouble {
+        Trouble::Ours(error) => error,
+        Trouble::Sql(error) => meaning(path, &error).blame(Party::Database),
+    }
+}
+
+/// Turns an error of SQLite into one in the words of this library.
+fn meaning(path: &Path, error: &rusqlite::Error) -> Error {
     let Some(code) = error.sqlite_error_code() else {
         return Error::corrupt(path.display(), error);
     };
@@ -80,7 +84,7 @@ pub(crate) fn explain(path: &Path, trouble: Trouble) -> Error {
         }
         // SQLite does not call it a full disk where the files beside the gallery could not be made or made
         // longer.
-        ErrorCode::SystemIoFailure if matches!(extended_code(&error), SHM_SIZE | SHM_MAP | IO_WRITE) => {
+        ErrorCode::SystemIoFailure if matches!(extended_code(error), SHM_SIZE | SHM_MAP | IO_WRITE) => {
             refuse(
                 "write",
                 path,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rehang_core::finding::Finding;
 use rehang_core::order::Policy;
-use rehang_core::{Adapter, Distance, Error, Head, HeadKind, Remedy, Result, Space};
+use rehang_core::{Adapter, Distance, Error, Head, HeadKind, Party, Remedy, Result, Space};
 use rehang_encode::{Encoder, EncoderConfig, HttpConfig, Lengths, PictureFile, Resized};
 use rehang_files::{VectorSource, folder_of};
 use rehang_store::{Examined, Ledger, Store, find_space};
@@ -696,7 +696,7 @@ impl Configuration {
 
     fn open(&self, config: &EncoderConfig, space: &Space) -> Result<Box<dyn Encoder>> {
         self.encoder_by(space, |space| rehang_encode::open(config, space, folder_of(&self.path)))
-            .map_err(|error| self.of_model(&space.name, error))
+            .map_err(|error| self.of_model(&space.name, error).blame(Party::Encoder))
     }
 
     /// Adds to an error of an encoder which table of which file it is about.

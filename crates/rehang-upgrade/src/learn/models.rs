@@ -565,7 +565,11 @@ impl Model {
         let (mut batches, mut times) = (Vec::new(), Vec::new());
         let embed = |inputs: &[Input<'_>], from: usize, times: &mut Vec<f64>| {
             let named = |place: usize| format!("document {:?}", documents[from + place].id);
-            timed(times, || embed_inputs(&*encoder, inputs, &named, progress, &mut |_| Ok(())))
+            let refused = |(place, answer): (usize, Result<Vec<f32>, String>)| {
+                answer.map_err(|reason| Error::corrupt(named(place), reason))
+            };
+            let answers = timed(times, || embed_inputs(&*encoder, inputs, &named, progress, &mut |_| Ok(())));
+            answers.map(|answers| answers.into_iter().enumerate().map(refused).collect::<Vec<_>>())
         };
         // Some of the documents stand for queries; at least one is embedded as the others are, for the rate.
         let alone = if asking.is_some() { 0 } else { (documents.len() / 4).min(ALONE_MAX) };

@@ -3,7 +3,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use rehang_core::{Error, Result};
+use rehang_core::{Error, Party, Result};
 use rehang_encode::{Answer, Encoder, Input, ItemFailure};
 use rehang_store::Record;
 
@@ -20,7 +20,7 @@ pub(crate) fn input_of(record: &Record) -> Option<Input<'_>> {
 ///
 /// Corrupt where it gives more or fewer answers than it was asked for; those of the encoder.
 pub(crate) fn encode(encoder: &dyn Encoder, inputs: &[Input<'_>]) -> Result<Vec<Answer>> {
-    encode_by(&|inputs| encoder.encode(inputs), inputs)
+    encode_by(&|inputs| encoder.encode(inputs), inputs).map_err(|error| error.blame(Party::Encoder))
 }
 
 /// Asks the encoder for items that nobody waits for, otherwise as [`encode`].
@@ -29,7 +29,7 @@ pub(crate) fn encode(encoder: &dyn Encoder, inputs: &[Input<'_>]) -> Result<Vec<
 ///
 /// As [`encode`].
 pub(crate) fn encode_in_bulk(encoder: &dyn Encoder, inputs: &[Input<'_>]) -> Result<Vec<Answer>> {
-    encode_by(&|inputs| encoder.encode_in_bulk(inputs), inputs)
+    encode_by(&|inputs| encoder.encode_in_bulk(inputs), inputs).map_err(|error| error.blame(Party::Encoder))
 }
 
 fn encode_by(

@@ -8,7 +8,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rehang_core::{Error, ErrorKind, Result, Space};
+use rehang_core::{Error, ErrorKind, Party, Result, Space};
 use rehang_files::is_same_file;
 use rehang_store::{Examined, Released, Store, TableFindings};
 use serde::Serialize;
@@ -152,7 +152,7 @@ impl Location {
     /// An I/O error where it is not there or not readable; corrupt where it is no gallery; missing input
     /// where no address of its server is given.
     pub fn open(&self) -> Result<Arc<dyn Examined>> {
-        self.kind()?.open()
+        self.kind()?.open().map_err(|error| error.blame(Party::Database))
     }
 
     /// Whether something lies at the location. Always true of a table or a collection, which the application

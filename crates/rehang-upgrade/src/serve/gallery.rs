@@ -144,9 +144,9 @@ impl Gallery {
     /// # Errors
     ///
     /// Those of [`Gallery::search`]; what `encoders` says where it lacks a model that is needed; an invalid
-    /// option for a text without a word, and for an image that a model of texts is given, or a text that one
-    /// of images is; I/O errors where an image is not there; corrupt where a query cannot be embedded,
-    /// unavailable where it could not be by now. With `before`, not found where there is no upgrade, and a
+    /// option for a text without a word, for a query that a model refuses, and for an image that a model of
+    /// texts is given, or a text that one of images is; I/O errors where an image is not there; unavailable
+    /// where a query could not be embedded by now. With `before`, not found where there is no upgrade, and a
     /// wrong phase where its old space is gone.
     pub fn search_source(
         &self,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use rehang_core::check::expect_width;
-use rehang_core::{Error, ErrorKind, Matrix, Result, Space};
+use rehang_core::{Error, ErrorKind, Matrix, Party, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Reads};
 use serde_json::Value;
 
@@ -51,17 +51,21 @@ impl Query {
     /// Fails where an encoder does not read queries of this kind: a text model would embed the words of a
     /// path.
     fn expect_read_by(&self, encoder: &dyn Encoder) -> Result<()> {
-        let (parameter, value, expected) = match (self, encoder.reads()) {
-            (Self::Text(text), Reads::Images) => ("texts", shown(text), "an image"),
-            (Self::Image(path), Reads::Texts) => ("images", path.display().to_string(), "a text"),
+        let expected = match (self, encoder.reads()) {
+            (Self::Text(_), Reads::Images) => "an image",
+            (Self::Image(_), Reads::Texts) => "a text",
             _ => return Ok(()),
         };
         let space = encoder.space();
-        Err(Error::option(
-            parameter,
-            value,
-            format!("{expected}, which is all that the encoder of {space} reads"),
-        ))
+        Err(self.cannot_be(format!("{expected}, which is all that the encoder of {space} reads")))
+    }
+
+    /// Makes the error for a query that can have no vector, with what is `expected` in its place.
+    fn cannot_be(&self, expected: String) -> Error {
+        match self {
+            Self::Text(text) => Error::option("texts", shown(text), expected),
+            Self::Image(path) => Error::option("images", path.display(), expected),
+        }
     }
 }
 
@@ -99,8 +103,8 @@ pub(crate) fn embed(
 pub(crate) type Keep<'a> = dyn FnMut(&[(usize, &[f32])]) -> Result<()> + 'a;
 
 /// Embeds each query by the encoder of a space, or says why it can have no vector. A query without a vector
-/// has an invalid option for a text without a word, an I/O error for an image that is not there, or corrupt
-/// where the encoder refuses it. `keep` is given the vectors of a batch before the next one is embedded.
+/// has an I/O error for an image that is not there, or an invalid option: it is a text without a word, or the
+/// encoder refuses it. `keep` is given the vectors of a batch before the next one is embedded.
 ///
 /// # Errors
 ///
@@ -144,13 +148,14 @@ pub(crate) fn embed_each(
     let named = |place: usize| queries[number(place)].to_string();
     let answers = embed_inputs(encoder, &inputs, &named, observer, &mut keep)?;
     for ((number, ..), answer) in to_embed.iter().zip(answers) {
-        vectors[*number] = answer;
+        let expected = |reason: String| format!("one that its encoder takes: {reason}");
+        vectors[*number] = answer.map_err(|reason| queries[*number].cannot_be(expected(reason)));
     }
     Ok(vectors)
 }
 
-/// Embeds each input, or says why it can have no vector: corrupt for what the encoder refuses. `named` gives
-/// the name of an input for errors.
+/// Embeds each input, or says in words why the encoder refuses it. `named` gives the name of an input for
+/// errors.
 ///
 /// # Errors
 ///
@@ -161,9 +166,9 @@ pub(crate) fn embed_inputs(
     named: &dyn Fn(usize) -> String,
     observer: &dyn Observer,
     keep: &mut Keep<'_>,
-) -> Result<Vec<Result<Vec<f32>>>> {
+) -> Result<Vec<Result<Vec<f32>, String>>> {
     let space = encoder.space();
-    let mut vectors: Vec<Result<Vec<f32>>> = inputs.iter().map(|_| Ok(Vec::new())).collect();
+    let mut vectors: Vec<Result<Vec<f32>, String>> = inputs.iter().map(|_| Ok(Vec::new())).collect();
     let mut places_left: Vec<usize> = (0..inputs.len()).collect();
     while !places_left.is_empty() {
         expect_going(observer)?;
@@ -174,10 +179,11 @@ pub(crate) fn embed_inputs(
         for (&place, answer) in batch.iter().zip(encode(encoder, &batch_inputs)?) {
             vectors[place] = match answer {
                 Ok(vector) => {
-                    expect_width(named(place), space.dimension, vector.len())?;
+                    let is_as_wide = expect_width(named(place), space.dimension, vector.len());
+                    is_as_wide.map_err(|error| error.blame(Party::Encoder))?;
                     Ok(vector)
                 }
-                Err(ItemFailure::Permanent(reason)) => Err(Error::corrupt(named(place), reason)),
+                Err(ItemFailure::Permanent(reason)) => Err(reason),
                 // Inputs that were not tried are asked for again with the next batch; if a batch tries none,
                 // its last one says why.
                 Err(ItemFailure::Untried(_)) if untried.len() + 1 < batch.len() => {
@@ -186,7 +192,7 @@ pub(crate) fn embed_inputs(
                 }
                 Err(ItemFailure::Temporary(detail) | ItemFailure::Untried(detail)) => {
                     let service = format!("the encoder of {space}");
-                    let error = Error::from(ErrorKind::Unavailable { service, detail });
+                    let error = Error::from(ErrorKind::Unavailable { service, detail }).blame(Party::Encoder);
                     not_now.get_or_insert(error.context(named(place)));
                     continue;
                 }

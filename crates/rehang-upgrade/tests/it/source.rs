@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use rehang_core::{Error, Matrix, Provenance, Result, Space};
+use rehang_core::{Error, ErrorKind, Matrix, Party, Provenance, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Reads, Spent};
 use rehang_store::{Filter, Index, Store};
 use rehang_store_tests::MemoryStore;
@@ -321,17 +321,22 @@ fn what_cannot_be_embedded_says_which_query_and_why() {
     said(refused(cat(), |model| model.reads = Reads::Images), ["a cat", "image"]);
     said(refused(image(), |model| model.reads = Reads::Texts), ["images", "a text"]);
     let permanent = |model: &mut Model| model.failure = Some(ItemFailure::Permanent("too long".into()));
-    said(refused(cat(), permanent), ["a cat", "too long"]);
+    for query in [cat(), image()] {
+        let error = refused(query, permanent);
+        assert!(matches!(error.kind(), ErrorKind::InvalidOption { .. }), "the caller may ask for another");
+        assert_eq!(error.party(), None);
+        said(error, ["cannot be", "expected one that its encoder takes: too long"]);
+    }
     for failure in [ItemFailure::Temporary("busy".into()), ItemFailure::Untried("busy".into())] {
         let error = refused(cat(), |model| model.failure = Some(failure.clone()));
-        assert!(error.is_retryable());
+        assert!(error.is_retryable() && error.party() == Some(Party::Encoder));
         said(error, ["a cat", "busy"]);
     }
     let another = |model: &mut Model| model.space.name = "third-model".into();
     said(refused(cat(), another), ["old-model", "third-model"]);
     // A model may give vectors of another width than it says.
     let wide = refused(cat(), |model| model.embed = new_model);
-    assert!(wide.is_mismatch());
+    assert!(wide.is_mismatch() && wide.party() == Some(Party::Encoder));
     said(wide, ["a cat", "4"]);
 }
 
