@@ -8,7 +8,8 @@ use rehang_core::statistics::MeanSd;
 use rehang_core::{Error, Result};
 use rehang_report::comparison_markdown;
 
-use super::{STUDIES, folder, markdown, record, shown};
+use super::cells::{markdown, shown};
+use super::{STUDIES, folder, record};
 
 /// Records of all studies that are there, by name.
 pub struct Studies(BTreeMap<&'static str, Comparison>);

@@ -1,21 +1,21 @@
 //! `cargo lab study papers`: the tables of the papers, made of what can be had here; [`pages`] writes them,
 //! `laboratory/docs/results.md` and the pages under `laboratory/docs/results/`.
 //!
-//! Two kinds of records stand behind them: the units of [`units`] (fits on the vector sets of
-//! `../shared/data`) and the studies of `laboratory/bench/compatible` (encoders trained from pixels). What is
-//! recorded is not measured again. A page is a text of ours with places for tables; a test says where a page
-//! and its records disagree.
+//! Two kinds of records stand behind them: the units of [`units`] and [`yardstick`] (fits on the vector sets
+//! of `../shared/data`) and the studies of `laboratory/bench/compatible` (encoders trained from pixels). What
+//! is recorded is not measured again. A page is a text of ours with places for tables; a test says where a
+//! page and its records disagree.
 
+mod cells;
 mod compatible;
 mod fastfill;
 mod pictures;
 pub mod units;
+mod yardstick;
 
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use rehang_core::statistics::{MeanSd, mean_sd};
 use rehang_core::{Error, Result};
 use rehang_files::AtomicFile;
 
@@ -56,7 +56,7 @@ const STUDIES: [(&str, u32); 30] = [
 ];
 
 /// Makes what is missing and writes the pages. Without a word it makes all; `pages` measures nothing;
-/// `units [SET…]`, `side` and `studies [NAME…]` make one kind.
+/// `units [SET…]`, `yardstick [SET…]`, `side` and `studies [NAME…]` make one kind.
 pub fn run(arguments: &[&str]) -> Result<()> {
     let shared = Path::new("../shared/data");
     let (kind, names) = arguments.split_first().map_or(("all", &[][..]), |(kind, names)| (*kind, names));
@@ -74,12 +74,15 @@ pub fn run(arguments: &[&str]) -> Result<()> {
     if kind == "side" {
         units::measure_missing_with_side(shared)?;
     }
+    let sets = if names.is_empty() { &units::SETS[..] } else { names };
     if matches!(kind, "all" | "units") {
-        let sets = if names.is_empty() { &units::SETS[..] } else { names };
         units::measure_missing(shared, sets, &units::METHODS)?;
         if names.is_empty() {
             units::measure_missing_with_side(shared)?;
         }
+    }
+    if matches!(kind, "all" | "yardstick") {
+        yardstick::measure_missing(shared, sets)?;
     }
     for (path, text) in pages(&root())? {
         AtomicFile::write(&path, &text)?;
@@ -123,6 +126,7 @@ fn study(name: &str) -> Result<()> {
 /// the papers, and each study's own.
 pub fn pages(root: &Path) -> Result<Vec<(String, String)>> {
     let units = units::read_units(root)?;
+    let yardstick = yardstick::read(root)?;
     let studies = compatible::Studies::read(root)?;
     let templates = [
         ("laboratory/docs/results.md", "results.md"),
@@ -131,6 +135,7 @@ pub fn pages(root: &Path) -> Result<Vec<(String, String)>> {
         ("laboratory/docs/results/bct.md", "bct.md"),
         ("laboratory/docs/results/dmu.md", "dmu.md"),
         ("laboratory/docs/results/sets.md", "sets.md"),
+        ("laboratory/docs/results/yardstick.md", "yardstick.md"),
     ];
     let read = |name: &str| -> Result<String> {
         let path = root.join("laboratory/rehang-lab/src/studies/papers").join(name);
@@ -143,7 +148,7 @@ pub fn pages(root: &Path) -> Result<Vec<(String, String)>> {
                 None => text.push_str(line),
                 Some(place) => {
                     let words: Vec<&str> = place.split_whitespace().collect();
-                    text.push_str(table_of(&words, root, &units, &studies)?.trim_end());
+                    text.push_str(table_of(&words, root, (&units, &yardstick), &studies)?.trim_end());
                 }
             }
             text.push('\n');
@@ -162,7 +167,7 @@ pub fn pages(root: &Path) -> Result<Vec<(String, String)>> {
 fn table_of(
     place: &[&str],
     root: &Path,
-    units: &[units::Row],
+    (units, yardstick): (&[units::Row], &[yardstick::MapRow]),
     studies: &compatible::Studies,
 ) -> Result<String> {
     match place {
@@ -171,36 +176,11 @@ fn table_of(
             let text = fs_err::read_to_string(&path).map_err(|error| Error::io("read", &path, &error))?;
             Ok(text.lines().filter(|line| !line.starts_with("# ")).collect::<Vec<_>>().join("\n"))
         }
-        ["default"] => Ok(fastfill::default(units)),
+        ["yardstick", words @ ..] => yardstick::table(words, yardstick),
         ["fastfill", name] => fastfill::table(name, units, studies),
         [paper, name, rest @ ..] => studies.table(paper, name, rest),
         _ => Err(Error::option("a page of results", place.join(" "), "the name of a table")),
     }
-}
-
-/// Writes a table in Markdown: columns after the first stand to the right.
-fn markdown(columns: &[&str], rows: &[Vec<String>]) -> String {
-    let mut text = format!("| {} |\n|---|{}\n", columns.join(" | "), "--:|".repeat(columns.len() - 1));
-    for row in rows {
-        let _ = writeln!(text, "| {} |", row.join(" | "));
-    }
-    text
-}
-
-/// Writes `mean ± sd` over seeds; the mean alone for one seed, a dash for none.
-fn shown(number: Option<MeanSd>) -> String {
-    // Means that are shown as 0.0 have no sign.
-    let unsigned = |mean: f64| if mean.abs() < 0.05 { 0.0 } else { mean };
-    match number {
-        None => "–".into(),
-        Some(only) if only.count == 1 => format!("{:.1}", unsigned(only.mean)),
-        Some(several) => format!("{:.1} ± {:.1}", unsigned(several.mean), several.sd),
-    }
-}
-
-/// Writes `mean ± sd` of the values of several seeds.
-fn spread(values: &[f64]) -> String {
-    shown(mean_sd(values))
 }
 
 #[cfg(test)]
