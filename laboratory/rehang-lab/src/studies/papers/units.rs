@@ -220,7 +220,7 @@ fn measure(set: &str, data: &Set, head: &Head, method: &str, seed: u64) -> Resul
     #[allow(clippy::disallowed_methods, reason = "the seconds of a fit are part of the results")]
     let started = std::time::Instant::now();
     let progress = Progress::default();
-    let adapter = fitted(&data.pairs, head, method, seed)?;
+    let adapter = fitted(&data.pairs, head, method, seed, None)?;
     let seconds = started.elapsed().as_secs_f64();
     let mut rows = Vec::new();
     for part in &data.parts {
@@ -229,30 +229,38 @@ fn measure(set: &str, data: &Set, head: &Head, method: &str, seed: u64) -> Resul
     Ok(rows)
 }
 
-/// Fits a method on pairs by its name in the tables.
-pub fn fitted(pairs: &Pairs, head: &Head, method: &str, seed: u64) -> Result<Adapter> {
+/// Fits a method on pairs by its name in the tables; a network in so many epochs, or in the method's own
+/// number.
+pub fn fitted(
+    pairs: &Pairs,
+    head: &Head,
+    method: &str,
+    seed: u64,
+    epochs: Option<usize>,
+) -> Result<Adapter> {
     let progress = Progress::default();
+    let usual = NetworkOptions { epochs, ..NetworkOptions::default() };
     let (name, options, used) = match method.trim_end_matches("+side") {
         "l2+disc" | "disc" => (
             Method::FastfillReference,
             NetworkOptions {
                 uncertainty: Some(UncertaintySource::OutOfFold),
                 loss: Some(if method == "disc" { LossParts::Discriminative } else { LossParts::Both }),
-                ..NetworkOptions::default()
+                ..usual
             },
             Some(head),
         ),
         "disc+uncertainty" => (
             Method::FastfillReference,
-            NetworkOptions { loss: Some(LossParts::Discriminative), ..NetworkOptions::default() },
+            NetworkOptions { loss: Some(LossParts::Discriminative), ..usual },
             Some(head),
         ),
         "label-free" => (
             Method::FastfillReference,
-            NetworkOptions { loss: Some(LossParts::Squared), ..NetworkOptions::default() },
+            NetworkOptions { loss: Some(LossParts::Squared), ..usual },
             None,
         ),
-        other => (other.parse()?, NetworkOptions::default(), Some(head)),
+        other => (other.parse()?, usual, Some(head)),
     };
     // The published recipe says itself how its outputs conform, so no geometry is chosen, and nothing is
     // fitted for a choice.

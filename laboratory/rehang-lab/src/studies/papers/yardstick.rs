@@ -4,29 +4,30 @@
 //! maps do. A handicap is the one that `rehang fit` chooses on left-out pairs. Every (set, seed, map) is a
 //! unit whose rows are appended to `laboratory/bench/runs/results/yardstick.jsonl` as soon as they are known;
 //! a unit that is there already is not done again. A published network is fitted once, and once more a fold
-//! for its handicap, for all orders, handicaps and distances.
+//! for its handicap, for all orders, handicaps and distances. On the text sets, where a network takes minutes
+//! a fit, there is one seed, and how far its areas may be off is taken from its queries.
 
 use std::cmp::Ordering;
 use std::fmt::Write as _;
 use std::path::Path;
 
 use rehang_core::adapter::{Adapter, Geometry, Uncertainty, apply};
-use rehang_core::curve::{CurveInput, CurveOptions, MAP, Relevance, TOP1, curve};
+use rehang_core::curve::{CurveInput, CurveOptions, MAP, Metric, Relevance, TOP1, curve};
 use rehang_core::order::{OrderInput, Policy, order};
 use rehang_core::statistics::mean_sd;
-use rehang_core::{Distance, Error, Head, Pairs, Progress, Result};
+use rehang_core::{Distance, Error, Head, Matrix, Pairs, Progress, Result};
 use rehang_fit::folds::folds;
 use rehang_fit::geometry::{self, GeometryKind};
 use rehang_fit::uncertainty_fit::cross_fit;
 use rehang_fit::{FitParameters, ORDERS, choose_handicap};
 use serde::{Deserialize, Serialize};
 
-use super::cells::{markdown, spread};
+use super::cells::{Measured, markdown};
 use super::units::{PARTS, Part, SEEDS, SETS, Set, fitted};
 use crate::studies::records;
 
 const RECORD: &str = "laboratory/bench/runs/results/yardstick.jsonl";
-const MAPS: [&str; 9] = [
+const MAPS: [&str; 8] = [
     DEFAULT,
     "kernel-ridge",
     "ridge",
@@ -35,33 +36,58 @@ const MAPS: [&str; 9] = [
     "fct",
     "l2+disc",
     "fastfill-reference",
-    "fastfill",
 ];
 /// Map that the product chooses, which all others are held against.
-const DEFAULT: &str = "auto";
+pub const DEFAULT: &str = "auto";
 /// Networks by the published losses, which know neither the distance of a search nor its geometry.
 const PUBLISHED: [&str; 3] = ["fct", "l2+disc", "fastfill-reference"];
-const DISTANCES: [Distance; 2] = [Distance::L2, Distance::Cosine];
+pub const DISTANCES: [Distance; 2] = [Distance::L2, Distance::Cosine];
 /// Number of fits without a part of the pairs, which is that of `rehang fit` for a network.
 const FOLDS: usize = 2;
 /// Cell of a table where nothing is measured.
-const NOTHING: &str = "–";
+pub const NOTHING: &str = "–";
 
 /// Areas of one map on one part, in one order and by one distance.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct MapRow {
-    set: String,
-    seed: u64,
-    map: String,
+    pub set: String,
+    pub seed: u64,
+    pub map: String,
     /// Method that was kept, for `auto`.
-    kept: String,
-    part: String,
-    distance: Distance,
-    order: Policy,
+    pub kept: String,
+    pub part: String,
+    pub distance: Distance,
+    pub order: Policy,
     /// Handicap that the map has of its own, in the unit of the distance.
-    handicap: f64,
+    pub handicap: f64,
     /// Top-1 and mAP areas in percent, without a handicap and with it.
-    areas: [[f64; 2]; 2],
+    pub areas: [[f64; 2]; 2],
+    /// Standard errors of these areas over the queries; the first rows of a set with several seeds lack them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub errors: Option<[[f64; 2]; 2]>,
+}
+
+impl MapRow {
+    /// Begins the rows of a map that was fitted with a seed.
+    pub fn of_map(set: &str, seed: u64, map: &str, adapter: &Adapter, distance: Distance) -> Self {
+        Self {
+            set: set.into(),
+            seed,
+            map: map.into(),
+            kept: adapter.training.method.clone(),
+            part: String::new(),
+            distance,
+            order: Policy::Random,
+            handicap: 0.0,
+            areas: [[0.0; 2]; 2],
+            errors: None,
+        }
+    }
+}
+
+/// Counts the seeds of a set.
+pub fn seeds(set: &str) -> u64 {
+    if set.starts_with("text_") { 1 } else { SEEDS }
 }
 
 /// Reads every row that is recorded under `root`.
@@ -73,7 +99,7 @@ pub fn read(root: &Path) -> Result<Vec<MapRow>> {
 /// second, so that a study that is cut short has a row of each.
 pub fn measure_missing(folder: &Path, sets: &[&str]) -> Result<()> {
     for seed in 0..SEEDS {
-        for set in sets {
+        for set in sets.iter().filter(|set| seed < seeds(set)) {
             let open = missing(&read(Path::new("."))?, set, seed);
             if open.is_empty() {
                 continue;
@@ -104,25 +130,14 @@ fn missing(rows: &[MapRow], set: &str, seed: u64) -> Vec<&'static str> {
 /// Measures one unit: fits a map and measures it on both parts by both distances.
 fn measure(set: &str, data: &[Set; 2], head: &Head, map: &str, seed: u64) -> Result<Vec<MapRow>> {
     let (by_l2, by_cosine) = served(data.each_ref().map(|set| &set.pairs), head, map, seed)?;
-    let template = MapRow {
-        set: set.into(),
-        seed,
-        map: map.into(),
-        kept: by_l2.training.method.clone(),
-        part: String::new(),
-        distance: Distance::L2,
-        order: Policy::Random,
-        handicap: 0.0,
-        areas: [[0.0; 2]; 2],
-    };
+    let template = MapRow::of_map(set, seed, map, &by_l2, Distance::L2);
     let mut rows = Vec::new();
     for part in &data[0].parts {
         rows.extend(on_part(&template, part, &by_l2, head)?);
     }
     let again: Vec<MapRow> = match by_cosine {
         Some(adapter) => {
-            let kept = adapter.training.method.clone();
-            let template = MapRow { kept, distance: Distance::Cosine, ..template };
+            let template = MapRow::of_map(set, seed, map, &adapter, Distance::Cosine);
             let parts = data[1].parts.iter().map(|part| on_part(&template, part, &adapter, head));
             parts.collect::<Result<Vec<_>>>()?.concat()
         }
@@ -140,33 +155,40 @@ fn measure(set: &str, data: &[Set; 2], head: &Head, map: &str, seed: u64) -> Res
 /// where new vectors and outputs have length 1, so that both distances rank alike.
 fn served(pairs: [&Pairs; 2], head: &Head, map: &str, seed: u64) -> Result<(Adapter, Option<Adapter>)> {
     let [by_l2, by_cosine] = pairs;
-    let first = fitted(by_l2, head, map, seed)?;
+    let first = fitted(by_l2, head, map, seed, None)?;
     if !PUBLISHED.contains(&map) {
         let is_alike = by_l2.new_vectors().space().normalised;
-        let second = (!is_alike).then(|| fitted(by_cosine, head, map, seed)).transpose()?;
+        let second = (!is_alike).then(|| fitted(by_cosine, head, map, seed, None)).transpose()?;
         return Ok((first, second));
     }
     let quiet = Progress::default();
     let fold = folds(by_l2.len(), FOLDS, seed);
-    let left_out = cross_fit(by_l2, &fold, |part, _| Ok(fitted(part, head, map, seed)?.map), &quiet)?;
-    let with_handicap = |pairs: &Pairs, geometry: Geometry| -> Result<Adapter> {
+    let left_out = cross_fit(by_l2, &fold, |part, _| Ok(fitted(part, head, map, seed, None)?.map), &quiet)?;
+    let with_handicap = |pairs: &Pairs| -> Result<Adapter> {
+        let adapter = published(&first, pairs);
         let parameters = FitParameters { seed, ..FitParameters::default() };
-        let choice = choose_handicap(pairs, left_out.clone(), &geometry, &parameters, &quiet)?;
-        Ok(Adapter {
-            old: pairs.old().space().clone(),
-            new: pairs.new_vectors().space().clone(),
-            geometry,
-            handicap: choice.map_or(0.0, |choice| choice.handicap()),
-            ..first.clone()
-        })
+        let choice = choose_handicap(pairs, left_out.clone(), &adapter.geometry, &parameters, &quiet)?;
+        Ok(Adapter { handicap: choice.map_or(0.0, |choice| choice.handicap()), ..adapter })
     };
-    let native = by_cosine.new_vectors();
-    let at_native_lengths = geometry::fit(GeometryKind::options(native.space())[0], &left_out, native);
-    Ok((with_handicap(by_l2, Geometry::Raw)?, Some(with_handicap(by_cosine, at_native_lengths)?)))
+    Ok((with_handicap(by_l2)?, Some(with_handicap(by_cosine)?)))
+}
+
+/// Makes a published network one for the spaces of pairs, without a handicap: by L2 its outputs stay as they
+/// are, by cosine they get native lengths.
+pub fn published(network: &Adapter, pairs: &Pairs) -> Adapter {
+    let native = pairs.new_vectors();
+    let geometry = match native.space().distance {
+        Distance::Cosine => {
+            geometry::fit(GeometryKind::options(native.space())[0], &Matrix::default(), native)
+        }
+        Distance::L2 | Distance::Dot => Geometry::Raw,
+    };
+    let (old, new) = (pairs.old().space().clone(), native.space().clone());
+    Adapter { old, new, geometry, handicap: 0.0, ..network.clone() }
 }
 
 /// Measures an adapter on a part in every order, without a handicap and with its own.
-fn on_part(template: &MapRow, part: &Part, adapter: &Adapter, head: &Head) -> Result<Vec<MapRow>> {
+pub fn on_part(template: &MapRow, part: &Part, adapter: &Adapter, head: &Head) -> Result<Vec<MapRow>> {
     let quiet = Progress::default();
     let adapted = apply(adapter, &part.old, None, &quiet)?;
     let (native, vectors) = (part.new.matrix(), adapted.vectors.matrix());
@@ -185,10 +207,15 @@ fn on_part(template: &MapRow, part: &Part, adapter: &Adapter, head: &Head) -> Re
             ..OrderInput::default()
         };
         let permutation = order(policy, &input)?.permutation;
-        let area = |handicap: f64| -> Result<[f64; 2]> {
+        // Areas of both metrics, and their standard errors over the queries.
+        let area = |handicap: f64| -> Result<[[f64; 2]; 2]> {
             let input = CurveInput::new(native, vectors, &permutation, relevance, template.distance);
             let made = curve(&CurveInput { handicap, ..input }, &CurveOptions::default(), &quiet)?;
-            Ok([TOP1, MAP].map(|metric| made.lines[metric].area()))
+            let error = |metric: Metric| {
+                let over_queries = mean_sd(&made.per_query.areas[metric]);
+                over_queries.map_or(0.0, |several| several.sd / (several.count as f64).sqrt())
+            };
+            Ok([[TOP1, MAP].map(|metric| made.lines[metric].area()), [TOP1, MAP].map(error)])
         };
         let plain = area(0.0)?;
         let with_handicap = if adapter.handicap > 0.0 { area(adapter.handicap)? } else { plain };
@@ -196,7 +223,8 @@ fn on_part(template: &MapRow, part: &Part, adapter: &Adapter, head: &Head) -> Re
             part: part.name.into(),
             order: policy,
             handicap: adapter.handicap,
-            areas: [plain, with_handicap],
+            areas: [plain[0], with_handicap[0]],
+            errors: Some([plain[1], with_handicap[1]]),
             ..template.clone()
         });
     }
@@ -205,70 +233,66 @@ fn on_part(template: &MapRow, part: &Part, adapter: &Adapter, head: &Head) -> Re
 
 /// Way in which a map is searched.
 #[derive(Debug, Clone, Copy)]
-struct Way {
-    order: Policy,
-    distance: Distance,
-    has_handicap: bool,
+pub struct Way {
+    pub order: Policy,
+    pub distance: Distance,
+    pub has_handicap: bool,
 }
 
-/// Numbers of top-1 and of mAP, one for each seed.
-type Columns = [Vec<f64>; 2];
+/// Top-1 and mAP areas of a map.
+pub type Both = [Measured; 2];
 
 /// Lists the parts of all sets.
 fn places() -> impl Iterator<Item = (&'static str, &'static str)> {
     SETS.into_iter().flat_map(|set| PARTS.map(|part| (set, part)))
 }
 
-/// Gives the areas of a map on some rows, top-1 and mAP.
-fn areas(rows: &[MapRow], map: &str, way: Way, is_counted: impl Fn(&MapRow) -> bool) -> Vec<[f64; 2]> {
-    let is_of_way =
-        |row: &&MapRow| row.map == map && row.order == way.order && row.distance == way.distance;
-    let counted = rows.iter().filter(is_of_way).filter(|row| is_counted(row));
-    counted.map(|row| row.areas[usize::from(way.has_handicap)]).collect()
-}
-
-/// Parts pairs of top-1 and mAP into two columns.
-fn columns(areas: &[[f64; 2]]) -> Columns {
-    [0, 1].map(|metric| areas.iter().map(|area| area[metric]).collect())
-}
-
 /// Gives the areas of a map on one part of a set.
-fn at(rows: &[MapRow], map: &str, way: Way, (set, part): (&str, &str)) -> Columns {
-    columns(&areas(rows, map, way, |row| row.set == set && row.part == part))
-}
-
-/// Gives the mean areas of a map over the parts of all sets, for each seed that has all of them.
-fn over_parts(rows: &[MapRow], map: &str, way: Way) -> Columns {
-    let of_seed = |seed: u64| {
-        let all = columns(&areas(rows, map, way, |row| row.seed == seed && SETS.contains(&row.set.as_str())));
-        let is_whole = all[0].len() == places().count();
-        is_whole.then(|| all.map(|values| values.iter().sum::<f64>() / values.len() as f64))
+pub fn at(rows: &[MapRow], map: &str, way: Way, (set, part): (&str, &str)) -> Option<Both> {
+    let is_here = |row: &&MapRow| {
+        (row.map.as_str(), row.set.as_str(), row.part.as_str()) == (map, set, part)
+            && (row.order, row.distance) == (way.order, way.distance)
     };
-    columns(&(0..SEEDS).filter_map(of_seed).collect::<Vec<_>>())
+    both(&rows.iter().filter(is_here).collect::<Vec<_>>(), way.has_handicap)
 }
 
-/// Compares the means of two lists. They are level where they are no farther apart than the larger of the two
-/// standard deviations, or than what is shown as 0.0; `None` where a list is empty.
-fn compared(own: &[f64], other: &[f64]) -> Option<Ordering> {
-    let (own, other) = (mean_sd(own)?, mean_sd(other)?);
-    let gap = own.mean - other.mean;
-    let is_level = gap.abs() <= own.sd.max(other.sd).max(0.05);
-    Some(if is_level { Ordering::Equal } else { gap.total_cmp(&0.0) })
+/// Gives the areas of rows that differ in their seeds.
+pub fn both(rows: &[&MapRow], has_handicap: bool) -> Option<Both> {
+    let place = usize::from(has_handicap);
+    let of = |metric: usize| {
+        let areas: Vec<f64> = rows.iter().map(|row| row.areas[place][metric]).collect();
+        let over_seeds = Measured::over_seeds(&areas)?;
+        let of_queries = match rows {
+            [row] => row.errors,
+            _ => None,
+        };
+        Some(of_queries.map_or(over_seeds, |errors| Measured { spread: errors[place][metric], ..over_seeds }))
+    };
+    Some([of(0)?, of(1)?])
+}
+
+/// Gives the mean areas of a map over the parts of all sets, where it is measured on all of them. How far a
+/// mean is off follows from how far each part is.
+fn over_parts(rows: &[MapRow], map: &str, way: Way) -> Option<Both> {
+    let parts: Vec<Both> = places().map(|place| at(rows, map, way, place)).collect::<Option<_>>()?;
+    let count = parts.len() as f64;
+    Some([0, 1].map(|metric| Measured {
+        mean: parts.iter().map(|part| part[metric].mean).sum::<f64>() / count,
+        spread: parts.iter().map(|part| part[metric].spread.powi(2)).sum::<f64>().sqrt() / count,
+    }))
 }
 
 /// Writes top-1 and mAP of a map, each with a sign: above (+), level with (=) or below (−) the default.
-fn cell(own: &Columns, of_default: Option<&Columns>) -> String {
-    if own[0].is_empty() {
-        return NOTHING.into();
-    }
+pub fn cell(own: Option<Both>, of_default: Option<Both>) -> String {
+    let Some(own) = own else { return NOTHING.into() };
     let written = |metric: usize| {
-        let sign = match of_default.and_then(|other| compared(&own[metric], &other[metric])) {
+        let sign = match of_default.map(|other| own[metric].compared(other[metric])) {
             None => "",
             Some(Ordering::Greater) => " +",
             Some(Ordering::Equal) => " =",
             Some(Ordering::Less) => " −",
         };
-        format!("{}{sign}", spread(&own[metric]))
+        format!("{}{sign}", own[metric])
     };
     format!("{} / {}", written(0), written(1))
 }
@@ -292,8 +316,8 @@ fn over_all(rows: &[MapRow]) -> String {
             let mut line = vec![map.to_owned(), order.name().to_owned()];
             for distance in DISTANCES {
                 line.extend([false, true].map(|has_handicap| {
-                    let of = |map| over_parts(rows, map, Way { order, distance, has_handicap });
-                    cell(&of(map), (map != DEFAULT).then(|| of(DEFAULT)).as_ref())
+                    let of = |map: &str| over_parts(rows, map, Way { order, distance, has_handicap });
+                    cell(of(map), (map != DEFAULT).then(|| of(DEFAULT)).flatten())
                 }));
             }
             lines.push(line);
@@ -312,8 +336,8 @@ fn by_set(rows: &[MapRow], distance: Distance, part: &str) -> String {
                 let way = Way { order, distance, has_handicap };
                 let mut line = vec![map.to_owned(), order.name().to_owned(), handicap.to_owned()];
                 line.extend(SETS.map(|set| {
-                    let of = |map| at(rows, map, way, (set, part));
-                    cell(&of(map), (map != DEFAULT).then(|| of(DEFAULT)).as_ref())
+                    let of = |map: &str| at(rows, map, way, (set, part));
+                    cell(of(map), (map != DEFAULT).then(|| of(DEFAULT)).flatten())
                 }));
                 lines.push(line);
             }
@@ -328,12 +352,11 @@ fn by_set(rows: &[MapRow], distance: Distance, part: &str) -> String {
 fn held(rows: &[MapRow], map: &str, way: Way, metric: usize) -> ([usize; 3], Vec<f64>) {
     let (mut parts, mut gaps) = ([0; 3], Vec::new());
     for place in places() {
-        let [own, other] = [DEFAULT, map].map(|map| at(rows, map, way, place));
-        let Some(standing) = compared(&own[metric], &other[metric]) else { continue };
+        let [default, other] = [DEFAULT, map].map(|map| at(rows, map, way, place));
+        let Some((default, other)) = default.zip(other) else { continue };
         // Above is 1, level 0 and below −1.
-        parts[(1 - standing as i8) as usize] += 1;
-        let means = mean_sd(&own[metric]).zip(mean_sd(&other[metric]));
-        gaps.extend(means.map(|(own, other)| own.mean - other.mean));
+        parts[(1 - default[metric].compared(other[metric]) as i8) as usize] += 1;
+        gaps.push(default[metric].mean - other[metric].mean);
     }
     (parts, gaps)
 }
@@ -375,8 +398,7 @@ fn worth(rows: &[MapRow], map: &str) -> Option<String> {
     ];
     let mut means: Vec<[f64; 2]> = Vec::new();
     for step in steps {
-        let [top1, map_area] = over_parts(rows, map, step);
-        means.push([mean_sd(&top1)?.mean, mean_sd(&map_area)?.mean]);
+        means.push(over_parts(rows, map, step)?.map(|area| area.mean));
     }
     let gains: Vec<String> = means
         .windows(2)
@@ -393,17 +415,18 @@ fn worth(rows: &[MapRow], map: &str) -> Option<String> {
 fn still_missing(rows: &[MapRow]) -> String {
     let mut text = String::new();
     for set in SETS {
-        let open: Vec<&str> = (0..SEEDS).flat_map(|seed| missing(rows, set, seed)).collect();
+        let all = seeds(set);
+        let open: Vec<&str> = (0..all).flat_map(|seed| missing(rows, set, seed)).collect();
         let of_map = |map: &'static str| {
-            let seeds = open.iter().filter(|open| **open == map).count();
-            (seeds > 0).then(|| format!("`{map}` ({seeds} of {SEEDS} seeds)"))
+            let count = open.iter().filter(|open| **open == map).count();
+            (count > 0).then(|| format!("`{map}` ({count} of {all} seeds)"))
         };
         let maps: Vec<String> = MAPS.into_iter().filter_map(of_map).collect();
         if !maps.is_empty() {
             let _ = writeln!(text, "- Not measured on {set}: {}.", maps.join(", "));
         }
     }
-    if text.is_empty() { "Every map is measured on every set with every seed.".into() } else { text }
+    if text.is_empty() { "Every map is measured on every set with all its seeds.".into() } else { text }
 }
 
 #[cfg(test)]
@@ -415,7 +438,6 @@ mod tests {
     /// Makes the rows of a map on all parts with these areas of top-1, one for each seed; mAP is half of it.
     fn rows_of(map: &str, top1: &[f64]) -> Vec<MapRow> {
         let of_seed = |(seed, &top1): (usize, &f64)| {
-            let areas = [[top1, top1 / 2.0], [top1 + 1.0, top1]];
             let row = move |(set, part): (&str, &str)| MapRow {
                 set: set.into(),
                 seed: seed as u64,
@@ -425,7 +447,8 @@ mod tests {
                 distance: WAY.distance,
                 order: WAY.order,
                 handicap: 0.1,
-                areas,
+                areas: [[top1, top1 / 2.0], [top1 + 1.0, top1]],
+                errors: Some([[0.4, 0.3], [0.2, 0.1]]),
             };
             places().map(row).collect::<Vec<_>>()
         };
@@ -433,25 +456,29 @@ mod tests {
     }
 
     #[test]
-    fn means_within_the_larger_spread_are_level() {
-        // Standard deviations are 1 and 0.
-        let wide = [69.0, 70.0, 71.0];
-        assert_eq!(compared(&wide, &[70.9; 3]), Some(Ordering::Equal));
-        assert_eq!(compared(&[70.9; 3], &wide), Some(Ordering::Equal));
-        assert_eq!(compared(&wide, &[71.1; 3]), Some(Ordering::Less));
-        assert_eq!(compared(&[71.1; 3], &wide), Some(Ordering::Greater));
-        assert_eq!(compared(&[70.04], &[70.0]), Some(Ordering::Equal));
-        assert_eq!(compared(&wide, &[]), None);
+    fn the_spread_of_a_single_seed_is_that_of_its_queries() {
+        let place = (SETS[0], PARTS[0]);
+        let [top1, map] = at(&rows_of("fct", &[60.0]), "fct", WAY, place).unwrap();
+        assert_eq!((top1.spread, map.spread), (0.4, 0.3));
+        let [top1, _] = at(&rows_of("fct", &[60.0, 62.0, 64.0]), "fct", WAY, place).unwrap();
+        assert_eq!(top1, Measured { mean: 62.0, spread: 2.0 });
+        // Rows of before errors were kept.
+        let mut earlier = rows_of("fct", &[60.0]);
+        earlier.iter_mut().for_each(|row| row.errors = None);
+        assert_eq!(at(&earlier, "fct", WAY, place).unwrap()[0].spread, 0.0);
     }
 
     #[test]
-    fn a_seed_without_all_parts_is_in_no_mean_over_them() {
-        let mut rows = rows_of("fct", &[60.0, 62.0]);
-        assert_eq!(over_parts(&rows, "fct", WAY), [vec![60.0, 62.0], vec![30.0, 31.0]]);
+    fn a_map_without_all_parts_has_no_mean_over_them() {
+        let mut rows = rows_of("fct", &[60.0]);
+        let [top1, map] = over_parts(&rows, "fct", WAY).unwrap();
+        assert_eq!((top1.mean, map.mean), (60.0, 30.0));
+        // Ten parts, each 0.4 off.
+        assert!((top1.spread - 0.4 / 10.0_f64.sqrt()).abs() < 1e-12);
         let with_handicap = Way { has_handicap: true, ..WAY };
-        assert_eq!(over_parts(&rows, "fct", with_handicap), [vec![61.0, 63.0], vec![60.0, 62.0]]);
+        assert_eq!(over_parts(&rows, "fct", with_handicap).unwrap()[0].mean, 61.0);
         rows.pop();
-        assert_eq!(over_parts(&rows, "fct", WAY), [vec![60.0], vec![30.0]]);
+        assert_eq!(over_parts(&rows, "fct", WAY), None);
         assert_eq!([0, 2].map(|seed| missing(&rows, SETS[0], seed).len()), [MAPS.len() - 1, MAPS.len()]);
     }
 
@@ -466,5 +493,6 @@ mod tests {
         let text = still_missing(&rows);
         assert_eq!(text.lines().count(), SETS.len());
         assert!(!text.contains("`fct`") && text.contains("`ridge` (3 of 3 seeds)"));
+        assert!(text.contains("`ridge` (1 of 1 seeds)"));
     }
 }
