@@ -138,6 +138,7 @@ fn shown<T>(measured: Option<T>, write: impl Fn(T) -> String) -> String {
     measured.map_or_else(|| NOT_YET.to_owned(), write)
 }
 
+/// Reads the name of a metric.
 fn measure(metric: &str) -> Option<Measure> {
     match metric {
         "top1" => Some(Measure::Top1),
