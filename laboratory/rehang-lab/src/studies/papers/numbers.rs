@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `{{=A}}` | the mean of a number over seeds |
 //! | `{{=spread A}}` | mean ± standard deviation |
-//! | `{{=range A; B; …}}` | the least and the largest of several means |
+//! | `{{=range A; B; …}}` | the least and the largest of several means, or the one that all of them are |
 //! | `{{=how A; B}}` | `above`, `level with` or `below`: how the first stands to the second |
 //! | `{{=met STUDY \| METHOD \| PART \| METRIC}}` | in how many seeds BCT's criterion is met |
 //!
@@ -63,7 +63,8 @@ impl Numbers<'_> {
                     let (least, largest) = mean.fold((f64::INFINITY, f64::NEG_INFINITY), |ends, mean| {
                         (ends.0.min(mean), ends.1.max(mean))
                     });
-                    format!("{} to {}", rounded(least), rounded(largest))
+                    let [least, largest] = [least, largest].map(rounded);
+                    if least == largest { least } else { format!("{least} to {largest}") }
                 }))
             }
             Some(("how", pair)) => {
@@ -215,6 +216,7 @@ mod tests {
         let gain = says(&format!("{bct} | gain map"));
         assert_eq!(says(&format!("{bct} | across map less {bct} | old map")), gain);
         assert_eq!(says(&format!("range {bct} | old map; {bct} | across map")), "a 49.2 to 60.0 b");
+        assert_eq!(says(&format!("range {bct} | old map; {bct} | old map")), "a 49.2 b");
         assert_eq!(says(&format!("how {bct} | across map; {bct} | old map")), "a above b");
         assert_eq!(says(&format!("how {bct} | gain map; {bct} | loss map")), "a above b");
         assert_eq!(says(&format!("met {bct} | map")), "a every seed b");
