@@ -177,11 +177,10 @@ fn served(pairs: [&Pairs; 2], head: &Head, map: &str, seed: u64) -> Result<(Adap
 /// are, by cosine they get native lengths.
 pub fn published(network: &Adapter, pairs: &Pairs) -> Adapter {
     let native = pairs.new_vectors();
-    let geometry = match native.space().distance {
-        Distance::Cosine => {
-            geometry::fit(GeometryKind::options(native.space())[0], &Matrix::default(), native)
-        }
-        Distance::L2 | Distance::Dot => Geometry::Raw,
+    let geometry = if native.space().distance.heeds_lengths() {
+        Geometry::Raw
+    } else {
+        geometry::fit(GeometryKind::options(native.space())[0], &Matrix::default(), native)
     };
     let (old, new) = (pairs.old().space().clone(), native.space().clone());
     Adapter { old, new, geometry, handicap: 0.0, ..network.clone() }
