@@ -93,7 +93,8 @@ fn main() -> Outcome<()> {
     // The first of all: later the process has memory left over from before.
     let memory = (!is_given("--no-day")).then(|| memory_of_a_day(&extent)).transpose()?;
     let (mut beside_library, mut beside_backfill, mut beside_crowd) = (Vec::new(), Vec::new(), Vec::new());
-    for &dimension in extent.dimensions {
+    let dimensions = if is_given("--day") { &[] } else { extent.dimensions };
+    for &dimension in dimensions {
         let folder = tempfile::tempdir()?;
         let served = Served::start(folder.path(), extent.items, dimension)?;
         let questions = questions(&served, "old", extent.items, dimension)?;
@@ -118,8 +119,11 @@ fn main() -> Outcome<()> {
     Ok(())
 }
 
-/// Prints a table of Markdown.
+/// Prints a table of Markdown, and nothing where it has no rows.
 fn print_table(title: &str, heads: &[&str], rows: &[Vec<String>]) {
+    if rows.is_empty() {
+        return;
+    }
     println!("{title}:\n\n| {} |\n|{}", heads.join(" | "), "--:|".repeat(heads.len()));
     for row in rows {
         println!("| {} |", row.join(" | "));

@@ -35,9 +35,9 @@ fn with_slow_texts(folder: &Path) -> (Upgrade, Receiver<()>, Sender<()>) {
     let (lets_go, go) = mpsc::channel::<()>();
     let go = Mutex::new(go);
     let model = Stub::start(move |_, seen| {
-        drop(asks.send(()));
+        let _ = asks.send(());
         // Nothing is sent: the wait is over when the other end is dropped.
-        drop(go.lock().unwrap().recv());
+        let _ = go.lock().unwrap().recv();
         Reply::Body(good_of(seen, |_| vector(3, OLD), |_| {}))
     });
     let encoder = json!({ "kind": "http", "url": model.url, "model": "slow" });
