@@ -99,6 +99,7 @@ fn main() -> Outcome<()> {
         let served = Served::start(folder.path(), extent.items, dimension)?;
         let questions = questions(&served, "old", extent.items, dimension)?;
         beside_library.extend(compare_with_library(&served, &questions, &extent));
+        println!("{dimension} coordinates: {:.2} ms for a request that asks for nothing", empty_request(&served)?);
         beside_crowd.push(compare_with_crowd(&served, &questions, &extent)?);
         beside_backfill.push(compare_with_backfill(&served, &questions, &extent)?);
         served.end()?;
@@ -170,6 +171,19 @@ fn compare_with_library(served: &Served, questions: &[Question], extent: &Extent
         ]);
     }
     rows
+}
+
+/// Median time of a request that asks for nothing, in milliseconds: what HTTP itself costs one client alone.
+fn empty_request(served: &Served) -> Outcome<f64> {
+    let mut client = Client::connect(served.address)?;
+    let asks = request(served.address, "GET", "/healthz", "");
+    let mut times = Vec::new();
+    for _ in 0..500 {
+        let began = Instant::now();
+        assert_eq!(client.send(&asks)?.0, 200);
+        times.push(began.elapsed().as_secs_f64() * 1e3);
+    }
+    Ok(median(times))
 }
 
 /// Compares searches beside a backfill of the service with searches beside none. Searches go to the space
