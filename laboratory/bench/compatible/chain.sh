@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# A chain of upgrades on Omniglot: φ1 saw 80 classes, φ2 120, φ3 160; each is trained against the one before it, and the cross
-# matrix says whether φ3 can still be searched against φ1's gallery, which it never saw. Three seeds; searched are held-out images of
-# the 160 classes, and classes that none of the models saw. BCT's chain (table 4) is made by sequence.py.
-#   laboratory/bench/compatible/chain.sh FOLDER-OF-THE-DATA REHANG-LAB METHOD [FORM]
-# RACT's (figure 7) are `ract contrastive` and `ract vanilla`.
+# A chain of upgrades on Omniglot: φ1 saw 80 classes, φ2 120, φ3 160; each is trained by BCT against the one before it, and
+# the cross matrix says whether φ3 can still be searched against φ1's gallery, which it never saw (BCT §4.4). Three seeds; searched
+# are held-out images of the 160 classes, and classes that none of the models saw.
+#   laboratory/bench/compatible/chain.sh [FOLDER OF THE DATA] [REHANG-LAB] [METHOD [FORM]]
+# METHOD is bct unless it is told; RACT's (figure 7) are `ract contrastive` and `ract vanilla`.
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
-data=$(realpath "$1/img_omniglot")
+data=$(realpath "${1:-../shared/data}/img_omniglot")
 target=$(bench/target.sh)
-rehang=$(realpath "$2")
-method=$3
+rehang=$(realpath "${2:-$target/release/rehang-lab}")
+method=${3:-bct}
 form=${4:-}
-name=compatible-chain-$method${form:+-$form}
+name=compatible-chain${3:+-$3}${4:+-$4}
 work=$target/$name
 results=laboratory/bench/runs/$name
 mkdir -p "$work" "$results"

@@ -1,12 +1,11 @@
 """BCT's protocols of faces on Omniglot, and its backfill class by class (appendix B), from the kept encoders of bct-protocols.toml.
 
-    PYTHON laboratory/bench/compatible/faces.py REHANG-LAB ../shared/data [STUDY]
+    PYTHON laboratory/bench/compatible/faces.py REHANG-LAB ../shared/data
 
-STUDY is bct-protocols unless it is told.
 The 20 drawers stand in four groups of five; the images of a character by one group are a template, the character is the subject. 1:1: all
 pairs of templates. 1:N: the first template of every second character is enrolled, all others are probes. The gallery is the column's model.
 Backfill: whole characters one after the other in a random order, beside items in a random order, queries by the synthesised form of BCT.
-Three seeds; numbers of each go to laboratory/bench/runs/compatible-STUDY/faces.jsonl and backfill.jsonl, tables to the .md beside them.
+Three seeds; numbers of each go to laboratory/bench/runs/compatible-bct-protocols/faces.jsonl and backfill.jsonl, tables to the .md beside them.
 """
 
 import json
@@ -132,9 +131,9 @@ def table_of_backfills(numbers):
     return "\n".join(text) + "\n"
 
 
-def main(rehang, data, study="bct-protocols"):
-    kept = Kept(study, rehang)
-    record = ROOT / "laboratory" / "bench" / "runs" / f"compatible-{study}"
+def main(rehang, data):
+    kept = Kept("bct-protocols", rehang)
+    record = ROOT / "laboratory" / "bench" / "runs" / "compatible-bct-protocols"
     drawers = np.load(Path(data) / "img_omniglot" / "raw_drawer.npy")
     faces, backfills = [], []
     for part, name in PARTS:

@@ -1,11 +1,9 @@
-"""Upgrades in a row on Omniglot, of 160 characters: RACT's figure 7 (30, 60, 80, 100 % of the images), DMU's table 6 (25, 50, 75 %), and BCT's table 4
-(25, 50, 100 % of the characters).
+"""Upgrades in a row on Omniglot, by shares of the images of 160 characters: RACT's figure 7 (30, 60, 80, 100 %) and DMU's table 6 (25, 50, 75 %).
 
     python3 laboratory/bench/compatible/sequence.py ract ../shared/data REHANG-LAB
     python3 laboratory/bench/compatible/sequence.py dmu ../shared/data REHANG-LAB
-    python3 laboratory/bench/compatible/sequence.py bct ../shared/data REHANG-LAB
 
-One encoder for all generations, as in the papers; the recipes are those of ract-expansion.toml, dmu.toml and bct.toml. Three seeds. Numbers of every
+One encoder for all generations, as in both papers; the recipes are those of ract-expansion.toml and dmu.toml. Three seeds. Numbers of every
 seed go to laboratory/bench/runs/compatible-sequence-METHOD/seeds.jsonl, the table to sequence.md beside it.
 """
 
@@ -18,9 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 SEEDS = (0, 1, 2)
 PARTS = (("test", "seen"), ("unseen", "unseen"))
-SHARES = {"ract": (0.3, 0.6, 0.8, 1.0), "dmu": (0.25, 0.5, 0.75), "bct": (0.25, 0.5, 1.0)}
-# What the shares are of.
-KINDS = {"ract": "expansion", "dmu": "expansion", "bct": "extended-class"}
+SHARES = {"ract": (0.3, 0.6, 0.8, 1.0), "dmu": (0.25, 0.5, 0.75)}
 RECIPES = {
     "ract": """[head]
 form = "normalised-softmax"
@@ -43,22 +39,11 @@ rate = 0.1
 views = 2
 gradient_clip = 10.0
 """,
-    "bct": """[head]
-form = "cosface"
-scale = 30.0
-margin = 0.35
-[training]
-epochs = 30
-rate = 0.1
-schedule = { kind = "steps", at = [15, 22, 26] }
-gradient_clip = 10.0
-""",
 }
 # What a line of the table is: its name, the method of rehang, and its options.
 METHODS = {
     "ract": (("vanilla", "ract", 'form = "vanilla"'), ("ours", "ract", "")),
     "dmu": (("oracle", "plain", ""), ("BCT", "bct", ""), ("ours", "dmu", "adapter_batch = 128")),
-    "bct": (("paragon", "plain", ""), ("ours", "bct", "")),
 }
 # What the paper prints on GLDv2-test: M(n, n), M(n, o), gain up, gain down, of both generations (RACT's figure has no numbers).
 THERE = {
@@ -67,19 +52,6 @@ THERE = {
     "ours": ((22.66, 19.84, 10.90, -1.21), (23.88, 21.16, 18.28, 0.67)),
 }
 HOT = (0, 25, 50, 75, 100)
-# Lines of BCT's table 4: queries and gallery, what they are held against, and the paper's accuracy, update gain and absolute gain (IJB-C 1:N). A star is a
-# paragon, trained with no regard to another model. The whole of the update gain is the paragon's own search (9); of (φ3, φ1) it is φ2*'s, as the paper's
-# number is.
-CHAIN = (
-    ("(φ1, φ1)", None, None, ("22.57", None, None)),
-    ("(φ2, φ1)", "(φ1, φ1)", "(φ2*, φ2*)", ("39.00", "44.68", "16.43")),
-    ("(φ3, φ1)", "(φ1, φ1)", "(φ2*, φ2*)", ("36.10", "36.80", "13.53")),
-    ("(φ2, φ2)", None, None, ("56.07", None, None)),
-    ("(φ3, φ2)", "(φ2, φ2)", "(φ3*, φ3*)", ("66.09", "48.15", "10.02")),
-    ("(φ3, φ3)", None, None, (None, None, None)),
-    ("(φ2*, φ2*), paragon", "(φ1, φ1)", None, ("59.34", None, "36.77")),
-    ("(φ3*, φ3*), paragon", "(φ2*, φ2*)", None, ("76.88", None, "17.54")),
-)
 
 
 def configuration(paper, data, step, seed, line, options, old):
@@ -92,7 +64,7 @@ images = "{data}/raw_u8_28.npy"
 labels = "{data}/raw_label.npy"
 [allocation]
 file = "step{at}-{seed}.json"
-kind = "{KINDS[paper]}"
+kind = "expansion"
 share = {shares[at - 1]}
 new_share = {shares[at]}
 unseen = 0.34
@@ -148,29 +120,8 @@ class Run:
         common = ["--labels", f"labels-{part}.npy", "--distance", "cosine", "--json"]
         return json.loads(self.call("evaluate", verb, "--models", *named, *common, *more))
 
-    def chain(self, chains, seed, part):
-        """Both metrics of every pair of BCT's table 4."""
-        vectors = {
-            line: [(number, self.embed(encoder, seed, part)) for number, encoder in enumerate(chain, start=1)]
-            for line, chain in chains.items()
-        }
-        ours = self.evaluate("sequence", vectors["ours"], part)["steps"]
-        later = self.evaluate("sequence", vectors["ours"][1:], part)["steps"]
-        paragons = self.evaluate("sequence", vectors["paragon"], part)["steps"]
-        searches = {
-            "(φ1, φ1)": ours[0]["full"],
-            "(φ2, φ1)": ours[1]["no_refresh"],
-            "(φ3, φ1)": ours[2]["no_refresh"],
-            "(φ2, φ2)": ours[1]["full"],
-            "(φ3, φ2)": later[1]["no_refresh"],
-            "(φ3, φ3)": ours[2]["full"],
-            "(φ2*, φ2*)": paragons[1]["full"],
-            "(φ3*, φ3*)": paragons[2]["full"],
-        }
-        return {pair: {metric: found[metric] for metric in ("map", "top1")} for pair, found in searches.items()}
-
     def seed(self, seed):
-        """Numbers of one seed: dictionaries of line, part, generation; for BCT of part and pair."""
+        """Numbers of one seed: dictionaries of line, part, generation."""
         generations = range(1, len(SHARES[self.paper]))
         first = self.train(0, seed, "first", "plain", "")
         chains = {}
@@ -181,10 +132,6 @@ class Run:
                 chain.append(self.train(step, seed, line, method, options, old))
             chains[line] = chain
         for part, name in PARTS:
-            if self.paper == "bct":
-                for pair, found in self.chain(chains, seed, part).items():
-                    yield {"seed": seed, "part": name, "pair": pair, **found}
-                continue
             for line, chain in chains.items():
                 vectors = [(number, self.embed(encoder, seed, part)) for number, encoder in enumerate(chain)]
                 psi = []
@@ -215,51 +162,7 @@ def row(cells):
     return f"| {' | '.join(cells)} |"
 
 
-def table_of_chain(numbers):
-    """BCT's table 4."""
-    def of(part, pair, metric):
-        return [one[metric] for one in numbers if (one["part"], one["pair"]) == (part, pair)]
-
-    def shown(values, paper):
-        return cell(values, paper) if len(values) > 1 else f"{values[0]:.1f}" + (f" ({paper})" if paper else "")
-
-    heads = ["Classes", "Comparison pair"]
-    for metric in ("mAP", "top-1"):
-        heads += [metric, "compatible?", "update gain, %", "absolute gain"]
-    text = [row(heads), row(["---"] * 2 + ["--:"] * (len(heads) - 2))]
-    for _, part in PARTS:
-        for label, bound, whole, paper in CHAIN:
-            cells = [part, label]
-            for metric in ("map", "top1"):
-                there = paper if (metric, part) == ("map", "unseen") else (None, None, None)
-                own = of(part, label.split(", paragon")[0], metric)
-                cells.append(shown(own, there[0]))
-                if bound is None:
-                    cells += ["–"] * 3
-                    continue
-                before = of(part, bound, metric)
-                gains = [new - old for new, old in zip(own, before)]
-                if whole is None:
-                    cells += ["–", "–", shown(gains, there[2])]
-                    continue
-                met = sum(gain > 0 for gain in gains)
-                cells.append("yes" if met == len(gains) else f"{met} of {len(gains)}" if met else "no")
-                bests = of(part, whole, metric)
-                shares = [
-                    100 * gain / (best - old)
-                    for gain, best, old in zip(gains, bests, before)
-                    if gain > 0 and best > old
-                ]
-                cells.append(shown(shares, there[1]) if shares else "–" + (f" ({there[1]})" if there[1] else ""))
-                cells.append(shown(gains, there[2]))
-            text.append(row(cells))
-    return "\n".join(text) + "\n"
-
-
 def table(paper, numbers):
-    if paper == "bct":
-        return table_of_chain(numbers)
-
     def of(part, line, step):
         return [one for one in numbers if (one["part"], one["line"], one["generation"]) == (part, line, step)]
 

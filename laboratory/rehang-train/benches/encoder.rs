@@ -159,7 +159,7 @@ impl TrainingStep {
 
 fn architecture(name: &str) -> std::result::Result<EncoderArchitecture, String> {
     match name {
-        "cnn-small" => Ok(EncoderArchitecture::CnnSmall { width: 32, outputs: OUTPUTS, rectified: false }),
+        "cnn-small" => Ok(EncoderArchitecture::CnnSmall { width: 32, outputs: OUTPUTS }),
         "resnet18" => Ok(EncoderArchitecture::Resnet18(Resnet {
             stem: Stem::Cifar,
             pooling: ImagePooling::Average,

@@ -9,14 +9,14 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use rehang_core::adapter::{self, Adapter, Geometry, true_errors};
+use rehang_core::adapter::{self, Adapter, true_errors};
 use rehang_core::comparison::{Comparison, MethodOutcome, OrderOutcome, ProtocolOutcome, Quality};
 use rehang_core::curve::{
     Curve, CurveInput, CurveOptions, Line, MAP, Relevance, TOP1, TOP5, curve, evaluate,
 };
 use rehang_core::order::{OrderInput, Policy, order};
 use rehang_core::{Distance, Error, Head, Matrix, Pairs, Progress, Result, Space, Vectors};
-use rehang_fit::{FitParameters, Method, NetworkOptions, choose_handicap, fit_adapter, fit_map_only};
+use rehang_fit::{FitParameters, Method, NetworkOptions, fit_adapter, fit_map_only};
 
 use crate::compatible::{
     OldModel, OptimiserKind, TrainingParameters, TrainingSet, train, training_warnings, unless_diverged,
@@ -31,9 +31,6 @@ const POINTS: usize = 101;
 const OLD: &str = "old";
 /// Name of the new model that knows nothing of the old one.
 const INDEPENDENT: &str = "independent";
-/// Words on the handicap of galleries that went through ψ, behind those on that of `auto`.
-const OF_PSI: &str =
-    ", and for ψ where the line says so: with one that is chosen on the items of the other parts";
 /// Difference of the old model's seed from that of the new models.
 const OLD_SEED: u64 = 0x6f6c_6420_6d6f_6465;
 
@@ -67,9 +64,6 @@ pub struct ComparisonParameters {
     pub distance: Distance,
     /// Protocols of the papers that every method is measured by besides.
     pub protocols: Vec<Protocol>,
-    /// Whether a gallery that went through ψ is searched once more with a handicap, which is chosen for each
-    /// part on the items of the other parts.
-    pub handicap_of_psi: bool,
     /// Folder in which trained encoders are kept, so that a study goes on where it stopped.
     pub folder: Option<PathBuf>,
 }
@@ -153,10 +147,9 @@ fn setting(data: &ComparisonData<'_>, parameters: &ComparisonParameters) -> Vec<
         encoder("New models", &parameters.independent, data.new_rows),
         format!(
             "Searched parts and their items: {}; {}, leave one out, by plain distances, but for `auto`: with the handicap that it \
-             recommends{}. Where old vectors have fewer coordinates, queries are cut to them and have a length of their own there.",
+             recommends. Where old vectors have fewer coordinates, queries are cut to them and have a length of their own there.",
             parts.join(", "),
-            parameters.distance,
-            if parameters.handicap_of_psi { OF_PSI } else { "" }
+            parameters.distance
         ),
         format!("Seeds: {}.", parameters.seeds.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")),
     ]
@@ -167,16 +160,6 @@ fn file_name(label: &str) -> String {
     label.replace(|c: char| !c.is_ascii_alphanumeric(), "-")
 }
 
-/// Names the side of a method whose gallery went through its ψ.
-fn through_psi(label: &str) -> String {
-    format!("{label} + ψ")
-}
-
-/// Names the side of a method that is searched with a handicap.
-fn with_handicap(label: &str) -> String {
-    format!("{label}, handicap")
-}
-
 /// Fails where two lines of the report, or two files, would have one name.
 fn expect_names_once(parameters: &ComparisonParameters) -> Result<()> {
     let mut lines = BTreeSet::from([INDEPENDENT.to_owned()]);
@@ -184,12 +167,10 @@ fn expect_names_once(parameters: &ComparisonParameters) -> Result<()> {
     let twice = |what: &str, name: &str| {
         Err(Error::option(what, name, "every name once, also as a file's name: give each a label of its own"))
     };
-    let has_handicap = parameters.handicap_of_psi;
     for ContenderTraining { label, parameters } in &parameters.contenders {
         let mut own = vec![label.clone()];
         if parameters.method.adapter_hidden().is_some() {
-            own.push(through_psi(label));
-            own.extend(has_handicap.then(|| with_handicap(&through_psi(label))));
+            own.push(format!("{label} + ψ"));
         }
         if !own.into_iter().all(|line| lines.insert(line)) || !files.insert(file_name(label)) {
             return twice("compare.methods", label);
@@ -257,7 +238,6 @@ fn backfill(order: &str, curve: &Curve) -> OrderOutcome {
 
 /// Side of a study, which is one way to upgrade: what the gallery holds before and after the backfill, part
 /// by part.
-#[derive(Clone)]
 struct Side {
     label: String,
     /// Name of the new encoder, where it is not the independent model's.
@@ -266,8 +246,8 @@ struct Side {
     adapted: Galleries,
     /// Expected squared error σ² of every item, where there is an adapter.
     sigma: Option<Vec<Vec<f64>>>,
-    /// Handicap that a search of each part adds to the distances of adapted vectors.
-    handicaps: Vec<f64>,
+    /// Handicap that a search adds to the distances of adapted vectors.
+    handicap: f64,
     head: Head,
 }
 
@@ -275,8 +255,7 @@ impl Side {
     /// Makes the side of a model whose queries search the old vectors as they are.
     fn plain(label: &str, native: Galleries, old_parts: &Galleries, encoder: &TrainedEncoder) -> Self {
         let (adapted, head) = (old_parts.clone(), encoder.head.clone());
-        let handicaps = vec![0.0; adapted.len()];
-        Self { label: label.into(), encoder: None, native, adapted, sigma: None, handicaps, head }
+        Self { label: label.into(), encoder: None, native, adapted, sigma: None, handicap: 0.0, head }
     }
 
     fn adapted(
@@ -300,7 +279,7 @@ impl Side {
             native,
             adapted,
             sigma: Some(sigma),
-            handicaps: vec![0.0; old_parts.len()],
+            handicap: 0.0,
             head: head.clone(),
         })
     }
@@ -341,7 +320,7 @@ impl Side {
         // A narrower old gallery stays as it is: queries are cut for it.
         let native = &self.native[part].at_width(adapted.columns().max(self.native[part].columns()));
         let input = CurveInput::new(native, adapted, permutation, relevance, distance);
-        let input = CurveInput { handicap: self.handicaps[part], ..input };
+        let input = CurveInput { handicap: self.handicap, ..input };
         curve(&input, &CurveOptions::default(), progress)
     }
 }
@@ -441,56 +420,13 @@ impl Study<'_> {
             let Some((native, encoder, psi)) = self.unless_diverged(trained, label)? else { continue };
             let mut own = vec![Side::plain(label, native.clone(), old_parts, &encoder)];
             if let Some(psi) = psi {
-                let label = through_psi(label);
+                let label = format!("{label} + ψ");
                 let side = Side::adapted(&label, native, old_parts, &psi, &encoder.head, progress);
-                if let Some(side) = self.unless_diverged(side, &label)? {
-                    let spaces = [old.space(), encoder.space()];
-                    let again = if self.parameters.handicap_of_psi {
-                        Some(self.handicapped(&side, old_parts, spaces)?)
-                    } else {
-                        None
-                    };
-                    own.push(side);
-                    own.extend(again);
-                }
+                own.extend(self.unless_diverged(side, &label)?);
             }
             sides.extend(own.into_iter().map(|side| Side { encoder: encoder_name.clone(), ..side }));
         }
         Ok(sides)
-    }
-
-    /// Gives a side a handicap for each part. It is chosen on the items of the other parts, so that a part has
-    /// no say in its own; the old and the new model's `spaces` are those of its vectors.
-    fn handicapped(&self, side: &Side, old_parts: &Galleries, spaces: [Space; 2]) -> Result<Side> {
-        let Self { data, parameters, seed, progress, .. } = *self;
-        let [old, new] = spaces.map(|space| Space { distance: parameters.distance, ..space });
-        let fit = FitParameters { seed, ..FitParameters::default() };
-        let mut handicaps = Vec::new();
-        for (_, rows) in &data.parts {
-            let others: Vec<usize> = (0..data.parts.len())
-                .filter(|&other| data.parts[other].1.iter().all(|row| !rows.contains(row)))
-                .collect();
-            if others.is_empty() {
-                handicaps.push(0.0);
-                continue;
-            }
-            let joined = |galleries: &Galleries| -> Result<Matrix> {
-                let values = others.iter().flat_map(|&other| galleries[other].as_slice());
-                Matrix::new(galleries[0].columns(), values.copied().collect())
-            };
-            let labels = others.iter().flat_map(|&other| &data.parts[other].1);
-            let labels = labels.map(|&row| i64::from(data.examples.labels[row])).collect();
-            let pairs = Pairs::new(
-                Vectors::new(old.clone(), joined(old_parts)?, "old vectors")?,
-                Vectors::new(new.clone(), joined(&side.native)?, "new vectors")?,
-                Some(labels),
-                None,
-            )?;
-            // What went through ψ has the new space's geometry already.
-            let choice = choose_handicap(&pairs, joined(&side.adapted)?, &Geometry::Raw, &fit, progress)?;
-            handicaps.push(choice.map_or(0.0, |choice| choice.handicap()));
-        }
-        Ok(Side { label: with_handicap(&side.label), handicaps, ..side.clone() })
     }
 
     /// Fits the adapters from the old model to the independent one.
@@ -531,8 +467,7 @@ impl Study<'_> {
                 let side = Side::adapted(label, best_parts.clone(), old_parts, &adapter, head, progress)?;
                 // The default is measured as it is served, with its handicap; methods that others published
                 // by their plain distances, without.
-                let handicap = if method == Method::Auto { adapter.handicap } else { 0.0 };
-                Ok(Side { handicaps: vec![handicap; old_parts.len()], ..side })
+                Ok(Side { handicap: if method == Method::Auto { adapter.handicap } else { 0.0 }, ..side })
             });
             let Some(mut side) = self.unless_diverged(side, label)? else { continue };
             side.sigma = side.sigma.filter(|_| method != Method::Fct);
@@ -671,7 +606,6 @@ mod tests {
             orders: vec![Policy::Random],
             distance: Distance::Cosine,
             protocols: Vec::new(),
-            handicap_of_psi: false,
             folder: Some(folder.into()),
         }
     }
@@ -801,36 +735,6 @@ mod tests {
         let made = run(&parameters, 32..40).unwrap();
         assert!(made.setting.iter().any(|line| line.contains("but for `auto`")), "{made:?}");
         assert_eq!(made.methods(), ["independent", "bct", "auto", "procrustes"]);
-    }
-
-    #[test]
-    fn a_handicap_of_psi_is_a_line_of_its_own_and_is_chosen_on_other_parts() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut parameters = study(folder.path(), "mine", "dmu", "hidden = 8");
-        parameters.handicap_of_psi = true;
-        let comparison = run(&parameters, 32..40).unwrap();
-        assert_eq!(comparison.methods(), ["independent", "mine", "mine + ψ", "mine + ψ, handicap"]);
-        // No other part is there to choose one on.
-        let backfills = |method: &str| comparison.outcomes(method, "test").next().unwrap().backfills.clone();
-        assert_eq!(backfills("mine + ψ, handicap"), backfills("mine + ψ"));
-        // With another part the ends stay as they are: a gallery that is all adapted or all native has no
-        // two kinds of vectors to tell apart.
-        let examples = examples();
-        let new_rows: Vec<usize> = (0..16).collect();
-        let parts = vec![("test".to_owned(), (16..40).collect()), ("unseen".to_owned(), (0..16).collect())];
-        let data = ComparisonData { examples: &examples, old_rows: &new_rows, new_rows: &new_rows, parts };
-        parameters.folder = None;
-        let comparison = compare(&data, &parameters, &Progress::default()).unwrap();
-        for part in comparison.parts() {
-            let ends = |method: &str| {
-                let outcome = comparison.outcomes(method, part).next().unwrap();
-                (outcome.new_old, outcome.new_new)
-            };
-            assert_eq!(ends("mine + ψ, handicap"), ends("mine + ψ"));
-        }
-        let again = parameters.contenders[0].clone();
-        parameters.contenders.push(ContenderTraining { label: "mine + ψ, handicap".into(), ..again });
-        assert!(compare(&data, &parameters, &Progress::default()).is_err());
     }
 
     #[test]

@@ -342,9 +342,6 @@ struct ComparePart {
     /// Whether the seen and the unseen classes are searched as one gallery, too.
     #[serde(default)]
     union: bool,
-    /// Whether galleries that went through ψ are searched with a handicap, too.
-    #[serde(default)]
-    handicap_of_psi: bool,
     /// Folder in which trained encoders are kept.
     folder: Option<PathBuf>,
 }
@@ -439,7 +436,6 @@ fn parameters(file: &TrainingFile, part: &ComparePart, path: &Path) -> Result<Co
         orders: part.orders.iter().map(|name| name.parse::<Policy>()).collect::<Result<_>>()?,
         distance: part.distance,
         protocols: part.protocols.iter().map(|name| name.parse()).collect::<Result<_>>()?,
-        handicap_of_psi: part.handicap_of_psi,
         folder: part.folder.as_ref().map(|folder| file.folder.join(folder)),
     })
 }

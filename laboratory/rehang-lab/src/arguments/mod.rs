@@ -98,8 +98,8 @@ pub enum StudyName {
     Networks,
     /// `[SPLITS [FOLDER [SET…]]]`: whether the order that held-out pairs choose is right.
     Orders,
-    /// `[pages | units [SET…] | yardstick [SET…] | steps [SET…] | side | studies [NAME…]]`: the papers'
-    /// tables made here, what is missing of them, and the pages of results.
+    /// `[pages | units [SET…] | side | studies [NAME…]]`: the papers' tables made here, what is missing of
+    /// them, and the pages of results.
     Papers,
     /// `[METHOD [FOLDER [SET…]]]`: what it is worth to fit the map again while a gallery is re-embedded.
     Refit,

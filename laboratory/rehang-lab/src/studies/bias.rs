@@ -122,7 +122,7 @@ fn one_seed(examples: &Examples, alphabets: &[String], names: &[&str], seed: u64
                    epochs: usize,
                    rows: &[usize]|
      -> Result<TrainedEncoder> {
-        let architecture = EncoderArchitecture::CnnSmall { width, outputs, rectified: false };
+        let architecture = EncoderArchitecture::CnnSmall { width, outputs };
         let parameters = TrainingParameters {
             head: HeadForm::NormalisedSoftmax { scale: 16.0 },
             augmentation: Augmentation { crop_padding: 3, ..Augmentation::default() },

@@ -1,6 +1,5 @@
 //! Records of measurements: files of JSON lines, and the pages that are made of them.
 
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use rehang_core::{Error, Result};
@@ -24,17 +23,6 @@ pub fn lines(rows: &[impl Serialize]) -> Result<String> {
     rows.iter().map(|row| Ok(line(row)? + "\n")).collect()
 }
 
-/// Appends rows to a record as a whole. A line that was cut by a crash is the last one and shows as a corrupt
-/// file.
-pub fn append(path: &str, rows: &[impl Serialize]) -> Result<()> {
-    create_folder_of(path)?;
-    let failed = |error: &std::io::Error| Error::io("write", path, error);
-    let lines = lines(rows)?;
-    let mut file =
-        fs_err::OpenOptions::new().create(true).append(true).open(path).map_err(|error| failed(&error))?;
-    file.write_all(lines.as_bytes()).and_then(|()| file.sync_all()).map_err(|error| failed(&error))
-}
-
 /// Writes a file, and the folder that it lies in where that is not there.
 pub fn write(path: &str, text: &str) -> Result<()> {
     create_folder_of(path)?;
@@ -51,7 +39,7 @@ pub fn write_below(page: &str, line: &str, text: &str) -> Result<()> {
 }
 
 /// Makes the folder that a file lies in.
-fn create_folder_of(path: &str) -> Result<()> {
+pub fn create_folder_of(path: &str) -> Result<()> {
     let Some(folder) = Path::new(path).parent() else { return Ok(()) };
     fs_err::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))
 }

@@ -83,8 +83,7 @@ fn all(examples: &Examples) -> Vec<usize> {
 /// Makes DMU with everything that is drawn at random: variations, two views, ψ with batches of its own.
 fn busy() -> TrainingParameters {
     let options = "hidden = 12\nadapter_batch = 14";
-    let small = EncoderArchitecture::CnnSmall { width: 4, outputs: 10, rectified: false };
-    let mut parameters = quick("dmu", options, small);
+    let mut parameters = quick("dmu", options, EncoderArchitecture::CnnSmall { width: 4, outputs: 10 });
     parameters.augmentation.crop_padding = 1;
     parameters.augmentation.flip = 0.5;
     parameters.views = 2;
@@ -267,7 +266,7 @@ fn every_method_trains_a_dense_encoder() {
 #[test]
 fn every_method_trains_a_small_convolutional_encoder() {
     check_methods(
-        &EncoderArchitecture::CnnSmall { width: 2, outputs: 9, rectified: false },
+        &EncoderArchitecture::CnnSmall { width: 2, outputs: 9 },
         &images(4, 6, 60.0),
         &every_method(),
     );

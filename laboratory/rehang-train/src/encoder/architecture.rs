@@ -27,10 +27,6 @@ pub enum EncoderArchitecture {
         /// Channels of the first convolution.
         #[serde(default = "default_width")]
         width: usize,
-        /// Whether the vector is rectified, as by the row with a ReLU in BCT's table 3: no coordinate is
-        /// below 0.
-        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-        rectified: bool,
         /// Coordinates of the vector.
         outputs: usize,
     },
@@ -100,8 +96,7 @@ impl EncoderArchitecture {
                 let widths: Vec<String> = hidden.iter().map(usize::to_string).collect();
                 format!("mlp of {} hidden units", widths.join(", "))
             }
-            Self::CnnSmall { width, rectified: false, .. } => format!("cnn-small of width {width}"),
-            Self::CnnSmall { width, .. } => format!("cnn-small of width {width} with a ReLU at its end"),
+            Self::CnnSmall { width, .. } => format!("cnn-small of width {width}"),
             Self::Resnet18(_) => "resnet18".into(),
             Self::Resnet50(_) => "resnet50".into(),
             Self::Resnet101(_) => "resnet101".into(),
@@ -151,7 +146,7 @@ impl EncoderArchitecture {
                 }
                 graph.dense(node, "fc", *outputs);
             }
-            Self::CnnSmall { width, outputs, rectified } => {
+            Self::CnnSmall { width, outputs } => {
                 at_least(input, 8, "cnn-small")?;
                 if *width == 0 {
                     return Err(Error::option("width", "0", "at least 1 channel"));
@@ -165,10 +160,7 @@ impl EncoderArchitecture {
                     node = graph.maximum_pool(node, Sliding { side: 2, stride: 2, padding: 0 });
                 }
                 let flat = graph.flatten(node);
-                let vector = graph.dense(flat, "fc", *outputs);
-                if *rectified {
-                    graph.relu(vector);
-                }
+                graph.dense(flat, "fc", *outputs);
             }
             Self::Resnet18(chosen) => resnet(&mut graph, [2, 2, 2, 2], Block::Basic, *chosen)?,
             Self::Resnet50(chosen) => resnet(&mut graph, [3, 4, 6, 3], Block::Bottleneck, *chosen)?,

@@ -16,7 +16,7 @@ pub(super) fn architectures() -> Vec<(EncoderArchitecture, Shape)> {
     let (stem, pooling) = (Stem::Cifar, ImagePooling::Average);
     vec![
         (EncoderArchitecture::Mlp { hidden: vec![7, 6], outputs: 5 }, image(9, 1)),
-        (EncoderArchitecture::CnnSmall { width: 4, outputs: 5, rectified: false }, image(3, 13)),
+        (EncoderArchitecture::CnnSmall { width: 4, outputs: 5 }, image(3, 13)),
         (EncoderArchitecture::Resnet18(Resnet { stem, pooling, outputs: 5 }), image(3, 8)),
         (EncoderArchitecture::Resnet18(Resnet { stem: Stem::Imagenet, pooling, outputs: 5 }), image(1, 33)),
         (
@@ -96,7 +96,7 @@ fn a_file_that_claims_more_than_it_holds_is_refused() {
         let error = TrainedEncoder::from_bytes(&bytes, "file").unwrap_err();
         assert!(error.is_corrupt() && error.to_string().contains(reason), "{claim}: {error}");
     }
-    let widest = EncoderArchitecture::CnnSmall { width: usize::MAX / 2, outputs: 5, rectified: false };
+    let widest = EncoderArchitecture::CnnSmall { width: usize::MAX / 2, outputs: 5 };
     assert!(widest.graph(Shape { channels: 3, height: 8, width: 8 }).is_err());
 }
 
@@ -111,27 +111,9 @@ fn heads_keep_their_margins_where_adapters_are_fitted_with_them() {
 }
 
 #[test]
-fn a_rectified_vector_has_no_coordinate_below_zero() {
-    let shape = Shape { channels: 1, height: 8, width: 8 };
-    let pixels = (0..6 * 64).map(|pixel| (37 * pixel % 256) as u8).collect();
-    let images = ExampleInputs::Images(Images { channels: 1, height: 8, width: 8, pixels });
-    let [plain, rectified] = [false, true].map(|rectified| {
-        let encoder = encoder(EncoderArchitecture::CnnSmall { width: 4, outputs: 5, rectified }, shape);
-        encoder.embed(&images, &Progress::default()).unwrap().matrix().as_slice().to_vec()
-    });
-    assert!(plain.iter().any(|&value| value < 0.0));
-    assert_eq!(rectified, plain.iter().map(|value| value.max(0.0)).collect::<Vec<f32>>());
-    // What was written before there was the option says the same.
-    let plain = EncoderArchitecture::CnnSmall { width: 4, outputs: 5, rectified: false };
-    let text = r#"{"kind":"cnn-small","width":4,"outputs":5}"#;
-    assert_eq!(serde_json::to_string(&plain).unwrap(), text);
-    assert_eq!(serde_json::from_str::<EncoderArchitecture>(text).unwrap(), plain);
-}
-
-#[test]
 fn inputs_of_another_shape_are_refused() {
     let shape = Shape { channels: 3, height: 16, width: 16 };
-    let encoder = encoder(EncoderArchitecture::CnnSmall { width: 4, outputs: 5, rectified: false }, shape);
+    let encoder = encoder(EncoderArchitecture::CnnSmall { width: 4, outputs: 5 }, shape);
     let images = |channels: usize| {
         let pixels = vec![100; 2 * channels * 256];
         ExampleInputs::Images(Images { channels, height: 16, width: 16, pixels })

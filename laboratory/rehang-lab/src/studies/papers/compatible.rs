@@ -8,8 +8,7 @@ use rehang_core::statistics::MeanSd;
 use rehang_core::{Error, Result};
 use rehang_report::comparison_markdown;
 
-use super::cells::{markdown, shown};
-use super::{STUDIES, folder, record};
+use super::{STUDIES, folder, markdown, record, shown};
 
 /// Records of all studies that are there, by name.
 pub struct Studies(BTreeMap<&'static str, Comparison>);
@@ -27,7 +26,7 @@ pub fn with_paper(number: Option<MeanSd>, paper: Option<f64>) -> String {
 /// M(n, o), Δ↑ and Δ↓ on GLDv2-test.
 type Row = (&'static str, &'static str, Option<[f64; 4]>);
 
-/// Numbers that the paper prints of BCT and of its own method, in most of its tables: r50 after r50.
+/// Numbers that the paper prints of BCT and of its own method, in most of its tables.
 const BCT_THERE: Option<[f64; 4]> = Some([24.55, 21.12, 11.57, 4.03]);
 const OURS_THERE: Option<[f64; 4]> = Some([25.00, 22.56, 19.18, 2.27]);
 
@@ -35,14 +34,9 @@ const ORACLE: Row = ("φ_n (oracle)", "independent", Some([25.58, f64::NAN, f64:
 const BCT: Row = ("φ_n (BCT)", "bct", BCT_THERE);
 const OURS: Row = ("φ_n (ours)", "dmu + ψ", OURS_THERE);
 const DEFAULT: Row = ("rehang's default (`auto`)", "auto", None);
-/// Table 1 with one architecture, r50 after r50: the oracle, BCT and ours.
-const ONE_ARCHITECTURE_THERE: [[f64; 4]; 3] =
-    [[25.58, f64::NAN, f64::NAN, f64::NAN], [24.55, 21.12, 11.57, 4.03], [25.00, 22.56, 19.18, 2.27]];
-/// Table 1 where the new model is larger (r101 after r50), as the new models here are: the oracle, BCT and
-/// ours.
-const LARGER_THERE: [[f64; 4]; 3] =
-    [[27.42, f64::NAN, f64::NAN, f64::NAN], [25.56, 21.68, 14.53, 6.78], [25.92, 22.38, 18.23, 5.47]];
-/// Table 1's other scenarios, r50 after r50: 30 to 70 % of the images, and 30 to 100 % of the classes.
+const TABLE_1: [Row; 4] = [ORACLE, BCT, OURS, DEFAULT];
+/// Table 1's other scenarios: the oracle, BCT and ours, 30 to 70 % of the images, and 30 to 100 % of the
+/// classes.
 const OPEN_DATA_THERE: [[f64; 4]; 3] =
     [[23.66, f64::NAN, f64::NAN, f64::NAN], [23.47, 20.74, 9.56, 0.80], [23.76, 21.70, 14.63, -0.42]];
 const EXTENDED_CLASS_THERE: [[f64; 4]; 3] =
@@ -76,14 +70,6 @@ const TABLE_7: [Row; 7] = [
     ("BCT (Regression), λ = 10", "bct (regression), λ = 10", None),
     ("DMU (Regression), λ = 10", "dmu (regression), λ = 10 + ψ", None),
     DEFAULT,
-];
-/// Rows of the table of handicaps: what the gallery went through, and the method in the study.
-const HANDICAPS: [(&str, &str); 5] = [
-    ("through ψ", "dmu + ψ"),
-    ("through ψ, handicap", "dmu + ψ, handicap"),
-    ("through ψ, one batch", "dmu, one batch + ψ"),
-    ("through ψ, one batch, handicap", "dmu, one batch + ψ, handicap"),
-    ("rehang's default (`auto`)", "auto"),
 ];
 const TABLE_8: [Row; 6] = [
     ("BCT (CVPR'20)", "bct", BCT_THERE),
@@ -165,19 +151,17 @@ const HEADS: [(&str, &str); 5] = [
 const ONE_ARCHITECTURE: [(&str, &str); 2] =
     [("ract-one-expansion", "Expansion"), ("ract-one-open-data", "Open-data")];
 
-/// BCT's study whose unseen characters are two whole alphabets; ablations on seen classes stand beside it.
-const TWO_ALPHABETS: &str = "bct-two-alphabets";
 /// Row of an ablation of BCT's baselines: its words, the study, the method.
 type Ablated = (&'static str, &'static str, &'static str);
 const WEIGHTS_OF_L2: [Ablated; 5] = [
     ("λ = 0.0002", "bct-l2", "l2, λ = 0.0002"),
     ("λ = 0.002", "bct-l2", "l2, λ = 0.002"),
-    ("λ = 0.02", TWO_ALPHABETS, "l2"),
+    ("λ = 0.02", "bct", "l2"),
     ("λ = 0.2", "bct-l2", "l2, λ = 0.2"),
-    ("rehang's default (`auto`)", TWO_ALPHABETS, "auto"),
+    ("rehang's default (`auto`)", "bct", "auto"),
 ];
 const LWF: [Ablated; 10] = [
-    ("T = 2, λ = 1 (table 1)", TWO_ALPHABETS, "lwf"),
+    ("T = 2, λ = 1 (table 1)", "bct", "lwf"),
     ("T = 1", "bct-lwf", "lwf, T = 1"),
     ("T = 10", "bct-lwf", "lwf, T = 10"),
     ("λ = 0.1", "bct-lwf", "lwf, λ = 0.1"),
@@ -186,7 +170,7 @@ const LWF: [Ablated; 10] = [
     ("on the added half, T = 1", "bct-lwf-half", "lwf, T = 1"),
     ("on the added half, λ = 0.1", "bct-lwf-half", "lwf, λ = 0.1"),
     ("BCT on the added half", "bct-lwf-half", "bct"),
-    ("rehang's default (`auto`)", TWO_ALPHABETS, "auto"),
+    ("rehang's default (`auto`)", "bct", "auto"),
 ];
 const FROM_SOFTMAX: [Ablated; 6] = [
     ("synthesised, λ = 1 (table 3)", "bct-from-softmax", "bct"),
@@ -206,10 +190,10 @@ const SCENARIOS: [(&str, &str, [f64; 3]); 4] = [
     ("ract-digits", "Expansion, digits", [f64::NAN; 3]),
 ];
 
-/// Makes the rows of a scenario of DMU's table 1; a study without the default has no row of it.
-fn scenario([oracle, bct, ours]: [[f64; 4]; 3]) -> [Row; 4] {
-    let of_paper = |(label, method, _): Row, there| (label, method, Some(there));
-    [of_paper(ORACLE, oracle), of_paper(BCT, bct), of_paper(OURS, ours), DEFAULT]
+/// Makes the rows of a scenario of DMU's table 1.
+fn scenario([oracle, bct, ours]: [[f64; 4]; 3]) -> [Row; 3] {
+    [(ORACLE, oracle), (BCT, bct), (OURS, ours)]
+        .map(|((label, method, _), there)| (label, method, Some(there)))
 }
 
 impl Studies {
@@ -232,14 +216,6 @@ impl Studies {
         self.0
             .get(name)
             .ok_or_else(|| Error::missing(format!("the record of the study {name}"), "its tables"))
-    }
-
-    /// Gives the record of one study; nothing where it is not made yet.
-    pub fn measured(&self, name: &str) -> Result<Option<&Comparison>> {
-        if STUDIES.iter().all(|(study, _)| *study != name) {
-            return Err(Error::option("a study of the papers", name, "one that mod.rs lists"));
-        }
-        Ok(self.0.get(name))
     }
 
     /// Makes a table of one of the three papers.
@@ -267,18 +243,14 @@ impl Studies {
             ("ract", "figure-14", [part]) => self.settings(&RACT_FIGURE_14, part),
             ("ract", "figure-15", [part]) => self.settings(&RACT_FIGURE_15, part),
             ("ract", "figure-18", [part]) => self.settings(&RACT_FIGURE_18, part),
-            ("bct", "table-1", [study, part]) => self.bct_1(study, part),
+            ("bct", "table-1", [part]) => self.bct_1(part),
             ("bct", "table-2", []) => self.bct_2(),
             ("bct", "table-3", [part]) => self.bct_3(part),
             ("bct", "conditions", [part]) => self.conditions(part),
             ("bct", "l2", [part]) => self.ablated("Weight of L2", &WEIGHTS_OF_L2, part),
             ("bct", "lwf", [part]) => self.ablated("LwF", &LWF, part),
             ("bct", "from-softmax", [part]) => self.ablated("BCT from a softmax", &FROM_SOFTMAX, part),
-            ("dmu", "table-1", [part]) => self.dmu(&["dmu"], &scenario(LARGER_THERE), 18.93, part),
-            ("dmu", "one-architecture", [part]) => {
-                self.dmu(&["dmu-one"], &scenario(ONE_ARCHITECTURE_THERE), 18.93, part)
-            }
-            ("dmu", "handicap", [part]) => self.handicaps(part),
+            ("dmu", "table-1", [part]) => self.dmu(&["dmu"], &TABLE_1, 18.93, part),
             ("dmu", "open-data", [part]) => {
                 self.dmu(&["dmu-open-data"], &scenario(OPEN_DATA_THERE), 18.93, part)
             }
@@ -454,9 +426,9 @@ impl Studies {
         Ok(markdown(&columns, &rows))
     }
 
-    /// Makes BCT's table 1 from a study: the cross search, the criterion and the gains; the paper's figures
-    /// are those of IJB-C 1:N.
-    fn bct_1(&self, study: &str, part: &str) -> Result<String> {
+    /// Makes BCT's table 1: the cross search, the criterion and the gains; the paper's figures are those of
+    /// IJB-C 1:N.
+    fn bct_1(&self, part: &str) -> Result<String> {
         let rows = [
             ("(φ_new*, φ_old)", "independent", [0.0, f64::NAN, f64::NAN]),
             ("(φ_new-l2, φ_old)", "l2", [0.50, f64::NAN, f64::NAN]),
@@ -466,7 +438,7 @@ impl Studies {
             ("(φ_new-β-sys, φ_old), synthesised", "bct", [70.70, 64.77, 11.36]),
             ("rehang's default (`auto`)", "auto", [f64::NAN; 3]),
         ];
-        let study = self.get(study)?;
+        let study = self.get("bct")?;
         let mut table = vec![lower(study, "(φ_old, φ_old), lower bound", part, 59.34)];
         table.extend(rows.map(|(label, method, paper)| compared(study, label, method, part, paper)));
         table.extend(upper(study, part));
@@ -523,8 +495,6 @@ impl Studies {
             part,
             [69.45, 57.63, 10.11],
         ));
-        let relu = [17.73, f64::NAN, f64::NAN];
-        table.push(compared(study, "a ReLU behind the new vectors", "bct, ReLU", part, relu));
         for (name, label, there, paper) in [
             (
                 "bct-from-normalised-softmax",
@@ -560,7 +530,7 @@ impl Studies {
         let mut rows = Vec::new();
         for (name, label) in [
             ("bct-old-40", "40 classes"),
-            (TWO_ALPHABETS, "80 classes"),
+            ("bct", "80 classes (table 1)"),
             ("bct-old-160", "160 classes"),
             ("bct-arcface", "80 classes, both models by DMU's recipe"),
         ] {
@@ -608,46 +578,6 @@ impl Studies {
             Ok(row)
         };
         Ok(markdown(&columns, &rows.iter().map(row).collect::<Result<Vec<_>>>()?))
-    }
-
-    /// Makes the table of what a handicap does for a gallery that went through ψ while it is backfilled.
-    fn handicaps(&self, part: &str) -> Result<String> {
-        let study = self.get("dmu-handicap")?;
-        let columns = [
-            "Gallery",
-            "order",
-            "mAP: at 0 %",
-            "lowest",
-            "area",
-            "at 100 %",
-            "top-1: at 0 %",
-            "lowest",
-            "area",
-            "at 100 %",
-        ];
-        let mut rows = Vec::new();
-        for (label, method) in HANDICAPS {
-            for order in ["random", "sigma", "coverage"] {
-                let mut row = vec![label.to_owned(), order.to_owned()];
-                for measure in [Measure::Map, Measure::Top1] {
-                    type Number = fn(&MethodOutcome, &OrderOutcome) -> Quality;
-                    let numbers: [Number; 4] = [
-                        |outcome, _| outcome.new_old,
-                        |_, backfill| backfill.min,
-                        |_, backfill| backfill.area,
-                        |outcome, _| outcome.new_new,
-                    ];
-                    row.extend(numbers.map(|number| {
-                        let of = |outcome: &MethodOutcome| {
-                            Some(number(outcome, outcome.backfill(order)?).value(measure))
-                        };
-                        with_paper(study.over_seeds(method, part, of), None)
-                    }));
-                }
-                rows.push(row);
-            }
-        }
-        Ok(markdown(&columns, &rows))
     }
 
     /// Renders every record as text, with its path, as it is made anew with the pages.

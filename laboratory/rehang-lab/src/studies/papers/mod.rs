@@ -1,41 +1,35 @@
 //! `cargo lab study papers`: the tables of the papers, made of what can be had here; [`pages`] writes them,
 //! `laboratory/docs/results.md` and the pages under `laboratory/docs/results/`.
 //!
-//! Two kinds of records stand behind them: the units of [`units`], [`yardstick`] and [`steps`] (fits on the
-//! vector sets of `../shared/data`) and the studies of `laboratory/bench/compatible` (encoders trained from
-//! pixels). What is recorded is not measured again. A page is a text of ours with places for tables and for
-//! [`numbers`]; a test says where a page and its records disagree.
+//! Two kinds of records stand behind them: the units of [`units`] (fits on the vector sets of
+//! `../shared/data`) and the studies of `laboratory/bench/compatible` (encoders trained from pixels). What is
+//! recorded is not measured again. A page is a text of ours with places for tables; a test says where a page
+//! and its records disagree.
 
-mod cells;
 mod compatible;
 mod fastfill;
-mod numbers;
 mod pictures;
-mod steps;
 pub mod units;
-mod yardstick;
 
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use rehang_core::{Error, ErrorKind, Result};
+use rehang_core::statistics::{MeanSd, mean_sd};
+use rehang_core::{Error, Result};
 use rehang_files::AtomicFile;
 
 use crate::studies::records::root;
 
-/// Stands in a page for a table whose record is not made yet.
-const NOT_YET: &str = "Not measured yet.";
 /// Studies, each with the minutes that it takes on two idle cores.
-const STUDIES: [(&str, u32); 35] = [
-    ("fastfill", 15),
-    ("fastfill-two-alphabets", 15),
+const STUDIES: [(&str, u32); 30] = [
+    ("fastfill", 40),
     ("fastfill-architecture", 20),
     ("ract-expansion", 8),
     ("ract-open-data", 6),
     ("ract-open-class", 6),
     ("ract-digits", 3),
-    ("bct", 11),
-    ("bct-two-alphabets", 10),
+    ("bct", 10),
     ("ract-settings", 12),
     ("ract-batch-32", 2),
     ("ract-batch-128", 2),
@@ -49,7 +43,6 @@ const STUDIES: [(&str, u32); 35] = [
     ("bct-lwf-half", 3),
     ("bct-from-softmax-forms", 4),
     ("bct-protocols", 5),
-    ("bct-protocols-two-alphabets", 5),
     ("ract-softmax", 4),
     ("ract-digits-softmax", 1),
     ("ract-digits-softmax-90", 2),
@@ -60,12 +53,10 @@ const STUDIES: [(&str, u32); 35] = [
     ("dmu-sharp", 6),
     ("dmu-open-data", 3),
     ("dmu-extended-class", 3),
-    ("dmu-one", 4),
-    ("dmu-handicap", 5),
 ];
 
 /// Makes what is missing and writes the pages. Without a word it makes all; `pages` measures nothing;
-/// `units [SET…]`, `yardstick [SET…]`, `steps [SET…]`, `side` and `studies [NAME…]` make one kind.
+/// `units [SET…]`, `side` and `studies [NAME…]` make one kind.
 pub fn run(arguments: &[&str]) -> Result<()> {
     let shared = Path::new("../shared/data");
     let (kind, names) = arguments.split_first().map_or(("all", &[][..]), |(kind, names)| (*kind, names));
@@ -83,18 +74,12 @@ pub fn run(arguments: &[&str]) -> Result<()> {
     if kind == "side" {
         units::measure_missing_with_side(shared)?;
     }
-    let sets = if names.is_empty() { &units::SETS[..] } else { names };
     if matches!(kind, "all" | "units") {
+        let sets = if names.is_empty() { &units::SETS[..] } else { names };
         units::measure_missing(shared, sets, &units::METHODS)?;
         if names.is_empty() {
             units::measure_missing_with_side(shared)?;
         }
-    }
-    if matches!(kind, "all" | "yardstick") {
-        yardstick::measure_missing(shared, sets)?;
-    }
-    if matches!(kind, "all" | "steps") {
-        steps::measure_missing(shared, if names.is_empty() { &steps::SETS[..] } else { names })?;
     }
     for (path, text) in pages(&root())? {
         AtomicFile::write(&path, &text)?;
@@ -134,71 +119,11 @@ fn study(name: &str) -> Result<()> {
     fs_err::remove_file(&page).map_err(|error| Error::io("remove", &page, &error))
 }
 
-/// Records that the pages are made of.
-struct Records {
-    units: Vec<units::Row>,
-    yardstick: Vec<yardstick::MapRow>,
-    steps: Vec<steps::StepRow>,
-    studies: compatible::Studies,
-}
-
-impl Records {
-    /// Reads the records under `root`.
-    fn read(root: &Path) -> Result<Self> {
-        Ok(Self {
-            units: units::read_units(root)?,
-            yardstick: yardstick::read(root)?,
-            steps: steps::read(root)?,
-            studies: compatible::Studies::read(root)?,
-        })
-    }
-
-    /// Fills the places of a template.
-    fn filled(&self, template: &str, root: &Path) -> Result<String> {
-        let mut text = String::new();
-        for line in template.lines() {
-            let place = line.strip_prefix("{{").and_then(|rest| rest.strip_suffix("}}"));
-            match place.filter(|place| !place.starts_with('=')) {
-                None => text.push_str(&numbers::filled(line, &self.units, &self.studies)?),
-                Some(place) => {
-                    let words: Vec<&str> = place.split_whitespace().collect();
-                    text.push_str(self.table(&words, root)?.trim_end());
-                }
-            }
-            text.push('\n');
-        }
-        Ok(text)
-    }
-
-    /// Makes the table that a place of a template names.
-    fn table(&self, place: &[&str], root: &Path) -> Result<String> {
-        let Self { units, yardstick, steps, studies } = self;
-        let table = match place {
-            ["record", path] => {
-                let path = root.join(path);
-                if !path.exists() {
-                    return Ok(NOT_YET.into());
-                }
-                let text = fs_err::read_to_string(&path).map_err(|error| Error::io("read", &path, &error))?;
-                Ok(text.lines().filter(|line| !line.starts_with("# ")).collect::<Vec<_>>().join("\n"))
-            }
-            ["steps"] => Ok(steps::table(steps, yardstick)),
-            ["yardstick", words @ ..] => yardstick::table(words, yardstick),
-            ["fastfill", name] => fastfill::table(name, units, studies),
-            [paper, name, rest @ ..] => studies.table(paper, name, rest),
-            _ => Err(Error::option("a page of results", place.join(" "), "the name of a table")),
-        };
-        match table {
-            Err(error) if matches!(error.kind(), ErrorKind::MissingInput { .. }) => Ok(NOT_YET.into()),
-            table => table,
-        }
-    }
-}
-
 /// Makes every page of results, its path from the root and its text, from the records under `root`: those of
 /// the papers, and each study's own.
 pub fn pages(root: &Path) -> Result<Vec<(String, String)>> {
-    let records = Records::read(root)?;
+    let units = units::read_units(root)?;
+    let studies = compatible::Studies::read(root)?;
     let templates = [
         ("laboratory/docs/results.md", "results.md"),
         ("laboratory/docs/results/fastfill.md", "fastfill.md"),
@@ -206,19 +131,76 @@ pub fn pages(root: &Path) -> Result<Vec<(String, String)>> {
         ("laboratory/docs/results/bct.md", "bct.md"),
         ("laboratory/docs/results/dmu.md", "dmu.md"),
         ("laboratory/docs/results/sets.md", "sets.md"),
-        ("laboratory/docs/results/yardstick.md", "yardstick.md"),
     ];
     let read = |name: &str| -> Result<String> {
         let path = root.join("laboratory/rehang-lab/src/studies/papers").join(name);
         fs_err::read_to_string(&path).map_err(|error| Error::io("read", &path, &error))
     };
-    let mut pages = records.studies.rendered();
+    let fill = |template: &str| -> Result<String> {
+        let mut text = String::new();
+        for line in template.lines() {
+            match line.strip_prefix("{{").and_then(|rest| rest.strip_suffix("}}")) {
+                None => text.push_str(line),
+                Some(place) => {
+                    let words: Vec<&str> = place.split_whitespace().collect();
+                    text.push_str(table_of(&words, root, &units, &studies)?.trim_end());
+                }
+            }
+            text.push('\n');
+        }
+        Ok(text)
+    };
+    let mut pages = studies.rendered();
     for (path, template) in templates {
-        let text = records.filled(&read(template)?, root).map_err(|error| error.context(template))?;
-        pages.push((path.to_owned(), text));
+        pages.push((path.to_owned(), fill(&read(template)?)?));
     }
-    pages.extend(pictures::pictures(root, |name| records.studies.get(name).ok(), &records.units)?);
+    pages.extend(pictures::pictures(root, |name| studies.get(name).ok(), &units)?);
     Ok(pages)
+}
+
+/// Makes the table that a place of a template names.
+fn table_of(
+    place: &[&str],
+    root: &Path,
+    units: &[units::Row],
+    studies: &compatible::Studies,
+) -> Result<String> {
+    match place {
+        ["record", path] => {
+            let path = root.join(path);
+            let text = fs_err::read_to_string(&path).map_err(|error| Error::io("read", &path, &error))?;
+            Ok(text.lines().filter(|line| !line.starts_with("# ")).collect::<Vec<_>>().join("\n"))
+        }
+        ["default"] => Ok(fastfill::default(units)),
+        ["fastfill", name] => fastfill::table(name, units, studies),
+        [paper, name, rest @ ..] => studies.table(paper, name, rest),
+        _ => Err(Error::option("a page of results", place.join(" "), "the name of a table")),
+    }
+}
+
+/// Writes a table in Markdown: columns after the first stand to the right.
+fn markdown(columns: &[&str], rows: &[Vec<String>]) -> String {
+    let mut text = format!("| {} |\n|---|{}\n", columns.join(" | "), "--:|".repeat(columns.len() - 1));
+    for row in rows {
+        let _ = writeln!(text, "| {} |", row.join(" | "));
+    }
+    text
+}
+
+/// Writes `mean ± sd` over seeds; the mean alone for one seed, a dash for none.
+fn shown(number: Option<MeanSd>) -> String {
+    // Means that are shown as 0.0 have no sign.
+    let unsigned = |mean: f64| if mean.abs() < 0.05 { 0.0 } else { mean };
+    match number {
+        None => "–".into(),
+        Some(only) if only.count == 1 => format!("{:.1}", unsigned(only.mean)),
+        Some(several) => format!("{:.1} ± {:.1}", unsigned(several.mean), several.sd),
+    }
+}
+
+/// Writes `mean ± sd` of the values of several seeds.
+fn spread(values: &[f64]) -> String {
+    shown(mean_sd(values))
 }
 
 #[cfg(test)]

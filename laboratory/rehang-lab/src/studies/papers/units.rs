@@ -4,6 +4,7 @@
 //! `laboratory/bench/runs/results/units.jsonl` as soon as they are known; a unit that is there already is not
 //! done again.
 
+use std::io::Write as _;
 use std::path::Path;
 
 use rehang_core::adapter::{self, Adapter, true_errors};
@@ -12,21 +13,19 @@ use rehang_core::curve::{
 };
 use rehang_core::order::{Order, OrderInput, Policy, order};
 use rehang_core::statistics::kendall_tau_b;
-use rehang_core::{Distance, Head, HeadKind, Labels, Matrix, Pairs, Progress, Result, Vectors};
+use rehang_core::{Distance, Error, Head, HeadKind, Labels, Matrix, Pairs, Progress, Result, Vectors};
 use rehang_files::VectorSource;
 use rehang_fit::geometry::GeometryKind;
 use rehang_fit::{FitParameters, LossParts, Method, NetworkOptions, UncertaintySource, fit_adapter};
 use serde::{Deserialize, Serialize};
 
-use crate::studies::records;
-
 const UNITS: &str = "laboratory/bench/runs/results/units.jsonl";
 pub const SETS: [&str; 5] =
     ["img_omniglot", "img_caltech101", "text_clinc150", "text_banking77", "toy_digits"];
 /// Name of the order of the rows that say what the handicap is worth.
-const PLAIN: &str = "coverage, no handicap";
+pub const PLAIN: &str = "coverage, no handicap";
 pub const PARTS: [&str; 2] = ["seen", "unseen"];
-pub const SEEDS: u64 = 3;
+const SEEDS: u64 = 3;
 
 /// Methods that are fitted, by their names in the table.
 pub const METHODS: [&str; 11] = [
@@ -124,7 +123,7 @@ pub fn measure_missing(folder: &Path, sets: &[&str], methods: &[&str]) -> Result
                 } else {
                     measure(set, &data, &head, method, seed)?
                 };
-                records::append(UNITS, &unit)?;
+                append(&unit)?;
                 eprintln!("  {:.0} s", unit.first().map_or(0.0, |row| row.seconds));
                 rows.extend(unit);
             }
@@ -156,17 +155,11 @@ impl Set {
         Head::new(rehang_files::read_matrix(&source("head_new_weight.npy"))?, Some(bias), HeadKind::Softmax)
     }
 
-    /// Reads a set for searches by L2.
     pub fn read(folder: &Path, set: &str) -> Result<Self> {
-        Self::read_for(folder, set, Distance::L2)
-    }
-
-    /// Reads a set whose vectors are searched by `distance`.
-    pub fn read_for(folder: &Path, set: &str, distance: Distance) -> Result<Self> {
         let folder = folder.join(set);
         let matrix = |name: &str| rehang_files::read_matrix(&VectorSource::path(folder.join(name)));
         let labels = |name: &str| rehang_files::read_labels(&VectorSource::path(folder.join(name)));
-        let vectors = |name: &str, rows: Matrix| Vectors::measured(name, distance, rows, name);
+        let vectors = |name: &str, rows: Matrix| Vectors::measured(name, Distance::L2, rows, name);
         if set.starts_with("img_") {
             let part = |name: &str| -> Result<(Vectors, Vectors, Labels)> {
                 Ok((
@@ -220,59 +213,45 @@ fn measure(set: &str, data: &Set, head: &Head, method: &str, seed: u64) -> Resul
     #[allow(clippy::disallowed_methods, reason = "the seconds of a fit are part of the results")]
     let started = std::time::Instant::now();
     let progress = Progress::default();
-    let adapter = fitted(&data.pairs, head, method, seed, None)?;
-    let seconds = started.elapsed().as_secs_f64();
-    let mut rows = Vec::new();
-    for part in &data.parts {
-        rows.extend(measure_part(set, part, method, seed, &adapter, head, seconds, &progress)?);
-    }
-    Ok(rows)
-}
-
-/// Fits a method on pairs by its name in the tables; a network in so many epochs, or in the method's own
-/// number.
-pub fn fitted(
-    pairs: &Pairs,
-    head: &Head,
-    method: &str,
-    seed: u64,
-    epochs: Option<usize>,
-) -> Result<Adapter> {
-    let progress = Progress::default();
-    let usual = NetworkOptions { epochs, ..NetworkOptions::default() };
     let (name, options, used) = match method.trim_end_matches("+side") {
         "l2+disc" | "disc" => (
             Method::FastfillReference,
             NetworkOptions {
                 uncertainty: Some(UncertaintySource::OutOfFold),
                 loss: Some(if method == "disc" { LossParts::Discriminative } else { LossParts::Both }),
-                ..usual
+                ..NetworkOptions::default()
             },
             Some(head),
         ),
         "disc+uncertainty" => (
             Method::FastfillReference,
-            NetworkOptions { loss: Some(LossParts::Discriminative), ..usual },
+            NetworkOptions { loss: Some(LossParts::Discriminative), ..NetworkOptions::default() },
             Some(head),
         ),
         "label-free" => (
             Method::FastfillReference,
-            NetworkOptions { loss: Some(LossParts::Squared), ..usual },
+            NetworkOptions { loss: Some(LossParts::Squared), ..NetworkOptions::default() },
             None,
         ),
-        other => (other.parse()?, usual, Some(head)),
+        other => (other.parse()?, NetworkOptions::default(), Some(head)),
     };
     // The published recipe says itself how its outputs conform, so no geometry is chosen, and nothing is
     // fitted for a choice.
     let geometry = (name == Method::FastfillReference).then_some(GeometryKind::Raw);
     let parameters =
         FitParameters { method: name, seed, compare: false, geometry, ..FitParameters::default() };
-    if matches!(method, "l2+disc" | "disc" | "fct" | "fct+side") {
+    let adapter = if matches!(method, "l2+disc" | "disc" | "fct" | "fct+side") {
         // Only random and oracle orders are made of these, so their σ² is not learned.
-        rehang_fit::fit_map_only(pairs, used, &parameters, &options, &progress)
+        rehang_fit::fit_map_only(&data.pairs, used, &parameters, &options, &progress)?
     } else {
-        Ok(fit_adapter(pairs, used, &parameters, &options, &progress)?.adapter)
+        fit_adapter(&data.pairs, used, &parameters, &options, &progress)?.adapter
+    };
+    let seconds = started.elapsed().as_secs_f64();
+    let mut rows = Vec::new();
+    for part in &data.parts {
+        rows.extend(measure_part(set, part, method, seed, &adapter, head, seconds, &progress)?);
     }
+    Ok(rows)
 }
 
 fn measure_part(
@@ -443,5 +422,16 @@ fn flips(curve: &Curve) -> Vec<[f64; 4]> {
 
 /// Reads every row that is recorded under `root`.
 pub fn read_units(root: &Path) -> Result<Vec<Row>> {
-    records::read(&root.join(UNITS))
+    crate::studies::records::read(&root.join(UNITS))
+}
+
+/// Appends a unit to the record as a whole. A line that was cut by a crash is the last one and shows as a
+/// corrupt file.
+fn append(unit: &[Row]) -> Result<()> {
+    crate::studies::records::create_folder_of(UNITS)?;
+    let lines = crate::studies::records::lines(unit)?;
+    let failed = |error: &std::io::Error| Error::io("write", UNITS, error);
+    let mut file =
+        fs_err::OpenOptions::new().create(true).append(true).open(UNITS).map_err(|error| failed(&error))?;
+    file.write_all(lines.as_bytes()).and_then(|()| file.sync_all()).map_err(|error| failed(&error))
 }

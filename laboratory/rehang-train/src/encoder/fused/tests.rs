@@ -344,7 +344,7 @@ fn whole_encoders_agree_with_the_loops() {
     let mlp = EncoderArchitecture::Mlp { hidden: vec![7, 5], outputs: 3 };
     compare(&mlp.graph(shape(6, 1, 1)).unwrap(), 5, 1, 4);
     compare(&mlp.graph(shape(2, 3, 2)).unwrap(), 5, 2, 4);
-    let small = EncoderArchitecture::CnnSmall { width: 3, outputs: 4, rectified: false };
+    let small = EncoderArchitecture::CnnSmall { width: 3, outputs: 4 };
     compare(&small.graph(shape(1, 9, 11)).unwrap(), 3, 3, 4);
 }
 
@@ -453,7 +453,7 @@ proptest! {
 
 #[test]
 fn the_same_bits_come_out_for_any_number_of_threads() {
-    let small = EncoderArchitecture::CnnSmall { width: 16, outputs: 8, rectified: false };
+    let small = EncoderArchitecture::CnnSmall { width: 16, outputs: 8 };
     let residual = EncoderArchitecture::Resnet18(Resnet {
         stem: Stem::Imagenet,
         pooling: ImagePooling::Average,
@@ -486,8 +486,7 @@ fn the_same_bits_come_out_for_any_number_of_threads() {
 
 #[test]
 fn passes_can_be_repeated_and_grow_and_shrink() {
-    let small = EncoderArchitecture::CnnSmall { width: 4, outputs: 3, rectified: false };
-    let graph = small.graph(shape(1, 8, 8)).unwrap();
+    let graph = EncoderArchitecture::CnnSmall { width: 4, outputs: 3 }.graph(shape(1, 8, 8)).unwrap();
     let mut passes = Passes::new(&graph);
     for rows in [4, 9, 2, 0, 4] {
         let input = numbers(rows * 64, 8);
@@ -519,8 +518,7 @@ fn inputs_of_other_sizes_and_gradients_without_a_pass_are_errors() {
 
 #[test]
 fn a_divergence_is_seen() {
-    let small = EncoderArchitecture::CnnSmall { width: 4, outputs: 3, rectified: false };
-    let graph = small.graph(shape(1, 8, 8)).unwrap();
+    let graph = EncoderArchitecture::CnnSmall { width: 4, outputs: 3 }.graph(shape(1, 8, 8)).unwrap();
     let mut passes = Passes::new(&graph);
     let mut input = numbers(2 * 64, 8);
     input[70] = f32::NAN;

@@ -233,7 +233,7 @@ fn weights_go_to_pytorch_and_come_from_it() {
     run(&python, MAKE_WEIGHTS, &[folder.path()]);
     let (stem, pooling, outputs) = (Stem::Cifar, ImagePooling::Average, 5);
     for (name, architecture) in [
-        ("cnn-small", EncoderArchitecture::CnnSmall { width: 4, outputs, rectified: false }),
+        ("cnn-small", EncoderArchitecture::CnnSmall { width: 4, outputs }),
         ("resnet18", EncoderArchitecture::Resnet18(Resnet { stem, pooling, outputs })),
         ("resnet50", EncoderArchitecture::Resnet50(Resnet { stem, pooling, outputs })),
     ] {
