@@ -448,7 +448,7 @@ pub async fn status(Extension(service): Shared) -> Answer {
 }
 
 pub async fn plan(Extension(service): Shared) -> Answer {
-    service.blocking(|service| value(&service.upgrade.plan(0)?)).await.map(Json)
+    service.blocking(|service| service.addresses.value(&service.upgrade.plan(0)?)).await.map(Json)
 }
 
 pub async fn curve(Extension(service): Shared) -> Answer<Response> {
@@ -468,7 +468,7 @@ pub async fn doctor(Extension(service): Shared) -> Answer {
         .blocking(|service| {
             let configuration = service.upgrade.configuration();
             let examined = rehang_upgrade::examine(&configuration.gallery, Some(configuration), false)?;
-            value(&examined)
+            service.addresses.value(&examined)
         })
         .await
         .map(Json)
@@ -490,28 +490,31 @@ impl Default for Listed {
 
 pub async fn failures(Extension(service): Shared, Parameters(listed): Parameters<Listed>) -> Answer {
     let limit = listed.limit.min(1000);
-    service.blocking(move |service| value(&service.read_status(limit)?.failures)).await.map(Json)
+    let failures =
+        service.blocking(move |service| service.addresses.value(&service.read_status(limit)?.failures));
+    failures.await.map(Json)
 }
 
 pub async fn trail(Extension(service): Shared, Parameters(listed): Parameters<Listed>) -> Answer {
     let entries = service.blocking(move |service| {
         let mut all = service.operations.trail()?;
         all.truncate(listed.limit);
-        value(&all)
+        service.addresses.value(&all)
     });
     entries.await.map(Json)
 }
 
 pub async fn operations(Extension(service): Shared) -> Answer {
-    service.blocking(|service| value(&service.operations.list()?)).await.map(Json)
+    service.blocking(|service| service.addresses.value(&service.operations.list()?)).await.map(Json)
 }
 
 pub async fn operation(Extension(service): Shared, Path(id): Path<String>) -> Answer {
     let operation = service.in_turn(move |service| {
         let operation = service.operations.find(&id)?;
-        operation.ok_or_else(|| no_operation(&id))
+        let operation = operation.ok_or_else(|| no_operation(&id))?;
+        Ok(service.addresses.value(&operation)?)
     });
-    Ok(Json(value(&operation.await?)?))
+    operation.await.map(Json)
 }
 
 fn no_operation(id: &str) -> ProblemDetails {
@@ -562,7 +565,8 @@ pub async fn begin(
         })
         .await?;
     let location = format!("/v1/operations/{}", operation.id);
-    Ok((StatusCode::ACCEPTED, [(header::LOCATION, location)], Json(value(&operation)?)).into_response())
+    let shown = service.addresses.value(&operation)?;
+    Ok((StatusCode::ACCEPTED, [(header::LOCATION, location)], Json(shown)).into_response())
 }
 
 pub async fn pause(state: Shared, caller: Extension<Caller>, body: Body) -> Answer {
@@ -594,9 +598,12 @@ async fn request(
                 let flag = |flag: Option<bool>| flag.unwrap_or(false);
                 let (retry, re_embed) = (flag(options.retry_failed), flag(options.re_embed));
                 let resumed = service.upgrade.resume(retry, re_embed, &rehang_upgrade::Unobserved);
-                resumed.and_then(|resumed| value(&resumed))
+                resumed.and_then(|resumed| service.addresses.value(&resumed))
             }
-            _ => service.upgrade.request(request).and_then(|requested| value(&requested)),
+            _ => {
+                let requested = service.upgrade.request(request);
+                requested.and_then(|requested| service.addresses.value(&requested))
+            }
         };
         let outcome = outcome.map_err(ProblemDetails::from);
         let told = |problem: &ProblemDetails| problem.clone().without_addresses(&service.addresses).detail;

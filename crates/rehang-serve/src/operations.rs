@@ -350,7 +350,7 @@ impl Operations {
                 Err(Error::conflict("the Idempotency-Key", detail))
             }
             None => {
-                self.events.send("operation", &operation)?;
+                self.tell(&operation)?;
                 self.spawn(operation.clone());
                 Ok(operation)
             }
@@ -406,6 +406,11 @@ impl Operations {
             operations.carry_out(&operation, &progress);
             operations.at_work().remove(&operation.id);
         });
+    }
+
+    /// Tells who listens of an operation that has changed.
+    fn tell(&self, operation: &VerbOperation) -> Result<()> {
+        self.events.send("operation", &self.addresses.value(operation)?)
     }
 
     fn carry_out(&self, operation: &VerbOperation, progress: &Progress) {
@@ -469,8 +474,7 @@ impl Operations {
             rehang_clock::wait(RECORD_EVERY);
             ended = record();
         }
-        let tell = |told: VerbOperation| self.events.send("operation", &told);
-        let ended = ended.and_then(|_| told.map_or(Ok(()), tell));
+        let ended = ended.and_then(|_| told.map_or(Ok(()), |told| self.tell(&told)));
         for error in [began, trailed, ended].into_iter().filter_map(Result::err) {
             tracing::error!(operation = id, %error, "what became of it is not recorded");
         }
@@ -595,7 +599,7 @@ impl Operations {
             if why.is_some() {
                 self.trail_ends(&operation.id, why)?;
             }
-            self.events.send("operation", operation)?;
+            self.tell(operation)?;
         }
         Ok(all)
     }

@@ -19,8 +19,8 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::access::{Access, TokenRole};
-use crate::addresses::{Addresses, name_of};
-use crate::events::{Events, value};
+use crate::addresses::Addresses;
+use crate::events::Events;
 use crate::metrics::{Metrics, Stage};
 use crate::operations::{Operations, by_state};
 use crate::options::{ServeLimits, ServeOptions};
@@ -291,14 +291,13 @@ impl Service {
         self.shown(&status)
     }
 
-    /// Reads the status with so many failures at most, and without addresses.
+    /// Reads the status with so many failures at most, whose reasons have no addresses.
     ///
     /// # Errors
     ///
     /// Not found where there is no upgrade.
     pub fn read_status(&self, failures: usize) -> Result<Status> {
         let mut status = self.upgrade.status(failures)?;
-        status.gallery = name_of(&self.upgrade.configuration().gallery);
         for failure in &mut status.failures {
             failure.reason = self.addresses.hidden(&failure.reason, "");
         }
@@ -311,7 +310,7 @@ impl Service {
         let next = self.upgrade.next(&AutoOptions::default(), false).ok();
         let serves_new = status.serving.as_ref() == Some(&self.upgrade.configuration().new.name);
         let verdict = crate::page::verdict(serves_new, status, forecast.as_ref());
-        value(&ShownStatus { status, next, forecast, serves_new, verdict })
+        self.addresses.value(&ShownStatus { status, next, forecast, serves_new, verdict })
     }
 
     /// Numbers the requests.
