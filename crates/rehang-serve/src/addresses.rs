@@ -44,7 +44,7 @@ impl Addresses {
             places.extend(paths(folder.join(&place)).map(|path| (path, words)));
             places.push((place, words));
         }
-        let of_urls: Vec<_> = places.iter().flat_map(|(place, words)| servers(place, *words)).collect();
+        let of_urls: Vec<_> = places.iter().flat_map(|&(ref place, words)| servers(place, words)).collect();
         places.extend(of_urls);
         // A word, such as `g`, says no place, and is a part of other words; so is what is as short.
         let letters = |place: &str| place.chars().filter(|letter| letter.is_alphanumeric()).count();
@@ -113,7 +113,11 @@ fn of_encoder(encoder: &EncoderConfig) -> Vec<(String, &'static str)> {
             // A number stands in other texts too.
             parts.filter(|part| part.contains(char::is_alphabetic)).map(|part| (part, ENCODER)).collect()
         }
-        EncoderConfig::Http(http) => vec![(http.url.clone(), ENCODER)],
+        EncoderConfig::Http(http) => {
+            // Messages have the whole address, of which the configuration may leave the end out.
+            let url = http.url.trim_end_matches('/');
+            ["/v1/embeddings", "/embeddings", ""].map(|end| (format!("{url}{end}"), ENCODER)).into()
+        }
         EncoderConfig::Onnx(onnx) => {
             let tokenizer = match &onnx.input {
                 OnnxInput::Text(text) => Some((shown(&text.tokenizer), ENCODER)),
@@ -220,7 +224,10 @@ mod tests {
         for (sentence, expected) in [
             ("/srv/my photos/a b.png is no picture", "the encoder's folder/a b.png is no picture"),
             ("./ai/m.onnx and ai/m.onnx", "the encoder and the encoder"),
-            ("gpu.lan:8080 or gpu.lan: at http://gpu.lan:8080/v1/x", "the encoder or the encoder: at the encoder/x"),
+            (
+                "gpu.lan:8080 or gpu.lan: at http://gpu.lan:8080/v1/x",
+                "the encoder or the encoder: at the encoder/x",
+            ),
         ] {
             assert_eq!(addresses.hidden(sentence, ""), expected);
         }
