@@ -115,7 +115,7 @@ fn of_encoder(encoder: &EncoderConfig) -> Vec<(String, &'static str)> {
         }
         EncoderConfig::Http(http) => {
             // Messages have the whole address, of which the configuration may leave the end out.
-            let url = http.url.trim_end_matches('/');
+            let url = http.url.split('?').next().unwrap_or_default().trim_end_matches('/');
             ["/v1/embeddings", "/embeddings", ""].map(|end| (format!("{url}{end}"), ENCODER)).into()
         }
         EncoderConfig::Onnx(onnx) => {
