@@ -230,8 +230,6 @@ impl Access {
     pub fn sign_out(&self, headers: &HeaderMap) {
         let Some((session, _)) = cookie(headers).and_then(|cookie| self.session(cookie)) else { return };
         let (sessions, until) = &mut *self.signed_out.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = now();
-        sessions.retain(|session| session.ends > now);
         sessions.insert(session);
         // None comes back: where there is no room for one, all that are as old are out.
         if sessions.len() > SIGNED_OUT_MAX

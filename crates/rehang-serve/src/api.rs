@@ -132,7 +132,14 @@ impl Body {
     /// Refuses a payload with a whole number that would be rounded: rounded, it would find or store another
     /// value.
     fn expect_exact(&self) -> rehang_core::Result<()> {
-        str::from_utf8(&self.text).ok().and_then(rounded_number).map_or(Ok(()), |number| {
+        /// Payload as it is written.
+        #[derive(Default, Deserialize)]
+        struct Written<'a> {
+            #[serde(borrow)]
+            payload: Option<&'a RawValue>,
+        }
+        let Written { payload } = serde_json::from_slice(&self.text).unwrap_or_default();
+        payload.and_then(|payload| rounded_number(payload.get())).map_or(Ok(()), |number| {
             let expected = "whole numbers of 64 bits; write a longer one as a text, in quotes";
             Err(Error::option("payload", number, expected))
         })
@@ -530,9 +537,15 @@ pub struct CancelAsked {
     asked: bool,
 }
 
-pub async fn cancel(Extension(service): Shared, Path(id): Path<String>) -> Answer {
+pub async fn cancel(
+    Extension(service): Shared,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> Answer {
     let cancelling = service.in_turn(move |service| {
+        let before = service.operations.stands();
         if service.operations.cancel(&id)? {
+            note(service, &caller, &format!("cancel {id}"), before, None);
             return Ok(CancelAsked { id, asked: true });
         }
         let operation = service.operations.find(&id)?;
@@ -550,11 +563,12 @@ pub async fn begin(
     headers: HeaderMap,
     body: Body,
 ) -> Answer<Response> {
-    let key = headers.get(IDEMPOTENCY_KEY).map(HeaderValue::as_bytes);
+    let mut keys = headers.get_all(IDEMPOTENCY_KEY).iter().map(HeaderValue::as_bytes);
+    let (key, another) = (keys.next(), keys.next());
     let is_sane =
         |key: &[u8]| (1..=KEY_BYTES_MAX).contains(&key.len()) && key.iter().all(u8::is_ascii_graphic);
-    if key.is_some_and(|key| !is_sane(key)) {
-        let detail = format!("the Idempotency-Key has from 1 to {KEY_BYTES_MAX} visible characters of ASCII");
+    if another.is_some() || key.is_some_and(|key| !is_sane(key)) {
+        let detail = format!("send one Idempotency-Key, of 1 to {KEY_BYTES_MAX} visible characters of ASCII");
         return Err(ProblemDetails::new(StatusCode::BAD_REQUEST, "wrong-request", detail));
     }
     let key = key.map(|key| String::from_utf8_lossy(key).into_owned());
@@ -608,14 +622,18 @@ async fn request(
         let outcome = outcome.map_err(ProblemDetails::from);
         let told = |problem: &ProblemDetails| problem.clone().without_addresses(&service.addresses).detail;
         let problem = outcome.as_ref().err().map(told);
-        let what = format!("{name} {}", json!(options));
-        // The verb is carried out all the same.
-        if let Err(error) = service.operations.note(&caller.name, what, before, problem) {
-            tracing::error!(verb = name, who = caller.name, %error, "what became of it is not recorded");
-        }
+        note(service, &caller, &format!("{name} {}", json!(options)), before, problem);
         outcome
     });
     outcome.await.map(Json)
+}
+
+/// Notes in the trail what a caller has changed at once. What cannot be noted is in the log: it is carried out
+/// all the same.
+fn note(service: &Service, caller: &Caller, what: &str, before: String, problem: Option<String>) {
+    if let Err(error) = service.operations.note(&caller.name, what.to_owned(), before, problem) {
+        tracing::error!(what, who = caller.name, %error, "what became of it is not recorded");
+    }
 }
 
 /// Name and role of the caller, and the gallery that is asked.

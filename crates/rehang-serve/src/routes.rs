@@ -410,7 +410,7 @@ async fn guard(
         Ok(caller) => {
             let who = caller.as_ref().map(|caller| caller.name.clone()).unwrap_or_default();
             let sharer = if caller.is_some() { who.clone() } else { network(address).to_string() };
-            request.extensions_mut().insert(AskedService::new(&service, role, sharer));
+            request.extensions_mut().insert(AskedService::new(&service, role, &method, sharer));
             if let Some(caller) = caller {
                 request.extensions_mut().insert(caller);
             }

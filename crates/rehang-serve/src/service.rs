@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use axum::http::StatusCode;
+use axum::http::{Method, StatusCode};
 use rehang_core::{Error, Result, Space};
 use rehang_encode::Encoder;
 use rehang_upgrade::{
@@ -100,6 +100,8 @@ pub struct AskedService {
     service: Arc<Service>,
     /// Role that the route needs; `None` for a route of everybody.
     role: Option<TokenRole>,
+    /// Whether the request changes nothing.
+    is_reading: bool,
     /// Name of the token, or the address of who needs none.
     who: String,
 }
@@ -113,8 +115,9 @@ impl Deref for AskedService {
 }
 
 impl AskedService {
-    pub fn new(service: &Arc<Service>, role: Option<TokenRole>, who: String) -> Self {
-        Self { service: Arc::clone(service), role, who }
+    pub fn new(service: &Arc<Service>, role: Option<TokenRole>, method: &Method, who: String) -> Self {
+        let is_reading = *method == Method::GET || role.is_none_or(|role| role == TokenRole::Read);
+        Self { service: Arc::clone(service), role, is_reading, who }
     }
 
     fn lane(&self) -> &Lane {
@@ -142,7 +145,7 @@ impl AskedService {
     /// # Errors
     ///
     /// 503 where too many wait, or the turn does not come in time: nothing is done then. 504 where the work
-    /// has begun and takes too long: it goes on. Defects; the problem of the work.
+    /// has begun and takes too long: a change goes on. Defects; the problem of the work.
     pub async fn in_turn<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Service) -> Result<T, ProblemDetails> + Send + 'static,
@@ -160,6 +163,7 @@ impl AskedService {
         match tokio::time::timeout(limit, done).await {
             Ok(Ok(outcome)) => outcome,
             Ok(Err(panic)) => Err(ProblemDetails::defect("the request", panic)),
+            Err(_) if self.is_reading => Err(ProblemDetails::unanswered(self.limits.seconds)),
             Err(_) => Err(ProblemDetails::goes_on(self.limits.seconds)),
         }
     }
@@ -452,7 +456,7 @@ mod tests {
         let mut options = ServeOptions::new("127.0.0.1:0".parse().unwrap());
         (options.limits.at_once, options.limits.waiting) = (1, 0);
         let service = Service::new(Upgrade::new(configuration).unwrap(), &options).unwrap();
-        let asked = AskedService::new(&service, Some(TokenRole::Read), "somebody".into());
+        let asked = AskedService::new(&service, Some(TokenRole::Read), &Method::POST, "somebody".into());
         let ask = async || {
             let request = Request::builder().header(header::CONTENT_TYPE, "application/json");
             let request = request.extension(asked.clone()).body(Content::from("no JSON")).unwrap();
