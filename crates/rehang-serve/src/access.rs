@@ -69,7 +69,7 @@ pub struct Caller {
     pub csrf: String,
 }
 
-/// Session of a token, by which it is told from all others.
+/// Session of a token.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Session {
     /// Time when it ends, in seconds since 1970.
@@ -221,6 +221,7 @@ impl Access {
         Ok((token.name.as_str(), format!("{session}.{tag}")))
     }
 
+    /// Whether a session was signed out.
     fn is_signed_out(&self, session: &Session) -> bool {
         let (sessions, until) = &*self.signed_out.lock().unwrap_or_else(PoisonError::into_inner);
         session.ends <= *until || sessions.contains(session)
@@ -418,7 +419,10 @@ mod tests {
         for cookie in &out {
             access.sign_out(&headers(&[("cookie", cookie)]));
         }
-        let is_out = |cookie: &String| access.caller(&Method::GET, &headers(&[("cookie", cookie)]), HERE).is_err();
+        let is_out = |cookie: &String| {
+            let caller = access.caller(&Method::GET, &headers(&[("cookie", cookie)]), HERE);
+            caller.is_err_and(|problem| problem.status == 401)
+        };
         assert!(out.iter().all(is_out));
     }
 
@@ -443,7 +447,9 @@ mod tests {
             given.insert(header::HOST, name.parse().unwrap());
             access.expect_own_page(&given).is_ok()
         };
-        assert!(host("localhost:7878") && host("127.0.0.1:") && host("[::1]:7878") && host("search.example") && host("localhost."));
+        for own in ["localhost:7878", "127.0.0.1:", "[::1]:7878", "search.example", "localhost."] {
+            assert!(host(own), "{own}");
+        }
         for other in ["evil.example", "", "127.0.0.1.evil.example", "localhost:evil.example", "[::1"] {
             assert!(!host(other), "{other}");
         }

@@ -39,7 +39,8 @@ impl Addresses {
         ] {
             places.extend(paths(path.to_owned()).map(|path| (path, words)));
         }
-        let files = configuration.files().map(|path| (path.display().to_string(), "a file of the configuration"));
+        let files = configuration.files();
+        let files = files.map(|path| (path.display().to_string(), "a file of the configuration"));
         for (place, words) in configuration.encoders().flat_map(of_encoder).chain(files) {
             places.extend(paths(folder.join(&place)).map(|path| (path, words)));
             places.push((place, words));
@@ -61,13 +62,14 @@ impl Addresses {
         format!("{}{quoted}{}", without_guessed(before), without_guessed(after))
     }
 
-    /// Makes JSON of a result for an answer: its texts have the gallery's name alone, and words for all places.
+    /// Makes JSON of a result for an answer: its texts have the gallery's name alone, and words for places.
     pub fn value(&self, result: &impl Serialize) -> Result<Value> {
         let mut value = value(result)?;
         self.hide(&mut value);
         Ok(value)
     }
 
+    /// Replaces the places that are known in all texts of a result.
     fn hide(&self, value: &mut Value) {
         match value {
             Value::String(text) if *text == self.gallery => text.clone_from(&self.name),
@@ -81,7 +83,7 @@ impl Addresses {
         }
     }
 
-    /// Replaces the places that are known.
+    /// Replaces the places that are known in a text.
     fn without_places(&self, text: &str) -> String {
         self.places.iter().fold(text.to_owned(), |text, (place, words)| text.replace(place, words))
     }
@@ -194,7 +196,11 @@ mod tests {
                 "PostgreSQL at db.lan:5433/shop: postgresql://db.lan:5433/shop notes, once",
                 "PostgreSQL at the gallery: the gallery, once",
             ),
-            ("Qdrant at http://q:6333, collection notes", "ask http://q:6333/x, now", "ask the gallery/x, now"),
+            (
+                "Qdrant at http://q:6333, collection notes",
+                "ask http://q:6333/x, now",
+                "ask the gallery/x, now",
+            ),
             ("g", "POINTS/$ (/h) of ../g, 1/2 and /", "POINTS/$ (/h) of ../g, 1/2 and /"),
             (
                 "g",
@@ -234,7 +240,8 @@ mod tests {
         let hidden = configured(&command, &http).hidden("python3 embed.py 10.25: ./embed.py of 10.25", "");
         assert_eq!(hidden, "the encoder: the encoder of 10.25");
         let result = json!({
-            "gallery": "/srv/shop/g.db", "failures": [{ "id": "/srv/my photos/a", "reason": "at gpu.lan:8080" }],
+            "gallery": "/srv/shop/g.db",
+            "failures": [{ "id": "/srv/my photos/a", "reason": "at gpu.lan:8080" }],
             "forecast": { "source": "report-1.json in /srv/shop/g.db" },
         });
         let expected = json!({
