@@ -116,7 +116,7 @@ impl Deref for AskedService {
 
 impl AskedService {
     pub fn new(service: &Arc<Service>, role: Option<TokenRole>, method: &Method, who: String) -> Self {
-        let is_reading = *method == Method::GET || role.is_none_or(|role| role == TokenRole::Read);
+        let is_reading = method.is_safe() || role.is_none_or(|role| role == TokenRole::Read);
         Self { service: Arc::clone(service), role, is_reading, who }
     }
 
