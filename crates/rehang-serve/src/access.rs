@@ -53,6 +53,8 @@ pub const COOKIE: &str = "rehang_session";
 pub const CSRF: &str = "x-rehang-csrf";
 /// Seconds that a session lasts.
 pub const SESSION_SECONDS: u64 = 12 * 3600;
+/// Largest number of sessions that are kept as signed out.
+const SIGNED_OUT_MAX: usize = 10_000;
 /// Names by which a machine calls itself.
 const OWN_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 
@@ -67,13 +69,15 @@ pub struct Caller {
     pub csrf: String,
 }
 
-/// Session of a token. Those that begin in one second are one, so there are only so many.
+/// Session of a token.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Session {
     /// Time when it ends, in seconds since 1970.
     ends: u64,
     /// Place of its token among all tokens.
     place: usize,
+    /// Random number, so that who signs in again is not out with the session before.
+    number: u64,
 }
 
 /// Tokens that are taken, and names that the service is called by.
@@ -86,8 +90,8 @@ pub struct Access {
     /// Key that tokens are compared under, so that a comparison takes as long whatever differs.
     key: hmac::Key,
     wrong_tokens: WrongTokens,
-    /// Sessions that were signed out before their end.
-    signed_out: Mutex<BTreeSet<Session>>,
+    /// Sessions that were signed out before their end, and a time: all that end until then are out too.
+    signed_out: Mutex<(BTreeSet<Session>, u64)>,
 }
 
 impl Access {
@@ -158,8 +162,7 @@ impl Access {
         let cookie = cookie(headers).ok_or_else(ProblemDetails::unauthorised)?;
         // A session is signed with its token, so a wrong one may be a guess at it.
         let (session, token) = self.session(cookie).ok_or_else(|| self.refusal(address))?;
-        let is_signed_out = self.signed_out.lock().unwrap_or_else(PoisonError::into_inner).contains(&session);
-        if session.ends <= now() || is_signed_out {
+        if session.ends <= now() || self.is_signed_out(&session) {
             return Err(ProblemDetails::unauthorised());
         }
         let csrf = signed(&token.secret, &format!("csrf {cookie}"));
@@ -205,23 +208,36 @@ impl Access {
     ///
     /// # Errors
     ///
-    /// 401 for a token that is not taken; 429 where the address has had too many of them.
+    /// 401 for a token that is not taken; 429 where the address has had too many of them; 500 without random
+    /// numbers.
     pub fn sign_in(&self, token: &str, address: IpAddr) -> Result<(&str, String), ProblemDetails> {
         let token = self.token(token).ok_or_else(|| self.refusal(address))?;
         let ends = now() + SESSION_SECONDS;
         let place = self.tokens.iter().position(|other| other.name == token.name).unwrap_or(0);
-        let session = format!("{place}.{ends}");
+        let random = ring::rand::generate::<[u8; 8]>(&ring::rand::SystemRandom::new())
+            .map_err(|_| ProblemDetails::defect("the session", "the system gives no random number"))?;
+        let session = format!("{place}.{ends}.{}", u64::from_be_bytes(random.expose()));
         let tag = signed(&token.secret, &session);
         Ok((token.name.as_str(), format!("{session}.{tag}")))
+    }
+
+    /// Whether a session was signed out.
+    fn is_signed_out(&self, session: &Session) -> bool {
+        let (sessions, until) = &*self.signed_out.lock().unwrap_or_else(PoisonError::into_inner);
+        session.ends <= *until || sessions.contains(session)
     }
 
     /// Ends the session of a request's cookie, whoever has it still.
     pub fn sign_out(&self, headers: &HeaderMap) {
         let Some((session, _)) = cookie(headers).and_then(|cookie| self.session(cookie)) else { return };
-        let mut signed_out = self.signed_out.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = now();
-        signed_out.retain(|session| session.ends > now);
-        signed_out.insert(session);
+        let (sessions, until) = &mut *self.signed_out.lock().unwrap_or_else(PoisonError::into_inner);
+        sessions.insert(session);
+        // None comes back: where there is no room for one, all that are as old are out.
+        if sessions.len() > SIGNED_OUT_MAX
+            && let Some(first) = sessions.pop_first()
+        {
+            *until = first.ends;
+        }
     }
 
     /// Counts a wrong token; gives the problem that answers it.
@@ -232,8 +248,10 @@ impl Access {
     /// Finds the session that a cookie is signed for, and its token.
     fn session(&self, cookie: &str) -> Option<(Session, &Token)> {
         let (text, tag) = cookie.rsplit_once('.')?;
-        let (place, ends) = text.split_once('.')?;
-        let session = Session { ends: ends.parse().ok()?, place: place.parse().ok()? };
+        let (place, rest) = text.split_once('.')?;
+        let (ends, number) = rest.split_once('.')?;
+        let (ends, place, number) = (ends.parse().ok()?, place.parse().ok()?, number.parse().ok()?);
+        let session = Session { ends, place, number };
         let token = self.tokens.get(session.place)?;
         self.is_equal(tag, &signed(&token.secret, text)).then_some((session, token))
     }
@@ -255,7 +273,8 @@ impl Access {
 fn authority(host: &str) -> Option<String> {
     let authority: Authority = host.parse().ok()?;
     let port = authority.as_str().strip_prefix(authority.host())?;
-    if !port.is_empty() && authority.port_u16().is_none() {
+    // RFC 3986 lets a port be empty.
+    if !matches!(port, "" | ":") && authority.port_u16().is_none() {
         return None;
     }
     let name = authority.host().trim_start_matches('[').trim_end_matches(']');
@@ -387,13 +406,31 @@ mod tests {
         assert!(access.sign_in("fedcba987654321", HERE).is_err());
         access.sign_out(&headers(&[("cookie", &cookie)]));
         assert_eq!(ask(&Method::GET, "").unwrap_err().status, 401, "whoever kept the cookie is out");
+        // Within the same second, too.
+        let again = format!("{COOKIE}={}", access.sign_in("fedcba9876543210", HERE).unwrap().1);
+        assert!(access.caller(&Method::GET, &headers(&[("cookie", &again)]), HERE).is_ok());
+    }
+
+    #[test]
+    fn of_many_sessions_that_are_signed_out_none_comes_back() {
+        let access = access(TOKENS).unwrap();
+        let sign_in = || format!("{COOKIE}={}", access.sign_in("0123456789abcdef", HERE).unwrap().1);
+        let out: Vec<String> = (0..=SIGNED_OUT_MAX).map(|_| sign_in()).collect();
+        for cookie in &out {
+            access.sign_out(&headers(&[("cookie", cookie)]));
+        }
+        let is_out = |cookie: &String| {
+            let caller = access.caller(&Method::GET, &headers(&[("cookie", cookie)]), HERE);
+            caller.is_err_and(|problem| problem.status == 401)
+        };
+        assert!(out.iter().all(is_out));
     }
 
     #[test]
     fn a_session_ends_by_itself() {
         let access = access(TOKENS).unwrap();
         let status = |ends: u64| {
-            let session = format!("1.{ends}");
+            let session = format!("1.{ends}.7");
             let tag = signed("fedcba9876543210", &session);
             let cookie = format!("{COOKIE}={session}.{tag}");
             let caller = access.caller(&Method::GET, &headers(&[("cookie", &cookie)]), HERE);
@@ -410,7 +447,9 @@ mod tests {
             given.insert(header::HOST, name.parse().unwrap());
             access.expect_own_page(&given).is_ok()
         };
-        assert!(host("localhost:7878") && host("[::1]:7878") && host("search.example") && host("localhost."));
+        for own in ["localhost:7878", "127.0.0.1:", "[::1]:7878", "search.example", "localhost."] {
+            assert!(host(own), "{own}");
+        }
         for other in ["evil.example", "", "127.0.0.1.evil.example", "localhost:evil.example", "[::1"] {
             assert!(!host(other), "{other}");
         }

@@ -132,7 +132,14 @@ impl Body {
     /// Refuses a payload with a whole number that would be rounded: rounded, it would find or store another
     /// value.
     fn expect_exact(&self) -> rehang_core::Result<()> {
-        str::from_utf8(&self.text).ok().and_then(rounded_number).map_or(Ok(()), |number| {
+        /// Payload as it is written.
+        #[derive(Default, Deserialize)]
+        struct Written<'a> {
+            #[serde(borrow)]
+            payload: Option<&'a RawValue>,
+        }
+        let Written { payload } = serde_json::from_slice(&self.text).unwrap_or_default();
+        payload.and_then(|payload| rounded_number(payload.get())).map_or(Ok(()), |number| {
             let expected = "whole numbers of 64 bits; write a longer one as a text, in quotes";
             Err(Error::option("payload", number, expected))
         })
@@ -448,7 +455,7 @@ pub async fn status(Extension(service): Shared) -> Answer {
 }
 
 pub async fn plan(Extension(service): Shared) -> Answer {
-    service.blocking(|service| value(&service.upgrade.plan(0)?)).await.map(Json)
+    service.blocking(|service| service.addresses.value(&service.upgrade.plan(0)?)).await.map(Json)
 }
 
 pub async fn curve(Extension(service): Shared) -> Answer<Response> {
@@ -468,7 +475,7 @@ pub async fn doctor(Extension(service): Shared) -> Answer {
         .blocking(|service| {
             let configuration = service.upgrade.configuration();
             let examined = rehang_upgrade::examine(&configuration.gallery, Some(configuration), false)?;
-            value(&examined)
+            service.addresses.value(&examined)
         })
         .await
         .map(Json)
@@ -490,28 +497,31 @@ impl Default for Listed {
 
 pub async fn failures(Extension(service): Shared, Parameters(listed): Parameters<Listed>) -> Answer {
     let limit = listed.limit.min(1000);
-    service.blocking(move |service| value(&service.read_status(limit)?.failures)).await.map(Json)
+    let failures =
+        service.blocking(move |service| service.addresses.value(&service.read_status(limit)?.failures));
+    failures.await.map(Json)
 }
 
 pub async fn trail(Extension(service): Shared, Parameters(listed): Parameters<Listed>) -> Answer {
     let entries = service.blocking(move |service| {
         let mut all = service.operations.trail()?;
         all.truncate(listed.limit);
-        value(&all)
+        service.addresses.value(&all)
     });
     entries.await.map(Json)
 }
 
 pub async fn operations(Extension(service): Shared) -> Answer {
-    service.blocking(|service| value(&service.operations.list()?)).await.map(Json)
+    service.blocking(|service| service.addresses.value(&service.operations.list()?)).await.map(Json)
 }
 
 pub async fn operation(Extension(service): Shared, Path(id): Path<String>) -> Answer {
     let operation = service.in_turn(move |service| {
         let operation = service.operations.find(&id)?;
-        operation.ok_or_else(|| no_operation(&id))
+        let operation = operation.ok_or_else(|| no_operation(&id))?;
+        Ok(service.addresses.value(&operation)?)
     });
-    Ok(Json(value(&operation.await?)?))
+    operation.await.map(Json)
 }
 
 fn no_operation(id: &str) -> ProblemDetails {
@@ -527,9 +537,15 @@ pub struct CancelAsked {
     asked: bool,
 }
 
-pub async fn cancel(Extension(service): Shared, Path(id): Path<String>) -> Answer {
+pub async fn cancel(
+    Extension(service): Shared,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> Answer {
     let cancelling = service.in_turn(move |service| {
+        let before = service.operations.stands();
         if service.operations.cancel(&id)? {
+            note(service, &caller, &format!("cancel {id}"), before, None);
             return Ok(CancelAsked { id, asked: true });
         }
         let operation = service.operations.find(&id)?;
@@ -547,11 +563,12 @@ pub async fn begin(
     headers: HeaderMap,
     body: Body,
 ) -> Answer<Response> {
-    let key = headers.get(IDEMPOTENCY_KEY).map(HeaderValue::as_bytes);
+    let mut keys = headers.get_all(IDEMPOTENCY_KEY).iter().map(HeaderValue::as_bytes);
+    let (key, another) = (keys.next(), keys.next());
     let is_sane =
         |key: &[u8]| (1..=KEY_BYTES_MAX).contains(&key.len()) && key.iter().all(u8::is_ascii_graphic);
-    if key.is_some_and(|key| !is_sane(key)) {
-        let detail = format!("the Idempotency-Key has from 1 to {KEY_BYTES_MAX} visible characters of ASCII");
+    if another.is_some() || key.is_some_and(|key| !is_sane(key)) {
+        let detail = format!("send one Idempotency-Key, of 1 to {KEY_BYTES_MAX} visible characters of ASCII");
         return Err(ProblemDetails::new(StatusCode::BAD_REQUEST, "wrong-request", detail));
     }
     let key = key.map(|key| String::from_utf8_lossy(key).into_owned());
@@ -562,7 +579,8 @@ pub async fn begin(
         })
         .await?;
     let location = format!("/v1/operations/{}", operation.id);
-    Ok((StatusCode::ACCEPTED, [(header::LOCATION, location)], Json(value(&operation)?)).into_response())
+    let shown = service.addresses.value(&operation)?;
+    Ok((StatusCode::ACCEPTED, [(header::LOCATION, location)], Json(shown)).into_response())
 }
 
 pub async fn pause(state: Shared, caller: Extension<Caller>, body: Body) -> Answer {
@@ -594,21 +612,28 @@ async fn request(
                 let flag = |flag: Option<bool>| flag.unwrap_or(false);
                 let (retry, re_embed) = (flag(options.retry_failed), flag(options.re_embed));
                 let resumed = service.upgrade.resume(retry, re_embed, &rehang_upgrade::Unobserved);
-                resumed.and_then(|resumed| value(&resumed))
+                resumed.and_then(|resumed| service.addresses.value(&resumed))
             }
-            _ => service.upgrade.request(request).and_then(|requested| value(&requested)),
+            _ => {
+                let requested = service.upgrade.request(request);
+                requested.and_then(|requested| service.addresses.value(&requested))
+            }
         };
         let outcome = outcome.map_err(ProblemDetails::from);
         let told = |problem: &ProblemDetails| problem.clone().without_addresses(&service.addresses).detail;
         let problem = outcome.as_ref().err().map(told);
-        let what = format!("{name} {}", json!(options));
-        // The verb is carried out all the same.
-        if let Err(error) = service.operations.note(&caller.name, what, before, problem) {
-            tracing::error!(verb = name, who = caller.name, %error, "what became of it is not recorded");
-        }
+        note(service, &caller, &format!("{name} {}", json!(options)), before, problem);
         outcome
     });
     outcome.await.map(Json)
+}
+
+/// Notes in the trail what a caller has changed at once. What cannot be noted is in the log: it is carried out
+/// all the same.
+fn note(service: &Service, caller: &Caller, what: &str, before: String, problem: Option<String>) {
+    if let Err(error) = service.operations.note(&caller.name, what.to_owned(), before, problem) {
+        tracing::error!(what, who = caller.name, %error, "what became of it is not recorded");
+    }
 }
 
 /// Name and role of the caller, and the gallery that is asked.

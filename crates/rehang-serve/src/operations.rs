@@ -22,9 +22,13 @@ use crate::problem::ProblemDetails;
 /// Documents of the gallery that hold the operations and the trail.
 const OPERATIONS: &str = "operations of the service";
 const TRAIL: &str = "trail of the service";
-/// Number of operations that are kept after their end, and of entries of the trail.
+/// Number of operations that are kept after their end, in any case and for their keys, and of entries of the
+/// trail.
 const OPERATIONS_MAX: usize = 50;
+const OPERATIONS_WITH_KEYS_MAX: usize = 1000;
 const TRAIL_MAX: usize = 1000;
+/// Time that an operation with a key is kept after its end, at least.
+const KEY_KEPT_MS: u64 = 3_600_000;
 /// Largest number of bytes of an option that is a text.
 const TEXT_BYTES_MAX: usize = 100;
 /// Number of operations that one service carries out at the same time.
@@ -350,7 +354,7 @@ impl Operations {
                 Err(Error::conflict("the Idempotency-Key", detail))
             }
             None => {
-                self.events.send("operation", &operation)?;
+                self.tell(&operation)?;
                 self.spawn(operation.clone());
                 Ok(operation)
             }
@@ -406,6 +410,11 @@ impl Operations {
             operations.carry_out(&operation, &progress);
             operations.at_work().remove(&operation.id);
         });
+    }
+
+    /// Tells who listens of an operation that has changed.
+    fn tell(&self, operation: &VerbOperation) -> Result<()> {
+        self.events.send("operation", &self.addresses.value(operation)?)
     }
 
     fn carry_out(&self, operation: &VerbOperation, progress: &Progress) {
@@ -469,8 +478,7 @@ impl Operations {
             rehang_clock::wait(RECORD_EVERY);
             ended = record();
         }
-        let tell = |told: VerbOperation| self.events.send("operation", &told);
-        let ended = ended.and_then(|_| told.map_or(Ok(()), tell));
+        let ended = ended.and_then(|_| told.map_or(Ok(()), |told| self.tell(&told)));
         for error in [began, trailed, ended].into_iter().filter_map(Result::err) {
             tracing::error!(operation = id, %error, "what became of it is not recorded");
         }
@@ -595,7 +603,7 @@ impl Operations {
             if why.is_some() {
                 self.trail_ends(&operation.id, why)?;
             }
-            self.events.send("operation", operation)?;
+            self.tell(operation)?;
         }
         Ok(all)
     }
@@ -662,12 +670,18 @@ fn read<T: for<'a> Deserialize<'a>>(store: &dyn Store, name: &str) -> Result<(Op
     Ok((Some(version), all))
 }
 
-/// Drops the operations that ended first, where there are too many; those that run stay.
+/// Drops the operations that ended first, where there are too many; those that run stay, and for a while those
+/// that may be asked for again by their keys.
 fn keep_running(all: &mut Vec<VerbOperation>) {
     let mut ends: Vec<u64> = all.iter().filter_map(|operation| operation.ended_ms).collect();
     ends.sort_unstable_by(|a, b| b.cmp(a));
     let Some(&too_old) = ends.get(OPERATIONS_MAX) else { return };
-    all.retain(|operation| operation.ended_ms.is_none_or(|end| end > too_old));
+    let forgotten = rehang_clock::unix_ms().saturating_sub(KEY_KEPT_MS);
+    let too_old_for_keys = ends.get(OPERATIONS_WITH_KEYS_MAX).map_or(forgotten, |&end| end.max(forgotten));
+    all.retain(|operation| {
+        let last = if operation.key.is_some() { too_old.min(too_old_for_keys) } else { too_old };
+        operation.ended_ms.is_none_or(|end| end > last)
+    });
 }
 
 /// Changes a list that a document holds, again where another process was faster; it is left as it is where
@@ -696,4 +710,32 @@ fn rand_u32() -> u32 {
     use std::hash::{BuildHasher, RandomState};
 
     RandomState::new().hash_one(0_u8) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_operation_with_a_key_is_kept_for_an_hour_where_there_is_room() {
+        let now_ms = rehang_clock::unix_ms();
+        let ended = |ended_ms: u64, key: Option<&str>| -> VerbOperation {
+            let operation = json!({
+                "id": ended_ms.to_string(), "verb": "bridge", "options": {}, "asked_by": "ops", "key": key,
+                "server": "here", "began_ms": 1, "heard_ms": 1, "ended_ms": ended_ms, "state": "done",
+            });
+            serde_json::from_value(operation).unwrap()
+        };
+        let kept = |keyed: u64, others: u64| {
+            let others = (0..others).map(|number| ended(now_ms - number, None));
+            let keyed = [keyed, now_ms - KEY_KEPT_MS - 1].map(|end| ended(end, Some("k")));
+            let mut all: Vec<_> = others.chain(keyed).collect();
+            keep_running(&mut all);
+            let keys = all.iter().filter(|operation| operation.key.is_some()).count();
+            (keys, all.len() - keys)
+        };
+        let earlier = now_ms - KEY_KEPT_MS / 2;
+        assert_eq!(kept(earlier, 60), (1, 50));
+        assert_eq!(kept(earlier, 1001), (0, 50));
+    }
 }

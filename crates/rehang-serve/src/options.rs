@@ -36,7 +36,7 @@ impl ServeOptions {
 /// | Name | Default | Purpose |
 /// |---|---|---|
 /// | `body` | 8 MiB | bytes of a body; more is answered with 413; bodies that wait have `at_once + waiting` times as many together, and more are answered with 503 |
-/// | `seconds` | 30 | how long a body may come (then 408), a request waits for its turn (503: nothing is done) and its work is waited for (504: it goes on) |
+/// | `seconds` | 30 | how long a body may come (then 408), a request waits for its turn (503: nothing is done) and its work is waited for (504: a change goes on) |
 /// | `at_once` | 16 | requests that ask the gallery at the same time |
 /// | `waiting` | 64 | requests that wait for one of these; more are answered with 503 |
 /// | `rate` | none | requests a second of one token; more are answered with 429 |

@@ -36,6 +36,8 @@ pub struct ProblemDetails {
     retry_after: Option<u16>,
 }
 
+/// Largest number of characters of a detail: it may quote a request, which may be large.
+const DETAIL_CHARACTERS_MAX: usize = 1000;
 /// Seconds after which a request that was turned away may come again.
 const RETRY_AFTER: u16 = 1;
 
@@ -81,7 +83,13 @@ impl ProblemDetails {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "busy", detail)
     }
 
-    /// Problem of work that has begun and takes longer than a request may.
+    /// Problem of a reading that takes longer than a request may.
+    pub(crate) fn unanswered(seconds: u64) -> Self {
+        let detail = format!("the gallery, or an encoder, did not answer within {seconds} seconds");
+        Self::new(StatusCode::GATEWAY_TIMEOUT, "unanswered", detail)
+    }
+
+    /// Problem of a change that has begun and takes longer than a request may.
     pub(crate) fn goes_on(seconds: u64) -> Self {
         let detail = format!(
             "it has begun and goes on after {seconds} seconds; the item, /v1/operations and /v1/trail tell its end"
@@ -105,6 +113,14 @@ impl ProblemDetails {
     pub(crate) fn without_addresses(mut self, addresses: &Addresses) -> Self {
         if let Some(quoted) = self.quoted.take() {
             self.detail = addresses.hidden(&self.detail, &quoted);
+        }
+        self
+    }
+
+    /// Leaves the rest of a long detail out.
+    pub(crate) fn short(mut self) -> Self {
+        if let Some((end, _)) = self.detail.char_indices().nth(DETAIL_CHARACTERS_MAX) {
+            self.detail.replace_range(end.., "…");
         }
         self
     }
@@ -238,11 +254,11 @@ fn kebab(debug: &str) -> String {
 impl IntoResponse for ProblemDetails {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let waits = matches!(status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS);
-        let retry_after = self.retry_after.unwrap_or(RETRY_AFTER);
         // Who knows the request's id takes it from there, for the log.
         let unlogged = (self.cause.is_some() || self.quoted.is_some()).then(|| self.clone());
-        let mut response = (status, Json(self)).into_response();
+        let waits = matches!(status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS);
+        let retry_after = self.retry_after.unwrap_or(RETRY_AFTER);
+        let mut response = (status, Json(self.short())).into_response();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         if waits {
@@ -403,6 +419,8 @@ mod tests {
         assert_eq!(of(Error::wrong_phase("the upgrade", "filled")), (409, "wrong-phase".into()));
         assert_eq!(of(Error::option("k", 0, "1 or more")), (422, "invalid-option".into()));
         assert_eq!(of(Error::not_found("item", "a", "the gallery")), (404, "not-found".into()));
+        let large = ProblemDetails::from(Error::option("items", "ä".repeat(5000), "one that is there"));
+        assert_eq!(large.short().detail.chars().count(), DETAIL_CHARACTERS_MAX + 1);
         let advised = ProblemDetails::from(Error::conflict("x", "y").advise(Remedy::DrawPairs));
         assert!(advised.remedy.unwrap().contains("/v1/upgrade/pairs"));
     }

@@ -362,11 +362,17 @@ pub fn router(service: &Arc<Service>) -> Router {
         .layer(from_fn(close_after_refusal))
 }
 
-/// Refuses a request that names several hosts: a proxy may have looked at another one of them.
-async fn expect_one_host(request: Request, next: Next) -> Response {
+/// Refuses a request that names several hosts: a proxy may have looked at another one of them. The host of a
+/// target in absolute form counts, and `Host` does not (RFC 9112).
+async fn expect_one_host(mut request: Request, next: Next) -> Response {
     if request.headers().get_all(header::HOST).iter().count() > 1 {
         let detail = "the request has more than one Host";
         return ProblemDetails::new(StatusCode::BAD_REQUEST, "wrong-request", detail).into_response();
+    }
+    if let Some(authority) = request.uri().authority() {
+        // What is no header is no name of this service either.
+        let host = HeaderValue::from_str(authority.as_str()).unwrap_or(HeaderValue::from_static(""));
+        request.headers_mut().insert(header::HOST, host);
     }
     next.run(request).await
 }
@@ -404,7 +410,7 @@ async fn guard(
         Ok(caller) => {
             let who = caller.as_ref().map(|caller| caller.name.clone()).unwrap_or_default();
             let sharer = if caller.is_some() { who.clone() } else { network(address).to_string() };
-            request.extensions_mut().insert(AskedService::new(&service, role, sharer));
+            request.extensions_mut().insert(AskedService::new(&service, role, &method, sharer));
             if let Some(caller) = caller {
                 request.extensions_mut().insert(caller);
             }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use axum::http::StatusCode;
+use axum::http::{Method, StatusCode};
 use rehang_core::{Error, Result, Space};
 use rehang_encode::Encoder;
 use rehang_upgrade::{
@@ -19,8 +19,8 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::access::{Access, TokenRole};
-use crate::addresses::{Addresses, name_of};
-use crate::events::{Events, value};
+use crate::addresses::Addresses;
+use crate::events::Events;
 use crate::metrics::{Metrics, Stage};
 use crate::operations::{Operations, by_state};
 use crate::options::{ServeLimits, ServeOptions};
@@ -100,6 +100,8 @@ pub struct AskedService {
     service: Arc<Service>,
     /// Role that the route needs; `None` for a route of everybody.
     role: Option<TokenRole>,
+    /// Whether the request changes nothing.
+    is_reading: bool,
     /// Name of the token, or the address of who needs none.
     who: String,
 }
@@ -113,8 +115,9 @@ impl Deref for AskedService {
 }
 
 impl AskedService {
-    pub fn new(service: &Arc<Service>, role: Option<TokenRole>, who: String) -> Self {
-        Self { service: Arc::clone(service), role, who }
+    pub fn new(service: &Arc<Service>, role: Option<TokenRole>, method: &Method, who: String) -> Self {
+        let is_reading = method.is_safe() || role.is_none_or(|role| role == TokenRole::Read);
+        Self { service: Arc::clone(service), role, is_reading, who }
     }
 
     fn lane(&self) -> &Lane {
@@ -142,7 +145,7 @@ impl AskedService {
     /// # Errors
     ///
     /// 503 where too many wait, or the turn does not come in time: nothing is done then. 504 where the work
-    /// has begun and takes too long: it goes on. Defects; the problem of the work.
+    /// has begun and takes too long: a change goes on. Defects; the problem of the work.
     pub async fn in_turn<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Service) -> Result<T, ProblemDetails> + Send + 'static,
@@ -160,6 +163,7 @@ impl AskedService {
         match tokio::time::timeout(limit, done).await {
             Ok(Ok(outcome)) => outcome,
             Ok(Err(panic)) => Err(ProblemDetails::defect("the request", panic)),
+            Err(_) if self.is_reading => Err(ProblemDetails::unanswered(self.limits.seconds)),
             Err(_) => Err(ProblemDetails::goes_on(self.limits.seconds)),
         }
     }
@@ -291,14 +295,13 @@ impl Service {
         self.shown(&status)
     }
 
-    /// Reads the status with so many failures at most, and without addresses.
+    /// Reads the status with so many failures at most, whose reasons have no addresses.
     ///
     /// # Errors
     ///
     /// Not found where there is no upgrade.
     pub fn read_status(&self, failures: usize) -> Result<Status> {
         let mut status = self.upgrade.status(failures)?;
-        status.gallery = name_of(&self.upgrade.configuration().gallery);
         for failure in &mut status.failures {
             failure.reason = self.addresses.hidden(&failure.reason, "");
         }
@@ -311,7 +314,7 @@ impl Service {
         let next = self.upgrade.next(&AutoOptions::default(), false).ok();
         let serves_new = status.serving.as_ref() == Some(&self.upgrade.configuration().new.name);
         let verdict = crate::page::verdict(serves_new, status, forecast.as_ref());
-        value(&ShownStatus { status, next, forecast, serves_new, verdict })
+        self.addresses.value(&ShownStatus { status, next, forecast, serves_new, verdict })
     }
 
     /// Numbers the requests.
@@ -453,7 +456,7 @@ mod tests {
         let mut options = ServeOptions::new("127.0.0.1:0".parse().unwrap());
         (options.limits.at_once, options.limits.waiting) = (1, 0);
         let service = Service::new(Upgrade::new(configuration).unwrap(), &options).unwrap();
-        let asked = AskedService::new(&service, Some(TokenRole::Read), "somebody".into());
+        let asked = AskedService::new(&service, Some(TokenRole::Read), &Method::POST, "somebody".into());
         let ask = async || {
             let request = Request::builder().header(header::CONTENT_TYPE, "application/json");
             let request = request.extension(asked.clone()).body(Content::from("no JSON")).unwrap();

@@ -435,6 +435,9 @@ fn what_is_wrong_with_a_request_is_said_as_a_problem() {
     assert_eq!(search(json!({ "vektors": {} })), "422 wrong-body");
     assert_eq!(search(json!([{}, ["a"]])), "422 wrong-body");
     assert_eq!(search(json!({ "texts": ["a".repeat(5000)] })), "413 too-large");
+    let name = "a".repeat(3000);
+    let long = served.ask("POST", "/v1/search", Some(&json!({ name: 1 })), &[]);
+    assert!(long.status == 422 && long.text.len() < 1500, "{}", long.text);
     let ask =
         |method: &str, path: &str, headers: &[(&str, &str)]| of(served.ask(method, path, None, headers));
     assert_eq!(ask("POST", "/v1/search", &[("content-type", "text/plain")]), "415 not-json");
@@ -542,6 +545,9 @@ fn a_run_that_a_stop_leaves_goes_on_within_its_budget_and_one_that_is_cancelled_
     assert_eq!(served.ask("POST", &format!("{location}/cancel"), None, &[]).status, 200);
     assert_eq!(served.ended(&location)["state"], "cancelled");
     assert_eq!(runs(&served)[0]["problem"], "cancelled");
+    let cancel = &served.get("/v1/trail")[0];
+    let what = format!("cancel {}", location.rsplit('/').next().unwrap());
+    assert_eq!((&cancel["who"], &cancel["what"]), (&json!("anybody"), &json!(what)));
     assert!(native(&served) < ITEMS as u64);
     assert_eq!(served.ask("POST", &format!("{location}/cancel"), None, &[]).status, 409);
     served.end();
@@ -591,6 +597,11 @@ fn a_number_that_would_be_rounded_is_refused() {
         let expected = "payload cannot be \"18446744073709551616\"; expected whole numbers of 64 bits; write a longer one as a text, in quotes";
         assert_eq!(refused.body["detail"], expected);
     }
+    // Coordinates are rounded in any case.
+    let long = json!(vector(3, OLD - 1)).to_string().replacen('[', "[-9223372036854775809,", 1);
+    let search = format!(r#"{{"vectors": {{"old": [{long}]}}, "payload": {{"n": 1}}}}"#);
+    let searched = served.send("POST", "/v1/search", Some(search), &[]);
+    assert_eq!(searched.status, 200, "{}", searched.text);
     served.end();
 }
 

@@ -611,11 +611,21 @@ impl Configuration {
         self.open(&config, space).map(Arc::from)
     }
 
+    /// Lists the encoders that there are, of the new model and of the old one.
+    pub fn encoders(&self) -> impl Iterator<Item = &EncoderConfig> {
+        [&self.encoder, &self.old_encoder].into_iter().flatten()
+    }
+
+    /// Lists the files that are named beside the gallery and the encoders: those of the adapter and of the
+    /// forecast.
+    pub fn files(&self) -> impl Iterator<Item = &PathBuf> {
+        [&self.adapter, &self.forecast].into_iter().flatten()
+    }
+
     /// Reads the picture that the source of an item names, as [`EncoderConfig::picture`] does for the encoder
     /// of the new model, or else for that of the old one.
     pub fn picture(&self, source: &str) -> Option<PictureFile> {
-        let mut encoders = [&self.encoder, &self.old_encoder].into_iter().flatten();
-        encoders.find_map(|config| config.picture(source, folder_of(&self.path)))
+        self.encoders().find_map(|config| config.picture(source, folder_of(&self.path)))
     }
 
     /// Fails where the configuration names no encoder for what is to be embedded. `items` asks for the new

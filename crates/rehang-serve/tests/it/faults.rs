@@ -63,7 +63,7 @@ fn what_the_encoder_refuses_is_the_callers_to_change() {
     let asked = search(&served);
     assert_eq!((asked.status, &asked.body["kind"]), (422, &json!("invalid-option")), "{}", asked.text);
     let detail = asked.body["detail"].as_str().unwrap();
-    let begin = "texts cannot be \"plum cake\"; expected one that its encoder takes: m at …: status 400: ";
+    let begin = "texts cannot be \"plum cake\"; expected one that its encoder takes: m at the encoder: status 400: ";
     assert!(detail.starts_with(begin) && detail.contains("it is not in … of …"), "{detail}");
     let metrics = served.ask("GET", "/metrics", None, &[]).text;
     assert!(metrics.contains("rehang_search_failures_total 0"), "no alert: {metrics}");
@@ -83,12 +83,21 @@ fn answers_name_the_gallery_and_not_its_place() {
     let paused = served.ask("POST", "/v1/upgrade/pause", None, &[]);
     let detail = paused.body["detail"].as_str().unwrap();
     assert!(detail.contains("in the gallery") && !paused.text.contains(place), "{}", paused.text);
-    served.carry_out("pairs", &json!({ "items": 100 }));
+    served.carry_out("pairs", &json!({ "items": 200 }));
     let failures = served.ask("GET", "/v1/failures", None, &[]).text;
-    assert!(failures.contains("is not in the table …, which has 360 rows"), "{failures}");
+    assert!(failures.contains("is not in the table of the encoder, which has 360 rows"), "{failures}");
     let status = served.ask("GET", "/v1/status", None, &[]);
     assert_eq!(status.body["gallery"], "gallery.db");
-    for text in [failures, status.text, served.ask("GET", "/v1/trail", None, &[]).text] {
+    for (verb, options) in [("fit", json!({ "method": "ridge" })), ("report", json!({}))] {
+        assert_eq!(served.carry_out(verb, &options)["state"], "done", "{verb}");
+    }
+    let plan = served.get("/v1/plan");
+    assert_eq!(plan["gallery"], "gallery.db");
+    assert!(plan["forecast"]["source"].as_str().unwrap().ends_with(".json in the gallery"), "{plan}");
+    assert_eq!(served.get("/v1/doctor")["gallery"], "gallery.db");
+    let paths = ["/v1/trail", "/v1/plan", "/v1/doctor", "/v1/operations", "/v1/status"];
+    let answers = paths.map(|path| served.ask("GET", path, None, &[]).text);
+    for text in answers.into_iter().chain([failures, status.text]) {
         assert!(!text.contains(place), "{text}");
     }
     served.end();

@@ -123,7 +123,7 @@ fn a_reader_leaves_turns_to_other_readers_and_holds_up_no_writer() {
 }
 
 #[test]
-fn work_that_has_begun_is_not_said_to_be_turned_away() {
+fn a_reading_that_takes_too_long_is_not_said_to_be_turned_away() {
     let folder = tempfile::tempdir().unwrap();
     let (upgrade, is_asked, lets_go) = with_slow_texts(folder.path());
     let served = Served::of(upgrade, |options| {
@@ -131,7 +131,8 @@ fn work_that_has_begun_is_not_said_to_be_turned_away() {
     });
     let search = |body: &Value| served.ask("POST", "/v1/search", Some(body), &[]);
     let begun = search(&json!({ "texts": ["plum cake"] }));
-    assert_eq!((begun.status, &begun.body["kind"]), (504, &json!("goes-on")), "{}", begun.text);
+    assert_eq!((begun.status, &begun.body["kind"]), (504, &json!("unanswered")), "{}", begun.text);
+    assert_eq!(begun.body["detail"], "the gallery, or an encoder, did not answer within 1 seconds");
     is_asked.recv().unwrap();
     // It has the only turn still.
     let turned_away = search(&quick());
@@ -214,6 +215,9 @@ fn a_key_is_of_its_token_and_short_as_other_texts_are() {
     for refused in ["k".repeat(256), "two words".into()] {
         assert_eq!(begin("first", &refused).status, 400, "{refused}");
     }
+    let bearer = bearer("first");
+    let twice = [("authorization", bearer.as_str()), ("idempotency-key", "k"), ("idempotency-key", "l")];
+    assert_eq!(served.ask("POST", "/v1/upgrade/bridge", None, &twice).status, 400);
     for (verb, option) in [("run", "until"), ("fit", "method")] {
         let path = format!("/v1/upgrade/{verb}");
         let options = json!({ option: "5".repeat(101) });
@@ -237,6 +241,21 @@ fn a_request_of_two_hosts_is_refused() {
             BufReader::new(stream).read_line(&mut first).unwrap();
             assert!(first.contains(&format!(" {expected} ")), "{path}: {first}");
         }
+    }
+    served.end();
+}
+
+#[test]
+fn the_host_of_an_absolute_target_counts_in_place_of_the_header() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), |_| {});
+    let own = served.address.to_string();
+    for (target, host, expected) in [("evil.example", own.as_str(), 403), (own.as_str(), "evil.example", 404)] {
+        let mut stream = TcpStream::connect(served.address).unwrap();
+        write!(stream, "GET http://{target}/v1/status HTTP/1.1\r\nHost: {host}\r\n\r\n").unwrap();
+        let mut first = String::new();
+        BufReader::new(stream).read_line(&mut first).unwrap();
+        assert!(first.contains(&format!(" {expected} ")), "{target}: {first}");
     }
     served.end();
 }
