@@ -85,17 +85,18 @@ fn config(chain: &Path, key: &Path) -> Result<Arc<ServerConfig>> {
     Ok(Arc::new(config))
 }
 
-/// Reads a file, where it is one and no larger than it may be: a pipe would hold up who reads it for ever, and
-/// a device has no end. Links are followed, since whoever renews certificates sets them.
+/// Reads a file, where it is one and no larger than it may be: a pipe would hold up who reads it for ever,
+/// and a device has no end. Links are followed, since whoever renews certificates sets them.
 fn bytes_of(path: &Path) -> std::io::Result<Vec<u8>> {
-    let expect_file = |is_file: bool| {
-        let no_file = || std::io::Error::new(ErrorKind::InvalidInput, "it is no file");
-        if is_file { Ok(()) } else { Err(no_file()) }
-    };
+    let no_file = || Err(std::io::Error::new(ErrorKind::InvalidInput, "it is no file"));
     // Devices are not even opened. Whatever has taken the file's place since is no file once it is open.
-    expect_file(fs_err::metadata(path)?.is_file())?;
+    if !fs_err::metadata(path)?.is_file() {
+        return no_file();
+    }
     let file = opened(path)?;
-    expect_file(file.metadata()?.is_file())?;
+    if !file.metadata()?.is_file() {
+        return no_file();
+    }
     let mut bytes = Vec::new();
     file.take(BYTES_MAX + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > BYTES_MAX {
