@@ -23,6 +23,7 @@ use tokio::sync::broadcast::error::RecvError;
 
 use crate::access::{COOKIE, Caller, SESSION_SECONDS};
 use crate::addresses::name_of;
+use crate::answers::{Written, json_text, json_text_within, until_sent};
 use crate::connections::Peer;
 use crate::events::{PushedEvent, value};
 use crate::operations::{LongVerb, VerbOptions};
@@ -40,6 +41,8 @@ const QUERIES_MAX: usize = 256;
 const SOURCES_MAX: usize = 32;
 /// Largest number of answers to all queries together, so that one request holds no gigabyte.
 const ANSWERS_MAX: usize = 100_000;
+/// Largest answer to a search: each item's source is in it as often as the item is found.
+const ANSWER_BYTES_MAX: usize = 16 << 20;
 /// Largest number of labels, and of fields, that a filter has.
 const FILTERED_MAX: usize = 1000;
 /// Largest payload as it is written: small values take up to a hundred times as much once they are read.
@@ -198,7 +201,7 @@ pub struct SearchBody {
     items: Vec<String>,
     /// Whether the old model's answers are wanted too; for texts and items.
     before: bool,
-    /// Neighbours of each query, 1 to 1,000; 10 by default.
+    /// Neighbours of each query, 1 to 1,000; 10 by default. An answer of more than 16 MiB is refused.
     k: Option<usize>,
     /// Labels of which an item needs one.
     labels: Vec<String>,
@@ -235,9 +238,9 @@ impl SearchBody {
     }
 }
 
-pub async fn search(Extension(service): Shared, sent: Body) -> Answer {
+pub async fn search(Extension(service): Shared, sent: Body) -> Answer<Written> {
     let answer = service
-        .in_turn(move |service| {
+        .in_place(move |service| {
             let body: SearchBody = sent.read()?;
             if !body.payload.is_empty() {
                 sent.expect_exact()?;
@@ -271,13 +274,16 @@ pub async fn search(Extension(service): Shared, sent: Body) -> Answer {
             let answer = &answers.0;
             service.metrics.searched(service.stage(answer), answer.found.len(), began.elapsed());
             let searched = Searched::new(service.upgrade.store(), k, answers, has_sources)?;
-            value(&searched).map_err(ProblemDetails::from)
+            json_text_within(ANSWER_BYTES_MAX, &searched)?.ok_or_else(|| {
+                let expected = "fewer neighbours or queries: the answer would have more than 16 MiB";
+                Error::option("k", k, expected).into()
+            })
         })
         .await;
     if answer.as_ref().is_err_and(|problem| problem.status >= 500) {
         service.metrics.search_failed();
     }
-    answer.map(Json)
+    answer.map(Written::new)
 }
 
 /// Makes queries of the pictures of items.
@@ -375,37 +381,40 @@ pub async fn get_item(
     Path(id): Path<String>,
     headers: HeaderMap,
 ) -> Answer<Response> {
-    let item = service
-        .in_turn(move |service| {
+    let ((tag, shown), place) = service
+        .in_place(move |service| {
             let item = service.upgrade.store().get(&[&id])?.into_iter().next().flatten();
-            item.ok_or_else(|| no_item(&id))
+            let Item { id, source, label, payload, revision, .. } = item.ok_or_else(|| no_item(&id))?;
+            let tag = etag(&json!(revision));
+            if is_known(&headers, &tag) {
+                return Ok((tag, None));
+            }
+            let shown = json_text(&ShownItem { id, source, label, payload, revision })?;
+            Ok((tag, Some(shown)))
         })
         .await?;
-    let tag = etag(&json!(item.revision));
-    if is_known(&headers, &tag) {
-        return Ok((StatusCode::NOT_MODIFIED, [(header::ETAG, tag)]).into_response());
-    }
-    let Item { id, source, label, payload, revision, .. } = item;
-    let shown = value(&ShownItem { id, source, label, payload, revision })?;
-    Ok(([(header::ETAG, tag)], Json(shown)).into_response())
+    let tag = [(header::ETAG, tag)];
+    let Some(shown) = shown else { return Ok((StatusCode::NOT_MODIFIED, tag).into_response()) };
+    Ok((tag, Written::new((shown, place))).into_response())
 }
 
 /// Sends the picture that an item's source names. Browsers show it on the service's own pages alone, and take
 /// it for nothing else.
 pub async fn picture(Extension(service): Shared, Path(id): Path<String>) -> Answer<Response> {
-    let read = service.blocking(move |service| {
+    let read = service.in_place(move |service| {
         let item = service.upgrade.store().get(&[&id])?.into_iter().next().flatten();
         Ok(item.and_then(|item| service.upgrade.configuration().picture(&item.source?)))
     });
     let none = "the item has no picture: a PNG, JPEG, GIF or WebP file of at most 16 MiB, in the folder that sources are seen from";
-    let picture = read.await?.ok_or_else(|| ProblemDetails::not_found(none))?;
+    let (picture, place) = read.await?;
+    let picture = picture.ok_or_else(|| ProblemDetails::not_found(none))?;
     let headers = [
         (header::CONTENT_TYPE, picture.media_type),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::CONTENT_SECURITY_POLICY, "default-src 'none'; sandbox"),
         (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
     ];
-    Ok((headers, picture.bytes).into_response())
+    Ok((headers, until_sent((picture.bytes, place))).into_response())
 }
 
 pub async fn delete_item(
@@ -450,12 +459,12 @@ fn etag(revision: &Value) -> String {
     format!("\"{}\"", revision.to_string().trim_matches('"'))
 }
 
-pub async fn status(Extension(service): Shared) -> Answer {
-    service.blocking(Service::status).await.map(Json)
+pub async fn status(Extension(service): Shared) -> Answer<Written> {
+    service.answer(|service| Ok(service.status()?)).await
 }
 
-pub async fn plan(Extension(service): Shared) -> Answer {
-    service.blocking(|service| service.addresses.value(&service.upgrade.plan(0)?)).await.map(Json)
+pub async fn plan(Extension(service): Shared) -> Answer<Written> {
+    service.answer(|service| Ok(service.addresses.value(&service.upgrade.plan(0)?)?)).await
 }
 
 pub async fn curve(Extension(service): Shared) -> Answer<Response> {
@@ -470,15 +479,14 @@ pub async fn curve(Extension(service): Shared) -> Answer<Response> {
     Ok((headers, drawn).into_response())
 }
 
-pub async fn doctor(Extension(service): Shared) -> Answer {
+pub async fn doctor(Extension(service): Shared) -> Answer<Written> {
     service
-        .blocking(|service| {
+        .answer(|service| {
             let configuration = service.upgrade.configuration();
             let examined = rehang_upgrade::examine(&configuration.gallery, Some(configuration), false)?;
-            service.addresses.value(&examined)
+            Ok(service.addresses.value(&examined)?)
         })
         .await
-        .map(Json)
 }
 
 /// How many entries of a list are wanted.
@@ -495,33 +503,36 @@ impl Default for Listed {
     }
 }
 
-pub async fn failures(Extension(service): Shared, Parameters(listed): Parameters<Listed>) -> Answer {
+pub async fn failures(
+    Extension(service): Shared,
+    Parameters(listed): Parameters<Listed>,
+) -> Answer<Written> {
     let limit = listed.limit.min(1000);
     let failures =
-        service.blocking(move |service| service.addresses.value(&service.read_status(limit)?.failures));
-    failures.await.map(Json)
+        service.answer(move |service| Ok(service.addresses.value(&service.read_status(limit)?.failures)?));
+    failures.await
 }
 
-pub async fn trail(Extension(service): Shared, Parameters(listed): Parameters<Listed>) -> Answer {
-    let entries = service.blocking(move |service| {
+pub async fn trail(Extension(service): Shared, Parameters(listed): Parameters<Listed>) -> Answer<Written> {
+    let entries = service.answer(move |service| {
         let mut all = service.operations.trail()?;
         all.truncate(listed.limit);
-        service.addresses.value(&all)
+        Ok(service.addresses.value(&all)?)
     });
-    entries.await.map(Json)
+    entries.await
 }
 
-pub async fn operations(Extension(service): Shared) -> Answer {
-    service.blocking(|service| service.addresses.value(&service.operations.list()?)).await.map(Json)
+pub async fn operations(Extension(service): Shared) -> Answer<Written> {
+    service.answer(|service| Ok(service.addresses.value(&service.operations.list()?)?)).await
 }
 
-pub async fn operation(Extension(service): Shared, Path(id): Path<String>) -> Answer {
-    let operation = service.in_turn(move |service| {
+pub async fn operation(Extension(service): Shared, Path(id): Path<String>) -> Answer<Written> {
+    let operation = service.answer(move |service| {
         let operation = service.operations.find(&id)?;
         let operation = operation.ok_or_else(|| no_operation(&id))?;
         Ok(service.addresses.value(&operation)?)
     });
-    operation.await.map(Json)
+    operation.await
 }
 
 fn no_operation(id: &str) -> ProblemDetails {

@@ -8,6 +8,7 @@
 
 mod access;
 mod addresses;
+mod answers;
 mod api;
 mod connections;
 mod events;

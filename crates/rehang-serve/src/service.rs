@@ -20,6 +20,7 @@ use serde_json::{Map, Value};
 
 use crate::access::{Access, TokenRole};
 use crate::addresses::Addresses;
+use crate::answers::{Written, json_text};
 use crate::events::Events;
 use crate::metrics::{Metrics, Stage};
 use crate::operations::{Operations, by_state};
@@ -144,12 +145,38 @@ impl AskedService {
     ///
     /// # Errors
     ///
-    /// 503 where too many wait, or the turn does not come in time: nothing is done then. 504 where the work
-    /// has begun and takes too long: a change goes on. Defects; the problem of the work.
+    /// Those of [`Self::in_place`].
     pub async fn in_turn<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Service) -> Result<T, ProblemDetails> + Send + 'static,
     ) -> Result<T, ProblemDetails> {
+        self.in_place(work).await.map(|(outcome, _)| outcome)
+    }
+
+    /// Runs work as [`Self::in_turn`] does, and writes its result as JSON in the same turn: a large one would
+    /// hold up everybody elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::in_place`].
+    pub async fn answer<T: Serialize + 'static>(
+        &self,
+        work: impl FnOnce(&Service) -> Result<T, ProblemDetails> + Send + 'static,
+    ) -> Result<Written, ProblemDetails> {
+        let written = self.in_place(move |service| Ok(json_text(&work(service)?)?));
+        written.await.map(Written::new)
+    }
+
+    /// Runs work as [`Self::in_turn`] does, and gives the place of the request too, for an answer to keep.
+    ///
+    /// # Errors
+    ///
+    /// 503 where too many wait, or the turn does not come in time: nothing is done then. 504 where the work
+    /// has begun and takes too long: a change goes on. Defects; the problem of the work.
+    pub async fn in_place<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Service) -> Result<T, ProblemDetails> + Send + 'static,
+    ) -> Result<(T, Held), ProblemDetails> {
         let lane = self.lane();
         let place = lane.places.try_take(&self.who, 1).ok_or_else(ProblemDetails::busy)?;
         let limit = Duration::from_secs(self.limits.seconds);
@@ -157,8 +184,8 @@ impl AskedService {
         let turn = turn.ok().flatten().ok_or_else(ProblemDetails::busy)?;
         let service = Arc::clone(&self.service);
         let done = tokio::task::spawn_blocking(move || {
-            let _held = (place, turn);
-            work(&service)
+            let _turn = turn;
+            work(&service).map(|outcome| (outcome, place))
         });
         match tokio::time::timeout(limit, done).await {
             Ok(Ok(outcome)) => outcome,

@@ -66,7 +66,7 @@ impl Shares {
 
 /// Turns of the requests of one kind of routes, and room for their bodies.
 pub struct Lane {
-    /// Places of requests that have their turn or wait for it.
+    /// Places of requests that wait for their turn, have it, or have an answer that is being sent.
     pub places: Shares,
     /// Turns to ask the gallery.
     pub turns: Shares,

@@ -7,6 +7,9 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::sync::mpsc::{self, Receiver, Sender};
 
+use rehang_core::Provenance;
+use rehang_sqlite::SqliteStore;
+use rehang_store::{ItemWrite, Ledger, NewVector};
 use rehang_upgrade::Upgrade;
 use serde_json::{Value, json};
 
@@ -91,6 +94,54 @@ fn a_search_has_only_so_many_queries() {
     served.end();
 }
 
+/// Replaces the source of item 3 by a text of so many bytes, past the limit on a body.
+fn write_large(folder: &Path, bytes: usize) {
+    let store = SqliteStore::open(folder.join("gallery.db")).unwrap();
+    let old = NewVector::from_model("old", vector(3, OLD), Provenance::Old);
+    store.put(&[ItemWrite::new("i3", Some("a".repeat(bytes)), vec![old])]).unwrap();
+}
+
+#[test]
+fn an_answer_to_a_search_has_only_so_many_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let (upgrade, _is_asked, lets_go) = with_slow_texts(folder.path());
+    drop(lets_go);
+    write_large(folder.path(), 1 << 20);
+    let served = Served::of(upgrade, |_| {});
+    // All texts find that item.
+    let search = |texts: usize| {
+        let body = json!({ "texts": vec!["plum cake"; texts], "k": 1 });
+        served.ask("POST", "/v1/search", Some(&body), &[])
+    };
+    let largest = search(4);
+    assert_eq!((largest.status, largest.text.len() >> 20), (200, 4));
+    let refused = search(16);
+    assert_eq!((refused.status, &refused.body["kind"]), (422, &json!("invalid-option")), "{}", refused.text);
+    assert!(refused.text.contains("fewer neighbours or queries"), "{}", refused.text);
+    served.end();
+}
+
+#[test]
+fn an_answer_that_is_not_read_keeps_its_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), |options| {
+        (options.limits.at_once, options.limits.waiting) = (1, 0);
+    });
+    // It fits into no buffers of a connection.
+    write_large(folder.path(), 32 << 20);
+    let mut unread = TcpStream::connect(served.address).unwrap();
+    let asked = format!("GET /v1/items/i3 HTTP/1.1\r\nHost: {}\r\n\r\n", served.address);
+    unread.write_all(asked.as_bytes()).unwrap();
+    let mut first = [0; 12];
+    unread.read_exact(&mut first).unwrap();
+    assert_eq!(first, *b"HTTP/1.1 200");
+    let other = || served.ask("GET", "/v1/items/i7", None, &[]).status;
+    assert_eq!(other(), 503);
+    drop(unread);
+    wait_for("the place of the answer", || other() == 200);
+    served.end();
+}
+
 #[test]
 fn a_reader_leaves_turns_to_other_readers_and_holds_up_no_writer() {
     // Where there is one turn, a reader may have it.
@@ -117,7 +168,7 @@ fn a_reader_leaves_turns_to_other_readers_and_holds_up_no_writer() {
         assert_eq!((change("PUT", Some(&item)), change("DELETE", None)), (200, 204));
         drop(lets_go);
         assert_eq!(slow.join().unwrap(), 200);
-        assert_eq!(search(&served, "greedy", &quick()), 200, "its turn is free again");
+        wait_for("its place", || search(&served, "greedy", &quick()) == 200);
         served.end();
     }
 }

@@ -98,23 +98,36 @@ fn it_answers_by_its_certificate_and_takes_a_renewed_one_while_it_goes_on() {
 
 #[cfg(unix)]
 #[test]
-fn connections_are_taken_while_a_certificate_takes_long_to_read() {
+fn what_is_no_file_keeps_no_certificate_from_being_read() {
     let folder = tempfile::tempdir().unwrap();
     let (chain, key) = write_first(folder.path());
     let named = (chain.clone(), key.clone());
     let served = Served::start(folder.path(), |options| options.certificate = Some(named));
-    fs_err::remove_file(&chain).unwrap();
-    assert!(std::process::Command::new("mkfifo").arg(&chain).status().unwrap().success());
-    // A pipe can be opened for writing when the service reads from it, and it reads until that end is closed.
-    let mut slow = fs_err::OpenOptions::new().write(true).open(&chain).unwrap();
+    let replace = |path: &Path, put: &dyn Fn(&Path)| {
+        fs_err::remove_file(path).unwrap();
+        put(path);
+    };
+    // A pipe that nobody writes to, and a device that has no end.
+    replace(&chain, &|path: &Path| {
+        assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
+    });
+    replace(&key, &|path: &Path| std::os::unix::fs::symlink("/dev/zero", path).unwrap());
+    let refused = |chain: &Path, key: &Path| {
+        let mut options = ServeOptions::new("127.0.0.1:0".parse().unwrap());
+        options.certificate = Some((chain.to_path_buf(), key.to_path_buf()));
+        let outcome = serve(upgrade(folder.path()), &options, &Progress::default(), |_| {
+            panic!("nobody listens with them");
+        });
+        outcome.unwrap_err().to_string()
+    };
+    assert!(refused(&chain, &key).contains("it is no file"));
+    assert!(refused(&key, &chain).contains("it is no file"));
     assert_eq!(ask(served.address).1, certificate(FIRST[0]));
 
-    // Who looks again finds files.
-    fs_err::remove_file(&chain).unwrap();
+    replace(&chain, &|path: &Path| fs_err::write(path, "#".repeat((1 << 20) + 1)).unwrap());
+    replace(&key, &|path: &Path| fs_err::write(path, RENEWED[1]).unwrap());
+    assert!(refused(&chain, &key).contains("more than 1 MiB"));
     fs_err::write(&chain, RENEWED[0]).unwrap();
-    fs_err::write(&key, RENEWED[1]).unwrap();
-    slow.write_all(RENEWED[0].as_bytes()).unwrap();
-    drop(slow);
     let renewed = certificate(RENEWED[0]);
     wait_for("the renewed certificate", || ask(served.address).1 == renewed);
     served.end();
