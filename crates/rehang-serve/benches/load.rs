@@ -99,7 +99,10 @@ fn main() -> Outcome<()> {
         let served = Served::start(folder.path(), extent.items, dimension)?;
         let questions = questions(&served, "old", extent.items, dimension)?;
         beside_library.extend(compare_with_library(&served, &questions, &extent));
-        println!("{dimension} coordinates: {:.2} ms for a request that asks for nothing", empty_request(&served)?);
+        println!(
+            "{dimension} coordinates: {:.2} ms for a request that asks for nothing",
+            empty_request(&served)?
+        );
         beside_crowd.push(compare_with_crowd(&served, &questions, &extent)?);
         beside_backfill.push(compare_with_backfill(&served, &questions, &extent)?);
         served.end()?;

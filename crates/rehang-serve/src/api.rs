@@ -75,7 +75,8 @@ impl<S: Send + Sync> FromRequest<S> for Body {
             return Err(not_json("the body has another Content-Type; send application/json"));
         }
         let service = request.extensions().get::<AskedService>().cloned();
-        let service = service.ok_or_else(|| ProblemDetails::defect("the request", "a route without turns"))?;
+        let service =
+            service.ok_or_else(|| ProblemDetails::defect("the request", "a route without turns"))?;
         let is_known = request.extensions().get::<Caller>().is_some();
         let bytes_max = if is_known { service.limits.body } else { TOKEN_BYTES_MAX };
         let reading = async {
@@ -503,10 +504,7 @@ impl Default for Listed {
     }
 }
 
-pub async fn failures(
-    Extension(service): Shared,
-    Parameters(listed): Parameters<Listed>,
-) -> Answer<Written> {
+pub async fn failures(Extension(service): Shared, Parameters(listed): Parameters<Listed>) -> Answer<Written> {
     let limit = listed.limit.min(1000);
     let failures =
         service.answer(move |service| Ok(service.addresses.value(&service.read_status(limit)?.failures)?));

@@ -461,8 +461,8 @@ impl Service {
 
 #[cfg(test)]
 mod tests {
-    use axum::body::Body as Content;
     use axum::Extension;
+    use axum::body::Body as Content;
     use axum::extract::FromRequest;
     use axum::http::{Request, header};
     use rehang_core::{Distance, Provenance};

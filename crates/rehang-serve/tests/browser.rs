@@ -547,7 +547,7 @@ fn pictures_of_items_are_shown_and_asked_by() {
     fs_err::write(folder.join("images/digit-0005.png"), b"\x89PNG\r\n\x1a\nand no more").unwrap();
     let damaged = search(json!(["digit-0000", "digit-0005"]));
     let text = String::from_utf8(damaged.bytes).unwrap();
-    let names = "items cannot be \\\"digit-0005\\\"; expected one that its encoder takes: … is no image";
+    let names = "items cannot be \\\"digit-0005\\\"; expected one that its encoder takes: the encoder's folder/digit-0005.png is no image";
     assert!(damaged.status == 422 && text.contains(names), "{text}");
     // Files beside the images are no item's pictures, whatever somebody writes as a source.
     fs_err::copy(folder.join("images/digit-0000.png"), folder.join("beside.png")).unwrap();

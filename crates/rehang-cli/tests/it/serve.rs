@@ -35,8 +35,7 @@ fn place() -> Place {
     let place = upgrade::place(&of_width(D_OLD), &of_width(D_NEW));
     let program = upgrade::encoder("number=${text##* }; version=0");
     let logs = "echo \"$text by $1\" >> log.txt";
-    let holds =
-        "if [ -e hold ]; then echo \"$text\" >> held.txt; while [ -e hold ]; do sleep 0.02; done; fi";
+    let holds = "if [ -e hold ]; then echo \"$text\" >> held.txt; while [ -e hold ]; do sleep 0.02; done; fi";
     place.write_bytes("encode.sh", program.replace(logs, &format!("{holds}; {logs}")).as_bytes());
     upgrade::configure(
         &place,

@@ -63,7 +63,8 @@ fn what_the_encoder_refuses_is_the_callers_to_change() {
     let asked = search(&served);
     assert_eq!((asked.status, &asked.body["kind"]), (422, &json!("invalid-option")), "{}", asked.text);
     let detail = asked.body["detail"].as_str().unwrap();
-    let begin = "texts cannot be \"plum cake\"; expected one that its encoder takes: m at the encoder: status 400: ";
+    let begin =
+        "texts cannot be \"plum cake\"; expected one that its encoder takes: m at the encoder: status 400: ";
     assert!(detail.starts_with(begin) && detail.contains("it is not in … of …"), "{detail}");
     let metrics = served.ask("GET", "/metrics", None, &[]).text;
     assert!(metrics.contains("rehang_search_failures_total 0"), "no alert: {metrics}");

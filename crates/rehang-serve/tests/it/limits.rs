@@ -301,7 +301,8 @@ fn the_host_of_an_absolute_target_counts_in_place_of_the_header() {
     let folder = tempfile::tempdir().unwrap();
     let served = Served::start(folder.path(), |_| {});
     let own = served.address.to_string();
-    for (target, host, expected) in [("evil.example", own.as_str(), 403), (own.as_str(), "evil.example", 404)] {
+    for (target, host, expected) in [("evil.example", own.as_str(), 403), (own.as_str(), "evil.example", 404)]
+    {
         let mut stream = TcpStream::connect(served.address).unwrap();
         write!(stream, "GET http://{target}/v1/status HTTP/1.1\r\nHost: {host}\r\n\r\n").unwrap();
         let mut first = String::new();

@@ -375,7 +375,8 @@ fn page(rows: &[Row]) -> String {
     text += &format!("- The switch chose mixed searches in {mixed}, and either way in {either}.\n");
     let apart = |row: &Row| [0, 1].map(|metric| (row.today[metric] - row.computed[metric]).abs());
     let farthest = rows.iter().flat_map(apart).fold(0.0, f64::max);
-    text += &format!("- Doing nothing, by galleries and by arithmetic: {farthest:.3} points apart at most.\n");
+    text +=
+        &format!("- Doing nothing, by galleries and by arithmetic: {farthest:.3} points apart at most.\n");
     let sql: Vec<[usize; 3]> = rows.iter().filter_map(|row| row.sql).collect();
     let sum = |at: usize| sql.iter().map(|counts| counts[at]).sum::<usize>();
     text += &format!(

@@ -30,7 +30,8 @@ pub fn compare(server: &Server, ground: &Ground, with_labels: bool) -> Result<[u
     let (order, count) = deal(ground.old.len(), 0);
     let old = cosine(&ground.old)?;
     let text = |vectors: &Vectors, row: usize| format!("{:?}", vectors.matrix().row(row));
-    let columns = format!("id text PRIMARY KEY, body text, label text, embedding vector({})", old.dimension());
+    let columns =
+        format!("id text PRIMARY KEY, body text, label text, embedding vector({})", old.dimension());
     client.batch_execute(&format!("CREATE TABLE items ({columns})")).map_err(of_database)?;
     let mut transaction = client.transaction().map_err(of_database)?;
     let insert = "INSERT INTO items VALUES ($1, $2, $3, $4::text::vector)";
