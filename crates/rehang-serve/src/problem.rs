@@ -128,10 +128,10 @@ impl ProblemDetails {
     /// Writes what is for the log alone into the log, and takes it out of the answer. Where that is the whole
     /// error, the answer says under which name it stands there.
     pub(crate) fn logged(self, name: &str, addresses: &Addresses) -> Self {
-        let whole = self.detail.clone();
+        let detail = self.detail.clone();
         let mut problem = self.without_addresses(addresses);
-        if problem.detail != whole {
-            tracing::info!(whole = &*whole, "{name} is answered without addresses");
+        if problem.detail != detail {
+            tracing::info!(detail = &*detail, "{name} is answered without addresses");
         }
         if let Some(cause) = problem.cause.take() {
             tracing::error!(cause = &*cause, "{name} failed");
@@ -188,7 +188,7 @@ impl Wording for OfService {
 
 impl From<Error> for ProblemDetails {
     fn from(mut error: Error) -> Self {
-        let whole = error.worded(&OfService);
+        let sentence = error.worded(&OfService);
         let remedy = error.take_remedy().map(|remedy| remedy.worded(&OfService));
         let status = match error.kind() {
             ErrorKind::Unavailable { .. } | ErrorKind::Cancelled => StatusCode::SERVICE_UNAVAILABLE,
@@ -206,7 +206,7 @@ impl From<Error> for ProblemDetails {
         // an encoder.
         let is_for_the_log = status.is_server_error() && !error.is_cancelled();
         let problem = if is_for_the_log {
-            Self { cause: Some(whole.into()), ..Self::new(status, &kind, fault(&error, status)) }
+            Self { cause: Some(sentence.into()), ..Self::new(status, &kind, fault(&error, status)) }
         } else {
             let quoted = match error.kind() {
                 ErrorKind::InvalidOption { value, .. } => format!("{value:?}"),

@@ -370,7 +370,7 @@ async fn expect_one_host(mut request: Request, next: Next) -> Response {
         return ProblemDetails::new(StatusCode::BAD_REQUEST, "wrong-request", detail).into_response();
     }
     if let Some(authority) = request.uri().authority() {
-        // What is no header is no name of this service either.
+        // Text that no header can have is no name of this service either.
         let host = HeaderValue::from_str(authority.as_str()).unwrap_or(HeaderValue::from_static(""));
         request.headers_mut().insert(header::HOST, host);
     }

@@ -52,10 +52,10 @@ impl Certificate {
             }
             Err(error) => {
                 // The files are looked at every few seconds: the log hears of each refusal once.
-                let said = error.to_string();
-                if *refusal != said {
+                let reason = error.to_string();
+                if *refusal != reason {
                     tracing::error!(%certificate, %error, "the old one stays in use");
-                    *refusal = said;
+                    *refusal = reason;
                 }
             }
         }

@@ -184,7 +184,6 @@ pub const DOORS: &[(&str, &str)] = &[
     ("crates/rehang-demo/src/live.rs", "how long searches and writes take during the demo"),
     ("laboratory/rehang-lab/src/studies/papers/units.rs", "seconds of a fit, which are part of the results"),
     ("laboratory/rehang-lab/src/studies/regret.rs", "seconds of a fit, which are part of the results"),
-    ("laboratory/rehang-lab/src/studies/networks.rs", "seconds of a fit, which are part of the results"),
 ];
 
 /// Crates that talk to people: they print, and they know the words of the command line.

@@ -127,7 +127,7 @@ fn an_answer_that_is_not_read_keeps_its_place() {
     let served = Served::start(folder.path(), |options| {
         (options.limits.at_once, options.limits.waiting) = (1, 0);
     });
-    // It fits into no buffers of a connection.
+    // A picture that fits into no buffers of a connection.
     write_large(folder.path(), 32 << 20);
     let mut unread = TcpStream::connect(served.address).unwrap();
     let asked = format!("GET /v1/items/i3 HTTP/1.1\r\nHost: {}\r\n\r\n", served.address);
@@ -185,7 +185,7 @@ fn a_reading_that_takes_too_long_is_not_said_to_be_turned_away() {
     assert_eq!((begun.status, &begun.body["kind"]), (504, &json!("unanswered")), "{}", begun.text);
     assert_eq!(begun.body["detail"], "the gallery, or an encoder, did not answer within 1 seconds");
     is_asked.recv().unwrap();
-    // It has the only turn still.
+    // The search by text has the only turn still.
     let turned_away = search(&quick());
     assert_eq!((turned_away.status, &turned_away.body["kind"]), (503, &json!("busy")));
     assert!(turned_away.text.contains("nothing was done"), "{}", turned_away.text);
@@ -325,7 +325,7 @@ fn a_stream_of_events_ends_with_its_session() {
     let (status, mut stream) = served.listen(&format!("Cookie: {cookie}\r\nConnection: close\r\n"));
     assert!(status.contains("200"), "{status}");
     assert_eq!(served.ask("DELETE", "/session", None, &[("cookie", cookie)]).status, 204);
-    // It ends, and the connection with it.
+    // The stream ends, and the connection with it.
     stream.read_to_string(&mut String::new()).unwrap();
     assert_eq!(me(), 401, "the cookie is of no use any more");
     served.end();
