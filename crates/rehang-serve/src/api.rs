@@ -616,17 +616,14 @@ async fn request(
         let options: VerbOptions = body.read()?;
         options.expect_only(name)?;
         let before = service.operations.stands();
-        let outcome = match request {
-            RunRequest::Run => {
-                let flag = |flag: Option<bool>| flag.unwrap_or(false);
-                let (retry, re_embed) = (flag(options.retry_failed), flag(options.re_embed));
-                let resumed = service.upgrade.resume(retry, re_embed, &rehang_upgrade::Unobserved);
-                resumed.and_then(|resumed| service.addresses.value(&resumed))
-            }
-            _ => {
-                let requested = service.upgrade.request(request);
-                requested.and_then(|requested| service.addresses.value(&requested))
-            }
+        let outcome = if request == RunRequest::Run {
+            let flag = |flag: Option<bool>| flag.unwrap_or(false);
+            let (retry, re_embed) = (flag(options.retry_failed), flag(options.re_embed));
+            let resumed = service.upgrade.resume(retry, re_embed, &rehang_upgrade::Unobserved);
+            resumed.and_then(|resumed| service.addresses.value(&resumed))
+        } else {
+            let requested = service.upgrade.request(request);
+            requested.and_then(|requested| service.addresses.value(&requested))
         };
         let outcome = outcome.map_err(ProblemDetails::from);
         let told = |problem: &ProblemDetails| problem.clone().without_addresses(&service.addresses).detail;

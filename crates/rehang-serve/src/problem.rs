@@ -13,7 +13,7 @@ use crate::addresses::Addresses;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ProblemDetails {
     /// Words of the status. There is no `type`: the kind tells problems apart.
-    pub title: String,
+    pub title: Box<str>,
     /// HTTP status.
     pub status: u16,
     /// Sentence about what happened and where. Where the service, its encoder or its database is at fault, it
@@ -23,7 +23,7 @@ pub struct ProblemDetails {
     pub kind: String,
     /// Way out.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub remedy: Option<String>,
+    pub remedy: Option<Box<str>>,
     /// Whole error, where it is for the log alone.
     #[serde(skip)]
     cause: Option<Box<str>>,
@@ -189,7 +189,7 @@ impl Wording for OfService {
 impl From<Error> for ProblemDetails {
     fn from(mut error: Error) -> Self {
         let sentence = error.worded(&OfService);
-        let remedy = error.take_remedy().map(|remedy| remedy.worded(&OfService));
+        let remedy = error.take_remedy().map(|remedy| remedy.worded(&OfService).into());
         let status = match error.kind() {
             ErrorKind::Unavailable { .. } | ErrorKind::Cancelled => StatusCode::SERVICE_UNAVAILABLE,
             ErrorKind::Corrupt { .. } | ErrorKind::Io { .. } | ErrorKind::Diverged { .. } => {

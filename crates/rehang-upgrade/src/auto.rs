@@ -567,13 +567,12 @@ impl Walk<'_> {
 
     /// Finds the step to take, or the reason why there is none.
     fn next_step(&mut self) -> Result<Next> {
-        let next = match self.to_repeat.take() {
-            Some(step) => Next::Step(step),
-            None => {
-                // A verb that a pause holds is refused by itself, and says how it goes on.
-                let recorded = UpgradeRecord::read(self.upgrade.store())?;
-                self.upgrade.next_unless_held(recorded.as_ref(), &self.options, self.drawn)?
-            }
+        let next = if let Some(step) = self.to_repeat.take() {
+            Next::Step(step)
+        } else {
+            // A verb that a pause holds is refused by itself, and says how it goes on.
+            let recorded = UpgradeRecord::read(self.upgrade.store())?;
+            self.upgrade.next_unless_held(recorded.as_ref(), &self.options, self.drawn)?
         };
         // Items that came during the backfill do not keep the switch waiting: a run embeds them after it.
         let is_backfilled = self.backfilled == Some(Ending::ReachedFraction)
