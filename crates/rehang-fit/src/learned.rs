@@ -526,30 +526,4 @@ mod tests {
             assert!(!usual.training.hyper_parameters.contains_key("squared error"));
         }
     }
-
-    /// A handicap of a map that was fitted otherwise is the one that a fit of the map would have chosen.
-    #[test]
-    fn the_handicap_of_left_out_outputs_is_that_of_the_fit() {
-        let labels = (0..120).map(|row| row % 6).collect();
-        let (old, noise) = (random_matrix(120, 3, 1), random_matrix(120, 4, 2));
-        let new = rehang_core::Matrix::from_fn(120, 4, |row, column| {
-            old.row(row)[column % 3] + (row % 6) as f32 + noise.row(row)[column]
-        });
-        let pairs = pairs(old, new, Some(labels));
-        let geometry = Some(GeometryKind::Raw);
-        let parameters =
-            FitParameters { method: Method::Fct, compare: false, geometry, ..FitParameters::default() };
-        let (options, quiet) =
-            (NetworkOptions { epochs: Some(2), ..NetworkOptions::default() }, Progress::default());
-        let fitted = fit_adapter(&pairs, None, &parameters, &options, &quiet).unwrap();
-        let fold = crate::folds::folds(pairs.len(), 2, parameters.seed);
-        let fit = |pairs: &Pairs, _: &[usize]| {
-            fit_map_only(pairs, None, &parameters, &options, &quiet).map(|adapter| adapter.map)
-        };
-        let left_out = crate::uncertainty_fit::cross_fit(&pairs, &fold, fit, &quiet).unwrap();
-        let choice = crate::choose_handicap(&pairs, left_out, &Geometry::Raw, &parameters, &quiet);
-        let (choice, expected) = (choice.unwrap().unwrap(), fitted.handicap.unwrap());
-        assert_eq!(choice.kept, expected.kept);
-        assert!((choice.handicap() - expected.handicap()).abs() <= 1e-9 * expected.handicap());
-    }
 }

@@ -91,6 +91,5 @@ pub use order_choice::{ORDERS, OrderArea, OrderChoice, OrderRow, choose_order};
 pub use parameters::{FitParameters, FitQueries, OtherItems};
 pub use residuals::kinds_of_pairs;
 pub use schedule::Pace;
-pub use task::choose_handicap;
 pub use traits::{Trait, TraitValues};
 pub use within::Within;

@@ -3,10 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use rehang_core::adapter::{
-    Adapter, Geometry, InputStatistics, Map, RowSketch, Training, Uncertainty, true_errors,
-};
-use rehang_core::check::expect_count;
+use rehang_core::adapter::{Adapter, Geometry, InputStatistics, Map, RowSketch, Training, Uncertainty};
 use rehang_core::finding::Finding;
 use rehang_core::statistics::SigmaQuality;
 use rehang_core::{Head, Matrix, Pairs, Progress, Result, distinct};
@@ -103,29 +100,6 @@ pub(crate) fn with_task<T>(
     })
 }
 
-/// Chooses the handicap of a map by its raw outputs `[n, d_new]` for pairs that it was not fitted on, as
-/// [`fit_adapter`](crate::fit_adapter) does with the outputs that it leaves out itself: for studies of maps
-/// that it gives no handicap. `None` for a handful of pairs.
-///
-/// # Errors
-///
-/// A count mismatch where there is not one output for each pair; as [`fit_adapter`](crate::fit_adapter) for
-/// queries and metrics that do not go with the pairs.
-pub fn choose_handicap(
-    pairs: &Pairs,
-    left_out: Matrix,
-    geometry: &Geometry,
-    parameters: &FitParameters,
-    progress: &Progress,
-) -> Result<Option<HandicapChoice>> {
-    expect_count("pairs", pairs.len(), "outputs", left_out.rows())?;
-    let errors = true_errors(pairs.new_vectors().matrix(), &geometry.conformed(left_out.clone()));
-    let error = errors.iter().sum::<f64>() / errors.len() as f64;
-    let rows = (0..pairs.len()).collect();
-    let evidence = OwnEvidence { rows, items_left_out: left_out, groups_left_out: None };
-    with_task(pairs, parameters, progress, |task| task.left_out_handicap(&evidence, geometry, error))
-}
-
 impl Task<'_> {
     /// Learns geometry and σ² of a map that was fitted on all pairs, and puts the adapter together. The
     /// comparison may have `made` the method's outputs for its first splits.
@@ -182,8 +156,8 @@ impl Task<'_> {
                     Evidence { small_kind: residuals.small_kind.as_deref(), ..sigma_evidence };
                 let learned = uncertainty_fit::fit(&seen_pairs, sigma_evidence, parameters.seed, progress)?;
                 differing = WorstFirst::measured(&seen_pairs, &learned.left_out);
+                let handicap = self.left_out_handicap(evidence, &conform, &learned.calibration)?;
                 let error = learned.calibration.calibration.mean_squared_error;
-                let handicap = self.left_out_handicap(evidence, &conform, error)?;
                 let without = fitted.without.as_deref();
                 let choice = self.choose_fusion(candidate, (without, made), &conform, error)?;
                 (fusion, fusion_choice) = choice.unzip();
@@ -220,13 +194,13 @@ impl Task<'_> {
     }
 
     /// Chooses the handicap that serves best on the pairs, with items left out and (where there is that
-    /// evidence) with classes left out as well: a gallery holds both. Copies are no part of it. `error` is the
-    /// mean squared error of the conformed outputs. `None` for a handful of pairs.
+    /// evidence) with classes left out as well: a gallery holds both. Copies are no part of it. `None` for a
+    /// handful of pairs.
     fn left_out_handicap(
         &self,
         evidence: &OwnEvidence,
         geometry: &Geometry,
-        error: f64,
+        calibration: &SigmaQuality,
     ) -> Result<Option<HandicapChoice>> {
         let Self { parameters, progress, .. } = *self;
         let rows = rehang_core::copies::originals(&parameters.first_copies(self.pairs));
@@ -248,6 +222,7 @@ impl Task<'_> {
         };
         let raw = [Some(&evidence.items_left_out), evidence.groups_left_out.as_ref()];
         let galleries = raw.into_iter().flatten().map(gallery).collect::<Result<Vec<_>>>()?;
+        let error = calibration.calibration.mean_squared_error;
         let whole_error = handicap::whole(native.matrix(), native.space().distance, error);
         // The items were drawn in random order already.
         let order: Vec<usize> = (0..places.len()).collect();
