@@ -269,7 +269,7 @@ impl Error {
         self
     }
 
-    /// Party whose fault the error is; `None` where nobody was blamed.
+    /// Party whose fault the error is; `None` where the code that made the error has blamed none.
     pub fn party(&self) -> Option<Party> {
         self.party
     }

@@ -91,7 +91,7 @@ impl Client {
         self.insist(patience, method, path, body).map_err(|error| error.blame(Party::Database))
     }
 
-    /// Sends a request as [`Client::answer_within`] does, and blames nobody.
+    /// Sends a request as [`Client::answer_within`] does; its errors blame no party.
     fn insist(&self, patience: Duration, method: &str, path: &str, body: &impl Serialize) -> Result<Value> {
         let body = serde_json::to_vec(body).map_err(|error| Error::corrupt("a request", error))?;
         if body.len() > self.request_max {

@@ -227,7 +227,7 @@ impl Access {
         session.ends <= *until || sessions.contains(session)
     }
 
-    /// Ends the session of a request's cookie, whoever has it still.
+    /// Ends the session of a request's cookie, for all clients that have the cookie still.
     pub fn sign_out(&self, headers: &HeaderMap) {
         let Some((session, _)) = cookie(headers).and_then(|cookie| self.session(cookie)) else { return };
         let (sessions, until) = &mut *self.signed_out.lock().unwrap_or_else(PoisonError::into_inner);

@@ -138,11 +138,11 @@ impl Body {
     fn expect_exact(&self) -> rehang_core::Result<()> {
         /// Payload as it is written.
         #[derive(Default, Deserialize)]
-        struct Written<'a> {
+        struct WithPayload<'a> {
             #[serde(borrow)]
             payload: Option<&'a RawValue>,
         }
-        let Written { payload } = serde_json::from_slice(&self.text).unwrap_or_default();
+        let WithPayload { payload } = serde_json::from_slice(&self.text).unwrap_or_default();
         payload.and_then(|payload| rounded_number(payload.get())).map_or(Ok(()), |number| {
             let expected = "whole numbers of 64 bits; write a longer one as a text, in quotes";
             Err(Error::option("payload", number, expected))

@@ -140,7 +140,7 @@ impl<S> Taken<S> {
         let (now, within) = (rehang_clock::now(), self.within);
         let (began, bytes) = *self.answer.get_or_insert((now, 0));
         let ends = self.ends.get_or_insert_with(|| {
-            // Whoever takes little again and again has as long as all its bytes may take.
+            // A client that takes little again and again has as long as all its bytes may take.
             let of_bytes = Duration::from_secs_f64(bytes as f64 / TAKEN_A_SECOND);
             let rest = within.saturating_add(of_bytes).saturating_sub(now.duration_since(began));
             Box::pin(tokio::time::sleep(rest.min(within)))

@@ -133,7 +133,7 @@ impl AskedService {
     ///
     /// # Errors
     ///
-    /// Those of [`Self::in_turn`]; the work's own.
+    /// Errors of [`Self::in_turn`], and the work's own.
     pub async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Service) -> Result<T> + Send + 'static,
@@ -145,7 +145,7 @@ impl AskedService {
     ///
     /// # Errors
     ///
-    /// Those of [`Self::in_place`].
+    /// Errors of [`Self::in_place`].
     pub async fn in_turn<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Service) -> Result<T, ProblemDetails> + Send + 'static,
@@ -158,7 +158,7 @@ impl AskedService {
     ///
     /// # Errors
     ///
-    /// Those of [`Self::in_place`].
+    /// Errors of [`Self::in_place`].
     pub async fn answer<T: Serialize + 'static>(
         &self,
         work: impl FnOnce(&Service) -> Result<T, ProblemDetails> + Send + 'static,

@@ -194,7 +194,7 @@ impl StepResult<'_> {
 impl Upgrade {
     /// Finds the next step of this upgrade, under `options`. `drawn` says that the pairs were drawn
     /// as asked: the gallery does not record how many were wanted, and drawing them again costs nothing.
-    /// Where a pause or a stop holds a step that embeds, [`Step::Resume`] is next.
+    /// [`Step::Resume`] is next where a pause or a stop holds a step that embeds.
     ///
     /// # Errors
     ///

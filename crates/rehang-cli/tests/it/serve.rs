@@ -84,7 +84,7 @@ impl Service {
             let url = line.strip_prefix("Serving on http://")?;
             Some(url.split('/').next()?.to_owned())
         });
-        // A log that nobody reads would hold the service.
+        // The service would wait at a log that this test does not read.
         let log = std::thread::spawn(move || lines.collect::<Vec<_>>().join("\n"));
         Self { process, address: address.unwrap(), log: Some(log) }
     }
