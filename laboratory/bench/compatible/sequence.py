@@ -1,9 +1,11 @@
-"""Upgrades in a row on Omniglot, by shares of the images of 160 characters: RACT's figure 7 (30, 60, 80, 100 %) and DMU's table 6 (25, 50, 75 %).
+"""Upgrades in a row on Omniglot: RACT's figure 7 (30, 60, 80, 100 % of the images of 160 characters), DMU's table 6 (25, 50, 75 % of them) and BCT's
+table 4 (40, 80 and 160 characters). The 82 characters that no model sees are drawn from all alphabets.
 
     python3 laboratory/bench/compatible/sequence.py ract ../shared/data REHANG-LAB
     python3 laboratory/bench/compatible/sequence.py dmu ../shared/data REHANG-LAB
+    python3 laboratory/bench/compatible/sequence.py bct ../shared/data REHANG-LAB
 
-One encoder for all generations, as in both papers; the recipes are those of ract-expansion.toml and dmu.toml. Three seeds. Numbers of every
+One encoder for all generations, as in the papers; the recipes are those of ract-expansion.toml, dmu.toml and bct.toml. Three seeds. Numbers of every
 seed go to laboratory/bench/runs/compatible-sequence-METHOD/seeds.jsonl, the table to sequence.md beside it.
 """
 
@@ -16,7 +18,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 SEEDS = (0, 1, 2)
 PARTS = (("test", "seen"), ("unseen", "unseen"))
-SHARES = {"ract": (0.3, 0.6, 0.8, 1.0), "dmu": (0.25, 0.5, 0.75)}
+SHARES = {"ract": (0.3, 0.6, 0.8, 1.0), "dmu": (0.25, 0.5, 0.75), "bct": (0.25, 0.5, 1.0)}
+KINDS = {"ract": "expansion", "dmu": "expansion", "bct": "extended-class"}
 RECIPES = {
     "ract": """[head]
 form = "normalised-softmax"
@@ -39,11 +42,22 @@ rate = 0.1
 views = 2
 gradient_clip = 10.0
 """,
+    "bct": """[head]
+form = "cosface"
+scale = 30.0
+margin = 0.35
+[training]
+epochs = 30
+rate = 0.1
+schedule = { kind = "steps", at = [15, 22, 26] }
+gradient_clip = 10.0
+""",
 }
 # What a line of the table is: its name, the method of rehang, and its options.
 METHODS = {
     "ract": (("vanilla", "ract", 'form = "vanilla"'), ("ours", "ract", "")),
     "dmu": (("oracle", "plain", ""), ("BCT", "bct", ""), ("ours", "dmu", "adapter_batch = 128")),
+    "bct": (("paragon", "plain", ""), ("BCT", "bct", "")),
 }
 # What the paper prints on GLDv2-test: M(n, n), M(n, o), gain up, gain down, of both generations (RACT's figure has no numbers).
 THERE = {
@@ -52,6 +66,18 @@ THERE = {
     "ours": ((22.66, 19.84, 10.90, -1.21), (23.88, 21.16, 18.28, 0.67)),
 }
 HOT = (0, 25, 50, 75, 100)
+# A line of BCT's table 4: query model and gallery model by generation from 0 on, and what the paper prints of IJB-C 1:N: search accuracy, Γ and
+# gain. `*` is a paragon.
+PAIRS = (
+    ("(φ_1, φ_1)", "BCT", 0, 0, ("22.57", None, None)),
+    ("(φ_2-β, φ_1)", "BCT", 1, 0, ("39.00", "44.68", "16.43")),
+    ("(φ_3-β, φ_1)", "BCT", 2, 0, ("36.10", "36.80", "13.53")),
+    ("(φ_2-β, φ_2-β)", "BCT", 1, 1, ("56.07", None, None)),
+    ("(φ_3-β, φ_2-β)", "BCT", 2, 1, ("66.09", "48.15", "10.02")),
+    ("(φ_3-β, φ_3-β)", "BCT", 2, 2, (None, None, None)),
+    ("(φ_2*, φ_2*)", "paragon", 1, 1, ("59.34", None, None)),
+    ("(φ_3*, φ_3*)", "paragon", 2, 2, ("76.88", None, None)),
+)
 
 
 def configuration(paper, data, step, seed, line, options, old):
@@ -64,7 +90,7 @@ images = "{data}/raw_u8_28.npy"
 labels = "{data}/raw_label.npy"
 [allocation]
 file = "step{at}-{seed}.json"
-kind = "expansion"
+kind = "{KINDS[paper]}"
 share = {shares[at - 1]}
 new_share = {shares[at]}
 unseen = 0.34
@@ -134,6 +160,11 @@ class Run:
         for part, name in PARTS:
             for line, chain in chains.items():
                 vectors = [(number, self.embed(encoder, seed, part)) for number, encoder in enumerate(chain)]
+                if self.paper == "bct":
+                    metrics = self.evaluate("cross", vectors, part)["metrics"]
+                    matrices = {metric: metrics[metric]["matrix"] for metric in ("map", "top1")}
+                    yield {"seed": seed, "part": name, "line": line, **matrices}
+                    continue
                 psi = []
                 if line == "ours" and self.paper == "dmu":
                     own = [f"phi{step}=ours-{seed}-{step}-psi.safetensors" for step in generations]
@@ -158,11 +189,56 @@ def cell(values, paper=None):
     return text if paper is None else f"{text} ({paper})"
 
 
+def table_of_pairs(numbers):
+    """BCT's table 4. Γ of φ_3 in φ_1's gallery is held against φ_2*, as the paper's is, and against φ_3* in the last column."""
+    heads = ["Classes", "Comparison pair", "Search acc. (mAP)", "compatible?", "Γ, %", "gain", "top-1", "compatible?", "Γ of mAP against φ_3*, %"]
+    text = [row(heads), row(["---"] * 2 + ["--:"] * (len(heads) - 2))]
+    for _, part in PARTS:
+        here = {(one["line"], one["seed"]): one for one in numbers if one["part"] == part}
+
+        def column(metric, line, query, gallery):
+            return [here[line, seed][metric][query][gallery] for seed in SEEDS]
+
+        for label, line, query, gallery, paper in PAIRS:
+            across = column("map", line, query, gallery)
+            cells = [part, label, cell(across, paper[0])]
+            if query == gallery:
+                cells += ["–"] * 3 + [cell(column("top1", line, query, gallery)), "–", "–"]
+                text.append(row(cells))
+                continue
+            own = column("map", line, gallery, gallery)
+            best = [column("map", "paragon", generation, generation) for generation in (gallery + 1, 2)]
+            cells += [met(across, own), gamma(across, own, best[0], paper[1])]
+            cells.append(cell([new - old for new, old in zip(across, own)], paper[2]))
+            both = [column("top1", line, query, gallery), column("top1", line, gallery, gallery)]
+            cells += [cell(both[0]), met(*both), gamma(across, own, best[1])]
+            text.append(row(cells))
+    return "\n".join(text) + "\n"
+
+
+def met(across, own):
+    """In how many seeds the criterion is met."""
+    count = sum(new > old for new, old in zip(across, own))
+    return {len(own): "yes", 0: "no"}.get(count, f"{count} of {len(own)}")
+
+
+def gamma(across, own, best, paper=None):
+    """(9), of the seeds that meet the criterion."""
+    gains = [100 * (new - old) / (whole - old) for new, old, whole in zip(across, own, best) if new > old and whole > old]
+    if not gains:
+        return "–" if paper is None else f"– ({paper})"
+    text = f"{statistics.mean(gains):.1f}" + (f" ± {statistics.stdev(gains):.1f}" if len(gains) > 1 else "")
+    return text if paper is None else f"{text} ({paper})"
+
+
 def row(cells):
     return f"| {' | '.join(cells)} |"
 
 
 def table(paper, numbers):
+    if paper == "bct":
+        return table_of_pairs(numbers)
+
     def of(part, line, step):
         return [one for one in numbers if (one["part"], one["line"], one["generation"]) == (part, line, step)]
 

@@ -31,6 +31,8 @@ const POINTS: usize = 101;
 const OLD: &str = "old";
 /// Name of the new model that knows nothing of the old one.
 const INDEPENDENT: &str = "independent";
+/// Handicaps that are tried for ψ, as parts of its mean squared error.
+const HANDICAPS: [f64; 8] = [0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.8];
 /// Difference of the old model's seed from that of the new models.
 const OLD_SEED: u64 = 0x6f6c_6420_6d6f_6465;
 
@@ -64,6 +66,9 @@ pub struct ComparisonParameters {
     pub distance: Distance,
     /// Protocols of the papers that every method is measured by besides.
     pub protocols: Vec<Protocol>,
+    /// Whether each ψ is searched with a handicap as well, in a line of its own: for each part, the one that
+    /// serves the other parts best. The papers have none.
+    pub psi_handicap: bool,
     /// Folder in which trained encoders are kept, so that a study goes on where it stopped.
     pub folder: Option<PathBuf>,
 }
@@ -80,6 +85,13 @@ pub struct ComparisonData<'a> {
     /// Parts that are searched, each query leaving itself out: a name and its rows, which no encoder was
     /// trained on.
     pub parts: Vec<(String, Vec<usize>)>,
+}
+
+impl ComparisonData<'_> {
+    /// Gives the labels of rows, as a search takes them.
+    fn labels_of(&self, rows: &[usize]) -> Vec<i64> {
+        rows.iter().map(|&row| i64::from(self.examples.labels[row])).collect()
+    }
 }
 
 /// Runs a study. A contender, its ψ or an adapter that leaves the finite numbers is left out for that seed,
@@ -105,6 +117,10 @@ pub fn compare(
         if is_empty {
             return Err(Error::empty(what));
         }
+    }
+    if parameters.psi_handicap && data.parts.len() < 2 {
+        let expected = "two parts or more: the handicap of each is chosen on the others";
+        return Err(Error::option("compare.psi_handicap", true, expected));
     }
     expect_names_once(parameters)?;
     expect_searchable(data)?;
@@ -171,6 +187,7 @@ fn expect_names_once(parameters: &ComparisonParameters) -> Result<()> {
         let mut own = vec![label.clone()];
         if parameters.method.adapter_hidden().is_some() {
             own.push(format!("{label} + ψ"));
+            own.push(format!("{label} + ψ, handicap"));
         }
         if !own.into_iter().all(|line| lines.insert(line)) || !files.insert(file_name(label)) {
             return twice("compare.methods", label);
@@ -238,6 +255,7 @@ fn backfill(order: &str, curve: &Curve) -> OrderOutcome {
 
 /// Side of a study, which is one way to upgrade: what the gallery holds before and after the backfill, part
 /// by part.
+#[derive(Clone)]
 struct Side {
     label: String,
     /// Name of the new encoder, where it is not the independent model's.
@@ -246,8 +264,8 @@ struct Side {
     adapted: Galleries,
     /// Expected squared error σ² of every item, where there is an adapter.
     sigma: Option<Vec<Vec<f64>>>,
-    /// Handicap that a search adds to the distances of adapted vectors.
-    handicap: f64,
+    /// Handicap that a search of each part adds to the distances of adapted vectors.
+    handicaps: Vec<f64>,
     head: Head,
 }
 
@@ -255,7 +273,8 @@ impl Side {
     /// Makes the side of a model whose queries search the old vectors as they are.
     fn plain(label: &str, native: Galleries, old_parts: &Galleries, encoder: &TrainedEncoder) -> Self {
         let (adapted, head) = (old_parts.clone(), encoder.head.clone());
-        Self { label: label.into(), encoder: None, native, adapted, sigma: None, handicap: 0.0, head }
+        let handicaps = vec![0.0; adapted.len()];
+        Self { label: label.into(), encoder: None, native, adapted, sigma: None, handicaps, head }
     }
 
     fn adapted(
@@ -277,9 +296,9 @@ impl Side {
             label: label.into(),
             encoder: None,
             native,
+            handicaps: vec![0.0; adapted.len()],
             adapted,
             sigma: Some(sigma),
-            handicap: 0.0,
             head: head.clone(),
         })
     }
@@ -320,7 +339,7 @@ impl Side {
         // A narrower old gallery stays as it is: queries are cut for it.
         let native = &self.native[part].at_width(adapted.columns().max(self.native[part].columns()));
         let input = CurveInput::new(native, adapted, permutation, relevance, distance);
-        let input = CurveInput { handicap: self.handicap, ..input };
+        let input = CurveInput { handicap: self.handicaps[part], ..input };
         curve(&input, &CurveOptions::default(), progress)
     }
 }
@@ -349,7 +368,7 @@ impl Study<'_> {
         }
         let mut outcomes = Vec::new();
         for (number, (part, rows)) in data.parts.iter().enumerate() {
-            let labels: Vec<i64> = rows.iter().map(|&row| i64::from(data.examples.labels[row])).collect();
+            let labels = data.labels_of(rows);
             let relevance = Relevance::Labels { gallery: &labels, queries: None };
             let quality = |gallery: &Matrix| -> Result<Quality> {
                 let options = CurveOptions::default();
@@ -422,11 +441,50 @@ impl Study<'_> {
             if let Some(psi) = psi {
                 let label = format!("{label} + ψ");
                 let side = Side::adapted(&label, native, old_parts, &psi, &encoder.head, progress);
-                own.extend(self.unless_diverged(side, &label)?);
+                let side = self.unless_diverged(side, &label)?;
+                let asked = side.as_ref().filter(|_| self.parameters.psi_handicap);
+                let with_handicap = asked.map(|side| self.with_handicap(side)).transpose()?;
+                own.extend(side.into_iter().chain(with_handicap));
             }
             sides.extend(own.into_iter().map(|side| Side { encoder: encoder_name.clone(), ..side }));
         }
         Ok(sides)
+    }
+
+    /// Gives a side the handicaps that serve it best, each part the one that its other parts are served by best
+    /// in random order, in top-1 and mAP together.
+    fn with_handicap(&self, side: &Side) -> Result<Side> {
+        let Self { data, parameters, progress, .. } = *self;
+        let distance = parameters.distance;
+        let mut side = side.clone();
+        let mut best = Vec::new();
+        for (number, (_, rows)) in data.parts.iter().enumerate() {
+            let labels = data.labels_of(rows);
+            let relevance = Relevance::Labels { gallery: &labels, queries: None };
+            let Some(order) = side.order(number, Policy::Random, self.seed)? else { continue };
+            let native = &side.native[number];
+            let errors = true_errors(native, &side.adapted[number]);
+            let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+            let squares: Vec<f64> = native.norms().iter().map(|norm| norm * norm).collect();
+            let error = distance.of_squared_error(mean(&errors), mean(&squares));
+            let mut tried = (f64::NEG_INFINITY, 0.0);
+            for part in HANDICAPS {
+                side.handicaps[number] = part * error;
+                let curve = side.curve(number, &order, relevance, distance, progress)?;
+                let areas = both(&curve, &Line::area);
+                if areas.top1 + areas.map > tried.0 {
+                    tried = (areas.top1 + areas.map, part * error);
+                }
+            }
+            best.push(tried.1);
+        }
+        let others = |number: usize| {
+            let others = best.iter().enumerate().filter(|(other, _)| *other != number);
+            others.map(|(_, handicap)| handicap).sum::<f64>() / (best.len() - 1).max(1) as f64
+        };
+        side.handicaps = (0..data.parts.len()).map(others).collect();
+        side.label += ", handicap";
+        Ok(side)
     }
 
     /// Fits the adapters from the old model to the independent one.
@@ -467,7 +525,8 @@ impl Study<'_> {
                 let side = Side::adapted(label, best_parts.clone(), old_parts, &adapter, head, progress)?;
                 // The default is measured as it is served, with its handicap; methods that others published
                 // by their plain distances, without.
-                Ok(Side { handicap: if method == Method::Auto { adapter.handicap } else { 0.0 }, ..side })
+                let handicap = if method == Method::Auto { adapter.handicap } else { 0.0 };
+                Ok(Side { handicaps: vec![handicap; old_parts.len()], ..side })
             });
             let Some(mut side) = self.unless_diverged(side, label)? else { continue };
             side.sigma = side.sigma.filter(|_| method != Method::Fct);
@@ -606,8 +665,31 @@ mod tests {
             orders: vec![Policy::Random],
             distance: Distance::Cosine,
             protocols: Vec::new(),
+            psi_handicap: false,
             folder: Some(folder.into()),
         }
+    }
+
+    #[test]
+    fn a_handicap_of_psi_is_chosen_on_the_other_parts() {
+        let folder = tempfile::tempdir().unwrap();
+        let parameters = ComparisonParameters { psi_handicap: true, ..study(folder.path(), "dmu", "dmu", "") };
+        let error = run(&parameters, 32..40).unwrap_err();
+        assert!(error.to_string().contains("two parts or more"), "{error}");
+        let examples = examples();
+        let new_rows: Vec<usize> = (0..16).collect();
+        let compared = |second: std::ops::Range<usize>| {
+            let parts = vec![("test".to_owned(), (16..28).collect()), ("unseen".to_owned(), second.collect())];
+            let data = ComparisonData { examples: &examples, old_rows: &new_rows, new_rows: &new_rows, parts };
+            let comparison = compare(&data, &parameters, &Progress::default()).unwrap();
+            assert_eq!(comparison.methods(), ["independent", "dmu", "dmu + ψ", "dmu + ψ, handicap"]);
+            comparison.outcomes("dmu + ψ, handicap", "test").next().unwrap().clone()
+        };
+        // The first part's handicap does not depend on the first part: with the first part as the second, too,
+        // it is the best one of its own, and no area is larger.
+        let (other, own) = (compared(28..40), compared(16..28));
+        let area = |outcome: &MethodOutcome| outcome.backfills[0].area.top1 + outcome.backfills[0].area.map;
+        assert!(area(&own) >= area(&other));
     }
 
     /// Changes the numbers of a kept encoder; how it was trained stays written in it.

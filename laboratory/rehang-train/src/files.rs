@@ -342,6 +342,9 @@ struct ComparePart {
     /// Whether the seen and the unseen classes are searched as one gallery, too.
     #[serde(default)]
     union: bool,
+    /// Whether each ψ is searched with a handicap as well.
+    #[serde(default)]
+    psi_handicap: bool,
     /// Folder in which trained encoders are kept.
     folder: Option<PathBuf>,
 }
@@ -436,6 +439,7 @@ fn parameters(file: &TrainingFile, part: &ComparePart, path: &Path) -> Result<Co
         orders: part.orders.iter().map(|name| name.parse::<Policy>()).collect::<Result<_>>()?,
         distance: part.distance,
         protocols: part.protocols.iter().map(|name| name.parse()).collect::<Result<_>>()?,
+        psi_handicap: part.psi_handicap,
         folder: part.folder.as_ref().map(|folder| file.folder.join(folder)),
     })
 }

@@ -30,13 +30,14 @@ type Row = (&'static str, &'static str, Option<[f64; 4]>);
 const BCT_THERE: Option<[f64; 4]> = Some([24.55, 21.12, 11.57, 4.03]);
 const OURS_THERE: Option<[f64; 4]> = Some([25.00, 22.56, 19.18, 2.27]);
 
-const ORACLE: Row = ("φ_n (oracle)", "independent", Some([25.58, f64::NAN, f64::NAN, f64::NAN]));
 const BCT: Row = ("φ_n (BCT)", "bct", BCT_THERE);
-const OURS: Row = ("φ_n (ours)", "dmu + ψ", OURS_THERE);
 const DEFAULT: Row = ("rehang's default (`auto`)", "auto", None);
-const TABLE_1: [Row; 4] = [ORACLE, BCT, OURS, DEFAULT];
-/// Table 1's other scenarios: the oracle, BCT and ours, 30 to 70 % of the images, and 30 to 100 % of the
-/// classes.
+/// Table 1: the oracle, BCT and ours, with both models of one architecture, from ResNet-50 to ResNet-101, of 30
+/// to 70 % of the images, and of 30 to 100 % of the classes.
+const ONE_THERE: [[f64; 4]; 3] =
+    [[25.58, f64::NAN, f64::NAN, f64::NAN], [24.55, 21.12, 11.57, 4.03], [25.00, 22.56, 19.18, 2.27]];
+const ARCHITECTURE_THERE: [[f64; 4]; 3] =
+    [[27.42, f64::NAN, f64::NAN, f64::NAN], [25.56, 21.68, 14.53, 6.78], [25.92, 22.38, 18.23, 5.47]];
 const OPEN_DATA_THERE: [[f64; 4]; 3] =
     [[23.66, f64::NAN, f64::NAN, f64::NAN], [23.47, 20.74, 9.56, 0.80], [23.76, 21.70, 14.63, -0.42]];
 const EXTENDED_CLASS_THERE: [[f64; 4]; 3] =
@@ -191,9 +192,13 @@ const SCENARIOS: [(&str, &str, [f64; 3]); 4] = [
 ];
 
 /// Makes the rows of a scenario of DMU's table 1.
-fn scenario([oracle, bct, ours]: [[f64; 4]; 3]) -> [Row; 3] {
-    [(ORACLE, oracle), (BCT, bct), (OURS, ours)]
-        .map(|((label, method, _), there)| (label, method, Some(there)))
+fn scenario([oracle, bct, ours]: [[f64; 4]; 3]) -> [Row; 4] {
+    [
+        ("φ_n (oracle)", "independent", Some(oracle)),
+        ("φ_n (BCT)", "bct", Some(bct)),
+        ("φ_n (ours)", "dmu + ψ", Some(ours)),
+        DEFAULT,
+    ]
 }
 
 impl Studies {
@@ -243,14 +248,16 @@ impl Studies {
             ("ract", "figure-14", [part]) => self.settings(&RACT_FIGURE_14, part),
             ("ract", "figure-15", [part]) => self.settings(&RACT_FIGURE_15, part),
             ("ract", "figure-18", [part]) => self.settings(&RACT_FIGURE_18, part),
-            ("bct", "table-1", [part]) => self.bct_1(part),
+            ("bct", "table-1", [study, part]) => self.bct_1(self.get(study)?, part),
             ("bct", "table-2", []) => self.bct_2(),
             ("bct", "table-3", [part]) => self.bct_3(part),
             ("bct", "conditions", [part]) => self.conditions(part),
             ("bct", "l2", [part]) => self.ablated("Weight of L2", &WEIGHTS_OF_L2, part),
             ("bct", "lwf", [part]) => self.ablated("LwF", &LWF, part),
             ("bct", "from-softmax", [part]) => self.ablated("BCT from a softmax", &FROM_SOFTMAX, part),
-            ("dmu", "table-1", [part]) => self.dmu(&["dmu"], &TABLE_1, 18.93, part),
+            ("dmu", "table-1", [part]) => self.dmu(&["dmu"], &scenario(ARCHITECTURE_THERE), 18.93, part),
+            ("dmu", "one", [part]) => self.dmu(&["dmu-one"], &scenario(ONE_THERE), 18.93, part),
+            ("dmu", "handicap", [part]) => self.handicaps(part),
             ("dmu", "open-data", [part]) => {
                 self.dmu(&["dmu-open-data"], &scenario(OPEN_DATA_THERE), 18.93, part)
             }
@@ -323,6 +330,34 @@ impl Studies {
             row
         })
         .collect();
+        Ok(markdown(&columns, &rows))
+    }
+
+    /// Makes the table of a gallery of ψ that is backfilled in random order, with a handicap and without.
+    fn handicaps(&self, part: &str) -> Result<String> {
+        let study = self.get("dmu-handicap")?;
+        let headings: Vec<String> = (0..=10).map(|tenth| format!("{} %", 10 * tenth)).collect();
+        let mut columns = vec!["Handicap", "Metric"];
+        columns.extend(headings.iter().map(String::as_str));
+        columns.push("area");
+        let mut rows = Vec::new();
+        for (label, method) in [("none", "dmu + ψ"), ("of the other part", "dmu + ψ, handicap")] {
+            for measure in [Measure::Map, Measure::Top1] {
+                let cell = |number: &dyn Fn(&OrderOutcome) -> f64| {
+                    let numbers =
+                        study.over_seeds(method, part, |outcome| Some(number(outcome.backfill("random")?)));
+                    shown(numbers)
+                };
+                let (name, line): (_, fn(&OrderOutcome) -> &Vec<f64>) = match measure {
+                    Measure::Map => ("mAP", |of| &of.map),
+                    Measure::Top1 => ("top-1", |of| &of.top1),
+                };
+                let mut row = vec![label.to_owned(), name.to_owned()];
+                row.extend((0..=10).map(|tenth| cell(&|of| line(of)[10 * tenth])));
+                row.push(cell(&|of| of.area.value(measure)));
+                rows.push(row);
+            }
+        }
         Ok(markdown(&columns, &rows))
     }
 
@@ -428,7 +463,7 @@ impl Studies {
 
     /// Makes BCT's table 1: the cross search, the criterion and the gains; the paper's figures are those of
     /// IJB-C 1:N.
-    fn bct_1(&self, part: &str) -> Result<String> {
+    fn bct_1(&self, study: &Comparison, part: &str) -> Result<String> {
         let rows = [
             ("(φ_new*, φ_old)", "independent", [0.0, f64::NAN, f64::NAN]),
             ("(φ_new-l2, φ_old)", "l2", [0.50, f64::NAN, f64::NAN]),
@@ -438,7 +473,6 @@ impl Studies {
             ("(φ_new-β-sys, φ_old), synthesised", "bct", [70.70, 64.77, 11.36]),
             ("rehang's default (`auto`)", "auto", [f64::NAN; 3]),
         ];
-        let study = self.get("bct")?;
         let mut table = vec![lower(study, "(φ_old, φ_old), lower bound", part, 59.34)];
         table.extend(rows.map(|(label, method, paper)| compared(study, label, method, part, paper)));
         table.extend(upper(study, part));

@@ -362,11 +362,22 @@ fn both(numbers: Option<[Vec<f64>; 2]>) -> String {
     numbers.map_or("–".into(), |[top1, map]| format!("{} / {}", spread(&top1), spread(&map)))
 }
 
+/// Says whether a row is above another one: "level" where their means are no farther apart than the larger of
+/// the two standard deviations.
+pub fn verdict(own: &[f64], other: &[f64]) -> String {
+    let (Some(own), Some(other)) = (mean_sd(own), mean_sd(other)) else { return "–".into() };
+    match own.mean - other.mean {
+        // Gaps that are shown as 0.0 are neither above nor below.
+        gap if gap.abs() <= own.sd.max(other.sd).max(0.05) => "level".to_owned(),
+        gap if gap > 0.0 => format!("yes ({gap:+.1})"),
+        gap => format!("no ({gap:+.1})"),
+    }
+}
+
 /// Makes the table of the product's default beside what it is held against: the published recipe in its own
 /// order, and the best columns in random order.
 pub fn default(rows: &[Row]) -> String {
     let mean = |values: &[f64]| mean_sd(values).map_or(f64::NAN, |spread| spread.mean);
-    let sd = |values: &[f64]| mean_sd(values).map_or(f64::NAN, |spread| spread.sd);
     let mut text = String::from(
         "| set | part | default, top-1 / mAP | without handicap | fastfill-reference σ, mAP | above it | best published random column | \
          top-1 at or above it | best random column of all | top-1 at or above it |\n|---|---|---|---|---|---|---|---|---|---|\n",
@@ -376,12 +387,6 @@ pub fn default(rows: &[Row]) -> String {
             let Some([top1, map]) = areas(rows, set, part, "auto", Policy::Coverage.name()) else { continue };
             let plain = both(areas(rows, set, part, "auto", PLAIN));
             let reference = areas(rows, set, part, "fastfill-reference", Policy::Sigma.name());
-            let verdict = |own: &[f64], other: &[f64]| match mean(own) - mean(other) {
-                // Gaps within the spread, and those that are shown as 0.0, are neither above nor below.
-                gap if gap.abs() <= sd(own).max(sd(other)).max(0.05) => "level".to_owned(),
-                gap if gap > 0.0 => format!("yes ({gap:+.1})"),
-                gap => format!("no ({gap:+.1})"),
-            };
             let (reference, above) = reference.map_or(("–".into(), "–".into()), |[_, column]| {
                 (spread(&column), verdict(&map, &column))
             });

@@ -10,6 +10,7 @@ mod compatible;
 mod fastfill;
 mod pictures;
 pub mod units;
+mod yardstick;
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -22,7 +23,7 @@ use rehang_files::AtomicFile;
 use crate::studies::records::root;
 
 /// Studies, each with the minutes that it takes on two idle cores.
-const STUDIES: [(&str, u32); 30] = [
+const STUDIES: [(&str, u32); 33] = [
     ("fastfill", 40),
     ("fastfill-architecture", 20),
     ("ract-expansion", 8),
@@ -53,10 +54,13 @@ const STUDIES: [(&str, u32); 30] = [
     ("dmu-sharp", 6),
     ("dmu-open-data", 3),
     ("dmu-extended-class", 3),
+    ("bct-drawn", 6),
+    ("dmu-one", 4),
+    ("dmu-handicap", 3),
 ];
 
 /// Makes what is missing and writes the pages. Without a word it makes all; `pages` measures nothing;
-/// `units [SET…]`, `side` and `studies [NAME…]` make one kind.
+/// `units [SET…]`, `side`, `yardstick [SET…]` and `studies [NAME…]` make one kind.
 pub fn run(arguments: &[&str]) -> Result<()> {
     let shared = Path::new("../shared/data");
     let (kind, names) = arguments.split_first().map_or(("all", &[][..]), |(kind, names)| (*kind, names));
@@ -70,6 +74,9 @@ pub fn run(arguments: &[&str]) -> Result<()> {
             eprintln!("{name}: about {minutes} minutes");
             study(name)?;
         }
+    }
+    if matches!(kind, "all" | "yardstick") {
+        yardstick::measure_missing(shared, if names.is_empty() { &units::SETS[..] } else { names })?;
     }
     if kind == "side" {
         units::measure_missing_with_side(shared)?;
@@ -172,6 +179,8 @@ fn table_of(
             Ok(text.lines().filter(|line| !line.starts_with("# ")).collect::<Vec<_>>().join("\n"))
         }
         ["default"] => Ok(fastfill::default(units)),
+        ["yardstick", "means"] => Ok(yardstick::means(&yardstick::read(root)?)),
+        ["yardstick", "rivals"] => Ok(yardstick::rivals(&yardstick::read(root)?)),
         ["fastfill", name] => fastfill::table(name, units, studies),
         [paper, name, rest @ ..] => studies.table(paper, name, rest),
         _ => Err(Error::option("a page of results", place.join(" "), "the name of a table")),

@@ -123,7 +123,7 @@ pub fn measure_missing(folder: &Path, sets: &[&str], methods: &[&str]) -> Result
                 } else {
                     measure(set, &data, &head, method, seed)?
                 };
-                append(&unit)?;
+                append(UNITS, &unit)?;
                 eprintln!("  {:.0} s", unit.first().map_or(0.0, |row| row.seconds));
                 rows.extend(unit);
             }
@@ -425,13 +425,13 @@ pub fn read_units(root: &Path) -> Result<Vec<Row>> {
     crate::studies::records::read(&root.join(UNITS))
 }
 
-/// Appends a unit to the record as a whole. A line that was cut by a crash is the last one and shows as a
-/// corrupt file.
-fn append(unit: &[Row]) -> Result<()> {
-    crate::studies::records::create_folder_of(UNITS)?;
+/// Appends a unit to a record as a whole. A line that was cut by a crash is the last one and shows as a corrupt
+/// file.
+pub fn append(record: &str, unit: &[impl Serialize]) -> Result<()> {
+    crate::studies::records::create_folder_of(record)?;
     let lines = crate::studies::records::lines(unit)?;
-    let failed = |error: &std::io::Error| Error::io("write", UNITS, error);
+    let failed = |error: &std::io::Error| Error::io("write", record, error);
     let mut file =
-        fs_err::OpenOptions::new().create(true).append(true).open(UNITS).map_err(|error| failed(&error))?;
+        fs_err::OpenOptions::new().create(true).append(true).open(record).map_err(|error| failed(&error))?;
     file.write_all(lines.as_bytes()).and_then(|()| file.sync_all()).map_err(|error| failed(&error))
 }
