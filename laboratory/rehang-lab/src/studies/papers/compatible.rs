@@ -223,6 +223,54 @@ impl Studies {
             .ok_or_else(|| Error::missing(format!("the record of the study {name}"), "its tables"))
     }
 
+    /// Gives a number of a method on a part of a study, mean ± sd over seeds. `A − B` is the difference of two
+    /// methods, seed by seed.
+    pub fn number(
+        &self,
+        study: &str,
+        part: &str,
+        method: &str,
+        quantity: &str,
+        measure: Measure,
+    ) -> Result<String> {
+        let study = self.get(study)?;
+        let value = |outcome: &MethodOutcome| -> Result<Option<f64>> {
+            let of_order = |name: &str, of: fn(&OrderOutcome) -> Quality| {
+                outcome.backfill(name).map(|order| of(order).value(measure))
+            };
+            Ok(match quantity.split_once(':').unwrap_or((quantity, "")) {
+                ("old_old", "") => Some(outcome.old_old.value(measure)),
+                ("new_old", "") => Some(outcome.new_old.value(measure)),
+                ("new_new", "") => Some(outcome.new_new.value(measure)),
+                ("best_best", "") => Some(outcome.best_best.value(measure)),
+                ("gain", "") => Some(outcome.new_old.value(measure) - outcome.old_old.value(measure)),
+                ("up", "") => outcome.gain_up(measure),
+                ("down", "") => outcome.gain_down(measure),
+                ("area", order) => of_order(order, |of| of.area),
+                ("min", order) => of_order(order, |of| of.min),
+                _ => return Err(Error::option("a page of results", quantity, "the name of a quantity")),
+            })
+        };
+        let (method, other) = method.split_once(" − ").map_or((method, None), |(a, b)| (a, Some(b)));
+        let mut numbers = Vec::new();
+        for outcome in study.outcomes(method, part) {
+            let Some(number) = value(outcome)? else { continue };
+            let Some(other) = other else {
+                numbers.push(number);
+                continue;
+            };
+            let of_seed = study.outcomes(other, part).find(|beside| beside.seed == outcome.seed);
+            if let Some(beside) = of_seed.map(value).transpose()?.flatten() {
+                numbers.push(number - beside);
+            }
+        }
+        if numbers.is_empty() {
+            let number = format!("{quantity} of {method} on {part}");
+            return Err(Error::missing(number, "a sentence of a page of results"));
+        }
+        Ok(super::spread(&numbers))
+    }
+
     /// Makes a table of one of the three papers.
     pub fn table(&self, paper: &str, name: &str, rest: &[&str]) -> Result<String> {
         match (paper, name, rest) {

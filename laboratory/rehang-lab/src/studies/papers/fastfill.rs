@@ -10,7 +10,7 @@ use rehang_core::statistics::mean_sd;
 use rehang_core::{Error, Result};
 
 use super::compatible::{Studies, with_paper};
-use super::units::{FLIPS_AT, LOSS, METHODS, PARTS, PLAIN, Row, SETS, SETS_WITH_SIDE, WITH_SIDE};
+use super::units::{FLIPS_AT, LOSS, METHODS, PARTS, PLAIN, Row, SETS, SETS_WITH_SIDE, SETS_WITH_STEPS, WITH_SIDE, WITH_STEPS};
 use super::{markdown, spread};
 
 /// Published networks, whose order is random or their own.
@@ -102,6 +102,7 @@ pub fn table(name: &str, units: &[Row], studies: &Studies) -> Result<String> {
         "table-4" => table_4(studies),
         "figure-7" => Ok(figure_7(units)),
         "table-5" => Ok(table_5(units)),
+        "steps" => Ok(steps(units)),
         "table-7" => table_7(studies),
         "flips" => Ok(flips(units)),
         "taus" => Ok(taus(units)),
@@ -129,6 +130,28 @@ fn table_5(units: &[Row]) -> String {
         })
         .collect();
     rows.push(line("rehang's default (`auto`, coverage)", "–".into(), "auto", Policy::Coverage.name()));
+    markdown(&columns, &rows)
+}
+
+/// Makes the table of the published networks by the number of their epochs, beside the default.
+fn steps(units: &[Row]) -> String {
+    let places: Vec<(&str, &str)> =
+        SETS_WITH_STEPS.iter().flat_map(|set| PARTS.iter().map(move |part| (*set, *part))).collect();
+    let headings: Vec<String> = places.iter().map(|(set, part)| format!("{set}, {part}")).collect();
+    let mut columns = vec!["top1~ / mAP~", "epochs"];
+    columns.extend(headings.iter().map(String::as_str));
+    let line = |label: &str, epochs: &str, method: &str, order: &str| {
+        let mut row = vec![label.to_owned(), epochs.to_owned()];
+        row.extend(places.iter().map(|(set, part)| both(areas(units, set, part, method, order))));
+        row
+    };
+    let mut rows = Vec::new();
+    for (label, method, order) in [("FCT", "fct", "random"), ("FastFill", "fastfill-reference", "sigma")] {
+        for (epochs, factor) in [("80", ""), ("320", " ×4"), ("1,280", " ×16")] {
+            rows.push(line(label, epochs, &format!("{method}{factor}"), order));
+        }
+    }
+    rows.push(line("rehang's default (`auto`, coverage)", "–", "auto", Policy::Coverage.name()));
     markdown(&columns, &rows)
 }
 
@@ -352,7 +375,7 @@ fn rows_with<'a>(
 }
 
 /// Gives top-1 and mAP areas of one method and order over seeds.
-fn areas(rows: &[Row], set: &str, part: &str, method: &str, order: &str) -> Option<[Vec<f64>; 2]> {
+pub fn areas(rows: &[Row], set: &str, part: &str, method: &str, order: &str) -> Option<[Vec<f64>; 2]> {
     let found: Vec<[f64; 2]> = rows_with(rows, set, part, method, order).map(|row| row.area).collect();
     (!found.is_empty()).then(|| [0, 1].map(|metric| found.iter().map(|area| area[metric]).collect()))
 }
@@ -433,7 +456,7 @@ fn sets(rows: &[Row]) -> String {
             );
             let mut groups: BTreeMap<(usize, usize, String, String), Vec<&Row>> = BTreeMap::new();
             for row in here {
-                let known = METHODS.iter().chain(&WITH_SIDE).position(|name| *name == row.method);
+                let known = METHODS.iter().chain(&WITH_SIDE).chain(&WITH_STEPS).position(|name| *name == row.method);
                 let method = known.map_or(0, |place| place + 1);
                 let order = Policy::ALL
                     .iter()

@@ -16,6 +16,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use rehang_core::comparison::Measure;
 use rehang_core::statistics::{MeanSd, mean_sd};
 use rehang_core::{Error, Result};
 use rehang_files::AtomicFile;
@@ -59,8 +60,20 @@ const STUDIES: [(&str, u32); 33] = [
     ("dmu-handicap", 3),
 ];
 
+/// Folder of the templates, seen from the root.
+const FOLDER: &str = "laboratory/rehang-lab/src/studies/papers";
+/// Pages, seen from the root, each with its template.
+const TEMPLATES: [(&str, &str); 6] = [
+    ("laboratory/docs/results.md", "results.md"),
+    ("laboratory/docs/results/fastfill.md", "fastfill.md"),
+    ("laboratory/docs/results/ract.md", "ract.md"),
+    ("laboratory/docs/results/bct.md", "bct.md"),
+    ("laboratory/docs/results/dmu.md", "dmu.md"),
+    ("laboratory/docs/results/sets.md", "sets.md"),
+];
+
 /// Makes what is missing and writes the pages. Without a word it makes all; `pages` measures nothing;
-/// `units [SET…]`, `side`, `yardstick [SET…]` and `studies [NAME…]` make one kind.
+/// `units [SET…]`, `side`, `steps`, `yardstick [SET…]` and `studies [NAME…]` make one kind.
 pub fn run(arguments: &[&str]) -> Result<()> {
     let shared = Path::new("../shared/data");
     let (kind, names) = arguments.split_first().map_or(("all", &[][..]), |(kind, names)| (*kind, names));
@@ -77,6 +90,9 @@ pub fn run(arguments: &[&str]) -> Result<()> {
     }
     if matches!(kind, "all" | "yardstick") {
         yardstick::measure_missing(shared, if names.is_empty() { &units::SETS[..] } else { names })?;
+    }
+    if matches!(kind, "all" | "steps") {
+        units::measure_missing_with_steps(shared)?;
     }
     if kind == "side" {
         units::measure_missing_with_side(shared)?;
@@ -131,38 +147,69 @@ fn study(name: &str) -> Result<()> {
 pub fn pages(root: &Path) -> Result<Vec<(String, String)>> {
     let units = units::read_units(root)?;
     let studies = compatible::Studies::read(root)?;
-    let templates = [
-        ("laboratory/docs/results.md", "results.md"),
-        ("laboratory/docs/results/fastfill.md", "fastfill.md"),
-        ("laboratory/docs/results/ract.md", "ract.md"),
-        ("laboratory/docs/results/bct.md", "bct.md"),
-        ("laboratory/docs/results/dmu.md", "dmu.md"),
-        ("laboratory/docs/results/sets.md", "sets.md"),
-    ];
     let read = |name: &str| -> Result<String> {
-        let path = root.join("laboratory/rehang-lab/src/studies/papers").join(name);
+        let path = root.join(FOLDER).join(name);
         fs_err::read_to_string(&path).map_err(|error| Error::io("read", &path, &error))
     };
     let fill = |template: &str| -> Result<String> {
         let mut text = String::new();
         for line in template.lines() {
-            match line.strip_prefix("{{").and_then(|rest| rest.strip_suffix("}}")) {
-                None => text.push_str(line),
-                Some(place) => {
-                    let words: Vec<&str> = place.split_whitespace().collect();
+            let mut rest = line;
+            while let Some((before, place, after)) = place_of(rest) {
+                let words: Vec<&str> = place.split_whitespace().collect();
+                let is_alone = before.is_empty() && after.is_empty() && rest.len() == line.len();
+                text.push_str(before);
+                if is_alone {
                     text.push_str(table_of(&words, root, &units, &studies)?.trim_end());
+                } else {
+                    text.push_str(&number_of(&words, &units, &studies)?);
                 }
+                rest = after;
             }
+            text.push_str(rest);
             text.push('\n');
         }
         Ok(text)
     };
     let mut pages = studies.rendered();
-    for (path, template) in templates {
+    for (path, template) in TEMPLATES {
         pages.push((path.to_owned(), fill(&read(template)?)?));
     }
     pages.extend(pictures::pictures(root, |name| studies.get(name).ok(), &units)?);
     Ok(pages)
+}
+
+/// Finds the first place of a line that is to be filled: what stands before it, in it and behind it.
+fn place_of(line: &str) -> Option<(&str, &str, &str)> {
+    let (before, rest) = line.split_once("{{")?;
+    let (place, after) = rest.split_once("}}")?;
+    Some((before, place, after))
+}
+
+/// Makes the number that a place within a sentence names, over seeds: of a study
+/// ([`compatible::Studies::number`]), or the area of a unit (`area SET PART METHOD ORDER METRIC`).
+fn number_of(place: &[&str], units: &[units::Row], studies: &compatible::Studies) -> Result<String> {
+    match place {
+        ["area", set, part, method, order, metric] => {
+            let metric = usize::from(measure(metric)? == Measure::Map);
+            let areas = fastfill::areas(units, set, part, method, order);
+            areas
+                .map(|areas| spread(&areas[metric]))
+                .ok_or_else(|| Error::missing(place.join(" "), "a sentence of a page of results"))
+        }
+        [study, part, method @ .., quantity, metric] => {
+            studies.number(study, part, &method.join(" "), quantity, measure(metric)?)
+        }
+        _ => Err(Error::option("a page of results", place.join(" "), "the name of a number")),
+    }
+}
+
+fn measure(name: &str) -> Result<Measure> {
+    match name {
+        "map" => Ok(Measure::Map),
+        "top1" => Ok(Measure::Top1),
+        _ => Err(Error::option("a page of results", name, "map or top1")),
+    }
 }
 
 /// Makes the table that a place of a template names.
@@ -215,6 +262,33 @@ fn spread(values: &[f64]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A number in a sentence that no record fills would stay when its record changes. Settings stand as code,
+    /// and what a paper prints in brackets that begin with "paper".
+    #[test]
+    fn sentences_have_no_numbers_of_their_own() {
+        let is_number = |word: &str| {
+            let digits = word.trim_matches(|c: char| !c.is_ascii_digit());
+            !word.contains('§') && digits.contains('.') && digits.split('.').all(|part| part.parse::<u32>().is_ok())
+        };
+        let mut numbers = Vec::new();
+        for (_, template) in TEMPLATES {
+            let path = root().join(FOLDER).join(template);
+            for (line, text) in fs_err::read_to_string(&path).unwrap().lines().enumerate() {
+                let text = without(&without(&without(text, "{{", "}}"), "`", "`"), "(paper", ")");
+                let own = text.split_whitespace().filter(|word| is_number(word));
+                numbers.extend(own.map(|word| format!("{template}:{}: {word}", line + 1)));
+            }
+        }
+        assert!(numbers.is_empty(), "{numbers:#?}");
+    }
+
+    /// Takes out of a text whatever stands between two marks.
+    fn without(text: &str, begin: &str, end: &str) -> String {
+        let Some((before, rest)) = text.split_once(begin) else { return text.to_owned() };
+        let after = rest.split_once(end).map_or("", |(_, after)| after);
+        before.to_owned() + &without(after, begin, end)
+    }
 
     #[test]
     fn pages_of_results_are_what_their_records_and_texts_say() {
