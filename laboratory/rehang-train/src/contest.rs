@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use rehang_core::adapter::{self, Adapter, true_errors};
 use rehang_core::comparison::{Comparison, MethodOutcome, OrderOutcome, ProtocolOutcome, Quality};
 use rehang_core::curve::{
-    Curve, CurveInput, CurveOptions, Line, MAP, Relevance, TOP1, TOP5, curve, evaluate,
+    Curve, CurveInput, CurveOptions, Distances, Line, MAP, Relevance, TOP1, TOP5, curve, evaluate,
 };
 use rehang_core::order::{OrderInput, Policy, order};
 use rehang_core::{Distance, Error, Head, Matrix, Pairs, Progress, Result, Space, Vectors};
@@ -31,8 +31,10 @@ const POINTS: usize = 101;
 const OLD: &str = "old";
 /// Name of the new model that knows nothing of the old one.
 const INDEPENDENT: &str = "independent";
-/// Handicaps that are tried for ψ, as parts of its mean squared error.
-const HANDICAPS: [f64; 8] = [0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.8];
+/// Handicaps that are tried for ψ, as parts of its mean squared error. Below 0 it is native vectors that have
+/// one: what a classifier has shaped may be farther from every query than they are.
+const HANDICAPS: [f64; 14] =
+    [0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.8, -0.1, -0.2, -0.3, -0.4, -0.6, -0.8];
 /// Difference of the old model's seed from that of the new models.
 const OLD_SEED: u64 = 0x6f6c_6420_6d6f_6465;
 
@@ -264,7 +266,8 @@ struct Side {
     adapted: Galleries,
     /// Expected squared error σ² of every item, where there is an adapter.
     sigma: Option<Vec<Vec<f64>>>,
-    /// Handicap that a search of each part adds to the distances of adapted vectors.
+    /// Handicap that a search of each part adds to the distances of adapted vectors; below 0 it is taken from
+    /// these, or added to those of native ones, which is the same.
     handicaps: Vec<f64>,
     head: Head,
 }
@@ -339,8 +342,15 @@ impl Side {
         // A narrower old gallery stays as it is: queries are cut for it.
         let native = &self.native[part].at_width(adapted.columns().max(self.native[part].columns()));
         let input = CurveInput::new(native, adapted, permutation, relevance, distance);
-        let input = CurveInput { handicap: self.handicaps[part], ..input };
-        curve(&input, &CurveOptions::default(), progress)
+        let handicap = self.handicaps[part];
+        if handicap >= 0.0 {
+            return curve(&CurveInput { handicap, ..input }, &CurveOptions::default(), progress);
+        }
+        let distances = |gallery: &Matrix| Distances::new(native, gallery, None, distance);
+        let (to_native, to_adapted) = (distances(native)?, distances(adapted)?);
+        let to_native = to_native.combined(&to_native, |near, _| near - handicap)?;
+        let known = Some([&to_native, &to_adapted]);
+        curve(&CurveInput { known, ..input }, &CurveOptions::default(), progress)
     }
 }
 

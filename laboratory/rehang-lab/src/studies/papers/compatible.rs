@@ -389,7 +389,7 @@ impl Studies {
         columns.extend(headings.iter().map(String::as_str));
         columns.push("area");
         let mut rows = Vec::new();
-        for (label, method) in [("none", "dmu + ψ"), ("of the other part", "dmu + ψ, handicap")] {
+        for (label, method) in [("none", "dmu + ψ"), ("of native vectors", "dmu + ψ, handicap")] {
             for measure in [Measure::Map, Measure::Top1] {
                 let cell = |number: &dyn Fn(&OrderOutcome) -> f64| {
                     let numbers =
