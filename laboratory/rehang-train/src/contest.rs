@@ -33,8 +33,7 @@ const OLD: &str = "old";
 const INDEPENDENT: &str = "independent";
 /// Handicaps that are tried for ψ, as parts of its mean squared error. Below 0 it is native vectors that have
 /// one: what a classifier has shaped may be farther from every query than they are.
-const HANDICAPS: [f64; 14] =
-    [0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.8, -0.1, -0.2, -0.3, -0.4, -0.6, -0.8];
+const HANDICAPS: [f64; 14] = [0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.8, -0.1, -0.2, -0.3, -0.4, -0.6, -0.8];
 /// Difference of the old model's seed from that of the new models.
 const OLD_SEED: u64 = 0x6f6c_6420_6d6f_6465;
 
@@ -683,14 +682,17 @@ mod tests {
     #[test]
     fn a_handicap_of_psi_is_chosen_on_the_other_parts() {
         let folder = tempfile::tempdir().unwrap();
-        let parameters = ComparisonParameters { psi_handicap: true, ..study(folder.path(), "dmu", "dmu", "") };
+        let parameters =
+            ComparisonParameters { psi_handicap: true, ..study(folder.path(), "dmu", "dmu", "") };
         let error = run(&parameters, 32..40).unwrap_err();
         assert!(error.to_string().contains("two parts or more"), "{error}");
         let examples = examples();
         let new_rows: Vec<usize> = (0..16).collect();
         let compared = |second: std::ops::Range<usize>| {
-            let parts = vec![("test".to_owned(), (16..28).collect()), ("unseen".to_owned(), second.collect())];
-            let data = ComparisonData { examples: &examples, old_rows: &new_rows, new_rows: &new_rows, parts };
+            let parts =
+                vec![("test".to_owned(), (16..28).collect()), ("unseen".to_owned(), second.collect())];
+            let data =
+                ComparisonData { examples: &examples, old_rows: &new_rows, new_rows: &new_rows, parts };
             let comparison = compare(&data, &parameters, &Progress::default()).unwrap();
             assert_eq!(comparison.methods(), ["independent", "dmu", "dmu + ψ", "dmu + ψ, handicap"]);
             comparison.outcomes("dmu + ψ, handicap", "test").next().unwrap().clone()

@@ -4,23 +4,14 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use rehang_core::comparison::{Comparison, Measure, MethodOutcome, OrderOutcome, Quality};
-use rehang_core::statistics::MeanSd;
 use rehang_core::{Error, Result};
 use rehang_report::comparison_markdown;
 
-use super::{STUDIES, folder, markdown, record, shown};
+use super::table::{markdown, shown, spread, with_paper};
+use super::{STUDIES, folder, record};
 
 /// Records of all studies that are there, by name.
 pub struct Studies(BTreeMap<&'static str, Comparison>);
-
-/// Writes a number here and, in brackets, what the paper prints.
-pub fn with_paper(number: Option<MeanSd>, paper: Option<f64>) -> String {
-    let here = shown(number);
-    match paper {
-        None => here,
-        Some(paper) => format!("{here} ({paper})"),
-    }
-}
 
 /// Row of DMU's tables: the paper's words, the method here (`+ ψ` where the gallery goes through ψ), M(n, n),
 /// M(n, o), Δ↑ and Δ↓ on GLDv2-test.
@@ -268,7 +259,7 @@ impl Studies {
             let number = format!("{quantity} of {method} on {part}");
             return Err(Error::missing(number, "a sentence of a page of results"));
         }
-        Ok(super::spread(&numbers))
+        Ok(spread(&numbers))
     }
 
     /// Makes a table of one of the three papers.

@@ -9,9 +9,11 @@ use rehang_core::order::Policy;
 use rehang_core::statistics::mean_sd;
 use rehang_core::{Error, Result};
 
-use super::compatible::{Studies, with_paper};
-use super::units::{FLIPS_AT, LOSS, METHODS, PARTS, PLAIN, Row, SETS, SETS_WITH_SIDE, SETS_WITH_STEPS, WITH_SIDE, WITH_STEPS};
-use super::{markdown, spread};
+use super::compatible::Studies;
+use super::table::{markdown, spread, verdict, with_paper};
+use super::units::{
+    FLIPS_AT, LOSS, METHODS, PARTS, PLAIN, Row, SETS, SETS_WITH_SIDE, SETS_WITH_STEPS, WITH_SIDE, WITH_STEPS,
+};
 
 /// Published networks, whose order is random or their own.
 const PUBLISHED: [&str; 3] = ["fct", "l2+disc", "fastfill-reference"];
@@ -385,18 +387,6 @@ fn both(numbers: Option<[Vec<f64>; 2]>) -> String {
     numbers.map_or("–".into(), |[top1, map]| format!("{} / {}", spread(&top1), spread(&map)))
 }
 
-/// Says whether a row is above another one: "level" where their means are no farther apart than the larger of
-/// the two standard deviations.
-pub fn verdict(own: &[f64], other: &[f64]) -> String {
-    let (Some(own), Some(other)) = (mean_sd(own), mean_sd(other)) else { return "–".into() };
-    match own.mean - other.mean {
-        // Gaps that are shown as 0.0 are neither above nor below.
-        gap if gap.abs() <= own.sd.max(other.sd).max(0.05) => "level".to_owned(),
-        gap if gap > 0.0 => format!("yes ({gap:+.1})"),
-        gap => format!("no ({gap:+.1})"),
-    }
-}
-
 /// Makes the table of the product's default beside what it is held against: the published recipe in its own
 /// order, and the best columns in random order.
 pub fn default(rows: &[Row]) -> String {
@@ -456,7 +446,8 @@ fn sets(rows: &[Row]) -> String {
             );
             let mut groups: BTreeMap<(usize, usize, String, String), Vec<&Row>> = BTreeMap::new();
             for row in here {
-                let known = METHODS.iter().chain(&WITH_SIDE).chain(&WITH_STEPS).position(|name| *name == row.method);
+                let known =
+                    METHODS.iter().chain(&WITH_SIDE).chain(&WITH_STEPS).position(|name| *name == row.method);
                 let method = known.map_or(0, |place| place + 1);
                 let order = Policy::ALL
                     .iter()

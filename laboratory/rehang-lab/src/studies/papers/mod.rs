@@ -9,15 +9,14 @@
 mod compatible;
 mod fastfill;
 mod pictures;
+mod table;
 pub mod units;
 mod yardstick;
 
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rehang_core::comparison::Measure;
-use rehang_core::statistics::{MeanSd, mean_sd};
 use rehang_core::{Error, Result};
 use rehang_files::AtomicFile;
 
@@ -195,7 +194,7 @@ fn number_of(place: &[&str], units: &[units::Row], studies: &compatible::Studies
             let metric = usize::from(measure(metric)? == Measure::Map);
             let areas = fastfill::areas(units, set, part, method, order);
             areas
-                .map(|areas| spread(&areas[metric]))
+                .map(|areas| table::spread(&areas[metric]))
                 .ok_or_else(|| Error::missing(place.join(" "), "a sentence of a page of results"))
         }
         [study, part, method @ .., quantity, metric] => {
@@ -235,31 +234,6 @@ fn table_of(
     }
 }
 
-/// Writes a table in Markdown: columns after the first stand to the right.
-fn markdown(columns: &[&str], rows: &[Vec<String>]) -> String {
-    let mut text = format!("| {} |\n|---|{}\n", columns.join(" | "), "--:|".repeat(columns.len() - 1));
-    for row in rows {
-        let _ = writeln!(text, "| {} |", row.join(" | "));
-    }
-    text
-}
-
-/// Writes `mean ± sd` over seeds; the mean alone for one seed, a dash for none.
-fn shown(number: Option<MeanSd>) -> String {
-    // Means that are shown as 0.0 have no sign.
-    let unsigned = |mean: f64| if mean.abs() < 0.05 { 0.0 } else { mean };
-    match number {
-        None => "–".into(),
-        Some(only) if only.count == 1 => format!("{:.1}", unsigned(only.mean)),
-        Some(several) => format!("{:.1} ± {:.1}", unsigned(several.mean), several.sd),
-    }
-}
-
-/// Writes `mean ± sd` of the values of several seeds.
-fn spread(values: &[f64]) -> String {
-    shown(mean_sd(values))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -270,7 +244,9 @@ mod tests {
     fn sentences_have_no_numbers_of_their_own() {
         let is_number = |word: &str| {
             let digits = word.trim_matches(|c: char| !c.is_ascii_digit());
-            !word.contains('§') && digits.contains('.') && digits.split('.').all(|part| part.parse::<u32>().is_ok())
+            !word.contains('§')
+                && digits.contains('.')
+                && digits.split('.').all(|part| part.parse::<u32>().is_ok())
         };
         let mut numbers = Vec::new();
         for (_, template) in TEMPLATES {

@@ -18,8 +18,8 @@ use rehang_fit::geometry::GeometryKind;
 use rehang_fit::{FitParameters, Method, NetworkOptions, fit_adapter};
 use serde::{Deserialize, Serialize};
 
+use super::table::{markdown, spread, verdict};
 use super::units::{self, PARTS, Part, SETS, Set};
-use super::{markdown, spread};
 
 const RECORD: &str = "laboratory/bench/runs/results/yardstick.jsonl";
 const SEEDS: u64 = 3;
@@ -36,12 +36,12 @@ const DISTANCES: [Distance; 2] = [Distance::L2, Distance::Cosine];
 /// Handicaps that are tried, as parts of the map's mean squared error on the gallery.
 const TRIED: [f64; 6] = [0.05, 0.1, 0.15, 0.2, 0.3, 0.5];
 
-/// Handicap of a row.
+/// Handicap that adapted vectors are served with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Handicap {
     None,
-    /// As the map's fit chose it on left-out pairs.
+    /// Handicap that the map's fit chose on left-out pairs.
     Own,
     /// Best of [`TRIED`] and none by the sum of top-1 and mAP, on the measured gallery itself.
     Best,
@@ -49,7 +49,7 @@ enum Handicap {
 
 /// Areas of one map on one part, served in one way.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Row {
+pub struct ServedMap {
     set: String,
     seed: u64,
     part: String,
@@ -67,7 +67,7 @@ pub fn measure_missing(folder: &Path, sets: &[&str]) -> Result<()> {
     for seed in 0..SEEDS {
         for &set in sets {
             for (method, _) in MAPS {
-                let is_it = |row: &Row| row.set == set && row.seed == seed && row.map == method.name();
+                let is_it = |row: &ServedMap| row.set == set && row.seed == seed && row.map == method.name();
                 if recorded.iter().any(is_it) {
                     continue;
                 }
@@ -81,11 +81,11 @@ pub fn measure_missing(folder: &Path, sets: &[&str]) -> Result<()> {
 }
 
 /// Reads every row that is recorded under `root`.
-pub fn read(root: &Path) -> Result<Vec<Row>> {
+pub fn read(root: &Path) -> Result<Vec<ServedMap>> {
     crate::studies::records::read(&root.join(RECORD))
 }
 
-fn measure(set: &str, data: &Set, head: &Head, method: Method, seed: u64) -> Result<Vec<Row>> {
+fn measure(set: &str, data: &Set, head: &Head, method: Method, seed: u64) -> Result<Vec<ServedMap>> {
     // Published networks say themselves how their outputs conform.
     let geometry = PUBLISHED.contains(&method).then_some(GeometryKind::Raw);
     let parameters = FitParameters { method, seed, compare: false, geometry, ..FitParameters::default() };
@@ -109,7 +109,7 @@ fn measure(set: &str, data: &Set, head: &Head, method: Method, seed: u64) -> Res
             let own = if method == Method::Auto { adapter.handicap } else { 0.0 };
             for distance in DISTANCES {
                 for (handicap, area) in served(part, outputs, &permutation, distance, own)? {
-                    rows.push(Row {
+                    rows.push(ServedMap {
                         set: set.into(),
                         seed,
                         part: part.name.into(),
@@ -141,11 +141,8 @@ fn served(
     let relevance = Relevance::Labels { gallery: &part.labels, queries: None };
     let area = |handicap: f64| -> Result<[f64; 2]> {
         let input = CurveInput::new(native, outputs, permutation, relevance, distance);
-        let made = curve(
-            &CurveInput { handicap, known, ..input },
-            &CurveOptions::default(),
-            &Progress::default(),
-        )?;
+        let made =
+            curve(&CurveInput { handicap, known, ..input }, &CurveOptions::default(), &Progress::default())?;
         Ok([made.lines[TOP1].area(), made.lines[MAP].area()])
     };
     let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
@@ -171,7 +168,7 @@ fn served(
 /// Areas over seeds of every map, order, distance and handicap on one gallery.
 type Cells<'a> = BTreeMap<(&'a str, &'a str, &'static str, &'static str), [Vec<f64>; 2]>;
 
-fn cells<'a>(rows: &'a [Row], set: &str, part: &str) -> Cells<'a> {
+fn cells<'a>(rows: &'a [ServedMap], set: &str, part: &str) -> Cells<'a> {
     let mut cells = Cells::new();
     for row in rows.iter().filter(|row| row.set == set && row.part == part) {
         let key = (row.map.as_str(), row.order.as_str(), row.distance.name(), name(row.handicap));
@@ -193,7 +190,7 @@ const fn name(handicap: Handicap) -> &'static str {
 const HANDICAPS: [Handicap; 3] = [Handicap::None, Handicap::Own, Handicap::Best];
 
 /// Makes the table map × order × handicap × distance: means over all galleries, and over seeds first.
-pub fn means(rows: &[Row]) -> String {
+pub fn means(rows: &[ServedMap]) -> String {
     let galleries: Vec<Cells<'_>> =
         SETS.iter().flat_map(|set| PARTS.iter().map(|part| cells(rows, set, part))).collect();
     let columns: Vec<(Distance, Handicap)> =
@@ -232,7 +229,7 @@ pub fn means(rows: &[Row]) -> String {
 
 /// Makes the table of the default as it serves beside the best of all ways to serve a published map, gallery
 /// by gallery.
-pub fn rivals(rows: &[Row]) -> String {
+pub fn rivals(rows: &[ServedMap]) -> String {
     let mut text = String::from(
         "| set, part | default, top-1 / mAP | best published by mAP | default above it in mAP? | best published by top-1 | \
          default above it in top-1? |\n|---|--:|---|---|---|---|\n",
@@ -240,7 +237,8 @@ pub fn rivals(rows: &[Row]) -> String {
     for set in SETS {
         for part in PARTS {
             let cells = cells(rows, set, part);
-            let own = (Method::Auto.name(), Policy::Coverage.name(), Distance::L2.name(), name(Handicap::Own));
+            let own =
+                (Method::Auto.name(), Policy::Coverage.name(), Distance::L2.name(), name(Handicap::Own));
             let plain = (own.0, own.1, own.2, name(Handicap::None));
             let Some(default) = cells.get(&own).or_else(|| cells.get(&plain)) else { continue };
             let _ = write!(text, "| {set}, {part} | {} / {}", spread(&default[0]), spread(&default[1]));
@@ -257,7 +255,7 @@ pub fn rivals(rows: &[Row]) -> String {
                     text,
                     " | {} ({map}, {order}, {distance}, handicap: {handicap}) | {}",
                     spread(&areas[metric]),
-                    super::fastfill::verdict(&default[metric], &areas[metric])
+                    verdict(&default[metric], &areas[metric])
                 );
             }
             text.push_str(" |\n");
