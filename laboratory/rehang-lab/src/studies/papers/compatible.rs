@@ -287,7 +287,7 @@ impl Studies {
             ("ract", "figure-14", [part]) => self.settings(&RACT_FIGURE_14, part),
             ("ract", "figure-15", [part]) => self.settings(&RACT_FIGURE_15, part),
             ("ract", "figure-18", [part]) => self.settings(&RACT_FIGURE_18, part),
-            ("bct", "table-1", [study, part]) => self.bct_1(self.get(study)?, part),
+            ("bct", "table-1", [study, part]) => Ok(bct_1(self.get(study)?, part)),
             ("bct", "table-2", []) => self.bct_2(),
             ("bct", "table-3", [part]) => self.bct_3(part),
             ("bct", "conditions", [part]) => self.conditions(part),
@@ -500,24 +500,6 @@ impl Studies {
         Ok(markdown(&columns, &rows))
     }
 
-    /// Makes BCT's table 1: the cross search, the criterion and the gains; the paper's figures are those of
-    /// IJB-C 1:N.
-    fn bct_1(&self, study: &Comparison, part: &str) -> Result<String> {
-        let rows = [
-            ("(φ_new*, φ_old)", "independent", [0.0, f64::NAN, f64::NAN]),
-            ("(φ_new-l2, φ_old)", "l2", [0.50, f64::NAN, f64::NAN]),
-            ("(φ_new-LwF, φ_old)", "lwf", [59.27, f64::NAN, f64::NAN]),
-            ("(φ_new-β, φ_old), basic", "bct (basic)", [67.23, 44.98, 7.89]),
-            ("(φ_new-β-kd, φ_old), distilled", "bct (distilled)", [69.02, 55.11, 9.68]),
-            ("(φ_new-β-sys, φ_old), synthesised", "bct", [70.70, 64.77, 11.36]),
-            ("rehang's default (`auto`)", "auto", [f64::NAN; 3]),
-        ];
-        let mut table = vec![lower(study, "(φ_old, φ_old), lower bound", part, 59.34)];
-        table.extend(rows.map(|(label, method, paper)| compared(study, label, method, part, paper)));
-        table.extend(upper(study, part));
-        Ok(markdown(&COMPARED, &table))
-    }
-
     /// Makes BCT's table 2: what the new model loses.
     fn bct_2(&self) -> Result<String> {
         let study = self.get("bct")?;
@@ -709,6 +691,24 @@ impl Studies {
         }
         Ok(markdown(&columns, &table))
     }
+}
+
+/// Makes BCT's table 1: the cross search, the criterion and the gains; the paper's figures are those of
+/// IJB-C 1:N.
+fn bct_1(study: &Comparison, part: &str) -> String {
+    let rows = [
+        ("(φ_new*, φ_old)", "independent", [0.0, f64::NAN, f64::NAN]),
+        ("(φ_new-l2, φ_old)", "l2", [0.50, f64::NAN, f64::NAN]),
+        ("(φ_new-LwF, φ_old)", "lwf", [59.27, f64::NAN, f64::NAN]),
+        ("(φ_new-β, φ_old), basic", "bct (basic)", [67.23, 44.98, 7.89]),
+        ("(φ_new-β-kd, φ_old), distilled", "bct (distilled)", [69.02, 55.11, 9.68]),
+        ("(φ_new-β-sys, φ_old), synthesised", "bct", [70.70, 64.77, 11.36]),
+        ("rehang's default (`auto`)", "auto", [f64::NAN; 3]),
+    ];
+    let mut table = vec![lower(study, "(φ_old, φ_old), lower bound", part, 59.34)];
+    table.extend(rows.map(|(label, method, paper)| compared(study, label, method, part, paper)));
+    table.extend(upper(study, part));
+    markdown(&COMPARED, &table)
 }
 
 /// Columns of BCT's tables 1 and 3.
