@@ -10,13 +10,10 @@ use rehang_core::statistics::mean_sd;
 use rehang_core::{Error, Result};
 
 use super::compatible::Studies;
-use super::table::{markdown, spread, verdict, with_paper};
+use super::table::{markdown, spread, with_paper};
 use super::units::{
-    FLIPS_AT, LOSS, METHODS, PARTS, PLAIN, Row, SETS, SETS_WITH_SIDE, SETS_WITH_STEPS, WITH_SIDE, WITH_STEPS,
+    FLIPS_AT, LOSS, METHODS, PARTS, Row, SETS, SETS_WITH_SIDE, SETS_WITH_STEPS, WITH_SIDE, WITH_STEPS,
 };
-
-/// Published networks, whose order is random or their own.
-const PUBLISHED: [&str; 3] = ["fct", "l2+disc", "fastfill-reference"];
 
 /// Rows of table 1: method, its name and order in the study, then top-1 and mAP areas on ImageNet-1k.
 const TABLE_1: [(&str, &str, &str, Option<[f64; 2]>); 6] = [
@@ -385,47 +382,6 @@ pub fn areas(rows: &[Row], set: &str, part: &str, method: &str, order: &str) -> 
 /// Writes top-1 and mAP in one cell.
 fn both(numbers: Option<[Vec<f64>; 2]>) -> String {
     numbers.map_or("–".into(), |[top1, map]| format!("{} / {}", spread(&top1), spread(&map)))
-}
-
-/// Makes the table of the product's default beside what it is held against: the published recipe in its own
-/// order, and the best columns in random order.
-pub fn default(rows: &[Row]) -> String {
-    let mean = |values: &[f64]| mean_sd(values).map_or(f64::NAN, |spread| spread.mean);
-    let mut text = String::from(
-        "| set | part | default, top-1 / mAP | without handicap | fastfill-reference σ, mAP | above it | best published random column | \
-         top-1 at or above it | best random column of all | top-1 at or above it |\n|---|---|---|---|---|---|---|---|---|---|\n",
-    );
-    for set in SETS {
-        for part in PARTS {
-            let Some([top1, map]) = areas(rows, set, part, "auto", Policy::Coverage.name()) else { continue };
-            let plain = both(areas(rows, set, part, "auto", PLAIN));
-            let reference = areas(rows, set, part, "fastfill-reference", Policy::Sigma.name());
-            let (reference, above) = reference.map_or(("–".into(), "–".into()), |[_, column]| {
-                (spread(&column), verdict(&map, &column))
-            });
-            let best = |methods: &[&str]| {
-                let column = |method| areas(rows, set, part, method, Policy::Random.name());
-                let columns = methods.iter().filter_map(|method| Some((*method, column(method)?)));
-                columns.max_by(|a, b| mean(&a.1[0]).total_cmp(&mean(&b.1[0]))).map_or(
-                    "– | –".into(),
-                    |(method, [best, its_map])| {
-                        let at = verdict(&top1, &best);
-                        format!("{} / {} ({method}) | {at}", spread(&best), spread(&its_map))
-                    },
-                )
-            };
-            let all: Vec<&str> = METHODS.into_iter().filter(|method| *method != "auto").collect();
-            let _ = writeln!(
-                text,
-                "| {set} | {part} | {} / {} | {plain} | {reference} | {above} | {} | {} |",
-                spread(&top1),
-                spread(&map),
-                best(&PUBLISHED),
-                best(&all)
-            );
-        }
-    }
-    text
 }
 
 /// Makes the tables of every method and order, of every set and part.

@@ -225,7 +225,6 @@ fn table_of(
             let text = fs_err::read_to_string(&path).map_err(|error| Error::io("read", &path, &error))?;
             Ok(text.lines().filter(|line| !line.starts_with("# ")).collect::<Vec<_>>().join("\n"))
         }
-        ["default"] => Ok(fastfill::default(units)),
         ["yardstick", "means"] => Ok(yardstick::means(&yardstick::read(root)?)),
         ["yardstick", "rivals"] => Ok(yardstick::rivals(&yardstick::read(root)?)),
         ["fastfill", name] => fastfill::table(name, units, studies),

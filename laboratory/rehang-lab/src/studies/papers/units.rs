@@ -23,7 +23,7 @@ const UNITS: &str = "laboratory/bench/runs/results/units.jsonl";
 pub const SETS: [&str; 5] =
     ["img_omniglot", "img_caltech101", "text_clinc150", "text_banking77", "toy_digits"];
 /// Name of the order of the rows that say what the handicap is worth.
-pub const PLAIN: &str = "coverage, no handicap";
+const PLAIN: &str = "coverage, no handicap";
 pub const PARTS: [&str; 2] = ["seen", "unseen"];
 const SEEDS: u64 = 3;
 
