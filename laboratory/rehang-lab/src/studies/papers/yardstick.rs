@@ -189,10 +189,16 @@ const fn name(handicap: Handicap) -> &'static str {
 
 const HANDICAPS: [Handicap; 3] = [Handicap::None, Handicap::Own, Handicap::Best];
 
-/// Makes the table map × order × handicap × distance: means over all galleries, and over seeds first.
+/// Makes the table map × order × handicap × distance: means over the galleries on which all maps are measured,
+/// and over seeds first.
 pub fn means(rows: &[ServedMap]) -> String {
-    let galleries: Vec<Cells<'_>> =
-        SETS.iter().flat_map(|set| PARTS.iter().map(|part| cells(rows, set, part))).collect();
+    let places = SETS.iter().flat_map(|set| PARTS.iter().map(move |part| (*set, *part)));
+    let all = places.map(|(set, part)| (format!("{set}, {part}"), cells(rows, set, part)));
+    let is_complete = |cells: &Cells<'_>| {
+        MAPS.iter().all(|(method, _)| cells.keys().any(|(map, ..)| *map == method.name()))
+    };
+    let (names, galleries): (Vec<String>, Vec<Cells<'_>>) =
+        all.filter(|(_, cells)| is_complete(cells)).unzip();
     let columns: Vec<(Distance, Handicap)> =
         DISTANCES.into_iter().flat_map(|distance| HANDICAPS.map(|handicap| (distance, handicap))).collect();
     let headings: Vec<String> = columns
@@ -224,38 +230,47 @@ pub fn means(rows: &[ServedMap]) -> String {
     }
     let mut heads = vec!["map", "order"];
     heads.extend(headings.iter().map(String::as_str));
-    markdown(&heads, &table)
+    format!("{}\nGalleries: {}.\n", markdown(&heads, &table), names.join("; "))
 }
 
-/// Makes the table of the default as it serves beside the best of all ways to serve a published map, gallery
-/// by gallery.
+/// Makes the table of the default beside the published maps, gallery by gallery: each metric of the best of all
+/// ways to serve either.
 pub fn rivals(rows: &[ServedMap]) -> String {
     let mut text = String::from(
-        "| set, part | default, top-1 / mAP | best published by mAP | default above it in mAP? | best published by top-1 | \
-         default above it in top-1? |\n|---|--:|---|---|---|---|\n",
+        "| set, part | default as it serves, top-1 / mAP | mAP: default, best way | published, best way | default above it? | \
+         top-1: default, best way | published, best way | default above it? |\n|---|--:|---|---|---|---|---|---|\n",
     );
+    let default = [Method::Auto];
     for set in SETS {
         for part in PARTS {
             let cells = cells(rows, set, part);
-            let own =
-                (Method::Auto.name(), Policy::Coverage.name(), Distance::L2.name(), name(Handicap::Own));
-            let plain = (own.0, own.1, own.2, name(Handicap::None));
-            let Some(default) = cells.get(&own).or_else(|| cells.get(&plain)) else { continue };
-            let _ = write!(text, "| {set}, {part} | {} / {}", spread(&default[0]), spread(&default[1]));
+            let served = [Handicap::Own, Handicap::None].into_iter().find_map(|handicap| {
+                let order = Policy::Coverage.name();
+                cells.get(&(Method::Auto.name(), order, Distance::L2.name(), name(handicap)))
+            });
+            let Some(served) = served else { continue };
+            let _ = write!(text, "| {set}, {part} | {} / {}", spread(&served[0]), spread(&served[1]));
             for metric in [1, 0] {
-                let mean = |areas: &[Vec<f64>; 2]| mean_sd(&areas[metric]).map_or(f64::NAN, |sd| sd.mean);
-                let published =
-                    cells.iter().filter(|(key, _)| PUBLISHED.iter().any(|method| method.name() == key.0));
-                let best = published.max_by(|one, other| mean(one.1).total_cmp(&mean(other.1)));
-                let Some(((map, order, distance, handicap), areas)) = best else {
-                    text.push_str(" | – | –");
-                    continue;
+                let best = |maps: &[Method]| {
+                    let mean = |areas: &[Vec<f64>; 2]| mean_sd(&areas[metric]).map_or(f64::NAN, |sd| sd.mean);
+                    let of_maps =
+                        cells.iter().filter(|(key, _)| maps.iter().any(|method| method.name() == key.0));
+                    of_maps.max_by(|one, other| mean(one.1).total_cmp(&mean(other.1)))
                 };
+                let shown = |best: Option<(&(&str, &str, &str, &str), &[Vec<f64>; 2])>| {
+                    best.map_or("–".to_owned(), |((map, order, distance, _), areas)| {
+                        format!("{} ({map}, {order}, {distance})", spread(&areas[metric]))
+                    })
+                };
+                let (own, published) = (best(&default), best(&PUBLISHED));
+                let above =
+                    own.zip(published).map(|(own, published)| verdict(&own.1[metric], &published.1[metric]));
                 let _ = write!(
                     text,
-                    " | {} ({map}, {order}, {distance}, handicap: {handicap}) | {}",
-                    spread(&areas[metric]),
-                    verdict(&default[metric], &areas[metric])
+                    " | {} | {} | {}",
+                    shown(own),
+                    shown(published),
+                    above.unwrap_or_else(|| "–".into())
                 );
             }
             text.push_str(" |\n");
