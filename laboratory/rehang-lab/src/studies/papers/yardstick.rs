@@ -165,8 +165,10 @@ fn served(
     Ok(areas)
 }
 
-/// Areas over seeds of every map, order, distance and handicap on one gallery.
-type Cells<'a> = BTreeMap<(&'a str, &'a str, &'static str, &'static str), [Vec<f64>; 2]>;
+/// Way to serve: map, order, distance and handicap.
+type Way<'a> = (&'a str, &'a str, &'static str, &'static str);
+/// Areas over seeds of every way on one gallery: top-1 and mAP.
+type Cells<'a> = BTreeMap<Way<'a>, [Vec<f64>; 2]>;
 
 fn cells<'a>(rows: &'a [ServedMap], set: &str, part: &str) -> Cells<'a> {
     let mut cells = Cells::new();
@@ -257,7 +259,7 @@ pub fn rivals(rows: &[ServedMap]) -> String {
                         cells.iter().filter(|(key, _)| maps.iter().any(|method| method.name() == key.0));
                     of_maps.max_by(|one, other| mean(one.1).total_cmp(&mean(other.1)))
                 };
-                let shown = |best: Option<(&(&str, &str, &str, &str), &[Vec<f64>; 2])>| {
+                let shown = |best: Option<(&Way<'_>, &[Vec<f64>; 2])>| {
                     best.map_or("–".to_owned(), |((map, order, distance, _), areas)| {
                         format!("{} ({map}, {order}, {distance})", spread(&areas[metric]))
                     })
