@@ -9,12 +9,12 @@ Three seeds; numbers of each go to laboratory/bench/runs/compatible-bct-protocol
 """
 
 import json
-import statistics
 import sys
 from pathlib import Path
 
 import numpy as np
 
+from cells import cell, gamma, met
 from kept import ROOT, Kept
 
 SEEDS = (0, 1, 2)
@@ -68,11 +68,6 @@ def order_of_classes(labels, seed):
     return np.argsort(place[labels], kind="stable").astype(np.int64)
 
 
-def cell(values, paper=None):
-    text = f"{statistics.mean(values):.1f} ± {statistics.stdev(values):.1f}" if len(values) > 1 else f"{values[0]:.1f}"
-    return text if paper is None else f"{text} ({paper})"
-
-
 def table_of_faces(numbers):
     heads = ["Classes", "Comparison pair"]
     for measure in MEASURES[:2]:
@@ -100,19 +95,9 @@ def table_of_faces(numbers):
                 there = paper[2 * number : 2 * number + 2] if number < 2 else (None, None)
                 cells.append(cell(across, there[0]))
                 if number < 2:
-                    met = [new > today for new, today in zip(across, old)]
-                    some = f"{sum(met)} of {len(met)}" if any(met) else "no"
-                    cells.append("yes" if all(met) else some)
                     # (9): held against the best variant of the seed.
-                    best = [
-                        max(one[measure]["new_new"] for one in here if one["seed"] == seed) for seed in SEEDS
-                    ]
-                    gains = [
-                        100 * (new - today) / (whole - today)
-                        for new, today, whole in zip(across, old, best)
-                        if new > today and whole > today
-                    ]
-                    cells.append(cell(gains, there[1]) if gains else ("–" if there[1] is None else f"– ({there[1]})"))
+                    best = [max(one[measure]["new_new"] for one in here if one["seed"] == seed) for seed in SEEDS]
+                    cells += [met(across, old), gamma(across, old, best, there[1])]
             text.append(f"| {part} | {label} | " + " | ".join(cells) + " |")
         bound("(φ_new*, φ_new*), upper bound", "new_new", "independent", BOUNDS[1])
     return "\n".join(text) + "\n"

@@ -10,10 +10,11 @@ seed go to laboratory/bench/runs/compatible-sequence-METHOD/seeds.jsonl, the tab
 """
 
 import json
-import statistics
 import subprocess
 import sys
 from pathlib import Path
+
+from cells import cell, gamma, met
 
 ROOT = Path(__file__).resolve().parents[3]
 SEEDS = (0, 1, 2)
@@ -184,11 +185,6 @@ class Run:
                     yield number
 
 
-def cell(values, paper=None):
-    text = f"{statistics.mean(values):.1f} ± {statistics.stdev(values):.1f}"
-    return text if paper is None else f"{text} ({paper})"
-
-
 def table_of_pairs(numbers):
     """BCT's table 4. Γ of φ_3 in φ_1's gallery is held against φ_2*, as the paper's is, and against φ_3* in the last column."""
     heads = ["Classes", "Comparison pair", "Search acc. (mAP)", "compatible?", "Γ, %", "gain", "top-1", "compatible?", "Γ of mAP against φ_3*, %"]
@@ -214,21 +210,6 @@ def table_of_pairs(numbers):
             cells += [cell(both[0]), met(*both), gamma(across, own, best[1])]
             text.append(row(cells))
     return "\n".join(text) + "\n"
-
-
-def met(across, own):
-    """In how many seeds the criterion is met."""
-    count = sum(new > old for new, old in zip(across, own))
-    return {len(own): "yes", 0: "no"}.get(count, f"{count} of {len(own)}")
-
-
-def gamma(across, own, best, paper=None):
-    """(9), of the seeds that meet the criterion."""
-    gains = [100 * (new - old) / (whole - old) for new, old, whole in zip(across, own, best) if new > old and whole > old]
-    if not gains:
-        return "–" if paper is None else f"– ({paper})"
-    text = f"{statistics.mean(gains):.1f}" + (f" ± {statistics.stdev(gains):.1f}" if len(gains) > 1 else "")
-    return text if paper is None else f"{text} ({paper})"
 
 
 def row(cells):

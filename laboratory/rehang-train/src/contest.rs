@@ -184,11 +184,11 @@ fn expect_names_once(parameters: &ComparisonParameters) -> Result<()> {
     let twice = |what: &str, name: &str| {
         Err(Error::option(what, name, "every name once, also as a file's name: give each a label of its own"))
     };
-    for ContenderTraining { label, parameters } in &parameters.contenders {
+    for ContenderTraining { label, parameters: training } in &parameters.contenders {
         let mut own = vec![label.clone()];
-        if parameters.method.adapter_hidden().is_some() {
+        if training.method.adapter_hidden().is_some() {
             own.push(format!("{label} + ψ"));
-            own.push(format!("{label} + ψ, handicap"));
+            own.extend(parameters.psi_handicap.then(|| format!("{label} + ψ, handicap")));
         }
         if !own.into_iter().all(|line| lines.insert(line)) || !files.insert(file_name(label)) {
             return twice("compare.methods", label);
@@ -470,7 +470,8 @@ impl Study<'_> {
         for (number, (_, rows)) in data.parts.iter().enumerate() {
             let labels = data.labels_of(rows);
             let relevance = Relevance::Labels { gallery: &labels, queries: None };
-            let Some(order) = side.order(number, Policy::Random, self.seed)? else { continue };
+            let input = OrderInput { items: rows.len(), seed: self.seed, ..OrderInput::default() };
+            let permutation = order(Policy::Random, &input)?.permutation;
             let native = &side.native[number];
             let errors = true_errors(native, &side.adapted[number]);
             let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
@@ -479,7 +480,7 @@ impl Study<'_> {
             let mut tried = (f64::NEG_INFINITY, 0.0);
             for part in HANDICAPS {
                 side.handicaps[number] = part * error;
-                let curve = side.curve(number, &order, relevance, distance, progress)?;
+                let curve = side.curve(number, &permutation, relevance, distance, progress)?;
                 let areas = both(&curve, &Line::area);
                 if areas.top1 + areas.map > tried.0 {
                     tried = (areas.top1 + areas.map, part * error);

@@ -111,47 +111,41 @@ pub fn table(name: &str, units: &[Row], studies: &Studies) -> Result<String> {
     }
 }
 
-fn table_5(units: &[Row]) -> String {
+/// Row of a table by galleries: two cells that name it, then method and order.
+type Named = ([String; 2], String, &'static str);
+
+/// Makes a table of top-1 and mAP areas by galleries, with the default as its last row.
+fn by_galleries(units: &[Row], sets: &[&str], heads: [&str; 2], mut named: Vec<Named>) -> String {
     let places: Vec<(&str, &str)> =
-        SETS.iter().flat_map(|set| PARTS.iter().map(move |part| (*set, *part))).collect();
+        sets.iter().flat_map(|set| PARTS.iter().map(move |part| (*set, *part))).collect();
     let headings: Vec<String> = places.iter().map(|(set, part)| format!("{set}, {part}")).collect();
-    let mut columns = vec!["Method", "paper"];
+    let mut columns = heads.to_vec();
     columns.extend(headings.iter().map(String::as_str));
-    let line = |label: &str, paper: String, method: &str, order: &str| {
-        let mut row = vec![label.to_owned(), paper];
-        row.extend(places.iter().map(|(set, part)| both(areas(units, set, part, method, order))));
-        row
+    let default = ["rehang's default (`auto`, coverage)", "–"].map(String::from);
+    named.push((default, "auto".into(), Policy::Coverage.name()));
+    let row = |(names, method, order): Named| {
+        let cells = places.iter().map(|(set, part)| both(areas(units, set, part, &method, order)));
+        names.into_iter().chain(cells).collect()
     };
-    let mut rows: Vec<Vec<String>> = TABLE_5
-        .iter()
-        .map(|(label, method, order, paper)| {
-            line(label, format!("{:.1} / {:.1}", paper[0], paper[1]), method, order)
-        })
-        .collect();
-    rows.push(line("rehang's default (`auto`, coverage)", "–".into(), "auto", Policy::Coverage.name()));
-    markdown(&columns, &rows)
+    markdown(&columns, &named.into_iter().map(row).collect::<Vec<_>>())
+}
+
+fn table_5(units: &[Row]) -> String {
+    let row = |(label, method, order, paper): (&str, &str, &'static str, [f64; 2])| {
+        ([label.to_owned(), format!("{:.1} / {:.1}", paper[0], paper[1])], method.to_owned(), order)
+    };
+    by_galleries(units, &SETS, ["Method", "paper"], TABLE_5.map(row).into())
 }
 
 /// Makes the table of the published networks by the number of their epochs, beside the default.
 fn steps(units: &[Row]) -> String {
-    let places: Vec<(&str, &str)> =
-        SETS_WITH_STEPS.iter().flat_map(|set| PARTS.iter().map(move |part| (*set, *part))).collect();
-    let headings: Vec<String> = places.iter().map(|(set, part)| format!("{set}, {part}")).collect();
-    let mut columns = vec!["top1~ / mAP~", "epochs"];
-    columns.extend(headings.iter().map(String::as_str));
-    let line = |label: &str, epochs: &str, method: &str, order: &str| {
-        let mut row = vec![label.to_owned(), epochs.to_owned()];
-        row.extend(places.iter().map(|(set, part)| both(areas(units, set, part, method, order))));
-        row
+    let networks = [("FCT", "fct", "random"), ("FastFill", "fastfill-reference", "sigma")];
+    let row = |(label, method, order): (&str, &str, &'static str)| {
+        [("80", ""), ("320", " ×4"), ("1,280", " ×16")].map(|(epochs, factor)| {
+            ([label.to_owned(), epochs.to_owned()], format!("{method}{factor}"), order)
+        })
     };
-    let mut rows = Vec::new();
-    for (label, method, order) in [("FCT", "fct", "random"), ("FastFill", "fastfill-reference", "sigma")] {
-        for (epochs, factor) in [("80", ""), ("320", " ×4"), ("1,280", " ×16")] {
-            rows.push(line(label, epochs, &format!("{method}{factor}"), order));
-        }
-    }
-    rows.push(line("rehang's default (`auto`, coverage)", "–", "auto", Policy::Coverage.name()));
-    markdown(&columns, &rows)
+    by_galleries(units, &SETS_WITH_STEPS, ["top1~ / mAP~", "epochs"], networks.map(row).concat())
 }
 
 /// Makes the table of a study's areas on seen classes; of top-5 where the record has it. The paper draws
