@@ -66,13 +66,18 @@ pub fn measure_missing(folder: &Path, sets: &[&str]) -> Result<()> {
     let recorded = read(Path::new("."))?;
     for seed in 0..SEEDS {
         for &set in sets {
-            for (method, _) in MAPS {
+            let is_recorded = |method: Method| {
                 let is_it = |row: &ServedMap| row.set == set && row.seed == seed && row.map == method.name();
-                if recorded.iter().any(is_it) {
-                    continue;
-                }
+                recorded.iter().any(is_it)
+            };
+            let missing: Vec<Method> =
+                MAPS.into_iter().map(|(method, _)| method).filter(|method| !is_recorded(*method)).collect();
+            if missing.is_empty() {
+                continue;
+            }
+            let (data, head) = (Set::read(folder, set)?, Set::head(folder, set)?);
+            for method in missing {
                 eprintln!("{set} seed {seed} {method} …");
-                let (data, head) = (Set::read(folder, set)?, Set::head(folder, set)?);
                 units::append(RECORD, &measure(set, &data, &head, method, seed)?)?;
             }
         }
