@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use rehang_core::comparison::{Comparison, Measure, OrderOutcome};
+use rehang_core::comparison::{Comparison, Measure, MethodOutcome, OrderOutcome};
 use rehang_core::order::Policy;
 use rehang_core::statistics::mean_sd;
 use rehang_core::{Error, Result};
@@ -86,6 +86,9 @@ const TABLE_7: [(&str, &str, &str, &str, [f64; 6]); 7] = [
     ("RACT", "Entropy", "ract", "entropy", [66.88, 13.65, 36.65, 41.6, 3.3, 20.4]),
 ];
 
+/// Parts of table 7: name in a study, word in its heading.
+const PARTS_OF_TABLE_7: [(&str, &str); 3] = [("test", "seen"), ("unseen", "unseen"), ("union", "union")];
+
 /// Kendall τ of appendix E: what the network learned from, then τ with L_l2, L_disc and their sum.
 const TAUS: [(&str, &str, [Option<f64>; 3]); 4] = [
     ("l2", "label-free", [Some(0.73), Some(0.56), None]),
@@ -97,12 +100,13 @@ const TAUS: [(&str, &str, [Option<f64>; 3]); 4] = [
 /// Makes one of the tables of FastFill's page.
 pub fn table(name: &str, units: &[Row], studies: &Studies) -> Result<String> {
     match name {
-        "table-1" => Ok(table_1(studies.get("fastfill")?, &TABLE_1)),
+        "table-1" => Ok(table_1(studies.get("fastfill-drawn")?, &TABLE_1)),
         "table-4" => table_4(studies),
         "figure-7" => Ok(figure_7(units)),
         "table-5" => Ok(table_5(units)),
         "steps" => Ok(steps(units)),
-        "table-7" => table_7(studies),
+        "table-7" => Ok(table_7(studies.get("fastfill-drawn")?, &[0, 1, 2])),
+        "table-7-shift" => Ok(table_7(studies.get("fastfill")?, &[1])),
         "flips" => Ok(flips(units)),
         "taus" => Ok(taus(units)),
         "oracles" => Ok(oracles(units)),
@@ -218,55 +222,40 @@ fn figure_7(units: &[Row]) -> String {
     markdown(&columns, &rows)
 }
 
-fn table_7(studies: &Studies) -> Result<String> {
-    let study = studies.get("fastfill")?;
-    let parts = ["test", "unseen", "union"];
-    let columns = [
-        "Method Transformation",
-        "Uncertainty Estimation",
-        "top1~ seen",
-        "top1~ unseen",
-        "top1~ union",
-        "mAP~ seen",
-        "mAP~ unseen",
-        "mAP~ union",
-    ];
-    let cells = |method: &str, order: &str, paper: Option<[f64; 6]>| -> Vec<String> {
-        (0..6)
-            .map(|column| {
-                let part = parts[column % 3];
-                let measure = if column < 3 { Measure::Top1 } else { Measure::Map };
-                // The old model by itself stands in every outcome, also in that of a model with no regard to
-                // it.
-                let number = if method.is_empty() {
-                    study.over_seeds("independent", part, |outcome| Some(outcome.old_old.value(measure)))
-                } else {
-                    study.over_seeds(method, part, |outcome| {
-                        Some(outcome.backfill(order)?.area.value(measure))
-                    })
-                };
-                with_paper(number, paper.map(|paper| paper[column]))
-            })
-            .collect()
+/// Makes table 7 with some of its parts, by their places in [`PARTS_OF_TABLE_7`].
+fn table_7(study: &Comparison, parts: &[usize]) -> String {
+    let measures = [(Measure::Top1, "top1~"), (Measure::Map, "mAP~")];
+    let columns: Vec<_> = (0..2).flat_map(|measure| parts.iter().map(move |&part| (measure, part))).collect();
+    let cells = |method: &str, order: &str, paper: Option<[f64; 6]>| {
+        let cell = |&(place, part): &(usize, usize)| {
+            let (measure, name) = (measures[place].0, PARTS_OF_TABLE_7[part].0);
+            // The old model by itself stands in every outcome, also in that of a model with no regard to it.
+            let number = if method.is_empty() {
+                study.over_seeds("independent", name, |outcome| Some(outcome.old_old.value(measure)))
+            } else {
+                let area = |outcome: &MethodOutcome| Some(outcome.backfill(order)?.area.value(measure));
+                study.over_seeds(method, name, area)
+            };
+            with_paper(number, paper.map(|paper| paper[3 * place + part]))
+        };
+        columns.iter().map(cell).collect::<Vec<_>>()
     };
-    let mut rows: Vec<Vec<String>> = TABLE_7
-        .iter()
-        .map(|(label, uncertainty, method, order, paper)| {
-            let mut row = vec![(*label).to_owned(), (*uncertainty).to_owned()];
-            row.extend(cells(method, order, Some(*paper)));
-            row
-        })
-        .collect();
-    for (label, uncertainty, method, order) in [
-        ("BCT", "", "bct", "random"),
-        ("`fastfill`, σ² of left-out pairs", "Bayesian", "fastfill", "sigma"),
-        ("rehang's default (`auto`)", "coverage", "auto", "coverage"),
-    ] {
-        let mut row = vec![label.to_owned(), uncertainty.to_owned()];
-        row.extend(cells(method, order, None));
-        rows.push(row);
-    }
-    Ok(markdown(&columns, &rows))
+    let published = TABLE_7
+        .map(|(label, uncertainty, method, order, paper)| (label, uncertainty, method, order, Some(paper)));
+    let more = [
+        ("BCT", "", "bct", "random", None),
+        ("`fastfill`, σ² of left-out pairs", "Bayesian", "fastfill", "sigma", None),
+        ("rehang's default (`auto`)", "coverage", "auto", "coverage", None),
+    ];
+    let rows = published.into_iter().chain(more).map(|(label, uncertainty, method, order, paper)| {
+        [label, uncertainty].map(String::from).into_iter().chain(cells(method, order, paper)).collect()
+    });
+    let head =
+        |&(place, part): &(usize, usize)| format!("{} {}", measures[place].1, PARTS_OF_TABLE_7[part].1);
+    let heads: Vec<String> = columns.iter().map(head).collect();
+    let named = ["Method Transformation", "Uncertainty Estimation"];
+    let heads: Vec<&str> = named.into_iter().chain(heads.iter().map(String::as_str)).collect();
+    markdown(&heads, &rows.collect::<Vec<_>>())
 }
 
 /// Names the sets on which the published recipe has a number, which the other rows are held against.

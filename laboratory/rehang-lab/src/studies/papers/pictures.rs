@@ -47,20 +47,20 @@ pub fn pictures<'a>(
     units: &[Row],
 ) -> Result<Vec<(String, String)>> {
     let mut charts = Vec::new();
-    for (name, what) in [
-        ("fastfill", "An old model of half of the classes"),
-        ("fastfill-architecture", "Another architecture"),
+    for (name, file, what) in [
+        ("fastfill-drawn", "fastfill", "An old model of half of the classes"),
+        ("fastfill-architecture", "fastfill-architecture", "Another architecture"),
     ] {
         let Some(study) = study(name) else { continue };
         for metric in METRICS {
             let title = format!("{what}: {}, seen classes", metric.0);
             charts.push((
-                format!("{name}-{}", metric.1),
+                format!("{file}-{}", metric.1),
                 Some(backfills(study, "test", title, &FASTFILL, metric)),
             ));
         }
     }
-    if let Some(study) = study("fastfill") {
+    if let Some(study) = study("fastfill-drawn") {
         for (part, classes) in
             [("test", "seen classes"), ("unseen", "unseen classes"), ("union", "all classes")]
         {
