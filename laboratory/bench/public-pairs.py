@@ -4,7 +4,7 @@
     python laboratory/bench/public-pairs.py --table OUT/rows.jsonl
 
 DATA holds the sets. OUT takes the vectors, made once, and `rows.jsonl`, a line a map; seeds that are there are not measured again. What is
-measured, and what the encoders need, says laboratory/docs/public-pairs.md. `--methods auto` measures four of the nine ways.
+measured, and what the encoders need, says laboratory/docs/public-pairs.md.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ LEAST_GAIN = 1.0  # Points that own pairs must gain before a share of them is mo
 AS_IS, MEAN, GALLERY, PUBLIC = "as is", "mean", "mean and spread, gallery moved", "mean and spread, pairs moved"
 # Correction, own pairs added, and how often each stands there.
 WAYS = [(AS_IS, 0, 0), (MEAN, 0, 0), (GALLERY, 0, 0), (PUBLIC, 0, 0), (AS_IS, FEW, 1), (MEAN, FEW, 1), (PUBLIC, FEW, 1), (AS_IS, FEW, 10), (MEAN, FEW, 10)]
-AUTO_WAYS = [way for way in WAYS if way[0] in (AS_IS, MEAN) and way[2] < 10]
 
 
 def lines_of(files: list[Path]) -> list[dict[str, Any]]:
@@ -154,7 +153,7 @@ class Gallery:
 def block(method: str, drawn: dict[str, Gallery], seed: int) -> Iterator[dict[str, Any]]:
     """Rows of one pair of models, method and seed."""
     known: dict[str, Any] = {}
-    how = {"method": method, "compare": method == "auto", "distance": "cosine", "uncertainty": "off", "seed": seed, "progress": False}
+    how = {"method": method, "compare": False, "distance": "cosine", "uncertainty": "off", "seed": seed, "progress": False}
     fitted = lambda old, new: rehang.fit((LENGTH * old).astype(np.float32), new, **how)
     for name, gallery in drawn.items():
         items = gallery.old[gallery.items]
@@ -162,7 +161,7 @@ def block(method: str, drawn: dict[str, Gallery], seed: int) -> Iterator[dict[st
         def row(way: str, own: int, times: int, public: str, adapter: Any, rows: Rows) -> dict[str, Any]:
             if adapter:
                 rows = adapter.transform((LENGTH * rows).astype(np.float32), force=True, progress=False)
-            named = {"gallery": name, "public": public, "way": way, "own": own, "times": times, "kept": adapter.method if adapter else ""}
+            named = {"gallery": name, "public": public, "way": way, "own": own, "times": times}
             asking = gallery.queries["old" if way == "nothing" else "new"]
             return named | {"items": len(rows)} | measured(asking, rows, gallery.right, gallery.itself)
 
@@ -173,7 +172,7 @@ def block(method: str, drawn: dict[str, Gallery], seed: int) -> Iterator[dict[st
         for public in [*([other] for other in others), *([others] if len(others) > 1 else [])]:
             rows = {other: drawn[other].order[: PAIRS // len(public)] for other in public}
             old, new = (np.concatenate([getattr(drawn[other], side)[rows[other]] for other in public]) for side in ("old", "new"))
-            for way, own, times in AUTO_WAYS if method == "auto" else WAYS:
+            for way, own, times in WAYS:
                 theirs = moved(old, old, items, True) if way == PUBLIC else old
                 ours = gallery.old[np.concatenate([gallery.own[:own], gallery.items])]
                 ours = moved(ours, items, old, way == GALLERY) if way in (MEAN, GALLERY) else ours
@@ -243,7 +242,7 @@ def table(rows: list[dict[str, Any]]) -> None:
 if __name__ == "__main__":
     parser = sets.parser(__doc__, ["text_clinc150", "text_banking77", DOCUMENTS])
     parser.add_argument("--models", nargs="*", default=["e5:l6", "l3:e5", "tfidf:l6"], help="OLD:NEW of e5, l3, l6 and tfidf")
-    parser.add_argument("--methods", nargs="*", default=["ridge"], help="of `rehang.fit`; auto compares, any other is fitted alone")
+    parser.add_argument("--methods", nargs="*", default=["ridge"], help="of `rehang.fit`, each fitted alone")
     asked = parser.parse_args()
     warnings.simplefilter("ignore", rehang.errors.FindingWarning)
     table(lines_of(asked.table or [measure(asked)]))
