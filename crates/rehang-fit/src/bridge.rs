@@ -4,12 +4,15 @@
 //! Two maps are tried, ridge and Procrustes, each about the means. Maps that keep scores serve, whereas a
 //! regression of old vectors on new ones does not (`laboratory/bench/runs/bridge.md`).
 //!
-//! The choice is a maximin: among all maps and shares, the one whose least lower bound is largest. A bound is
-//! the gain over doing nothing, less one standard error. Galleries grow by classes that no pair knew, so the
-//! least is over held-out items of known classes and of left-out ones. It is also over the metrics that
-//! [`Criterion::guarded`] names, since mAP alone may be bought with first results. Among all choices within
-//! one standard error of the best, the smallest share is kept; where doing nothing is among them, there is no
-//! bridge.
+//! A bound is the gain over doing nothing, less one standard error. Galleries grow by classes that no pair
+//! knew, so there is a bound for held-out items of known classes and one for left-out ones. There is also one
+//! for each of the metrics that [`Criterion::guarded`] names, since mAP alone may be bought with first
+//! results. A choice is proven where no bound is below 0. Among those that are proven and within two standard
+//! errors of the largest mean gain the smallest share is kept; where none is proven, there is no bridge.
+//!
+//! Without labels a held-out pair asks all pairs, for those that the new model finds first among them. Ten of
+//! some dozens that are held out say too little of how much of the new query serves
+//! (`laboratory/bench/runs/whole.md`).
 //!
 //! Where held-out pairs can ask [everything else in the gallery](crate::OtherItems), more is proven: of all
 //! choices with no lower bound below 0, the one with the largest mean gain is kept.
@@ -26,7 +29,7 @@ use crate::closed_form::{procrustes, ridge};
 use crate::compare::{Split, first_criterion};
 use crate::linear_algebra::{column_means, scaled};
 use crate::lower_bounds::{
-    self, Differences, HeldOutGain, HeldOutGallery, add, error_of_least, gains, is_of_both, mean, names_of,
+    self, Differences, HeldOutGain, HeldOutGallery, add, gains, is_of_both, mean, names_of,
 };
 use crate::method::Method;
 use crate::others::{Asking, Others};
@@ -38,6 +41,8 @@ use crate::task::{Task, training, with_task};
 pub const SHARES: [f64; 10] = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0];
 /// Maps whose adjoints are tried.
 const METHODS: [Method; 2] = [Method::Ridge, Method::Procrustes];
+/// Number of standard errors within which a smaller share is as good as the best one, where pairs ask pairs.
+const ERRORS: f64 = 2.0;
 
 /// A bridge that was tried.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -63,7 +68,7 @@ pub struct BridgeChoice {
     pub criterion: String,
     /// Number of queries that asked; `None` where held-out items asked for each other.
     pub queries: Option<usize>,
-    /// Number of other items of the gallery that held-out pairs asked; 0 where they asked each other.
+    /// Number of other items of the gallery that held-out pairs asked; 0 where they asked pairs.
     #[serde(default)]
     pub others: usize,
     /// Number of splits: how often another part was held out.
@@ -75,8 +80,8 @@ pub struct BridgeChoice {
     pub do_nothing: f64,
     /// Bridges that were tried: every share of the first map, then of the next.
     pub rows: Vec<BridgeRow>,
-    /// Place of the row that was kept; `None` where none is proven to be above doing nothing, in both
-    /// galleries.
+    /// Place of the row that was kept; `None` where none is proven to be above doing nothing, for known and
+    /// for left-out classes.
     pub kept: Option<usize>,
 }
 
@@ -242,7 +247,7 @@ fn grounds<'a>(splits: &'a [Split<'a>], others: Option<&'a Others>) -> Result<Ve
     let Some(others) = others else { return Ok(grounds) };
     let of_others = |asking: &'a Asking| Ground {
         split: asking.split,
-        kind: HeldOutGallery::Whole,
+        kind: asking.kind,
         old: &others.old,
         queries: [&asking.queries.old, &asking.queries.new],
         criterion: asking.criterion(),
@@ -255,7 +260,8 @@ impl Task<'_> {
     fn choose_bridge(&self) -> Result<Option<BridgeChoice>> {
         let splits = self.splits_of_both()?;
         let others = self.others(&splits)?;
-        let grounds = grounds(&splits, others.as_ref())?;
+        let all_pairs = if others.is_none() { self.all_pairs_asked(&splits)? } else { None };
+        let grounds = grounds(&splits, others.as_ref().or(all_pairs.as_ref()))?;
         let by_others = others.as_ref().map(Others::criterion);
         let Some(criterion) = by_others.as_ref().or(first_criterion(&splits)) else { return Ok(None) };
         let (Some(split), Some(ground)) = (splits.first(), grounds.first()) else { return Ok(None) };
@@ -316,25 +322,27 @@ impl Task<'_> {
 /// Chooses the [best of what is proven](lower_bounds::best_of_proven); `None` where it gains nothing.
 fn best_of_proven(rows: &[BridgeRow]) -> Option<usize> {
     let best = lower_bounds::best_of_proven(rows.iter().map(|row| (&row.gains[..], row.low)))?;
-    (rows[best].gains.iter().map(|of| of.gain).sum::<f64>() > 0.0).then_some(best)
+    (mean_gain(&rows[best]) > 0.0).then_some(best)
 }
 
-/// Chooses among the rows that are no farther behind the largest lower bound than its standard error. The row
-/// with the smallest share is kept, the better of equals: it is nearest to what is served today. Doing
-/// nothing counts as such a row too, with nothing to lose and a bound of 0; where it does, `None`.
+/// Chooses among the rows that are [proven](best_of_proven) and no farther behind the best of these than two
+/// standard errors of its gain. The row with the smallest share is kept, the better of equals: it is nearest
+/// to what is served today.
 fn choose(rows: &[BridgeRow]) -> Option<usize> {
-    let larger = |best: usize, row: usize| if rows[row].low > rows[best].low { row } else { best };
-    let best = (0..rows.len()).reduce(larger)?;
-    let enough = rows[best].low - error_of_least(&rows[best].gains);
-    if enough <= 0.0 || !is_of_both(&rows[best].gains) {
-        return None;
-    }
+    let best = best_of_proven(rows).filter(|&best| is_of_both(&rows[best].gains))?;
+    let errors: Vec<f64> = rows[best].gains.iter().map(|of| of.error).collect();
+    let enough = mean_gain(&rows[best]) - ERRORS * mean(&errors);
     let smaller = |smallest: usize, row: usize| {
         let is_smaller = rows[row].share < rows[smallest].share;
-        let is_better = rows[row].share <= rows[smallest].share && rows[row].low > rows[smallest].low;
+        let is_better =
+            rows[row].share <= rows[smallest].share && mean_gain(&rows[row]) > mean_gain(&rows[smallest]);
         if is_smaller || is_better { row } else { smallest }
     };
-    (0..rows.len()).filter(|&row| rows[row].low >= enough).reduce(smaller)
+    (0..rows.len()).filter(|&row| rows[row].low >= 0.0 && mean_gain(&rows[row]) >= enough).reduce(smaller)
+}
+
+fn mean_gain(row: &BridgeRow) -> f64 {
+    mean(&row.gains.iter().map(|of| of.gain).collect::<Vec<_>>())
 }
 
 #[cfg(test)]
@@ -455,6 +463,25 @@ mod tests {
     }
 
     #[test]
+    fn without_labels_a_bridge_is_chosen_by_what_held_out_pairs_find_among_all_pairs() {
+        let pairs = data(300, 1.0, false);
+        with_task(&pairs, &FitParameters::default(), &Progress::default(), |task| {
+            let asked = task.all_pairs_asked(&task.splits_of_both()?)?.unwrap();
+            let found = |asking: &Asking| -> Result<f64> {
+                let criterion = asking.criterion();
+                let ranks = criterion.in_old(&asked.old, &asking.queries.old)?;
+                Ok(mean(&ranks.values[criterion.metric]))
+            };
+            let today: Vec<f64> = asked.asking.iter().map(found).collect::<Result<_>>()?;
+            let choice = task.choose_bridge()?.unwrap();
+            assert_eq!((choice.do_nothing, choice.others), (mean(&today), 0));
+            assert!(choice.kept.is_some());
+            Ok(())
+        })
+        .unwrap();
+    }
+
+    #[test]
     fn the_adjoint_keeps_scores() {
         let pairs = data(400, 0.5, false);
         for method in METHODS {
@@ -495,7 +522,13 @@ mod tests {
 
     #[test]
     fn copies_are_no_answers_to_each_other() {
-        let plain = data(480, 1.0, true);
+        for labelled in [true, false] {
+            check_copies(labelled);
+        }
+    }
+
+    fn check_copies(labelled: bool) {
+        let plain = data(480, 1.0, labelled);
         let measured = |choice: BridgeChoice| (choice.do_nothing, choice.held_out, choice.splits);
         let alone = measured(fit(&plain).choice.unwrap());
         // A service may give a source another vector each time: then the sources alone tell.
@@ -506,7 +539,7 @@ mod tests {
                     Matrix::from_fn(960, 12, |row, axis| length_of(row) * of.matrix().row(row % 480)[axis]);
                 Vectors::measured(&of.space().name, Distance::Cosine, rows, "vectors").unwrap()
             };
-            let labels = Some((0..960).map(|row| row % 24).collect());
+            let labels = labelled.then(|| (0..960).map(|row| row % 24).collect());
             let pairs = Pairs::new(twice(plain.old()), twice(plain.new_vectors()), labels, None).unwrap();
             let parameters = FitParameters { sources, ..FitParameters::default() };
             let with_copies = fit_bridge(&pairs, &parameters, &Progress::default()).unwrap();
@@ -515,19 +548,22 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_share_within_one_error_is_kept_and_doing_nothing_is_one() {
+    fn of_what_is_proven_the_smallest_share_within_two_errors_of_the_largest_gain_is_kept() {
         let row = |share: f64, known: f64, left_out: f64, error: f64| {
             let gain = |gallery, gain| HeldOutGain { gallery, metric: "mAP".into(), gain, error };
             let gains = vec![gain(HeldOutGallery::Known, known), gain(HeldOutGallery::LeftOut, left_out)];
             let low = known.min(left_out) - error;
             BridgeRow { method: Method::Ridge, share, gains, low, quality: 0.0 }
         };
-        let rows = [row(0.1, 2.0, 2.0, 0.5), row(0.2, 4.0, 3.1, 0.5), row(0.3, 9.0, 3.5, 0.5)];
-        assert_eq!(choose(&rows), Some(1), "3.0 less 0.5 is 2.5");
-        let rows = [row(0.2, 4.0, 3.1, 0.5), row(0.3, 9.0, 3.9, 0.5), row(0.2, 4.0, 3.2, 0.1)];
+        let rows = [row(0.1, 2.0, 3.0, 0.5), row(0.2, 5.5, 4.6, 0.5), row(0.3, 8.0, 4.0, 0.5)];
+        assert_eq!(choose(&rows), Some(1), "5.05 is within 1 of 6, and 2.5 is not");
+        let unproven = [row(0.2, 9.0, 0.4, 0.5), row(0.3, 8.0, 4.0, 0.5), row(0.4, 30.0, -1.0, 0.5)];
+        assert_eq!(choose(&unproven), Some(1), "what has a bound below 0 is out of the question");
+        let rows = [row(0.2, 4.0, 3.1, 0.5), row(0.3, 4.0, 3.9, 0.5), row(0.2, 4.0, 3.2, 0.1)];
         assert_eq!(choose(&rows), Some(2), "of equals the better one");
-        assert_eq!(choose(&[row(0.2, 4.0, 0.9, 0.5)]), None, "0 is within 0.5 of 0.4");
-        assert_eq!(choose(&[row(0.2, 4.0, 1.1, 0.5)]), Some(0));
+        assert_eq!(choose(&[row(0.2, 4.0, 0.4, 0.5)]), None);
+        assert_eq!(choose(&[row(0.2, 4.0, 0.6, 0.5)]), Some(0));
+        assert_eq!(choose(&[row(0.2, 0.0, 0.0, 0.0)]), None, "nothing is gained");
         let mut known_alone = row(0.2, 4.0, 4.0, 0.5);
         known_alone.gains.pop();
         assert_eq!(choose(&[known_alone]), None, "nothing is proven of classes that come");

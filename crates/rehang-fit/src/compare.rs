@@ -132,7 +132,7 @@ pub(crate) struct Compared {
 
 /// Held-out pairs that form a gallery.
 pub(crate) struct Part<'a> {
-    items: Vec<usize>,
+    pub items: Vec<usize>,
     pub pairs: Pairs,
     /// Criterion by which answers count as found; `None` where labels or judgements tell of other items and
     /// not of these.

@@ -155,12 +155,7 @@ impl Task<'_> {
                         let ranks = criterion.by_distances(distances)?;
                         Ok(metrics.iter().map(|&metric| ranks.values[metric].clone()).collect())
                     };
-                    AtSwitch {
-                        kind: HeldOutGallery::Whole,
-                        both,
-                        by_own_items: false,
-                        values: Box::new(values),
-                    }
+                    AtSwitch { kind: asking.kind, both, by_own_items: false, values: Box::new(values) }
                 })
                 .collect(),
             None => held_out_parts.iter().map(|held_out| held_out.at_switch(&metrics)).collect(),

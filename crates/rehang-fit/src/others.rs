@@ -1,4 +1,4 @@
-//! Items of a gallery that are no pairs, as held-out pairs or people's queries ask them.
+//! Items of a gallery that held-out pairs or people's queries ask: those that are no pairs, or all pairs.
 //!
 //! Hundreds of held-out pairs that ask for each other say little of a gallery: it is small, and full of its
 //! own answers. Old vectors of the whole gallery are known, and labels or clicks say which of its items are
@@ -6,14 +6,19 @@
 //! Nothing of what is searched was fitted on, and no query has to leave itself out. Queries of known and of
 //! left-out classes count alike, as one: apart, they are too few to prove what is there
 //! (`laboratory/bench/runs/whole.md`).
+//!
+//! Without labels and clicks only pairs say what the new model would find. Held-out ones then ask all pairs,
+//! for a bridge alone: of a map's outputs those for pairs that it was fitted on are too good.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use rehang_core::curve::{MAP, Metric, Qrels};
-use rehang_core::{Result, Vectors};
+use rehang_core::copies::originals;
+use rehang_core::curve::{MAP, Metric, Qrels, nearest};
+use rehang_core::{Progress, Result, Vectors};
 
-use crate::compare::Split;
+use crate::compare::{Split, first_criterion};
 use crate::folds::shuffled;
+use crate::lower_bounds::HeldOutGallery;
 use crate::parameters::{FitQueries, OtherItems};
 use crate::retrieval::{AGREEMENT, Answers, Criterion};
 use crate::task::Task;
@@ -21,10 +26,15 @@ use crate::task::Task;
 /// Largest number of queries that ask for one part of a split: their distances are kept.
 const QUERIES_MAX: usize = 200;
 
+/// Largest number of pairs that are asked: their distances to all queries are sorted for every bridge.
+const PAIRS_MAX: usize = 3_000;
+
 /// Queries to other items, with the right answers among these.
 pub(crate) struct Asking {
     /// Split whose map and bridge serve the queries.
     pub split: usize,
+    /// Gallery that their gains are counted for.
+    pub kind: HeldOutGallery,
     pub queries: FitQueries,
     answers: Answers,
     metric: Metric,
@@ -71,6 +81,48 @@ impl Task<'_> {
         Ok((!asking.is_empty()).then_some(Others { old, asking }))
     }
 
+    /// Takes held-out pairs that ask all pairs, each leaving itself out, for what the new model finds first
+    /// among them. `None` where labels, judgements or queries say what is right, or who asks.
+    pub(crate) fn all_pairs_asked(&self, splits: &[Split<'_>]) -> Result<Option<Others>> {
+        let Some(criterion) = first_criterion(splits) else { return Ok(None) };
+        if !criterion.is_agreement() || criterion.queries.is_some() {
+            return Ok(None);
+        }
+        let mut items = originals(&self.parameters.first_copies(self.pairs));
+        let order = shuffled(items.len(), self.parameters.seed);
+        items = order.into_iter().take(PAIRS_MAX).map(|place| items[place]).collect();
+        let place_of: BTreeMap<usize, usize> = items.iter().copied().zip(0..).collect();
+        let gallery = self.pairs.select(&items);
+        let (native, quiet) = (gallery.new_vectors(), Progress::default());
+        let mut asking = Vec::new();
+        for (number, split) in splits.iter().enumerate() {
+            for (place, part) in split.parts.iter().enumerate() {
+                let places: Vec<usize> =
+                    part.items.iter().filter_map(|item| place_of.get(item).copied()).collect();
+                if places.is_empty() {
+                    continue;
+                }
+                let [old, new] = [gallery.old(), native].map(|of| of.matrix().select(&places));
+                // One more than is right, since a query finds itself.
+                let distance = native.space().distance;
+                let nearest = nearest(native.matrix(), Some(&new), AGREEMENT + 1, distance, &quiet)?;
+                let leaving_itself_out = |(query, &itself): (usize, &usize)| {
+                    let others = nearest.query(query).iter().copied().filter(|&(found, _)| found != itself);
+                    others.chain([(itself, -1.0)]).collect()
+                };
+                let judged = Qrels::new(places.iter().enumerate().map(leaving_itself_out).collect())?;
+                asking.push(Asking {
+                    split: number,
+                    kind: split.gallery(place),
+                    queries: FitQueries { old, new, qrels: None },
+                    answers: Answers::Judged(judged),
+                    metric: Metric::recall_at(AGREEMENT),
+                });
+            }
+        }
+        Ok((!asking.is_empty()).then(|| Others { old: gallery.old().clone(), asking }))
+    }
+
     fn asking_by_label(&self, labels: &[i64], splits: &[Split<'_>]) -> Vec<Asking> {
         let classes_there: BTreeSet<i64> = labels.iter().copied().filter(|&label| label >= 0).collect();
         let (mut asking, mut kinds) = (Vec::new(), BTreeSet::new());
@@ -89,6 +141,7 @@ impl Task<'_> {
                 let classes = rows.iter().map(|&row| classes[row]).collect();
                 asking.push(Asking {
                     split: number,
+                    kind: HeldOutGallery::Whole,
                     queries: FitQueries { old, new, qrels: None },
                     answers: Answers::Labels { gallery: labels.to_vec(), queries: Some(classes) },
                     metric: self.parameters.metric.unwrap_or(MAP),
@@ -124,6 +177,7 @@ impl Task<'_> {
         let [old, new] = [&queries.old, &queries.new].map(|of| of.select(&rows));
         let of_split = |split| Asking {
             split,
+            kind: HeldOutGallery::Whole,
             queries: FitQueries { old: old.clone(), new: new.clone(), qrels: None },
             answers: answers.clone(),
             metric: self.parameters.metric.unwrap_or(Metric::ndcg_at(AGREEMENT)),
@@ -134,6 +188,7 @@ impl Task<'_> {
 
 #[cfg(test)]
 mod tests {
+    use rehang_core::curve::TOP1;
     use rehang_core::{Distance, Matrix, Pairs, Progress};
 
     use super::*;
@@ -208,6 +263,49 @@ mod tests {
         };
         assert!(!asked(399, 3) && !asked(900, 99) && !asked(900, -1));
     }
+
+    #[test]
+    fn without_labels_held_out_pairs_are_measured_among_all_pairs_as_a_look_at_each_says() {
+        let labelled = data(500);
+        let [old, new] = [labelled.old(), labelled.new_vectors()];
+        let pairs = Pairs::new(old.clone(), new.clone(), None, None).unwrap();
+        with_task(&pairs, &FitParameters::default(), &Progress::default(), |task| {
+            let splits = task.splits_of_both()?;
+            let asked = task.all_pairs_asked(&splits)?.unwrap();
+            let kinds: BTreeSet<_> = asked.asking.iter().map(|asking| asking.kind).collect();
+            assert_eq!(
+                kinds.into_iter().collect::<Vec<_>>(),
+                [HeldOutGallery::Known, HeldOutGallery::LeftOut]
+            );
+            let parts = splits.iter().flat_map(|split| &split.parts);
+            for (asking, part) in asked.asking.iter().zip(parts) {
+                let ranks = asking.criterion().in_old(&asked.old, &asking.queries.old)?.values;
+                for (row, &item) in part.items.iter().enumerate() {
+                    let nearest = |vectors: &Vectors| {
+                        let mut order: Vec<usize> = (0..500).filter(|&other| other != item).collect();
+                        let query = vectors.matrix().row(item);
+                        let away =
+                            |other: usize| Distance::Cosine.between(query, vectors.matrix().row(other));
+                        order.sort_by(|&a, &b| away(a).total_cmp(&away(b)));
+                        order.truncate(AGREEMENT);
+                        order
+                    };
+                    let (found, right) = (nearest(old), nearest(new));
+                    let both = found.iter().filter(|item| right.contains(item)).count();
+                    let agreement = ranks[Metric::recall_at(AGREEMENT)][row];
+                    assert!((agreement - 10.0 * both as f64).abs() < 1e-9, "{agreement} {both}");
+                    assert_eq!(ranks[TOP1][row] > 0.0, right.contains(&found[0]));
+                }
+            }
+            Ok(())
+        })
+        .unwrap();
+        let answered = with_task(&labelled, &FitParameters::default(), &Progress::default(), |task| {
+            task.all_pairs_asked(&task.splits_of_both()?)
+        });
+        assert!(answered.unwrap().is_none(), "labels say what is right");
+    }
+
     #[test]
     fn queries_with_clicks_on_other_items_ask_these_and_no_pair() {
         let all = data(1500);

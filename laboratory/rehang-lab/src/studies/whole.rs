@@ -19,6 +19,9 @@ use crate::studies::regret::{Ground, labelled, parse_arguments};
 const PAIRS: usize = 600;
 const PART: f64 = 0.25;
 
+/// Numbers of pairs that a bridge without labels is chosen by, where they are half of a gallery at most.
+const NUMBERS_OF_PAIRS: [usize; 6] = [75, 100, 150, 300, 600, 1200];
+
 /// Ways of serving, in the order of the table; the first two are chosen among held-out pairs.
 const SERVED: [&str; 7] = [
     "bridge",
@@ -44,8 +47,16 @@ pub fn run(arguments: &[&str]) -> Result<()> {
     );
     println!("|---|---|---|{}", "---|".repeat(SERVED.len()));
     let mut all: Vec<[Gains; SERVED.len()]> = Vec::new();
+    let mut by_pairs = vec![Vec::new(); NUMBERS_OF_PAIRS.len()];
     for set in sets {
         for ground in labelled(&folder, set)?.grounds {
+            for (pairs, gains) in NUMBERS_OF_PAIRS.iter().zip(&mut by_pairs) {
+                if 2 * pairs <= ground.old.len() {
+                    for split in 0..splits {
+                        gains.push([measure_bridge(&ground, split, *pairs)?]);
+                    }
+                }
+            }
             let of_splits: Vec<Measured> =
                 (0..splits).map(|split| measure(&ground, split)).collect::<Result<_>>()?;
             let chosen: Vec<&str> = of_splits.iter().map(|of| of.chosen.as_str()).collect();
@@ -56,6 +67,15 @@ pub fn run(arguments: &[&str]) -> Result<()> {
         }
     }
     print!("\n{}", summary(&SERVED, MIXED, &all));
+    println!("\nBridges without labels, by the number of pairs:\n");
+    println!(
+        "| pairs | galleries and splits | mAP: mean | worst | up | hurt | top-1: mean | worst | up | hurt |"
+    );
+    println!("|--:|--:|{}", "--:|".repeat(8));
+    for (pairs, gains) in NUMBERS_OF_PAIRS.iter().zip(&by_pairs) {
+        let [of_map, of_top1] = [0, 1].map(|metric| in_all(gains, 0, metric));
+        println!("| {pairs} | {} | {of_map} | {of_top1} |", gains.len());
+    }
     Ok(())
 }
 
@@ -98,17 +118,22 @@ pub fn summary<R: AsRef<[Gains]>>(names: &[&str], mixed: usize, all: &[R]) -> St
     let all: Vec<&[Gains]> = all.iter().map(AsRef::as_ref).collect();
     for (served, name) in names.iter().enumerate() {
         let of_metric = |metric: usize| {
-            let gains: Vec<(f64, f64)> = all.iter().map(|gains| gains[served][metric]).collect();
-            let worst = gains.iter().map(|gain| gain.0).fold(f64::INFINITY, f64::min);
-            let up = gains.iter().filter(|(gain, half)| gain > half).count();
-            let hurt = gains.iter().filter(|(gain, half)| *gain < -half).count();
             let below = all.iter().filter(|gains| is_behind(gains, served, mixed, metric)).count();
-            let average = mean(&gains.iter().map(|gain| gain.0).collect::<Vec<_>>());
-            format!("{average:+.2} | {worst:+.1} | {up} of {} | {hurt} | {below}", gains.len())
+            format!("{} | {below}", in_all(&all, served, metric))
         };
         text += &format!("| {name} | {} | {} |\n", of_metric(0), of_metric(1));
     }
     text
+}
+
+/// Makes the cells of one way of serving by one metric: the mean gain, the worst, how many are up and hurt.
+fn in_all<R: AsRef<[Gains]>>(all: &[R], served: usize, metric: usize) -> String {
+    let gains: Vec<(f64, f64)> = all.iter().map(|gains| gains.as_ref()[served][metric]).collect();
+    let worst = gains.iter().map(|gain| gain.0).fold(f64::INFINITY, f64::min);
+    let up = gains.iter().filter(|(gain, half)| gain > half).count();
+    let hurt = gains.iter().filter(|(gain, half)| *gain < -half).count();
+    let average = mean(&gains.iter().map(|gain| gain.0).collect::<Vec<_>>());
+    format!("{average:+.2} | {worst:+.1} | {up} of {} | {hurt}", gains.len())
 }
 
 /// Deals the items of a gallery out for a split: their order, and how many of them are pairs.
@@ -125,6 +150,25 @@ struct Measured {
     /// mAP and top-1 of doing nothing.
     today: [f64; 2],
     gains: [Gains; SERVED.len()],
+}
+
+/// Measures what a bridge brings that is chosen by this many pairs without labels.
+fn measure_bridge(ground: &Ground, split: u64, pairs: usize) -> Result<Gains> {
+    let (order, _) = deal(ground.old.len(), split);
+    let (of_pairs, rest) = order.split_at(pairs);
+    let (old, new) = (cosine(&ground.old)?, cosine(&ground.new)?);
+    let labels: Vec<i64> = rest.iter().map(|&row| ground.labels[row]).collect();
+    let pairs = Pairs::new(old.select(of_pairs), new.select(of_pairs), None, None)?;
+    let Some(bridge) = fit_bridge(&pairs, &FitParameters::default(), &Progress::default())?.bridge else {
+        return Ok([(0.0, 0.0); 2]);
+    };
+    let (old, new) = (old.select(rest), new.select(rest));
+    let relevance = Relevance::Labels { gallery: &labels, queries: None };
+    let gallery = unit(old.matrix());
+    let rank = |queries: &Matrix| rank_queries(&gallery, queries, relevance, true);
+    let today = rank(old.matrix())?.values;
+    let bridged = rank(&bridge.queries(Some(old.matrix()), new.matrix())?)?.values;
+    Ok([MAP, TOP1].map(|metric| gain_and_half(&bridged[metric], &today[metric])))
 }
 
 fn measure(ground: &Ground, split: u64) -> Result<Measured> {
