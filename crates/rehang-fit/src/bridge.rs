@@ -522,13 +522,7 @@ mod tests {
 
     #[test]
     fn copies_are_no_answers_to_each_other() {
-        for labelled in [true, false] {
-            check_copies(labelled);
-        }
-    }
-
-    fn check_copies(labelled: bool) {
-        let plain = data(480, 1.0, labelled);
+        let plain = data(480, 1.0, true);
         let measured = |choice: BridgeChoice| (choice.do_nothing, choice.held_out, choice.splits);
         let alone = measured(fit(&plain).choice.unwrap());
         // A service may give a source another vector each time: then the sources alone tell.
@@ -539,7 +533,7 @@ mod tests {
                     Matrix::from_fn(960, 12, |row, axis| length_of(row) * of.matrix().row(row % 480)[axis]);
                 Vectors::measured(&of.space().name, Distance::Cosine, rows, "vectors").unwrap()
             };
-            let labels = labelled.then(|| (0..960).map(|row| row % 24).collect());
+            let labels = Some((0..960).map(|row| row % 24).collect());
             let pairs = Pairs::new(twice(plain.old()), twice(plain.new_vectors()), labels, None).unwrap();
             let parameters = FitParameters { sources, ..FitParameters::default() };
             let with_copies = fit_bridge(&pairs, &parameters, &Progress::default()).unwrap();
