@@ -29,7 +29,7 @@ use crate::closed_form::{procrustes, ridge};
 use crate::compare::{Split, first_criterion};
 use crate::linear_algebra::{column_means, scaled};
 use crate::lower_bounds::{
-    self, Differences, HeldOutGain, HeldOutGallery, add, gains, is_of_both, mean, names_of,
+    self, Differences, HeldOutGain, HeldOutGallery, add, gains, is_of_both, mean, mean_gain, names_of,
 };
 use crate::method::Method;
 use crate::others::{Asking, Others};
@@ -231,9 +231,18 @@ struct Ground<'a> {
     criterion: Criterion<'a>,
 }
 
-/// Lists what a bridge is tried on: held-out pairs that ask the other items of the gallery, where these
-/// are known, or each other.
+/// Lists what a bridge is tried on: held-out pairs that ask these items, where there are any, or each other.
 fn grounds<'a>(splits: &'a [Split<'a>], others: Option<&'a Others>) -> Result<Vec<Ground<'a>>> {
+    if let Some(others) = others {
+        let of_others = |asking: &'a Asking| Ground {
+            split: asking.split,
+            kind: asking.kind,
+            old: &others.old,
+            queries: [&asking.queries.old, &asking.queries.new],
+            criterion: asking.criterion(),
+        };
+        return Ok(others.asking.iter().map(of_others).collect());
+    }
     let mut grounds = Vec::new();
     for (number, split) in splits.iter().enumerate() {
         for (place, part) in split.parts.iter().enumerate() {
@@ -244,15 +253,7 @@ fn grounds<'a>(splits: &'a [Split<'a>], others: Option<&'a Others>) -> Result<Ve
             grounds.push(Ground { split: number, kind, old: part.pairs.old(), queries, criterion });
         }
     }
-    let Some(others) = others else { return Ok(grounds) };
-    let of_others = |asking: &'a Asking| Ground {
-        split: asking.split,
-        kind: asking.kind,
-        old: &others.old,
-        queries: [&asking.queries.old, &asking.queries.new],
-        criterion: asking.criterion(),
-    };
-    Ok(others.asking.iter().map(of_others).collect())
+    Ok(grounds)
 }
 
 impl Task<'_> {
@@ -322,7 +323,7 @@ impl Task<'_> {
 /// Chooses the [best of what is proven](lower_bounds::best_of_proven); `None` where it gains nothing.
 fn best_of_proven(rows: &[BridgeRow]) -> Option<usize> {
     let best = lower_bounds::best_of_proven(rows.iter().map(|row| (&row.gains[..], row.low)))?;
-    (mean_gain(&rows[best]) > 0.0).then_some(best)
+    (mean_gain(&rows[best].gains) > 0.0).then_some(best)
 }
 
 /// Chooses among the rows that are [proven](best_of_proven) and no farther behind the best of these than two
@@ -331,18 +332,14 @@ fn best_of_proven(rows: &[BridgeRow]) -> Option<usize> {
 fn choose(rows: &[BridgeRow]) -> Option<usize> {
     let best = best_of_proven(rows).filter(|&best| is_of_both(&rows[best].gains))?;
     let errors: Vec<f64> = rows[best].gains.iter().map(|of| of.error).collect();
-    let enough = mean_gain(&rows[best]) - ERRORS * mean(&errors);
+    let gain = |row: usize| mean_gain(&rows[row].gains);
+    let enough = gain(best) - ERRORS * mean(&errors);
     let smaller = |smallest: usize, row: usize| {
         let is_smaller = rows[row].share < rows[smallest].share;
-        let is_better =
-            rows[row].share <= rows[smallest].share && mean_gain(&rows[row]) > mean_gain(&rows[smallest]);
+        let is_better = rows[row].share <= rows[smallest].share && gain(row) > gain(smallest);
         if is_smaller || is_better { row } else { smallest }
     };
-    (0..rows.len()).filter(|&row| rows[row].low >= 0.0 && mean_gain(&rows[row]) >= enough).reduce(smaller)
-}
-
-fn mean_gain(row: &BridgeRow) -> f64 {
-    mean(&row.gains.iter().map(|of| of.gain).collect::<Vec<_>>())
+    (0..rows.len()).filter(|&row| rows[row].low >= 0.0 && gain(row) >= enough).reduce(smaller)
 }
 
 #[cfg(test)]

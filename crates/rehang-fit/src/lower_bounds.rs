@@ -76,10 +76,14 @@ pub(crate) fn gains(differences: &Differences, names: &[String]) -> (Vec<HeldOut
 /// Chooses, of rows with their gains and the least lower bound of these, the one with the largest mean gain
 /// among those with no bound below 0; the first of equals, and `None` where every row has a bound below 0.
 pub(crate) fn best_of_proven<'a>(rows: impl Iterator<Item = (&'a [HeldOutGain], f64)>) -> Option<usize> {
-    let mean_gain = |gains: &[HeldOutGain]| mean(&gains.iter().map(|of| of.gain).collect::<Vec<_>>());
     let proven = rows.enumerate().filter(|(_, (_, low))| *low >= 0.0);
     let larger = |best: (usize, f64), row: (usize, f64)| if row.1 > best.1 { row } else { best };
     proven.map(|(row, (gains, _))| (row, mean_gain(gains))).reduce(larger).map(|(row, _)| row)
+}
+
+/// Returns the mean of all gains, over galleries and metrics.
+pub(crate) fn mean_gain(gains: &[HeldOutGain]) -> f64 {
+    mean(&gains.iter().map(|of| of.gain).collect::<Vec<_>>())
 }
 
 /// Returns the standard error of the gain whose lower bound is the least.
